@@ -98,6 +98,10 @@ class CKA(Pairwise, RowsOrMoments):
         remove_top: first remove this many of the largest principal components from each side, separately for each
             class. A few dimensions with huge values, common at last tokens, then no longer decide the result. It needs
             the examples themselves: rows. Half-samples and pairings use what is left.
+        units: a label that says which examples belong together, such as the template of prompts, because they are not
+            independent. Half-samples are of units, and whole units are paired at random, each with one of as many
+            examples. With fewer than 20 such pairings, p-values are NaN. If more than 5% of the examples repeat others,
+            the interval of ``debiased_cka`` is NaN: copies agree in both representations, which makes it too high.
 
     Raises:
         InputError: for three models or more, a label given per token, or too much memory.
