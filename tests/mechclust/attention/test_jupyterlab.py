@@ -86,7 +86,7 @@ def test_keys_on_a_view_do_not_delete_its_cell(browser: Any, lab: str) -> None:
     page.goto(lab)
     page.locator(".thumb").nth(1).wait_for()
     cells = page.locator(CELLS)
-    assert cells.count() == 3
+    page.wait_for_function(f"() => document.querySelectorAll({CELLS!r}).length === 3")  # they are drawn one by one
     for focused in (".thumb", ".chip", ".plot", ".way", ".lift input"):
         page.locator(f".mechclust-attention {focused}").first.click()
         for key in ("x", "d", "d", "a"):
