@@ -19,8 +19,8 @@ def one_interrupt() -> Iterator[None]:
     """End a command at the first Ctrl-C; later ones do not interrupt the clean-up.
 
     Python drops an exception that is raised in a finaliser or in the callback of a weak reference. Later Ctrl-C are
-    therefore ignored only while the exception of an earlier one exists, and for good once it has left the context:
-    the process is then about to end.
+    therefore ignored only while the exception of an earlier one exists, and for good once an interrupt has left the
+    context: the process is then about to end.
     """
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         yield
@@ -45,8 +45,8 @@ def one_interrupt() -> Iterator[None]:
     try:
         with _dropped_in_silence():
             yield
-    except KeyboardInterrupt:
-        if in_flight():
+    except KeyboardInterrupt:  # also one that was made of ours, as Ray does
+        if newest is not None:
             before = signal.SIG_IGN
         raise
     finally:

@@ -164,6 +164,18 @@ def test_later_interrupts_do_not_disturb_the_clean_up_nor_the_end():
     ctrl_c()  # ignored: what a command says at its end is said
 
 
+def test_an_interrupt_that_was_made_into_another_ends_the_command_too():
+    def command():
+        try:
+            ctrl_c()
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt from None
+
+    with pytest.raises(KeyboardInterrupt), one_interrupt():
+        command()
+    ctrl_c()  # ignored
+
+
 def test_a_command_without_an_interrupt_leaves_ctrl_c_as_it_was():
     before = signal.getsignal(signal.SIGINT)
     with one_interrupt():
