@@ -28,6 +28,7 @@ from probes.functional.cka import (
 from probes.functional.cka_draws import deviations_of, halves_hsic, null_hsic, null_of
 from probes.functional.products import ROUNDING, Precision, check_precision
 from probes.functional.top_components import top_components, without_components
+from probes.functional.unit_hsic import hsic_between_units
 from probes.functional.units import FEWEST, check_units, n_pairings
 from probes.hooks import check_device
 from probes.minibatches import MiniBatches
@@ -43,7 +44,6 @@ from tasks.errors import check_at_least, check_choice
 
 _FORMS = {"cka": False, "debiased_cka": True}
 _ERROR = 1e-5  # that float32 may leave without a note
-MAX_REPEATED_SHARE = 0.05  # of the examples: repeats beyond it bias debiased CKA by more than its interval is wide
 
 
 class CKA(Pairwise, RowsOrMoments):
@@ -100,8 +100,8 @@ class CKA(Pairwise, RowsOrMoments):
             the examples themselves: rows. Half-samples and pairings use what is left.
         units: a label that says which examples belong together, such as the template of prompts, because they are not
             independent. Half-samples are of units, and whole units are paired at random, each with one of as many
-            examples. With fewer than 20 such pairings, p-values are NaN. If more than 5% of the examples repeat others,
-            the interval of ``debiased_cka`` is NaN: copies agree in both representations, which makes it too high.
+            examples. With fewer than 20 such pairings, p-values are NaN. ``debiased_cka`` leaves out pairs of one unit,
+            which agree in both representations and would make it too high (``functional.unit_hsic``).
 
     Raises:
         InputError: for three models or more, a label given per token, or too much memory.
@@ -281,14 +281,10 @@ class CKA(Pairwise, RowsOrMoments):
                 rows(x, group), rows(y, group), self.n_resamples, self.seed, self.precision, self._units_of(group)
             )
 
-        repeated = cache(self._repeated)
-
         def interval(x: str, y: str, group: str, values: Mapping[str, float]) -> Iterator[tuple[str, float, str]]:
             if self.n_resamples:
                 terms = halves(x, y, group), halves(x, x, group), halves(y, y, group)
                 for measure, value in values.items():
-                    if measure == "debiased_cka" and repeated(group):
-                        continue  # NaN
                     spread = value + deviations_of(*terms, debiased=_FORMS[measure]).quantile(ends)
                     yield from zip((f"{measure}_low", f"{measure}_high"), spread.tolist(), ("", ""), strict=True)
             if self.n_permutations:
@@ -317,6 +313,9 @@ class CKA(Pairwise, RowsOrMoments):
             return kernel(rows_of(site, group), self.precision)
 
         def hsic(x: str, y: str, group: str) -> HSIC:
+            units = self._units_of(group)
+            if units is not None:
+                return hsic_between_units(kernels(x, group), kernels(y, group), units)
             one = rows_of(x, group)
             other = one if x == y else rows_of(y, group)
             if few_rows(one, other):
@@ -372,20 +371,11 @@ class CKA(Pairwise, RowsOrMoments):
         for measure in _FORMS:
             if self.n_resamples and bool((values[f"{measure}_low"].isnan() & ~values[measure].isnan()).any()):
                 notes.append(f"{measure}_low and _high are NaN where half of the examples have no CKA")
-        if self.n_resamples and (repeated := [group for group in n if self._repeated(group)]):
-            notes.append(
-                f"debiased_cka is too high if examples are repeated, and its interval is NaN: label "
-                f"{', '.join(repeated)}; give each example once"
-            )
         if self.n_permutations:
             notes += self._pairing_counts(n)
         if self.n_permutations or self.n_resamples:
             notes += self._repeats()
         return notes
-
-    def _repeated(self, group: str) -> bool:
-        """Whether so many examples repeat others of their unit that the debiased form is too high."""
-        return self.units is not None and self._n_repeats(group) > MAX_REPEATED_SHARE * self._counts()[group]
 
     def _pairing_counts(self, n: Mapping[str, int]) -> list[str]:
         """Say for which groups there are too few different pairings for a p-value."""

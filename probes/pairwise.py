@@ -12,7 +12,7 @@ from torch import Tensor
 from probes.hooks import Models
 from probes.probe import Probe
 from probes.readout import Readout, check_row_readout
-from probes.repeats import n_repeats, repeats_note
+from probes.repeats import repeats_note
 from probes.result import ProbeResult
 from probes.sites import Site, Sites, split_site
 from probes.state import Rows, Sum
@@ -101,11 +101,6 @@ class ByClass(Probe):
             return None
         units = self.classes.get("units")[1]
         return units if group == "all" else units[self.classes.get("label")[1] == int(group)]
-
-    def _n_repeats(self, group: str) -> int:
-        """How many examples of a group repeat the states of another."""
-        rows = {site: self._rows_of(site, group) for site in self.site_names}
-        return n_repeats(rows, {site.name: site.layer for site in self.sites})
 
     def _repeats(self) -> list[str]:
         """A note on repeated states, if they are not said to belong together."""

@@ -229,6 +229,8 @@ class HSIC(NamedTuple):
             return "all examples are the same"
         if debiased and self.n < LEAST_DEBIASED:
             return f"there are {self.n} examples, and the debiased form needs at least {LEAST_DEBIASED}"
+        if debiased and bool(self.debiased.isnan()):
+            return f"there are fewer than {LEAST_DEBIASED} units, which the debiased form needs"
         if debiased and not bool(self.debiased > _RESOLUTION * self.rounding * self.terms):
             if self.rounding == ROUNDING["float64"]:
                 return "every two examples are equally far apart, which leaves nothing to the debiased form"

@@ -19,6 +19,7 @@ from probes.functional.cka import (
     paired,
 )
 from probes.functional.products import Precision
+from probes.functional.unit_hsic import hsic_between_units
 from probes.functional.units import half_samples, pairings
 from tasks.errors import check_at_least
 
@@ -56,6 +57,10 @@ def null_hsic(
 ) -> tuple[list[HSIC], HSIC, HSIC]:
     """Of rows, or whole units, paired at random, and of either side with itself: for both forms."""
     orders = (order.to(y.device) for order in pairings(len(x), n_permutations, seed, units))
+    if units is not None:
+        k, other = kernel(x, precision), kernel(y, precision)
+        drawn = [hsic_between_units(k, other[o][:, o], units) for o in orders]
+        return drawn, hsic_between_units(k, k, units), hsic_between_units(other, other, units)
     if len(x) <= min(x.shape[1], y.shape[1]):  # kernel matrices are no larger than the rows, and made once
         k, other = kernel(x, precision), kernel(y, precision)
         found = [hsic_of_kernels(k, other[o][:, o]) for o in orders]
@@ -114,13 +119,16 @@ def halves_hsic(
     """Of random halves of ``compact`` rows, or of their units, for both forms. The halves depend on n, the units and
     the seed alone, so that those of a side with itself serve every pair it is in."""
     halves = (half.to(x.device) for half in half_samples(len(x), n_resamples, seed, units))
-    return [_hsic_of_half(x, y, half, precision) for half in halves]
+    return [_hsic_of_half(x, y, half, precision, units) for half in halves]
 
 
-def _hsic_of_half(x: Tensor, y: Tensor, half: Tensor, precision: Precision) -> HSIC:
+def _hsic_of_half(x: Tensor, y: Tensor, half: Tensor, precision: Precision, units: Tensor | None) -> HSIC:
     if not len(half):
         return HSIC.biased_only(1, x.new_zeros(()))
     rows = x[half]
+    if units is not None:
+        k = kernel(rows, precision)
+        return hsic_between_units(k, k if x is y else kernel(y[half], precision), units[half.to(units.device)])
     return hsic_of_rows(rows, rows if x is y else y[half], precision)
 
 

@@ -67,6 +67,8 @@ def measure(row: Row, most: int = 2000, step: int = 50) -> tuple[int, int]:
         found, drawn = row.rate(step, SEED + 100_000 * (1 + draws // step))
         calls += found
         draws += drawn
+        if not draws:  # none of them has a p-value
+            break
     return calls, draws
 
 
@@ -95,6 +97,8 @@ def page(found: dict[tuple[str, str], tuple[int, int]]) -> str:
 
 
 def _rate(calls: int, draws: int) -> str:
+    if not draws:
+        return "no p-value is given | 0"
     low, high = wilson_interval(calls, draws)
     return f"{calls / draws:.1%} ({low:.1%} to {high:.1%}) | {draws:,}"
 

@@ -17,6 +17,7 @@ from probes.functional.holm import holm
 from probes.functional.linear_decodability import ridge_predictions, stratified_folds
 from probes.functional.relabelling import between_shares
 from probes.functional.task_cluster_ari import adjusted_rand_null, adjusted_rand_score
+from probes.functional.unit_hsic import cka_between_units
 from probes.functional.units import Relabelling
 
 D = 16
@@ -96,7 +97,7 @@ def similarity_called(design: Design, seed: int, use_units: bool) -> bool:
     x, y = (design.states(draw)[:, 0] for _ in range(2))
     units = torch.from_numpy(design.labels()[1]) if use_units else None
     null = cka_null(x, y, SHUFFLES, debiased=True, units=units, seed=seed)
-    return _called(null.numpy(), float(linear_cka(x, y, debiased=True)))
+    return _called(null.numpy(), _cka(x, y, units))
 
 
 def interval_misses(design: Design, seed: int, use_units: bool) -> bool:
@@ -105,8 +106,12 @@ def interval_misses(design: Design, seed: int, use_units: bool) -> bool:
     x, y = (design.states(draw)[:, 0] for _ in range(2))
     units = torch.from_numpy(design.labels()[1]) if use_units else None
     deviations = cka_resamples(x, y, 40, debiased=True, units=units, seed=seed)
-    low, high = (float(linear_cka(x, y, debiased=True)) + np.quantile(deviations.numpy(), [0.025, 0.975])).tolist()
+    low, high = (_cka(x, y, units) + np.quantile(deviations.numpy(), [0.025, 0.975])).tolist()
     return not low <= 0 <= high
+
+
+def _cka(x: Tensor, y: Tensor, units: Tensor | None) -> float:
+    return float(linear_cka(x, y, debiased=True) if units is None else cka_between_units(x, y, units))
 
 
 def _called(null: np.ndarray, value: float) -> bool:
@@ -127,6 +132,7 @@ CASES: dict[str, tuple[Callable[[Design, int, bool], bool], Design]] = {
     "CKA, p-value, 30 prompts given four times": (similarity_called, FOUR_TIMES),
     "CKA, interval, 50 independent prompts": (interval_misses, Design(5, 1, 10)),
     "CKA, interval, 5 x 4 templates x 5, share .2": (interval_misses, Design(5, 4, 5, share=0.2)),
+    "CKA, interval, 30 prompts given four times": (interval_misses, FOUR_TIMES),
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import permutations
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import torch
 from probes import CKA, ClusteringHead, LinearDecodability, NeighbourPurity, TaskClusterARI, last_token, run
 from probes.functional import cka_null, cka_resamples, linear_cka
 from probes.functional.relabelling import relabelling_p_values
+from probes.functional.unit_hsic import hsic_between_units
 from probes.functional.units import Relabelling, half_samples, n_pairings, pairings, units_needed
 from tasks import Batch, InputError
 
@@ -76,16 +78,39 @@ def test_repeated_prompts_are_no_evidence_of_similarity() -> None:
     assert called[True] <= 6
 
 
-def test_repeats_leave_no_interval_of_the_debiased_form(fake_model: Any) -> None:
+def brute_force_hsic(k: torch.Tensor, l: torch.Tensor, units: list[int]) -> float:  # noqa: E741
+    """Means over pairs, triples and quadruples of examples of different units."""
+    n = range(len(units))
+
+    def mean(size: int, product: Any) -> float:
+        chosen = [c for c in permutations(n, size) if len({units[i] for i in c}) == size]
+        return sum(product(*c) for c in chosen) / len(chosen)
+
+    pairs = mean(2, lambda i, j: float(k[i, j] * l[i, j]))
+    triples = mean(3, lambda i, j, r: float(k[i, j] * l[i, r]))
+    quadruples = mean(4, lambda i, j, q, r: float(k[i, j] * l[q, r]))
+    return pairs - 2 * triples + quadruples
+
+
+def test_hsic_between_units_is_that_of_brute_force() -> None:
+    draw = torch.Generator().manual_seed(0)
+    x, y = (torch.randn(9, 3, generator=draw, dtype=torch.float64) for _ in range(2))
+    for units in ([0, 0, 1, 2, 2, 2, 3, 4, 4], list(range(9))):
+        found = hsic_between_units(x @ x.T, y @ y.T, torch.tensor(units))
+        assert float(found.debiased) == pytest.approx(brute_force_hsic(x @ x.T, y @ y.T, units), abs=1e-10)
+    assert hsic_between_units(x @ x.T, y @ y.T, torch.arange(9) // 3).debiased.isnan()
+
+
+def test_repeats_and_templates_do_not_raise_the_debiased_form(fake_model: Any) -> None:
     draw = torch.Generator().manual_seed(0)
     units = torch.arange(80) // 4
-    states = [torch.randn(20, 5, generator=draw)[units] for _ in range(2)]
+    once = [torch.randn(20, 5, generator=draw) for _ in range(2)]
     batch = Batch(torch.arange(80)[:, None], labels={"prompt": units})
-    models = {name: fake_model(torch.zeros(80, 5), x) for name, x in zip(("a", "b"), states, strict=True)}
-    result = run(models, batch, CKA(n_resamples=20, units="prompt"))
-    assert result["debiased_cka_low"].isnan().all()
-    assert not result["cka_low"][1].isnan().any()
-    assert any("give each example once" in note for note in result.notes)
+    models = {name: fake_model(x[units]) for name, x in zip(("a", "b"), once, strict=True)}
+    result = run(models, batch, CKA(at="hook_embed", n_resamples=20, n_permutations=19, units="prompt"))
+    assert float(result["debiased_cka"]) == pytest.approx(float(linear_cka(*once, debiased=True)))
+    assert float(result["debiased_cka_low"]) < 0 < float(result["debiased_cka_high"])
+    assert float(run(models, batch, CKA(at="hook_embed"))["debiased_cka"]) > 0.1
 
 
 def test_half_samples_of_units_vary_more() -> None:
