@@ -126,14 +126,14 @@ def add_files(folder: Path, contents: Mapping[str, bytes], way_out: str = WAY_OU
     """
     check_files(folder, contents, way_out)
     manifest = read_manifest(folder)
-    digests = dict(manifest.files)
-    for name, content in contents.items():
-        path = folder / name
-        before = [_digest_of(path)] if path.exists() else []
-        digests[name] = list(dict.fromkeys([*before, xxhash.xxh3_128_hexdigest(content)]))
-    write_manifest(folder, replace(manifest, files=digests))
+    written = {name: [xxhash.xxh3_128_hexdigest(content)] for name, content in contents.items()}
+    before = {name: [_digest_of(folder / name)] for name in contents if (folder / name).exists()}
+    either = {name: list(dict.fromkeys([*before.get(name, []), *digest])) for name, digest in written.items()}
+    write_manifest(folder, replace(manifest, files={**manifest.files, **either}))
     for name, content in contents.items():
         write_atomic(folder / name, content)
+    if either != written:
+        write_manifest(folder, replace(manifest, files={**manifest.files, **written}))
 
 
 def replace_files(folder: Path, contents: Mapping[str, bytes], way_out: str = WAY_OUT) -> None:

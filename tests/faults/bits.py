@@ -1,11 +1,12 @@
 """Which bytes of a folder are compared.
 
-All files, whole, but for six things. Of JSON what tells date and machine (and the checksum over them) is left out; of
+All files, whole, but for seven things. Of JSON what tells date and machine (and the checksum over them) is left out; of
 pages and figures, today's date; of pages the random names by which maps and views find their place, and the digests of
 the scripts that hold these names. Of safetensors files all names, types, shapes, numbers and facts in the header are
 compared, not the order in which the header tells them, nor the checksum over that order. Rows are compared by example,
-with labels and digests of tokens, since an interruption cuts them into other shards. Lock files are left out. A
-temporary file that stayed behind is a difference.
+with labels and digests of tokens, since an interruption cuts them into other shards. Of a manifest, it counts which
+files it lists and whether their digests are those of the files. Lock files are left out. A temporary file that stayed
+behind is a difference.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import xxhash
 from safetensors.torch import load_file
 
+MANIFEST = "mechclust.json"
 _EXEMPT = {"machine", "date", "checksum"}  # keys of JSON
 _DATE = re.compile(rb"\d{4}-\d{2}-\d{2}")
 _RANDOM = re.compile(rb"(attention|prompt-map)-[0-9a-f]{12}|sha256-[\w+/]+=*")
@@ -55,6 +58,8 @@ def _compared(path: Path) -> bytes:
     data = path.read_bytes()
     if path.suffix == ".json":
         try:
+            if path.name == MANIFEST:
+                return _manifest(path.parent, json.loads(data))
             return json.dumps(_without(json.loads(data)), sort_keys=True).encode()
         except ValueError:
             return data
@@ -66,6 +71,18 @@ def _compared(path: Path) -> bytes:
     if path.suffix == ".html":
         data = _RANDOM.sub(b"", data)
     return _DATE.sub(b"", data) if path.suffix in (".html", ".svg", ".png", ".pdf") else data
+
+
+def _manifest(folder: Path, manifest: Any) -> bytes:
+    """A manifest with whether each file is the one that it lists, instead of digests of pages with random names."""
+    for kind in ("files", "measured"):
+        listed = manifest.get(kind, {})
+        manifest[kind] = {name: _digest_of(folder / name) in digests for name, digests in listed.items()}
+    return json.dumps(_without(manifest), sort_keys=True).encode()
+
+
+def _digest_of(path: Path) -> str:
+    return xxhash.xxh3_128_hexdigest(path.read_bytes()) if path.is_file() else ""
 
 
 def _tensors(data: bytes) -> bytes:
