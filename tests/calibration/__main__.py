@@ -86,8 +86,9 @@ def write(found: dict[tuple[str, str], tuple[int, int]]) -> None:
     with RATES.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(FIELDS)
-        writer.writerows([*key, *value] for key, value in found.items())
-    PAGE.write_text(page(found))
+        in_order = [(row.what, row.case) for row in rows()]
+        writer.writerows([*key, *found[key]] for key in in_order if key in found)
+    PAGE.write_text(page(read()))
 
 
 def page(found: dict[tuple[str, str], tuple[int, int]]) -> str:
