@@ -29,7 +29,7 @@ from probes.functional.cka_draws import deviations_of, halves_hsic, null_hsic, n
 from probes.functional.products import ROUNDING, Precision, check_precision
 from probes.functional.top_components import top_components, without_components
 from probes.functional.unit_hsic import hsic_between_units
-from probes.functional.units import FEWEST, check_units, n_pairings
+from probes.functional.units import FEWEST_ARRANGEMENTS, check_units, n_pairings
 from probes.hooks import check_device
 from probes.minibatches import MiniBatches
 from probes.moments import home_of
@@ -292,7 +292,7 @@ class CKA(Pairwise, RowsOrMoments):
                 drawn = null_hsic(
                     given(x, group), given(y, group), self.n_permutations, self.seed, self.precision, units
                 )
-                few = n_pairings(drawn[1].n, units) < FEWEST
+                few = n_pairings(drawn[1].n, units) < FEWEST_ARRANGEMENTS
                 for measure, value in values.items():
                     null = null_of(*drawn, debiased=_FORMS[measure])
                     low, high = null.quantile(ends).tolist()
@@ -380,12 +380,13 @@ class CKA(Pairwise, RowsOrMoments):
     def _pairing_counts(self, n: Mapping[str, int]) -> list[str]:
         """Say for which groups there are too few different pairings for a p-value."""
         counts = {group: n_pairings(size, self._units_of(group)) for group, size in n.items()}
-        few = ", ".join(f"{group} ({count:g})" for group, count in counts.items() if count < FEWEST)
+        few = ", ".join(f"{group} ({count:g})" for group, count in counts.items() if count < FEWEST_ARRANGEMENTS)
         if not few:
             return []
         what = "examples" if self.units is None else f"units ({self.units!r}) of one size"
         return [
-            f"p-values are NaN where there are fewer than {FEWEST} pairings of {what}: label {few}; give more of them"
+            f"p-values are NaN where there are fewer than {FEWEST_ARRANGEMENTS} pairings of {what}: label {few}; "
+            "give more of them"
         ]
 
     def _rounding_notes(self, errors: Mapping[str, float]) -> list[str]:

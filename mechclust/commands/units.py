@@ -1,4 +1,4 @@
-"""Which prompts belong together: those of one template are not independent, so p-values must not take them as such.
+"""Which prompts belong together: those of one template are not independent, and p-values must know that.
 
 A command reads its prompts, calls ``units_of`` once, adds the units to the prompts as a label (``Units.added_to``),
 gives ``Units.label`` to its probes as ``units=``, prints ``Units.sentence``, and puts it among the notes of its report.
@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from jaxtyping import Int
 
-from probes.functional.units import FEWEST, Relabelling, n_pairings, units_needed
+from probes.functional.units import FEWEST_ARRANGEMENTS, Relabelling, n_pairings
 from tasks import InputError, LabelledPrompts
 from tasks.errors import suggest
 
@@ -29,7 +29,7 @@ class Units:
     Attributes:
         label: name of the label that probes get as ``units``; ``None`` if prompts are taken as independent.
         values: unit of each prompt, if there is a label.
-        sentence: what a reader must know.
+        sentence: says in reports how prompts were grouped.
     """
 
     label: str | None
@@ -52,11 +52,13 @@ class Units:
         if self.codes is None:
             return True
         relabelling = Relabelling.of(_codes(classes), self.codes, None if within is None else _codes(within))
-        return relabelling.fixed_share < 1 and relabelling.n_distinct(named=False) >= FEWEST - 1e-6
+        return relabelling.fixed_share < 1 and relabelling.enough(named=False)
 
 
 def templates_of(prompts: Sequence[str], inputs: Sequence[str]) -> list[str]:
     """Return the template of each prompt: the prompt with its input replaced by a slot, where it stands as a word.
+
+    A prompt in which its input is not a word of its own is its own template.
 
     Example:
         >>> templates_of(["Plural of cat:", "Plural of dog:"], ["cat", "dog"])
@@ -81,8 +83,8 @@ def units_of(
 ) -> Units:
     """Return which prompts belong together.
 
-    ``"auto"`` finds templates if prompts have an ``input`` label, and uses them if a p-value is possible with them:
-    with at least 20 relabellings, or pairings, of whole templates.
+    ``"auto"`` finds templates if prompts have an ``input`` label, and uses them if a p-value over all prompts is
+    possible with them: with at least 20 relabellings, or pairings, of whole templates.
 
     Args:
         prompts: with their labels.
@@ -92,34 +94,60 @@ def units_of(
         paired: whether prompts are also paired anew, for the p-values of CKA.
 
     Raises:
-        InputError: for a label that the prompts do not have.
+        InputError: for a label that the prompts do not have, or that is the one measured.
     """
     if chosen == NONE:
-        return Units(None, None, "Prompts are taken as independent (--units none).")
+        return _independent("Prompts are taken as independent (--units none).")
     if chosen != AUTO:
-        if chosen not in prompts.labels:
-            raise InputError(f"{prompts.source} has no label {chosen!r} for --units{suggest(chosen, prompts.labels)}")
-        if chosen == relabelled:
-            raise InputError(f"--units is {chosen!r}, the label that is measured; give another label, or none")
-        values = list(prompts.labels[chosen])
-        return Units(
-            chosen, values, f"Prompts of one {chosen} are taken as one unit; there are {len(set(values))} units."
-        )
-    if TEMPLATE in prompts.labels:
-        values = list(prompts.labels[TEMPLATE])
-    elif "input" in prompts.labels:
-        values = templates_of(prompts.prompts, prompts.labels["input"])
-    else:
-        return Units(
-            None, None, 'Prompts are taken as independent: templates are only found if prompts have an "input".'
-        )
+        return _by_label(prompts, chosen, relabelled)
+    values = _found_templates(prompts)
+    if values is None:
+        return _independent('Prompts are taken as independent: templates are only found if prompts have an "input".')
     n_templates = len(set(values))
     if n_templates == len(values):
-        return Units(None, None, "Prompts are taken as independent: no two share a template.")
+        return _independent(f"Prompts are taken as independent: no two share a template.{_unfound(prompts)}")
     if too_few := _too_few(prompts, values, relabelled, within, paired):
-        sentence = f"Prompts share {n_templates} templates, but are taken as independent, because {too_few}."
-        return Units(None, None, f"{sentence} Their p-values may be too small.")
-    return Units(TEMPLATE, values, f"Prompts share {n_templates} templates, which are taken as independent units.")
+        return _independent(
+            f"Prompts share {n_templates} templates, but are taken as independent, because {too_few}. Their p-values "
+            "may be too small."
+        )
+    sentence = f"Prompts share {n_templates} templates, which are taken as independent units.{_unfound(prompts)}"
+    return Units(TEMPLATE, values, sentence)
+
+
+def _independent(sentence: str) -> Units:
+    return Units(None, None, sentence)
+
+
+def _by_label(prompts: LabelledPrompts, label: str, relabelled: str | None) -> Units:
+    if label not in prompts.labels:
+        raise InputError(f"{prompts.source} has no label {label!r} for --units{suggest(label, prompts.labels)}")
+    if label == relabelled:
+        raise InputError(f"--units is {label!r}, the label that is measured; give another label, or none")
+    values = list(prompts.labels[label])
+    return Units(label, values, f"Prompts of one {label} are taken as one unit; there are {len(set(values))} units.")
+
+
+def _found_templates(prompts: LabelledPrompts) -> list[str] | None:
+    """Return the template of each prompt, if the prompts say: as a label, or by their input."""
+    if TEMPLATE in prompts.labels:
+        return list(prompts.labels[TEMPLATE])
+    if "input" in prompts.labels:
+        return templates_of(prompts.prompts, prompts.labels["input"])
+    return None
+
+
+def _unfound(prompts: LabelledPrompts) -> str:
+    """Return a sentence on prompts in which the input does not stand as a word; empty if there are none."""
+    if TEMPLATE in prompts.labels:
+        return ""
+    inputs = prompts.labels["input"]
+    templates = templates_of(prompts.prompts, inputs)
+    given_and_found = zip(prompts.prompts, inputs, templates, strict=True)
+    n = sum(bool(given) and prompt == found for prompt, given, found in given_and_found)
+    if not n:
+        return ""
+    return f" In {n} of {len(templates)} the input is not a word of the prompt; each of these is its own template."
 
 
 def _too_few(
@@ -127,16 +155,14 @@ def _too_few(
 ) -> str:
     """Return why no p-value is possible with these units; empty if one is."""
     codes = _codes(values)
-    if paired and n_pairings(len(codes), torch.from_numpy(codes)) < FEWEST:
+    if paired and n_pairings(len(codes), torch.from_numpy(codes)) < FEWEST_ARRANGEMENTS:
         return "templates with equally many prompts can be paired in too few ways"
     if relabelled is None:
         return ""
     strata = None if within is None else prompts.labels[within]
     if Units(TEMPLATE, values, "").testable(prompts.labels[relabelled], strata):
         return ""
-    n_classes = len(prompts.classes[relabelled])
-    needed = units_needed(n_classes, named=False) if n_classes > 1 else 2
-    return f"{relabelled}s can be exchanged between them in too few ways; {needed} templates for each could be tested"
+    return f"label {relabelled!r} has fewer than {FEWEST_ARRANGEMENTS} relabellings that keep templates together"
 
 
 def _codes(values: Sequence[str]) -> Int[np.ndarray, "n"]:

@@ -70,7 +70,7 @@ def check_command(out: Path, command: str, way_out: str = WAY_OUT) -> None:
             that is not what was written.
     """
     check_writable(out)
-    manifest = read_manifest(out)
+    manifest = read_manifest(out, way_out)
     owner = manifest.command or _run_in(out, way_out)
     if not owner and may_hold_ours(out):
         raise InputError(f"{str(out)!r} holds files that no {MANIFEST} lists; {way_out}")

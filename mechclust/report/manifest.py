@@ -1,20 +1,22 @@
-"""Which files of a folder are ours: its manifest lists them, and nothing else is replaced or deleted."""
+"""The manifest of an output folder: which files mechclust wrote there, so that no other file is replaced or deleted."""
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import xxhash
 
-from probes.files import DamagedError, is_whole, read_json, verifies, write_atomic, write_json
+from probes.files import DamagedError, is_whole, read_json, verifies, write_atomic, write_errors, write_json
 from tasks import InputError
 
 MANIFEST = "mechclust.json"
 WAY_OUT = "give another folder with --out"
+_WRITTEN_KINDS = (".csv", ".html", ".json", ".safetensors", ".xz")
 
 
 @dataclass(frozen=True)
@@ -22,7 +24,7 @@ class Manifest:
     """What ``mechclust.json`` says of its folder.
 
     Attributes:
-        command: that writes there, as it is called; empty in a folder without a manifest.
+        command: name of the command that writes there, such as ``clusters``; empty in a folder without a manifest.
         subject: what was measured, by kind, such as ``{"model": "gpt2"}``.
         files: the digests of each file that was written, by its path in the folder. There are two if writing the
             second content may have been interrupted.
@@ -35,22 +37,28 @@ class Manifest:
     measured: Mapping[str, str] = field(default_factory=dict)
 
 
-def read_manifest(folder: Path) -> Manifest:
+def read_manifest(folder: Path, way_out: str = WAY_OUT) -> Manifest:
     """Read the manifest of a folder. That of a folder without one is empty.
 
+    Args:
+        folder: may be missing.
+        way_out: advice that ends the message of an error.
+
     Raises:
-        InputError: if it is damaged.
+        InputError: if it is damaged, or cannot be read.
     """
     path = folder / MANIFEST
+    if not path.exists():
+        return Manifest()
     try:
         record = read_json(path)
         measured = _texts(record["measured"])
         return Manifest(str(record["command"]), _texts(record["subject"]), _digests(record["files"]), measured)
     except (InputError, TypeError, ValueError, KeyError, AttributeError) as error:
-        if not path.exists():
-            return Manifest()
+        if not os.access(path, os.R_OK):
+            raise InputError(f"{str(path)!r} cannot be read; make it readable, or {way_out}") from error
         why = "its checksum does not match" if isinstance(error, DamagedError) else "it is not what was written"
-    raise InputError(f"{str(path)!r} is damaged ({why}); delete it, or {WAY_OUT}")
+        raise InputError(f"{str(path)!r} is damaged ({why}); delete it, or {way_out}") from error
 
 
 def _texts(values: Any) -> dict[str, str]:
@@ -67,19 +75,25 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 
 
 def holds_files(folder: Path) -> bool:
-    """Whether a folder, or one below it, holds anything but hidden files, of which none is ours."""
-    return any(not name.startswith(".") for _, _, names in os.walk(folder) for name in names)
+    """Whether there is a file at any depth that is not hidden and not in a hidden folder; not for a file."""
+    return any(_visible_files(folder))
+
+
+def _visible_files(folder: Path) -> Iterator[Path]:
+    """Yield the files below a folder, without hidden files and what is in hidden folders: none of them is ours."""
+    for place, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        yield from (Path(place) / name for name in names if not name.startswith("."))
 
 
 def may_hold_ours(folder: Path) -> bool:
-    """Whether a folder has a file of a kind that is written there, or a folder with files in it."""
+    """Whether a folder has a file of a type that mechclust writes, or a folder with files in it."""
     entries = [path for path in folder.iterdir() if path.name[0] != "."] if folder.is_dir() else []
-    kinds = (".csv", ".html", ".json", ".safetensors", ".xz")
-    return any(holds_files(path) or path.suffix in kinds or path.name == "command.txt" for path in entries)
+    return any(holds_files(path) or path.suffix in _WRITTEN_KINDS or path.name == "command.txt" for path in entries)
 
 
 def check_links(folder: Path, way_out: str = WAY_OUT) -> None:
-    """Refuse a folder with a link that leads out of it: what is behind the link is not ours.
+    """Refuse a folder with a link that leads out of it or in a circle: what is behind the link is not ours.
 
     Raises:
         InputError: naming the link.
@@ -87,8 +101,15 @@ def check_links(folder: Path, way_out: str = WAY_OUT) -> None:
     root = folder.resolve()
     for place, folders, files in os.walk(folder):
         for path in (Path(place) / name for name in (*folders, *files)):
-            if path.is_symlink() and not path.resolve().is_relative_to(root):
+            if path.is_symlink() and not _leads_into(path, root):
                 raise InputError(f"{str(path)!r} is a link out of the folder; remove it, or {way_out}")
+
+
+def _leads_into(path: Path, root: Path) -> bool:
+    try:
+        return path.resolve().is_relative_to(root)
+    except (OSError, RuntimeError):  # links in a circle
+        return False
 
 
 def check_files(folder: Path, names: Iterable[str], way_out: str = WAY_OUT) -> None:
@@ -97,16 +118,16 @@ def check_files(folder: Path, names: Iterable[str], way_out: str = WAY_OUT) -> N
     Args:
         folder: may be missing.
         names: paths in the folder.
-        way_out: out of it.
+        way_out: advice that ends the message of an error.
 
     Raises:
         InputError: for a file that the manifest does not list, that was changed, or that lies outside of the folder.
     """
-    files = read_manifest(folder).files
+    files = read_manifest(folder, way_out).files
     root = folder.resolve()
     for name in names:
         path = folder / name
-        if not path.resolve().is_relative_to(root):
+        if not _leads_into(path, root):
             raise InputError(f"{str(path)!r} lies outside of {str(folder)!r}; {way_out}")
         if path.exists() and _digest_of(path) not in files.get(name, []):
             why = f"is not what {MANIFEST} says was written" if name in files else f"is not listed in {MANIFEST}"
@@ -114,18 +135,21 @@ def check_files(folder: Path, names: Iterable[str], way_out: str = WAY_OUT) -> N
 
 
 def add_files(folder: Path, contents: Mapping[str, bytes], way_out: str = WAY_OUT) -> None:
-    """Write files that the manifest lists, in their order. It lists them before they are there.
+    """Write files in order, and list them in the manifest.
+
+    The manifest is written first, with the old and the new digest of each, so that a process killed in between leaves
+    no file that is not listed.
 
     Args:
         folder: the folder.
         contents: by path in the folder.
-        way_out: out of a folder in which such a file is not ours.
+        way_out: advice that ends the message of an error.
 
     Raises:
-        InputError: as ``check_files``, before anything is written.
+        InputError: as ``check_files``, before anything is written; or if a file cannot be written.
     """
     check_files(folder, contents, way_out)
-    manifest = read_manifest(folder)
+    manifest = read_manifest(folder, way_out)
     written = {name: [xxhash.xxh3_128_hexdigest(content)] for name, content in contents.items()}
     before = {name: [_digest_of(folder / name)] for name in contents if (folder / name).exists()}
     either = {name: list(dict.fromkeys([*before.get(name, []), *digest])) for name, digest in written.items()}
@@ -140,13 +164,14 @@ def replace_files(folder: Path, contents: Mapping[str, bytes], way_out: str = WA
     """Write files, and delete all others that the manifest lists.
 
     Raises:
-        InputError: as ``check_files``, before anything is written or deleted.
+        InputError: as ``check_files``, before anything is written or deleted; or if a file cannot be.
     """
-    manifest = read_manifest(folder)
+    manifest = read_manifest(folder, way_out)
     check_files(folder, {*manifest.files, *contents}, way_out)
-    for name in set(manifest.files) - set(contents):
-        (folder / name).unlink(missing_ok=True)
-        _remove_empty(folder, (folder / name).parent)
+    for name in sorted(set(manifest.files) - set(contents)):
+        with write_errors(folder / name):
+            (folder / name).unlink(missing_ok=True)
+            _remove_empty(folder, (folder / name).parent)
     kept = {name: digests for name, digests in manifest.files.items() if name in contents}
     write_manifest(folder, replace(manifest, files=kept))
     add_files(folder, contents, way_out)
@@ -165,16 +190,18 @@ def forget_measured(folder: Path) -> None:
 
 
 def check_measured(folder: Path) -> None:
-    """Refuse a finished run in which a measurement was replaced, such as by that of another seed.
+    """Refuse a finished run in which a file of ``results/`` was replaced, such as by that of another seed, or added.
 
-    Nothing is refused in a run that never finished, because a file is missing or damaged (whoever reads it says so), or
-    where checksums are not compared.
+    Files that are missing or damaged are left to whoever reads them. Nothing is refused in a run that never finished,
+    or where checksums are not compared.
 
     Raises:
         InputError: naming the first file that is not what the run measured.
     """
     measured = read_manifest(folder).measured
-    for name, digest in _measurements(folder).items() if measured and verifies() else ():
+    if not (measured and verifies()):
+        return
+    for name, digest in _measurements(folder).items():
         path = folder / name
         if digest != measured.get(name) and (path.suffix not in (".safetensors", ".json") or is_whole(path)):
             raise InputError(
@@ -184,7 +211,7 @@ def check_measured(folder: Path) -> None:
 
 def _measurements(folder: Path) -> dict[str, str]:
     """Return the digest of each file in ``results/``, by its path in the folder."""
-    files = [path for path in sorted((folder / "results").rglob("*")) if path.is_file() and path.name[0] != "."]
+    files = sorted(path for path in _visible_files(folder / "results") if path.is_file())
     return {path.relative_to(folder).as_posix(): _digest_of(path) for path in files}
 
 
@@ -197,4 +224,7 @@ def _remove_empty(folder: Path, below: Path) -> None:
 
 def _digest_of(path: Path) -> str:
     """The digest of a file; empty for what is no file."""
-    return xxhash.xxh3_128_hexdigest(path.read_bytes()) if path.is_file() else ""
+    if not path.is_file():
+        return ""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()

@@ -72,7 +72,7 @@ def _check_record(folder: Path, study: Study, run_folder: Path) -> None:
     kept = any((folder / name).exists() for name in ("config.json", "claims.json"))
     if kept and (held := read_record(folder, _WAY_OUT)["study"]) != study.name:
         raise InputError(f"{str(folder)!r} holds the results of {held}, not of {study.name}; {_WAY_OUT}")
-    if kept and not read_manifest(folder).command:
+    if kept and not read_manifest(folder, _WAY_OUT).command:
         raise InputError(f"{str(folder)!r} holds files that no {MANIFEST} lists; {_WAY_OUT}")
     check_command(folder, _COMMAND, _WAY_OUT)
 

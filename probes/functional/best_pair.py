@@ -12,7 +12,7 @@ from torch import Tensor
 
 from probes.functional.cka import cka_from_hsic, hsic_of_kernels, kernel, paired
 from probes.functional.holm import holm
-from probes.functional.units import FEWEST, half_samples, n_pairings, pairings
+from probes.functional.units import FEWEST_ARRANGEMENTS, half_samples, n_pairings, pairings
 from tasks import InputError
 from tasks.errors import check_at_least
 
@@ -101,7 +101,7 @@ def best_pairs(
     orders = torch.stack(list(pairings(len(tuned[0]), n_permutations, seed, units)))
     largest = _largest_of_pairings(tuned_kernels, base_kernels, orders, np.isfinite(cka))
     p_value = (1 + (largest >= ranked.max(axis=1)[:, None]).sum(axis=1)) / (1 + n_permutations)
-    p_value = np.where(known & (n_pairings(len(tuned[0]), units) >= FEWEST), p_value, np.nan)
+    p_value = np.where(known & (n_pairings(len(tuned[0]), units) >= FEWEST_ARRANGEMENTS), p_value, np.nan)
     adjusted = np.full(len(tuned), np.nan)
     tested = np.isfinite(p_value)
     adjusted[tested] = holm(p_value[tested].tolist())

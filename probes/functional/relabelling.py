@@ -70,7 +70,7 @@ def relabelling_p_values(
         [0.001, 0.788]
     """
     observed, null = between_shares(points, labels, permutations, strata=strata, units=units, seed=seed)
-    if relabelling_of(labels, strata, units).too_few("", named=False):
+    if not relabelling_of(labels, strata, units).enough(named=False):
         return torch.full_like(observed, torch.nan)
     return _p_value(observed, null)
 
@@ -160,7 +160,7 @@ def relabelled(
         "best_p_value": _p_value(best, best_null),
     }
     undefined = [name for name in measures if name != "p_value"] if bool(observed.isnan().all()) else []
-    if relabelling_of(labels, units=units).too_few("", named=False):
+    if not relabelling_of(labels, units=units).enough(named=False):
         undefined += ["p_value", "best_p_value"]
     return measures | {name: torch.full_like(measures[name], torch.nan) for name in undefined}
 

@@ -1,4 +1,7 @@
-"""Examples that belong together: how their labels may be shuffled, and how they may be paired anew."""
+"""Permutation tests and half-samples of examples that are not independent, such as prompts of one template.
+
+A *unit* is a group of examples that belong together; examples of different units are independent.
+"""
 
 from __future__ import annotations
 
@@ -14,22 +17,22 @@ from torch import Tensor
 from probes.strata import log_shuffles, single_class, strata_of
 from tasks import InputError
 
-FEWEST = 20  # relabellings or pairings: with fewer, no p-value is below .05
+FEWEST_ARRANGEMENTS = 20  # relabellings or pairings: with fewer, the smallest p-value exceeds .05
 
 
 @dataclass(frozen=True)
 class Relabelling:
-    """The ways to hand out labels anew that are equally likely when a label means nothing.
+    """The permutations of labels that are equally likely if labels and hidden states are unrelated.
 
     Without units, any two examples of one stratum may exchange their labels. If every unit has one class, whole units
-    exchange them, because examples of a unit are not independent. If classes vary within units, examples exchange them
-    within their unit.
+    exchange them, because examples of a unit are not independent. If any unit has more than one class, examples
+    exchange labels within their unit instead, and units with one class keep theirs.
 
     Attributes:
-        classes: class of each unit, or of each example if examples exchange their labels.
-        member: to which of these each example belongs.
-        strata: of each of these; labels are exchanged within a stratum only.
-        whole_units: whether whole units exchange their labels.
+        classes: class of each permuted item: a unit, or an example.
+        member: index of the item that each example belongs to.
+        strata: stratum of each item; labels are permuted within strata.
+        whole_units: whether items are units.
 
     Example:
         >>> templates = Relabelling.of(np.array([0, 0, 0, 1, 1, 1]), units=np.array([5, 5, 6, 7, 7, 8]))
@@ -51,7 +54,8 @@ class Relabelling:
     ) -> Relabelling:
         """Return the relabellings of ``classes`` within strata that respect units.
 
-        Whole units exchange their labels only with units of the same composition: as many examples of each stratum.
+        If each unit lies in one stratum, whole units of a stratum exchange their labels, whatever their sizes. If any
+        unit spans strata, units exchange labels only with units that have as many examples in each stratum.
         """
         n = len(classes)
         strata = np.zeros(n, dtype=np.int64) if strata is None else strata
@@ -63,16 +67,16 @@ class Relabelling:
             assert within_units is not None
             return cls(classes, np.arange(n), within_units, whole_units=False)
         first = np.unique(member, return_index=True)[1]
-        return cls(classes[first], member, _compositions(member, strata)[first], whole_units=True)
+        return cls(classes[first], member, _unit_strata(member, strata)[first], whole_units=True)
 
     @property
     def stratified(self) -> bool:
         """Whether there is more than one stratum."""
-        return bool(self.strata.any())
+        return len(np.unique(self.strata)) > 1
 
     @property
     def fixed_share(self) -> float:
-        """Share of what could be relabelled that is in strata with one class only, and so keeps its label."""
+        """Share of items in strata with one class, whose label no permutation changes."""
         return single_class(self.strata, self.classes)
 
     def n_distinct(self, *, named: bool) -> float:
@@ -83,10 +87,18 @@ class Relabelling:
                 relabellings that exchange the names of two classes are one.
         """
         log = log_shuffles(self.strata, self.classes)
-        if not named and not self.stratified:
-            counts = np.unique(self.classes, return_counts=True)[1]
-            log -= sum(math.lgamma(k + 1) for k in np.unique(counts, return_counts=True)[1].tolist())
+        if not named:  # classes that have as many items in every stratum can exchange their names
+            columns = np.unique(self.strata, return_inverse=True)[1]
+            counts = [np.bincount(columns[self.classes == name]) for name in np.unique(self.classes)]
+            width = max(map(len, counts))
+            table = np.stack([np.pad(count, (0, width - len(count))) for count in counts])  # [class stratum]
+            alike = np.unique(table, axis=0, return_counts=True)[1]
+            log -= sum(math.lgamma(k + 1) for k in alike.tolist())
         return math.exp(log) if log < 700 else math.inf
+
+    def enough(self, *, named: bool) -> bool:
+        """Whether a p-value of .05 is possible."""
+        return self.n_distinct(named=named) >= FEWEST_ARRANGEMENTS - 1e-6
 
     def draw(self, rng: np.random.Generator) -> Int[np.ndarray, "n"]:
         """Return the class of each example after a random relabelling."""
@@ -97,32 +109,33 @@ class Relabelling:
 
     def too_few(self, label: str, *, named: bool, units: str | None = None) -> str:
         """Return why no p-value can be given, with the way out; empty if there are enough relabellings."""
-        count = self.n_distinct(named=named)
-        if count >= FEWEST - 1e-6:
+        if self.enough(named=named):
             return ""
+        count = round(self.n_distinct(named=named))
+        ways = "way" if count == 1 else "ways"
         n_classes = len(np.unique(self.classes))
         if n_classes < 2:
             return f"label {label!r} has one class, so no relabelling changes it"
         needed = "more" if self.stratified else units_needed(n_classes, named=named)
         what = f"units ({units!r})" if self.whole_units else "examples"
         return (
-            f"label {label!r} can be relabelled in only {round(count)} ways, too few for a p-value, which is NaN; "
+            f"label {label!r} can be relabelled in only {count} {ways}, too few for a p-value, which is NaN; "
             f"give {needed} {what} in each of {n_classes} classes"
         )
 
 
-def _compositions(member: Int[np.ndarray, "n"], strata: Int[np.ndarray, "n"]) -> Int[np.ndarray, "n"]:
-    """Return the kind of each example's unit: the stratum if units have one each, else how many examples of each."""
+def _unit_strata(member: Int[np.ndarray, "n"], strata: Int[np.ndarray, "n"]) -> Int[np.ndarray, "n"]:
+    """Return, for each example, the stratum within which its unit may exchange its label."""
     if single_class(member, strata) == 1:
         return strata
     by_unit = np.split(strata[np.lexsort((strata, member))], np.cumsum(np.bincount(member))[:-1])
-    kinds: dict[tuple[int, ...], int] = {}
-    kind_of_unit = np.array([kinds.setdefault(tuple(values.tolist()), len(kinds)) for values in by_unit])
-    return kind_of_unit[member]
+    numbers: dict[tuple[int, ...], int] = {}
+    number_of_unit = np.array([numbers.setdefault(tuple(values.tolist()), len(numbers)) for values in by_unit])
+    return number_of_unit[member]
 
 
 def units_needed(n_classes: int, *, named: bool) -> int:
-    """Return how many units each of at least 2 classes needs for a p-value below .05.
+    """Return how many units each of at least 2 classes needs for the smallest p-value to be at most .05.
 
     With ``k`` units in each of ``c`` classes there are ``(c k)! / (k!)^c`` relabellings, and ``c!`` times fewer for a
     measure that does not tell the classes by name.
@@ -131,8 +144,10 @@ def units_needed(n_classes: int, *, named: bool) -> int:
         >>> units_needed(2, named=False), units_needed(2, named=True), units_needed(6, named=False)
         (4, 3, 2)
     """
+    if n_classes < 2:
+        raise ValueError(f"n_classes is {n_classes}; at least 2 are needed")
     k = 1
-    while _log_relabellings(n_classes, k, named) < math.log(FEWEST) - 1e-9:
+    while _log_relabellings(n_classes, k, named) < math.log(FEWEST_ARRANGEMENTS) - 1e-9:
         k += 1
     return k
 
@@ -143,22 +158,22 @@ def _log_relabellings(n_classes: int, k: int, named: bool) -> float:
 
 
 def pairings(n: int, times: int, seed: int, units: Shaped[Tensor, "n"] | None = None) -> Iterator[Int[Tensor, "n"]]:
-    """Yield random orders of ``n`` examples that keep units together: a unit takes the place of one of the same size.
+    """Yield random orders of ``n`` examples that keep units together: a unit changes places with one of its size.
 
     Example:
         >>> [order.tolist() for order in pairings(4, 2, 0, torch.tensor([3, 3, 7, 7]))]
         [[0, 1, 2, 3], [2, 3, 0, 1]]
     """
-    draw = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
     if units is None:
         for _ in range(times):
-            yield torch.randperm(n, generator=draw)
+            yield torch.randperm(n, generator=generator)
         return
-    of_size = list(_units_by_size(units).values())
+    groups = list(_units_by_size(units).values())
     for _ in range(times):
         order = torch.arange(n)
-        for members in of_size:  # [units size]
-            order[members.flatten()] = members[torch.randperm(len(members), generator=draw)].flatten()
+        for members in groups:  # [units size]
+            order[members.flatten()] = members[torch.randperm(len(members), generator=generator)].flatten()
         yield order
 
 
@@ -169,53 +184,53 @@ def n_pairings(n: int, units: Shaped[Tensor, "n"] | None = None) -> float:
         >>> n_pairings(4), n_pairings(4, torch.tensor([3, 3, 7, 7])), n_pairings(4, torch.tensor([3, 3, 3, 7]))
         (24.0, 2.0, 1.0)
     """
-    sizes = [n] if units is None else [len(members) for members in _units_by_size(units).values()]
-    log = sum(math.lgamma(size + 1) for size in sizes)
+    n_exchangeable = [n] if units is None else [len(members) for members in _units_by_size(units).values()]
+    log = sum(math.lgamma(k + 1) for k in n_exchangeable)
     return float(round(math.exp(log))) if log < 30 else math.inf
 
 
 def _units_by_size(units: Shaped[Tensor, "n"]) -> dict[int, Int[Tensor, "units size"]]:
-    """Return the places of the examples of all units of one size, a row per unit, by size."""
+    """Return, for each size of units, the indices of the examples of each unit of that size."""
     member, counts = torch.unique(units.cpu(), return_inverse=True, return_counts=True)[1:]
-    places = torch.split(torch.argsort(member, stable=True), counts.tolist())
+    indices = torch.split(torch.argsort(member, stable=True), counts.tolist())
     sizes = sorted(set(counts.tolist()))
-    return {size: torch.stack([place for place in places if len(place) == size]) for size in sizes}
+    return {size: torch.stack([of_unit for of_unit in indices if len(of_unit) == size]) for size in sizes}
 
 
 def half_samples(
     n: int, times: int, seed: int, units: Shaped[Tensor, "n"] | None = None
 ) -> Iterator[Int[Tensor, "half"]]:
-    """Yield random halves of ``n`` examples, or the examples of random halves of their units.
+    """Yield random halves of ``n`` examples, or all examples of random halves of their units, rounded down.
 
     Example:
         >>> [half.tolist() for half in half_samples(5, 2, 0, torch.tensor([3, 7, 3, 7, 7]))]
         [[0, 2], [1, 3, 4]]
     """
-    draw = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
     if units is None:
         for _ in range(times):
-            yield torch.randperm(n, generator=draw)[: n // 2]
+            yield torch.randperm(n, generator=generator)[: n // 2]
         return
     member = torch.unique(units.cpu(), return_inverse=True)[1]
     n_units = int(member.max()) + 1
     for _ in range(times):
         chosen = torch.zeros(n_units, dtype=torch.bool)
-        chosen[torch.randperm(n_units, generator=draw)[: n_units // 2]] = True
+        chosen[torch.randperm(n_units, generator=generator)[: n_units // 2]] = True
         yield chosen[member].nonzero()[:, 0]
 
 
-def check_units(units: str | None, asked: Mapping[str, object]) -> None:
+def check_units(units: str | None, resampling: Mapping[str, object]) -> None:
     """Refuse units where nothing is shuffled or resampled.
 
     Args:
         units: name of the label, if any.
-        asked: settings of which one at least must be above 0, by name.
+        resampling: whether each kind of shuffling or resampling is on, or how often it is done, by setting.
 
     Raises:
         InputError: naming the settings.
     """
-    if units is not None and not any(asked.values()):
+    if units is not None and not any(resampling.values()):
         raise InputError(
-            f"units is {units!r}, but nothing is shuffled or resampled; set {' or '.join(asked)} above 0, or leave out "
-            "units"
+            f"units is {units!r}, but nothing is shuffled or resampled; set {' or '.join(resampling)} above 0, or "
+            "leave out units"
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from itertools import permutations
 from typing import Any
@@ -143,6 +144,21 @@ def test_distinct_relabellings_are_counted(k: int, classes: int) -> None:
     assert relabelling.n_distinct(named=True) == pytest.approx(named)
     assert relabelling.n_distinct(named=False) == pytest.approx(named / math.factorial(classes))
     assert bool(relabelling.too_few("task", named=False)) == (units_needed(classes, named=False) > k)
+
+
+@pytest.mark.parametrize("strata", [[0] * 5, [0, 0, 1, 1, 1], [1] * 5, [0, 0, 1, 1, 2]])
+@pytest.mark.parametrize("classes", [[0, 1, 0, 1, 1], [0, 1, 0, 1, 2], [0, 0, 1, 1, 1]])
+def test_relabellings_are_counted_as_listed(classes: list[int], strata: list[int]) -> None:
+    by_stratum = [[i for i in range(5) if strata[i] == s] for s in set(strata)]
+    named, partitions = set(), set()
+    for orders in itertools.product(*(itertools.permutations(members) for members in by_stratum)):
+        labels = dict(zip(itertools.chain(*by_stratum), (classes[i] for order in orders for i in order), strict=True))
+        relabelled = tuple(labels[i] for i in range(5))
+        named.add(relabelled)
+        partitions.add(tuple(relabelled.index(c) for c in relabelled))
+    relabelling = Relabelling.of(np.array(classes), strata=np.array(strata))
+    assert relabelling.n_distinct(named=True) == pytest.approx(len(named))
+    assert relabelling.n_distinct(named=False) == pytest.approx(len(partitions))
 
 
 def test_pairings_and_halves_keep_units_together() -> None:

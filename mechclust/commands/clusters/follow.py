@@ -165,7 +165,7 @@ def _p_value(
 ) -> float:
     draws = max(999, least_permutations(n_tests))
     if units is not None:
-        if Relabelling.of(codes, units).too_few("", named=False):
+        if not Relabelling.of(codes, units).enough(named=False):
             return math.nan
         null = adjusted_rand_null(clusters, codes, draws, units=units)
         return (1 + int((null >= index).sum())) / (1 + draws)

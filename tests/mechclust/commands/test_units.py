@@ -41,7 +41,7 @@ def test_templates_are_used_if_they_can_be_tested() -> None:
     assert units_of(prompts(6, 2), "auto").label == TEMPLATE
     single = units_of(prompts(6, 1), "auto")
     assert single.label is None
-    assert "2 templates for each could be tested" in single.sentence
+    assert "fewer than 20 relabellings" in single.sentence
     assert "too small" in single.sentence
 
 

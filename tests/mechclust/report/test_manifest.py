@@ -54,6 +54,9 @@ def test_notes_hidden_files_and_empty_folders_are_welcome(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     (tmp_path / "figures").mkdir()
     (tmp_path / ".gitignore").write_text("*")
+    hidden = tmp_path / "rows" / ".ipynb_checkpoints" / "mine.csv"
+    hidden.parent.mkdir(parents=True)
+    hidden.write_text("mine")
     assert report(tmp_path).exists()
 
 
@@ -110,6 +113,22 @@ def test_a_link_to_a_file_elsewhere_is_refused(tmp_path):
     page.symlink_to(tmp_path / "mine.html")
     assert repr(str(page)) in refused(tmp_path / "out")
     assert page.is_symlink()
+
+
+def test_a_link_to_itself_is_refused(tmp_path):
+    report(tmp_path / "out")
+    page = tmp_path / "out" / "report.html"
+    page.unlink()
+    page.symlink_to(page)
+    with pytest.raises(InputError, match="is a link out of the folder"):
+        check_command(tmp_path / "out", "topics")
+
+
+def test_a_damaged_manifest_names_the_way_out_of_its_caller(tmp_path):
+    report(tmp_path)
+    (tmp_path / "mechclust.json").write_text("{")
+    with pytest.raises(InputError, match="or give another folder with --record"):
+        check_command(tmp_path, "topics", "give another folder with --record")
 
 
 def test_the_folder_itself_may_be_a_link(tmp_path):
