@@ -5,9 +5,13 @@ from __future__ import annotations
 import signal
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+
+_CLEAN_UP = 5.0  # seconds after an interrupt in which others are ignored
 
 
 class Interrupt(KeyboardInterrupt):
@@ -19,23 +23,26 @@ def one_interrupt() -> Iterator[None]:
     """End a command at the first Ctrl-C; later ones do not interrupt the clean-up.
 
     Python drops an exception that is raised in a finaliser or in the callback of a weak reference. Later Ctrl-C are
-    therefore ignored only while the exception of an earlier one exists, and for good once an interrupt has left the
-    context: the process is then about to end.
+    therefore ignored only while the exception of an earlier one exists, and for five seconds at most, because some
+    code keeps an exception and goes on; and for good once an interrupt has left the context: the process is then about
+    to end.
     """
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         yield
         return
     newest: weakref.ref[Interrupt] | None = None
+    raised_at = 0.0
 
     def in_flight() -> bool:
-        return newest is not None and newest() is not None
+        recent = time.monotonic() - raised_at < _CLEAN_UP
+        return newest is not None and newest() is not None and recent
 
     def interrupt(number: int, frame: object) -> None:
-        nonlocal newest
+        nonlocal newest, raised_at
         if in_flight():
             return
         stop = Interrupt()
-        newest = weakref.ref(stop)
+        newest, raised_at = weakref.ref(stop), time.monotonic()
         try:
             raise stop
         finally:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Int, Shaped
+from jaxtyping import Bool, Int, Shaped
 from torch import Tensor
 
 from probes.strata import log_shuffles, single_class, strata_of
@@ -24,9 +24,9 @@ FEWEST_ARRANGEMENTS = 20  # relabellings or pairings: with fewer, the smallest p
 class Relabelling:
     """The permutations of labels that are equally likely if labels and hidden states are unrelated.
 
-    Without units, any two examples of one stratum may exchange their labels. If every unit has one class, whole units
-    exchange them, because examples of a unit are not independent. If any unit has more than one class, examples
-    exchange labels within their unit instead, and units with one class keep theirs.
+    Without units, any two examples of one stratum may exchange their labels. With units, whose examples are not
+    independent, the units with one class exchange their labels as a whole, and the examples of a unit with several
+    classes exchange theirs within the unit.
 
     Attributes:
         classes: class of each permuted item: a unit, or an example.
@@ -61,13 +61,17 @@ class Relabelling:
         strata = np.zeros(n, dtype=np.int64) if strata is None else strata
         if units is None:
             return cls(classes, np.arange(n), strata, whole_units=False)
-        member = np.unique(units, return_inverse=True)[1]
-        if single_class(member, classes) < 1:
-            within_units = strata_of({"strata": strata, "units": member})
-            assert within_units is not None
-            return cls(classes, np.arange(n), within_units, whole_units=False)
-        first = np.unique(member, return_index=True)[1]
-        return cls(classes[first], member, _unit_strata(member, strata)[first], whole_units=True)
+        unit = np.unique(units, return_inverse=True)[1]
+        within_unit = strata_of({"strata": strata, "units": unit})
+        assert within_unit is not None
+        whole = _one_class(unit, classes)
+        if not whole.any():
+            return cls(classes, np.arange(n), within_unit, whole_units=False)
+        stratum = within_unit + n  # above those of whole units
+        stratum[whole] = _unit_strata(unit[whole], strata[whole])
+        item = np.where(whole, unit, n + np.arange(n))
+        first, member = np.unique(item, return_index=True, return_inverse=True)[1:]
+        return cls(classes[first], member, stratum[first], whole_units=True)
 
     @property
     def stratified(self) -> bool:
@@ -124,8 +128,15 @@ class Relabelling:
         )
 
 
+def _one_class(unit: Int[np.ndarray, "n"], classes: Int[np.ndarray, "n"]) -> Bool[np.ndarray, "n"]:
+    """Return, for each example, whether all examples of its unit have its class."""
+    pairs = np.unique(np.stack([unit, classes]), axis=1)
+    return np.bincount(pairs[0])[unit] == 1
+
+
 def _unit_strata(member: Int[np.ndarray, "n"], strata: Int[np.ndarray, "n"]) -> Int[np.ndarray, "n"]:
     """Return, for each example, the stratum within which its unit may exchange its label."""
+    member = np.unique(member, return_inverse=True)[1]
     if single_class(member, strata) == 1:
         return strata
     by_unit = np.split(strata[np.lexsort((strata, member))], np.cumsum(np.bincount(member))[:-1])

@@ -130,11 +130,26 @@ def test_units_are_relabelled_whole_or_within() -> None:
     assert whole.whole_units
     assert all(len(set(shuffled[units == unit])) == 1 for unit in range(6))
     assert sorted(shuffled[[0, 1, 3, 6, 7, 9]]) == [0, 0, 0, 1, 1, 1]
-    mixed = np.arange(12) % 2
+    mixed, units = np.arange(12) % 2, np.repeat(np.arange(4), 3)
     within = Relabelling.of(mixed, units)
     assert not within.whole_units
-    for unit in range(6):
+    for unit in range(4):
         assert sorted(within.draw(rng)[units == unit]) == sorted(mixed[units == unit])
+
+
+def test_units_of_one_class_are_exchanged_beside_mixed_ones() -> None:
+    """A template that two tasks share does not keep the others from being relabelled."""
+    units = np.repeat(np.arange(9), 2)
+    classes = np.repeat([0, 0, 0, 0, 1, 1, 1, 1, 0], 2)
+    classes[-1] = 1  # the last unit has both
+    relabelling = Relabelling.of(classes, units)
+    assert relabelling.n_distinct(named=True) == pytest.approx(math.comb(8, 4) * 2)
+    rng = np.random.default_rng(0)
+    drawn = np.array([relabelling.draw(rng) for _ in range(50)])
+    assert (drawn[:, :16:2] == drawn[:, 1:16:2]).all()
+    assert set(drawn[:, 0]) == {0, 1}
+    assert (drawn[:, 16] != drawn[:, 17]).all()
+    assert len(set(drawn[:, 16])) == 2
 
 
 @pytest.mark.parametrize(("k", "classes"), [(1, 6), (2, 2), (2, 6), (4, 2), (3, 3)])

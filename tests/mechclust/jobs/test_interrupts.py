@@ -146,7 +146,8 @@ def test_an_interrupt_that_is_dropped_is_not_the_last(drop, capfd):
     assert "Traceback" not in capfd.readouterr().err
 
 
-def test_later_interrupts_do_not_disturb_the_clean_up_nor_the_end():
+def test_later_interrupts_do_not_disturb_the_clean_up_nor_the_end(monkeypatch):
+    monkeypatch.setattr("mechclust.jobs.interrupts._CLEAN_UP", 600.0)
     cleaned = 0
 
     def command():
@@ -162,6 +163,20 @@ def test_later_interrupts_do_not_disturb_the_clean_up_nor_the_end():
         command()
     assert cleaned == 2
     ctrl_c()  # ignored: what a command says at its end is said
+
+
+def test_an_interrupt_that_is_kept_is_not_the_last(monkeypatch):
+    """Some code stores an exception and goes on: later Ctrl-C are ignored for a moment only."""
+    monkeypatch.setattr("mechclust.jobs.interrupts._CLEAN_UP", 0.0)
+    kept = []
+    with pytest.raises(KeyboardInterrupt), one_interrupt():
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt as error:
+            kept.append(error)
+        assert kept
+        signal.raise_signal(signal.SIGINT)
+        pytest.fail("the second Ctrl-C was ignored")
 
 
 def test_an_interrupt_that_was_made_into_another_ends_the_command_too():
