@@ -29,7 +29,7 @@ from probes.functional.cka_draws import deviations_of, halves_hsic, null_hsic, n
 from probes.functional.products import ROUNDING, Precision, check_precision
 from probes.functional.top_components import top_components, without_components
 from probes.functional.unit_hsic import hsic_between_units
-from probes.functional.units import FEWEST_ARRANGEMENTS, check_units, n_pairings
+from probes.functional.units import FEWEST_ARRANGEMENTS, n_pairings
 from probes.hooks import check_device
 from probes.minibatches import MiniBatches
 from probes.moments import home_of
@@ -145,17 +145,17 @@ class CKA(Pairwise, RowsOrMoments):
             ("n_resamples", n_resamples),
             ("n_permutations", n_permutations),
             ("remove_top", remove_top),
+            ("units", units),
         ):
             if value and form == "moments":
-                raise InputError(f"{name} is {value}, which needs the examples themselves; use form='rows' or 'auto'")
+                raise InputError(f"{name} is {value!r}, which needs the examples themselves; use form='rows' or 'auto'")
             if value and estimator == "minibatch":
                 raise InputError(
-                    f"{name} is {value}, but mini-batches give neither interval nor null; use estimator='exact'"
+                    f"{name} is {value!r}, but mini-batches have no interval, null or units; use estimator='exact'"
                 )
         if estimator == "minibatch" and form != "auto":
             raise InputError(f"form is {form!r}, which mini-batches do not have; leave it out or use estimator='exact'")
         self.form, self.n_resamples, self.n_permutations, self.seed = form, n_resamples, n_permutations, seed
-        check_units(units, {"n_permutations": n_permutations, "n_resamples": n_resamples})
         self.remove_top, self.units = remove_top, units
         self.precision, self.estimator, self.batch_rows = check_precision(precision), estimator, batch_rows
         if device is not None:
@@ -166,7 +166,7 @@ class CKA(Pairwise, RowsOrMoments):
 
     @property
     def _needs_rows(self) -> bool:
-        asked = self.n_resamples or self.n_permutations or self.remove_top
+        asked = self.n_resamples or self.n_permutations or self.remove_top or self.units
         return self.form == "rows" or (self.form == "auto" and bool(asked))
 
     def memory(

@@ -14,12 +14,14 @@ import numpy as np
 import torch
 from jaxtyping import Int
 
-from probes.functional.units import FEWEST_ARRANGEMENTS, Relabelling, n_pairings
+from probes.functional.cka import LEAST_DEBIASED
+from probes.functional.units import FEWEST_ARRANGEMENTS, Relabelling, n_pairings, units_needed
 from tasks import InputError, LabelledPrompts
 from tasks.errors import suggest
 
 AUTO, NONE = "auto", "none"
 TEMPLATE = "template"
+LEAST_UNITS = 2 * LEAST_DEBIASED  # for CKA with an interval, which is from halves of the units
 
 
 @dataclass(frozen=True)
@@ -79,34 +81,36 @@ def units_of(
     *,
     relabelled: str | None = "task",
     within: str | None = None,
-    paired: bool = False,
+    compared_in: Sequence[str | None] | None = None,
 ) -> Units:
     """Return which prompts belong together.
 
-    ``"auto"`` finds templates if prompts have an ``input`` label, and uses them if a p-value over all prompts is
-    possible with them: with at least 20 relabellings, or pairings, of whole templates.
+    ``"auto"`` finds templates if prompts have an ``input`` label, and uses them if there are enough for all that is
+    measured: 20 relabellings of whole templates for a p-value; for CKA 8 templates in each group of prompts, with 20
+    ways to pair them.
 
     Args:
         prompts: with their labels.
         chosen: a label, ``"auto"`` or ``"none"``.
         relabelled: the label whose classes are exchanged for p-values; ``None`` if none is.
         within: a label within whose classes they are exchanged.
-        paired: whether prompts are also paired anew, for the p-values of CKA.
+        compared_in: group of each prompt, if CKA is measured, which is in each group; ``None`` for a prompt in none.
 
     Raises:
-        InputError: for a label that the prompts do not have, or that is the one measured.
+        InputError: for a label that the prompts do not have, that is the one measured, or that gives too few units for
+            CKA.
     """
     if chosen == NONE:
         return _independent("Prompts are taken as independent (--units none).")
     if chosen != AUTO:
-        return _by_label(prompts, chosen, relabelled)
+        return _by_label(prompts, chosen, relabelled, compared_in)
     values = _found_templates(prompts)
     if values is None:
         return _independent('Prompts are taken as independent: templates are only found if prompts have an "input".')
     n_templates = len(set(values))
     if n_templates == len(values):
         return _independent(f"Prompts are taken as independent: no two share a template.{_unfound(prompts)}")
-    if too_few := _too_few(prompts, values, relabelled, within, paired):
+    if too_few := _too_few(prompts, values, relabelled, within, compared_in):
         return _independent(
             f"Prompts share {n_templates} templates, but are taken as independent, because {too_few}. Their p-values "
             "may be too small."
@@ -119,12 +123,16 @@ def _independent(sentence: str) -> Units:
     return Units(None, None, sentence)
 
 
-def _by_label(prompts: LabelledPrompts, label: str, relabelled: str | None) -> Units:
+def _by_label(
+    prompts: LabelledPrompts, label: str, relabelled: str | None, compared_in: Sequence[str | None] | None
+) -> Units:
     if label not in prompts.labels:
         raise InputError(f"{prompts.source} has no label {label!r} for --units{suggest(label, prompts.labels)}")
     if label == relabelled:
         raise InputError(f"--units is {label!r}, the label that is measured; give another label, or none")
     values = list(prompts.labels[label])
+    if compared_in is not None and (few := few_units(values, compared_in)):
+        raise InputError(f"--units is {label!r}, but {few}; give another label, or none")
     return Units(label, values, f"Prompts of one {label} are taken as one unit; there are {len(set(values))} units.")
 
 
@@ -150,19 +158,49 @@ def _unfound(prompts: LabelledPrompts) -> str:
     return f" In {n} of {len(templates)} the input is not a word of the prompt; each of these is its own template."
 
 
+def few_units(units: Sequence[str], groups: Sequence[str | None], least: int = LEAST_UNITS) -> str:
+    """Return which group has fewer units than CKA needs; empty if none has.
+
+    Example:
+        >>> few_units(["a", "a", "b", "b"], ["x", "x", "x", "x"])
+        "'x' has 2 of them, and CKA needs 8"
+    """
+    for group, of_group in _by_group(units, groups).items():
+        if len(set(of_group)) < least:
+            return f"{group!r} has {len(set(of_group))} of them, and CKA needs {least}"
+    return ""
+
+
+def _by_group(units: Sequence[str], groups: Sequence[str | None]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for unit, group in zip(units, groups, strict=True):
+        if group is not None:
+            found.setdefault(group, []).append(unit)
+    return found
+
+
 def _too_few(
-    prompts: LabelledPrompts, values: Sequence[str], relabelled: str | None, within: str | None, paired: bool
+    prompts: LabelledPrompts,
+    values: Sequence[str],
+    relabelled: str | None,
+    within: str | None,
+    compared_in: Sequence[str | None] | None,
 ) -> str:
-    """Return why no p-value is possible with these units; empty if one is."""
-    codes = _codes(values)
-    if paired and n_pairings(len(codes), torch.from_numpy(codes)) < FEWEST_ARRANGEMENTS:
-        return "templates with equally many prompts can be paired in too few ways"
+    """Return why these units cannot be used; empty if they can."""
+    if compared_in is not None:
+        if few := few_units(values, compared_in):
+            return few
+        for group, units in _by_group(values, compared_in).items():
+            if n_pairings(len(units), torch.from_numpy(_codes(units))) < FEWEST_ARRANGEMENTS:
+                return f"those of {group!r} with equally many prompts can be paired in too few ways"
     if relabelled is None:
         return ""
     strata = None if within is None else prompts.labels[within]
     if Units(TEMPLATE, values, "").testable(prompts.labels[relabelled], strata):
         return ""
-    return f"label {relabelled!r} has fewer than {FEWEST_ARRANGEMENTS} relabellings that keep templates together"
+    n_classes = len(prompts.classes[relabelled])
+    more = f" ({units_needed(n_classes, named=False)} for each {relabelled} would do)" if n_classes > 1 else ""
+    return f"label {relabelled!r} has fewer than {FEWEST_ARRANGEMENTS} relabellings that keep them together{more}"
 
 
 def _codes(values: Sequence[str]) -> Int[np.ndarray, "n"]:

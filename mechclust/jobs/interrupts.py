@@ -10,7 +10,6 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-
 _CLEAN_UP = 5.0  # seconds after an interrupt in which others are ignored
 
 

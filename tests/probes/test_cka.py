@@ -460,7 +460,7 @@ def test_too_much_memory_is_refused_with_the_numbers(fake_model: Any) -> None:
         (lambda: CKA(estimator="minibatch", batch_rows=3), "batch_rows is 3; expected at least 4"),
         (
             lambda: CKA(estimator="minibatch", n_resamples=5),
-            "n_resamples is 5, but mini-batches give neither interval nor null; use estimator='exact'",
+            "n_resamples is 5, but mini-batches have no interval, null or units; use estimator='exact'",
         ),
         (
             lambda: CKA(estimator="minibatch", form="moments"),

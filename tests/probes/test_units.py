@@ -227,7 +227,7 @@ def test_a_template_within_tasks_is_named_as_a_unit(fake_model: Any) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "settings"),
-    [(TaskClusterARI, {"n_permutations": 0}), (CKA, {}), (ClusteringHead, {})],
+    [(TaskClusterARI, {"n_permutations": 0}), (ClusteringHead, {})],
 )
 def test_units_without_anything_to_shuffle_are_refused(kind: Any, settings: dict[str, Any]) -> None:
     with pytest.raises(InputError, match="units is 'template', but nothing is shuffled or resampled"):

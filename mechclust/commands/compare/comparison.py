@@ -117,7 +117,8 @@ class Comparison:
         if config.rbf:
             yield "rbf", RBFCKA(at, **options), config.rbf_prompts
         if config.top_pc:
-            yield "without_top_pc", CKA(at, **options, form="rows", remove_top=1), config.top_pc_prompts
+            without = CKA(at, **options, form="rows", remove_top=1, units=config.unit_label)
+            yield "without_top_pc", without, config.top_pc_prompts
         if config.svcca:
             yield "svcca", SVCCA(at, **options), config.svcca_prompts
 

@@ -97,12 +97,14 @@ def read_inputs(base: Any, tuned: Any, config: CompareConfig, out: Path, tokeniz
     check_command(out, "compare")
     prompts = config.read_prompts()
     config.check()
-    units = units_of(prompts, config.units, relabelled=None, paired=config.n_permutations > 0)
-    prompts = units.added_to(prompts)
     tasks = prompts.classes["task"]
     if len(tasks) < 2:
         raise InputError(f"{config.prompts} has one task only ({tasks[0]!r}); comparing tasks needs at least 2")
     places = _chosen(prompts, config)
+    chosen = set(places)
+    compared_in = [task if i in chosen else None for i, task in enumerate(prompts.labels["task"])]
+    units = units_of(prompts, config.units, relabelled=None, compared_in=compared_in)
+    prompts = units.added_to(prompts)
     clusters = find_task_clusters(config.clusters, prompts)
     checkpoints = find_checkpoints(
         base,

@@ -130,8 +130,9 @@ class HistoryConfig(ModelSettings, PromptSettings):
     @property
     def cka(self) -> CKA:
         """The probe that compares two checkpoints."""
-        units = self.unit_label if self.cka_permutations else None
-        return CKA(residual(), self.readout, n_permutations=self.cka_permutations, seed=self.seed, units=units)
+        return CKA(
+            residual(), self.readout, n_permutations=self.cka_permutations, seed=self.seed, units=self.unit_label
+        )
 
     @property
     def heads(self) -> ClusteringHead:

@@ -86,7 +86,8 @@ def read_inputs(model: Any, series: Sequence[Checkpoint], config: HistoryConfig,
     """
     prompts = config.read_prompts()
     _check_prompts(prompts, config)
-    units = units_of(prompts, config.units, paired="cka" in config.measured and config.cka_permutations > 0)
+    compared = "cka" in config.measured
+    units = units_of(prompts, config.units, compared_in=["the file"] * len(prompts.prompts) if compared else None)
     prompts = units.added_to(prompts)
     for checkpoint in series:
         _check_whole(checkpoint, config)

@@ -11,6 +11,7 @@ from mechclust.commands.controls import task_and_model
 from mechclust.commands.mossa.config import MossaConfig
 from mechclust.commands.mossa.margins import Pairs, pairs_of, swapped
 from mechclust.commands.mossa.models import CONTROL, UNSEEN, Model, format_of, models_of
+from mechclust.commands.units import few_units
 from mechclust.models.adapter_bases import adapter_notes, check_fits_base
 from mechclust.models.adapters import check_adapter, is_adapter
 from mechclust.models.instructions import Answered, InstructionFormat
@@ -18,6 +19,7 @@ from mechclust.models.sizes import Sizes
 from mechclust.models.tokenizers import check_read_alike, encoder, load_tokenizer
 from mechclust.report.text import join
 from probes.digest import digest_of
+from probes.functional.cka import LEAST_DEBIASED
 from probes.state import hashed
 from tasks import Batch, InputError
 from tasks.batch import token_batches
@@ -110,11 +112,21 @@ def read_inputs(base: str, config: MossaConfig) -> Inputs:
     check_fits_base([m.source for m in adapters], base, trust_remote_code=config.trust_remote_code)
     notes += adapter_notes((m.source, base) for m in adapters)
     if config.units is not None:
-        notes.append(f"The chance levels of CKA take the prompts of one {config.units} as one unit.")
+        _check_units(collection, config)
+        notes.append(f"CKA takes the prompts of one {config.units} as one unit; RBF CKA and SVCCA take all apart.")
     else:
-        notes.append("The chance levels of CKA take prompts as independent; if some share a template, give --units.")
+        notes.append("CKA takes prompts as independent; if some share a template, give --units.")
     notes += [str(own), own.beginning, *_cut(collection, own)]
     return Inputs(str(base), collection, models, sizes, notes, own)
+
+
+def _check_units(collection: TaskCollection, config: MossaConfig) -> None:
+    """Refuse units of which a measured task has too few for CKA."""
+    for task in collection:
+        if not task.too_few:
+            units = [example.unit for example in chosen_examples(task, config.n_prompts)]
+            if few := few_units(units, [task.name] * len(units), LEAST_DEBIASED):
+                raise InputError(f"--units is {config.units!r}, but {few}; give another field, or leave out --units")
 
 
 def _check_context(

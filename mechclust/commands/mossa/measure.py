@@ -261,14 +261,14 @@ def _probes(resident: Resident, at: Sites, role: str, **options: Any) -> dict[st
     config = resident.config
     shared: dict[str, Any] = {"at": at, "readout": READOUT, **_where(resident), **options}
     draws = _PERMUTATIONS if role == "tuned" else 0
-    units = "unit" if config.units and draws else None
-    found: dict[str, Probe] = {"cka": CKA(**shared, form="rows", n_permutations=draws, seed=config.seed, units=units)}
+    linear: dict[str, Any] = {**shared, "form": "rows", "units": "unit" if config.units else None}
+    found: dict[str, Probe] = {"cka": CKA(**linear, n_permutations=draws, seed=config.seed)}
     if is_other_control(role):
         return found
     if role in ("base", "tuned"):
         found["dims"] = NDims(**shared)
     if config.without_top:
-        found["without-top"] = CKA(**shared, form="rows", remove_top=1)
+        found["without-top"] = CKA(**linear, remove_top=1)
     if config.rbf:
         found["rbf"] = RBFCKA(**shared)
     if config.svcca:

@@ -73,13 +73,13 @@ def test_an_input_is_replaced_as_a_word() -> None:
 
 @pytest.fixture
 def shared_templates(tmp_path):
-    """A file of prompts in which each of two tasks has five templates, with four inputs each."""
+    """A file of prompts in which each of two tasks has eight templates, with three inputs each."""
     path = tmp_path / "templates.jsonl"
     rows = [
-        {"prompt": f"w{1 + task} w{3 + k} w{8 + i}", "task": f"t{task}", "input": f"w{8 + i}", "other": f"o{k}"}
+        {"prompt": f"w{1 + task} w{3 + k} w{11 + i}", "task": f"t{task}", "input": f"w{11 + i}", "other": f"o{k}"}
         for task in range(2)
-        for k in range(5)
-        for i in range(4)
+        for k in range(8)
+        for i in range(3)
     ]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
@@ -104,7 +104,7 @@ class TestCommands:
         found = measure_clusters(str(gpt2), config)
         assert found.trained.raw.metadata["parameters"]["units"] == TEMPLATE
         assert found.trained.linear.metadata["parameters"]["units"] == TEMPLATE
-        assert any("10 templates, which are taken as independent" in note for note in found.notes)
+        assert any("16 templates, which are taken as independent" in note for note in found.notes)
         alone = measure_clusters(str(gpt2), replace(config, units="none"))
         assert alone.trained.raw.metadata["parameters"]["units"] is None
         assert (alone.trained.raw["ari"] == found.trained.raw["ari"]).all()
@@ -115,15 +115,36 @@ class TestCommands:
         config = CompareConfig(shared_templates, n_resamples=20, n_permutations=19)
         found = compare_models(str(gpt2), str(other), config, tmp_path / "out")
         assert found.cka.metadata["parameters"]["units"] == TEMPLATE
-        assert any("10 templates" in note for note in what_to_know(found))
+        assert any("16 templates" in note for note in what_to_know(found))
         alone = compare_models(str(gpt2), str(other), replace(config, units="none"), tmp_path / "alone")
         torch.testing.assert_close(alone.cka["cka"], found.cka["cka"], equal_nan=True)
         assert not torch.equal(alone.cka["cka_low"].nan_to_num(), found.cka["cka_low"].nan_to_num())
+        assert not torch.equal(alone.cka["debiased_cka"].nan_to_num(), found.cka["debiased_cka"].nan_to_num())
+
+    @pytest.mark.parametrize("n_permutations", [0, 19])
+    def test_compare_with_too_few_templates_of_a_task(self, gpt2, other, tmp_path, n_permutations):
+        """They are taken as independent, and it is said why; a label that is given is refused before work starts."""
+        path = tmp_path / "few.jsonl"
+        rows = [
+            {"prompt": f"w{1 + task} w{3 + k} w{11 + i}", "task": f"t{task}", "input": f"w{11 + i}", "other": f"o{k}"}
+            for task, n_templates in (("0", 8), ("1", 3))
+            for task in [int(task)]
+            for k in range(n_templates)
+            for i in range(8)
+        ]
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        config = CompareConfig(path, n_resamples=20, n_permutations=n_permutations)
+        found = compare_models(str(gpt2), str(other), config, tmp_path / "out")
+        assert found.cka.metadata["parameters"]["units"] is None
+        assert any("'t1' has 3 of them, and CKA needs 8" in note for note in what_to_know(found))
+        with pytest.raises(InputError, match="--units is 'other', but 't1' has 3 of them"):
+            compare_models(str(gpt2), str(other), replace(config, units="other"), tmp_path / "refused")
+        assert not (tmp_path / "refused").exists()
 
     def test_history(self, gpt2, other, shared_templates, tmp_path):
         config = HistoryConfig(
             shared_templates, checkpoints=(gpt2, other), n_init=1, n_permutations=39, cka_permutations=19, map_prompts=0
         )
         found = measure_history(str(gpt2), config, tmp_path / "out")
-        assert any("10 templates" in note for note in found.notes)
+        assert any("16 templates" in note for note in found.notes)
         assert found.config.unit_label == TEMPLATE

@@ -223,8 +223,22 @@ class TestUnits:
         folder = shutil.copytree(tasks, tmp_path / "templated")
         for path in folder.glob("*.jsonl"):
             lines = [json.loads(line) for line in path.read_text().splitlines()]
-            path.write_text("".join(json.dumps({**x, "template": f"t{i // 3}"}) + "\n" for i, x in enumerate(lines)))
+            path.write_text(
+                "".join(json.dumps({**x, "template": f"t{i // 3}", "same": "t"}) + "\n" for i, x in enumerate(lines))
+            )
         return folder
+
+    def test_models_that_are_alike_have_the_same_cka(self, base, templated, out, tmp_path):
+        """Whatever is compared is estimated alike: no role's similarity is that of other pairs of prompts."""
+        copies = {"experimental": str(base)}
+        found = tiny.run(base, templated, tmp_path / "run", **adapters(out, **copies), units="template")
+        for measure in ("cka", "without-top"):
+            before, after = (found.of_task["copy"][f"{role}.{measure}"]["debiased_cka"] for role in ("base", "tuned"))
+            torch.testing.assert_close(before, after, equal_nan=True)
+
+    def test_too_few_units_are_refused(self, base, templated, out, tmp_path):
+        with pytest.raises(InputError, match=r"of them, and CKA needs 4; give another field, or leave out --units"):
+            tiny.run(base, templated, tmp_path / "run", **adapters(out), units="same")
 
     def test_chance_levels_pair_whole_units(self, result, base, templated, out, tmp_path):
         with_units = tiny.run(base, templated, tmp_path / "run", **adapters(out), units="template")
