@@ -107,7 +107,7 @@ _TEXT = """# False positives
 
 How often does a probe find something where there is nothing? At a nominal 5%, the 95% interval of the rate should
 contain 5% or lie below it. **With `units`, or if examples are independent, it does. Without `units`, prompts that share
-a template or are repeated give false positives in most draws.**
+a template or are repeated give false positives in 11% to 100% of draws.**
 
 In every case below, classes, templates and models were drawn without any effect. *Share* is the part of the variance of
 hidden states that templates explain. Rates below 3% have a cause: Holm's correction, few distinct relabellings, or an

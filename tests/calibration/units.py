@@ -30,6 +30,7 @@ class Design:
 
     Attributes:
         share: of the variance that templates explain.
+        mixed: how many templates of the first class have half of their prompts in the second.
     """
 
     classes: int
@@ -37,13 +38,16 @@ class Design:
     prompts: int
     share: float = 0.0
     repeats: int = 1
+    mixed: int = 0
 
     def labels(self) -> tuple[Int[np.ndarray, "n"], Int[np.ndarray, "n"]]:
         """Return the class and the unit of each example: its template, or its prompt if prompts are repeated."""
         n = self.classes * self.templates * self.prompts
         template = np.arange(n) // self.prompts
         unit = np.arange(n) if self.repeats > 1 else template
-        return np.tile(template // self.templates, self.repeats), np.tile(unit, self.repeats)
+        label = template // self.templates
+        label[(template < self.mixed) & (np.arange(n) % 2 == 1)] = 1
+        return np.tile(label, self.repeats), np.tile(unit, self.repeats)
 
     def states(self, draw: torch.Generator, heads: int = 1) -> Float[Tensor, "n head d"]:
         """Return random states of each example."""
@@ -57,6 +61,7 @@ class Design:
 INDEPENDENT = Design(10, 1, 30)
 WEAK_TEMPLATES = Design(10, 3, 10, share=0.05)
 STRONG_TEMPLATES = Design(10, 3, 10, share=0.2)
+ONE_MIXED = Design(10, 3, 10, share=0.2, mixed=1)
 TWICE, FOUR_TIMES = Design(5, 1, 12, repeats=2), Design(5, 1, 6, repeats=4)
 
 
@@ -122,6 +127,7 @@ CASES: dict[str, tuple[Callable[[Design, int, bool], bool], Design]] = {
     "TaskClusterARI, 300 independent prompts": (clusters_called, INDEPENDENT),
     "TaskClusterARI, 10 tasks x 3 templates x 10, share .05": (clusters_called, WEAK_TEMPLATES),
     "TaskClusterARI, 10 tasks x 3 templates x 10, share .2": (clusters_called, STRONG_TEMPLATES),
+    "TaskClusterARI, the same, one template in two tasks": (clusters_called, ONE_MIXED),
     "TaskClusterARI, 60 prompts given twice": (clusters_called, TWICE),
     "TaskClusterARI, 30 prompts given four times": (clusters_called, FOUR_TIMES),
     "ClusteringHead, any of 16, 100 independent prompts": (any_head_called, Design(5, 1, 20)),

@@ -16,6 +16,7 @@ from probes.functional import cka_null, cka_resamples, linear_cka
 from probes.functional.relabelling import relabelling_p_values
 from probes.functional.unit_hsic import hsic_between_units
 from probes.functional.units import Relabelling, half_samples, n_pairings, pairings, units_needed
+from probes.repeats import n_repeats
 from tasks import Batch, InputError
 
 TASKS, TEMPLATES, PROMPTS, D = 6, 3, 6, 8
@@ -223,6 +224,18 @@ def test_a_template_within_tasks_is_named_as_a_unit(fake_model: Any) -> None:
     states, batch = templated(0)
     with pytest.raises(InputError, match="give units='template' instead"):
         run(fake_model(states), batch, TaskClusterARI(readout=last_token(), within="template", n_init=1))
+
+
+def test_states_that_repeat_up_to_rounding_are_counted() -> None:
+    """As those of a prompt that is read in two batches."""
+    draw = torch.Generator().manual_seed(0)
+    once = 50 + torch.randn(60, 32, generator=draw)
+    copies = once[:25] * (1 + 1e-7 * torch.randn(25, 32, generator=draw))
+    states = torch.cat([once, copies])[torch.randperm(85, generator=draw)]
+    assert n_repeats({"hook": states}, {"hook": 1}) == 25
+    assert n_repeats({"hook": once}, {"hook": 1}) == 0
+    assert n_repeats({"hook": states, "more": once.repeat(2, 1)[:85].flip(1)}, {"hook": 1, "more": 2}) == 25
+    assert n_repeats({"hook": states}, {"hook": 0}) == 0
 
 
 @pytest.mark.parametrize(
