@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from numbers import Integral
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,7 +18,9 @@ from probes.functional.clustering_head import integer_sum
 from probes.hooks import HookedModel, device_of, evaluation_mode, forward, record
 from probes.result import ProbeResult
 from probes.run import attach
+from probes.texts import Reading
 from tasks import Batch, InputError
+from tasks.text.beginning import Bos
 
 Correct = Callable[[Tensor, Batch], Tensor]
 _CONSTANTS = 16  # answers tried as the constant one
@@ -33,6 +36,8 @@ def causal_checks(
     heads: Sequence[tuple[str, int]] | None = None,
     influence: bool = True,
     seed: int = 0,
+    tokenizer: Any = None,
+    bos: Bos = "model",
 ) -> ProbeResult:
     """Replace a head's output and see whether the model's predictions follow its clusters.
 
@@ -71,6 +76,7 @@ def causal_checks(
         heads: pairs of site and head to test; ``None`` for all. Others are NaN.
         influence: whether to measure ``influence``, which needs one pass per position.
         seed: for partners and permutations.
+        tokenizer, bos: for texts, as in ``run``.
 
     Raises:
         InputError: for a probe that was not run, or was run on another model, an unknown head, fewer than 2
@@ -84,7 +90,8 @@ def causal_checks(
     if not len(probe.points):
         raise InputError("this ClusteringHead has not been run; call run(model, batches, probe) before causal_checks")
     probe.bind(model)
-    bench = Bench(model, list(each_batch(batches, {"": model})), probe, correct)
+    reading = Reading({"": model}, tokenizer, bos)
+    bench = Bench(model, list(each_batch(batches, {"": model}, reading=reading)), probe, correct)
     chosen = check_heads(heads, probe)
     draw = torch.Generator().manual_seed(seed)
     order, donors = (torch.randperm(bench.n, generator=draw) for _ in range(2))
@@ -111,7 +118,8 @@ def causal_checks(
             "position": [str(t) for t in range(values["influence"].shape[2])],
         },
         layers={site.name: site.layer for site in probe.sites if site.name in probe.outputs},
-        metadata={"n": bench.n, "seed": seed, "clustering_head": repr(probe), "versions": versions()},
+        metadata={"n": bench.n, "seed": seed, "clustering_head": repr(probe), "versions": versions()}
+        | reading.metadata,
         notes=notes,
     )
 

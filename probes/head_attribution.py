@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,8 +16,10 @@ from probes.functional.clustering_head import within_ratio
 from probes.functional.relabelling import enough_permutations, holm_over_heads, relabelling_p_values
 from probes.hooks import HookedModel, evaluation_mode, forward, record
 from probes.result import ProbeResult
+from probes.texts import Reading
 from tasks import Batch, InputError
 from tasks.errors import check_at_least
+from tasks.text.beginning import Bos
 
 
 def head_attribution(
@@ -27,6 +29,8 @@ def head_attribution(
     *,
     permutations: int | None = None,
     seed: int = 0,
+    tokenizer: Any = None,
+    bos: Bos = "model",
 ) -> ProbeResult:
     """Estimate, for every head and every pair of examples, how one's output would change the other's prediction.
 
@@ -59,6 +63,7 @@ def head_attribution(
         permutations: number of relabellings; ``None``: as many as Holm's correction over all heads needs to reach
             significance.
         seed: for the relabellings.
+        tokenizer, bos: for texts, as in ``run``.
 
     Raises:
         InputError: as ``causal_checks``, and for a model whose logits have no gradient to its head outputs.
@@ -67,7 +72,8 @@ def head_attribution(
         >>> # run(model, batches, probe)
         >>> # head_attribution(model, batches, probe).top_heads("effect")
     """
-    bench = bench_of(model, batches, probe)
+    reading = Reading({"": model}, tokenizer, bos)
+    bench = bench_of(model, batches, probe, reading)
     found = Attribution.of(bench)
     sites, n = probe.outputs, bench.n
     shape = (len(sites), bench.n_heads)
@@ -109,7 +115,8 @@ def head_attribution(
             "permutations": permutations,
             "clustering_head": repr(probe),
             "versions": versions(),
-        },
+        }
+        | reading.metadata,
         notes=[
             f"{sites[s]} head {h}: nothing of its output is read to first order, so its p-values are NaN"
             for s, h in (effect == 0).nonzero().tolist()
@@ -117,12 +124,13 @@ def head_attribution(
     )
 
 
-def bench_of(model: HookedModel, batches: Batches, probe: ClusteringHead) -> Bench:
+def bench_of(model: HookedModel, batches: Batches, probe: ClusteringHead, reading: Reading | None = None) -> Bench:
     """The examples and what the model makes of them, where nothing is right or wrong."""
     if not len(probe.points):
         raise InputError("this ClusteringHead has not been run; call run(model, batches, probe) first")
     probe.bind(model)
-    return Bench(model, list(each_batch(batches, {"": model})), probe, lambda logits, batch: batch.index * 0.0)
+    given = list(each_batch(batches, {"": model}, reading=reading))
+    return Bench(model, given, probe, lambda logits, batch: batch.index * 0.0)
 
 
 class Attribution(NamedTuple):

@@ -20,8 +20,10 @@ from probes.functional.task_cluster_ari import adjusted_rand_score
 from probes.head_attribution import bench_of, head_attribution
 from probes.hooks import HookedModel
 from probes.result import ProbeResult
+from probes.texts import Reading
 from tasks import InputError
 from tasks.errors import check_count
+from tasks.text.beginning import Bos
 
 Head = tuple[str, int]  # site and number
 
@@ -40,6 +42,8 @@ def interchange(
     tolerance: float = 0.0,
     permutations: int | None = None,
     seed: int = 0,
+    tokenizer: Any = None,
+    bos: Bos = "model",
 ) -> ProbeResult:
     """Put one example's head output into others, and find which examples the rest of the model treats alike.
 
@@ -87,6 +91,7 @@ def interchange(
         permutations: number of relabellings; ``None``: as many as Holm's correction over all heads needs to reach
             significance.
         seed: for recipients, relabellings and Gaussian points.
+        tokenizer, bos: for texts, as in ``run``.
 
     Raises:
         InputError: as ``causal_checks`` and ``head_attribution``; for fewer than 2 recipients or more than there are
@@ -97,7 +102,8 @@ def interchange(
         >>> # found = interchange(model, batches, probe, heads=4)
         >>> # found.sel("discovered", site="blocks.1.attn.hook_z", head="0")
     """
-    plan = _Plan.of(model, batches, probe, heads, recipients, tolerance, permutations, seed)
+    reading = Reading({"": model}, tokenizer, bos)
+    plan = _Plan.of(model, batches, probe, reading, heads, recipients, tolerance, permutations, seed)
     bench, labels, sites = plan.bench, list(plan.bench.labels.values()), probe.outputs
     chosen, shape = plan.chosen, plan.effect.shape
     values = {"effect": plan.effect}
@@ -129,7 +135,7 @@ def interchange(
         axes=axes,
         coords={"site": sites, "head": [str(h) for h in range(shape[1])], **plan.coords},
         layers={site.name: site.layer for site in probe.sites if site.name in sites},
-        metadata=plan.metadata(groups=len(chosen)),
+        metadata=plan.metadata(groups=len(chosen)) | reading.metadata,
         notes=notes,
     )
 
@@ -144,6 +150,8 @@ def interchange_together(
     tolerance: float = 0.0,
     permutations: int = 999,
     seed: int = 0,
+    tokenizer: Any = None,
+    bos: Bos = "model",
 ) -> ProbeResult:
     """Replace the outputs of several heads at once, and find which examples the rest of the model then treats alike.
 
@@ -171,6 +179,7 @@ def interchange_together(
         tolerance: share of the recipients in which two examples of one class may lead to different answers.
         permutations: number of relabellings for ``p_value``.
         seed: for recipients, relabellings and Gaussian points.
+        tokenizer, bos: for texts, as in ``run``.
 
     Raises:
         InputError: as ``interchange``; and if there are no heads: an empty list, or none with an effect.
@@ -183,7 +192,8 @@ def interchange_together(
     check_count(permutations=(permutations, 1))
     if isinstance(heads, Sequence) and not heads:
         raise InputError("heads is empty; give at least one pair of site and head")
-    plan = _Plan.of(model, batches, probe, heads, recipients, tolerance, permutations, seed)
+    reading = Reading({"": model}, tokenizer, bos)
+    plan = _Plan.of(model, batches, probe, reading, heads, recipients, tolerance, permutations, seed)
     if not plan.chosen:
         raise InputError(
             "no head's output has an effect on the answers, to first order; name the heads to interchange: "
@@ -206,7 +216,7 @@ def interchange_together(
         values=per_head | values | {"discovered": found.classes},
         axes=axes,
         coords=plan.coords,
-        metadata=plan.metadata(groups=1) | {"heads": [[site, head] for site, head in plan.chosen]},
+        metadata=plan.metadata(groups=1) | {"heads": [[site, head] for site, head in plan.chosen]} | reading.metadata,
         notes=notes + _alone(labels, values["changed_within"]),
     )
 
@@ -250,6 +260,7 @@ class _Plan(NamedTuple):
         model: HookedModel,
         batches: Batches,
         probe: ClusteringHead,
+        reading: Reading,
         heads: Sequence[Head] | int,
         recipients: int,
         tolerance: float,
@@ -265,7 +276,7 @@ class _Plan(NamedTuple):
             check_count(permutations=(permutations, 1))
         if not isinstance(tolerance, Real) or not 0 <= tolerance < 1:
             raise InputError(f"tolerance is {tolerance}; expected a share of the recipients, at least 0 and below 1")
-        given = list(each_batch(batches, {"": model}))
+        given = list(each_batch(batches, {"": model}, reading=reading))
         bench = bench_of(model, given, probe)
         if recipients > bench.n:
             raise InputError(f"recipients is {recipients}, more than the {bench.n} examples; give fewer")

@@ -63,6 +63,11 @@ class Reading:
                 )
         return ids
 
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """How texts became tokens, for a result's metadata; empty if there were no texts."""
+        return {} if self.tokenization is None else {"tokenization": dict(self.tokenization)}
+
     def _find_encoders(self) -> None:
         tokenizers = tokenizers_of(self._models) if self.tokenizer is None else {"": self.tokenizer}
         if not tokenizers:

@@ -16,6 +16,7 @@ import transformers
 from mechclust.models import load_pretrained, load_tokenizer
 from mechclust.models.pretrained import load_huggingface
 from mechclust.models.tokenizers import encoder, tokenization
+from probes import ClusteringHead, causal_checks, head_attribution, interchange, interchange_together, run
 from tasks import InputError
 from tests.mechclust.models.hooked import MASK, TOKENS, activations, check_untrained
 
@@ -389,6 +390,20 @@ class TestTokenization:
         assert encoder(tokenizer)([]) == []
         assert tokenization(tokenizer)["adds"] == "none"
         assert tokenization(tokenizer, bos="yes")["adds"] == "<pad> before"
+
+    def test_interventions_read_texts_as_the_probe_did(self, gpt2_with_bos):
+        model = load_pretrained(gpt2_with_bos)
+        texts = [f"w{i} w{i + 3}" for i in range(6)]
+        probe = ClusteringHead(())
+        run(model, texts, probe, bos="yes")
+        found = [
+            head_attribution(model, texts, probe, bos="yes"),
+            causal_checks(model, texts, probe, lambda logits, batch: batch.index >= 0, bos="yes"),
+            interchange(model, texts, probe, heads=1, recipients=2, bos="yes"),
+            interchange_together(model, texts, probe, heads=[(probe.outputs[0], 0)], recipients=2, bos="yes"),
+        ]
+        assert {result.metadata["tokenization"]["adds"] for result in found} == {"<pad> before"}
+        assert found[1]["influence"].shape[-1] == 3
 
     def test_of_a_tokenizer_that_adds_them(self, checkpoint):
         tokenizer = bert_like(load_tokenizer(checkpoint("bert"))[0])
