@@ -54,7 +54,7 @@ SHOWS = {
 def test_script(script, tmp_path):
     assert len(script.read_text(encoding="utf-8").splitlines()) < 60
     env = {**os.environ, **SETTINGS, "MPLBACKEND": "Agg"}
-    done = subprocess.run([sys.executable, script], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=280)
+    done = subprocess.run([sys.executable, script], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=1800)
     assert done.returncode == 0, done.stderr[-2000:]
     found = re.search(PRINTS[script.name], done.stdout, re.MULTILINE)
     assert found, done.stdout
@@ -109,7 +109,7 @@ def test_notebook(path, tmp_path, monkeypatch):
             cell.outputs = []
     (tmp_path / "results").symlink_to(EXAMPLES / "results")
     place = {"metadata": {"path": str(tmp_path)}}
-    nbclient.NotebookClient(notebook, timeout=280, kernel_name="python3", resources=place).execute()
+    nbclient.NotebookClient(notebook, timeout=1800, kernel_name="python3", resources=place).execute()
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
 
     streams = [output for output in outputs if output.output_type == "stream"]
