@@ -4,6 +4,7 @@ Models, training, and what practitioners ask of their own models. The published 
 ``mechclust.studies``, attention views in ``mechclust.attention``, probes in ``probes``, labelled data in ``tasks``.
 """
 
+from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from mechclust import aliases  # noqa: F401 - first: it refuses files that stand in the way of ours
@@ -61,6 +62,8 @@ __all__ = [
     "write_mossa_report",
     "write_topics_report",
 ]
+
+__version__ = version("mechclust")
 
 __getattr__ = lazily(__name__, __file__, modules=("probes", "tasks"))
 

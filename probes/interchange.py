@@ -13,10 +13,10 @@ from probes.batches import Batches, each_batch
 from probes.causal_checks import Bench, check_heads
 from probes.clustering_head import ClusteringHead
 from probes.files import versions
+from probes.functional.adjusted_rand import adjusted_rand_score
 from probes.functional.clustering_head import within_ratio
 from probes.functional.relabelling import enough_permutations, holm_over_heads, relabelling_p_values
 from probes.functional.response_classes import response_classes, response_points
-from probes.functional.task_cluster_ari import adjusted_rand_score
 from probes.head_attribution import bench_of, head_attribution
 from probes.hooks import HookedModel
 from probes.result import ProbeResult

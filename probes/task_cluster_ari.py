@@ -11,15 +11,15 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from probes.functional.kmeans import kmeans
-from probes.functional.projection import project_2d
-from probes.functional.task_cluster_ari import (
+from probes.functional.adjusted_rand import (
     FEWEST_EFFECTIVE_CLASSES,
     adjusted_rand_moments,
-    adjusted_rand_null,
     adjusted_rand_score,
     effective_classes,
 )
+from probes.functional.kmeans import kmeans
+from probes.functional.projection import project_2d
+from probes.functional.task_cluster_ari import fitted_clusters, permuted_index
 from probes.functional.units import Relabelling, check_units
 from probes.hooks import check_device
 from probes.preprocess import Preprocess
@@ -280,10 +280,7 @@ class _Label:
 
     def null(self, assigned: Int[np.ndarray, "n"], n_permutations: int, seed: int) -> Float[np.ndarray, "draws"]:
         """Return the index of clusters and this label, relabelled at random."""
-        if self.relabelling.whole_units:
-            return adjusted_rand_null(assigned, self.classes, n_permutations, seed, self.strata, self.units)
-        strata = self.relabelling.strata if self.relabelling.stratified else None
-        return adjusted_rand_null(self.classes, assigned, n_permutations, seed, strata)
+        return permuted_index(self.classes, assigned, n_permutations, seed, strata=self.strata, units=self.units)
 
     def lopsided(self, assigned: Int[np.ndarray, "n"]) -> str:
         """Say where the label or the clusters compared with it have too few classes for a p-value from moments."""
@@ -376,12 +373,7 @@ class _Space:
         if self._probe.device is not None:
             found = kmeans(torch.from_numpy(rows), k, n_init=starts, seed=seed, device=self._probe.device)
             return found.labels.numpy()
-        from sklearn.cluster import KMeans
-        from threadpoolctl import threadpool_limits
-
-        with threadpool_limits(1):  # the same sums in the same order, and no fight over busy cores
-            fitted = KMeans(n_clusters=k, n_init=starts, random_state=seed).fit(rows)
-        return np.asarray(fitted.labels_, dtype=np.int64)
+        return fitted_clusters(rows, k, n_init=starts, seed=seed)
 
     def silhouette(self, labels: Int[np.ndarray, "n"]) -> float:
         """scikit-learn's, of at most ``_SEEN`` examples chosen by their index; NaN where it is not defined."""

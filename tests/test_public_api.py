@@ -8,9 +8,12 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+import mechclust
 
 DOORS = (
     "tasks",
@@ -100,7 +103,9 @@ def public(function: Callable[..., Any]) -> None:
 def test_the_version_is_that_of_the_package() -> None:
     from importlib.metadata import version
 
-    done = subprocess.run(
-        [sys.executable, "-m", "mechclust.cli", "--version"], capture_output=True, text=True, check=True
-    )
-    assert done.stdout == f"mechclust {version('mechclust')}\n"
+    for module in ("mechclust", "mechclust.cli"):
+        done = subprocess.run([sys.executable, "-m", module, "--version"], capture_output=True, text=True, check=True)
+        assert done.stdout == f"mechclust {version('mechclust')}\n"
+    assert mechclust.__version__ == version("mechclust")
+    citation = (Path(__file__).parents[1] / "CITATION.cff").read_text()
+    assert f"\nversion: {version('mechclust')}\n" in citation

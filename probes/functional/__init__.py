@@ -1,5 +1,12 @@
 """Pure functions behind the probes: arrays in, numbers out; no hooks, no state."""
 
+from probes.functional.adjusted_rand import (
+    IndexMoments,
+    adjusted_rand_moments,
+    adjusted_rand_null,
+    adjusted_rand_score,
+    contingency,
+)
 from probes.functional.attention_entropy import attention_entropy
 from probes.functional.cka import (
     HSIC,
@@ -26,13 +33,7 @@ from probes.functional.rbf_cka import rbf_cka
 from probes.functional.relabelling import relabelling_p_values
 from probes.functional.response_classes import response_classes
 from probes.functional.svcca import svcca
-from probes.functional.task_cluster_ari import (
-    IndexMoments,
-    adjusted_rand_moments,
-    adjusted_rand_null,
-    adjusted_rand_score,
-    contingency,
-)
+from probes.functional.task_cluster_ari import TaskClusters, task_cluster_ari
 from probes.functional.topic_attention import PairSums, topic_attention
 from probes.functional.topic_embedding import TopicSimilarity, topic_similarity
 
@@ -46,6 +47,7 @@ __all__ = [  # noqa: RUF022 - which would put names in capitals first
     "PairSums",
     "PlanarLattice",
     "Similarity",
+    "TaskClusters",
     "TopicSimilarity",
     "accuracy_interval",
     "adjusted_rand_moments",
@@ -72,6 +74,7 @@ __all__ = [  # noqa: RUF022 - which would put names in capitals first
     "ridge_predictions",
     "stratified_folds",
     "svcca",
+    "task_cluster_ari",
     "topic_attention",
     "topic_similarity",
     "wilson_interval",

@@ -69,6 +69,16 @@ class LabelledPrompts:
     def __len__(self) -> int:
         return len(self.prompts)
 
+    def __repr__(self) -> str:
+        """Return one line, however many prompts there are.
+
+        Example:
+            >>> LabelledPrompts(["count to three", "sort a list"], {"task": ["count", "sort"]})
+            LabelledPrompts(2 prompts, labels: 2 task)
+        """
+        labels = ", ".join(f"{len(values)} {name}" for name, values in self.classes.items())
+        return f"LabelledPrompts({len(self)} prompts, labels: {labels})"
+
     @cached_property
     def classes(self) -> dict[str, list[str]]:
         """The sorted class names of each label; a batch's integer label is the place in this list."""

@@ -104,7 +104,7 @@ def _peak(name: str, size: str) -> None:
 def relabellings(n: int = 100_000) -> float:
     """Time of 200 shuffles over that of 200 tables with the same margins, for 10 classes and 10 clusters."""
     from probes.functional import adjusted_rand_null
-    from probes.functional.task_cluster_ari import _cells, _codes
+    from probes.functional.adjusted_rand import _cells, _codes
 
     rng = np.random.default_rng(0)
     a, b = rng.integers(10, size=n), rng.integers(10, size=n)

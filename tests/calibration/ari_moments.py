@@ -7,7 +7,7 @@ from itertools import combinations_with_replacement
 
 import numpy as np
 
-from probes.functional.task_cluster_ari import adjusted_rand_moments, adjusted_rand_score
+from probes.functional.adjusted_rand import adjusted_rand_moments, adjusted_rand_score
 
 ALPHA = 0.05
 _SIZES = {

@@ -13,10 +13,10 @@ from sklearn.cluster import KMeans
 from torch import Tensor
 
 from probes.functional import cka_null, cka_resamples, linear_cka
+from probes.functional.adjusted_rand import adjusted_rand_null, adjusted_rand_score
 from probes.functional.holm import holm
 from probes.functional.linear_decodability import ridge_predictions, stratified_folds
 from probes.functional.relabelling import between_shares
-from probes.functional.task_cluster_ari import adjusted_rand_null, adjusted_rand_score
 from probes.functional.unit_hsic import cka_between_units
 from probes.functional.units import Relabelling
 

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Int
 
 from mechclust.report.chance import LEVEL, corrected, least_permutations
-from probes.functional.task_cluster_ari import adjusted_rand_moments, adjusted_rand_null, adjusted_rand_score
+from probes.functional.adjusted_rand import adjusted_rand_moments, adjusted_rand_null, adjusted_rand_score
 from probes.functional.units import Relabelling
 from tasks.text.visible import short
 

@@ -23,7 +23,7 @@ from mechclust.models.sizes import Sizes
 from mechclust.models.tokenizers import prompt_batches, tokenization, what_is_wrong
 from mechclust.report.chance import LEVEL
 from mechclust.report.text import join
-from probes.functional.task_cluster_ari import n_relabellings
+from probes.functional.adjusted_rand import n_relabellings
 from probes.identity import token_digests
 from probes.row_store import read_index, shards
 from probes.state import hashed

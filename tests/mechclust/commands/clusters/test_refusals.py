@@ -13,7 +13,7 @@ from transformers import AutoTokenizer
 from mechclust.commands.clusters import measure_clusters
 from mechclust.models import save_model
 from probes import save_rows
-from probes.functional.task_cluster_ari import n_relabellings
+from probes.functional.adjusted_rand import n_relabellings
 from tasks import InputError
 from tests.mechclust.commands.clusters.cases import TASKS, write_prompts
 
