@@ -54,8 +54,8 @@ def check_probe(
     Args:
         probe: the probe; it is cloned, and neither run nor changed itself.
         model: a model that has the probe's sites; for a probe that compares also several by name.
-        batches: at least 4 examples of one sequence length, each with an index of its own, that the
-            probe can measure; some of them padded, if it looks at positions.
+        batches: at least 4 examples, each with an index of its own, that the probe can measure; some of them padded,
+            if it looks at positions. Batches of different lengths are padded on the right.
         rtol: how far one with a float64 ``Sum`` or ``Moments`` may differ.
         processes: also check ``all_reduce`` in two processes. Takes seconds, and the probe's class
             must be importable from a module.
@@ -70,7 +70,7 @@ def check_probe(
         >>> #     check_probe(MyProbe(at=residual()), model, batches)
     """
     check_no_class(probe)
-    whole = batches if isinstance(batches, Batch) else Batch.concat(list(batches))
+    whole = batches if isinstance(batches, Batch) else _together(list(batches))
     if len(whole) < 4:
         raise InputError(f"check_probe was given {len(whole)} examples; give at least 4, to split them")
     IndexSet().add(whole.index)
@@ -86,6 +86,14 @@ def check_probe(
         except Exception as error:
             what = f"{type(error).__name__}: {error}"
             raise AssertionError(f"{type(probe).__name__} breaks the clause '{clause}' with {what}") from error
+
+
+def _together(batches: list[Batch]) -> Batch:
+    """Return one batch, padded on the right if sequences have different lengths."""
+    lengths = {batch.tokens.shape[1] for batch in batches}
+    if len(lengths) > 1:
+        batches = [batch.padded_to(max(lengths)) for batch in batches]
+    return Batch.concat(batches)
 
 
 # ---- the clauses ----

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -187,6 +187,35 @@ class Batch:
         check_at_least(batch_size=(batch_size, 1))
         for start in range(0, len(self), batch_size):
             yield self.select(slice(start, start + batch_size))
+
+    def padded_to(self, length: int) -> Batch:
+        """Return the same examples with padding on the right, up to ``length`` tokens.
+
+        Raises:
+            InputError: for fewer tokens than the batch has.
+
+        Example:
+            >>> batch = Batch(torch.tensor([[1, 2]])).padded_to(3)
+            >>> batch.tokens.tolist(), batch.attention_mask.tolist()
+            ([[1, 2, 0]], [[True, True, False]])
+        """
+        more = length - self.tokens.shape[1]
+        if more < 0:
+            raise InputError(f"length is {length}, but the batch has {self.tokens.shape[1]} tokens; give at least that")
+        real = torch.ones_like(self.tokens, dtype=torch.bool) if self.attention_mask is None else self.attention_mask
+        counts = real if self.targets is not None and self.loss_mask is None else self.loss_mask
+
+        def padded(x: Tensor) -> Tensor:
+            return torch.nn.functional.pad(x, (0, more)) if x.ndim == 2 else x
+
+        return replace(
+            self,
+            tokens=padded(self.tokens),
+            attention_mask=padded(real),
+            targets=None if self.targets is None else padded(self.targets),
+            loss_mask=None if counts is None else padded(counts),
+            labels={name: padded(label) for name, label in self.labels.items()},
+        )
 
     @staticmethod
     def concat(batches: Sequence[Batch]) -> Batch:

@@ -85,6 +85,21 @@ def test_two_processes_agree_with_one(model: Any, batch: Batch) -> None:
     check_probe(TaskClusterARI(n_init=1, n_permutations=10), model, batch, processes=True)
 
 
+def test_batches_may_have_different_lengths(model: Any, batch: Batch) -> None:
+    short = replace(
+        batch,
+        tokens=batch.tokens[:, :-1],
+        attention_mask=None if batch.attention_mask is None else batch.attention_mask[:, :-1],
+        targets=None,
+        loss_mask=None,
+        positions={},
+        labels={},
+        index=batch.index + len(batch),
+    )
+    long = replace(batch, targets=None, loss_mask=None, positions={}, labels={})
+    check_probe(Kept(), model, [long, short])
+
+
 def test_too_few_examples_are_told(model: Any, batch: Batch) -> None:
     with pytest.raises(InputError, match="check_probe was given 3 examples; give at least 4, to split them"):
         check_probe(MeanNorm(), model, batch.select(slice(0, 3)))

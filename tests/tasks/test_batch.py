@@ -193,3 +193,17 @@ def test_to_moves_every_tensor_there() -> None:
     assert whole.to("cpu") is whole
     labels_elsewhere = Batch(TOKENS.to("meta"), labels={"task": TOKENS[:, 0]})
     assert labels_elsewhere.to("meta").labels["task"].device.type == "meta"
+
+
+def test_padding_on_the_right_changes_no_example() -> None:
+    labels = {"task": torch.tensor([0, 1]), "topic": torch.tensor([[1, 2], [3, 4]])}
+    batch = Batch(torch.tensor([[5, 6], [7, 8]]), targets=torch.tensor([[6, 1], [8, 1]]), labels=labels)
+    padded = batch.padded_to(4)
+    assert padded.lengths().tolist() == [2, 2]
+    assert torch.equal(padded.tokens[:, :2], batch.tokens)
+    assert padded.loss_mask is not None
+    assert padded.loss_mask.tolist() == [[True, True, False, False]] * 2
+    assert torch.equal(padded.labels["topic"][:, :2], labels["topic"])
+    assert torch.equal(padded.labels["task"], labels["task"])
+    with pytest.raises(InputError, match="length is 1, but the batch has 2 tokens"):
+        batch.padded_to(1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -77,6 +78,8 @@ def compare_models(
     subject["texts"] = inputs.digest()
     with own_folder(out, "compare", None if prompts_file(out).exists() else subject):
         check_same_prompts(inputs, out)
+        if progress:
+            print(inputs.units.sentence, file=sys.stderr)
         result = _compared(inputs, config, out, progress)
         save_results(out, "compare", results_of(result), subject)
     return result

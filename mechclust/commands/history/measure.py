@@ -6,6 +6,7 @@ import gc
 import json
 import re
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -101,6 +102,8 @@ def measure_history(
         "position": config.position,
     }
     with _folder(out) as folder, rows_errors("a shorter file"), own_folder(out, "history", subject):
+        if progress:
+            print(inputs.units.sentence, file=sys.stderr)
         steps = _Steps(series, inputs, config, folder / "checkpoints", progress, tokenizer is None)
         result = steps.measured(model_name(model))
         if out is not None:
