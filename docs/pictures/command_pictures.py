@@ -45,7 +45,7 @@ def own_model() -> Drawn:
     alt="Index of clusters and accuracy of a classifier by layer, for two labels",
 )
 def clusters() -> Drawn:
-    return Image.open(runs.clusters() / "figures" / "curves_by_layer.png"), (
+    return Image.open(runs.clusters() / "figures" / "curves_by_layer.png").reduce(2), (
         f"The figure that `mechclust clusters` draws of {GPT2} (96 prompts). For the task (left), untrained weights "
         "(dashed) reach as much as trained ones: it can be read from the prompts' wording. The answer (right) was learnt. "
         "Hatched: chance, 95% of relabellings."

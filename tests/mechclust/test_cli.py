@@ -601,7 +601,7 @@ def test_ctrl_c_leaves_a_run_that_goes_on(tmp_path, capsys):
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
-    assert process.returncode == 130
+    assert process.returncode == 130, said
     assert printed == ""
     assert "Traceback" not in said
     message = said.strip().splitlines()[-1]
