@@ -248,9 +248,7 @@ class _Label:
         name: of the label.
         classes: ``[n]`` class of each example.
         clusters: numbers of clusters to compare it with.
-        strata: within which it is relabelled, if any.
-        units: examples that belong together, if any.
-        relabelling: how it is shuffled.
+        relabelling: how its classes are permuted.
         nan: nothing can be measured.
         fixed: no relabelling can change it.
         few: there are too few different relabellings for a p-value.
@@ -262,9 +260,8 @@ class _Label:
         self.name = name
         self.classes: Int[np.ndarray, "n"] = probe.classes.get(name)[1].numpy()
         self.clusters = _clusters_for(probe, name, self.classes)
-        self.strata = strata_of(others)
-        self.units = _codes(probe, probe.units) if probe.units else None
-        self.relabelling = Relabelling.of(self.classes, self.units, self.strata)
+        units = _codes(probe, probe.units) if probe.units else None
+        self.relabelling = Relabelling.of(self.classes, units, strata_of(others))
         self.notes: list[str] = []
         self.few = False
         n = len(self.classes)
@@ -272,7 +269,7 @@ class _Label:
         if self.nan:
             self.notes.append(f"label {name!r} {_ALONE.format(n)}, so its index is NaN")
             return
-        if others or self.units is not None:
+        if others or units is not None:
             self._stratified(probe, name, others)
         if not self.fixed and (few := self.relabelling.too_few(name, named=False, units=probe.units)):
             self.few = True
@@ -280,7 +277,7 @@ class _Label:
 
     def null(self, assigned: Int[np.ndarray, "n"], n_permutations: int, seed: int) -> Float[np.ndarray, "draws"]:
         """Return the index of clusters and this label, relabelled at random."""
-        return permuted_index(self.classes, assigned, n_permutations, seed, strata=self.strata, units=self.units)
+        return permuted_index(self.classes, assigned, self.relabelling, n_permutations, seed)
 
     def lopsided(self, assigned: Int[np.ndarray, "n"]) -> str:
         """Say where the label or the clusters compared with it have too few classes for a p-value from moments."""

@@ -54,8 +54,8 @@ def check_probe(
     Args:
         probe: the probe; it is cloned, and neither run nor changed itself.
         model: a model that has the probe's sites; for a probe that compares also several by name.
-        batches: at least 4 examples, each with an index of its own, that the probe can measure; some of them padded,
-            if it looks at positions. Batches of different lengths are padded on the right.
+        batches: at least 4 examples that the probe can measure, with distinct indices. Include padded examples if the
+            probe looks at positions. Batches of different lengths are padded on the right.
         rtol: how far one with a float64 ``Sum`` or ``Moments`` may differ.
         processes: also check ``all_reduce`` in two processes. Takes seconds, and the probe's class
             must be importable from a module.

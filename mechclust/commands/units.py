@@ -60,7 +60,7 @@ class Units:
 def templates_of(prompts: Sequence[str], inputs: Sequence[str]) -> list[str]:
     """Return the template of each prompt: the prompt with its input replaced by a slot, where it stands as a word.
 
-    A prompt in which its input is not a word of its own is its own template.
+    If the input does not occur as a separate word, the whole prompt is the template.
 
     Example:
         >>> templates_of(["Plural of cat:", "Plural of dog:"], ["cat", "dog"])
@@ -109,13 +109,15 @@ def units_of(
         return _independent('Prompts are taken as independent: templates are only found if prompts have an "input".')
     n_templates = len(set(values))
     if n_templates == len(values):
-        return _independent(f"Prompts are taken as independent: no two share a template.{_unfound(prompts)}")
+        return _independent(f"Prompts are taken as independent: no two share a template.{_unfound(prompts, values)}")
     if too_few := _too_few(prompts, values, relabelled, within, compared_in):
         return _independent(
             f"Prompts share {n_templates} templates, but are taken as independent, because {too_few}. Their p-values "
             "may be too small."
         )
-    sentence = f"Prompts share {n_templates} templates, which are taken as independent units.{_unfound(prompts)}"
+    sentence = (
+        f"Prompts share {n_templates} templates, which are taken as independent units.{_unfound(prompts, values)}"
+    )
     return Units(TEMPLATE, values, sentence)
 
 
@@ -145,13 +147,11 @@ def _found_templates(prompts: LabelledPrompts) -> list[str] | None:
     return None
 
 
-def _unfound(prompts: LabelledPrompts) -> str:
-    """Return a sentence on prompts in which the input does not stand as a word; empty if there are none."""
+def _unfound(prompts: LabelledPrompts, templates: Sequence[str]) -> str:
+    """Return a sentence on prompts in which the input does not occur as a word; empty if there are none."""
     if TEMPLATE in prompts.labels:
         return ""
-    inputs = prompts.labels["input"]
-    templates = templates_of(prompts.prompts, inputs)
-    given_and_found = zip(prompts.prompts, inputs, templates, strict=True)
+    given_and_found = zip(prompts.prompts, prompts.labels["input"], templates, strict=True)
     n = sum(bool(given) and prompt == found for prompt, given, found in given_and_found)
     if not n:
         return ""

@@ -140,7 +140,7 @@ def adjusted_rand_null(
         strata = None if within is None else _codes(a, within)[1]
         relabelling = Relabelling.of(ib, _codes(a, units)[1], strata)
         if relabelling.whole_units:
-            return _between_units(ia, relabelling, n_permutations, rng)
+            return index_between_units(ia, relabelling, n_permutations, rng)
         within = relabelling.strata
     if within is None and n <= _SHUFFLED:
         together = [_pairs(_cells(ia, rng.permutation(ib))) for _ in range(n_permutations)]
@@ -150,12 +150,13 @@ def adjusted_rand_null(
     return np.array([_index(pairs, pairs_a, pairs_b, n * (n - 1) // 2) for pairs in together])
 
 
-def _between_units(
+def index_between_units(
     ia: Int[np.ndarray, "n"], relabelling: Relabelling, times: int, rng: np.random.Generator
 ) -> Float[np.ndarray, "times"]:
-    """Index of ``ia`` and classes that whole units exchanged at random. The sizes of classes change with them."""
+    """Return the index of ``ia`` and classes that whole units exchange at random; class sizes change with them."""
     n, width = len(ia), int(ia.max()) + 1
-    n_units, n_classes = len(relabelling.classes), int(relabelling.classes.max()) + 1
+    of_units = np.unique(relabelling.classes, return_inverse=True)[1]
+    n_units, n_classes = len(of_units), int(of_units.max()) + 1
     of_unit = np.bincount(relabelling.member * width + ia, minlength=n_units * width).reshape(n_units, width)
     places = np.argsort(relabelling.strata, kind="stable")
     pairs_a, pairs = _pairs(np.bincount(ia)), n * (n - 1) // 2
@@ -164,7 +165,7 @@ def _between_units(
     for start in range(0, times, at_once):
         keys = relabelling.strata + rng.random((min(at_once, times - start), n_units))  # below 1: strata stay apart
         classes = np.empty(keys.shape, dtype=np.int64)
-        classes[:, places] = relabelling.classes[keys.argsort(axis=1)]
+        classes[:, places] = of_units[keys.argsort(axis=1)]
         one_hot = classes[:, None] == np.arange(n_classes)[:, None]
         tables = (one_hot.astype(np.float32) @ of_unit.astype(np.float32)).astype(np.int64)  # exact below 2^24
         sizes = tables.sum(axis=2)

@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from probes.functional.adjusted_rand import adjusted_rand_null, adjusted_rand_score
+from probes.functional.adjusted_rand import adjusted_rand_null, adjusted_rand_score, index_between_units
 from probes.functional.units import Relabelling
 from tasks import InputError
 from tasks.errors import check_at_least
@@ -86,26 +86,31 @@ def task_cluster_ari(
         raise InputError(f"n_clusters is {k}; expected 2 to {len(states)}, the number of rows")
     clusters = cluster_rows(states, k, n_init=n_init, seed=seed)
     ari = adjusted_rand_score(classes, clusters)
-    null = permuted_index(classes, clusters, n_permutations, seed, units=member)
+    relabelling = Relabelling.of(classes, member)
+    null = permuted_index(classes, clusters, relabelling, n_permutations, seed)
     low, high = np.quantile(null, [0.025, 0.975]).tolist()
     p_value = (1 + int((null >= ari).sum())) / (1 + n_permutations)
-    enough = Relabelling.of(classes, member).enough(named=False)
-    return TaskClusters(ari, low, high, p_value if enough else math.nan, clusters)
+    return TaskClusters(ari, low, high, p_value if relabelling.enough(named=False) else math.nan, clusters)
 
 
 def permuted_index(
     classes: Int[np.ndarray, "n"],
     clusters: Int[np.ndarray, "n"],
+    relabelling: Relabelling,
     n_permutations: int,
     seed: int,
-    *,
-    strata: Int[np.ndarray, "n"] | None = None,
-    units: Int[np.ndarray, "n"] | None = None,
 ) -> Float[np.ndarray, "n_permutations"]:
-    """Return the adjusted Rand index of clusters and randomly permuted classes, within strata and by units."""
-    relabelling = Relabelling.of(classes, units, strata)
+    """Return the adjusted Rand index of clusters and randomly permuted classes, by the permutations of these classes.
+
+    Args:
+        classes: class of each row.
+        clusters: cluster of each row, counted from 0.
+        relabelling: the permutations, ``Relabelling.of(classes, ...)``.
+        n_permutations: how many.
+        seed: for the permutations.
+    """
     if relabelling.whole_units:
-        return adjusted_rand_null(clusters, classes, n_permutations, seed, strata, units)
+        return index_between_units(clusters, relabelling, n_permutations, np.random.default_rng(seed))
     within = relabelling.strata if relabelling.stratified else None
     return adjusted_rand_null(classes, clusters, n_permutations, seed, within)
 

@@ -93,9 +93,9 @@ class Relabelling:
         log = log_shuffles(self.strata, self.classes)
         if not named:  # classes that have as many items in every stratum can exchange their names
             columns = np.unique(self.strata, return_inverse=True)[1]
-            counts = [np.bincount(columns[self.classes == name]) for name in np.unique(self.classes)]
-            width = max(map(len, counts))
-            table = np.stack([np.pad(count, (0, width - len(count))) for count in counts])  # [class stratum]
+            n_strata = int(columns.max()) + 1
+            of_class = [columns[self.classes == name] for name in np.unique(self.classes)]
+            table = np.stack([np.bincount(strata, minlength=n_strata) for strata in of_class])  # [class stratum]
             alike = np.unique(table, axis=0, return_counts=True)[1]
             log -= sum(math.lgamma(k + 1) for k in alike.tolist())
         return math.exp(log) if log < 700 else math.inf
