@@ -47,6 +47,7 @@ from mechclust.commands.topics.suite import run_suite, write_suite_report
 from mechclust.commands.topics.suite.sentences import lead_of as suite_lead
 from mechclust.commands.topics.suite.sentences import notes_of as suite_notes
 from mechclust.jobs import close_bars, one_interrupt
+from mechclust.jobs.interrupts import telling_what_is_kept
 from mechclust.report.claims import markdown_table, text_table
 from mechclust.report.text import LAYERS, table_text
 from mechclust.studies import get_study, open_run, registered_studies, report_run, run_study
@@ -214,7 +215,7 @@ def _run(name: str, argv: list[str]) -> None:
         raise InputError(f"{name} has no option {unknown[0]!r}{where}{nearest(unknown[0], known)}")
     again = f"mechclust run {name} {shlex.join(argv)}".strip()
     parsed.check()
-    try:
+    with telling_what_is_kept(lambda: f"; everything measured so far is in {parsed.out}; to resume: {again}"):
         analysis = run_study(
             study,
             parsed.config,
@@ -224,8 +225,6 @@ def _run(name: str, argv: list[str]) -> None:
             engine=parsed.jobs,
             timeout=parsed.job_timeout,
         )
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"; everything measured so far is in {parsed.out}; to resume: {again}") from None
     _show(text_table(analysis.claims), (), lambda: parsed.out / "report.html")
 
 

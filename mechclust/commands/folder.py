@@ -11,6 +11,7 @@ from typing import Any
 
 import xxhash
 
+from mechclust.jobs.interrupts import telling_what_is_kept
 from mechclust.report.folder import check_command, check_subject, record_command
 from mechclust.report.manifest import WAY_OUT
 from probes.files import remove_leftovers
@@ -95,11 +96,8 @@ def until_reported() -> Iterator[None]:
 @contextmanager
 def goes_on(out: Path) -> Iterator[None]:
     """Own the folder from measurement to report; an interruption says what it left."""
-    try:
-        with until_reported():
-            yield
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(_so_far(out)) from None
+    with telling_what_is_kept(lambda: _so_far(out)), until_reported():
+        yield
 
 
 def _so_far(out: Path) -> str:

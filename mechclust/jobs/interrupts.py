@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 _CLEAN_UP = 5.0  # seconds after an interrupt in which others are ignored
@@ -51,12 +51,36 @@ def one_interrupt() -> Iterator[None]:
     try:
         with _dropped_in_silence():
             yield
-    except KeyboardInterrupt:  # also one that was made of ours, as Ray does
+    except BaseException as error:  # also one that was made of ours, as Ray does
+        if not _is_interrupt(error):
+            raise
         if newest is not None:
             before = signal.SIG_IGN
-        raise
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        raise KeyboardInterrupt from None
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def telling_what_is_kept(kept: Callable[[], str]) -> Iterator[None]:
+    """Give an interrupt that leaves the block a message: what is kept, and how to go on."""
+    try:
+        yield
+    except BaseException as error:
+        if not _is_interrupt(error):
+            raise
+        raise KeyboardInterrupt(kept()) from None
+
+
+def _is_interrupt(error: BaseException | None) -> bool:
+    """Whether it is a Ctrl-C, or was raised while one was handled: some code makes a RuntimeError of it."""
+    while error is not None:
+        if isinstance(error, KeyboardInterrupt):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 @contextmanager

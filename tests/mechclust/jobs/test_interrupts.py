@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from mechclust.jobs import one_interrupt
+from mechclust.jobs.interrupts import telling_what_is_kept
 
 ROOT = Path(__file__).parents[3]
 
@@ -193,6 +194,29 @@ def test_an_interrupt_that_was_made_into_another_ends_the_command_too():
     with pytest.raises(KeyboardInterrupt), one_interrupt():
         command()
     ctrl_c()  # ignored
+
+
+def fail_in_set_name():
+    """Python 3.11 makes a RuntimeError of an exception in ``__set_name__``, as an import may be interrupted in."""
+    try:
+        ctrl_c()
+    except KeyboardInterrupt as stop:
+        raise RuntimeError("error calling __set_name__") from stop
+
+
+def test_an_error_that_was_made_of_an_interrupt_ends_the_command_as_one():
+    with pytest.raises(KeyboardInterrupt), one_interrupt():
+        fail_in_set_name()
+
+
+def test_an_error_that_was_made_of_an_interrupt_says_what_is_kept():
+    with pytest.raises(KeyboardInterrupt, match="rows"), one_interrupt(), telling_what_is_kept(lambda: "rows"):
+        fail_in_set_name()
+
+
+def test_an_error_without_an_interrupt_stays_what_it_is():
+    with pytest.raises(ValueError, match="a defect"), one_interrupt(), telling_what_is_kept(str):
+        raise ValueError("a defect") from KeyError("another")
 
 
 def test_a_command_without_an_interrupt_leaves_ctrl_c_as_it_was():
