@@ -114,11 +114,14 @@ def followed_figure(result: ClustersResult) -> Figure:
             lw=2.2 if strong else 1.1,
             label=f"{plain(name)} ({followed.means[name]:z.2f})",
         )
+        if strong and result.untrained:
+            axis.plot(table["layer"], table["untrained"], color=COLORS[k], ls="--", lw=1.1)
     axis.axhline(0, color="#999999", lw=0.8, zorder=0)
     low = float(np.nanmin(followed.table["ami"])) if len(followed.table) else 0.0
     axis.set_ylim(min(-0.1, low - 0.02), 1.03)
     axis.set_ylabel("adjusted mutual information")
     axis.set_title(result.headline)
     layer_axis(axis)
-    figure.legend(loc="outside right upper", frameon=False, title="clusters against (mean)", fontsize="small")
+    title = "clusters against (mean)" + "\ndashed: random weights" * bool(result.untrained)
+    figure.legend(loc="outside right upper", frameon=False, title=title, fontsize="small")
     return figure

@@ -29,7 +29,8 @@ class Followed:
     """Agreement of clusters with labels and features.
 
     Attributes:
-        table: ``layer, name, kind, n_values, ami, ari, p_value, p_corrected``, a row per layer and candidate.
+        table: ``layer, name, kind, n_values, ami, ari, untrained, p_value, p_corrected``, a row per layer and
+            candidate. ``untrained`` is ``ami`` with random weights, NaN without them.
         alike: agreement of the candidates with each other (adjusted mutual information), by pair.
         unshown: labels that a stricter test than the table's does not show, as where labels are handed out within
             another one only.
@@ -42,11 +43,23 @@ class Followed:
     @cached_property
     def means(self) -> dict[str, float]:
         """Candidate to its mean agreement over the layers above the embedding, the highest first."""
+        return self._means("ami")
+
+    @cached_property
+    def untrained_means(self) -> dict[str, float]:
+        """``means`` of models with random weights; NaN without them."""
+        return self._means("untrained")
+
+    def _means(self, column: str) -> dict[str, float]:
         table = self.table
         if (table["layer"] > 0).any():
             table = table[table["layer"] > 0]
-        found = table.groupby("name", sort=False)["ami"].mean().sort_values(ascending=False, kind="stable")
-        return {str(name): float(value) for name, value in found.items()}
+        means = table.groupby("name", sort=False)[column].mean().sort_values(ascending=False, kind="stable")
+        return {str(name): float(value) for name, value in means.items()}
+
+    def no_more_than_random(self, name: str) -> bool:
+        """Whether clusters of random weights agree with ``name`` as much, within ``TIE``."""
+        return self.untrained_means[name] >= self.means[name] - TIE
 
     @cached_property
     def features(self) -> set[str]:
@@ -104,6 +117,7 @@ def what_clusters_follow(
     features: Mapping[str, Sequence[str]],
     p_values: Mapping[str, Sequence[float]] | None = None,
     units: Int[np.ndarray, "n"] | None = None,
+    untrained: Sequence[Int[np.ndarray, "layers n"]] = (),
 ) -> Followed:
     """Adjusted mutual information (Vinh, Epps & Bailey 2010) and adjusted Rand index of clusters with candidates.
 
@@ -119,6 +133,7 @@ def what_clusters_follow(
         p_values: of labels that were tested in another way, by layer; where these show nothing, the label is not
             followed.
         units: of the examples that belong together: candidates are then relabelled by whole units, or within them.
+        untrained: ``clusters`` of each model with random weights.
     """
     import pandas as pd
     from sklearn.metrics import adjusted_mutual_info_score
@@ -130,9 +145,10 @@ def what_clusters_follow(
         if 1 < len(set(values)) < len(values)
     }
     rows: list[dict[str, Any]] = []
-    for layer, found in zip(layers, clusters, strict=True):
+    for k, (layer, found) in enumerate(zip(layers, clusters, strict=True)):
         for name, (kind, codes) in candidates.items():
             index = adjusted_rand_score(codes, found)
+            random = [float(adjusted_mutual_info_score(codes, each[k])) for each in untrained]
             rows.append(
                 {
                     "layer": layer,
@@ -141,10 +157,11 @@ def what_clusters_follow(
                     "n_values": int(codes.max()) + 1,
                     "ami": float(adjusted_mutual_info_score(codes, found)),
                     "ari": index,
+                    "untrained": float(np.mean(random)) if random else math.nan,
                     "p_value": _p_value(codes, found, index, len(layers) * len(candidates), units),
                 }
             )
-    table = pd.DataFrame(rows, columns=["layer", "name", "kind", "n_values", "ami", "ari", "p_value"])
+    table = pd.DataFrame(rows, columns=["layer", "name", "kind", "n_values", "ami", "ari", "untrained", "p_value"])
     table["p_corrected"] = corrected(table["p_value"]) if len(table) else []
     names = sorted(candidates)
     alike = {

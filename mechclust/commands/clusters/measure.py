@@ -113,14 +113,17 @@ class _Steps:
         stores = self._saved(model)
         parts = {name: Parts(store, inputs.index, inputs.codes) for name, store in stores.items()}
 
-        def clusters_at(at: Sites, name: str) -> Probe:
-            return config.clustering(at, config.labels, keep=name == _TRAINED)
+        def clusters_at(at: Sites, _: str) -> Probe:
+            return config.clustering(at, config.labels, keep=True)
 
         raw = self._by_layer(parts, {"raw": clusters_at})["raw"]
         own = raw[_TRAINED]
-        layers, clusters = [own.layers[site] for site in own.coords["site"]], _of_first(own, "cluster", "task")
+        layers = [own.layers[site] for site in own.coords["site"]]
+        clusters, *untrained_clusters = (_of_first(raw[name], "cluster", "task") for name in stores)
         tested = {label: _of_first(own, "p_value", label).tolist() for label in config.labels}
-        followed = what_clusters_follow(clusters, layers, inputs.labels, inputs.features, tested, inputs.units.codes)
+        followed = what_clusters_follow(
+            clusters, layers, inputs.labels, inputs.features, tested, inputs.units.codes, untrained_clusters
+        )
         given = _given(config, inputs, followed.beside_the_task(config.labels))
         probes: dict[str, _ProbeAt] = {}
         if given is not None:

@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 
 from mechclust.commands.clusters.config import ClustersConfig
 from mechclust.commands.clusters.features import LEAST
-from mechclust.commands.clusters.follow import MOSTLY, PARTLY, Followed
+from mechclust.commands.clusters.follow import MOSTLY, PARTLY, TIE, Followed
 from mechclust.commands.clusters.readings import Asked, LabelReadings, Verdict, read_label
 from mechclust.commands.clusters.sentences import agreements, conclusion, details
 from mechclust.models.tokenizers import in_words
@@ -238,7 +238,8 @@ class ClustersResult:
         return [
             f"{Verdict.NO_MORE.capitalize()}: the highest value, less half the width of the chance range (of the "
             "accuracy: the lower end of its interval), is not above the highest value of random weights at any layer. "
-            "Surface features, and labels that are not given with --also, are not compared with random weights."
+            "Of surface features, and of labels that are not given with --also: the mean agreement is not above that "
+            f"of random weights by more than {TIE:g}."
         ]
 
     def _of(self, label: str) -> pd.DataFrame:
@@ -297,8 +298,11 @@ class ClustersResult:
 
     @property
     def features(self) -> pd.DataFrame:
-        """Agreement of the clusters with labels and surface features: ``layer, site, name, kind, n_values, ami, ari,
-        p_value, p_corrected``, a row per layer and candidate."""
+        """Agreement of the clusters with labels and surface features, a row per layer and candidate.
+
+        Its columns are ``layer, site, name, kind, n_values, ami, ari, untrained, p_value, p_corrected``; ``untrained``
+        is ``ami`` with random weights.
+        """
         table, layers = self.followed.table.copy(), self.trained.raw.layers
         table.insert(1, "site", table["layer"].map({layers[site]: site for site in self.trained.raw.coords["site"]}))
         return table

@@ -53,12 +53,23 @@ def _what_is_followed(readings: Mapping[str, LabelReadings], followed: Followed,
     if best == "task":
         return f"{_follow(name, raw.verdict)} ({_index(raw)})."
     reading = readings[best].clusters if best in readings else None
-    verdict = Verdict.NOT_COMPARED if reading is None else reading.verdict
-    compared = "not compared with random weights" if verdict == Verdict.NOT_COMPARED else ""
-    if reading is not None and reading.untrained_best is not None:
-        compared = f"adjusted Rand index at most {reading.value:z.3f}, {_random_weights(reading, '.3f')}"
-    agreement = "; ".join(filter(None, [_agreement(followed, best), compared]))
+    if reading is None:
+        verdict, compared = _feature_against_random_weights(followed, best)
+    else:
+        verdict, compared = reading.verdict, "not compared with random weights"
+        if reading.untrained_best is not None:
+            compared = f"adjusted Rand index at most {reading.value:z.3f}, {_random_weights(reading, '.3f')}"
+    agreement = f"{_agreement(followed, best)}; {compared}"
     return f"{_follow(name, verdict)} ({agreement}), {_task_beside(raw, followed, best)}."
+
+
+def _feature_against_random_weights(followed: Followed, name: str) -> tuple[Verdict, str]:
+    """Compare the mean agreement with a surface feature to that of clusters of random weights."""
+    random = followed.untrained_means[name]
+    if np.isnan(random):
+        return Verdict.NOT_COMPARED, "not compared with random weights"
+    verdict = Verdict.NO_MORE if followed.no_more_than_random(name) else Verdict.MORE
+    return verdict, f"random weights {random:z.2f}"
 
 
 def _follow(name: str, verdict: Verdict) -> str:

@@ -54,6 +54,17 @@ def test_the_feature_that_was_planted():
     assert found.as_much_as("last word") == []
 
 
+def test_random_weights_are_measured_in_the_same_way():
+    own, first, second = [codes(ENDING)] * 2, [codes(ENDING), NOISE], [NOISE, codes(ENDING)]
+    found = follow(own, untrained=[np.array(first), np.array(second)])
+    (at_noise,) = {adjusted_mutual_info_score(ENDING, NOISE)}
+    row = found.table[found.table["name"] == "last word"]
+    assert row["untrained"].tolist() == pytest.approx([(1 + at_noise) / 2] * 2)
+    assert not found.no_more_than_random("last word")
+    assert follow(own, untrained=[np.array(own)]).no_more_than_random("last word")
+    assert follow(own).table["untrained"].isna().all()
+
+
 def test_nothing_where_there_is_nothing():
     assert follow([NOISE] * 3).best(["task"]) is None
 

@@ -231,7 +231,7 @@ class TestWhatIsFollowed:
         features = result.features
         assert features[features["name"] == "last word"]["ami"].min() > 0.99
         assert list(features.columns) == [
-            "layer", "site", "name", "kind", "n_values", "ami", "ari", "p_value", "p_corrected",
+            "layer", "site", "name", "kind", "n_values", "ami", "ari", "untrained", "p_value", "p_corrected",
         ]  # fmt: skip
 
     def test_given_equals_the_probe_run_by_hand(self, blind, hidden):

@@ -22,14 +22,15 @@ def _kind(name):
     return "label" if name in ("task", "topic") else "feature"
 
 
-def followed(alike=(), p=0.001, **means):
+def followed(alike=(), p=0.001, untrained=np.nan, **means):
     """Candidates with their mean agreement, the same at every layer but for layer 2, which has more by .02."""
     rows = [
         {"layer": k, "name": name.replace("_", " "), "kind": _kind(name), "n_values": 3, "ami": m + 0.02 * (k == 2)}
         for k in LAYERS
         for name, m in means.items()
     ]
-    table = pd.DataFrame(rows, columns=["layer", "name", "kind", "n_values", "ami"]).assign(p_corrected=p)
+    table = pd.DataFrame(rows, columns=["layer", "name", "kind", "n_values", "ami"])
+    table = table.assign(p_corrected=p, untrained=untrained)
     names = sorted({row["name"] for row in rows})
     near = {(a, b): 0.95 if {a, b} == set(alike) else 0.1 for a in names for b in names}
     return Followed(table, near)
@@ -116,6 +117,14 @@ class TestConclusion:
         for options in ({}, {"told": "last word"}):
             _, second = conclusion(table, followed(task=0.8), None, **options)
             assert second.endswith("; random weights 0.88), no more than random weights.")
+
+    def test_a_feature_is_compared_with_random_weights(self):
+        table = a_table(fresh={"ari": LOW})
+        first, _ = conclusion(table, followed(last_word=0.84, untrained=0.46), None)
+        assert "follow the prompts' last word, more than random weights do (" in first
+        assert "; random weights 0.46)" in first
+        first, _ = conclusion(table, followed(last_word=0.84, untrained=0.84), None)
+        assert "agree with the prompts' last word no more than random weights do (" in first
 
     def test_without_random_weights_it_is_said(self):
         table = a_table(HIGH, SOME, given=HIGH, given_p=SOME, accuracy=[0.9] * 4, linear_p=[0.01] * 4)
