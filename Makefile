@@ -73,7 +73,7 @@ ONLY ?=
 faults: $(VENV)/installed-dev
 	$(BIN)/python -m tests.faults --round $(ROUND) --seed $(SEED) --only "$(ONLY)" $(if $(KINDS),--kinds $(KINDS)) $(if $(RECORD),--record)
 
-# The measured numbers of the README and the documentation, from examples/results. -P: docs/probes is not the package `probes`.
+# The measured numbers of the documentation, from examples/results. -P: docs/probes is not the package `probes`.
 record: $(VENV)/installed
 	$(BIN)/python -P docs/record.py
 

@@ -1,4 +1,4 @@
-"""Writes the measured numbers of ``README.md`` and ``docs/`` from ``examples/results``: ``make record``.
+"""Writes the measured numbers of ``docs/`` from ``examples/results``: ``make record``.
 
 They stand between two comments, which a page does not show:
 
@@ -40,8 +40,7 @@ _MARKED = re.compile(
 
 def pages() -> list[Path]:
     """Every page with numbers of its own."""
-    found = [_ROOT / "README.md", *sorted(_ROOT.glob("docs/**/*.md"))]
-    return [path for path in found if _MARKED.search(path.read_text(encoding="utf-8"))]
+    return [path for path in sorted(_ROOT.glob("docs/**/*.md")) if _MARKED.search(path.read_text(encoding="utf-8"))]
 
 
 def written(text: str) -> str:

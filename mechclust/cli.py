@@ -225,7 +225,7 @@ def _run(name: str, argv: list[str]) -> None:
             engine=parsed.jobs,
             timeout=parsed.job_timeout,
         )
-    _show(text_table(analysis.claims), (), lambda: parsed.out / "report.html")
+    _show(text_table(analysis.claims), analysis.lead, lambda: parsed.out / "report.html")
 
 
 @app.command(name="list")
@@ -263,7 +263,7 @@ def _report(run_folder: tyro.conf.Positional[Path], markdown: bool = False, reco
         return
     found = report_run(*open_run(run_folder), run_folder) if record is None else record_run(run_folder, record)
     below = "" if record is None else f"record: {record}"
-    _show(table(found.claims), (), lambda: run_folder / "report.html", below)
+    _show(table(found.claims), found.lead, lambda: run_folder / "report.html", below)
 
 
 def _show(table: str, sentences: Sequence[str], report: Callable[[], Path], below: str = "") -> None:

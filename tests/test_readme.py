@@ -1,91 +1,65 @@
-"""What the README says is what was measured, and its code runs."""
+"""README is short and right: its words, files, commands, code and numbers."""
 
-import json
 import re
-import runpy
 from pathlib import Path
 
 import pytest
 
+from mechclust.cli import main
 from mechclust.report import load_claims
-from mechclust.report.claims import lacking_severity
-from mechclust.report.verdicts import VERDICTS
-from mechclust.studies import list_studies
+from probes.testing import check_probe
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-RESULTS = ROOT / "examples" / "results"
-RECORDED = [study.name for study in list_studies() if (RESULTS / f"{study.name}-paper").exists()]
-RUNS = {name: load_claims(RESULTS / f"{name}-paper") for name in RECORDED}
+BLOCKS = re.findall(r"```(\w+)\n(.*?)```", README, re.DOTALL)
 
 
-@pytest.mark.parametrize("name", RUNS)
-def test_how_many_claims_hold(name):
-    findings = [c for c in RUNS[name] if c.kind == "finding"]
-    counts = {verdict: sum(c.verdict == verdict for c in findings) for verdict in VERDICTS}
-    tested = len(findings) - counts["not tested"]
-    of = "" if tested == len(findings) else f" of {len(findings)}"
-    row = next(line for line in README.splitlines() if line.startswith("|") and f"(docs/studies/{name}.md)" in line)
-    config = json.loads((RESULTS / f"{name}-paper" / "config.json").read_text(encoding="utf-8"))["config"]
-    of_words = f"{len(config['word_seeds'])} or " if "word_seeds" in config else ""
-    shown = f"| {tested}{of}, {of_words}{len(config['seeds'])} seeds | "
-    weak = sum(c.weak for c in findings if c.verdict == "holds")
-    holds = f"{counts['holds']} ({weak} weak)" if weak else f"{counts['holds']}"
-    assert f"{shown}{holds} | {counts['undecided']} | {counts['does not hold']} |" in row
+def test_it_is_short():
+    assert len(README.split()) <= 850
 
 
-def test_a_study_that_was_not_recorded_says_so():
-    for study in list_studies():
-        page = (ROOT / "docs" / "studies" / f"{study.name}.md").read_text(encoding="utf-8")
-        assert ("Not recorded yet" in page) == (study.name not in RUNS)
-
-
-@pytest.mark.parametrize("record", sorted(RESULTS.iterdir()), ids=lambda path: path.name)
-def test_every_recorded_finding_has_a_severity_or_says_why_not(record):
-    assert lacking_severity(load_claims(record)) == []
-
-
-def test_the_measured_numbers():
-    measured, severity = r"(\S+) \((\S+) to (\S+)\)", r"([\d.]+(?: \(weak\))?|-)"
-    pattern = rf"(?m)^\| ([A-Z]\d+\w?) (?:\(([\w-]+)\) )?.* \| {measured} \| ([\w ]+) \| {severity} \|$"
-    rows = re.findall(pattern, README)
-    assert len(rows) >= 6
-    for name, study, *shown, verdict, severity in rows:
-        (c,) = (c for of, claims in RUNS.items() for c in claims if c.id == name and study in ("", of))
-        assert shown == [f"{x:.3f}" for x in (c.measured, *c.interval)], name
-        assert verdict == c.verdict, name
-        assert severity == ("-" if c.severity is None else f"{c.severity:.2f}" + " (weak)" * c.weak), name
-    assert {row[-2] for row in rows} == {"holds", "undecided", "does not hold"}
-
-
-def test_its_numbers_are_what_their_generator_writes():
-    written = runpy.run_path(str(ROOT / "docs" / "record.py"))["written"]
-    assert written(README) == README, "README.md has other numbers; run: make record"
-    wrong = README.replace("| 8, 3 seeds | 3 |", "| 8, 3 seeds | 8 |").replace("0.937 (0.886", "0.973 (0.886")
-    assert wrong != README
-    assert written(wrong) == README
+def test_its_sentences_are_short():
+    prose = re.sub(r"```.*?```|<!--.*?-->|!\[.*?\]\(.*?\)|^[|#].*?$", " ", README, flags=re.DOTALL | re.MULTILINE)
+    sentences = [sentence.split() for sentence in re.split(r"[.?:]\s|\n\n", prose) if len(sentence.split()) > 2]
+    assert sum(map(len, sentences)) / len(sentences) <= 17
 
 
 def test_its_pictures_and_files_are_there():
-    names = re.findall(r"\]\(((?:examples|docs)/[^)#]+)", README) + re.findall(r"`(examples/[^`*]+)`", README)
-    assert len(names) >= 10
-    assert all((ROOT / name).exists() for name in names)
+    places = [place.partition("#")[0] for place in re.findall(r"\]\(([^)]+)\)", README)]
+    places += re.findall(r"examples/[\w/.]+\w", README)
+    assert len(places) >= 15
+    assert [place for place in places if not (ROOT / place).exists()] == []
+
+
+def test_every_make_target_is_there():
+    targets = re.findall(r"(?m)^([\w-]+):", (ROOT / "Makefile").read_text())
+    named = re.findall(r"make (\w+)", README)
+    assert {"demo", "test"} <= set(named) <= set(targets)
+
+
+COMMANDS = [line.split() for line in re.findall(r"(?m)(?:^|`)mechclust ([a-z]+ [^`\n]+)", README)]
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=lambda words: words[0])
+def test_every_command_and_option_is_there(words, capsys):
+    with pytest.raises(SystemExit) as end:
+        main([words[0], "--help"])
+    assert end.value.code == 0
+    printed = capsys.readouterr().out
+    assert [word for word in words if word.startswith("--") and word not in printed] == []
 
 
 def test_its_probe_keeps_the_contract(model, batch):
-    from probes.testing import check_probe
-
-    code = next(block for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "class MeanNorm" in block)
+    (code,) = (block for language, block in BLOCKS if language == "python" and "class MeanNorm" in block)
     names: dict = {}
-    exec(code, names)  # the README's own text
+    exec(code, names)  # README's own text
     check_probe(names["MeanNorm"](), model, batch)
 
 
-def test_its_script_is_the_example():
-    code = next(
-        block for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "InstructionFollowing" in block
-    )
-    example = (ROOT / "examples" / "task_clusters.py").read_text()
-    for line in code.splitlines():
-        if line.startswith(("from", "task =", "model =")):
-            assert line in example
+def test_its_findings_are_those_of_the_records():
+    rows = re.findall(r"\| (\d+) of (\d+) \| \[[\w ]+\]\(docs/studies/([\w-]+)\.md\) \|", README)
+    assert len(rows) == 4
+    for holding, tested, study in rows:
+        findings = [c for c in load_claims(ROOT / "examples" / "results" / f"{study}-paper") if c.kind == "finding"]
+        verdicts = [c.verdict for c in findings if c.verdict != "not tested"]
+        assert (verdicts.count("holds"), len(verdicts)) == (int(holding), int(tested)), study

@@ -1,4 +1,4 @@
-"""Pictures for the pages of commands, and for the README."""
+"""Pictures for the pages of commands, and for the front page."""
 
 from __future__ import annotations
 
@@ -11,16 +11,72 @@ from PIL import Image
 from docs.pictures import runs
 from docs.pictures.models import BERT, GPT2, STEPS, bert, own, planted_texts
 from docs.pictures.probe_pictures import panels
-from docs.pictures.registry import Drawn, picture
+from docs.pictures.registry import ROOT, Drawn, picture
 from mechclust import TopicsConfig, measure_topics
 from mechclust.report.style import COLORS, MARKERS, shades
-from probes import AttentionEntropy, LogitLens, TaskClusterARI, last_token, run
+from probes import AttentionEntropy, LogitLens, TaskClusterARI, last_token, load_result, run
 from probes.plots import chance_band
+
+SMOLLM2 = ROOT / "examples" / "results" / "real-models" / "smollm2"
+
+
+@picture(
+    "task-or-wording",
+    "README.md",
+    "docs/index.md",
+    alt="Left, agreement of clusters with the last word and with the task; right, accuracy of a classifier; by layer",
+)
+def task_or_wording() -> Drawn:
+    clusters, features = (pd.read_csv(SMOLLM2 / f"{name}.csv") for name in ("clusters", "features"))
+    words = features[features["name"] == "last word"]
+    tasks = features[features["name"] == "task"]
+    trained, wording = COLORS[0], COLORS[1]
+    figure, (left, right) = panels(2, 5.0, 3.4)
+    for table, colour, label, where in ((words, wording, "last word", 0.95), (tasks, trained, "task", -0.16)):
+        left.plot(table["layer"], table["ami"], color=colour, lw=2)
+        left.plot(table["layer"], table["untrained"], color=colour, ls="--", lw=1.2)
+        left.text(10, where, label, color=colour)
+    left.text(10, 0.55, "last word, random weights", color=wording, fontsize=8)
+    left.axhline(0, color="#777777", lw=0.8)
+    left.text(30, 0.02, "chance", color="#777777", fontsize=8, ha="right")
+    left.set(
+        ylim=(-0.25, 1.08),
+        xlabel="layer",
+        ylabel="agreement with clusters",
+        title="Clusters follow the last word, not the task",
+    )
+    layers = clusters["layer"]
+    right.plot(layers, clusters["accuracy"], color=trained, lw=2)
+    right.plot(layers, clusters["untrained_accuracy"], color=trained, ls="--", lw=1.2)
+    chance_band(
+        right, layers.to_numpy(), clusters["linear_null_low"].to_numpy(), clusters["linear_null_high"].to_numpy()
+    )
+    right.text(22, 0.9, "trained", color=trained, ha="right")
+    right.text(1.5, 0.7, "random weights", color=trained, fontsize=8)
+    right.text(30, 0.19, "chance", color="#777777", fontsize=8, ha="right")
+    right.set(
+        ylim=(0, 1.03),
+        xlabel="layer",
+        ylabel="accuracy on held-out wordings",
+        title="A classifier reads the task, in part from wording",
+    )
+    return figure, (
+        "SmolLM2-135M on 300 prompts for ten tasks. Left: its hidden states cluster by the last word, not by the task. "
+        f"Right: a classifier reads the task with accuracy {clusters['accuracy'].max():.2f}, but random weights already "
+        f"reach {clusters['untrained_accuracy'].max():.2f} (chance 0.10)."
+    )
+
+
+@picture("readme-plot", "README.md", alt="Accuracy of a linear classifier by layer, with its interval and chance")
+def readme_plot() -> Drawn:
+    figure, (axis,) = panels(1, 4.6, 3.0)
+    load_result(SMOLLM2 / "decodability.safetensors").plot("accuracy", ax=axis)
+    return figure, "Accuracy by layer, with its 95% interval. Hatched: chance (300 prompts)."
 
 
 @picture(
     "own-model",
-    "docs/own-model-python.md",
+    "docs/quick-start.md",
     "docs/probes/index.md",
     alt="Three panels: clusters by layer, probability of the answer by layer, and a map of heads",
 )
@@ -100,7 +156,6 @@ def compare() -> Drawn:
 
 @picture(
     "history",
-    "README.md",
     "docs/commands/history.md",
     alt="Left, a heat map of layer by training step; right, one curve per layer over training steps with the chance band",
 )

@@ -28,7 +28,7 @@ from mechclust.report.folder import machine
 from probes import Readout, mean
 from probes.files import write_json
 from tasks import LabelledPrompts
-from tests.real import data, measure
+from tests.real import data, measure, readme
 from tests.real.claims import claims
 from tests.real.figures import by_layer
 from tests.real.models import (
@@ -84,6 +84,9 @@ def main() -> None:
         for name in ("claims.json", "models.json"):
             shutil.copy(options.out / name, _RECORD / name)
         shutil.copytree(options.out / "figures", _RECORD / "figures", dirs_exist_ok=True)
+        (_RECORD / INSTRUCT.name).mkdir(exist_ok=True)
+        for name in ("clusters/clusters.csv", "clusters/features.csv", "decodability.safetensors"):  # README's pictures
+            shutil.copy(options.out / INSTRUCT.name / name, _RECORD / INSTRUCT.name)
         (_RECORD / "command.txt").write_text(f"{_COMMAND}\n", encoding="utf-8")
     held = {c.id for c in load_claims(_RECORD) if c.verdict == "holds"} if _RECORD.exists() else set()
     if lost := [c.id for c in table if c.id in held and c.verdict == "does not hold"]:
@@ -219,6 +222,8 @@ def _smollm2(out: Path) -> Found:
     prompts = ("--prompts", str(data.INSTRUCTIONS))
     folder = _cli(out, INSTRUCT, "clusters", *prompts, "--untrained", "1")
     chat = _cli(out, INSTRUCT, "clusters", *prompts, "--chat", "--untrained", "0", name="clusters-chat")
+    readme.check_command(folder.with_name("clusters.txt").read_text(encoding="utf-8"))
+    readme.run_python(INSTRUCT.folder()).save(folder.with_name("decodability.safetensors"))
     table = _of_task(pd.read_csv(folder / "clusters.csv"))
     said = measure.next_words(INSTRUCT.folder(), [f"The capital of {name} is" for name in data.CAPITALS])
     return {

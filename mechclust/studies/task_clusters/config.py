@@ -36,7 +36,7 @@ class TaskClustersConfig:
         n_heads: attention heads.
         n_init: k-means starts.
         n_permutations: relabellings within the classes of the input, behind each null interval.
-        tsne: also measure after t-SNE, at the end of training.
+        tsne: also measure after t-SNE, at the end of training; without it, hidden states are drawn by PCA.
         device: where to train, such as ``cpu`` or ``cuda``.
         test_claims: whether this size can test the claims.
     """

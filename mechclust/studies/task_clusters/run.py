@@ -40,7 +40,7 @@ def run_job(config: TaskClustersConfig, job: Job, out: Path) -> None:
         tsne = TaskClusterARI(**{**ari.parameters(), "reduce": "tsne"})
         callbacks.append(ProbeCallback(results, validation, {"ari-tsne": tsne}, at=[end]))
     if job == jobs(config)[0]:
-        picture = Projection(at=residual(), readout=token_at("input"))
+        picture = Projection(at=residual(), readout=token_at("input"), method="tsne" if config.tsne else "pca")
         callbacks.append(ProbeCallback(results, validation, {"projection": picture}, at=pictured_steps(config)))
     losses = train(model, task, config.training, models, callbacks, progress=True, name=job.name)
     once(results / "loss.safetensors", lambda: loss_result(losses), fingerprint(model))

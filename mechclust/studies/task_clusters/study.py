@@ -12,7 +12,7 @@ from mechclust.report.claims import Claim
 from mechclust.studies.study import Job, Study
 from mechclust.studies.task_clusters.claims import claims_of
 from mechclust.studies.task_clusters.config import VALIDATION, TaskClustersConfig, jobs, task_of
-from mechclust.studies.task_clusters.results import RunResults, by_arm, load_results
+from mechclust.studies.task_clusters.results import RunResults, by_arm, headline, load_results
 from mechclust.studies.task_clusters.run import load_trained, run_job, trained_models
 from mechclust.training import TrainConfig, load_steps
 from tasks import InstructionFollowing
@@ -57,13 +57,14 @@ def analyse(config: TaskClustersConfig, out: Path) -> Analysis:
         Panel(
             "projection",
             figures.projections(pictures),
-            "Hidden states at x in two dimensions (t-SNE; PCA if the states are only a few points), "
+            "Hidden states at x in two dimensions (PCA, or t-SNE unless the states are only a few points), "
             f"run {first.name}, coloured by task.",
         ),
         Panel("accuracy_and_loss", figures.accuracy_and_loss(runs), "Validation accuracy and loss of every run."),
     ]
     return Analysis(
         claims=claims_of(config, runs),
+        lead=headline(config, runs),
         panels=panels,
         views={f"Attention of run {first.name} on a validation example": view.fragment()},
         notes=[
@@ -95,7 +96,7 @@ STUDY = Study(
             seeds=(0, 1),
             task=InstructionFollowing(n_tasks=20, n_eval=500),
             arms=("private", "shared"),
-            training=TrainConfig(steps=600, batch_size=128),
+            training=TrainConfig(steps=450, batch_size=128, n_checkpoints=5),
             d_model=64,
             n_init=4,
             n_permutations=200,

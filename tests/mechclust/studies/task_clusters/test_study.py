@@ -14,6 +14,7 @@ from mechclust.studies import get_study
 from mechclust.studies.study import Job
 from mechclust.studies.task_clusters import TaskClustersConfig
 from mechclust.studies.task_clusters.results import load_results
+from mechclust.training import load_steps
 from probes import load_result
 from tests.mechclust.studies.damaged import check_made_whole
 from tests.mechclust.studies.recorded import check_judged_again
@@ -70,6 +71,14 @@ class TestSmoke:
             assert record["verdict"] == "not tested"
         assert load_claims(out / "claims.json") == list(analysis.claims)
         assert lacking_severity(analysis.claims) == []
+
+    def test_the_headline_is_what_was_measured(self, smoke_run):
+        analysis, out = smoke_run
+        after = load_steps(out / "results" / "private-seed0", "validation_subset.ari")[20]
+        assert f"{float(after.sel('ari', label='task')[2]):z.2f} after training" in analysis.lead[0]
+        shared = load_steps(out / "results" / "shared-seed0", "validation_subset.ari")[20]
+        assert f"{float(shared.sel('ari', label='output')[2]):z.2f} with the output" in analysis.lead[1]
+        assert analysis.lead[0] in (out / "report.html").read_text(encoding="utf-8")
 
     def test_curves_are_what_was_measured(self, smoke_run):
         out = smoke_run[1]

@@ -1,0 +1,58 @@
+"""README's examples of a trained model: its code runs, and prints what README says."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+from probes import ProbeResult, load_result
+from tests.real.data import ROOT
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
+TOLERANCE = 0.05  # k-means and folds differ between processors
+_NUMBER = re.compile(r"-?\d+\.\d+|\d+")
+
+
+def check_command(printed: str) -> None:
+    """Compare README's output of ``mechclust clusters`` with what was printed."""
+    shown = re.findall(rf"```sh\nmechclust clusters {MODEL}[^`]*```\n\n```text\n(.*?)```", README, re.DOTALL)[0]
+    _check_alike(shown, printed.replace("\n- ", "\n"))
+
+
+def run_python(folder: Path) -> ProbeResult:
+    """Run README's Python on a local copy of its model, and compare what it plots with README's picture."""
+    code = next(block for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if MODEL in block)
+    names: dict[str, Any] = {}
+    matplotlib.use("Agg")
+    with contextlib.chdir(ROOT):
+        exec(code.replace(MODEL, str(folder)), names)
+    result: ProbeResult = names["result"]
+    drawn = load_result(ROOT / "examples" / "results" / "real-models" / "smollm2" / "decodability.safetensors")
+    far = float((result["accuracy"] - drawn["accuracy"]).abs().max())
+    if far > TOLERANCE:
+        raise SystemExit(f"README's plot is not what its code draws: an accuracy differs by {far:.2f}; record it anew")
+    return result
+
+
+def _check_alike(shown: str, printed: str) -> None:
+    """Compare words exactly and decimals within ``TOLERANCE``, wherever lines are broken."""
+    words, decimals = _parts(shown)
+    sentences = " ".join(printed.split())
+    start = sentences.find(" ".join(shown.split()[:6]))
+    printed_words, printed_decimals = _parts(sentences[max(start, 0) :])
+    if printed_words[: len(words)] != words:
+        raise SystemExit(f"README shows {shown!r}; printed was {printed!r}")
+    far = [(a, b) for a, b in zip(decimals, printed_decimals, strict=False) if abs(a - b) > TOLERANCE]
+    if far:
+        raise SystemExit(f"README's numbers are not those printed: {far}")
+
+
+def _parts(text: str) -> tuple[list[str], list[float]]:
+    """Return the words, with a sign for each number, and the decimals."""
+    decimals = [float(number) for number in _NUMBER.findall(text) if "." in number]
+    return _NUMBER.sub("#", text).split(), decimals
