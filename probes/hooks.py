@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from tasks import Batch, InputError
+from tasks.errors import nearest
 
 
 @runtime_checkable
@@ -147,12 +148,19 @@ def record(
     Yields:
         Every activation kept, by hook point, in the order in which it fired.
 
+    Raises:
+        InputError: for a hook point that the model does not have. The bridge of TransformerLens 3.9 would ignore it.
+
     Example:
         >>> # with record(model, ["hook_embed"]) as seen:
         >>> #     model(tokens)
         >>> # seen["hook_embed"][0]  # [batch pos d_model]
     """
     kept: dict[str, list[Tensor]] = {name: [] for name in names}
+    known = model.hook_dict
+    for name in kept:
+        if name not in known:
+            raise InputError(f"no hook point {name!r} in this model{nearest(name, known)}; see model.hook_dict")
 
     def keep(name: str, activation: Tensor) -> None:
         kept[name].append(activation)

@@ -24,6 +24,7 @@ from probes import (
     head_output,
     last_token,
     mean,
+    record,
     residual,
     rows_from,
     run,
@@ -280,6 +281,11 @@ def test_a_misspelt_hook_point_is_told_before_any_work(fake_model: Any, keep: An
     model = fake_model(*planted())
     with pytest.raises(InputError, match="no hook point 'hook_embd' in this model; did you mean 'hook_embed'"):
         run(model, Batch(TOKENS), keep("hook_embd"))
+    with (
+        pytest.raises(InputError, match="no hook point 'hook_embd' in this model; did you mean 'hook_embed'"),
+        record(model, ["hook_embed", "hook_embd"]),  # the bridge of TransformerLens 3.9 would let it pass
+    ):
+        model(TOKENS)
     assert not model.calls
 
 
