@@ -321,6 +321,11 @@ def _hooked(plain: Any, tokenizer: Any, options: _Options, name: str | None) -> 
     """The model with hook points, its own modules being left as they are."""
     from mechclust.models.read_only import ReadOnlyModel, is_read_only
 
+    if any(type(module).__module__.startswith("transformer_lens.") for module in plain.modules()):
+        raise InputError(
+            "TransformerLens made a bridge of this model and replaced its modules; give the bridge, or make the bridge "
+            "of copy.deepcopy(model)"
+        )
     with quiet(), torch.random.fork_rng(devices=[]):  # the bridge makes layers, which draw weights
         inner = shared_copy(plain)
         inner.config.architectures = [type(plain).__name__]  # that of a model in memory may be another's

@@ -166,6 +166,17 @@ class TestRefusals:
         )
         assert self.refused("./none").startswith("no model directory 'none';")
 
+    def test_a_model_that_transformer_lens_took_apart(self, checkpoint):
+        from transformer_lens.model_bridge import TransformerBridge
+
+        plain, tokenizer = load_huggingface(checkpoint("gpt2"))
+        bridge = TransformerBridge.boot_transformers("m", hf_model=plain, tokenizer=tokenizer, device="cpu")
+        assert self.refused(plain) == (
+            "TransformerLens made a bridge of this model and replaced its modules; give the bridge, or make the bridge "
+            "of copy.deepcopy(model)"
+        )
+        assert load_pretrained(bridge) is bridge
+
     def test_no_configuration(self, copy):
         (copy / "config.json").unlink()
         assert self.refused(copy) == (
