@@ -13,6 +13,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from logging import ERROR, getLogger
 from pathlib import Path
 from typing import Any
@@ -82,12 +83,15 @@ def find(
 
     Raises:
         InputError: for a directory that is not there or lacks a part, a folder that is a model and an adapter,
-            a file that is no GGUF, and a name that the hub does not have, or that cannot be looked up.
+            a file that is no GGUF, or where gguf is not installed, and a name that the hub does not have, or that
+            cannot be looked up.
     """
     path = Path(name_or_path)
     if path.is_file():
         if path.suffix != ".gguf":
             raise InputError(f"{str(path)!r} is a file; give a directory written by save_pretrained, or a .gguf file")
+        if find_spec("gguf") is None:
+            raise InputError(f"reading {str(path)!r} needs gguf; install it with: pip install 'mechclust[gguf]'")
         return Source(str(path.parent), True, path.name, trust_remote_code)
     if path.is_dir():
         if (path / ADAPTER).exists() and any(_there(path, file) for file in ("config.json", *_WEIGHTS[1:])):

@@ -164,12 +164,12 @@ class _Options:
             raise InputError("max_memory limits what device_map places; give device_map='auto' too")
         if isinstance(self.quantization, str):
             check_choice(quantization=(self.quantization, get_args(Quantization)))
-        for needed, name, what in (
-            (self.device_map is not None, "accelerate", "spreading a model over devices (device_map)"),
-            (isinstance(self.quantization, str), "bitsandbytes", f"quantising to {self.quantization}"),
+        for needed, name, extra, what in (
+            (self.device_map is not None, "accelerate", "llm", "spreading a model over devices (device_map)"),
+            (isinstance(self.quantization, str), "bitsandbytes", "quantised", f"quantising to {self.quantization}"),
         ):
             if needed and find_spec(name) is None:
-                raise InputError(f"{what} needs {name}; install it with: pip install {name}")
+                raise InputError(f"{what} needs {name}; install it with: pip install 'mechclust[{extra}]'")
 
     @property
     def for_loading(self) -> dict[str, Any]:

@@ -53,7 +53,8 @@ def check_open_tsne() -> None:
     """
     if find_spec("openTSNE") is None:
         raise InputError(
-            "method is 'opentsne', and openTSNE is not installed; install mechclust[tsne], or choose 'tsne'"
+            "method is 'opentsne', which needs openTSNE; install it with: pip install 'mechclust[tsne]', or choose "
+            "'tsne'"
         )
 
 

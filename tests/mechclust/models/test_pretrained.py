@@ -521,8 +521,19 @@ class TestPlacement:
 
     def test_without_the_library(self, checkpoint, monkeypatch):
         monkeypatch.setattr("mechclust.models.pretrained.find_spec", lambda name: None)
-        with pytest.raises(InputError, match="quantising to 8bit needs bitsandbytes; install it with: pip install bit"):
+        with pytest.raises(
+            InputError, match="quantising to 8bit needs bitsandbytes; install it with: pip install 'mech"
+        ):
             load_pretrained(checkpoint("gpt2"), quantization="8bit")
+
+    def test_gguf_without_the_library(self, tmp_path, monkeypatch):
+        monkeypatch.setattr("mechclust.models.huggingface.find_spec", lambda name: None)
+        (tmp_path / "m.gguf").write_bytes(b"GGUF")
+        with pytest.raises(InputError) as error:
+            load_pretrained(tmp_path / "m.gguf")
+        assert str(error.value) == (
+            f"reading {str(tmp_path / 'm.gguf')!r} needs gguf; install it with: pip install 'mechclust[gguf]'"
+        )
 
 
 class TestQuantised:

@@ -71,7 +71,9 @@ def test_without_open_tsne(monkeypatch: Any) -> None:
         return None if name == "openTSNE" else find(name, *args)
 
     monkeypatch.setattr("probes.functional.projection.find_spec", missing)
-    message = "method is 'opentsne', and openTSNE is not installed; install mechclust[tsne], or choose 'tsne'"
+    message = (
+        "method is 'opentsne', which needs openTSNE; install it with: pip install 'mechclust[tsne]', or choose 'tsne'"
+    )
     for call in (lambda: Projection(method="opentsne"), lambda: open_tsne_2d(clusters(60, 3))):
         with pytest.raises(InputError, match=re.escape(message)):
             call()
