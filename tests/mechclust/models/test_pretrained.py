@@ -233,6 +233,7 @@ class TestRefusals:
         assert self.refused(copy).startswith(f"cannot load a model from the directory {str(copy)!r}: ")
 
     def test_file_that_is_no_model(self, tmp_path):
+        pytest.importorskip("gguf")
         (tmp_path / "weights.gguf").write_bytes(b"no")
         assert self.refused(tmp_path / "weights.gguf").startswith(
             f"cannot load a model from the file {str(tmp_path / 'weights.gguf')!r}: "
