@@ -1,4 +1,19 @@
-"""Pure functions behind the probes: arrays in, numbers out; no hooks, no state."""
+"""Pure functions behind the probes: arrays in, numbers out; no hooks, no state.
+
+Every function takes torch tensors or NumPy arrays (``Array``), and labels (``Labels``) may also be lists or strings.
+The first of these arguments that is a tensor or an array decides the kind of the result: tensors, or NumPy arrays and
+Python numbers. Both give the same numbers.
+
+Example:
+    >>> import numpy as np
+    >>> import torch
+    >>> from probes.functional import within_ratio
+    >>> points = np.array([[0.0, 0.0], [0.0, 2.0], [4.0, 0.0], [4.0, 2.0]])
+    >>> within_ratio(points, ["left", "left", "right", "right"])
+    0.2
+    >>> within_ratio(torch.from_numpy(points), [0, 0, 1, 1])
+    tensor(0.2000, dtype=torch.float64)
+"""
 
 from probes.functional.adjusted_rand import (
     IndexMoments,

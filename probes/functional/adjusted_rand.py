@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 
+from probes.functional.arrays import Array, computed_in_numpy
 from probes.functional.units import Relabelling
 from tasks import InputError
 
@@ -19,8 +20,11 @@ _HELD = 2**22  # cells of the tables held at once
 FEWEST_EFFECTIVE_CLASSES = 2.5  # for a p-value from moments; two equal classes are 2, three are 3
 
 
-def contingency(a: ArrayLike, b: ArrayLike) -> Int[np.ndarray, "classes_a classes_b"]:
+@computed_in_numpy("a", "b")
+def contingency(a: ArrayLike, b: ArrayLike) -> Int[Array, "classes_a classes_b"]:
     """``[classes of a, classes of b]`` int64 counts of examples.
+
+    Takes tensors, NumPy arrays or lists, and returns a tensor if the first is one.
 
     Memory: O(number of classes squared).
 
@@ -76,8 +80,11 @@ def _index(together: int, pairs_a: int, pairs_b: int, pairs: int) -> float:
     return numerator / denominator
 
 
+@computed_in_numpy("a", "b")
 def adjusted_rand_score(a: ArrayLike, b: ArrayLike) -> float:
     """How well two labelings of the same examples agree: 1 identical, 0 expected by chance.
+
+    Takes tensors, NumPy arrays or lists.
 
     Args:
         a: ``[n]`` class of each example.
@@ -103,6 +110,7 @@ def adjusted_rand_score(a: ArrayLike, b: ArrayLike) -> float:
     return _index(_pairs(_cells(ia, ib)), _pairs(np.bincount(ia)), _pairs(np.bincount(ib)), n * (n - 1) // 2)
 
 
+@computed_in_numpy("a", "b", "within", "units")
 def adjusted_rand_null(
     a: ArrayLike,
     b: ArrayLike,
@@ -110,8 +118,10 @@ def adjusted_rand_null(
     seed: int = 0,
     within: ArrayLike | None = None,
     units: ArrayLike | None = None,
-) -> Float[np.ndarray, "n_permutations"]:
+) -> Float[Array, "n_permutations"]:
     """``[n_permutations]`` the index under random relabelling: ``a`` against shuffles of ``b``.
+
+    Takes tensors, NumPy arrays or lists, and returns a tensor if the first is one.
 
     What the index would be by chance, with the same class sizes. Up to 10,000 examples without ``within`` are
     shuffled one by one. Otherwise contingency tables with the same margins are drawn, which has the same distribution
@@ -287,8 +297,11 @@ class IndexMoments(NamedTuple):
         return low, high, math.fsum(as_high) / math.fsum(probability)  # 1 for all of them, not 1 + 2e-16
 
 
+@computed_in_numpy("a", "b")
 def adjusted_rand_moments(a: ArrayLike, b: ArrayLike) -> IndexMoments:
     """Exact mean, variance and skewness of the index over all relabellings: ``a`` against every shuffle of ``b``.
+
+    Takes tensors, NumPy arrays or lists.
 
     The number of pairs together in both labelings is a Mantel statistic, whose moments are sums over sets of one to
     three pairs, by how many examples they touch (Mantel 1967; the third moment as in Siemiatycki 1978). Cost: the

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+
+from probes.functional.arrays import Array, computed_in_torch
 
 
-def attention_entropy(pattern: Float[Tensor, "*batch key"]) -> Float[Tensor, "*batch"]:
+@computed_in_torch("pattern")
+def attention_entropy(pattern: Float[Array, "*batch key"]) -> Float[Array, "*batch"]:
     """Shannon entropy in nats of each row of attention weights, in float64.
+
+    Takes tensors or NumPy arrays, and returns the same kind.
 
     Args:
         pattern: weights over keys that sum to 1; a weight of 0 adds nothing.

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from probes.functional.arrays import Array, as_tensor, computed_in_torch
 from probes.functional.products import ROUNDING, Precision, check_precision, float32_as_it_is, product
 from probes.functional.top_components import top_components, without_components
 from tasks import InputError
@@ -88,8 +89,8 @@ class CrossMoments:
     @classmethod
     def of(
         cls,
-        x: Float[Tensor, "n dx"],
-        y: Float[Tensor, "n dy"],
+        x: Float[Array, "n dx"],
+        y: Float[Array, "n dy"],
         like: CrossMoments | None = None,
         precision: Precision = "float64",
     ) -> CrossMoments:
@@ -97,14 +98,14 @@ class CrossMoments:
 
         ``precision="float32"``: rows minus the point are rounded to float32 for ``product``, block by block.
         """
-        x, y = float64(x), float64(y)
+        x, y = float64(as_tensor(x)), float64(as_tensor(y))
         x0, y0 = (centre(x), centre(y)) if like is None else (like.x0, like.y0)
         x, y = x - x0, y - y0
         p, q = x.square().sum(dim=1), y.square().sum(dim=1)
         together = product(x, y, precision)
         return cls(len(x), x0, y0, x.sum(0), y.sum(0), together, p.sum(), q.sum(), q @ x, p @ y, p @ q)
 
-    def update(self, x: Float[Tensor, "n dx"], y: Float[Tensor, "n dy"]) -> CrossMoments:
+    def update(self, x: Float[Array, "n dx"], y: Float[Array, "n dy"]) -> CrossMoments:
         """The moments of these rows and the ones so far."""
         if not len(x):
             return self
@@ -264,15 +265,18 @@ def cka_from_moments(xy: CrossMoments, xx: CrossMoments, yy: CrossMoments, *, de
     return Similarity(value, xy.n, d, why or ("" if debiased else bias_note(xy.n, max(d))))
 
 
+@computed_in_torch("x", "y")
 def linear_cka(
-    x: Float[Tensor, "n dx"],
-    y: Float[Tensor, "n dy"],
+    x: Float[Array, "n dx"],
+    y: Float[Array, "n dy"],
     *,
     debiased: bool = False,
     precision: Precision = "float64",
     remove_top: int = 0,
 ) -> Similarity:
     """Linear centred kernel alignment of two representations of the same examples.
+
+    Takes tensors or NumPy arrays.
 
     Biased: ``|Xc'Yc|^2 / (|Xc'Xc| |Yc'Yc|)`` (Frobenius norms, columns centred), in [0, 1]; of independent Gaussians
     with n = 100 and d = 4096 it is .98. Debiased: every HSIC replaced by its unbiased estimate HSIC_1, which may be

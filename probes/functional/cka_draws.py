@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
+from probes.functional.arrays import Array, Labels, computed_in_torch
 from probes.functional.cka import (
     HSIC,
     CrossMoments,
@@ -24,16 +25,19 @@ from probes.functional.units import half_samples, pairings
 from tasks.errors import check_at_least
 
 
+@computed_in_torch("x", "y", labels=["units"])
 def cka_null(
-    x: Float[Tensor, "n dx"],
-    y: Float[Tensor, "n dy"],
+    x: Float[Array, "n dx"],
+    y: Float[Array, "n dy"],
     n_permutations: int,
     *,
     debiased: bool = False,
-    units: Shaped[Tensor, "n"] | None = None,
+    units: Labels | None = None,
     seed: int = 0,
-) -> Float[Tensor, "n_permutations"]:
+) -> Float[Array, "n_permutations"]:
     """Linear CKA of rows paired at random: its chance level at this n and d.
+
+    Takes tensors or NumPy arrays, and returns the same kind.
 
     With ``units``, whole units are paired at random, each with one of as many rows, row by row in their order.
 
@@ -76,16 +80,19 @@ def null_of(found: Sequence[HSIC], xx: HSIC, yy: HSIC, *, debiased: bool) -> Flo
     return torch.tensor([cka_from_hsic(xy, xx, yy, debiased=debiased)[0] for xy in found], dtype=torch.float64)
 
 
+@computed_in_torch("x", "y", labels=["units"])
 def cka_resamples(
-    x: Float[Tensor, "n dx"],
-    y: Float[Tensor, "n dy"],
+    x: Float[Array, "n dx"],
+    y: Float[Array, "n dy"],
     n_resamples: int,
     *,
     debiased: bool = False,
-    units: Shaped[Tensor, "n"] | None = None,
+    units: Labels | None = None,
     seed: int = 0,
-) -> Float[Tensor, "n_resamples"]:
+) -> Float[Array, "n_resamples"]:
     """How much linear CKA varies with the examples: deviations of random half-samples from their mean.
+
+    Takes tensors or NumPy arrays, and returns the same kind.
 
     Halves are drawn without replacement: a draw of m = n/2 of n rows varies as much about the whole sample as n rows
     vary about the population, ``(1 - m/n) / m = 1/n`` (Shao & Wu 1989, delete-half jackknife). The usual bootstrap

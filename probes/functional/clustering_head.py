@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
+from probes.functional.arrays import Array, Labels, Scalar, computed_in_torch
 from tasks import InputError
 from tasks.errors import check_at_least
 
@@ -17,10 +18,11 @@ SMALLEST_UNIT = 1e-6  # a median weight that small beside the largest is 0 up to
 _MOST_DISTANCES = 2**22  # at once
 
 
-def within_ratio(
-    points: Float[Tensor, "n d"], labels: Shaped[Tensor, "n"], n_classes: int | None = None
-) -> Float[Tensor, ""]:
+@computed_in_torch("points", labels=["labels"])
+def within_ratio(points: Float[Array, "n d"], labels: Labels, n_classes: int | None = None) -> Float[Scalar, ""]:
     """Within-cluster over total sum of squares, each class a cluster: 0 where classes are points.
+
+    Takes tensors or NumPy arrays, and returns the same kind.
 
     Not clamped; ``within_ratio_chance`` says what it is by chance. With ``n_classes`` it runs under
     ``torch.func.vmap``, over points and labels.
@@ -57,10 +59,13 @@ def within_ratio_chance(labels: Shaped[Tensor, "n"]) -> float:
     return (n - len(torch.unique(labels))) / (n - 1) if n > 1 else math.nan
 
 
+@computed_in_torch("points", labels=["labels"])
 def nearest_centroid_accuracy(
-    points: Float[Tensor, "n d"], labels: Shaped[Tensor, "n"], n_classes: int | None = None
-) -> Float[Tensor, ""]:
+    points: Float[Array, "n d"], labels: Labels, n_classes: int | None = None
+) -> Float[Scalar, ""]:
     """Share of points whose nearest class centroid (Euclidean distance) is that of their own class.
+
+    Takes tensors or NumPy arrays, and returns the same kind.
 
     The centroids are those of the same points. Of centroids equally near, the class of the lower label
     counts. With ``n_classes`` it runs under ``torch.func.vmap``.
@@ -108,7 +113,7 @@ def _centroids(x: Tensor, labels: Tensor, n_classes: int) -> tuple[Tensor, Tenso
 
 
 class IntegerWeights(NamedTuple):
-    """What ``integer_weights`` finds; scalars are tensors without axes.
+    """What ``integer_weights`` finds; scalars are tensors without axes, or Python numbers if arrays were given.
 
     Attributes:
         weights: weight of value ``v`` at position ``t`` relative to value 0 there, in units of the support's
@@ -120,18 +125,21 @@ class IntegerWeights(NamedTuple):
         classes: the integer sum of each row's rounded weights.
     """
 
-    weights: Float[Tensor, "pos value"]
-    rounded: Int[Tensor, "pos value"]
-    deviation: Float[Tensor, ""]
-    rank_one: Float[Tensor, ""]
-    matches: Bool[Tensor, ""]
-    classes: Int[Tensor, "n"]
+    weights: Float[Array, "pos value"]
+    rounded: Int[Array, "pos value"]
+    deviation: Float[Scalar, ""]
+    rank_one: Float[Scalar, ""]
+    matches: Bool[Scalar, ""]
+    classes: Int[Array, "n"]
 
 
+@computed_in_torch("points", "tokens")
 def integer_weights(
-    points: Float[Tensor, "n d"], tokens: Int[Tensor, "n pos"], support: Sequence[int], modulus: int
+    points: Float[Array, "n d"], tokens: Int[Array, "n pos"], support: Sequence[int], modulus: int
 ) -> IntegerWeights:
     """Fit ``point = c + u sum_t w_t(x_t)`` and ask whether the weights are integers that add modulo ``p``.
+
+    Takes tensors or NumPy arrays, and returns the same kind.
 
     The points are regressed (least squares) on whether value ``v >= 1`` stands at position ``t``; ``u`` is
     the first principal direction of the fitted points, and ``w_t(v)``, relative to ``w_t(0) = 0``, the

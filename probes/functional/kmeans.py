@@ -9,9 +9,10 @@ from functools import cached_property
 from typing import Literal
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
+from probes.functional.arrays import Array, computed_in_torch
 from tasks import InputError
 from tasks.errors import check_at_least, check_choice
 
@@ -31,14 +32,15 @@ class KMeans:
         n_iter: iterations of the start that was kept.
     """
 
-    labels: Int[Tensor, "n"]
-    centres: Float[Tensor, "k d"]
+    labels: Int[Array, "n"]
+    centres: Float[Array, "k d"]
     inertia: float
     n_iter: int
 
 
+@computed_in_torch("rows", "initial")
 def kmeans(
-    rows: Tensor | Sequence[Tensor],
+    rows: Shaped[Array, "n d"] | Sequence[Shaped[Array, "_ d"]],
     k: int,
     *,
     n_init: int = 10,
@@ -47,9 +49,11 @@ def kmeans(
     max_iter: int = 300,
     tol: float = 1e-4,
     method: Literal["lloyd", "minibatch"] = "lloyd",
-    initial: Float[Tensor, "k d"] | None = None,
+    initial: Float[Array, "k d"] | None = None,
 ) -> KMeans:
     """Clusters rows around ``k`` centres such that the sum of squared distances is small; the best of several starts.
+
+    Takes tensors or NumPy arrays, and returns the same kind.
 
     Lloyd's algorithm with greedy k-means++ seeding, with scikit-learn's rules for when to stop and for clusters that
     become empty: from the same centres both give the same clusters. All starts run side by side, so that each
@@ -61,7 +65,7 @@ def kmeans(
     iteration, and about ``3 + log k`` times that for the seeding.
 
     Args:
-        rows: ``[n d]``, of any real dtype; or several such tensors, one after another, each moved to the device in
+        rows: ``[n d]``, of any real dtype; or several such matrices, one after another, each moved to the device in
             turn (they may be memory-mapped).
         k: clusters, at most as many as rows.
         n_init: starts.

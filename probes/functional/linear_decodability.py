@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from probes.functional.arrays import Array, Labels, computed_in_numpy, computed_in_torch
 from probes.functional.preprocess import without_class_means
 from tasks import InputError
 
@@ -19,15 +20,18 @@ _HELD = 2**26  # bytes of the targets and of all that is made of them, at most
 _COPIES = 5  # of the targets, in float64: they, their fits, errors and outputs, and what is made on the way
 
 
+@computed_in_torch("rows", "labels", labels=["folds", "given"])
 def ridge_predictions(
-    rows: Float[Tensor, "n d"],
-    labels: Sequence[Int[Tensor, "labelings n"]],
-    folds: Int[Tensor, "n"],
-    given: Int[Tensor, "n"] | None = None,
+    rows: Float[Array, "n d"],
+    labels: Sequence[Int[Array, "labelings n"]],
+    folds: Labels,
+    given: Labels | None = None,
     alphas: Sequence[float] = ALPHAS,
     device: str | torch.device = "cpu",
-) -> list[Int[Tensor, "labelings n"]]:
+) -> list[Int[Array, "labelings n"]]:
     """Class of each example, predicted by a ridge classifier fitted on the other folds.
+
+    Takes tensors or NumPy arrays, and returns the same kind.
 
     Least squares on one-hot classes, with an intercept and squared weights times a strength, on features centred and
     scaled to standard deviation 1 on the training folds; the class with the largest output is predicted. The strength
@@ -158,10 +162,15 @@ def _targets(
     return y.sub_(mean).flatten(1), mean
 
 
+@computed_in_numpy("hits_per_fold", "n_per_fold")
 def accuracy_interval(
-    hits_per_fold: Sequence[int], n_per_fold: Sequence[int], n_effective: float | None = None
+    hits_per_fold: Sequence[int] | Int[Array, "folds"],
+    n_per_fold: Sequence[int] | Int[Array, "folds"],
+    n_effective: float | None = None,
 ) -> tuple[float, float]:
     """95% interval of a cross-validated accuracy: of ``hits_per_fold`` among the ``n_per_fold`` examples of each fold.
+
+    Takes tensors, NumPy arrays or lists.
 
     On either side the wider of two intervals, within 0 and 1: Wilson's, over examples, and the corrected resampled
     one, over the k folds' accuracies with variance ``s^2``, whose training parts overlap:
@@ -240,10 +249,11 @@ def wilson_interval(hits: float, n: float, z: float = 1.959963984540054) -> tupl
     return (middle - half) / (1 + z * z / n), (middle + half) / (1 + z * z / n)
 
 
-def stratified_folds(
-    classes: Int[np.ndarray, "n"], folds: int, units: Int[np.ndarray, "n"] | None = None, seed: int = 0
-) -> Int[np.ndarray, "n"]:
+@computed_in_numpy("classes", "units")
+def stratified_folds(classes: Labels, folds: int, units: Labels | None = None, seed: int = 0) -> Int[Array, "n"]:
     """Fold of each example, with about the same share of each class in each fold, and no unit in two of them.
+
+    Takes tensors, NumPy arrays or lists, and returns a tensor if the classes are one.
 
     scikit-learn's ``StratifiedKFold`` or ``StratifiedGroupKFold``, shuffled. A class with fewer examples than folds is
     missing in some.

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
 
+from probes.functional.arrays import Array, Labels, computed_in_torch
 from tasks import InputError
 
 
@@ -21,13 +21,16 @@ class AnswerScores:
         top: ``[n]`` the token with the largest logit, the first of several.
     """
 
-    probability: Float[Tensor, "n"]
-    rank: Float[Tensor, "n"]
-    top: Int[Tensor, "n"]
+    probability: Float[Array, "n"]
+    rank: Float[Array, "n"]
+    top: Int[Array, "n"]
 
 
-def answer_scores(logits: Float[Tensor, "n d_vocab"], answers: Int[Tensor, "n"]) -> AnswerScores:
+@computed_in_torch("logits", labels=["answers"])
+def answer_scores(logits: Float[Array, "n d_vocab"], answers: Labels) -> AnswerScores:
     """Probability and rank of one token per row of logits, in float64.
+
+    Takes tensors or NumPy arrays, and returns the same kind.
 
     Args:
         logits: one row per example.

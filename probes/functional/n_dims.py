@@ -8,14 +8,18 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from probes.functional.arrays import Array, computed_in_torch
 from probes.functional.cka import centre, matrix
 from tasks import InputError
 
 _EQUAL = 1e-12  # a share that is met but for rounding is met
 
 
-def n_dims(x: Float[Tensor, "n d"], *, variance: float = 0.99) -> float:
+@computed_in_torch("x")
+def n_dims(x: Float[Array, "n d"], *, variance: float = 0.99) -> float:
     """How many principal directions hold at least ``variance`` of the variance; NaN where all rows are the same.
+
+    Takes tensors or NumPy arrays.
 
     Never more than n - 1: compare only values at one n.
 

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
+from probes.functional.arrays import Array, Labels, computed_in_torch
 from probes.functional.cka import float64
 from probes.functional.distances import centre_and_scale, finite, first_alike, squared_differences
 from probes.functional.products import float32_as_it_is
@@ -20,10 +21,11 @@ _PREPARED = 2**18  # numbers at once that are made ready for them
 _MANY = 16  # times k: with more rows that may be among the nearest, products are taken again in float64
 
 
-def neighbour_purity(
-    x: Shaped[Tensor, "n d"], labels: Shaped[Tensor, "n"], k: int = 10, *, device: str | None = None
-) -> float:
+@computed_in_torch("x", labels=["labels"])
+def neighbour_purity(x: Shaped[Array, "n d"], labels: Labels, k: int = 10, *, device: str | None = None) -> float:
     """Mean share of an example's ``k`` nearest neighbours (Euclidean distance) that have its label.
+
+    Takes tensors or NumPy arrays.
 
     By chance ``neighbour_purity_chance``; an interval: ``purity_interval(nearest(x, k), labels)``.
 
@@ -46,8 +48,11 @@ def neighbour_purity(
     return float(same_label(nearest(x, k, device=device), labels).mean())
 
 
-def neighbour_purity_chance(labels: Shaped[Tensor, "n"], units: Shaped[Tensor, "n"] | None = None) -> float:
+@computed_in_torch(labels=["labels", "units"])
+def neighbour_purity_chance(labels: Labels, units: Labels | None = None) -> float:
     """``neighbour_purity`` for neighbours drawn at random: share of pairs with the same label. NaN for one row.
+
+    Takes tensors, NumPy arrays or lists.
 
     With ``units``, of pairs of different units.
 

@@ -6,13 +6,16 @@ import math
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
 
+from probes.functional.arrays import Array, computed_in_torch
 from tasks import InputError
 
 
-def norm_jacobian(x: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch"]:
+@computed_in_torch("x")
+def norm_jacobian(x: Float[Array, "*batch d"]) -> Float[Array, "*batch"]:
     """``[...]`` operator norm ``sqrt(d) / |x|`` of the Jacobian of RMS norm at ``x`` ``[... d]``.
+
+    Takes tensors or NumPy arrays, and returns the same kind.
 
     Exact for ``x / sqrt(mean(x^2))``, without ``eps`` and gain: the norm keeps the direction of ``x``
     alone, and a small ``x`` changes its direction fast. Infinite at 0.

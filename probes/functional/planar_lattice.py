@@ -9,13 +9,14 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from probes.functional.arrays import Array, Scalar, computed_in_torch
 from probes.functional.clustering_head import SMALLEST_UNIT, check_digits
 
 _MOST_PAIRS = 300  # bases tried
 
 
 class PlanarLattice(NamedTuple):
-    """What ``planar_lattice`` finds; scalars are tensors without axes.
+    """What ``planar_lattice`` finds; scalars are tensors without axes, or Python numbers if arrays were given.
 
     Attributes:
         weights: of value ``v`` at position ``t`` relative to value 0 there, in units of the two basis vectors. NaN
@@ -27,21 +28,24 @@ class PlanarLattice(NamedTuple):
         classes: the lattice point of each row, numbered.
     """
 
-    weights: Float[Tensor, "pos value 2"]
-    rounded: Int[Tensor, "pos value 2"]
-    deviation: Float[Tensor, ""]
-    rank_two: Float[Tensor, ""]
-    matches: Bool[Tensor, ""]
-    classes: Int[Tensor, "n"]
+    weights: Float[Array, "pos value 2"]
+    rounded: Int[Array, "pos value 2"]
+    deviation: Float[Scalar, ""]
+    rank_two: Float[Scalar, ""]
+    matches: Bool[Scalar, ""]
+    classes: Int[Array, "n"]
 
 
+@computed_in_torch("points", "tokens")
 def planar_lattice(
-    points: Float[Tensor, "n d"],
-    tokens: Int[Tensor, "n pos"],
+    points: Float[Array, "n d"],
+    tokens: Int[Array, "n pos"],
     support: Sequence[int],
     modulus: int,
 ) -> PlanarLattice:
     """Fit ``point = c + sum_t w_t(x_t)`` in a plane: do the weights lie on a lattice that can add modulo ``p``?
+
+    Takes tensors or NumPy arrays, and returns the same kind.
 
     As ``integer_weights`` with two directions in place of one: the points are regressed on whether value ``v >= 1``
     stands at position ``t``, and the weights are taken in the plane of the first two principal directions of the

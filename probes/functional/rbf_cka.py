@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
+from probes.functional.arrays import Array, computed_in_torch
 from probes.functional.cka import HSIC, Similarity, cka_from_hsic, paired
 from probes.functional.distances import Distances
 from tasks import InputError
@@ -20,15 +21,18 @@ _KEPT = 2**22  # distances kept to find a median among
 _PAIRS, _BINS = 2**14, 2**12  # drawn to bracket it, and counted
 
 
+@computed_in_torch("x", "y")
 def rbf_cka(
-    x: Float[Tensor, "n dx"],
-    y: Float[Tensor, "n dy"],
+    x: Float[Array, "n dx"],
+    y: Float[Array, "n dy"],
     *,
     fraction: float = 0.5,
     debiased: bool = False,
     device: str | None = None,
 ) -> Similarity:
     """CKA with Gaussian kernels ``exp(-|a - b|^2 / (2 s^2))``, ``s`` a fraction of the median distance on each side.
+
+    Takes tensors or NumPy arrays.
 
     Sees structure that linear CKA misses (small ``fraction``), and tends to it as ``fraction`` grows. Does not change
     with a rotation, a common scale or a shift of either side.

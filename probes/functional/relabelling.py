@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
+from probes.functional.arrays import Array, Labels, computed_in_torch
 from probes.functional.holm import holm
 from probes.functional.units import Relabelling
 from tasks import InputError
@@ -29,16 +30,19 @@ def enough_permutations(tests: int) -> int:
     return max(FEWEST, _PER_TEST * tests - 1)
 
 
+@computed_in_torch("points", labels=["labels", "strata", "units"])
 def relabelling_p_values(
-    points: Float[Tensor, "n head d"],
-    labels: Shaped[Tensor, "n"],
+    points: Float[Array, "n head d"],
+    labels: Labels,
     permutations: int = FEWEST,
     *,
-    strata: Shaped[Tensor, "n"] | None = None,
-    units: Shaped[Tensor, "n"] | None = None,
+    strata: Labels | None = None,
+    units: Labels | None = None,
     seed: int = 0,
-) -> Float[Tensor, "head"]:
+) -> Float[Array, "head"]:
     """For each head, the share of relabellings whose within-ratio is at most that of the given labels.
+
+    Takes tensors or NumPy arrays, and returns the same kind.
 
     The p-value of a permutation test, ``(1 + relabellings as good) / (1 + permutations)``, with ``within_ratio`` as
     the statistic: exact for any points, as the labels given are one of the equally likely relabellings. The same

@@ -6,9 +6,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from probes.functional.arrays import Array, computed_in_torch
 
-def response_classes(answers: Int[Tensor, "recipient n"], tolerance: float = 0.0) -> Int[Tensor, "n"]:
+
+@computed_in_torch("answers")
+def response_classes(answers: Int[Array, "recipient n"], tolerance: float = 0.0) -> Int[Array, "n"]:
     """Class of each example: examples of a class give the same answers in all recipients, or nearly all.
+
+    Takes tensors or NumPy arrays, and returns the same kind.
 
     Args:
         answers: of each recipient, with each example in it.

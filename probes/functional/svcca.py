@@ -8,12 +8,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from probes.functional.arrays import Array, computed_in_torch
 from probes.functional.cka import Similarity, centred, matrix, paired
 from probes.functional.n_dims import directions, unit
 
 
-def svcca(x: Float[Tensor, "n dx"], y: Float[Tensor, "n dy"], *, variance: float = 0.99) -> Similarity:
+@computed_in_torch("x", "y")
+def svcca(x: Float[Array, "n dx"], y: Float[Array, "n dy"], *, variance: float = 0.99) -> Similarity:
     """Mean canonical correlation between the principal directions that hold ``variance`` of each side.
+
+    Takes tensors or NumPy arrays.
 
     Not far from 1 for unrelated rows too, unless n is much larger than the numbers of directions (which ``note``
     tells). Does not change with a rotation, a common scale or a shift of either side.

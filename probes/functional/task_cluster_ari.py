@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from probes.functional.adjusted_rand import adjusted_rand_null, adjusted_rand_score, index_between_units
+from probes.functional.arrays import Array, Labels, computed_in_torch
 from probes.functional.units import Relabelling
 from tasks import InputError
 from tasks.errors import check_at_least
@@ -33,20 +34,23 @@ class TaskClusters(NamedTuple):
     null_low: float
     null_high: float
     p_value: float
-    clusters: Int[np.ndarray, "n"]
+    clusters: Int[Array, "n"]
 
 
+@computed_in_torch("rows", labels=["labels", "units"])
 def task_cluster_ari(
-    rows: Float[Tensor, "n d"] | Float[np.ndarray, "n d"],
-    labels: ArrayLike,
+    rows: Float[Array, "n d"],
+    labels: Labels,
     *,
     n_clusters: int | None = None,
-    units: ArrayLike | None = None,
+    units: Labels | None = None,
     n_init: int = 10,
     n_permutations: int = 1000,
     seed: int = 0,
 ) -> TaskClusters:
     """Cluster rows with k-means, and compare the clusters with labels by the adjusted Rand index.
+
+    Takes tensors or NumPy arrays, and returns the same kind.
 
     The numbers are those of ``TaskClusterARI`` for one site and label. Compare them with those of a model with random
     weights: the wording of prompts alone may give clusters.
@@ -90,7 +94,8 @@ def task_cluster_ari(
     null = permuted_index(classes, clusters, relabelling, n_permutations, seed)
     low, high = np.quantile(null, [0.025, 0.975]).tolist()
     p_value = (1 + int((null >= ari).sum())) / (1 + n_permutations)
-    return TaskClusters(ari, low, high, p_value if relabelling.enough(named=False) else math.nan, clusters)
+    kept = torch.from_numpy(clusters).to(rows.device) if isinstance(rows, Tensor) else clusters
+    return TaskClusters(ari, low, high, p_value if relabelling.enough(named=False) else math.nan, kept)
 
 
 def permuted_index(

@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from probes.functional.arrays import Array, computed_in_torch
 from tasks import InputError
 
 _EXPECTED = "expected one integer per word (negative: none) or a [words topics] table of true and false"
@@ -96,14 +97,14 @@ class PairSums:
         documents: ``[2]`` int64, how many documents have pairs of different words, and how many have both kinds.
     """
 
-    sum: Float[Tensor, "head 3"]
-    pairs: Int[Tensor, "3"]
-    within: Float[Tensor, "head 2 labelling"]
-    weight: Float[Tensor, "labelling"]
-    documents: Int[Tensor, "2"]
+    sum: Float[Array, "head 3"]
+    pairs: Int[Array, "3"]
+    within: Float[Array, "head 2 labelling"]
+    weight: Float[Array, "labelling"]
+    documents: Int[Array, "2"]
 
     @property
-    def within_mean(self) -> Float[Tensor, "head 2"]:
+    def within_mean(self) -> Float[Array, "head 2"]:
         """Mean attention over same-topic and over different-topic pairs of the same documents; NaN for none."""
         return self.within[..., 0] / self.weight[0]
 
@@ -124,12 +125,15 @@ def exact_dtype(device: torch.device) -> torch.dtype:
     return torch.float32 if device.type == "mps" else torch.float64
 
 
+@computed_in_torch("pattern", "words")
 def topic_attention(
-    pattern: Float[Tensor, "batch head query key"],
-    words: Int[Tensor, "batch pos"],
+    pattern: Float[Array, "batch head query key"],
+    words: Int[Array, "batch pos"],
     topics: object,
 ) -> PairSums:
     """Attention between words of the same topic and of different topics, summed over a batch.
+
+    Takes tensors or NumPy arrays, and returns the same kind.
 
     Every ordered (query, key) pair of positions whose words both have a topic falls into one bucket:
     ``same_word`` (the diagonal included), ``same_topic`` (a different word), ``different_topic``. Pairs

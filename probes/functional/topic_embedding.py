@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from probes.functional.arrays import Array, computed_in_torch
 from probes.functional.topic_attention import WordTopics
 from tasks import InputError
 
@@ -28,27 +29,35 @@ class TopicSimilarity:
         pairs: ``[2]`` int64, how many.
     """
 
-    sum: Float[Tensor, "2 2"]
-    pairs: Int[Tensor, "2"]
+    sum: Float[Array, "2 2"]
+    pairs: Int[Array, "2"]
 
     @property
-    def mean(self) -> Float[Tensor, "2 2"]:
+    def mean(self) -> Float[Array, "2 2"]:
         """``sum / pairs``; NaN without pairs."""
-        return torch.where(self.pairs > 0, self.sum / self.pairs, torch.nan)
+        return _mean(self.sum, self.pairs)
 
     @property
-    def ratio(self) -> Float[Tensor, "2"]:
+    def ratio(self) -> Float[Array, "2"]:
         """Same topic over different topic, by ``SIMILARITIES``. Explodes when the denominator nears 0."""
         return self.mean[..., 0] / self.mean[..., 1]
 
     @property
-    def difference(self) -> Float[Tensor, "2"]:
+    def difference(self) -> Float[Array, "2"]:
         """Same topic minus different topic, by ``SIMILARITIES``."""
         return self.mean[..., 0] - self.mean[..., 1]
 
 
-def topic_similarity(vectors: Float[Tensor, "n d"], topics: object, self_pairs: bool = False) -> TopicSimilarity:
+@computed_in_torch("sums", "pairs")
+def _mean(sums: Float[Array, "*batch 2"], pairs: Int[Array, "2"]) -> Float[Array, "*batch 2"]:
+    return torch.where(pairs > 0, sums / pairs, torch.nan)
+
+
+@computed_in_torch("vectors")
+def topic_similarity(vectors: Float[Array, "n d"], topics: object, self_pairs: bool = False) -> TopicSimilarity:
     """Mean cosine and dot product over all pairs of words of the same topic, and of different topics.
+
+    Takes tensors or NumPy arrays, and returns the same kind.
 
     All pairs ``i != j`` of words that have a topic, in closed form from sums over groups of words, not
     from sampled pairs. Cost: O(n d + groups^2 d).
