@@ -16,6 +16,7 @@ from probes.readout import Readout, check_row_readout, last_token
 from probes.row_store import check_names, places_of
 from probes.vllm_rows import VllmFiles, check_finite, files_of, site_called
 from tasks import Batch, InputError
+from tasks.text.visible import quoted
 
 States: TypeAlias = Tensor | np.ndarray | Sequence[Any]
 """``[n d]``, ``[n pos d]``, or a list of ``[tokens d]``."""
@@ -175,6 +176,9 @@ class ForeignRows:
 
     def __len__(self) -> int:
         return len(self.index)
+
+    def __repr__(self) -> str:
+        return f"ForeignRows({len(self)} examples at {len(self.sites)} sites, model {quoted(self.model)})"
 
     def blocks(self) -> Iterator[Tensor]:
         """Some thousand examples after the other."""

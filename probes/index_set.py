@@ -40,6 +40,9 @@ batch once (after reset() a probe may measure it again)
         self._parts: list[Ranges] = []
         self._recent: set[int] = set()  # in none of the parts yet: for so few a batch, Python is faster than numpy
 
+    def __repr__(self) -> str:
+        return f"IndexSet({len(self)} examples)"
+
     def add(self, index: Int[Tensor, "n"], way: str = _AGAIN) -> None:
         """Also these.
 

@@ -32,6 +32,7 @@ _BEFORE = "mechclust-result-2"  # numbered the layers of heads from 1, and kept 
 _OWN_COLUMN = ("site", "other_site", "head", "label", "step")
 _INTEGERS = ("layer", "head", "step")
 _MOST_ROWS = 24  # of a table in a notebook
+_MEASURES_IN_REPR = 4
 
 
 class Head(NamedTuple):
@@ -277,7 +278,10 @@ class ProbeResult:
     def __repr__(self) -> str:
         axes = {axis: len(self.coords[axis]) for axes in self.axes.values() for axis in axes}
         along = f" by {', '.join(f'{n} {axis}' for axis, n in axes.items())}" if axes else ""
-        return f"ProbeResult({self.probe}: {', '.join(self.values) or 'no measure'}{along}; print() shows them)"
+        names = ", ".join(islice(self.values, _MEASURES_IN_REPR)) or "no measure"
+        more = len(self.values) - _MEASURES_IN_REPR
+        others = f" and {more} more" if more > 0 else ""
+        return f"ProbeResult({self.probe}: {names}{others}{along}; print() shows them)"
 
     def _repr_html_(self) -> str:
         tables = [self._html_table(axes, names) for axes, names in self._by_axes().items()]

@@ -104,6 +104,9 @@ class RowStore:
     def __len__(self) -> int:
         return len(self.index)
 
+    def __repr__(self) -> str:
+        return f"RowStore({self.source!r}, {len(self)} examples at {len(self.sites)} sites)"
+
     def blocks(self) -> Iterator[Tensor]:
         """The examples of one shard after another."""
         for k in torch.unique(self._shard).tolist():

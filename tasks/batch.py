@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -15,7 +16,7 @@ from tasks.errors import InputError, check_at_least, check_count
 _OPTIONAL = ("attention_mask", "targets", "loss_mask")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Batch:
     """Labelled token sequences.
 
@@ -50,7 +51,7 @@ class Batch:
     positions: Mapping[str, Tensor] = field(default_factory=dict)
     labels: Mapping[str, Tensor] = field(default_factory=dict)
     index: Tensor = None  # type: ignore[assignment]  # filled in __post_init__
-    lacks: Mapping[str, str] = field(default_factory=dict, repr=False)
+    lacks: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.tokens.ndim != 2:
@@ -93,6 +94,18 @@ class Batch:
 
     def __len__(self) -> int:
         return len(self.tokens)
+
+    def __repr__(self) -> str:
+        """Return one line, whatever the size.
+
+        Example:
+            >>> Batch(torch.tensor([[1, 2], [3, 4]]), labels={"task": torch.tensor([0, 1])})
+            Batch(2 sequences of 2 tokens, labels: ['task'])
+        """
+        n, width = self.tokens.shape
+        named = [("labels", self.labels), ("positions", self.positions)]
+        names = [f", {what}: {reprlib.repr(list(values))}" for what, values in named if values]
+        return f"Batch({n} sequences of {width} tokens{''.join(names)})"
 
     def label(self, name: str, per: Literal["example", "token"] | None = None) -> Tensor:
         """The label called ``name``, of either kind or of the one that is asked for.

@@ -9,18 +9,22 @@ from typing import TYPE_CHECKING
 
 from mechclust.report.claims import Claim
 from mechclust.report.html import claims_html, list_html, picture_html, png, safe
+from tasks.text.visible import quoted
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Panel:
     """One figure of a report, with what it shows."""
 
     name: str
     figure: Figure
     caption: str
+
+    def __repr__(self) -> str:
+        return f"Panel({self.name!r}, {quoted(self.caption)})"
 
     @cached_property
     def png(self) -> bytes:
@@ -31,7 +35,7 @@ class Panel:
         return picture_html(self.name, self.png, self.caption)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Analysis:
     """A study's conclusions from its artefacts.
 
@@ -50,6 +54,9 @@ class Analysis:
     notes: Sequence[str] = ()
     lead: Sequence[str] = ()
     folded: Mapping[str, str] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"Analysis({len(self.claims)} claims, {len(self.panels)} panels, {len(self.notes)} notes)"
 
     def _repr_html_(self) -> str:
         lead = "".join(f"<p><b>{safe(sentence)}</b></p>" for sentence in self.lead)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -27,6 +28,7 @@ from mechclust.report.verdicts import (
 )
 from probes.files import DamagedError, json_bytes, read_json, write_atomic
 from tasks import InputError
+from tasks.text.visible import quoted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,7 +53,7 @@ class EarlierRun:
     changed: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Claim:
     """One tested statement.
 
@@ -101,6 +103,9 @@ class Claim:
     note: str = ""
     per_seed: tuple[float, ...] = ()
 
+    def __repr__(self) -> str:
+        return f"Claim({self.id!r}, {quoted(self.statement)}: {self.verdict})"
+
     @property
     def weak(self) -> bool:
         """Whether it is called true too often on data in which it is false: its severity is below .95."""
@@ -140,6 +145,10 @@ class Claims(list[Claim]):
         return pd.DataFrame([{**vars(c), **span} for c, span in zip(self, ends, strict=True)], columns=_COLUMNS)
 
     def __repr__(self) -> str:
+        verdicts = ", ".join(f"{n} {verdict!r}" for verdict, n in Counter(c.verdict for c in self).items())
+        return f"Claims({len(self)} claims{verdicts and ': '}{verdicts}; print() shows them)"
+
+    def __str__(self) -> str:
         return text_table(self)
 
     def _repr_html_(self) -> str:

@@ -11,12 +11,13 @@ import numpy as np
 from mechclust.report.claims import Claim, EarlierRun, claim
 from mechclust.report.severity import ONE_SEED, Severity, severity_of
 from mechclust.report.verdicts import Bound, Interval
+from tasks.text.visible import quoted
 
 D = TypeVar("D")
 Parts = Sequence[tuple[str, Sequence[float], Bound]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Finding(Generic[D]):
     """What a claim tests, written before there are numbers.
 
@@ -57,6 +58,9 @@ class Finding(Generic[D]):
     paper: float | None = None
     chance: str | None = None
     note: str = ""
+
+    def __repr__(self) -> str:
+        return f"Finding({self.id!r}, {quoted(self.statement)})"
 
     def claimed(self, data: D, *, severity: Severity | None = None, tested: bool = True, why_not: str = "") -> Claim:
         """The claim on data, measured or drawn."""

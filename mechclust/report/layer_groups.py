@@ -48,7 +48,7 @@ class LayerGroups:
         return ", ".join(parts)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class LayerGroupsInterval:
     """Layer groups, and how much they depend on which tasks were measured.
 
@@ -71,6 +71,9 @@ class LayerGroupsInterval:
     notes: tuple[str, ...] = ()
     farther: tuple[int, ...] = ()
     tuned_alone: tuple[int, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"LayerGroupsInterval({self.groups}; {self.draws} draws)"
 
     def __str__(self) -> str:
         return self.in_words()

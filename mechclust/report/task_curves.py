@@ -17,7 +17,7 @@ _LEVEL = (0.025, 0.975)
 MOST_UNDEFINED = 0.05  # share of draws: an interval is not given where more of them are undefined
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TaskCurves:
     """How similar models are to each task's control, by task and layer, such as by debiased CKA.
 
@@ -58,7 +58,7 @@ class TaskCurves:
     clusters: tuple[str | None, ...]
     dims: Mapping[str, np.ndarray] = field(default_factory=dict)
     covariates: Mapping[str, np.ndarray] = field(default_factory=dict)
-    _kept: dict[tuple[str, float], np.ndarray] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _kept: dict[tuple[str, float], np.ndarray] = field(default_factory=dict, init=False, compare=False)
 
     def __post_init__(self) -> None:
         n, shape = len(self.tasks), (len(self.tasks), len(self.layers))
@@ -73,6 +73,9 @@ class TaskCurves:
         for name, values in self.dims.items():
             if np.shape(values) != shape[1:]:
                 raise InputError(f"dims of {name} have the shape {np.shape(values)}; expected one for each layer")
+
+    def __repr__(self) -> str:
+        return f"TaskCurves({len(self.tasks)} tasks, {self.n_layers} layers)"
 
     @property
     def n_layers(self) -> int:

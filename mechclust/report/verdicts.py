@@ -12,6 +12,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from tasks import InputError
+from tasks.text.visible import quoted
 
 Verdict = Literal["holds", "does not hold", "undecided", "not tested"]
 Kind = Literal["finding", "check"]
@@ -58,7 +59,7 @@ class Bound:
         return float(np.min(values) if self.relation.startswith(">") else np.max(values))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Part:
     """A statement of a claim: the only one, or one of several.
 
@@ -77,6 +78,9 @@ class Part:
     interval: Interval | None
     bound: str
     verdict: Verdict
+
+    def __repr__(self) -> str:
+        return f"Part({quoted(self.name)}, {len(self.per_seed)} values: {self.verdict})"
 
 
 def part_of(name: str, values: Sequence[float], bound: Bound, span: Interval | None, kind: Kind = "finding") -> Part:

@@ -18,7 +18,7 @@ from tasks.text.splitting import Split, split_lines
 from tasks.text.words import words_of
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Corpus:
     """Texts without labels, such as those a topic model is fitted on.
 
@@ -53,6 +53,9 @@ class Corpus:
 
     def __len__(self) -> int:
         return len(self.documents)
+
+    def __repr__(self) -> str:
+        return f"Corpus({len(self)} documents from {len(set(self.sources))} files)"
 
     def words(self, document: int) -> list[str]:
         """The words of a document, lower-cased, in order."""

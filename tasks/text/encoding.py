@@ -17,7 +17,7 @@ from tasks.text.beginning import Bos, beginning_id, begun
 from tasks.text.words import word_spans
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class EncodedCorpus:
     """A tokenized corpus. Memory: 8 bytes per token.
 
@@ -45,6 +45,9 @@ class EncodedCorpus:
     lost: int
     documents: np.ndarray
     pad_id: int = 0
+
+    def __repr__(self) -> str:
+        return f"EncodedCorpus({self.n_documents} documents in {len(self.windows)} windows, {len(self.words)} words)"
 
     def check_whole(self, tokenizer: str = "the tokenizer", or_else: str = "") -> None:
         """Refuse to go on if the tokenizer splits or does not know every one of ``words``.

@@ -18,7 +18,7 @@ from tasks.errors import InputError, check_at_least
 from tasks.text.corpus import Corpus
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TopicModel:
     """Words and their probability in each topic.
 
@@ -40,6 +40,9 @@ class TopicModel:
     words: list[str]
     weights: Tensor
     shares: Tensor | None = None
+
+    def __repr__(self) -> str:
+        return f"TopicModel({self.n_topics} topics of {len(self.words)} words)"
 
     @property
     def n_topics(self) -> int:

@@ -19,7 +19,7 @@ class NotTried(Exception):
     """Raised inside a check that cannot be made, with the reason."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Check:
     """One check of a model.
 
@@ -35,13 +35,16 @@ class Check:
     detail: str
     note: bool = False
 
+    def __repr__(self) -> str:
+        return f"Check({self.name!r}: {self.verdict})"
+
     @property
     def verdict(self) -> str:
         """``ok``, ``note``, ``FAILED`` or ``not tried``."""
         return {True: "note" if self.note else "ok", False: "FAILED", None: "not tried"}[self.passed]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class CheckReport:
     """What ``check_model`` found. ``print`` it, or let a notebook show it.
 
@@ -88,6 +91,9 @@ class CheckReport:
             columns=["check", "verdict", "passed", "detail"],
         )
         return frame.astype({"passed": "boolean"})
+
+    def __repr__(self) -> str:
+        return f"CheckReport({self.summary}; print() lists the checks)"
 
     def __str__(self) -> str:
         names, verdicts = (max((len(getattr(c, x)) for c in self.checks), default=0) for x in ("name", "verdict"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import reprlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -92,7 +93,7 @@ class Shown:
     clusters: Int[np.ndarray, "layers n"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ClustersResult:
     """What ``measure_clusters`` found.
 
@@ -117,6 +118,11 @@ class ClustersResult:
     values: Mapping[str, Sequence[str]] = field(default_factory=dict)
     shown: Shown | None = None
     input_notes: Sequence[str] = ()
+
+    def __repr__(self) -> str:
+        coords = self.trained.raw.coords
+        size = f"{len(coords['site'])} layers, labels: {reprlib.repr(coords['label'])}"
+        return f"ClustersResult({short_name(self.model)}, {size})"
 
     @cached_property
     def lead(self) -> list[str]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class CompareResult(CompareTables):
     """What ``compare_models`` found.
 
@@ -40,6 +40,10 @@ class CompareResult(CompareTables):
         tokenization: how the prompts were read, as ``mechclust.models.tokenizers.tokenization`` says it.
         planes: where prompts lie in each layer's plane, or ``None``; ``planes.html()`` is the report's map.
     """
+
+    def __repr__(self) -> str:
+        models = f"{short_name(self.tuned)} against {short_name(self.base)}"
+        return f"CompareResult({models}, {len(self.cka.coords['site'])} layers, {len(self.tasks)} tasks)"
 
     @cached_property
     def sentences(self) -> list[str]:

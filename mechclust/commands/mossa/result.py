@@ -17,6 +17,7 @@ from mechclust.report.claims import Claims
 from mechclust.report.layer_groups import LEAST_FOR_GROUPS, LayerGroupsInterval, layer_groups_interval
 from mechclust.report.published_mossa import COLEMAN_LIAU, DATA_SIZE, FLESCH_KINCAID
 from mechclust.report.task_curves import TaskCurves, defined_mean
+from mechclust.report.text import short_name
 from mechclust.training.tuning import Tuned
 from probes import ProbeResult
 from probes.files import file_name
@@ -31,7 +32,7 @@ MEASURES = {
 """What curves there are: the probe's results and the value in them."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class MossaResult:
     """What ``run_mossa`` found.
 
@@ -71,6 +72,9 @@ class MossaResult:
     notes: Sequence[str]
     clusters_there: Sequence[str] = ()
     unmeasured: Sequence[str] = ()
+
+    def __repr__(self) -> str:
+        return f"MossaResult({short_name(self.base)}, {self.n_layers} layers, {len(self.tasks)} tasks)"
 
     @property
     def cluster_names(self) -> list[str]:

@@ -70,7 +70,7 @@ class ModelMeasures:
     embedding: Sequence[ProbeResult | None]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TopicsResult:
     """What ``measure_topics`` found.
 
@@ -97,6 +97,10 @@ class TopicsResult:
     trained: ModelMeasures
     untrained: Sequence[ModelMeasures]
     empty_files: Sequence[str] = ()
+
+    def __repr__(self) -> str:
+        size = f"{self.topics.n_topics} topics of {self.n_documents} documents, {len(self.variants)} variants"
+        return f"TopicsResult({short_name(self.model)}, {size})"
 
     def to_dataframe(self) -> pd.DataFrame:
         """One row per variant, layer (0: ``blocks.0``) and head, with its name (such as ``L0H3``): mean attention and

@@ -30,7 +30,7 @@ class Example:
     unit: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class InstructionTask:
     """The examples of one task.
 
@@ -50,13 +50,17 @@ class InstructionTask:
     validation: Sequence[Example] = ()
     test: Sequence[Example] = ()
 
+    def __repr__(self) -> str:
+        counts = f"{len(self.train)} train, {len(self.validation)} validation and {len(self.test)} test examples"
+        return f"InstructionTask({quoted(self.name)}, {counts})"
+
     @property
     def too_few(self) -> bool:
         """Whether there are fewer test prompts than debiased CKA is defined on (4)."""
         return len(self.test) < LEAST_TEST_PROMPTS
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TaskCollection:
     """Instruction tasks, with notes from their reader.
 
@@ -111,6 +115,9 @@ class TaskCollection:
 
     def __len__(self) -> int:
         return len(self.tasks)
+
+    def __repr__(self) -> str:
+        return f"TaskCollection({len(self)} tasks, {len(self.clusters)} clusters, from {quoted(self.source)})"
 
     def __iter__(self) -> Iterator[InstructionTask]:
         return iter(self.tasks)

@@ -90,6 +90,9 @@ class CorpusStream:
                 reading.documents += 1
                 yield text
 
+    def __repr__(self) -> str:
+        return f"CorpusStream({len(self.files)} files, split={self.split!r})"
+
     @property
     def notes(self) -> list[str]:
         """What was left out or cut when it was last gone through, in sentences."""
