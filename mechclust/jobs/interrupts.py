@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 _CLEAN_UP = 5.0  # seconds after an interrupt in which others are ignored
+_AGAIN = 0.05  # seconds after which an interrupt that Python dropped is sent again
 
 
 class Interrupt(KeyboardInterrupt):
@@ -21,10 +22,10 @@ class Interrupt(KeyboardInterrupt):
 def one_interrupt() -> Iterator[None]:
     """End a command at the first Ctrl-C; later ones do not interrupt the clean-up.
 
-    Python drops an exception that is raised in a finaliser or in the callback of a weak reference. Later Ctrl-C are
-    therefore ignored only while the exception of an earlier one exists, and for five seconds at most, because some
-    code keeps an exception and goes on; and for good once an interrupt has left the context: the process is then about
-    to end.
+    Python drops an exception that is raised in a finaliser or in the callback of a weak reference: such an interrupt
+    is sent again. Other code may catch one and go on. Later Ctrl-C are therefore ignored only while the exception of
+    an earlier one exists, and for five seconds at most; and for good once an interrupt has left the context, as the
+    process is then about to end.
     """
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         yield
@@ -49,7 +50,7 @@ def one_interrupt() -> Iterator[None]:
 
     before = signal.signal(signal.SIGINT, interrupt)
     try:
-        with _dropped_in_silence():
+        with _sent_again():
             yield
     except BaseException as error:  # also one that was made of ours, as Ray does
         if not _is_interrupt(error):
@@ -84,19 +85,27 @@ def _is_interrupt(error: BaseException | None) -> bool:
 
 
 @contextmanager
-def _dropped_in_silence() -> Iterator[None]:
-    """Print no traceback of an interrupt that Python drops: the next Ctrl-C ends the command."""
-    before = sys.unraisablehook
+def _sent_again() -> Iterator[None]:
+    """Send an interrupt again that Python drops, as in a finaliser, in place of printing its traceback."""
+    before, main_thread = sys.unraisablehook, threading.main_thread().ident
+    timers: list[threading.Timer] = []
 
     def hook(unraisable: sys.UnraisableHookArgs) -> None:
         if not isinstance(unraisable.exc_value, Interrupt):
             before(unraisable)
+            return
+        timer = threading.Timer(_AGAIN, signal.pthread_kill, (main_thread, signal.SIGINT))
+        timer.daemon = True
+        timer.start()
+        timers.append(timer)
 
     sys.unraisablehook = hook
     try:
         yield
     finally:
         sys.unraisablehook = before
+        for timer in timers:
+            timer.cancel()
 
 
 @contextmanager

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from importlib.metadata import version
 from inspect import signature
 from pathlib import Path
@@ -569,6 +570,14 @@ def test_the_command_to_go_on_can_be_pasted(tmp_path, capsys, monkeypatch):
     assert shlex.split(capsys.readouterr().err.split("to resume: ")[1]) == ["mechclust", *argv]
 
 
+def _interrupted(process):
+    """Press Ctrl-C, and again where a library caught the interrupt and went on; return what was printed and said."""
+    while True:
+        os.killpg(process.pid, signal.SIGINT)
+        with suppress(subprocess.TimeoutExpired):
+            return process.communicate(timeout=60)
+
+
 def test_ctrl_c_leaves_a_run_that_goes_on(tmp_path, capsys):
     """Ctrl-C reaches every process of the terminal's group; the command it prints finishes the run.
 
@@ -596,8 +605,7 @@ def test_ctrl_c_leaves_a_run_that_goes_on(tmp_path, capsys):
         while not list(out.glob("results/*/*")):
             assert process.poll() is None, process.communicate()
             time.sleep(0.01)
-        os.killpg(process.pid, signal.SIGINT)
-        printed, said = process.communicate()
+        printed, said = _interrupted(process)
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
