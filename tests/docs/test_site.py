@@ -37,5 +37,5 @@ def test_search_works_from_a_folder(page):
 def test_a_notebook_shows_its_outputs(page):
     page.goto((SITE / "examples" / "quick_start.html").as_uri())
     page.wait_for_selector(".notebook-output canvas")
-    assert page.locator(".notebook-output table").count() >= 2
-    assert page.get_by_text("nats a token").count() >= 1
+    assert page.locator(".notebook-output table").count() >= 1
+    assert page.get_by_text("median rank of the answer").count() >= 1
