@@ -10,6 +10,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 import gc
 import multiprocessing
 import random
+import signal
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -27,6 +28,8 @@ from tests.mechclust.ray_cluster import nodes, ray_cluster  # noqa: F401 - fixtu
 from tests.probes.two_devices import simulated_cuda
 
 torch.set_num_threads(1)
+# A shell lets what it starts in the background ignore Ctrl-C, and so would every process that a test starts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(tryfirst=True)
