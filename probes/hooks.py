@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import difflib
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
@@ -10,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from tasks import Batch, InputError
-from tasks.errors import nearest
 
 
 @runtime_checkable
@@ -157,10 +158,9 @@ def record(
         >>> # seen["hook_embed"][0]  # [batch pos d_model]
     """
     kept: dict[str, list[Tensor]] = {name: [] for name in names}
-    known = model.hook_dict
+    known, lacks = list(model.hook_dict), getattr(model, "lacks", {})
     for name in kept:
-        if name not in known:
-            raise InputError(f"no hook point {name!r} in this model{nearest(name, known)}; see model.hook_dict")
+        existing_hook(name, known, lacks)
 
     def keep(name: str, activation: Tensor) -> None:
         kept[name].append(activation)
@@ -170,3 +170,37 @@ def record(
 
     with model.hooks(fwd_hooks=[(name, hook_at(name)) for name in kept]):
         yield kept
+
+
+def n_blocks(names: Sequence[str]) -> int:
+    """Return the number of blocks that hook points have."""
+    return 1 + max((int(m[1]) for name in names if (m := re.match(r"blocks\.(\d+)\.", name))), default=-1)
+
+
+def existing_hook(name: str, names: Sequence[str], lacks: Mapping[str, str]) -> str:
+    """Return a hook point's name, or say which names are near it.
+
+    Args:
+        name: of the hook point.
+        names: of all hook points of the model.
+        lacks: ends of names that a model of this kind has not, with the reason.
+
+    Raises:
+        InputError: for a name that is not there.
+    """
+    if name not in names:
+        raise InputError(_no_such(name, names, lacks))
+    return name
+
+
+def _no_such(name: str, names: Sequence[str], lacks: Mapping[str, str]) -> str:
+    if (why := next((why for end, why in lacks.items() if name.endswith(end)), None)) is not None:
+        return f"no hook point {name!r} in this model: {why}"
+    n = n_blocks(names)
+    has = f" (it has blocks 0-{n - 1})" if n and name.startswith("blocks.") else ""
+    near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    if match := re.match(r"blocks\.(\d+)\.(.*)", name):  # the same place in the last block comes first
+        same = f"blocks.{n - 1}.{match[2]}"
+        near = [same, *(k for k in near if k != same)][:3] if int(match[1]) >= n and same in names else near
+    hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else "; see model.hook_dict for the names"
+    return f"no hook point {name!r} in this model{has}{hint}"

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from probes.hooks import HookPoints
+from probes.hooks import HookPoints, existing_hook, n_blocks
 from tasks import InputError
 
 
@@ -153,18 +152,12 @@ def resolve(model: HookPoints, at: Sites) -> list[Site]:
     for item in [at] if isinstance(at, (Selector, str)) else list(at):
         if isinstance(item, Selector):
             chosen = _select(item, names, lacks)
-        elif item in hooks:
-            chosen = [Site(item, _layer_of(item, names))]
         else:
-            raise InputError(_no_such(item, names, lacks))
+            chosen = [Site(existing_hook(item, names, lacks), _layer_of(item, names))]
         found.update((site.name, site) for site in chosen)
     if not found:
         raise InputError("no sites given; name a hook point or a selector such as residual()")
     return list(found.values())
-
-
-def _n_blocks(names: Sequence[str]) -> int:
-    return 1 + max((int(m[1]) for name in names if (m := re.match(r"blocks\.(\d+)\.", name))), default=-1)
 
 
 def _layer_of(name: str, names: Sequence[str]) -> int:
@@ -172,13 +165,13 @@ def _layer_of(name: str, names: Sequence[str]) -> int:
         return int(match[1]) + (match[2] not in ("resid_pre", "in"))
     if match := re.match(r"blocks\.(\d+)\.", name):
         return int(match[1])
-    return _n_blocks(names) + 1 if name.startswith(("ln_final", "unembed", "hook_unembed")) else 0
+    return n_blocks(names) + 1 if name.startswith(("ln_final", "unembed", "hook_unembed")) else 0
 
 
 def _select(selector: Selector, names: Sequence[str], lacks: Mapping[str, str]) -> list[Site]:
-    n = _n_blocks(names)
+    n = n_blocks(names)
     if selector.kind == "embedding":
-        return [Site(_existing("hook_embed", names, lacks), 0)]
+        return [Site(existing_hook("hook_embed", names, lacks), 0)]
     stream = selector.kind == "residual"
     last = n if stream else n - 1
     sites = []
@@ -191,26 +184,7 @@ def _select(selector: Selector, names: Sequence[str], lacks: Mapping[str, str]) 
             )
         block = absolute - 1 if stream else absolute
         name = "hook_embed" if block < 0 else f"blocks.{block}.{_BLOCK_HOOKS[selector.kind]}"
-        sites.append(Site(_existing(name, names, lacks), absolute))
+        sites.append(Site(existing_hook(name, names, lacks), absolute))
     if selector.final_norm:
-        sites.append(Site(_existing("unembed.hook_in", names, lacks), n + 1))
+        sites.append(Site(existing_hook("unembed.hook_in", names, lacks), n + 1))
     return sites
-
-
-def _existing(name: str, names: Sequence[str], lacks: Mapping[str, str]) -> str:
-    if name not in names:
-        raise InputError(_no_such(name, names, lacks))
-    return name
-
-
-def _no_such(name: str, names: Sequence[str], lacks: Mapping[str, str]) -> str:
-    if (why := next((why for end, why in lacks.items() if name.endswith(end)), None)) is not None:
-        return f"no hook point {name!r} in this model: {why}"
-    n = _n_blocks(names)
-    has = f" (it has blocks 0-{n - 1})" if n and name.startswith("blocks.") else ""
-    near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
-    if match := re.match(r"blocks\.(\d+)\.(.*)", name):  # the same place in the last block comes first
-        same = f"blocks.{n - 1}.{match[2]}"
-        near = [same, *(k for k in near if k != same)][:3] if int(match[1]) >= n and same in names else near
-    hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else "; see model.hook_dict for the names"
-    return f"no hook point {name!r} in this model{has}{hint}"

@@ -122,6 +122,8 @@ def followed_figure(result: ClustersResult) -> Figure:
     axis.set_ylabel("adjusted mutual information")
     axis.set_title(result.headline)
     layer_axis(axis)
-    title = "clusters against (mean)" + "\ndashed: random weights" * bool(result.untrained)
+    title = "clusters against (mean)"
+    if result.untrained:
+        title += "\ndashed: random weights"
     figure.legend(loc="outside right upper", frameon=False, title=title, fontsize="small")
     return figure

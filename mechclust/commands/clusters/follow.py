@@ -145,10 +145,10 @@ def what_clusters_follow(
         if 1 < len(set(values)) < len(values)
     }
     rows: list[dict[str, Any]] = []
-    for k, (layer, found) in enumerate(zip(layers, clusters, strict=True)):
+    for layer, found, *random_clusters in zip(layers, clusters, *untrained, strict=True):
         for name, (kind, codes) in candidates.items():
             index = adjusted_rand_score(codes, found)
-            random = [float(adjusted_mutual_info_score(codes, each[k])) for each in untrained]
+            random = [adjusted_mutual_info_score(codes, each) for each in random_clusters]
             rows.append(
                 {
                     "layer": layer,

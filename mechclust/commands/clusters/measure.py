@@ -39,7 +39,7 @@ from probes.sites import Sites
 from probes.state import hashed
 
 _TRAINED = "trained"
-_ProbeAt: TypeAlias = Callable[[Sites, str], Probe]  # where, and of which model
+_ProbeAt: TypeAlias = Callable[[Sites], Probe]
 
 
 def measure_clusters(
@@ -113,10 +113,7 @@ class _Steps:
         stores = self._saved(model)
         parts = {name: Parts(store, inputs.index, inputs.codes) for name, store in stores.items()}
 
-        def clusters_at(at: Sites, _: str) -> Probe:
-            return config.clustering(at, config.labels, keep=True)
-
-        raw = self._by_layer(parts, {"raw": clusters_at})["raw"]
+        raw = self._by_layer(parts, {"raw": lambda at: config.clustering(at, config.labels, keep=True)})["raw"]
         own = raw[_TRAINED]
         layers = [own.layers[site] for site in own.coords["site"]]
         clusters, *untrained_clusters = (_of_first(raw[name], "cluster", "task") for name in stores)
@@ -130,9 +127,9 @@ class _Steps:
             left = inputs.left(given, config)
             testable = inputs.units.testable(inputs.labels["task"], inputs.values[given])
             given_config = config if testable else replace(config, units=NONE)
-            probes["given"] = lambda at, _: given_config.clustering(at, left, given)
+            probes["given"] = lambda at: given_config.clustering(at, left, given)
         folds = config.folds(inputs.labels)
-        probes["linear"] = lambda at, _: config.classifier(at, config.labels, folds)
+        probes["linear"] = lambda at: config.classifier(at, config.labels, folds)
         found = self._by_layer(parts, probes)
         for each in parts.values():
             each.remove_others()
@@ -189,7 +186,7 @@ class _Steps:
         for model, each in parts.items():
             layers = [site.layer for site in resolve(each.store, residual())]
             for kind, probe in probes.items():
-                groups[f"{model}: {kind}"] = [each.part(kind, probe(residual(layer), model), layer) for layer in layers]
+                groups[f"{model}: {kind}"] = [each.part(kind, probe(residual(layer)), layer) for layer in layers]
         found = measured(groups, self.config, self.rows, progress=self.progress)
         how = {"tokenization": dict(self.inputs.tokenization)}
         joined = {name: reduce(ProbeResult.merge, results) for name, results in found.items()}
