@@ -9,18 +9,16 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
-from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_type_hints
 
 import tyro
 from docstring_parser import parse
 from tyro.constructors import ConstructorRegistry, StructConstructorSpec, StructFieldSpec, StructTypeInfo
 
-from mechclust.commands.topics.suite import SuiteConfig
+from mechclust.command_table import NO_VERIFY
 from probes.files import VERIFY
 from tasks.text.visible import visible
 
-NO_VERIFY = "--no-verify"
 _NOTHING = tyro.conf.arg(help_behavior_hint="")  # after an option's help, in place of "(default: None)"
 _T = TypeVar("_T")
 Perhaps = Annotated[_T | None, _NOTHING]
@@ -91,20 +89,6 @@ def _letters(option: str) -> str:
     return option.replace("-", "").replace("_", "").lower()
 
 
-BASE = "a hub name, or a local directory with model and tokenizer (loaded offline)"
-MOSSA_PRESETS = "defaults of all other options: flan2021: as published; small: for a small model on two CPU cores"
-MOSSA_OUT = "folder of the adapters, the measurements and the report; runs/mossa-BASE-TASKS by default"
-MOSSA = (
-    "Train a model on many tasks and one on each task alone, and find the layers that hold them (Zhao, Ziser & Cohen "
-    "2024). If interrupted, run the same command again to resume."
-)
-_SUITE_OUT = "folder of the topics, the measurements and the report; runs/topics-suite-SUITE-CORPUS by default"
-_SUITE = (
-    "Fit topics once and measure many encoders and their random twins with them, beside the published tables (Li, Li & "
-    "Risteski 2023). If interrupted, run the same command again to resume."
-)
-
-
 def option_paths(config: Any, prefix: str = "") -> list[str]:
     """Field names of a configuration, nested ones by dots."""
     found = []
@@ -113,31 +97,6 @@ def option_paths(config: Any, prefix: str = "") -> list[str]:
         name = f"{prefix}{field.name}"
         found += option_paths(value, f"{name}.") if dataclasses.is_dataclass(value) else [name]
     return found
-
-
-def is_suite(argv: Sequence[str]) -> bool:
-    """Whether a command line is ``mechclust topics --suite``."""
-    return argv[:1] == ["topics"] and any(word.partition("=")[0] == "--suite" for word in argv)
-
-
-def suite_arguments(argv: list[str], more: str) -> Any:
-    """``config`` and ``out`` of ``mechclust topics --suite``; its help needs no encoders."""
-    arguments = dataclasses.make_dataclass(
-        "Arguments",
-        [
-            ("config", Annotated[SuiteConfig, tyro.conf.arg(name="")]),
-            ("out", Annotated[Path | None, tyro.conf.arg(help=_SUITE_OUT, help_behavior_hint="")], None),
-        ],
-        frozen=True,
-    )
-    return tyro.cli(
-        arguments,
-        args=["--help"] if {"--help", "-h"} & set(argv) else argv,
-        prog="mechclust topics",
-        description=f"{_SUITE}\n\n{more}",
-        config=(tyro.conf.PositionalMetavarFromFieldName, tyro.conf.DisallowNone),
-        registry=SETTINGS,
-    )
 
 
 @contextmanager

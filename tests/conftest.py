@@ -23,6 +23,7 @@ import numpy as np
 import pytest
 import torch
 
+from mechclust.command_table import COMMANDS
 from tasks import Batch, InstructionFollowing, Task
 from tests.mechclust.ray_cluster import nodes, ray_cluster  # noqa: F401 - fixtures
 from tests.probes.two_devices import simulated_cuda
@@ -56,7 +57,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def fork_server() -> ForkServerContext:
     """Processes that are forked from one that has imported everything, since each would take seconds for it."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["mechclust.cli", "peft", "transformers.models.gpt2.modeling_gpt2"])
+    commands = [f"mechclust.cli_commands.{name}" for name in COMMANDS]
+    context.set_forkserver_preload(["mechclust.cli", *commands, "peft", "transformers.models.gpt2.modeling_gpt2"])
     return context
 
 

@@ -90,7 +90,7 @@ def test_the_study_of_the_page_is_one_folder_and_one_line(tmp_path: Path) -> Non
     (info / "entry_points.txt").write_text(f"[{group}]\n{name} = {value}\n")
 
     def mechclust(*arguments: str) -> str:
-        command = [sys.executable, "-m", "mechclust.cli", *arguments]
+        command = [sys.executable, "-m", "mechclust", *arguments]
         return subprocess.check_output(command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(tmp_path)}, text=True)
 
     assert "  small (small-study 0.1.0): Task clusters appear in training\n" in mechclust("list")

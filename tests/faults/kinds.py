@@ -7,6 +7,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Literal
 
+from mechclust.command_table import COMMANDS
 from tests.faults import damage, disks, folders, kills, owners, safety, texts, workers
 from tests.faults.bench import Trial
 
@@ -32,7 +33,8 @@ TITLES = (
 
 # What commands import late: imported before the first fork, so that no process does it again.
 _LATE = (
-    *("mechclust.cli", "matplotlib.pyplot", "matplotlib.backends.backend_agg", "matplotlib.backends.backend_svg"),
+    *("mechclust.cli", *(f"mechclust.cli_commands.{name}" for name in COMMANDS)),
+    *("matplotlib.pyplot", "matplotlib.backends.backend_agg", "matplotlib.backends.backend_svg"),
     *("transformers", "transformers.models.gpt2.modeling_gpt2", "transformer_lens", "plotly.graph_objects", "pandas"),
     *("sklearn.cluster", "sklearn.manifold", "sklearn.linear_model", "sklearn.decomposition", "scipy.stats"),
     *("torch.func", "torch._dynamo", "tests.mechclust.conftest"),

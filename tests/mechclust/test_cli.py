@@ -12,7 +12,6 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
-from importlib.metadata import version
 from inspect import signature
 from pathlib import Path
 
@@ -25,7 +24,7 @@ from mechclust.report import Analysis
 from mechclust.studies import RegisteredStudy, registered_studies
 from tasks import LabelledPrompts
 
-COMMAND = [sys.executable, "-m", "mechclust.cli"]
+COMMAND = [sys.executable, "-m", "mechclust"]
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 SMOKE = ["run", "task-clusters", "--preset", "smoke", "--workers", "1"]
 
@@ -108,10 +107,6 @@ class TestProcess:
 
 
 class TestPlain:
-    def test_version(self, capsys):
-        assert main(["--version"]) == 0
-        assert capsys.readouterr().out == f"mechclust {version('mechclust')}\n"
-
     def test_help(self, capsys):
         for argv, words in (
             ([], ("run", "list", "report", "clusters")),
@@ -167,14 +162,14 @@ class TestPlain:
         def stop():
             raise KeyboardInterrupt
 
-        monkeypatch.setattr("mechclust.cli.registered_studies", stop)
+        monkeypatch.setattr("mechclust.cli_commands.list.registered_studies", stop)
         assert main(["list"]) == 130
         assert capsys.readouterr().err == "\nmechclust: interrupted\n"
 
     def test_list_shows_what_other_packages_register_and_what_is_broken(self, monkeypatch, capsys):
         ours = next(found for found in registered_studies() if found.name == "mossa")
         broken = RegisteredStudy("odd", "odd-studies 1.2", None, "odd:STUDY: ImportError: no torch")
-        monkeypatch.setattr("mechclust.cli.registered_studies", lambda: [ours, broken])
+        monkeypatch.setattr("mechclust.cli_commands.list.registered_studies", lambda: [ours, broken])
         assert main(["list"]) == 0
         lines = capsys.readouterr().out.splitlines()
         assert lines[1].startswith("  mossa: MOSSA: ")
@@ -211,7 +206,9 @@ class TestRun:
 
     def test_settings_of_the_command_line_reach_the_run(self, tmp_path, capsys, monkeypatch):
         seen = []
-        monkeypatch.setattr("mechclust.cli.run_study", lambda *a, **on: seen.append((*a, on)) or Analysis(claims=[]))
+        monkeypatch.setattr(
+            "mechclust.cli_commands.run.run_study", lambda *a, **on: seen.append((*a, on)) or Analysis(claims=[])
+        )
         assert main([*SMOKE, "--seeds", "3", "4", "--d-model", "16", "--no-tsne", "--out", str(tmp_path / "o")]) == 0
         (_, config, out, workers, probes, on), *_ = seen
         assert on == {"engine": "local", "timeout": None}
@@ -221,7 +218,9 @@ class TestRun:
 
     def test_so_does_where_it_runs(self, tmp_path, capsys, monkeypatch):
         seen = []
-        monkeypatch.setattr("mechclust.cli.run_study", lambda *a, **on: seen.append(on) or Analysis(claims=[]))
+        monkeypatch.setattr(
+            "mechclust.cli_commands.run.run_study", lambda *a, **on: seen.append(on) or Analysis(claims=[])
+        )
         ray = ["--engine", "ray", "--address", "head:6379", "--gpus-per-job", "0.5", "--job-timeout", "60"]
         for options in (ray, ["--job-timeout", "60"]):
             assert main(["run", "task-clusters", "--preset", "smoke", "--out", str(tmp_path), *options]) == 0
@@ -551,7 +550,9 @@ class TestCheck:
             def __str__(self):
                 return "all rows"
 
-        monkeypatch.setattr("mechclust.cli.check_model", lambda model, **given: seen.update(given) or Report())
+        monkeypatch.setattr(
+            "mechclust.cli_commands.check.check_model", lambda model, **given: seen.update(given) or Report()
+        )
         assert main(["check", "m", *options]) == 1
         assert capsys.readouterr().out == "all rows\n"
         assert {name: seen[name] for name in expected} == expected
@@ -564,7 +565,7 @@ def test_the_command_to_go_on_can_be_pasted(tmp_path, capsys, monkeypatch):
     def stop(*args, **on):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("mechclust.cli.run_study", stop)
+    monkeypatch.setattr("mechclust.cli_commands.run.run_study", stop)
     argv = [*SMOKE, "--out", str(tmp_path / "my run")]
     assert main(argv) == 130
     assert shlex.split(capsys.readouterr().err.split("to resume: ")[1]) == ["mechclust", *argv]

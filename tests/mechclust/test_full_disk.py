@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from mechclust.cli import _COMMANDS, main
+from mechclust.cli import main
+from mechclust.command_table import COMMANDS
 from mechclust.report.folder import check_writable
 from tasks import InputError
 
@@ -52,7 +53,7 @@ NAMES = ("clusters", "compare", "history", "topics", "topics --suite", "mossa", 
 def test_these_are_all_commands_that_write(tmp_path: Path) -> None:
     """``check`` and ``list`` only print."""
     assert set(NAMES) == set(commands(tmp_path))
-    assert {name.split()[0] for name in NAMES} == set(_COMMANDS) - {"check", "list"}
+    assert {name.split()[0] for name in NAMES} == set(COMMANDS) - {"check", "list"}
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -30,10 +30,11 @@ from tests.mechclust.commands.test_topics import write_planted_corpus
 # A command that has measured everything and waits for a file before it writes the first result.
 HELD = """
 import sys, time
+from importlib import import_module
 from pathlib import Path
 from mechclust import cli
 command, gate = sys.argv[1], Path(sys.argv[2])
-module = sys.modules[f"mechclust.commands.{command}.measure"]
+module = import_module(f"mechclust.commands.{command}.measure")
 save = module.save_results
 def wait(*args):
     (gate / "measured").touch()

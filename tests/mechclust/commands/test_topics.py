@@ -665,7 +665,7 @@ class TestCommand:
         assert any("documents were longer than a window and cut into several" in note for note in notes)
 
     def test_prints_the_notes_of_the_result(self, written, config, tmp_path, capsys, monkeypatch):
-        monkeypatch.setattr("mechclust.cli.measure_topics", lambda *a, **k: written[0])
+        monkeypatch.setattr("mechclust.cli_commands.topics.measure_topics", lambda *a, **k: written[0])
         assert main(["topics", "m", "--corpus", "c.txt", "--out", str(tmp_path)]) == 0
         lines = capsys.readouterr().out.splitlines()
         said = [*written[0].sentences, *written[0].notes]
@@ -682,7 +682,7 @@ class TestCommand:
 
     def test_the_table_shows_chance_and_p(self, written, config, tmp_path, capsys, monkeypatch):
         """1.15 against 1.02 of untrained models is no finding before it is one against chance."""
-        monkeypatch.setattr("mechclust.cli.measure_topics", lambda *a, **k: written[0])
+        monkeypatch.setattr("mechclust.cli_commands.topics.measure_topics", lambda *a, **k: written[0])
         assert main(["topics", "m", "--corpus", "c.txt", "--out", str(tmp_path)]) == 0
         (row,) = [x for x in capsys.readouterr().out.splitlines() if re.match(r" +attention, ratio +0.1 without", x)]
         found = written[0].trained.attention[1]
@@ -701,7 +701,7 @@ class TestCommand:
 
     def test_bad_input_is_one_sentence(self, tmp_path):
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        argv = [sys.executable, "-m", "mechclust.cli", "topics", "gpt2", "--corpus", str(tmp_path / "none.txt")]
+        argv = [sys.executable, "-m", "mechclust", "topics", "gpt2", "--corpus", str(tmp_path / "none.txt")]
         done = subprocess.run(argv, capture_output=True, text=True, env=environment, cwd=tmp_path)
         assert (done.returncode, done.stdout) == (2, "")
         assert done.stderr == (

@@ -31,9 +31,10 @@ def driver(tmp_path):
             "import sys\n"
             "from mechclust import cli\n"
             "from mechclust.jobs import map_jobs\n"
-            "def command(**options):\n"
+            "def command(*given):
+"
             f"    map_jobs(eval, [{job!r}] * 2, 2, progress='all jobs')\n"
-            "cli.app.cli = command\n"
+            "cli._run = command\n"
             "if __name__ == '__main__':\n"
             "    sys.exit(cli.main(['list']))\n"
         )

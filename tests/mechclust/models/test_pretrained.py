@@ -344,7 +344,7 @@ class TestForeignCode:
             [
                 sys.executable,
                 "-m",
-                "mechclust.cli",
+                "mechclust",
                 command,
                 str(folder),
                 *(arguments if command == "clusters" else []),

@@ -33,7 +33,7 @@ def test_a_full_disk_during_a_study(tmp_path: Path) -> None:
     out, before, after = (tmp_path / name for name in ("run", "before", "after"))
     out.mkdir()
     preset = ["--preset", "smoke", "--out", str(out), "--workers", "1"]
-    command = shlex.join([sys.executable, "-m", "mechclust.cli", "run", "task-clusters", *preset, *FIELDS])
+    command = shlex.join([sys.executable, "-m", "mechclust", "run", "task-clusters", *preset, *FIELDS])
     begun = f"[ $(ls {out}/results/*/*.safetensors | wc -l) -ge 3 ]"
     fill = f"(until {begun}; do sleep .01; done; cat /dev/zero > {out}/other) 2> /dev/null &"
     run = f"{fill} {command} 2> {tmp_path}/said; echo $?; rm {out}/other; cp -a {out} {before}"

@@ -14,7 +14,7 @@ import pytest
 def test_report_on_a_read_only_folder_is_one_sentence(smoke_run, tmp_path):
     run = shutil.copytree(smoke_run[1], tmp_path / "run")
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
-    command = shlex.join([sys.executable, "-m", "mechclust.cli", "report", str(run)])
+    command = shlex.join([sys.executable, "-m", "mechclust", "report", str(run)])
     if os.getuid():
         run.chmod(0o555)
     else:  # permissions do not hold root: a mount of its own does
@@ -38,7 +38,7 @@ def test_report_where_a_file_is_in_the_way(smoke_run, tmp_path):
     run = shutil.copytree(smoke_run[1], tmp_path / "run")
     shutil.rmtree(run / "figures")
     (run / "figures").write_text("in the way")
-    done = subprocess.run([sys.executable, "-m", "mechclust.cli", "report", str(run)], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-m", "mechclust", "report", str(run)], capture_output=True, text=True)
     assert done.returncode == 2, done.stderr
     *_, said = done.stderr.strip().splitlines()
     assert said.startswith("mechclust: ")

@@ -248,11 +248,11 @@ class TestCommand:
             configs.append(config)
             return Analysis()
 
-        monkeypatch.setattr("mechclust.cli.run_study", run)
+        monkeypatch.setattr("mechclust.cli_commands.run.run_study", run)
         names = list(study.presets)
         for one, other in zip(names, [*names[1:], names[0]], strict=True):
             alone, wanted = replace(study, presets={one: study.preset(one)}), study.preset(other)
-            monkeypatch.setattr("mechclust.cli.get_study", lambda name, found=alone: found)
+            monkeypatch.setattr("mechclust.cli_commands.run.get_study", lambda name, found=alone: found)
             command = command_of(alone, to_json(wanted))
             assert main(shlex.split(command)[1:]) == 0, capsys.readouterr().err
             assert configs[-1] == wanted, command

@@ -61,7 +61,7 @@ def test_options_reach_the_check(monkeypatch, capfd):
         asked.append((model, options))
         return CheckReport(model, [Check("all", True, "well")])
 
-    monkeypatch.setattr("mechclust.cli.check_model", check)
+    monkeypatch.setattr("mechclust.cli_commands.check.check_model", check)
     assert main(["check", "gpt2", "--device", "cuda:1", "--dtype", "bfloat16", "--seed", "3"]) == 0
     assert main(["check", "gpt2"]) == 0
     assert main(["check", "gpt2", "--adapter", "a", "--device-map", "auto", "--trust-remote-code"]) == 0

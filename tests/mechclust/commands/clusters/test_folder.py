@@ -160,7 +160,7 @@ class TestInterrupted:
         def stopped(*args, **options):
             raise KeyboardInterrupt
 
-        monkeypatch.setattr("mechclust.cli.measure_clusters", stopped)
+        monkeypatch.setattr("mechclust.cli_commands.clusters.measure_clusters", stopped)
         argv = ["clusters", "x", "--prompts", str(config.prompts), "--out", str(out)]
         assert main(argv) == 130
         assert capsys.readouterr().err == (

@@ -77,7 +77,7 @@ def tuned_on_two_of_four(tmp_path_factory):
 def command(tuned_on_two_of_four):
     """The command as a user gives it: what it printed, and its folder."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    argv = [sys.executable, "-m", "mechclust.cli", "compare", "base", "tuned", "--prompts", "prompts.jsonl"]
+    argv = [sys.executable, "-m", "mechclust", "compare", "base", "tuned", "--prompts", "prompts.jsonl"]
     done = subprocess.run(
         [*argv, "--n-resamples", "40", "--n-permutations", "5"],
         capture_output=True, text=True, env=environment, cwd=tuned_on_two_of_four,

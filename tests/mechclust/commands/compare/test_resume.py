@@ -52,7 +52,7 @@ class TestResume:
         def stopped(*args, **kwargs):
             raise KeyboardInterrupt
 
-        monkeypatch.setattr("mechclust.cli.compare_models", stopped)
+        monkeypatch.setattr("mechclust.cli_commands.compare.compare_models", stopped)
         out = tmp_path / "out"
         (out / "rows").mkdir(parents=True)
         assert main(["compare", "x", "y", "--prompts", "p.jsonl", "--out", str(out)]) == 130

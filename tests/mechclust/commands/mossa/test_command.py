@@ -49,7 +49,7 @@ def test_an_interruption_says_how_to_go_on(command, tmp_path, monkeypatch, capsy
     def stop(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("mechclust.cli.run_mossa", stop)
+    monkeypatch.setattr("mechclust.cli_commands.mossa.run_mossa", stop)
     assert main(command) == 130
     assert capsys.readouterr().err == (
         f"\nmechclust: interrupted; adapters and measurements so far are in {tmp_path / 'run'}; run the same command "

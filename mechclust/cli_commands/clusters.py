@@ -1,0 +1,32 @@
+"""``mechclust clusters``: what a model's hidden states cluster by."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import tyro
+
+from mechclust.cli_commands.printing import show
+from mechclust.cli_settings import Perhaps
+from mechclust.commands.clusters import ClustersConfig, measure_clusters, write_clusters_report
+from mechclust.commands.folder import default_folder, goes_on
+from mechclust.report.text import table_text
+
+
+def command(
+    model: tyro.conf.Positional[str],
+    config: tyro.conf.OmitArgPrefixes[ClustersConfig],
+    out: Perhaps[Path] = None,
+) -> None:
+    """Run ``mechclust clusters``.
+
+    Args:
+        model: a hub name, a local directory with model and tokenizer (loaded offline), a .gguf file, or an adapter.
+        config: what to measure.
+        out: folder of the hidden states and the report; runs/clusters-MODEL-PROMPTS by default.
+    """
+    folder = out or default_folder("clusters", model, config.adapter, config.prompts)
+    with goes_on(folder):
+        result = measure_clusters(model, config, folder, progress=True)
+        table = table_text(result.shown_table, ".3f")
+        show(table, [*result.sentences, *result.notes], lambda: write_clusters_report(result, folder))

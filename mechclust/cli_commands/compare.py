@@ -1,0 +1,35 @@
+"""``mechclust compare``: which layers a tuned model changed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import tyro
+
+from mechclust.cli_commands.printing import show
+from mechclust.cli_settings import Perhaps
+from mechclust.commands.compare import CompareConfig, compare_models, write_compare_report
+from mechclust.commands.compare.report import what_to_know
+from mechclust.commands.folder import default_folder, goes_on
+from mechclust.report.text import table_text
+
+
+def command(
+    base: tyro.conf.Positional[str],
+    tuned: tyro.conf.Positional[str],
+    config: tyro.conf.OmitArgPrefixes[CompareConfig],
+    out: Perhaps[Path] = None,
+) -> None:
+    """Run ``mechclust compare``.
+
+    Args:
+        base: a hub name, a local directory with model and tokenizer (loaded offline), or a .gguf file.
+        tuned: the same for the tuned model, or the folder of an adapter on the base, as peft saves it.
+        config: what to measure.
+        out: folder of the hidden states and the report; runs/compare-BASE-TUNED-PROMPTS by default.
+    """
+    folder = out or default_folder("compare", base, tuned, config.adapter, config.prompts)
+    with goes_on(folder):
+        result = compare_models(base, tuned, config, folder, progress=True)
+        table = table_text(result.shown_table, ".3f")
+        show(table, [*result.sentences, *what_to_know(result)], lambda: write_compare_report(result, folder))

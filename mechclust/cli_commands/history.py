@@ -1,0 +1,32 @@
+"""``mechclust history``: when in training structure appears."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import tyro
+
+from mechclust.cli_commands.printing import show
+from mechclust.cli_settings import Perhaps
+from mechclust.commands.folder import default_folder, goes_on
+from mechclust.commands.history import HistoryConfig, measure_history, write_history_report
+from mechclust.report.text import table_text
+
+
+def command(
+    model: tyro.conf.Positional[str],
+    config: tyro.conf.OmitArgPrefixes[HistoryConfig],
+    out: Perhaps[Path] = None,
+) -> None:
+    """Run ``mechclust history``.
+
+    Args:
+        model: the hub name of which --revisions are revisions, or a folder with checkpoint-* folders.
+        config: what to measure.
+        out: folder of the hidden states and the report; runs/history-MODEL-PROMPTS by default.
+    """
+    folder = out or default_folder("history", model, config.prompts)
+    with goes_on(folder):
+        result = measure_history(model, config, folder, progress=True)
+        table = table_text(result.shown_table, ".3f")
+        show(table, [*result.sentences, *result.notes], lambda: write_history_report(result, folder))

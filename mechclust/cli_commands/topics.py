@@ -1,0 +1,32 @@
+"""``mechclust topics``: whether attention and embeddings keep topics together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import tyro
+
+from mechclust.cli_commands.printing import show
+from mechclust.cli_settings import Perhaps
+from mechclust.commands.folder import default_folder, goes_on
+from mechclust.commands.topics import TopicsConfig, measure_topics, shown_measures, write_topics_report
+from mechclust.report.text import table_text
+
+
+def command(
+    model: tyro.conf.Positional[str],
+    config: tyro.conf.OmitArgPrefixes[TopicsConfig],
+    out: Perhaps[Path] = None,
+) -> None:
+    """Run ``mechclust topics``.
+
+    Args:
+        model: a hub name, a local directory with model and tokenizer (loaded offline), a .gguf file, or an adapter.
+        config: what to measure.
+        out: folder of the report; runs/topics-MODEL-CORPUS by default.
+    """
+    folder = out or default_folder("topics", model, config.adapter, *config.corpus[:1])
+    with goes_on(folder):
+        result = measure_topics(model, config, folder, progress=True)
+        table = table_text(shown_measures(result), ".3g")
+        show(table, [*result.sentences, *result.notes], lambda: write_topics_report(result, folder))

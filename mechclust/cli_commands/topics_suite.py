@@ -1,0 +1,54 @@
+"""``mechclust topics --suite``: many encoders with one topic model."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from mechclust.cli_commands.printing import show
+from mechclust.cli_settings import SETTINGS
+from mechclust.command_table import UNVERIFIED
+from mechclust.commands.folder import default_folder, goes_on
+from mechclust.commands.topics.suite import SuiteConfig, run_suite, write_suite_report
+from mechclust.commands.topics.suite.sentences import lead_of, notes_of
+from mechclust.report.claims import text_table
+
+_OUT = "folder of the topics, the measurements and the report; runs/topics-suite-SUITE-CORPUS by default"
+_ABOUT = (
+    "Fit topics once and measure many encoders and their random twins with them, beside the published tables (Li, Li & "
+    "Risteski 2023). If interrupted, run the same command again to resume."
+)
+
+
+def suite_command(argv: list[str]) -> None:
+    """Run ``mechclust topics --suite``."""
+    parsed = _arguments(argv)
+    folder = parsed.out or default_folder("topics-suite", parsed.config.suite[0], *parsed.config.corpus[:1])
+    with goes_on(folder):
+        result = run_suite(parsed.config, folder, progress=True)
+        report = partial(write_suite_report, result, folder)
+        show(result.text, [*lead_of(result), *notes_of(result)], report, text_table(result.claims))
+
+
+def _arguments(argv: list[str]) -> Any:
+    """``config`` and ``out`` of ``mechclust topics --suite``; its help needs no encoders."""
+    arguments = dataclasses.make_dataclass(
+        "Arguments",
+        [
+            ("config", Annotated[SuiteConfig, tyro.conf.arg(name="")]),
+            ("out", Annotated[Path | None, tyro.conf.arg(help=_OUT, help_behavior_hint="")], None),
+        ],
+        frozen=True,
+    )
+    return tyro.cli(
+        arguments,
+        args=["--help"] if {"--help", "-h"} & set(argv) else argv,
+        prog="mechclust topics",
+        description=f"{_ABOUT}\n\n{UNVERIFIED}",
+        config=(tyro.conf.PositionalMetavarFromFieldName, tyro.conf.DisallowNone),
+        registry=SETTINGS,
+    )
