@@ -1,46 +1,49 @@
 """What can be measured at a hook point of a transformer.
 
 ``run(model, batches, probe)`` gives a ``ProbeResult``; a new probe is a subclass of ``Probe``.
-Importing this package loads neither TransformerLens nor pandas nor matplotlib.
+Importing this package loads neither TransformerLens nor pandas nor matplotlib nor scikit-learn.
 """
 
 from probes import shadowing  # noqa: F401 - first: it refuses files that stand in the way of ours
 
 # isort: split
-from probes.attention_entropy import AttentionEntropy
-from probes.causal_checks import causal_checks
-from probes.cka import CKA
-from probes.clustering_head import ClusteringHead
-from probes.distance_matched_topic_attention import DistanceMatchedTopicAttention
-from probes.foreign_rows import ForeignRows, rows_from
-from probes.head_attribution import head_attribution
-from probes.hooks import HookedModel, HookPoints, record
-from probes.index_set import IndexSet
-from probes.interchange import interchange, interchange_together
-from probes.linear_decodability import LinearDecodability
-from probes.logit_lens import LogitLens
-from probes.moments import Moments
-from probes.n_dims import NDims
-from probes.neighbour_purity import NeighbourPurity
-from probes.norm_jacobian import NormJacobian
-from probes.preprocess import Preprocess
-from probes.probe import Probe
-from probes.projection import Projection
-from probes.rbf_cka import RBFCKA
-from probes.readout import Readout, all_tokens, first_token, last_token, mean, token_at
-from probes.registry import RegisteredProbe, find_probe, get_probe, list_probes
-from probes.result import Head, ProbeResult, load_result
-from probes.row_store import RowStore
-from probes.rows import collect_rows
-from probes.run import Attached, attach, run
-from probes.run_stores import RowSource, run_stores
-from probes.sites import Selector, Site, Sites, attention_pattern, embedding, head_output, residual, resolve
-from probes.state import Rows, Sum
-from probes.stores import save_rows
-from probes.svcca import SVCCA
-from probes.task_cluster_ari import TaskClusterARI
-from probes.topic_attention import TopicAttention
-from probes.topic_embedding import TopicEmbedding
+from tasks.collection import paused_collection
+
+with paused_collection():  # torch is imported here
+    from probes.attention_entropy import AttentionEntropy
+    from probes.causal_checks import causal_checks
+    from probes.cka import CKA
+    from probes.clustering_head import ClusteringHead
+    from probes.distance_matched_topic_attention import DistanceMatchedTopicAttention
+    from probes.foreign_rows import ForeignRows, rows_from
+    from probes.head_attribution import head_attribution
+    from probes.hooks import HookedModel, HookPoints, record
+    from probes.index_set import IndexSet
+    from probes.interchange import interchange, interchange_together
+    from probes.linear_decodability import LinearDecodability
+    from probes.logit_lens import LogitLens
+    from probes.moments import Moments
+    from probes.n_dims import NDims
+    from probes.neighbour_purity import NeighbourPurity
+    from probes.norm_jacobian import NormJacobian
+    from probes.preprocess import Preprocess
+    from probes.probe import Probe
+    from probes.projection import Projection
+    from probes.rbf_cka import RBFCKA
+    from probes.readout import Readout, all_tokens, first_token, last_token, mean, token_at
+    from probes.registry import RegisteredProbe, find_probe, get_probe, list_probes
+    from probes.result import Head, ProbeResult, load_result
+    from probes.row_store import RowStore
+    from probes.rows import collect_rows
+    from probes.run import Attached, attach, run
+    from probes.run_stores import RowSource, run_stores
+    from probes.sites import Selector, Site, Sites, attention_pattern, embedding, head_output, residual, resolve
+    from probes.state import Rows, Sum
+    from probes.stores import save_rows
+    from probes.svcca import SVCCA
+    from probes.task_cluster_ari import TaskClusterARI
+    from probes.topic_attention import TopicAttention
+    from probes.topic_embedding import TopicEmbedding
 
 __all__ = [  # noqa: RUF022 - which would put names in capitals first
     "Attached",

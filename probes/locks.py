@@ -10,8 +10,6 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
 from probes.files import LOCK, write_errors
 from tasks import InputError
 
@@ -42,6 +40,8 @@ def locked(folder: str | Path, *, wait: float = 0.0, way: str = "give another fo
         Traceback (most recent call last):
         tasks.errors.InputError: '...' is in use by another process; wait until it is done, or give another folder
     """
+    from filelock import FileLock, Timeout
+
     folder = Path(folder)
     with write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)

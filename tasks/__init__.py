@@ -1,17 +1,20 @@
 """Labelled data: synthetic tasks and labelled texts. Knows torch and numpy, nothing else of ours."""
 
-from tasks.batch import Batch
-from tasks.errors import InputError
-from tasks.instructions import InstructionFollowing
-from tasks.modular_addition import SparseModularAddition
-from tasks.skills import SkillSuite
-from tasks.task import Task
-from tasks.text.corpus import Corpus
-from tasks.text.encoding import EncodedCorpus
-from tasks.text.prompts import LabelledPrompts
-from tasks.text.streams.corpus_stream import CorpusStream
-from tasks.text.topic_model import TopicModel, fit_topics
-from tasks.topic_documents import TopicDocuments
+from tasks.collection import paused_collection
+
+with paused_collection():  # torch is imported here
+    from tasks.batch import Batch
+    from tasks.errors import InputError
+    from tasks.instructions import InstructionFollowing
+    from tasks.modular_addition import SparseModularAddition
+    from tasks.skills import SkillSuite
+    from tasks.task import Task
+    from tasks.text.corpus import Corpus
+    from tasks.text.encoding import EncodedCorpus
+    from tasks.text.prompts import LabelledPrompts
+    from tasks.text.streams.corpus_stream import CorpusStream
+    from tasks.text.topic_model import TopicModel, fit_topics
+    from tasks.topic_documents import TopicDocuments
 
 __all__ = [
     "Batch",

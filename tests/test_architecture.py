@@ -164,7 +164,7 @@ def test_a_file_can_be_read_in_one_sitting() -> None:
 
 
 def test_importing_probes_is_light() -> None:
-    heavy = ["transformer_lens", "pandas", "matplotlib", "wandb"]
+    heavy = ["transformer_lens", "transformers", "pandas", "matplotlib", "datasets", "pyarrow", "sklearn", "wandb"]
     code = f"import sys, json, probes; print(json.dumps([name for name in {heavy} if name in sys.modules]))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == []

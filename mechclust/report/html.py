@@ -10,13 +10,13 @@ from collections.abc import Iterable, Sequence
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
-import jinja2
 from markupsafe import Markup, escape
 
 from mechclust.report.text import claim_number, number_format, with_texts
 from tasks.text.visible import visible
 
 if TYPE_CHECKING:
+    import jinja2
     import pandas as pd
     from matplotlib.figure import Figure
 
@@ -117,6 +117,8 @@ def claims_html(claims: Sequence[Any]) -> str:
 
 def template(name: str, package: str = "mechclust.report") -> jinja2.Template:
     """A package's template, which escapes what it is given and writes control characters out."""
+    import jinja2
+
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader(package),
         autoescape=True,

@@ -176,11 +176,19 @@ def _peak(what: str, n_examples: int, growth: bool) -> None:
 
 def import_time() -> float:
     """`import probes` against `import torch`, each in a fresh process."""
+    return _over_torch("-c", "import probes")
 
-    def fresh(module: str) -> Callable[[], object]:
-        return lambda: subprocess.run([sys.executable, "-c", f"import {module}"], check=True)
 
-    return alternate(fresh("probes"), fresh("torch"), rounds=5)
+def help_time() -> float:
+    """The help of a command against `import torch`, each in a fresh process."""
+    return _over_torch("-m", "mechclust", "clusters", "--help")
+
+
+def _over_torch(*given: str) -> float:
+    def fresh(*arguments: str) -> Callable[[], object]:
+        return lambda: subprocess.run([sys.executable, *arguments], check=True, stdout=subprocess.DEVNULL)
+
+    return alternate(fresh(*given), fresh("-c", "import torch"), rounds=5)
 
 
 def _memory_over_cache() -> float:
@@ -199,7 +207,8 @@ def _training() -> Table:
         ("time, the same / hand-written run_with_cache loop", probes_over_cache, ""),
         ("growth of peak memory, probes.run / run_with_cache loop", _memory_over_cache, ""),
         ("peak memory of the process, 8x the data / 1x", _memory_over_data, "1"),
-        ("import probes / import torch", import_time, ""),
+        ("import probes / import torch", import_time, "<= 1.05"),
+        ("mechclust clusters --help / import torch", help_time, "<= 1.20"),
     ]
 
 
