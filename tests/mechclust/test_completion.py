@@ -6,7 +6,8 @@ import subprocess
 
 import pytest
 
-from mechclust.cli import _COMMANDS, main
+from mechclust.cli import main
+from mechclust.command_table import COMMANDS
 
 PRESS_TAB = 'source "$0"; COMP_WORDS=(mechclust "$@"); COMP_CWORD=$#; _tyro_mechclust; printf "%s\\n" "${COMPREPLY[@]}"'
 
@@ -27,7 +28,7 @@ def completions(tmp_path_factory):
 
 
 def test_every_command(completions):
-    assert set(_COMMANDS) <= set(completions(""))
+    assert set(COMMANDS) <= set(completions(""))
     assert completions("comp") == ["compare"]
 
 

@@ -31,8 +31,7 @@ def driver(tmp_path):
             "import sys\n"
             "from mechclust import cli\n"
             "from mechclust.jobs import map_jobs\n"
-            "def command(*given):
-"
+            "def command(*given):\n"
             f"    map_jobs(eval, [{job!r}] * 2, 2, progress='all jobs')\n"
             "cli._run = command\n"
             "if __name__ == '__main__':\n"
