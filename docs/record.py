@@ -2,15 +2,15 @@
 
 They stand between two comments, which a page does not show:
 
-- ``<!-- claims: NAME -->``, ``<!-- end -->``: the table of a study's claims, or of those whose names follow its own;
-  below all claims of a study, and below those of an arm, which would still hold if they were tested as one family.
+- ``<!-- findings: NAME -->``, ``<!-- end -->``: the table of a study's findings, or of those whose names follow its own;
+  below all findings of a study, and below those of an arm, which would still hold if they were tested as one family.
 - ``<!-- summary: NAME -->``, ``<!-- end -->``: the table of all measures of a run of planted layers.
 - ``<!-- checkpoints -->``, ``<!-- end -->``: the real checkpoints that ``make real`` runs on.
 - ``<!-- counts -->``, ``<!-- end -->``: a row for each study, in which is filled in how many findings hold; checks do
   not count. A row that links to a section, ``NAME.md#ARM``, counts the record ``NAME-ARM``; what the intervals of a
   record without seeds are over stands in the row.
-- ``<!-- measured -->``, ``<!-- end -->``: a row for each claim of a study's ``paper`` preset, whose value and verdict
-  are filled in behind its text. A row begins with the claim's id and, if several studies have one of that name, the
+- ``<!-- measured -->``, ``<!-- end -->``: a row for each finding of a study's ``paper`` preset, whose value and verdict
+  are filled in behind its text. A row begins with the finding's id and, if several studies have one of that name, the
   study: ``| T2 (task-clusters) what it says | ...``.
 
 ``mechclust report RUN --record examples/results/NAME-paper`` is what brings the results there; those of real
@@ -24,17 +24,17 @@ import re
 import tempfile
 from pathlib import Path
 
-from mechclust.report import Claims, load_claims
+from mechclust.report import Findings, load_findings
 from mechclust.report.archive import unpack
-from mechclust.report.claims import markdown_table
-from mechclust.report.families import family_notes
+from mechclust.report.findings import markdown_table
+from mechclust.evidence.families import family_notes
 from mechclust.studies.planted_layers.results import load_results, summary_table
 from mechclust.studies.registry import open_run
 
 _ROOT = Path(__file__).parents[1]
 _RESULTS = _ROOT / "examples" / "results"
 _MARKED = re.compile(
-    r"(<!-- (claims|counts|measured|checkpoints|summary)(?:: ([\w -]+?))? -->)((?:(?!<!--).)*)<!-- end -->", re.DOTALL
+    r"(<!-- (findings|counts|measured|checkpoints|summary)(?:: ([\w -]+?))? -->)((?:(?!<!--).)*)<!-- end -->", re.DOTALL
 )
 
 
@@ -51,12 +51,12 @@ def written(text: str) -> str:
 
 
 def _table(kind: str, names: str, held: str) -> str:
-    if kind == "claims":
+    if kind == "findings":
         study, *ids = names.split()
-        claims = _recorded(study)
+        findings = _recorded(study)
         shown_whole = not ids or not (_RESULTS / f"{study}-paper").exists()  # or shown only here
-        notes = family_notes(claims) if shown_whole and study != "real-models" else []
-        return "\n\n".join([markdown_table([c for c in claims if not ids or c.id in ids]), *notes])
+        notes = family_notes(findings) if shown_whole and study != "real-models" else []
+        return "\n\n".join([markdown_table([c for c in findings if not ids or c.id in ids]), *notes])
     if kind == "summary":
         return _summary(names)
     if kind == "checkpoints":
@@ -111,14 +111,14 @@ def _measured(row: str) -> str:
     text = _cells(row)[0]
     id, study = re.findall(r"^(\S+)(?: \(([\w-]+)\) )?", text)[0]
     folders = [_RESULTS / f"{study}-paper"] if study else sorted(_RESULTS.glob("*-paper"))
-    (c,) = (c for path in folders for c in load_claims(path) if c.id == id)
+    (c,) = (c for path in folders for c in load_findings(path) if c.id == id)
     assert c.interval is not None, f"{c.id} has no interval"
     severity = "-" if c.severity is None else f"{c.severity:.2f}" + " (weak)" * c.weak
     return _row(text, f"{c.measured:.3f} ({c.interval[0]:.3f} to {c.interval[1]:.3f})", c.verdict, severity)
 
 
-def _recorded(study: str) -> Claims:
-    return load_claims(_folder(study))
+def _recorded(study: str) -> Findings:
+    return load_findings(_folder(study))
 
 
 def _folder(study: str) -> Path:

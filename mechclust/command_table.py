@@ -8,7 +8,7 @@ COMMANDS = {
         "Every setting of a study is listed by `mechclust run STUDY --help`."
     ),
     "list": "List the studies with their presets, and the probes, including those that other packages register.",
-    "report": "Rewrite a run's claims, figures and report from its measurements.",
+    "report": "Rewrite a run's findings, figures and report from its measurements.",
     "clusters": (
         "What a model's hidden states cluster by on your prompts, layer by layer, and how the task compares.\n\n"
         "If interrupted, run the same command again to resume."

@@ -284,7 +284,7 @@ class InstructionFollowing(Task):
         return (guess == batch.label("output")).float()
 
     def input_only_accuracy(self) -> float:
-        """Share of ``validation_subset`` whose task is guessed from ``x`` alone (claim T8).
+        """Share of ``validation_subset`` whose task is guessed from ``x`` alone (finding T8).
 
         The rule is the best one on ``train_subset``: the commonest task of each input token.
         """

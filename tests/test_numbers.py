@@ -53,7 +53,7 @@ def _cpu() -> Iterator[str]:
 
 
 def numbers_in(folder: Path) -> Numbers:
-    """Digests of all tensors in the safetensors files below a folder, and of all numbers in its tables and claims."""
+    """Digests of all tensors in the safetensors files below a folder, and of all numbers in its tables and findings."""
     found: Numbers = {}
 
     def add(digest: str, where: str) -> None:
@@ -69,10 +69,10 @@ def numbers_in(folder: Path) -> Numbers:
             rows = list(csv.reader(path.read_text().splitlines()))[1:]
             for row in sorted(map(_numbers_of, rows)):  # whatever the order of rows and columns
                 add(_digest(row), name)
-        elif path.name == "claims.json":
-            for claim in json.loads(path.read_text()):
+        elif path.name == "findings.json":
+            for finding in json.loads(path.read_text()):
                 kept = ("measured", "interval", "seeds", "per_seed", "paper")
-                add(_digest(json.dumps([claim[key] for key in kept]).encode()), f"{name}: {claim['id']}")
+                add(_digest(json.dumps([finding[key] for key in kept]).encode()), f"{name}: {finding['id']}")
     return found
 
 

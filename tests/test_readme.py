@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from mechclust.cli import main
-from mechclust.report import load_claims
+from mechclust.report import load_findings
 from probes.testing import check_probe
 
 ROOT = Path(__file__).parents[1]
@@ -60,6 +60,6 @@ def test_its_findings_are_those_of_the_records():
     rows = re.findall(r"\| (\d+)/(\d+)/(\d+) \| \[[\w ]+\]\(docs/studies/([\w-]+)\.md\) \|", README)
     assert len(rows) == 4
     for *counts, study in rows:
-        findings = [c for c in load_claims(ROOT / "examples" / "results" / f"{study}-paper") if c.kind == "finding"]
+        findings = [c for c in load_findings(ROOT / "examples" / "results" / f"{study}-paper") if c.kind == "finding"]
         verdicts = [c.verdict for c in findings]
         assert counts == [str(verdicts.count(each)) for each in ("holds", "undecided", "does not hold")], study

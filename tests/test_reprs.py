@@ -15,8 +15,8 @@ from matplotlib.figure import Figure
 
 from mechclust import Check, CheckReport, ClustersResult, MossaResult, TopicsResult
 from mechclust.commands.clusters.result import Curves
-from mechclust.report import Analysis, Bound, Claim, Claims, Finding, Panel, TaskCurves
-from mechclust.report.claims import claim
+from mechclust.report import Analysis, Bound, Finding, Findings, Finding, Panel, TaskCurves
+from mechclust.report.findings import finding
 from mechclust.report.layer_groups import LayerGroups, LayerGroupsInterval
 from probes import IndexSet, ProbeResult, RowStore, rows_from, save_rows
 from tasks import Batch, Corpus, CorpusStream, EncodedCorpus, LabelledPrompts, Task, TopicModel
@@ -43,8 +43,8 @@ RESULT = ProbeResult(
 )
 
 
-def judged() -> Claim:
-    return claim("T1", TEXT, "ours", [0.5] * LONG, [("", [0.5] * LONG, Bound(">=", 0.1))])
+def judged() -> Finding:
+    return finding("T1", TEXT, "ours", [0.5] * LONG, [("", [0.5] * LONG, Bound(">=", 0.1))])
 
 
 OBJECTS: dict[str, Callable[[], Any]] = {
@@ -78,9 +78,9 @@ OBJECTS: dict[str, Callable[[], Any]] = {
     "TopicsResult(tiny, 9 topics of 2000 documents, 0 variants)": lambda: TopicsResult(
         "tiny", None, TOPICS, LONG, 1, ENCODED, [], None, []
     ),
-    "Analysis(1 claims, 1 panels, 1 notes)": lambda: Analysis([judged()], [Panel("map", Figure(), TEXT)], {}, [TEXT]),
-    "Claims(2 claims: 2 'holds'; print() shows them)": lambda: Claims([judged()] * 2),
-    "Claims(0 claims; print() shows them)": Claims,
+    "Analysis(1 findings, 1 panels, 1 notes)": lambda: Analysis([judged()], [Panel("map", Figure(), TEXT)], {}, [TEXT]),
+    "Findings(2 findings: 2 'holds'; print() shows them)": lambda: Findings([judged()] * 2),
+    "Findings(0 findings; print() shows them)": Findings,
     "LayerGroupsInterval(shared 1-9, no transition, refinement 10-32; 1000 draws)": lambda: LayerGroupsInterval(
         LayerGroups(range(1, 10), range(10, 10), range(10, 33)), (8, 9), None, 1.0, 1000, (TEXT,)
     ),
@@ -111,7 +111,7 @@ def test_of_files(tmp_path: Path, model: Any, batch: Batch) -> None:
 
 
 def test_tables_are_printed() -> None:
-    assert "measured  95% interval" in str(Claims([judged()]))
+    assert "measured  95% interval" in str(Findings([judged()]))
     assert str(CheckReport("tiny", [Check("finite values", True, "10 weights")])).endswith("10 weights")
 
 

@@ -7,20 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from mechclust.report import load_claims
-from mechclust.report.claims import lacking_severity
-from mechclust.report.verdicts import VERDICTS
+from mechclust.report import load_findings
+from mechclust.report.findings import lacking_severity
+from mechclust.evidence.bounds import VERDICTS
 from mechclust.studies import list_studies
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
 RESULTS = ROOT / "examples" / "results"
 RECORDED = [study.name for study in list_studies() if (RESULTS / f"{study.name}-paper").exists()]
-RUNS = {name: load_claims(RESULTS / f"{name}-paper") for name in RECORDED}
+RUNS = {name: load_findings(RESULTS / f"{name}-paper") for name in RECORDED}
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_how_many_claims_hold(name):
+def test_how_many_findings_hold(name):
     findings = [c for c in RUNS[name] if c.kind == "finding"]
     counts = {verdict: sum(c.verdict == verdict for c in findings) for verdict in VERDICTS}
     tested = len(findings) - counts["not tested"]
@@ -42,7 +42,7 @@ def test_a_study_that_was_not_recorded_says_so():
 
 @pytest.mark.parametrize("record", sorted(RESULTS.iterdir()), ids=lambda path: path.name)
 def test_every_recorded_finding_has_a_severity_or_says_why_not(record):
-    assert lacking_severity(load_claims(record)) == []
+    assert lacking_severity(load_findings(record)) == []
 
 
 def test_the_measured_numbers():
@@ -51,7 +51,7 @@ def test_the_measured_numbers():
     rows = re.findall(pattern, PAGE)
     assert len(rows) >= 6
     for name, study, *shown, verdict, severity in rows:
-        (c,) = (c for of, claims in RUNS.items() for c in claims if c.id == name and study in ("", of))
+        (c,) = (c for of, findings in RUNS.items() for c in findings if c.id == name and study in ("", of))
         assert shown == [f"{x:.3f}" for x in (c.measured, *c.interval)], name
         assert verdict == c.verdict, name
         assert severity == ("-" if c.severity is None else f"{c.severity:.2f}" + " (weak)" * c.weak), name

@@ -1,4 +1,4 @@
-"""``mechclust report``: claims, figures and report of a run, once more."""
+"""``mechclust report``: findings, figures and report of a run, once more."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import tyro
 
 from mechclust.cli_commands.printing import print_visible, show
 from mechclust.cli_settings import Perhaps
-from mechclust.report.claims import markdown_table, text_table
+from mechclust.evidence.tables import markdown_table, text_table
 from mechclust.studies import open_run, report_run
 from mechclust.studies.record import is_record, judge_again, record_run
 
@@ -17,14 +17,14 @@ def command(run_folder: tyro.conf.Positional[Path], markdown: bool = False, reco
     """Run ``mechclust report``.
 
     Args:
-        run_folder: the --out folder of a run, or the --record folder of one, whose claims alone are judged again.
-        markdown: print the claims as a Markdown table.
-        record: also write settings, claims, figures, measurements and command to this folder, for a repository.
+        run_folder: the --out folder of a run, or the --record folder of one, whose findings alone are judged again.
+        markdown: print the findings as a Markdown table.
+        record: also write settings, findings, figures, measurements and command to this folder, for a repository.
     """
     table = markdown_table if markdown else text_table
     if record is None and is_record(run_folder):
-        print_visible(f"{table(judge_again(run_folder))}\n\nclaims: {run_folder / 'claims.json'}")
+        print_visible(f"{table(judge_again(run_folder))}\n\nclaims: {run_folder / 'findings.json'}")
         return
     found = report_run(*open_run(run_folder), run_folder) if record is None else record_run(run_folder, record)
     below = "" if record is None else f"record: {record}"
-    show(table(found.claims), found.lead, lambda: run_folder / "report.html", below)
+    show(table(found.findings), found.lead, lambda: run_folder / "report.html", below)

@@ -1,4 +1,4 @@
-"""What is concluded and shown: figures, claims, views, notes."""
+"""What is concluded and shown: figures, findings, views, notes."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from mechclust.report.claims import Claim
-from mechclust.report.html import claims_html, list_html, picture_html, png, safe
+from mechclust.evidence import Finding
+from mechclust.report.html import findings_html, list_html, picture_html, png, safe
 from tasks.text.visible import quoted
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Analysis:
     """A study's conclusions from its artefacts.
 
     Attributes:
-        claims: tested statements.
+        findings: tested statements.
         panels: figures in the report's order.
         views: HTML fragments by title, such as attention views.
         notes: what a reader must know.
@@ -48,7 +48,7 @@ class Analysis:
         folded: HTML fragments by title that are opened with a click, such as long tables.
     """
 
-    claims: Sequence[Claim] = ()
+    findings: Sequence[Finding] = ()
     panels: Sequence[Panel] = ()
     views: Mapping[str, str] = field(default_factory=dict)
     notes: Sequence[str] = ()
@@ -56,9 +56,9 @@ class Analysis:
     folded: Mapping[str, str] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        return f"Analysis({len(self.claims)} claims, {len(self.panels)} panels, {len(self.notes)} notes)"
+        return f"Analysis({len(self.findings)} findings, {len(self.panels)} panels, {len(self.notes)} notes)"
 
     def _repr_html_(self) -> str:
         lead = "".join(f"<p><b>{safe(sentence)}</b></p>" for sentence in self.lead)
         figures = [panel._repr_html_() for panel in self.panels]
-        return "".join([lead, claims_html(self.claims), list_html(self.notes), *figures])
+        return "".join([lead, findings_html(self.findings), list_html(self.notes), *figures])

@@ -1,4 +1,4 @@
-"""The measurements of a run in one small file, from which its claims can be judged again."""
+"""The measurements of a run in one small file, from which its findings can be judged again."""
 
 from __future__ import annotations
 

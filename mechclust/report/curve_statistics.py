@@ -1,4 +1,4 @@
-"""What claims about curves of similarity by task and layer are about: one number of the curves each.
+"""What findings about curves of similarity by task and layer are about: one number of the curves each.
 
 Every function takes ``TaskCurves`` and looks at all of their tasks, so give it ``curves.seen`` or ``curves.unseen``;
 those that set held-out tasks against the others take both together. Curves with axes in front (``resampled``) give

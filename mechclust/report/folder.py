@@ -28,7 +28,7 @@ from probes.files import DamagedError, read_json, remove_leftovers, versions, wr
 from tasks import InputError
 
 _LEAST = 2**20  # bytes that a report takes at least
-_PAGES = ("claims.json", "report.html")  # which a report may write
+_PAGES = ("findings.json", "findings.csv", "report.html")  # which a report may write
 # Subjects that a digest tells apart.
 _UNNAMED = {"texts": "other texts", "corpus": "another corpus or none", "weights": "other weights of this model"}
 

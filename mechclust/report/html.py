@@ -1,4 +1,4 @@
-"""HTML of figures, tables and claims from plain data: what pages and notebooks are made of."""
+"""HTML of figures, tables and findings from plain data: what pages and notebooks are made of."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ import re
 import warnings
 from collections.abc import Iterable, Sequence
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from markupsafe import Markup, escape
 
-from mechclust.report.text import claim_number, number_format, with_texts
+from mechclust.evidence.finding import Finding
+from mechclust.evidence.tables import measured_number, verdict_text, with_interval
+from mechclust.report.text import number_format, with_texts
 from tasks.text.visible import visible
 
 if TYPE_CHECKING:
@@ -22,12 +24,12 @@ if TYPE_CHECKING:
 
 _SCRIPT = re.compile(r"<script\b[^>]*>(.*?)</script", re.DOTALL | re.IGNORECASE)
 _STYLE = """
-.claims td, .claims th { text-align: left; vertical-align: top; }
-.claims td.n { text-align: right; white-space: nowrap; }
-.claims .small { opacity: .7; font-size: .86em; }
-.claims .verdict { font-weight: 600; white-space: nowrap; }
-.claims .holds { color: #1d7a46; } .claims .does-not-hold { color: #b3382c; } .claims .undecided { color: #8a6100; }
-.claims .not-tested { font-weight: 400; }
+.findings td, .findings th { text-align: left; vertical-align: top; }
+.findings td.n { text-align: right; white-space: nowrap; }
+.findings .small { opacity: .7; font-size: .86em; }
+.findings .verdict { font-weight: 600; white-space: nowrap; }
+.findings .holds { color: #1d7a46; } .findings .does-not-hold { color: #b3382c; } .findings .undecided { color: #8a6100; }
+.findings .not-specific { color: #8a6100; } .findings .not-tested { font-weight: 400; }
 """
 
 
@@ -110,9 +112,9 @@ def list_html(notes: Sequence[str]) -> str:
     return f"<ul>{''.join(f'<li>{safe(note)}</li>' for note in notes)}</ul>" if notes else ""
 
 
-def claims_html(claims: Sequence[Any]) -> str:
-    """A table of objects with the attributes of a ``Claim``, as it stands in reports; nothing for none."""
-    return f"<style>{_STYLE}</style>{template('claims').render(claims=claims)}" if claims else ""
+def findings_html(findings: Sequence[Finding]) -> str:
+    """Return the table of findings as it stands in reports; nothing for none."""
+    return f"<style>{_STYLE}</style>{template('findings').render(findings=findings)}" if findings else ""
 
 
 def template(name: str, package: str = "mechclust.report") -> jinja2.Template:
@@ -125,6 +127,8 @@ def template(name: str, package: str = "mechclust.report") -> jinja2.Template:
         undefined=jinja2.StrictUndefined,
         finalize=lambda value: value if isinstance(value, Markup) or not isinstance(value, str) else safe(value),
     )
-    environment.filters["number"] = lambda x: "–" if x is None else claim_number(x)
+    environment.filters["number"] = lambda x: "–" if x is None else measured_number(x)
     environment.filters["digits"] = lambda x: "–" if x is None else f"{x:z.3g}"
+    environment.filters["with_interval"] = with_interval
+    environment.filters["verdict_text"] = verdict_text
     return environment.get_template(f"{name}.html.jinja")

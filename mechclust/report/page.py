@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup
 
 from mechclust.report.analysis import Analysis
-from mechclust.report.claims import claims_bytes
+from mechclust.evidence.findings import FILE, Findings, findings_bytes
 from mechclust.report.folder import check_command, machine, record_command
 from mechclust.report.html import content_policy, template
 from mechclust.report.manifest import add_files, replace_files
@@ -38,8 +38,8 @@ def write_report(
 ) -> Path:
     """Write ``report.html`` with ``figures/``, ``results/`` and tables into the folder ``out``.
 
-    Each figure is there as PNG (300 dots per inch) and as PDF; the page holds lighter pictures of its own. Claims are
-    written to ``claims.json``. ``mechclust.json`` lists the files. Those of an earlier report of the same command are
+    Each figure is there as PNG (300 dots per inch) and as PDF; the page holds lighter pictures of its own. Findings are
+    written to ``findings.json`` and ``findings.csv``. ``mechclust.json`` lists the files. Those of an earlier report of the same command are
     replaced or deleted.
 
     Arguments that are not below are those of ``render_report``.
@@ -71,8 +71,9 @@ def write_report(
     }
     contents |= {f"results/{name}.safetensors": result.to_bytes() for name, result in (results or {}).items()}
     contents |= {f"{name}.csv": csv(table) for name, table in (tables or {}).items()}
-    if analysis.claims:
-        contents["claims.json"] = claims_bytes(analysis.claims)
+    if analysis.findings:
+        contents[FILE] = findings_bytes(analysis.findings)
+        contents["findings.csv"] = csv(Findings(analysis.findings).to_dataframe())
     contents["report.html"] = page.encode(errors="backslashreplace")
     try:
         record_command(out, command)
@@ -106,7 +107,7 @@ def save_results(out: str | Path, command: str, results: Mapping[str, ProbeResul
 def render_report(
     *, title: str, source: str, analysis: Analysis, facts: Mapping[str, Any], config: Mapping[str, Any]
 ) -> str:
-    """The page: conclusion, claims, figures, views, notes, configuration, versions. It needs no network.
+    """The page: conclusion, findings, figures, views, notes, configuration, versions. It needs no network.
 
     Notes stand above the figures, and below the views where the conclusion stands on top. The browser is told to run
     the scripts of views and folded fragments alone, and to load nothing from anywhere.
@@ -114,7 +115,7 @@ def render_report(
     Args:
         title: heading.
         source: the paper, or what was measured.
-        analysis: conclusion, claims, figures, HTML views, folded ones and notes. All but the views is escaped.
+        analysis: conclusion, findings, figures, HTML views, folded ones and notes. All but the views is escaped.
         facts: date, versions, machine.
         config: the configuration, shown as JSON.
     """
@@ -122,7 +123,7 @@ def render_report(
         policy=content_policy(*analysis.views.values(), *analysis.folded.values()),
         title=title,
         source=source,
-        claims=analysis.claims,
+        findings=analysis.findings,
         panels={panel.name: Markup(panel._repr_html_()) for panel in analysis.panels},
         views={name: Markup(html) for name, html in analysis.views.items()},
         notes=analysis.notes,

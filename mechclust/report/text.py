@@ -28,16 +28,6 @@ def number_format(number: str) -> Callable[[float], str]:
     return lambda x: format(x, f"z{number}")
 
 
-def claim_number(x: float) -> str:
-    """A measured number with three decimals, or two digits where three decimals would show a small one as zero.
-
-    Example:
-        >>> claim_number(1.2345), claim_number(-0.00047), claim_number(-1e-17)
-        ('1.234', '-0.00047', '0.000')
-    """
-    return f"{x:.2g}" if 1e-9 < abs(x) < 5e-4 else f"{x:z.3f}"
-
-
 def short_name(model: str) -> str:
     """What titles call a model: a hub name as it is, of a folder its last part.
 

@@ -1,4 +1,4 @@
-"""What a repository keeps of a run: settings, claims, figures, measurements, and the command that reproduces it."""
+"""What a repository keeps of a run: settings, findings, figures, measurements, and the command that reproduces it."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from mechclust.evidence.findings import FILE, Findings, findings_bytes, with_history
 from mechclust.report.analysis import Analysis
 from mechclust.report.archive import pack, unpack
-from mechclust.report.claims import Claims, claims_bytes, with_history
 from mechclust.report.folder import check_command, check_writable, differences, read_record, record_command
 from mechclust.report.manifest import MANIFEST, add_files, check_files, read_manifest, replace_files
 from mechclust.report.pictures import SUFFIXES
+from mechclust.report.text import csv
 from mechclust.studies.registry import open_run
 from mechclust.studies.study import Study, report_run
 from probes.files import json_bytes
@@ -28,11 +29,11 @@ _RECORD_AGAIN = "record the run again with mechclust report RUN --record FOLDER"
 
 
 def record_run(run_folder: str | Path, folder: str | Path) -> Analysis:
-    """Write a run's settings, claims, figures, measurements and command into ``folder``.
+    """Write a run's settings, findings, figures, measurements and command into ``folder``.
 
-    These are ``config.json``, ``claims.json``, ``figures/``, ``results.tar.xz`` (the run's ``results/``, without the
-    trained models) and ``command.txt``. The run's claims, figures and report are recreated first. Paths of this machine
-    are left out. Earlier runs listed in ``folder/history.json`` are kept and included in the claims.
+    These are ``config.json``, ``findings.json``, ``findings.csv``, ``figures/``, ``results.tar.xz`` (the run's
+    ``results/``, without the trained models) and ``command.txt``. The run's findings, figures and report are recreated first. Paths of this machine
+    are left out. Earlier runs listed in ``folder/history.json`` are kept and included in the findings.
 
     Args:
         run_folder: the ``--out`` folder of a run.
@@ -50,7 +51,7 @@ def record_run(run_folder: str | Path, folder: str | Path) -> Analysis:
     _check_record(folder, study, run_folder)
     analysis = report_run(study, config, run_folder)
     contents = {
-        "claims.json": claims_bytes(with_history(analysis.claims, folder)),
+        **_findings_files(with_history(analysis.findings, folder)),
         "config.json": json_bytes(_portable(read_record(run_folder, _WAY_OUT))),
         "command.txt": f"{command_of(study, _portable(to_json(config)))}\n".encode(),
     }
@@ -63,13 +64,17 @@ def record_run(run_folder: str | Path, folder: str | Path) -> Analysis:
     return analysis
 
 
+def _findings_files(findings: Findings) -> dict[str, bytes]:
+    return {FILE: findings_bytes(findings), "findings.csv": csv(findings.to_dataframe())}
+
+
 def _check_record(folder: Path, study: Study, run_folder: Path) -> None:
     """Refuse a folder that is neither new nor an unchanged record of this study."""
     if folder.resolve() != run_folder.resolve() and folder.resolve().is_relative_to(run_folder.resolve()):
         raise InputError(f"{str(folder)!r} lies in the folder of the run; {_WAY_OUT}")
     if any((folder / name).exists() for name in ("models", "results", "report.html")):
         raise InputError(f"{str(folder)!r} is the folder of a run; {_WAY_OUT}")
-    kept = any((folder / name).exists() for name in ("config.json", "claims.json"))
+    kept = any((folder / name).exists() for name in ("config.json", FILE))
     if kept and (held := read_record(folder, _WAY_OUT)["study"]) != study.name:
         raise InputError(f"{str(folder)!r} holds the results of {held}, not of {study.name}; {_WAY_OUT}")
     if kept and not read_manifest(folder, _WAY_OUT).command:
@@ -82,17 +87,17 @@ def is_record(folder: str | Path) -> bool:
     return (Path(folder) / _RESULTS).exists() and not (Path(folder) / "results").exists()
 
 
-def judge_again(folder: str | Path) -> Claims:
-    """Judge the claims of a recorded run again, from its measurements, and rewrite its ``claims.json``.
+def judge_again(folder: str | Path) -> Findings:
+    """Judge the findings of a recorded run again, from its measurements, and rewrite its ``findings.json``.
 
-    Figures stay as they are. The claims are those of the installed version: if it changed how a claim is judged, or
+    Figures stay as they are. The findings are those of the installed version: if it changed how a finding is judged, or
     added one, the record now says so.
 
     Args:
         folder: where ``record_run`` wrote.
 
     Raises:
-        InputError: if the folder cannot be written, is not a record with measurements, its ``claims.json`` was changed,
+        InputError: if the folder cannot be written, is not a record with measurements, its ``findings.json`` was changed,
             or the measurements are damaged or not those that the installed version needs.
     """
     folder = Path(folder)
@@ -101,18 +106,18 @@ def judge_again(folder: str | Path) -> Claims:
     archive = folder / _RESULTS
     if not is_record(folder):
         raise InputError(f"{str(folder)!r} has no {_RESULTS}; {_RECORD_AGAIN}")
-    check_files(folder, ["claims.json"], _JUDGE_COPY)
+    check_files(folder, [FILE], _JUDGE_COPY)
     with tempfile.TemporaryDirectory() as place:
         unpack(archive, Path(place))
-        judge = study.judge or (lambda config, out: study.analyse(config, out).claims)
+        judge = study.judge or (lambda config, out: study.analyse(config, out).findings)
         try:
-            claims = with_history(judge(config, Path(place)), folder)
+            findings = with_history(judge(config, Path(place)), folder)
         except InputError as error:
             why = str(error).replace(repr(place), repr(str(archive))).partition(";")[0]
             raise InputError(f"{why}; {_RECORD_AGAIN}") from error
     record_command(folder, _COMMAND)
-    add_files(folder, {"claims.json": claims_bytes(claims)}, _JUDGE_COPY)
-    return claims
+    add_files(folder, _findings_files(findings), _JUDGE_COPY)
+    return findings
 
 
 def command_of(study: Study, config: Mapping[str, Any]) -> str:

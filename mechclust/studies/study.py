@@ -9,11 +9,10 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from mechclust.evidence import Finding, Findings, family_notes
 from mechclust.jobs import Engine, map_jobs
 from mechclust.models.huggingface import find
 from mechclust.report.analysis import Analysis
-from mechclust.report.claims import Claim, Claims
-from mechclust.report.families import family_notes
 from mechclust.report.folder import check_command, check_writable, open_folder, read_record, record_command
 from mechclust.report.manifest import check_measured, forget_measured, read_manifest, record_measured
 from mechclust.report.page import write_report
@@ -52,8 +51,8 @@ class Study:
         check: refuses a configuration that cannot run on this machine, before anything is written; reports do not ask.
         stage: number of a job's stage; the jobs of a stage are independent and start when earlier stages are done.
         run_job: ``(config, job, out)``: makes a job's artefacts in ``out``, resuming where an interrupted call stopped.
-        analyse: ``(config, out)``: claims and figures from the artefacts.
-        judge: ``(config, out)``: the claims alone, from ``results/`` alone, which is all that a record keeps of the
+        analyse: ``(config, out)``: findings and figures from the artefacts.
+        judge: ``(config, out)``: the findings alone, from ``results/`` alone, which is all that a record keeps of the
             artefacts; ``None`` if ``analyse`` needs no more than that.
     """
 
@@ -67,7 +66,7 @@ class Study:
     trained_models: Callable[[Any, Path], Iterable[TrainedModel]]
     check: Callable[[Any], None] = check_machine
     stage: Callable[[Any], int] = lambda job: 0
-    judge: Callable[[Any, Path], Sequence[Claim]] | None = None
+    judge: Callable[[Any, Path], Sequence[Finding]] | None = None
 
     def preset(self, name: str) -> Any:
         """The configuration called ``name``.
@@ -130,7 +129,7 @@ def run_study(
     """Run a study in the folder ``out``, or resume it there.
 
     Artefacts are saved as they are made: ``config.json``, ``models/``, ``results/``, ``figures/``,
-    ``claims.json``, ``report.html``. Called again, an interrupted run resumes where it stopped. Results are
+    ``findings.json``, ``report.html``. Called again, an interrupted run resumes where it stopped. Results are
     bit-identical for any ``workers`` and ``engine``.
 
     Args:
@@ -167,7 +166,7 @@ def run_study(
 
 
 def report_run(study: Study, config: Any, out: Path) -> Analysis:
-    """Analyse a run's artefacts again: ``claims.json``, ``figures/`` and ``report.html``.
+    """Analyse a run's artefacts again: ``findings.json``, ``figures/`` and ``report.html``.
 
     Raises:
         InputError: if ``out`` cannot be written, holds no run, one that is not complete, or measurements or files of
@@ -185,9 +184,9 @@ def report_run(study: Study, config: Any, out: Path) -> Analysis:
         found = study.analyse(config, out)
     analysis = replace(
         found,
-        claims=Claims(found.claims),
+        findings=Findings(found.findings),
         views={**found.views, **further_views(out)},
-        notes=[*found.notes, *family_notes(found.claims), *further_notes(out)],
+        notes=[*found.notes, *family_notes(found.findings), *further_notes(out)],
     )
     write_report(
         out,

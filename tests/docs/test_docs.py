@@ -21,7 +21,7 @@ import torch
 import yaml
 
 import probes
-from mechclust.report.claims import load_claims, markdown_table
+from mechclust.report.findings import load_findings, markdown_table
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -145,15 +145,15 @@ def test_command_lines_have_options_that_exist(
 
 
 @pytest.mark.parametrize("run", sorted((ROOT / "examples" / "results").iterdir()), ids=lambda path: path.name)
-def test_the_claims_are_the_measured_ones(run: Path) -> None:
+def test_the_findings_are_the_measured_ones(run: Path) -> None:
     name = run.name.removesuffix("-paper")
-    if all(claim.verdict == "not tested" for claim in load_claims(run / "claims.json")):
+    if all(finding.verdict == "not tested" for finding in load_findings(run / "findings.json")):
         assert f"results/{run.name}/figures/" in "".join(PAGES.values())
         return
-    mark = re.compile(rf"<!-- claims: {name}((?: \w+)*) -->")
+    mark = re.compile(rf"<!-- findings: {name}((?: \w+)*) -->")
     ids, page = next((found[1].split(), text) for text in PAGES.values() if (found := mark.search(text)))
-    claims = load_claims(run / "claims.json")
-    assert markdown_table([c for c in claims if not ids or c.id in ids]) in page
+    findings = load_findings(run / "findings.json")
+    assert markdown_table([c for c in findings if not ids or c.id in ids]) in page
 
 
 def test_the_numbers_are_what_their_generator_writes() -> None:
@@ -161,7 +161,7 @@ def test_the_numbers_are_what_their_generator_writes() -> None:
     marked = {path.relative_to(DOCS).as_posix() for path in generator["pages"]() if path.is_relative_to(DOCS)}
     recorded = [name for name, text in PAGES.items() if name.startswith("studies/") and "Not recorded yet." not in text]
     assert marked == {
-        "claims.md",
+        "findings.md",
         "real-models.md",
         "commands/mossa.md",
         "commands/topics-suite.md",

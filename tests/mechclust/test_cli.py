@@ -178,7 +178,7 @@ class TestPlain:
 
 
 class TestRun:
-    def test_prints_the_claims_and_the_report(self, smoke_run, tmp_path, capsys):
+    def test_prints_the_findings_and_the_report(self, smoke_run, tmp_path, capsys):
         out = shutil.copytree(smoke_run[1], tmp_path / "run")
         assert main([*SMOKE, "--out", str(out)]) == 0
         printed = capsys.readouterr().out
@@ -201,13 +201,13 @@ class TestRun:
         assert main(["report", str(out), "--record", str(tmp_path / "kept")]) == 0
         printed = capsys.readouterr().out
         assert printed.endswith(f"\nrecord: {tmp_path / 'kept'}\n\nreport: {out / 'report.html'}\n")
-        assert (tmp_path / "kept" / "claims.json").read_bytes() == (out / "claims.json").read_bytes()
+        assert (tmp_path / "kept" / "findings.json").read_bytes() == (out / "findings.json").read_bytes()
         assert "mechclust run task-clusters --preset smoke" in (tmp_path / "kept" / "command.txt").read_text()
 
     def test_settings_of_the_command_line_reach_the_run(self, tmp_path, capsys, monkeypatch):
         seen = []
         monkeypatch.setattr(
-            "mechclust.cli_commands.run.run_study", lambda *a, **on: seen.append((*a, on)) or Analysis(claims=[])
+            "mechclust.cli_commands.run.run_study", lambda *a, **on: seen.append((*a, on)) or Analysis(findings=[])
         )
         assert main([*SMOKE, "--seeds", "3", "4", "--d-model", "16", "--no-tsne", "--out", str(tmp_path / "o")]) == 0
         (_, config, out, workers, probes, on), *_ = seen
@@ -219,7 +219,7 @@ class TestRun:
     def test_so_does_where_it_runs(self, tmp_path, capsys, monkeypatch):
         seen = []
         monkeypatch.setattr(
-            "mechclust.cli_commands.run.run_study", lambda *a, **on: seen.append(on) or Analysis(claims=[])
+            "mechclust.cli_commands.run.run_study", lambda *a, **on: seen.append(on) or Analysis(findings=[])
         )
         ray = ["--engine", "ray", "--address", "head:6379", "--gpus-per-job", "0.5", "--job-timeout", "60"]
         for options in (ray, ["--job-timeout", "60"]):
@@ -616,7 +616,7 @@ def test_ctrl_c_leaves_a_run_that_goes_on(tmp_path, capsys):
     message = said.strip().splitlines()[-1]
     start = f"mechclust: interrupted; everything measured so far is in {out}; to resume: mechclust "
     assert message.startswith(start)
-    assert not (out / "claims.json").exists()
+    assert not (out / "findings.json").exists()
     kept = {p: p.read_bytes() for p in out.rglob("step-*.safetensors")}
     kept[out / "config.json"] = (out / "config.json").read_bytes()
 
@@ -625,4 +625,4 @@ def test_ctrl_c_leaves_a_run_that_goes_on(tmp_path, capsys):
     assert main([*again, "--workers", "1"]) == 0  # in this process: two more would take their time to start
     assert f"report: {out / 'report.html'}" in capsys.readouterr().out
     assert {p: p.read_bytes() for p in kept} == kept
-    assert len(json.loads((out / "claims.json").read_text())) == 10
+    assert len(json.loads((out / "findings.json").read_text())) == 10

@@ -16,8 +16,8 @@ from mechclust import ModelConfig, build_model
 from mechclust.cli import main
 from mechclust.models import load_model, save_model
 from mechclust.models.checkpoint import read_metadata
-from mechclust.report import Bound, claim, load_claims
-from mechclust.report.claims import save_claims
+from mechclust.report import Bound, finding, load_findings
+from mechclust.report.findings import save_findings
 from mechclust.report.folder import check_command, open_folder, read_record, record_command
 from mechclust.studies.clustering_heads.config import PoolingTransformerConfig
 from mechclust.training import Member, Snapshots, TrainConfig, train, train_ensemble
@@ -31,7 +31,7 @@ POOLING = PoolingTransformerConfig(n_ctx=5, d_mlp=4)
 TRAINING = TrainConfig(
     steps=6, batch_size=16, lr=1e-2, schedule="constant", optimizer="adam", weight_decay=0.0, clip=None, save_every=3
 )
-CLAIM = claim("T1", "ä statement", "ours", [0.4, 0.6], Bound(">=", 0.1))
+FINDING = finding("T1", "ä statement", "ours", [0.4, 0.6], Bound(">=", 0.1))
 
 
 def train_again(folder: Path) -> None:
@@ -70,7 +70,7 @@ KINDS: dict[str, Callable[[Path], object]] = {
     "rows/shard-00000/hook_embed.safetensors": take_all,
     "run/config.json": lambda folder: read_record(folder / "run", "give another folder with --out"),
     "report/mechclust.json": command_there,
-    "claims.json": lambda folder: load_claims(folder / "claims.json"),
+    "findings.json": lambda folder: load_findings(folder / "findings.json"),
 }
 
 
@@ -94,7 +94,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pass
     (folder / "report").mkdir()
     record_command(folder / "report", "compare")
-    save_claims([CLAIM, CLAIM], folder / "claims.json")
+    save_findings([FINDING, FINDING], folder / "findings.json")
     for read in KINDS.values():
         read(folder)
     return folder

@@ -80,7 +80,7 @@ def test_cka_of_two_models(fake_model: Any, form: Any, pairs: Any) -> None:
                     assert float(result[measure][place]) == pytest.approx(expected, abs=1e-10)
 
 
-def test_claim_c1(two: dict[str, Any], fake_model: Any) -> None:
+def test_finding_c1(two: dict[str, Any], fake_model: Any) -> None:
     """A model under two names, and rotated and scaled, is the same."""
     one = two["tuned"]
     rotation = torch.linalg.qr(torch.randn(4, 4, generator=torch.Generator().manual_seed(1)))[0]

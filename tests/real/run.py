@@ -1,6 +1,6 @@
 """``make real``: fetches the real checkpoints, runs the commands on each, and writes what was found.
 
-Into ``--out``: a folder per checkpoint with what each command wrote and printed, ``claims.json``, ``models.json`` and
+Into ``--out``: a folder per checkpoint with what each command wrote and printed, ``findings.json``, ``models.json`` and
 ``figures/``. With ``--record`` the last three are copied to ``examples/results/real-models``, with the command.
 """
 
@@ -23,13 +23,13 @@ import pandas as pd
 from mechclust import HistoryConfig, check_model, measure_history
 from mechclust.cli import main as mechclust
 from mechclust.jobs import map_jobs
-from mechclust.report.claims import load_claims, save_claims, text_table
+from mechclust.report.findings import load_findings, save_findings, text_table
 from mechclust.report.folder import machine
 from probes import Readout, mean
 from probes.files import write_json
 from tasks import LabelledPrompts
 from tests.real import data, measure, readme
-from tests.real.claims import claims
+from tests.real.findings import findings
 from tests.real.figures import by_layer
 from tests.real.models import (
     ANTIBODIES,
@@ -72,8 +72,8 @@ def main() -> None:
     parts = map_jobs(_job, jobs, options.workers)
     found = {key: value for part in parts for key, value in part.items() if key not in _BY_MODEL}
     found |= {key: {k: v for part in parts for k, v in part.get(key, {}).items()} for key in _BY_MODEL}
-    table = claims(found)
-    save_claims(table, options.out / "claims.json")
+    table = findings(found)
+    save_findings(table, options.out / "findings.json")
     write_json(options.out / "models.json", {"settings": _SETTINGS, "machine": machine(), "models": _rows(found)})
     by_layer(found["reactions"], options.out / "figures" / "reactions.png")
     print(f"\n{text_table(table)}\n\n{time.time() - start:.0f} s; reports in {options.out}")
@@ -81,16 +81,16 @@ def main() -> None:
         raise SystemExit(f"mechclust check failed for {', '.join(failed)}; see check.txt in their folders")
     if options.record:
         _RECORD.mkdir(parents=True, exist_ok=True)
-        for name in ("claims.json", "models.json"):
+        for name in ("findings.json", "models.json"):
             shutil.copy(options.out / name, _RECORD / name)
         shutil.copytree(options.out / "figures", _RECORD / "figures", dirs_exist_ok=True)
         (_RECORD / INSTRUCT.name).mkdir(exist_ok=True)
         for name in ("clusters/clusters.csv", "clusters/features.csv", "decodability.safetensors"):  # README's pictures
             shutil.copy(options.out / INSTRUCT.name / name, _RECORD / INSTRUCT.name)
         (_RECORD / "command.txt").write_text(f"{_COMMAND}\n", encoding="utf-8")
-    held = {c.id for c in load_claims(_RECORD) if c.verdict == "holds"} if _RECORD.exists() else set()
+    held = {c.id for c in load_findings(_RECORD) if c.verdict == "holds"} if _RECORD.exists() else set()
     if lost := [c.id for c in table if c.id in held and c.verdict == "does not hold"]:
-        raise SystemExit(f"claims that are recorded as holding do not hold: {', '.join(lost)}")
+        raise SystemExit(f"findings that are recorded as holding do not hold: {', '.join(lost)}")
 
 
 _BY_MODEL = ("checks", "masked", "topics", "seconds")  # what several jobs add to

@@ -11,7 +11,7 @@ from mechclust import ClustersConfig, ModelConfig, build_model, load_pretrained,
 from mechclust.attention import AttentionView, attention_view
 from mechclust.probes import CKA as SameCKA
 from mechclust.probes.functional import linear_cka
-from mechclust.report import Claims, load_claims
+from mechclust.report import Findings, load_findings
 from mechclust.studies import get_study, run_study
 from probes import (
     CKA,
@@ -60,8 +60,8 @@ assert_type(run({"tuned": model, "base": model}, batches, [CKA(), TaskClusterARI
 assert_type(run(model, batches, MeanNorm())["norm"], Tensor)
 assert_type(run(model, batches, MeanNorm()).top_heads("norm"), list[Head])
 assert_type(load_result("file"), ProbeResult)
-assert_type(load_claims("runs/demo"), Claims)
-assert_type(load_claims("runs/demo")[0].measured, float | None)
+assert_type(load_findings("runs/demo"), Findings)
+assert_type(load_findings("runs/demo")[0].measured, float | None)
 assert_type(attention_view(model, torch.tensor([1])), AttentionView)
 assert_type(SameCKA(), CKA)  # the same packages under names that no other file can take
 assert_type(linear_cka(torch.eye(4), torch.eye(4)).value, float)

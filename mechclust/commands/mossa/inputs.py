@@ -67,7 +67,7 @@ class Inputs:
 
 
 def cluster_of(task: InstructionTask) -> str | None:
-    """The cluster in figures and claims; those of FLAN's ``"misc"`` are alike in nothing, and have none."""
+    """The cluster in figures and findings; those of FLAN's ``"misc"`` are alike in nothing, and have none."""
     return None if task.cluster == MISC else task.cluster
 
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from mechclust.report.verdicts import paired_share_interval, share_interval
+from mechclust.evidence.intervals import paired_share_interval, share_interval
 from probes import ProbeResult
 
 Ends = tuple[float, float]

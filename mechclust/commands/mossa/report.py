@@ -11,7 +11,7 @@ from mechclust.commands.mossa.result import MossaResult
 from mechclust.commands.mossa.sentences import lead_of, notes_of
 from mechclust.commands.mossa.tables import before_and_after, tables_of
 from mechclust.report.analysis import Analysis
-from mechclust.report.families import family_notes
+from mechclust.evidence.families import family_notes
 from mechclust.report.html import table_html
 from mechclust.report.page import write_report
 from mechclust.report.text import short_name
@@ -26,7 +26,7 @@ _SOURCE = (
 
 
 def write_mossa_report(result: MossaResult, out: str | Path) -> Path:
-    """Write the tables as CSV, ``claims.json``, the measurements, the figures and ``report.html`` into ``out``.
+    """Write the tables as CSV, ``findings.json``, the measurements, the figures and ``report.html`` into ``out``.
 
     Returns:
         The path of ``report.html``.
@@ -49,7 +49,7 @@ def write_mossa_report(result: MossaResult, out: str | Path) -> Path:
 
 
 def mossa_analysis(result: MossaResult, tables: dict[str, pd.DataFrame] | None = None) -> Analysis:
-    """Conclusion, claims, figures, tables and notes.
+    """Conclusion, findings, figures, tables and notes.
 
     Args:
         result: what was found.
@@ -60,14 +60,14 @@ def mossa_analysis(result: MossaResult, tables: dict[str, pd.DataFrame] | None =
     tables = tables_of(result) if tables is None else tables
     return Analysis(
         lead=lead_of(result),
-        claims=result.claims,
+        findings=result.findings,
         panels=mossa_panels(result),
         views={
             **({"Layer groups": _html(tables["groups"])} if "groups" in tables else {}),
             "Tasks, the largest gain first": _html(shown_tasks(tables)),
         },
         folded=_folded(result, tables),
-        notes=[*notes_of(result), *family_notes(result.claims)],
+        notes=[*notes_of(result), *family_notes(result.findings)],
     )
 
 

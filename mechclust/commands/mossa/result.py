@@ -8,12 +8,12 @@ from functools import cached_property
 
 import numpy as np
 
-from mechclust.commands.mossa.claims import claims_of
+from mechclust.commands.mossa.findings import findings_of
 from mechclust.commands.mossa.config import MossaConfig
 from mechclust.commands.mossa.learnt import Score, State, scores_of, states_of
 from mechclust.commands.mossa.measure import POOLED
 from mechclust.commands.mossa.models import Model
-from mechclust.report.claims import Claims
+from mechclust.evidence import Findings
 from mechclust.report.layer_groups import LEAST_FOR_GROUPS, LayerGroupsInterval, layer_groups_interval
 from mechclust.report.published_mossa import COLEMAN_LIAU, DATA_SIZE, FLESCH_KINCAID
 from mechclust.report.task_curves import TaskCurves, defined_mean
@@ -206,14 +206,14 @@ class MossaResult:
         return layer_groups_interval(self.curves().seen, seed=self.config.seed)
 
     @cached_property
-    def claims(self) -> Claims:
+    def findings(self) -> Findings:
         """Tested statements."""
         biased = {role: self.values(role, "biased CKA") for role in ("base", "tuned")}
         gains = self.told_apart("tuned") - self.told_apart("base")
         states = self.states("tuned")
         measured = any(state != "not measured" for state in states.values())
-        return Claims(
-            claims_of(
+        return Findings(
+            findings_of(
                 self.curves(),
                 n=self.n,
                 d=self.d,

@@ -50,7 +50,7 @@ def run_mossa(base: str | Path, config: MossaConfig, out: str | Path, *, progres
 
     Example:
         >>> # result = run_mossa("google/gemma-3-270m", MossaConfig(tasks=Path("flan")), "runs/mossa")
-        >>> # result.claims, result.groups, result.curves().seen.gap
+        >>> # result.findings, result.groups, result.curves().seen.gap
     """
     out = Path(out)
     check_command(out, "mossa")

@@ -11,7 +11,7 @@ import numpy as np
 from mechclust.commands.mossa.learnt import State
 from mechclust.commands.mossa.result import MossaResult
 from mechclust.commands.mossa.tables import clusters_table, tasks_table
-from mechclust.report.claims import Claim
+from mechclust.evidence import Finding
 from mechclust.report.curve_statistics import upper_gap
 from mechclust.report.layer_groups import LEAST_FOR_GROUPS
 from mechclust.report.task_curves import TaskCurves, bootstrap
@@ -31,7 +31,7 @@ def lead_of(result: MossaResult) -> list[str]:
         *_groups(result),
         *_changed(result),
         *_held_out(result),
-        *_verdicts(result.claims),
+        *_verdicts(result.findings),
     ]
 
 
@@ -193,12 +193,12 @@ def _seen_too(result: MossaResult, curves: TaskCurves, them: str) -> str:
     return f", and {float(upper_gap(replace(curves, tuned=values))):z.2f} for the one that was tuned on {them} too"
 
 
-# ---- claims ----
+# ---- findings ----
 
 
-def _verdicts(claims: Iterable[Claim]) -> list[str]:
-    of: dict[str, list[Claim]] = {}
-    for c in claims:
+def _verdicts(findings: Iterable[Finding]) -> list[str]:
+    of: dict[str, list[Finding]] = {}
+    for c in findings:
         if c.kind == "finding":
             of.setdefault(c.verdict, []).append(c)
     told = {
@@ -211,7 +211,7 @@ def _verdicts(claims: Iterable[Claim]) -> list[str]:
     if tested:
         parts = join(f"{len(some)} {how} ({join(c.id for c in some)})" for how, some in tested.items())
         found.append(
-            f"Of {_many(sum(map(len, tested.values())), 'claim')} that could be tested, {parts}; a claim is undecided "
+            f"Of {_many(sum(map(len, tested.values())), 'finding')} that could be tested, {parts}; a finding is undecided "
             "if its interval contains its bound, or if it has no interval."
         )
     reasons: dict[str, list[str]] = {}
@@ -223,7 +223,7 @@ def _verdicts(claims: Iterable[Claim]) -> list[str]:
     return found
 
 
-def _reason(c: Claim) -> str:
+def _reason(c: Finding) -> str:
     return c.note.removeprefix("not tested: ").split("; crossing")[0]
 
 
@@ -241,7 +241,7 @@ def notes_of(result: MossaResult) -> list[str]:
         "Debiased CKA is 1 for the same geometry, near 0 for unrelated ones, and may be negative. It does not see a "
         "rotation, a common scale or a shift, nor whether a change matters to the answers; a few far-off prompts can "
         "move it.",
-        "Intervals of claims, medians and layer groups are over tasks, by bootstrap: they show how much depends "
+        "Intervals of findings, medians and layer groups are over tasks, by bootstrap: they show how much depends "
         "on which tasks were measured. One run has one tuned model; the intervals include neither the variation "
         "between seeds of its tuning nor the likeness of tasks in a cluster.",
     ]

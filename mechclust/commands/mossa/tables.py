@@ -32,7 +32,7 @@ def tables_of(result: MossaResult) -> dict[str, pd.DataFrame]:
         "adapters": adapters_table(result),
         "losses": losses_table(result),
         "curves": curves_table(result),
-        "claims": result.claims.to_dataframe(),
+        "findings": result.findings.to_dataframe(),
     }
     return {name: table for name, table in found.items() if len(table)}
 

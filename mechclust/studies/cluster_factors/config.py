@@ -1,6 +1,6 @@
 """What the study runs: settings, arms, jobs.
 
-The predictions, written down before the confirmatory seeds (200 to 209) were run; ``claims.py`` tests them. The design
+The predictions, written down before the confirmatory seeds (200 to 209) were run; ``findings.py`` tests them. The design
 was explored on seed 0, and most predictions are based on what was seen there.
 
 1. At x, the last layer clusters by output at every overlap of the outputs (T9, T12). It clusters by task only to the
@@ -102,7 +102,7 @@ class ClusterFactorsConfig:
         n_shuffles: label shuffles behind the null interval of linear decodability.
         clear: states are said to cluster by a label if the index is at least this.
         device: where to train, such as ``cpu`` or ``cuda``.
-        test_claims: whether this size can test the claims.
+        test_findings: whether this size can test the findings.
     """
 
     seeds: tuple[int, ...] = tuple(range(200, 210))
@@ -119,7 +119,7 @@ class ClusterFactorsConfig:
     n_shuffles: int = 20
     clear: float = 0.5
     device: str = "cpu"
-    test_claims: bool = True
+    test_findings: bool = True
 
     def __post_init__(self) -> None:
         check_seeds(self.seeds)

@@ -22,7 +22,7 @@ from mechclust.report.style import (
     subplots,
     widest_chance,
 )
-from mechclust.report.verdicts import interval
+from mechclust.evidence.intervals import mean_interval
 from mechclust.studies.cluster_factors.config import OVERLAPS, ClusterFactorsConfig, measured_steps, overlap_arm
 from mechclust.studies.cluster_factors.phases import BOTH, NEITHER, OUTPUT, PHASES, TASK, UNDECIDED, clear_by, phases
 from mechclust.studies.cluster_factors.results import Found, RunResults
@@ -169,7 +169,7 @@ def over_training(found: Found, arms: Sequence[str]) -> Figure:
             colors = shades(values.shape[-1])
             for layer, color in enumerate(colors):
                 axis.plot(steps, values[..., layer].mean(0), color=color, marker=".", ms=3)
-                if span := interval(values[:, -1, layer].tolist()):
+                if span := mean_interval(values[:, -1, layer].tolist()):
                     axis.vlines(steps[-1] * 1.12 ** (layer + 1), *span, color=color, lw=1.2)
             labels[axis] = [(float(values[:, -1, k].mean()), str(k), color) for k, color in enumerate(colors)]
             labels[axis].append(chance)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from mechclust.report.verdicts import interval_over_seeds
+from mechclust.evidence.intervals import interval_over_seeds
 from mechclust.studies.cluster_factors.config import (
     TRAIN,
     VALIDATION,

@@ -9,9 +9,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from mechclust.report.analysis import Analysis, Panel
-from mechclust.report.claims import Claim
+from mechclust.evidence import Finding
 from mechclust.report.html import table_html
-from mechclust.studies.cluster_factors.claims import claims_of
+from mechclust.studies.cluster_factors.findings import findings_of
 from mechclust.studies.cluster_factors.config import (
     CONSTANT,
     OVERLAPS,
@@ -29,9 +29,9 @@ from mechclust.training import TrainConfig
 from tasks import InstructionFollowing
 
 
-def judge(config: ClusterFactorsConfig, out: Path) -> list[Claim]:
-    """Claims from a run's results."""
-    return claims_of(config, _loaded(config, out))
+def judge(config: ClusterFactorsConfig, out: Path) -> list[Finding]:
+    """Findings from a run's results."""
+    return findings_of(config, _loaded(config, out))
 
 
 def _loaded(config: ClusterFactorsConfig, out: Path) -> dict[str, list[RunResults]]:
@@ -39,7 +39,7 @@ def _loaded(config: ClusterFactorsConfig, out: Path) -> dict[str, list[RunResult
 
 
 def analyse(config: ClusterFactorsConfig, out: Path) -> Analysis:
-    """Claims and figures from a run's artefacts."""
+    """Findings and figures from a run's artefacts."""
     from mechclust.studies.cluster_factors import figures
 
     found = _loaded(config, out)
@@ -92,7 +92,7 @@ def analyse(config: ClusterFactorsConfig, out: Path) -> Analysis:
         f"Adjusted mutual information {where}": table_of(found, "ami"),
     }
     return Analysis(
-        claims=claims_of(config, found),
+        findings=findings_of(config, found),
         panels=panels,
         folded={title: table_html(table) for title, table in tables.items()},
         notes=_notes(config),
@@ -131,7 +131,7 @@ STUDY = Study(
             n_init=1,
             n_permutations=20,
             n_shuffles=2,
-            test_claims=False,
+            test_findings=False,
         ),
         "quick": ClusterFactorsConfig(seeds=(0, 1), arms=(PRIVATE, overlap_arm(0.4), SHARED)),
         "paper": ClusterFactorsConfig(),

@@ -109,7 +109,7 @@ class ClusteringHeadsConfig:
 
     Args:
         seeds: one network per seed, in the base setting and from scratch on p + 1; the seed draws weights and data. The
-            default seeds are fresh: the detector was fixed on 0 to 39, and an earlier form of the claims was judged
+            default seeds are fresh: the detector was fixed on 0 to 39, and an earlier form of the findings was judged
             on 200 to 299.
         replication: seeds of the base setting whose share of solved networks is compared with our replication's.
         task: the data of the base setting.
@@ -119,7 +119,7 @@ class ClusteringHeadsConfig:
         lr: Adam's learning rate.
         group: number of seeds trained together in one process.
         mitigations: how many seeds, counted from the first, are also trained with a larger eps, with a slower
-            feed-forward layer, and with a smaller rate late in training. The claims about mitigations use only these.
+            feed-forward layer, and with a smaller rate late in training. The findings about mitigations use only these.
         full_batch: the base setting, trained on all sequences at once.
         starts: the base setting from other initial weights.
         transfer: also train on p + 1, from the solved networks and from scratch.
@@ -130,7 +130,7 @@ class ClusteringHeadsConfig:
         discount: factor on the feed-forward layer's learning rate, in the mitigation.
         sandbox: number of seeds with a sandbox page.
         device: where to train, such as ``cpu`` or ``cuda``. Networks are measured on the CPU.
-        test_claims: whether this size can test the claims.
+        test_findings: whether this size can test the findings.
     """
 
     seeds: tuple[int, ...] = tuple(range(300, 400))
@@ -152,7 +152,7 @@ class ClusteringHeadsConfig:
     discount: float = 0.3
     sandbox: int = 2
     device: str = "cpu"
-    test_claims: bool = True
+    test_findings: bool = True
 
     def __post_init__(self) -> None:
         check_seeds(self.seeds)

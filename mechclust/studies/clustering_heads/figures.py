@@ -23,7 +23,7 @@ from mechclust.report.style import (
     plain_ticks,
     subplots,
 )
-from mechclust.report.verdicts import share_interval
+from mechclust.evidence.intervals import share_interval
 from mechclust.sandbox import sandbox_figure
 from mechclust.studies.clustering_heads.config import (
     ABLATIONS,

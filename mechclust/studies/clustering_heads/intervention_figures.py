@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from mechclust.report.analysis import Panel
 from mechclust.report.style import BLUE, GREEN, GREY, ORANGE, RED, subplots
-from mechclust.report.verdicts import interval
+from mechclust.evidence.intervals import mean_interval
 from mechclust.studies.clustering_heads.config import MITIGATIONS, SOLVED, ClusteringHeadsConfig, counted_from
 from mechclust.studies.clustering_heads.donors import KINDS
 from mechclust.studies.clustering_heads.replay import FROZEN
@@ -162,7 +162,7 @@ def replay(results: HeadsResults) -> Figure:
         color = RED if FROZEN[place] == "attention" else BLUE
         left.bar(place, means[:, place].mean(), color=color, alpha=0.3)
         left.plot(place + jitter[:, place], means[:, place], "o", color=color, ms=3, alpha=0.5)
-        if span := interval(means[:, place].tolist()):
+        if span := mean_interval(means[:, place].tolist()):
             left.vlines(place, *span, color=color, lw=2)
     left.set_xticks(range(len(FROZEN)), [_NAME.get(name, name.replace(" ", "\n")) for name in FROZEN], fontsize=8)
     left.set(ylabel="share of spikes that disappear", ylim=(0, 1.03))

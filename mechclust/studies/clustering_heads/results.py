@@ -1,4 +1,4 @@
-"""What a run of the clustering-head study left on disk, read back for claims and figures."""
+"""What a run of the clustering-head study left on disk, read back for findings and figures."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mechclust.report.verdicts import Interval
+from mechclust.evidence.intervals import Interval
 
 
 def roc_area(positive: np.ndarray, negative: np.ndarray) -> tuple[float, Interval]:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from mechclust.report.analysis import Analysis
-from mechclust.report.claims import Claim
+from mechclust.evidence import Finding
 from mechclust.studies.clustering_heads.ablations import Ablations
 from mechclust.studies.clustering_heads.config import (
     ClusteringHeadsConfig,
@@ -25,17 +25,17 @@ from mechclust.studies.study import Study
 from tasks import SparseModularAddition
 
 
-def judge(config: ClusteringHeadsConfig, out: Path) -> list[Claim]:
-    """Claims from a run's results."""
-    from mechclust.studies.clustering_heads.claims import claims_of
+def judge(config: ClusteringHeadsConfig, out: Path) -> list[Finding]:
+    """Findings from a run's results."""
+    from mechclust.studies.clustering_heads.findings import findings_of
     from mechclust.studies.clustering_heads.results import load_results
 
-    return claims_of(config, load_results(config, out))
+    return findings_of(config, load_results(config, out))
 
 
 def analyse(config: ClusteringHeadsConfig, out: Path) -> Analysis:
-    """Claims, figures, sandbox pages from a run's artefacts."""
-    from mechclust.studies.clustering_heads.claims import claims_of
+    """Findings, figures, sandbox pages from a run's artefacts."""
+    from mechclust.studies.clustering_heads.findings import findings_of
     from mechclust.studies.clustering_heads.figures import ablation_table, panels
     from mechclust.studies.clustering_heads.results import load_results
     from mechclust.studies.clustering_heads.shown import sandbox_pages
@@ -57,7 +57,7 @@ def analyse(config: ClusteringHeadsConfig, out: Path) -> Analysis:
         )
     if waiting := [job.name for job in unfinished(config, out)]:
         notes.append(
-            f"This run is not finished; its claims are judged on what exists. Missing of {len(jobs(config))} jobs: "
+            f"This run is not finished; its findings are judged on what exists. Missing of {len(jobs(config))} jobs: "
             f"{', '.join(waiting)}."
         )
     views = {
@@ -66,7 +66,7 @@ def analyse(config: ClusteringHeadsConfig, out: Path) -> Analysis:
         "Ablations: test accuracy at the end": ablation_table(config, results),
     }
     return Analysis(
-        claims=claims_of(config, results),
+        findings=findings_of(config, results),
         panels=panels(config, results, out),
         views={name: html for name, html in views.items() if html},
         notes=notes,
@@ -93,7 +93,7 @@ STUDY = Study(
             starts=Starts((200,), (3.0,)),
             ablations=Ablations((200,), (16, 64), (0.01, 0.001), (4, 16), (0.1, 10.0), (0.5,)),
             sandbox=1,
-            test_claims=False,
+            test_findings=False,
         ),
         "quick": replace(
             _PAPER,
@@ -108,7 +108,7 @@ STUDY = Study(
             narrow_curriculum=Curriculum(seeds=(), d_model=2),
             ablations=Ablations(seeds=()),
             sandbox=1,
-            test_claims=False,
+            test_findings=False,
         ),
         "paper": replace(_PAPER, ablations=Ablations(seeds=())),
         "ablations": replace(
@@ -121,7 +121,7 @@ STUDY = Study(
             transfer=False,
             curriculum=Curriculum(seeds=()),
             narrow_curriculum=Curriculum(seeds=(), d_model=2),
-            test_claims=False,
+            test_findings=False,
         ),
     },
     jobs=jobs,

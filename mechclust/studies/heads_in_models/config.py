@@ -1,6 +1,6 @@
 """What the study of heads in models runs: settings, arms, files.
 
-The predictions, written down before the confirmatory seeds were run; ``claims.py`` has the bounds. The design was
+The predictions, written down before the confirmatory seeds were run; ``findings.py`` has the bounds. The design was
 explored on seed 0. Ten networks (seeds 100 to 109) left A3, A4 and I6 undecided, so that parts 1 and 3 were run again
 on 30 fresh seeds (200 to 229), by the same bounds; the words of the pretrained model are those of seeds 100 to 109.
 
@@ -78,7 +78,7 @@ class HeadsInModelsConfig:
         level: significance level of that p-value.
         solved: minimum accuracy of a network that counts as having learnt its task.
         device: where to train and measure, such as ``cpu`` or ``cuda``.
-        test_claims: whether this size can test the claims.
+        test_findings: whether this size can test the findings.
     """
 
     seeds: tuple[int, ...] = tuple(range(200, 230))
@@ -115,7 +115,7 @@ class HeadsInModelsConfig:
     level: float = 0.05
     solved: float = 0.95
     device: str = "cpu"
-    test_claims: bool = True
+    test_findings: bool = True
 
     def __post_init__(self) -> None:
         check_seeds(self.seeds)

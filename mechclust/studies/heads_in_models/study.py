@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mechclust.report.analysis import Analysis, Panel
-from mechclust.report.claims import Claim
+from mechclust.evidence import Finding
 from mechclust.report.html import table_html
-from mechclust.studies.heads_in_models.claims import claims_of
+from mechclust.studies.heads_in_models.findings import findings_of
 from mechclust.studies.heads_in_models.config import (
     INSTRUCTIONS,
     PLANTED,
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 _CALLED = "Filled: called a clustering head; open: not."
 
 
-def judge(config: HeadsInModelsConfig, out: Path) -> list[Claim]:
-    """Claims from a run's results."""
-    return claims_of(config, data_of(config, _loaded(config, out)))
+def judge(config: HeadsInModelsConfig, out: Path) -> list[Finding]:
+    """Findings from a run's results."""
+    return findings_of(config, data_of(config, _loaded(config, out)))
 
 
 def _loaded(config: HeadsInModelsConfig, out: Path) -> Found:
@@ -50,7 +50,7 @@ def _loaded(config: HeadsInModelsConfig, out: Path) -> Found:
 
 
 def analyse(config: HeadsInModelsConfig, out: Path) -> Analysis:
-    """Claims, figures and a table of the heads called, from a run's artefacts."""
+    """Findings, figures and a table of the heads called, from a run's artefacts."""
     from mechclust.studies.heads_in_models import figures
 
     found = _loaded(config, out)
@@ -93,7 +93,7 @@ def analyse(config: HeadsInModelsConfig, out: Path) -> Analysis:
         )
     table = _table(config, found)
     return Analysis(
-        claims=claims_of(config, data),
+        findings=findings_of(config, data),
         panels=panels,
         folded={"Heads called, by block": table_html(table, number=".2f")},
         notes=notes,
@@ -154,7 +154,7 @@ _SMALL = HeadsInModelsConfig(
     word_recipients=2,
     together=(1, 2),
     together_recipients=2,
-    test_claims=False,
+    test_findings=False,
 )  # fmt: skip
 
 STUDY = Study(

@@ -86,7 +86,7 @@ class MossaConfig:
     """Settings of the MOSSA study.
 
     ``origin`` is used only by the experiment of that name, which also reads ``seeds``, ``suite``, ``n_layers``,
-    ``n_heads``, ``init_std``, ``device`` and ``test_claims``.
+    ``n_heads``, ``init_std``, ``device`` and ``test_findings``.
 
     Args:
         experiment: ``"tuning"``: a base model tuned on many tasks and on each alone; ``"origin"``: models trained from
@@ -112,7 +112,7 @@ class MossaConfig:
         n_purity: prompts per seen skill among which neighbours are searched.
         n_projected: examples in the projection figure.
         device: where to train, such as ``cpu`` or ``cuda``.
-        test_claims: whether this size can test the claims.
+        test_findings: whether this size can test the findings.
     """
 
     experiment: Literal["tuning", "origin"] = "tuning"
@@ -134,7 +134,7 @@ class MossaConfig:
     n_purity: int = 250
     n_projected: int = 600
     device: str = "cpu"
-    test_claims: bool = True
+    test_findings: bool = True
 
     def __post_init__(self) -> None:
         check_choices(self)

@@ -27,7 +27,7 @@ from mechclust.report.style import (
     picture,
     subplots,
 )
-from mechclust.report.verdicts import interval
+from mechclust.evidence.intervals import mean_interval
 from mechclust.studies.mossa.results import SeedResults, boundaries_by_seed
 from probes import ProbeResult
 
@@ -109,7 +109,7 @@ def groups(found: Sequence[SeedResults]) -> Figure:
     gap.set_title(f"a transition in {int(has.sum())} of {len(found)} seeds", fontsize=9, loc="left")
     for at, color, name in zip(ends[has].T, (SOFT, GREEN), ("shared", "transition"), strict=True):
         if len(at):
-            low, high = interval(at.tolist()) or (at.mean(), at.mean())
+            low, high = mean_interval(at.tolist()) or (at.mean(), at.mean())
             gap.axvspan(low, high, color=color, alpha=0.18, lw=0)
             gap.axvline(at.mean(), color=color, lw=1)
             left = at.mean() > found[0].n_layers / 2  # of the line there is more room

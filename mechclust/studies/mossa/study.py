@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 
 from mechclust.report.analysis import Analysis, Panel
-from mechclust.report.claims import Claim
+from mechclust.evidence import Finding
 from mechclust.report.html import table_html
 from mechclust.studies.extra_probes import TrainedModel
-from mechclust.studies.mossa.claims import boundary_note, claims_of
+from mechclust.studies.mossa.findings import boundary_note, findings_of
 from mechclust.studies.mossa.config import FROZEN, MODELS, SEEN, ModelJob, MossaConfig, jobs, result_path
-from mechclust.studies.mossa.origin.claims import origin_claims
+from mechclust.studies.mossa.origin.findings import origin_findings
 from mechclust.studies.mossa.origin.jobs import OriginJob, origin_jobs
 from mechclust.studies.mossa.origin.report import analyse_origin
 from mechclust.studies.mossa.origin.results import load_origin_results
@@ -48,15 +48,15 @@ def models_trained(config: MossaConfig, out: Path) -> Iterable[TrainedModel]:
     return trained_origin_models(config, out) if config.experiment == "origin" else trained_models(config, out)
 
 
-def judge(config: MossaConfig, out: Path) -> list[Claim]:
-    """Claims from a run's results."""
+def judge(config: MossaConfig, out: Path) -> list[Finding]:
+    """Findings from a run's results."""
     if config.experiment == "origin":
-        return origin_claims(config, [load_origin_results(config, out, seed) for seed in config.seeds])
-    return claims_of(config, [load_results(config, out, seed) for seed in config.seeds])
+        return origin_findings(config, [load_origin_results(config, out, seed) for seed in config.seeds])
+    return findings_of(config, [load_results(config, out, seed) for seed in config.seeds])
 
 
 def analyse(config: MossaConfig, out: Path) -> Analysis:
-    """Claims, figures and tables of a run."""
+    """Findings, figures and tables of a run."""
     if config.experiment == "origin":
         return analyse_origin(config, out)
     from mechclust.studies.mossa import figures
@@ -115,7 +115,7 @@ def analyse(config: MossaConfig, out: Path) -> Analysis:
         ),
     ]
     return Analysis(
-        claims=claims_of(config, found),
+        findings=findings_of(config, found),
         panels=panels,
         views={
             "Layer groups by the fixed rule": table_html(groups_table(config.seeds, found)),
@@ -178,7 +178,7 @@ STUDY = Study(
             n_neighbours=3,
             n_purity=6,
             n_projected=40,
-            test_claims=False,
+            test_findings=False,
         ),
         "quick": MossaConfig(
             seeds=(20,),

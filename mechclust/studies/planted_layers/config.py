@@ -1,6 +1,6 @@
 """What the study of planted layers runs: settings, models, pairs of models.
 
-The predictions, written down before the confirmatory seeds (10 and above) were run; ``claims.py`` tests them:
+The predictions, written down before the confirmatory seeds (10 and above) were run; ``findings.py`` tests them:
 
 1. CKA of the residual stream shows where a change begins: everything below is bit-identical.
 2. It does not show where the change ends: whatever a layer writes stays in the stream of all layers above it, so that
@@ -13,7 +13,7 @@ The predictions, written down before the confirmatory seeds (10 and above) were 
    twice the steps do not count as a change, and if all layers were changed with one rate, most are called.
 
 The predictions for the method's own comparison of a model of several tasks (E), its single-task controls and the base,
-written down before any such trio was measured on any seed; ``control_claims.py`` tests them:
+written down before any such trio was measured on any seed; ``control_findings.py`` tests them:
 
 7. If E and its controls were trained in the same layers, E is more similar to its controls than the base is from the
    first of these layers on, and this is where the layer groups end the shared layers (P11).
@@ -78,7 +78,7 @@ class PlantedConfig:
             many for each of its ``n_measured`` tasks.
         gain_margin: margin by which it must be more similar to its controls than the base is, as in ``layer_groups``.
         device: where to train and measure, such as ``cpu`` or ``cuda``.
-        test_claims: whether this size can test the claims.
+        test_findings: whether this size can test the findings.
     """
 
     seeds: tuple[int, ...] = tuple(range(10, 20))
@@ -105,7 +105,7 @@ class PlantedConfig:
     control_steps: int = 240
     gain_margin: float = 0.02
     device: str = "cpu"
-    test_claims: bool = True
+    test_findings: bool = True
 
     def __post_init__(self) -> None:
         check_seeds(self.seeds)
@@ -238,7 +238,7 @@ def planted_columns(config: PlantedConfig) -> list[str]:
 
 
 def main_column(config: PlantedConfig) -> str:
-    """The column that the claims are about: trained changes, or, in a given model, the largest noise."""
+    """The column that the findings are about: trained changes, or, in a given model, the largest noise."""
     return TRAINED if config.model is None else noisy(config.noise[-1])
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from mechclust.report.verdicts import interval_over_seeds
+from mechclust.evidence.intervals import interval_over_seeds
 from mechclust.studies.kept import check_there
 from mechclust.studies.planted_layers.config import (
     ALL,

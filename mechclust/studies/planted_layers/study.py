@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mechclust.report.analysis import Analysis, Panel
-from mechclust.report.claims import Claim
+from mechclust.evidence import Finding
 from mechclust.report.html import table_html
-from mechclust.studies.planted_layers.claims import claims_of
+from mechclust.studies.planted_layers.findings import findings_of
 from mechclust.studies.planted_layers.config import FROZEN, PlantedConfig
-from mechclust.studies.planted_layers.control_claims import control_claims_of
+from mechclust.studies.planted_layers.control_findings import control_findings_of
 from mechclust.studies.planted_layers.reading import SeedReadings, accuracy_table, load_readings, reading_table
 from mechclust.studies.planted_layers.results import load_results, loss_table, summary_table, table_of
 from mechclust.studies.planted_layers.run import run_job, trained_models
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def judge(config: PlantedConfig, out: Path) -> list[Claim]:
-    """Claims from a run's results."""
-    claims = claims_of(config, [load_results(config, out, seed) for seed in config.seeds])
+def judge(config: PlantedConfig, out: Path) -> list[Finding]:
+    """Findings from a run's results."""
+    findings = findings_of(config, [load_results(config, out, seed) for seed in config.seeds])
     if not trios_of(config):
-        return claims
-    return claims + control_claims_of(config, [load_readings(config, out, seed) for seed in config.seeds])
+        return findings
+    return findings + control_findings_of(config, [load_readings(config, out, seed) for seed in config.seeds])
 
 
 def analyse(config: PlantedConfig, out: Path) -> Analysis:
-    """Claims, figures and tables of a run."""
+    """Findings, figures and tables of a run."""
     from mechclust.studies.planted_layers import control_figures, figures
 
     found = [load_results(config, out, seed) for seed in config.seeds]
@@ -90,13 +90,13 @@ def analyse(config: PlantedConfig, out: Path) -> Analysis:
     }
     views = {"In one table": table_html(summary_table(config, found))}
     views |= {title: table_html(table_of(config, found, *which)) for title, which in tables.items()}
-    claims, notes = claims_of(config, found), _notes(config)
+    findings, notes = findings_of(config, found), _notes(config)
     if config.model is None:
         views["Loss of the base and of the trained models"] = table_html(loss_table(found))
     undefined = [note for m in found for note in m.notes]
     if trios_of(config):
         read = [load_readings(config, out, seed) for seed in config.seeds]
-        claims += control_claims_of(config, read)
+        findings += control_findings_of(config, read)
         views |= {title: table_html(table) for title, table in _reading_tables(config, read).items()}
         undefined += [note for m in read for note in m.notes]
         notes.append(
@@ -120,7 +120,7 @@ def analyse(config: PlantedConfig, out: Path) -> Analysis:
                 f"Anything not found counts as a random layer. {n}.",
             ),
         ]
-    return Analysis(claims=claims, panels=panels, folded=views, notes=[*notes, *undefined])
+    return Analysis(findings=findings, panels=panels, folded=views, notes=[*notes, *undefined])
 
 
 def _reading_tables(config: PlantedConfig, read: Sequence[SeedReadings]) -> dict[str, pd.DataFrame]:
@@ -191,7 +191,7 @@ STUDY = Study(
             n_few=6,
             n_patched=4,
             control_steps=4,
-            test_claims=False,
+            test_findings=False,
         ),
         "quick": PlantedConfig(
             seeds=(0,),

@@ -38,7 +38,7 @@ class TaskClustersConfig:
         n_permutations: relabellings within the classes of the input, behind each null interval.
         tsne: also measure after t-SNE, at the end of training; without it, hidden states are drawn by PCA.
         device: where to train, such as ``cpu`` or ``cuda``.
-        test_claims: whether this size can test the claims.
+        test_findings: whether this size can test the findings.
     """
 
     seeds: tuple[int, ...] = tuple(range(40, 45))
@@ -53,7 +53,7 @@ class TaskClustersConfig:
     n_permutations: int = 1000
     tsne: bool = True
     device: str = "cpu"
-    test_claims: bool = True
+    test_findings: bool = True
 
     def __post_init__(self) -> None:
         check_seeds(self.seeds)
@@ -64,7 +64,7 @@ class TaskClustersConfig:
         if unknown := [arm for arm in self.arms if arm not in ARMS]:
             raise InputError(f"no arm {unknown[0]!r} (there are {', '.join(ARMS)})")
         if "private" not in self.arms:
-            raise InputError("arms lacks 'private', the primary arm that the claims are about; add it")
+            raise InputError("arms lacks 'private', the primary arm that the findings are about; add it")
 
 
 def jobs(config: TaskClustersConfig) -> list[Job]:

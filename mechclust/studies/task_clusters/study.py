@@ -8,9 +8,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from mechclust.report.analysis import Analysis, Panel
-from mechclust.report.claims import Claim
+from mechclust.evidence import Finding
 from mechclust.studies.study import Job, Study
-from mechclust.studies.task_clusters.claims import claims_of
+from mechclust.studies.task_clusters.findings import findings_of
 from mechclust.studies.task_clusters.config import VALIDATION, TaskClustersConfig, jobs, task_of
 from mechclust.studies.task_clusters.results import RunResults, by_arm, headline, load_results
 from mechclust.studies.task_clusters.run import load_trained, run_job, trained_models
@@ -18,9 +18,9 @@ from mechclust.training import TrainConfig, load_steps
 from tasks import InstructionFollowing
 
 
-def judge(config: TaskClustersConfig, out: Path) -> list[Claim]:
-    """Claims from a run's results."""
-    return claims_of(config, _loaded(config, out))
+def judge(config: TaskClustersConfig, out: Path) -> list[Finding]:
+    """Findings from a run's results."""
+    return findings_of(config, _loaded(config, out))
 
 
 def _loaded(config: TaskClustersConfig, out: Path) -> dict[Job, RunResults]:
@@ -28,7 +28,7 @@ def _loaded(config: TaskClustersConfig, out: Path) -> dict[Job, RunResults]:
 
 
 def analyse(config: TaskClustersConfig, out: Path) -> Analysis:
-    """Claims, figures and an attention view from a run's artefacts."""
+    """Findings, figures and an attention view from a run's artefacts."""
     from mechclust.attention import attention_view
     from mechclust.studies.task_clusters import figures
 
@@ -63,13 +63,13 @@ def analyse(config: TaskClustersConfig, out: Path) -> Analysis:
         Panel("accuracy_and_loss", figures.accuracy_and_loss(runs), "Validation accuracy and loss of every run."),
     ]
     return Analysis(
-        claims=claims_of(config, runs),
+        findings=findings_of(config, runs),
         lead=headline(config, runs),
         panels=panels,
         views={f"Attention of run {first.name} on a validation example": view.fragment()},
         notes=[
             "Whether tasks share outputs decides the result: with shared outputs, the top layers cluster by output, "
-            "not by task. All claims except T9 and T10 are about the arm with private outputs.",
+            "not by task. All findings except T9 and T10 are about the arm with private outputs.",
             "Layer 0 is the token embedding of x without position: at most one point per input token, so k-means "
             "has fewer distinct points than clusters there, and each point is its own cluster.",
             "Each label is clustered with as many clusters as it has classes.",
@@ -90,7 +90,7 @@ STUDY = Study(
             d_model=32,
             n_init=1,
             n_permutations=50,
-            test_claims=False,
+            test_findings=False,
         ),
         "quick": TaskClustersConfig(
             seeds=(0, 1),

@@ -19,7 +19,7 @@ ROWS = {
     "SGD .01": ("sgd", 0.01),
     "SGD .03": ("sgd", 0.03),
 }
-LEAST_STEPS = 2000  # of E1b and E3, for claims on where training ends
+LEAST_STEPS = 2000  # of E1b and E3, for findings on where training ends
 # Readings of the published attention table: input, MASK as a key, W_V, loss.
 READINGS = tuple(
     map(
@@ -149,7 +149,7 @@ class Beyond:
 class TopicStructureConfig:
     """Settings of the topic-structure study.
 
-    ``experiment = "beyond"`` reads ``seeds``, ``documents``, ``batch_size``, ``text``, ``beyond`` and ``test_claims``
+    ``experiment = "beyond"`` reads ``seeds``, ``documents``, ``batch_size``, ``text``, ``beyond`` and ``test_findings``
     only.
 
     Args:
@@ -157,22 +157,22 @@ class TopicStructureConfig:
             and topics more like those of text (E5).
         seeds: one training run per seed and arm; the seed draws documents and initial weights.
         documents: the data; fields specific to an experiment (sampler, objective, ...) are set by its arms.
-        steps: optimiser steps of E1, E1b, E2, E3 and the runs behind claims P6 and P8.
-        decay_steps: optimiser steps of E2 with weight decay (claim P2c).
+        steps: optimiser steps of E1, E1b, E2, E3 and the runs behind findings P6 and P8.
+        decay_steps: optimiser steps of E2 with weight decay (finding P2c).
         attention_steps: optimiser steps of E4.
         check_every: steps of E4 between evaluations on the development documents; after half of
             ``attention_steps`` there is only the final one.
         readings: readings of the published attention table: E4's arms, each with every row of optimiser and rate.
         sgd_rates: learning rates of E3 with SGD.
         adam_rates: learning rates of E3 with Adam.
-        optimum_documents: numbers of documents whose minimiser is solved for (claims P2, P2b), ascending.
+        optimum_documents: numbers of documents whose minimiser is solved for (findings P2, P2b), ascending.
         optimum_lengths: lengths of these documents, ascending.
         batch_size: documents per step.
-        topics: numbers of topics for claim P6.
-        topics_per_document: numbers of topics mixed in a document for claim P6.
+        topics: numbers of topics for finding P6.
+        topics_per_document: numbers of topics mixed in a document for finding P6.
         text: number of documents that attention is measured on, and tokens per document.
         beyond: settings of the second experiment.
-        test_claims: whether this size can test the claims.
+        test_findings: whether this size can test the findings.
     """
 
     experiment: Literal["published", "beyond"] = "published"
@@ -192,7 +192,7 @@ class TopicStructureConfig:
     topics_per_document: tuple[int, ...] = (2, 3, 5, 8)
     text: tuple[int, int] = (500, 100)
     beyond: Beyond = Beyond()
-    test_claims: bool = True
+    test_findings: bool = True
 
     def __post_init__(self) -> None:
         check_seeds(self.seeds)
@@ -214,7 +214,7 @@ class TopicStructureConfig:
         if self.documents.overlap or self.documents.zipf or self.documents.topic_correlation:
             raise InputError(
                 "documents.overlap, documents.zipf and documents.topic_correlation are set by the arms of the "
-                "experiment 'beyond', as the paper's claims need disjoint topics of equally frequent words; leave them "
+                "experiment 'beyond', as the paper's findings need disjoint topics of equally frequent words; leave them "
                 "at 0"
             )
         if max(self.topics_per_document) > min(self.topics):

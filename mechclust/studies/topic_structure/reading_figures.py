@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from mechclust.report.style import BLUE, GREEN, GREY, RED, subplots
 from mechclust.studies.topic_structure.config import TopicStructureConfig
-from mechclust.studies.topic_structure.reading_claims import NEAR, verdicts_of
+from mechclust.studies.topic_structure.reading_findings import NEAR, verdicts_of
 from mechclust.studies.topic_structure.readings import STOPS, TABLE, Readings, distance_of
 
 _STYLE = dict(zip(STOPS, ((BLUE, "o"), (GREEN, "s"), (RED, "D")), strict=True))

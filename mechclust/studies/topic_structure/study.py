@@ -9,31 +9,31 @@ from dataclasses import replace
 from pathlib import Path
 
 from mechclust.report.analysis import Analysis, Panel
-from mechclust.report.claims import Claim
+from mechclust.evidence import Finding
 from mechclust.report.html import table_html
 from mechclust.studies.study import Study
 from mechclust.studies.topic_structure.arms import jobs
-from mechclust.studies.topic_structure.beyond.claims import beyond_claims
+from mechclust.studies.topic_structure.beyond.findings import beyond_findings
 from mechclust.studies.topic_structure.beyond.report import analyse_beyond
 from mechclust.studies.topic_structure.beyond.results import load_beyond
-from mechclust.studies.topic_structure.claims import claims_of
+from mechclust.studies.topic_structure.findings import findings_of
 from mechclust.studies.topic_structure.config import READINGS, Beyond, TopicStructureConfig
-from mechclust.studies.topic_structure.reading_claims import distance_table
+from mechclust.studies.topic_structure.reading_findings import distance_table
 from mechclust.studies.topic_structure.readings import attention_table, readings_of
 from mechclust.studies.topic_structure.results import load_minimisers, load_runs
 from mechclust.studies.topic_structure.run import run_job, trained_models
 from tasks import TopicDocuments
 
 
-def judge(config: TopicStructureConfig, out: Path) -> list[Claim]:
-    """Claims from a run's results."""
+def judge(config: TopicStructureConfig, out: Path) -> list[Finding]:
+    """Findings from a run's results."""
     if config.experiment == "beyond":
-        return beyond_claims(config, load_beyond(config, out))
-    return claims_of(config, load_runs(config, out), load_minimisers(config, out))
+        return beyond_findings(config, load_beyond(config, out))
+    return findings_of(config, load_runs(config, out), load_minimisers(config, out))
 
 
 def analyse(config: TopicStructureConfig, out: Path) -> Analysis:
-    """Claims, figures and a table from a run's artefacts."""
+    """Findings, figures and a table from a run's artefacts."""
     if config.experiment == "beyond":
         return analyse_beyond(config, out)
     from mechclust.studies.topic_structure import figures
@@ -100,7 +100,7 @@ def analyse(config: TopicStructureConfig, out: Path) -> Analysis:
         ),
     ]
     return Analysis(
-        claims=claims_of(config, runs, minimisers),
+        findings=findings_of(config, runs, minimisers),
         panels=panels,
         folded={
             "Distance from the published attention table, by reading and stop": table_html(distance_table(found)),
@@ -140,7 +140,7 @@ STUDY = Study(
             topics_per_document=(1, 2),
             text=(20, 8),
             beyond=Beyond(steps=6, after=2, measured=(2, 4), overlaps=(1,), n_permutations=9),
-            test_claims=False,
+            test_findings=False,
         ),
         "quick": replace(
             TopicStructureConfig(),

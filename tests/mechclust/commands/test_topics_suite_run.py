@@ -22,7 +22,7 @@ from mechclust.commands.topics.suite.published import published_ratio
 from mechclust.commands.topics.suite.sentences import lead_of, notes_of
 from mechclust.commands.topics.topic_file import load_topics, save_topics
 from mechclust.models import load_pretrained, token_embeddings
-from mechclust.report.claims import load_claims
+from mechclust.report.findings import load_findings
 from probes import TopicAttention, TopicEmbedding, attention_pattern, residual, run
 from probes.functional import topic_similarity
 from tasks import Corpus, InputError, TopicModel
@@ -242,14 +242,14 @@ class TestMeasured:
 
 
 class TestFolder:
-    def test_claims_are_judged_from_the_folder(self, found, report, folder):
-        for claims in (judge_folder(folder / "out"), load_claims(folder / "out")):
-            assert [(c.id, c.verdict, c.per_seed) for c in claims] == [
-                (c.id, c.verdict, c.per_seed) for c in found.claims
+    def test_findings_are_judged_from_the_folder(self, found, report, folder):
+        for findings in (judge_folder(folder / "out"), load_findings(folder / "out")):
+            assert [(c.id, c.verdict, c.per_seed) for c in findings] == [
+                (c.id, c.verdict, c.per_seed) for c in found.findings
             ]
-        assert [c.id for c in found.claims] == ["P7", "P7b", "S1", "S2"]
-        assert found.claims[0].note.startswith("not tested: the suite has no ALBERT, BART, ELECTRA and RoBERTa")
-        assert found.claims[2].verdict == "holds"
+        assert [c.id for c in found.findings] == ["P7", "P7b", "S1", "S2"]
+        assert found.findings[0].note.startswith("not tested: the suite has no ALBERT, BART, ELECTRA and RoBERTa")
+        assert found.findings[2].verdict == "holds"
 
     def test_every_layer_has_its_hook_and_every_head_its_name(self, report, folder, found):
         check_report(folder / "out" / "report.html", found.shown(overlap=False))
@@ -263,7 +263,7 @@ class TestFolder:
         label = ", ".join(found.texts.fitted.models[0].top_words(4)[0])
         assert label in report
         written = {path.name for path in (folder / "out").iterdir()}
-        assert {"ratios.csv", "heads.csv", "topics.csv", "claims.json", "topics.safetensors"} <= written
+        assert {"ratios.csv", "heads.csv", "topics.csv", "findings.json", "topics.safetensors"} <= written
         assert "<script src" not in report
 
     def test_nothing_is_measured_twice(self, found, config, folder, monkeypatch):
@@ -435,7 +435,7 @@ def test_on_the_documentation_of_this_repository(write_checkpoint, tmp_path, cap
     printed = capsys.readouterr().out
     assert "Words may have several topics\n" in printed
     assert f"report: {out / 'report.html'}" in printed
-    attention = [claim for claim in load_claims(out) if claim.id == "S2"]
+    attention = [finding for finding in load_findings(out) if finding.id == "S2"]
     assert attention[0].verdict != "not tested"
     assert "Attention of " in (out / "report.html").read_text()
 

@@ -30,7 +30,7 @@ def test_hostile_tokens_are_inert(open_page, tmp_path):
     page_text = render_report(
         title=HOSTILE,
         source=HOSTILE,
-        analysis=Analysis(claims=[], views={HOSTILE: view.fragment()}, notes=[HOSTILE]),
+        analysis=Analysis(findings=[], views={HOSTILE: view.fragment()}, notes=[HOSTILE]),
         facts={"date": HOSTILE},
         config={"name": HOSTILE},
     )

@@ -1,11 +1,11 @@
-"""Tables, figures and claims as a notebook shows them."""
+"""Tables, figures and findings as a notebook shows them."""
 
 from __future__ import annotations
 
 import pandas as pd
 from matplotlib.figure import Figure
 
-from mechclust.report import Analysis, Bound, Claims, Panel, claim
+from mechclust.report import Analysis, Bound, Findings, Panel, finding
 from mechclust.report.html import table_html
 
 HOSTILE = "</td><script>alert(1)</script>"
@@ -39,10 +39,10 @@ def panel(name: str) -> Panel:
 
 
 class TestNotebook:
-    CLAIMS = Claims([claim("T1", HOSTILE, "ours", [0.5, 0.6], Bound(">=", 0.1))])
+    FINDINGS = Findings([finding("T1", HOSTILE, "ours", [0.5, 0.6], Bound(">=", 0.1))])
 
-    def test_claims(self) -> None:
-        shown = self.CLAIMS._repr_html_()
+    def test_findings(self) -> None:
+        shown = self.FINDINGS._repr_html_()
         assert '<td class="n">0.550</td>' in shown
         assert "<script>" not in shown
 
@@ -52,7 +52,7 @@ class TestNotebook:
         assert "<script>" not in shown
 
     def test_analysis(self) -> None:
-        shown = Analysis(self.CLAIMS, [panel("one"), panel("two")], notes=[HOSTILE])._repr_html_()
+        shown = Analysis(self.FINDINGS, [panel("one"), panel("two")], notes=[HOSTILE])._repr_html_()
         assert shown.count("<img ") == 2
         assert shown.count("<li>") == 1
         assert "T1" in shown

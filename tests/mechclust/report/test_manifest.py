@@ -170,7 +170,7 @@ def test_a_report_that_was_interrupted_goes_on(tmp_path, monkeypatch):
 
 
 class TestRuns:
-    @pytest.mark.parametrize("name", ["report.html", "claims.json", "figures/mine.png", "rows/mine.txt"])
+    @pytest.mark.parametrize("name", ["report.html", "findings.json", "figures/mine.png", "rows/mine.txt"])
     def test_a_folder_with_files_of_others_is_refused(self, tmp_path, name):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("mine")
@@ -178,7 +178,7 @@ class TestRuns:
             pass
         assert files_of(tmp_path) == {name: b"mine"}
 
-    @pytest.mark.parametrize("name", ["report.html", "claims.json", "figures/mine.png"])
+    @pytest.mark.parametrize("name", ["report.html", "findings.json", "figures/mine.png"])
     def test_files_that_were_put_into_a_run_are_refused(self, tmp_path, name):
         with open_folder(tmp_path, "toy", {"seed": 0}):
             pass

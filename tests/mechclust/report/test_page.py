@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 import torch
 
-from mechclust.report import Analysis, Claim, Panel, render_report, write_report
+from mechclust.report import Analysis, Finding, Panel, render_report, write_report
 from mechclust.report.html import png
 from probes import ProbeResult, load_result
 from tasks import InputError
@@ -29,8 +29,8 @@ def figure():
     return drawn
 
 
-def a_claim(**fields):
-    return Claim(
+def a_finding(**fields):
+    return Finding(
         **{
             "id": "T1",
             "statement": "states cluster",
@@ -51,7 +51,7 @@ def page_of(**fields):
         **{
             "title": "Title",
             "source": "Source",
-            "analysis": Analysis(claims=[a_claim()]),
+            "analysis": Analysis(findings=[a_finding()]),
             "facts": {},
             "config": {},
             **fields,
@@ -86,11 +86,11 @@ class TestEscaping:
             {"source": HOSTILE},
             {"facts": {HOSTILE: HOSTILE, "versions": {HOSTILE: HOSTILE}}},
             {"config": {HOSTILE: HOSTILE, "list": [HOSTILE]}},
-            {"analysis": Analysis(claims=[a_claim(**dict.fromkeys(("id", "statement", "source", "bound"), HOSTILE))])},
-            {"analysis": Analysis(claims=[a_claim(note=HOSTILE, chance=HOSTILE)])},
-            {"analysis": Analysis(claims=[], notes=[HOSTILE])},
-            {"analysis": Analysis(claims=[], views={HOSTILE: "<p>view</p>"})},
-            {"analysis": Analysis(claims=[], panels=[Panel(HOSTILE, figure(), HOSTILE)])},
+            {"analysis": Analysis(findings=[a_finding(**dict.fromkeys(("id", "statement", "source", "bound"), HOSTILE))])},
+            {"analysis": Analysis(findings=[a_finding(note=HOSTILE, chance=HOSTILE)])},
+            {"analysis": Analysis(findings=[], notes=[HOSTILE])},
+            {"analysis": Analysis(findings=[], views={HOSTILE: "<p>view</p>"})},
+            {"analysis": Analysis(findings=[], panels=[Panel(HOSTILE, figure(), HOSTILE)])},
             {"analysis": Analysis(lead=[HOSTILE])},
             {"analysis": Analysis(folded={HOSTILE: "<p>table</p>"})},
         ],
@@ -99,8 +99,8 @@ class TestEscaping:
             "source",
             "facts",
             "config",
-            "claim",
-            "claim's notes",
+            "finding",
+            "finding's notes",
             "notes",
             "view's name",
             "panel",
@@ -120,7 +120,7 @@ class TestEscaping:
         assert "<b>1 < 2 & 3</b>" in shown(page_of(title="<b>1 < 2 & 3</b>"))
 
     def test_views_are_html(self):
-        page = page_of(analysis=Analysis(claims=[], views={"Heads": '<div id="heads">x</div>'}))
+        page = page_of(analysis=Analysis(findings=[], views={"Heads": '<div id="heads">x</div>'}))
         assert '<div id="heads">x</div>' in page
 
 
@@ -146,7 +146,7 @@ class TestOrder:
 class TestSelfContained:
     def test_nothing_is_fetched(self):
         panels = [Panel("one", figure(), "first"), Panel("two", figure(), "second")]
-        page = page_of(analysis=Analysis(claims=[a_claim()], panels=panels, notes=["n"]), config={"a": 1})
+        page = page_of(analysis=Analysis(findings=[a_finding()], panels=panels, notes=["n"]), config={"a": 1})
         assert not re.findall(r"https?:", page)
         assert not re.findall(r"""=\s*["']?//""", page)
         assert "@import" not in page
@@ -156,7 +156,7 @@ class TestSelfContained:
 
     def test_figures_are_embedded(self):
         drawn = figure()
-        page = page_of(analysis=Analysis(claims=[], panels=[Panel("curve", drawn, "what it shows")]))
+        page = page_of(analysis=Analysis(findings=[], panels=[Panel("curve", drawn, "what it shows")]))
         (image,) = (attrs for tag, attrs in Tags(page).tags if tag == "img")
         data = base64.b64decode(image["src"].removeprefix("data:image/png;base64,"))
         assert data.startswith(b"\x89PNG\r\n\x1a\n")
@@ -172,14 +172,14 @@ class TestSelfContained:
 
 
 class TestContent:
-    def test_claims(self):
-        claims = [
-            a_claim(note="a note", chance="0.05"),
-            a_claim(id="T2", verdict="does not hold", paper=None),
-            a_claim(id="T3", verdict="not tested", measured=None, interval=None, seeds=0),
-            a_claim(id="T4", verdict="undecided"),
+    def test_findings(self):
+        findings = [
+            a_finding(note="a note", chance="0.05"),
+            a_finding(id="T2", verdict="does not hold", paper=None),
+            a_finding(id="T3", verdict="not tested", measured=None, interval=None, seeds=0),
+            a_finding(id="T4", verdict="undecided"),
         ]
-        text = shown(page_of(analysis=Analysis(claims=claims)))
+        text = shown(page_of(analysis=Analysis(findings=findings)))
         assert "states cluster" in text
         assert "a note" in text
         assert "chance: 0.05" in text
@@ -191,8 +191,8 @@ class TestContent:
         assert "Not tested: T3 Statement" in text  # folded
         assert "nan" not in text.lower()
 
-    def test_a_report_without_claims_has_no_table_of_them(self):
-        page = page_of(analysis=Analysis(claims=[]))
+    def test_a_report_without_findings_has_no_table_of_them(self):
+        page = page_of(analysis=Analysis(findings=[]))
         assert "Verdict" not in page
         assert "Bounds were fixed" not in page
 

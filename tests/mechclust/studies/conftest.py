@@ -12,7 +12,7 @@ from tests import fake_package
 TOY = '''
 from dataclasses import dataclass, field
 from matplotlib.figure import Figure
-from mechclust.report import Analysis, Bound, Panel, claim
+from mechclust.report import Analysis, Bound, Panel, finding
 from mechclust.studies import Study
 from mechclust.studies.kept import check_there
 
@@ -41,7 +41,7 @@ def analyse(config, out):
     figure = Figure(figsize=(2, 1))
     figure.subplots().plot(values)
     panels = [Panel("values", figure, "all values"), Panel("again", figure, "all values again")]
-    return Analysis(claims=[claim("Q1", "values are small", "ours", values, Bound("<", 1))], panels=panels)
+    return Analysis(findings=[finding("Q1", "values are small", "ours", values, Bound("<", 1))], panels=panels)
 
 STUDY = Study(
     name="toy",

@@ -16,7 +16,7 @@ _KEPT = ("models", "results")
 def files(out: Path) -> dict[str, bytes]:
     """What a run has measured, by name."""
     found = {str(path.relative_to(out)): path for kind in _KEPT for path in (out / kind).rglob("*") if path.is_file()}
-    return {name: path.read_bytes() for name, path in [*found.items(), ("claims.json", out / "claims.json")]}
+    return {name: path.read_bytes() for name, path in [*found.items(), ("findings.json", out / "findings.json")]}
 
 
 @pytest.mark.timeout(900)
@@ -28,5 +28,5 @@ def test_smoke_preset_on_ray(study: Any, nodes: Any, tmp_path: Path) -> None:
     expected, found = files(tmp_path / "here"), files(tmp_path / "there")
     assert sorted(found) == sorted(expected)
     assert [name for name in expected if found[name] != expected[name]] == []
-    assert repr(there.claims) == repr(here.claims)  # nan is nan
+    assert repr(there.findings) == repr(here.findings)  # nan is nan
     assert len(expected) > 4

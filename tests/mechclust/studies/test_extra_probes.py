@@ -62,7 +62,7 @@ def study():
         presets={"only": CONFIG},
         jobs=lambda config: [],
         run_job=lambda config, job, out: None,
-        analyse=lambda config, out: Analysis(claims=[], notes=["its own"]),
+        analyse=lambda config, out: Analysis(findings=[], notes=["its own"]),
         trained_models=trained_models,
     )
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from mechclust.cli import main
-from mechclust.report import Analysis, load_claims
+from mechclust.report import Analysis, load_findings
 from mechclust.report.archive import pack, unpack
 from mechclust.studies import Study, get_study, list_studies, record_run, run_study
 from mechclust.studies.record import command_of, judge_again
@@ -41,14 +41,14 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 
 class TestRecord:
-    def test_has_settings_claims_every_panel_and_the_command(self, run_folder: Path, tmp_path: Path) -> None:
+    def test_has_settings_findings_every_panel_and_the_command(self, run_folder: Path, tmp_path: Path) -> None:
         record_run(run_folder, tmp_path / "kept")
         kept = files_of(tmp_path / "kept")
         pictures = [f"figures/{name}.{kind}" for name in ("again", "values") for kind in ("pdf", "png")]
         assert sorted(kept) == [
-            *("claims.json", "command.txt", "config.json", *pictures, "mechclust.json", "results.tar.xz")
+            *("findings.json", "command.txt", "config.json", *pictures, "mechclust.json", "results.tar.xz")
         ]
-        assert kept["claims.json"] == (run_folder / "claims.json").read_bytes()
+        assert kept["findings.json"] == (run_folder / "findings.json").read_bytes()
         assert kept["figures/values.png"] == (run_folder / "figures" / "values.png").read_bytes()
         assert kept["command.txt"].decode() == (
             "mechclust run toy --preset quick --corpus corpus.txt --training.fast\n"
@@ -71,7 +71,7 @@ class TestRecord:
         record_run(tmp_path / "other", tmp_path / "kept")
         assert [path.read_text() for path in mine] == ["a picture of mine"] * 3
         assert (tmp_path / "kept" / "command.txt").read_text() == "mechclust run toy --preset smoke\n"
-        assert [claim.seeds for claim in load_claims(tmp_path / "kept")] == [1]
+        assert [finding.seeds for finding in load_findings(tmp_path / "kept")] == [1]
 
     def test_the_command_line_does_it(
         self, run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -97,7 +97,7 @@ class TestRefusals:
             f"{str(kept)!r} holds the results of mossa, not of toy; choose another folder with --record"
         )
 
-    @pytest.mark.parametrize("name", ["claims.json", "config.json"])
+    @pytest.mark.parametrize("name", ["findings.json", "config.json"])
     def test_results_of_nobody_knows_which_study(self, run_folder: Path, tmp_path: Path, name: str) -> None:
         (tmp_path / "kept").mkdir()
         (tmp_path / "kept" / name).write_text('{"model_type": "gpt2"}')
@@ -171,26 +171,26 @@ class TestJudgingAgain:
         shutil.rmtree(run_folder)
         return tmp_path / "kept"
 
-    def test_gives_the_runs_claims_and_leaves_the_rest(self, record: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_gives_the_runs_findings_and_leaves_the_rest(self, record: Path, capsys: pytest.CaptureFixture[str]) -> None:
         before = files_of(record)
-        (record / "claims.json").unlink()
+        (record / "findings.json").unlink()
         assert main(["report", str(record)]) == 0
         shown = capsys.readouterr().out
         assert "values are small" in shown
-        assert shown.endswith(f"\nclaims: {record / 'claims.json'}\n")
+        assert shown.endswith(f"\nclaims: {record / 'findings.json'}\n")
         assert files_of(record) == before
 
-    def test_refuses_claims_that_were_changed(self, record: Path) -> None:
-        (record / "claims.json").write_text("mine")
-        with pytest.raises(InputError, match=r"claims\.json"):
+    def test_refuses_findings_that_were_changed(self, record: Path) -> None:
+        (record / "findings.json").write_text("mine")
+        with pytest.raises(InputError, match=r"findings\.json"):
             judge_again(record)
-        assert (record / "claims.json").read_text() == "mine"
+        assert (record / "findings.json").read_text() == "mine"
 
     def test_keeps_the_history(self, record: Path) -> None:
-        earlier = {"claim": "Q1", "run": "before", "seeds": 3, "verdict": "does not hold", "changed": ""}
+        earlier = {"finding": "Q1", "run": "before", "seeds": 3, "verdict": "does not hold", "changed": ""}
         (record / "history.json").write_text(json.dumps([earlier]))
-        (claim,) = judge_again(record)
-        assert [run.run for run in claim.history] == ["before"]
+        (finding,) = judge_again(record)
+        assert [run.run for run in finding.history] == ["before"]
 
     def test_equal_measurements_make_an_equal_archive(self, tmp_path: Path) -> None:
         for name in ("one", "two"):
@@ -204,11 +204,11 @@ class TestJudgingAgain:
 
     @pytest.mark.parametrize("spoilt", ["cut", "other"])
     def test_a_damaged_archive_is_refused(self, record: Path, spoilt: str, capsys: pytest.CaptureFixture[str]) -> None:
-        archive, before = record / "results.tar.xz", (record / "claims.json").read_bytes()
+        archive, before = record / "results.tar.xz", (record / "findings.json").read_bytes()
         archive.write_bytes(archive.read_bytes()[:-50] if spoilt == "cut" else b"no archive")
         assert main(["report", str(record)]) == 2
         assert f"{str(archive)!r} is damaged or not an archive of results (" in capsys.readouterr().err
-        assert (record / "claims.json").read_bytes() == before
+        assert (record / "findings.json").read_bytes() == before
 
     def test_measurements_that_are_missing_are_named(self, record: Path, tmp_path: Path) -> None:
         unpack(record / "results.tar.xz", tmp_path)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mechclust.cli import main
-from mechclust.report import load_claims
+from mechclust.report import load_findings
 from mechclust.studies import get_study, list_studies, open_run, registered_studies
 from tasks import InputError
 
@@ -40,7 +40,7 @@ def test_one_of_another_package_is_found_run_and_opened_again(
     assert "<h1>A toy</h1>" in (out / "report.html").read_text()
     study, config = open_run(out)
     assert (study.name, config.training.lr, config.seeds) == ("toy", 0.3, (0,))
-    assert [claim.verdict for claim in load_claims(out)] == ["not tested"]  # one seed
+    assert [finding.verdict for finding in load_findings(out)] == ["not tested"]  # one seed
     assert json.loads((out / "config.json").read_text())["study"] == "toy"
 
 

@@ -42,7 +42,7 @@ class TestSmoke:
     def test_folder(self, smoke_run):
         out = smoke_run[1]
         assert sorted(p.name for p in out.iterdir()) == [
-            *(".mechclust.lock", "claims.json", "config.json", "figures", "mechclust.json", "models", "report.html"),
+            *(".mechclust.lock", "findings.json", "config.json", "figures", "mechclust.json", "models", "report.html"),
             "results",
         ]
         assert sorted(p.name for p in (out / "models").iterdir()) == sorted(JOBS)
@@ -63,8 +63,8 @@ class TestSmoke:
         assert "url(http" not in page
         assert "this size of the study cannot test it" in page
         assert "Attention of run private-seed0" in page
-        for claim in smoke_run[0].claims:
-            assert f"<b>{claim.id}</b>" in page
+        for finding in smoke_run[0].findings:
+            assert f"<b>{finding.id}</b>" in page
 
 
 class TestGoingOn:
@@ -76,7 +76,7 @@ class TestGoingOn:
         measured = [p for p in before if p.relative_to(copy).parts[0] in ("models", "results", "config.json")]
         assert len(measured) > 40
         assert [str(p.relative_to(copy)) for p in measured if before[p] != after[p]] == []
-        assert again.claims == smoke_run[0].claims
+        assert again.findings == smoke_run[0].findings
 
     def test_what_is_missing_is_made_again(self, copy, smoke_run, monkeypatch):
         """The end of one run is lost: only it is made again, with the same numbers."""
@@ -90,16 +90,16 @@ class TestGoingOn:
         assert (load_result(lost)["ari"] == content["ari"]).all()
         after = times(copy)
         assert [p.name for p in before if "step-" in p.name and after[p] != before[p]] == []
-        assert (copy / "claims.json").read_bytes() == (smoke_run[1] / "claims.json").read_bytes()
+        assert (copy / "findings.json").read_bytes() == (smoke_run[1] / "findings.json").read_bytes()
 
     def test_report_is_written_anew(self, copy, smoke_run):
-        for name in ("claims.json", "report.html"):
+        for name in ("findings.json", "report.html"):
             (copy / name).unlink()
         shutil.rmtree(copy / "figures")
         study, config = open_run(copy)
         assert config == SMOKE
-        assert report_run(study, config, copy).claims == smoke_run[0].claims
-        assert (copy / "claims.json").read_bytes() == (smoke_run[1] / "claims.json").read_bytes()
+        assert report_run(study, config, copy).findings == smoke_run[0].findings
+        assert (copy / "findings.json").read_bytes() == (smoke_run[1] / "findings.json").read_bytes()
         assert (copy / "report.html").exists()
         assert len(list((copy / "figures").glob("*.png"))) == 4
 
@@ -145,7 +145,7 @@ class TestExchanged:
             report_run(STUDY, SMOKE, copy)
 
     def test_a_run_whose_measurements_are_listed_nowhere(self, copy):
-        for name in ("mechclust.json", "report.html", "claims.json"):
+        for name in ("mechclust.json", "report.html", "findings.json"):
             (copy / name).unlink()
         shutil.rmtree(copy / "figures")
         with pytest.raises(InputError, match="is not finished; start the study again"):
@@ -315,7 +315,7 @@ def test_a_study_of_another_kind(tmp_path, monkeypatch):
         made.append(n)
 
     def analyse(config, out):
-        return Analysis(claims=(), notes=[(out / "2.txt").read_text()])
+        return Analysis(findings=(), notes=[(out / "2.txt").read_text()])
 
     study = replace(
         STUDY,

@@ -1,4 +1,4 @@
-"""Attention ratios of an encoder by threshold, with what varies about them: what tables and claims are made of."""
+"""Attention ratios of an encoder by threshold, with what varies about them: what tables and findings are made of."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from mechclust.commands.topics.suite.spread import spread
-from mechclust.report.verdicts import Interval
+from mechclust.evidence.intervals import Interval
 from probes import ProbeResult
 
 Measure = Literal["ratio", "matched"]

@@ -1,4 +1,4 @@
-"""The report of ``mechclust topics --suite``: its page, figures, tables and claims."""
+"""The report of ``mechclust topics --suite``: its page, figures, tables and findings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LABEL_WORDS = 4
 
 
 def write_suite_report(result: SuiteResult, out: str | Path) -> Path:
-    """Write ``ratios.csv``, ``heads.csv``, ``topics.csv``, ``claims.json``, the measurements, the figures and
+    """Write ``ratios.csv``, ``heads.csv``, ``topics.csv``, ``findings.json``, the measurements, the figures and
     ``report.html`` into ``out``.
 
     Raises:
@@ -40,7 +40,7 @@ def write_suite_report(result: SuiteResult, out: str | Path) -> Path:
 
 
 def suite_analysis(result: SuiteResult) -> Analysis:
-    """Conclusion, claims, figures, tables and attention."""
+    """Conclusion, findings, figures, tables and attention."""
     tables = {
         f"Attention, {title}, next to the published table": table_html(result.shown(overlap), missing="–")
         for overlap, title in _TITLES.items()
@@ -56,7 +56,7 @@ def suite_analysis(result: SuiteResult) -> Analysis:
     topics = result.tables["topics"]
     seed = result.texts.fitted.seeds[0]
     return Analysis(
-        claims=result.claims,
+        findings=result.findings,
         panels=suite_panels(result),
         views={
             **tables,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mechclust.commands.topics.suite.claims import claims_of
+from mechclust.commands.topics.suite.findings import findings_of
 from mechclust.commands.topics.suite.config import SuiteConfig
 from mechclust.commands.topics.suite.curves import Curve, Measure, curve_of, mean_of
 from mechclust.commands.topics.suite.job import VECTORS, Measured
@@ -18,7 +18,7 @@ from mechclust.commands.topics.suite.models import SuiteModel
 from mechclust.commands.topics.suite.published import RANDOM, published_ratio
 from mechclust.commands.topics.suite.texts import Texts
 from mechclust.commands.topics.suite.vectors import PARTS, drawn_of
-from mechclust.report.claims import Claims
+from mechclust.evidence import Findings
 from mechclust.report.html import table_html
 from mechclust.report.text import table_text
 from probes import ProbeResult
@@ -57,9 +57,9 @@ class SuiteResult:
         return sorted(self.config.thresholds)
 
     @cached_property
-    def claims(self) -> Claims:
+    def findings(self) -> Findings:
         """P7 and what is said of every encoder."""
-        return claims_of([m.attention for m in self._all()])
+        return findings_of([m.attention for m in self._all()])
 
     def _all(self) -> Iterator[Measured]:
         yield from self.trained.values()

@@ -47,7 +47,7 @@ def run_suite(config: SuiteConfig, out: str | Path, *, progress: bool = False) -
     Example:
         >>> # config = SuiteConfig(suite=("bert-base-uncased", "albert-base-v2"), corpus=(Path("texts"),))
         >>> # result = run_suite(config, "runs/suite")
-        >>> # result.shown(overlap=False), result.claims, result.heads()
+        >>> # result.shown(overlap=False), result.findings, result.heads()
     """
     config.check()
     out = Path(out)

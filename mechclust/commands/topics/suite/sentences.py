@@ -21,13 +21,13 @@ _MOST = 8  # encoders that get a sentence of their own
 
 
 def lead_of(result: SuiteResult) -> list[str]:
-    """The conclusion: attention of each encoder, the claims, and which vectors fit the published columns."""
+    """The conclusion: attention of each encoder, the findings, and which vectors fit the published columns."""
     table = result.tables["ratios"]
     first = min(result.thresholds)
     plain = table[(table["threshold"] == first) & ~table["overlap"]].set_index(["model", "measure"])
     found = [_attention(name, plain.loc[name], first) for name in list(result.trained)[:_MOST]]
     found += [
-        f"{claim.id}, {claim.statement}: {claim.verdict}." for claim in result.claims if claim.verdict != "not tested"
+        f"{finding.id}, {finding.statement}: {finding.verdict}." for finding in result.findings if finding.verdict != "not tested"
     ]
     return [*found, *_vectors(table)]
 

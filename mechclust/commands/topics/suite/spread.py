@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from mechclust.report.task_curves import MOST_UNDEFINED
-from mechclust.report.verdicts import Interval
+from mechclust.evidence.intervals import Interval
 
 
 def spread(

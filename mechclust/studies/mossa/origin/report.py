@@ -7,12 +7,12 @@ from pathlib import Path
 from mechclust.report.analysis import Analysis, Panel
 from mechclust.report.html import table_html
 from mechclust.studies.mossa.config import MossaConfig
-from mechclust.studies.mossa.origin.claims import origin_claims
+from mechclust.studies.mossa.origin.findings import origin_findings
 from mechclust.studies.mossa.origin.results import cells_table, load_origin_results
 
 
 def analyse_origin(config: MossaConfig, out: Path) -> Analysis:
-    """Claims, figures and tables of a run."""
+    """Findings, figures and tables of a run."""
     from mechclust.studies.mossa.origin import figures
 
     found = [load_origin_results(config, out, seed) for seed in config.seeds]
@@ -42,7 +42,7 @@ def analyse_origin(config: MossaConfig, out: Path) -> Analysis:
         ),
     ]
     return Analysis(
-        claims=origin_claims(config, found),
+        findings=origin_findings(config, found),
         panels=panels,
         views={"Every width and size, means over domains and seeds": table_html(cells_table(found), number=".2f")},
         notes=[

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from mechclust.report.style import BLUE, COLORS, GREY, RED, direct_labels, plain_ticks, seed_curve, subplots
 from mechclust.studies.study import Job
 from mechclust.studies.topic_structure.arms import OBJECTIVES, arms, beyond_arm, beyond_documents, documents_of
-from mechclust.studies.topic_structure.beyond.claims import OPTIMIZERS
+from mechclust.studies.topic_structure.beyond.findings import OPTIMIZERS
 from mechclust.studies.topic_structure.beyond.results import BeyondRuns, label_of
 from mechclust.studies.topic_structure.config import TopicStructureConfig
 from mechclust.studies.topic_structure.run import load_trained

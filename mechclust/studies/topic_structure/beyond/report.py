@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from mechclust.report.analysis import Analysis, Panel
 from mechclust.report.html import table_html
-from mechclust.studies.topic_structure.beyond.claims import beyond_claims
+from mechclust.studies.topic_structure.beyond.findings import beyond_findings
 from mechclust.studies.topic_structure.beyond.results import BeyondRuns, label_of, load_beyond
 from mechclust.studies.topic_structure.config import TopicStructureConfig
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def analyse_beyond(config: TopicStructureConfig, out: Path) -> Analysis:
-    """Claims, figures and a table of a run."""
+    """Findings, figures and a table of a run."""
     from mechclust.studies.topic_structure.beyond import figures
 
     runs, beyond = load_beyond(config, out), config.beyond
@@ -50,7 +50,7 @@ def analyse_beyond(config: TopicStructureConfig, out: Path) -> Analysis:
         ),
     ]
     return Analysis(
-        claims=beyond_claims(config, runs),
+        findings=beyond_findings(config, runs),
         panels=panels,
         folded={"All arms at the end: mean over seeds": table_html(_table(runs), number=".3g")},
         notes=[

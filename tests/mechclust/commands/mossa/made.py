@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from mechclust.commands.mossa.claims import claims_of
+from mechclust.commands.mossa.findings import findings_of
 from mechclust.commands.mossa.config import MossaConfig
 from mechclust.commands.mossa.models import AGAIN, CONTROL, TUNED, UNSEEN, Model
 from mechclust.commands.mossa.result import MossaResult
-from mechclust.report.claims import Claims
+from mechclust.evidence import Findings
 from mechclust.training.tuning import Tuned
 from probes import ProbeResult
 
@@ -171,8 +171,8 @@ def made_result(
 
 
 def quickly_judged(result: MossaResult) -> MossaResult:
-    """With claims that have no severity, which takes its time."""
+    """With findings that have no severity, which takes its time."""
     curves = result.curves()
     learnt = np.array([state == "learnt" for state in result.states("tuned").values()])
-    vars(result)["claims"] = Claims(claims_of(curves, n=result.n, d=result.d, learnt=learnt, draws=0, resamples=50))
+    vars(result)["findings"] = Findings(findings_of(curves, n=result.n, d=result.d, learnt=learnt, draws=0, resamples=50))
     return result

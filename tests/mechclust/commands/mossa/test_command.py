@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from mechclust.cli import main
-from mechclust.commands.mossa.claims import claims_of
+from mechclust.commands.mossa.findings import findings_of
 
 SETTINGS = [  # those of tiny.run
     *("--tuning.lr", "1e-2", "--tuning.batch-size", "4", "--tuning.accumulation", "1", "--tuning.save-every", "2"),
@@ -20,8 +20,8 @@ SETTINGS = [  # those of tiny.run
 
 @pytest.fixture
 def command(base, tasks, result, out, tmp_path, monkeypatch):
-    """A command whose run is done; its claims have no severity, which takes its time."""
-    monkeypatch.setattr("mechclust.commands.mossa.result.claims_of", partial(claims_of, draws=0, resamples=50))
+    """A command whose run is done; its findings have no severity, which takes its time."""
+    monkeypatch.setattr("mechclust.commands.mossa.result.findings_of", partial(findings_of, draws=0, resamples=50))
     shutil.copytree(out, tmp_path / "run")
     return ["mossa", str(base), "--tasks", str(tasks), "--out", str(tmp_path / "run"), *SETTINGS]
 
@@ -33,7 +33,7 @@ def helped(capsys, *argv):
     return " ".join(re.sub("[╭╮╰╯│─]", " ", capsys.readouterr().out).split())
 
 
-def test_groups_sentences_claims_and_the_report(command, tmp_path, capsys):
+def test_groups_sentences_findings_and_the_report(command, tmp_path, capsys):
     trained = {path: path.stat().st_mtime_ns for path in (tmp_path / "run" / "adapters").rglob("*.safetensors")}
     assert main(command) == 0
     said = capsys.readouterr().out

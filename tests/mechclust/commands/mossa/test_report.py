@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from mechclust.commands.mossa.report import write_mossa_report
-from mechclust.report.claims import load_claims
+from mechclust.report.findings import load_findings
 from mechclust.report.folder import record_command
 from probes import load_result
 from tasks import InputError
@@ -34,13 +34,13 @@ def page(made, tmp_path_factory):
 def test_files(made, page):
     folder = page.parent
     assert {path.stem for path in folder.glob("*.csv")} == {
-        "groups", "tasks", "clusters", "layers", "answers", "adapters", "losses", "curves", "claims",
+        "groups", "tasks", "clusters", "layers", "answers", "adapters", "losses", "curves", "findings",
     }  # fmt: skip
     assert len(list((folder / "figures").glob("*.png"))) == 14
     kept = load_result(folder / "results" / "qasc" / "all-tasks.cka.safetensors")
     assert torch.equal(kept["debiased_cka"], made.of_task["qasc"]["all-tasks.cka"]["debiased_cka"])
     assert (folder / "results" / "+all" / "tuned.purity.safetensors").exists()
-    assert [c.id for c in load_claims(folder)] == [c.id for c in made.claims]
+    assert [c.id for c in load_findings(folder)] == [c.id for c in made.findings]
 
 
 def test_csv_is_what_was_measured(made, page):
@@ -58,7 +58,7 @@ def test_page(page):
     text = page.read_text()
     assert text.count("data:image/png;base64,") == 14
     assert "<h1>Which layers of google/gemma-3-270m hold which tasks</h1>" in text
-    assert text.index("By its own control") < text.index("<h2>Figures</h2>") < text.index("<h2>Claims</h2>")
+    assert text.index("By its own control") < text.index("<h2>Figures</h2>") < text.index("<h2>Findings</h2>")
     assert "Which models: how the adapters were trained" in text
     assert "Clusters are those of &#39;clusters.toml&#39;." in text
     assert "steps_per_task" in text

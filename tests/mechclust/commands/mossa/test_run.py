@@ -143,7 +143,7 @@ def test_killed_and_resumed_to_the_same_bits(result, base, tasks, out, tmp_path,
     for name in ("tuned", "without-held-out", "control-swap", "again-copy"):
         assert digest_of_weights(tmp_path / "run" / "adapters" / name) == digest_of_weights(out / "adapters" / name)
     assert other(bits(tmp_path / "run" / "results"), bits(out / "results")) == ""
-    assert [c.verdict for c in again.claims] == [c.verdict for c in result.claims]
+    assert [c.verdict for c in again.findings] == [c.verdict for c in result.findings]
 
 
 def test_workers_change_no_bit(result, base, tasks, out, tmp_path, forked):

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from mechclust.commands.mossa.sentences import lead_of, notes_of
-from mechclust.report import Bound, Claims, claim
+from mechclust.report import Bound, Findings, finding
 from mechclust.report.text import join
 from tests.faults.hostile import HOSTILE
 from tests.mechclust.commands.mossa.made import made_result, quickly_judged
@@ -84,10 +84,10 @@ def test_a_tuned_model_that_went_away_is_said_to_be_farther():
     assert "tuned is farther from the controls than pre: by -0.2" in said
 
 
-def test_claims_by_verdict_and_why_some_are_not_tested(lead):
-    claims = [c for c in made_result(learnt=("aqua", "creak")).claims if c.kind == "finding"]
-    of = {verdict: [c.id for c in claims if c.verdict == verdict] for verdict in ("holds", "undecided", "not tested")}
-    said = one(lead, f"Of {len(claims) - len(of['not tested'])} claims that could be tested, ")
+def test_findings_by_verdict_and_why_some_are_not_tested(lead):
+    findings = [c for c in made_result(learnt=("aqua", "creak")).findings if c.kind == "finding"]
+    of = {verdict: [c.id for c in findings if c.verdict == verdict] for verdict in ("holds", "undecided", "not tested")}
+    said = one(lead, f"Of {len(findings) - len(of['not tested'])} findings that could be tested, ")
     assert f"{len(of['holds'])} hold ({join(of['holds'])})" in said
     assert f"{len(of['undecided'])} are undecided ({join(of['undecided'])})" in said
     assert all(name in one(lead, "Not tested: ") for name in of["not tested"])
@@ -117,15 +117,15 @@ def test_long_and_acting_names_are_cut_and_harmless():
 @pytest.mark.parametrize(
     ("values", "expected"),
     [
-        ([[0.9, 0.1]], "Of 1 claim that could be tested, 1 is undecided (M0);"),
-        ([[0.9, 0.8]], "Of 1 claim that could be tested, 1 holds (M0);"),
-        ([[0.0, 0.0], [0.9, 0.8]], "Of 2 claims that could be tested, 1 holds (M1) and 1 does not hold (M0);"),
-        ([[0.0, 0.0], [0.1, 0.1]], "Of 2 claims that could be tested, 2 do not hold (M0 and M1);"),
+        ([[0.9, 0.1]], "Of 1 finding that could be tested, 1 is undecided (M0);"),
+        ([[0.9, 0.8]], "Of 1 finding that could be tested, 1 holds (M0);"),
+        ([[0.0, 0.0], [0.9, 0.8]], "Of 2 findings that could be tested, 1 holds (M1) and 1 does not hold (M0);"),
+        ([[0.0, 0.0], [0.1, 0.1]], "Of 2 findings that could be tested, 2 do not hold (M0 and M1);"),
     ],
 )
-def test_verbs_agree_with_the_number_of_claims(values, expected):
-    claims = [claim(f"M{i}", "a statement", "ours", of, Bound(">=", 0.2)) for i, of in enumerate(values)]
+def test_verbs_agree_with_the_number_of_findings(values, expected):
+    findings = [finding(f"M{i}", "a statement", "ours", of, Bound(">=", 0.2)) for i, of in enumerate(values)]
     result = made_result()
-    result.__dict__["claims"] = Claims(claims)  # a cached property
+    result.__dict__["findings"] = Findings(findings)  # a cached property
     said = lead_of(result)[-1]
     assert said.startswith(expected)

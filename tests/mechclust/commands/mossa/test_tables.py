@@ -33,7 +33,7 @@ def tables(result):
 
 def test_names(tables):
     assert {*tables} == {
-        "groups", "tasks", "clusters", "layers", "answers", "adapters", "losses", "curves", "claims",
+        "groups", "tasks", "clusters", "layers", "answers", "adapters", "losses", "curves", "findings",
     }  # fmt: skip
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 
-from mechclust.report.verdicts import share_interval
+from mechclust.evidence.intervals import share_interval
 from mechclust.studies import get_study
 from mechclust.studies.clustering_heads.figures import ablation_table, ablations, training
 from mechclust.studies.clustering_heads.intervention_figures import full_batch, saddle, shown_full_batch

@@ -13,7 +13,7 @@ import torch
 
 from mechclust.commands.sandbox import open_sandbox
 from mechclust.report.analysis import Analysis
-from mechclust.report.claims import lacking_severity
+from mechclust.report.findings import lacking_severity
 from mechclust.studies import get_study, report_run, run_study
 from mechclust.studies.clustering_heads.ablations import Ablations
 from mechclust.studies.clustering_heads.config import ClusteringHeadsConfig, Curriculum, FullBatch, Starts
@@ -40,14 +40,14 @@ class TestRun:
     def test_can_be_judged_again_from_its_record(self, smoke: tuple[Analysis, Path], tmp_path: Path) -> None:
         check_judged_again(smoke[1], tmp_path)
 
-    def test_lists_every_claim(self, smoke):
+    def test_lists_every_finding(self, smoke):
         analysis, _ = smoke
-        assert [c.id for c in analysis.claims] == [
+        assert [c.id for c in analysis.findings] == [
             "H1", "H1a", "H1b", "H1c", "H1d", "H1e", "H2", "H2b", "H3", "H3b", "H3c", "H4a", "H4b", "H4c", "H4d", "H4f",
             "H4g", "H5", "H5b", "H5c", "H6", "H7", "H7b", "H7c", "H7d", "H8", "H8b", "H9", "H9b",
         ]  # fmt: skip
-        assert {c.verdict for c in analysis.claims} == {"not tested"}
-        assert lacking_severity(analysis.claims) == []
+        assert {c.verdict for c in analysis.findings} == {"not tested"}
+        assert lacking_severity(analysis.findings) == []
 
     def test_leaves_its_artefacts(self, smoke):
         _, out = smoke
@@ -128,7 +128,7 @@ class TestRun:
         analysis, out = smoke
         before = {path: path.stat().st_mtime_ns for path in (out / "models").rglob("*.safetensors")}
         again = run_study(get_study("clustering-heads"), SMOKE, out, workers=1)
-        assert again.claims == analysis.claims
+        assert again.findings == analysis.findings
         assert before == {path: path.stat().st_mtime_ns for path in (out / "models").rglob("*.safetensors")}
 
     def test_any_seed_has_a_sandbox_with_the_measured_curves(self, smoke):
@@ -160,7 +160,7 @@ class TestRun:
 
     def test_too_many_sequences_are_sampled_and_that_is_said(self, tmp_path):
         config = ClusteringHeadsConfig(
-            seeds=(200,), replication=(), mitigations=0, transfer=False, epochs=2, sandbox=0, test_claims=False,
+            seeds=(200,), replication=(), mitigations=0, transfer=False, epochs=2, sandbox=0, test_findings=False,
             full_batch=FullBatch(()), starts=Starts(()), narrow_curriculum=Curriculum(seeds=()),
             task=SparseModularAddition(length=13, n_support=2, n_train=64, n_test=64),
             curriculum=Curriculum(seeds=()), ablations=Ablations(seeds=()),

@@ -1,4 +1,4 @@
-"""The study of heads in models from beginning to end, and its claims on data in which each is true or false."""
+"""The study of heads in models from beginning to end, and its findings on data in which each is true or false."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from mechclust.studies import get_study, run_study
 from mechclust.studies.heads_in_models import figures
-from mechclust.studies.heads_in_models.claims import claims_of
+from mechclust.studies.heads_in_models.findings import findings_of
 from mechclust.studies.heads_in_models.config import (
     INSTRUCTIONS,
     OFF,
@@ -46,11 +46,11 @@ class TestRun:
     def test_can_be_judged_again_from_its_record(self, smoke, tmp_path):
         check_judged_again(smoke[1], tmp_path)
 
-    def test_writes_figures_claims_and_a_report(self, smoke):
+    def test_writes_figures_findings_and_a_report(self, smoke):
         analysis, out = smoke
-        assert [c.id for c in analysis.claims] == IDS
-        assert {c.verdict for c in analysis.claims} == {"not tested"}
-        assert "give its name or folder with --model" in next(c.note for c in analysis.claims if c.id == "W2")
+        assert [c.id for c in analysis.findings] == IDS
+        assert {c.verdict for c in analysis.findings} == {"not tested"}
+        assert "give its name or folder with --model" in next(c.note for c in analysis.findings if c.id == "W2")
         for name in ("addition", "instructions"):
             assert (out / "figures" / f"{name}.png").stat().st_size > 5000
         assert "Heads called, by block" in (out / "report.html").read_text()
@@ -67,7 +67,7 @@ class TestRun:
         assert not np.array_equal(trained.values["effect"], twin.values["effect"])
 
     def test_the_planted_head_is_found_and_the_unread_one_is_not(self, smoke):
-        checks = {c.id: c for c in smoke[0].claims if c.kind == "check"}
+        checks = {c.id: c for c in smoke[0].findings if c.kind == "check"}
         assert checks["K1"].per_seed == (1.0,)
         assert checks["K2"].per_seed == (0.0,)
 
@@ -141,11 +141,11 @@ def test_the_confirmatory_seeds_are_fresh():
     assert set(STUDY.preset("quick").seeds) <= {0, 1}
 
 
-# ---- claims, on constructed data ----
+# ---- findings, on constructed data ----
 
 
 def made(**changes: float) -> dict[str, np.ndarray]:
-    """Ten seeds in which every claim is true, unless something is changed: ``arm|subject|measure``."""
+    """Ten seeds in which every finding is true, unless something is changed: ``arm|subject|measure``."""
     draw = np.random.default_rng(0)
     true, none = np.ones(10), np.zeros(10)
 
@@ -179,10 +179,10 @@ def made(**changes: float) -> dict[str, np.ndarray]:
 
 @pytest.fixture(scope="module")
 def judged():
-    return {c.id: c for c in claims_of(PAPER, made())}
+    return {c.id: c for c in findings_of(PAPER, made())}
 
 
-class TestClaims:
+class TestFindings:
     def test_hold_where_everything_agrees(self, judged):
         assert {id: c.verdict for id, c in judged.items()} == dict.fromkeys(IDS, "holds")
 
@@ -227,7 +227,7 @@ class TestClaims:
     )
     def test_fail_one_by_one(self, change, broken, monkeypatch):
         monkeypatch.setattr("mechclust.report.findings.severity_of", lambda *_, **__: None)
-        found = {c.id: c.verdict for c in claims_of(PAPER, made(**change))}
+        found = {c.id: c.verdict for c in findings_of(PAPER, made(**change))}
         assert {id for id, verdict in found.items() if verdict != "holds"} == broken
 
     def test_the_earlier_run_is_told_where_it_was_repeated(self, judged):
@@ -242,13 +242,13 @@ class TestClaims:
             assert "p = 2 is not tested" in judged[id].note
         assert [part.name for part in judged["A7"].rows] == ["p = 2", "p = 3", "p = 4"]
         monkeypatch.setattr("mechclust.report.findings.severity_of", lambda *_, **__: None)
-        bits = {c.id: c for c in claims_of(replace(PAPER, moduli=(2,)), made())}
+        bits = {c.id: c for c in findings_of(replace(PAPER, moduli=(2,)), made())}
         assert {id for id, c in bits.items() if c.verdict == "not tested"} == {"A2", "A3", "A4", "A5", "A6"}
         assert "each sum is one multiset of digits" in bits["A4"].note
 
-    def test_without_a_model_its_claims_are_not_tested(self, monkeypatch):
+    def test_without_a_model_its_findings_are_not_tested(self, monkeypatch):
         monkeypatch.setattr("mechclust.report.findings.severity_of", lambda *_, **__: None)
-        found = {c.id: c for c in claims_of(replace(PAPER, model=None), made())}
+        found = {c.id: c for c in findings_of(replace(PAPER, model=None), made())}
         assert {id for id, c in found.items() if c.verdict == "not tested"} == {f"W{i}" for i in range(1, 11)}
         assert found["W3"].bound == "-"
 

@@ -23,7 +23,7 @@ def curves(median, spread, rows):
 
 
 def measured(draw: int = 0, **changes) -> SeedResults:
-    """A seed that carries every claim, like the paper's figures squeezed into 8 layers; seeds differ a little."""
+    """A seed that carries every finding, like the paper's figures squeezed into 8 layers; seeds differ a little."""
     values = {
         "pre": [1.0, 0.98, 0.95, 0.9, 0.8, 0.7, 0.6, 0.5],
         "pre_spread": [0.01, 0.05, 0.1, 0.2, 0.3, 0.31, 0.32, 0.33],

@@ -13,7 +13,7 @@ import torch
 from mechclust.models import load_model
 from mechclust.studies import get_study, run_study
 from mechclust.studies.mossa.config import MossaConfig, OriginConfig, suite_of
-from mechclust.studies.mossa.origin.claims import judge, origin_claims
+from mechclust.studies.mossa.origin.findings import judge, origin_findings
 from mechclust.studies.mossa.origin.corpus import DomainCorpus
 from mechclust.studies.mossa.origin.jobs import Cell, OriginJob, origin_jobs
 from mechclust.studies.mossa.origin.results import OriginResults, cells_table, load_origin_results
@@ -42,7 +42,7 @@ TINY = MossaConfig(
     suite=SkillSuite(n_eval=10),
     n_layers=2,
     n_heads=2,
-    test_claims=False,
+    test_findings=False,
 )
 REFERENCE = Cell(8, 1.0)
 
@@ -141,10 +141,10 @@ class TestRun:
     def test_can_be_judged_again_from_its_record(self, tiny, tmp_path):
         check_judged_again(tiny[1], tmp_path)
 
-    def test_writes_figures_claims_and_a_report(self, tiny):
+    def test_writes_figures_findings_and_a_report(self, tiny):
         analysis, out = tiny
-        assert [c.id for c in analysis.claims] == [f"O{i}" for i in range(1, 8)]
-        assert {c.verdict for c in analysis.claims} == {"not tested"}
+        assert [c.id for c in analysis.findings] == [f"O{i}" for i in range(1, 8)]
+        assert {c.verdict for c in analysis.findings} == {"not tested"}
         for panel in analysis.panels:
             assert (out / "figures" / f"{panel.name}.png").stat().st_size > 5000
         assert "Layer 1 stands in for" in (out / "report.html").read_text()
@@ -202,7 +202,7 @@ class TestRun:
         again = run_study(STUDY, TINY, copy, workers=1)
         assert {p: p.stat().st_mtime_ns for p in others} == others
         assert {path: path.read_bytes() for path in gone} == before
-        assert repr(again.claims) == repr(analysis.claims)
+        assert repr(again.findings) == repr(analysis.findings)
 
     def test_what_is_lost_or_damaged_is_made_again(self, tiny, tmp_path):
         check_made_whole(STUDY, TINY, shutil.copytree(tiny[1], tmp_path / "run"))
@@ -234,14 +234,14 @@ class TestRun:
         assert np.isfinite(found.own).all()
 
 
-# ---- claims, on constructed measurements ----
+# ---- findings, on constructed measurements ----
 
 CELLS = (Cell(16, 1.0), Cell(32, 1.0), Cell(64, 1.0), Cell(128, 1.0), Cell(64, 0.1), Cell(64, 0.5), Cell(64, 2.0))
 N_DOMAINS, N_LAYERS = 5, 4
 
 
 def measured(draw: int = 0, **changes: float) -> OriginResults:
-    """A seed that carries every claim; ``changes`` are slopes at the last layer, and what stands at the reference."""
+    """A seed that carries every finding; ``changes`` are slopes at the last layer, and what stands at the reference."""
     values = {"own": 0.1, "others": 0.05, "first": 0.02, "data": 0.03, "ceiling": 0.04, "excess": 0.2, "below": 0.05}
     values |= changes
     noise = np.random.default_rng(draw)
@@ -268,7 +268,7 @@ def judged(config: MossaConfig = PRESET, **changes: float):
     return {c.id: c for c in judge(config, [measured(draw, **changes) for draw in range(5)])}
 
 
-class TestClaims:
+class TestFindings:
     def test_hold_where_everything_agrees(self):
         found = judged()
         assert {c.verdict for c in found.values()} == {"holds"}
@@ -298,14 +298,14 @@ class TestClaims:
         assert {name for name, c in found.items() if c.verdict == "does not hold"} == broken
 
     def test_severity_is_that_of_data_in_which_they_are_false(self):
-        found = {c.id: c for c in origin_claims(PRESET, [measured(draw) for draw in range(5)])}
+        found = {c.id: c for c in origin_findings(PRESET, [measured(draw) for draw in range(5)])}
         assert {c.severity_draws for c in found.values()} == {200}
         assert min(c.severity for c in found.values()) > 0.9
         assert "interchanged" in found["O1"].severity_note
         assert "at random" in found["O3"].severity_note
 
     def test_are_not_tested_on_what_was_not_learnt(self):
-        found = {c.id: c for c in origin_claims(PRESET, [measured(accuracy=0.7)])}
+        found = {c.id: c for c in origin_findings(PRESET, [measured(accuracy=0.7)])}
         assert {c.verdict for c in found.values()} == {"not tested"}
         assert found["O3"].note.startswith(
             "not tested: at the reference, E or its controls answer 0.70 correctly; expected 0.8: not learnt"

@@ -1,4 +1,4 @@
-"""The MOSSA study: its models are the specification's, what it measures is theirs, its claims follow from it."""
+"""The MOSSA study: its models are the specification's, what it measures is theirs, its findings follow from it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 from mechclust.models import load_model, read_metadata
 from mechclust.models.weights import get_weights
-from mechclust.report.claims import lacking_severity
+from mechclust.report.findings import lacking_severity
 from mechclust.studies import get_study, run_study
 from mechclust.studies.mossa.config import ModelJob, MossaConfig, jobs, result_path, suite_of
 from mechclust.studies.mossa.results import groups_table, load_results, medians_table
@@ -63,11 +63,11 @@ class TestRun:
     def test_can_be_judged_again_from_its_record(self, smoke, tmp_path):
         check_judged_again(smoke[1], tmp_path)
 
-    def test_writes_figures_claims_and_a_report(self, smoke):
+    def test_writes_figures_findings_and_a_report(self, smoke):
         analysis, out = smoke
-        assert [c.id for c in analysis.claims] == [f"C{i}" for i in (*range(1, 13), 14, 18, 19, 20)]
-        assert {c.verdict for c in analysis.claims} == {"not tested"}
-        assert lacking_severity(analysis.claims) == []
+        assert [c.id for c in analysis.findings] == [f"C{i}" for i in (*range(1, 13), 14, 18, 19, 20)]
+        assert {c.verdict for c in analysis.findings} == {"not tested"}
+        assert lacking_severity(analysis.findings) == []
         for panel in analysis.panels:
             assert (out / "figures" / f"{panel.name}.png").stat().st_size > 5000
         page = (out / "report.html").read_text()
@@ -142,7 +142,7 @@ class TestRun:
         others = {p: p.stat().st_mtime_ns for p in copy.rglob("*.safetensors")}
         again = run_study(STUDY, SMOKE, copy, workers=1)
         assert {p: p.stat().st_mtime_ns for p in others} == others
-        assert repr(again.claims) == repr(analysis.claims)  # the same bits (NaN is not equal to itself)
+        assert repr(again.findings) == repr(analysis.findings)  # the same bits (NaN is not equal to itself)
 
     def test_leftovers_of_a_killed_run_are_in_nobodys_way(self, smoke, tmp_path):
         """Killed while it wrote the training state, and killed between the model and the state's end."""
@@ -278,7 +278,7 @@ class TestArms:
         accuracies = load_result(result_path(tmp_path / "run", 0, "accuracy"))
         for name, value in zip(found.names, found.accuracy["tuned"], strict=True):
             assert value == accuracies["accuracy"][1, accuracies.coords["task"].index(name)]
-        assert {c.verdict for c in analysis.claims} == {"not tested"}
+        assert {c.verdict for c in analysis.findings} == {"not tested"}
 
     def test_held_out_skills_turn_with_the_seed(self, tmp_path):
         config = replace(SMOKE, seeds=(0, 1))

@@ -1,4 +1,4 @@
-"""What MOSSA reads is read as layer groups do, and the claims on it can fail one by one."""
+"""What MOSSA reads is read as layer groups do, and the findings on it can fail one by one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mechclust.report.layer_groups import crossover, layer_groups
 from mechclust.studies import get_study
 from mechclust.studies.planted_layers import PlantedConfig, plant_in
 from mechclust.studies.planted_layers.alike import CONTROL_VIEWS, learnt, measure_alike
-from mechclust.studies.planted_layers.control_claims import control_claims_of
+from mechclust.studies.planted_layers.control_findings import control_findings_of
 from mechclust.studies.planted_layers.measure import SIMILARITIES, WITHOUT_TOP
 from mechclust.studies.planted_layers.reading import (
     Reading,
@@ -76,7 +76,7 @@ class TestPlan:
         assert trios_of(off) == []
         assert {job.kind for job in jobs(off)} == {"base", "tuned", "measure"}
         assert not [name for name in tunings(off) if name.startswith(("multi", "control"))]
-        assert control_claims_of(off, []) == []
+        assert control_findings_of(off, []) == []
 
     def test_refusals(self):
         with pytest.raises(InputError) as refused:
@@ -203,7 +203,7 @@ class TestReading:
 
 
 def measured(seed, **changes):
-    """A seed in which every claim is carried unless a change is asked for, by column or view."""
+    """A seed in which every finding is carried unless a change is asked for, by column or view."""
     draw = np.random.default_rng(seed)
 
     def of(trio):
@@ -234,7 +234,7 @@ def measured(seed, **changes):
 
 
 def claimed(**changes):
-    return {c.id: c for c in control_claims_of(PAPER, [measured(seed, **changes) for seed in range(10)])}
+    return {c.id: c for c in control_findings_of(PAPER, [measured(seed, **changes) for seed in range(10)])}
 
 
 @pytest.fixture(scope="module")
@@ -242,7 +242,7 @@ def carried():
     return claimed()
 
 
-class TestClaims:
+class TestFindings:
     def test_hold_where_everything_agrees(self, carried):
         assert {id: c.verdict for id, c in carried.items()} == dict.fromkeys(carried, "holds")
         assert list(carried) == [*(f"P{i}" for i in range(11, 18)), "K3"]

@@ -17,7 +17,7 @@ from mechclust.models import load_model
 from mechclust.models.weights import get_weights
 from mechclust.studies import get_study, run_study
 from mechclust.studies.planted_layers import PlantedConfig
-from mechclust.studies.planted_layers.claims import claims_of
+from mechclust.studies.planted_layers.findings import findings_of
 from mechclust.studies.planted_layers.config import (
     ALL,
     FALSE,
@@ -106,12 +106,12 @@ class TestRun:
     def test_can_be_judged_again_from_its_record(self, smoke, tmp_path):
         check_judged_again(smoke[1], tmp_path)
 
-    def test_writes_figures_tables_claims_and_a_report(self, smoke):
+    def test_writes_figures_tables_findings_and_a_report(self, smoke):
         analysis, out = smoke
-        assert [c.id for c in analysis.claims] == [
+        assert [c.id for c in analysis.findings] == [
             *(f"P{i}" for i in (*range(1, 9), 10, 9)), "K1", "K2", *(f"P{i}" for i in range(11, 18)), "K3",
         ]  # fmt: skip
-        assert {c.verdict for c in analysis.claims} == {"not tested"}
+        assert {c.verdict for c in analysis.findings} == {"not tested"}
         for panel in analysis.panels:
             assert (out / "figures" / f"{panel.name}.png").stat().st_size > 5000
         page = (out / "report.html").read_text()
@@ -171,7 +171,7 @@ class TestRun:
         again = run_study(STUDY, SMOKE, copy, workers=1)
         assert {p: p.stat().st_mtime_ns for p in others} == others
         assert lost[0].read_bytes() == before[0]
-        assert repr(again.claims) == repr(analysis.claims)
+        assert repr(again.findings) == repr(analysis.findings)
 
     def test_a_missing_measurement_is_named(self, smoke, tmp_path):
         copy = shutil.copytree(smoke[1], tmp_path / "run")
@@ -262,7 +262,7 @@ def test_refusals(fields, message):
     assert str(refused.value) == message
 
 
-# ---- claims, on constructed measurements ----
+# ---- findings, on constructed measurements ----
 
 L = 8
 
@@ -278,7 +278,7 @@ def measured(
     steps=0.0,
     rounded=0.0,
 ):
-    """A seed in which every claim is carried unless it is asked otherwise: 1 where changed, thresholds .5."""
+    """A seed in which every finding is carried unless it is asked otherwise: 1 where changed, thresholds .5."""
     draw = np.random.default_rng(seed)
     pairs = [pair for pair in pairs_of(config, L) if pair.column not in NULLS]
     curves, restored = {}, {}
@@ -308,7 +308,7 @@ def measured(
 
 def claimed(**changes):
     """Judge 20 seeds: with fewer, a share that is 1 in all of them may be below .8."""
-    return {c.id: c for c in claims_of(PAPER, [measured(seed, **changes) for seed in range(20)])}
+    return {c.id: c for c in findings_of(PAPER, [measured(seed, **changes) for seed in range(20)])}
 
 
 @pytest.fixture(scope="module")
@@ -316,7 +316,7 @@ def carried():
     return claimed()
 
 
-class TestClaims:
+class TestFindings:
     def test_hold_where_everything_agrees(self, carried):
         assert {id: c.verdict for id, c in carried.items()} == dict.fromkeys(carried, "holds")
 
@@ -342,7 +342,7 @@ class TestClaims:
 
     def test_draws_are_the_same_in_every_process(self):
         code = (
-            "import numpy as np; from mechclust.studies.planted_layers.claims import _calls;"
+            "import numpy as np; from mechclust.studies.planted_layers.findings import _calls;"
             "from tests.mechclust.studies.planted_layers.test_study import measured;"
             "(m,) = _calls(late=0.5, beyond=0.5)([measured(0)], np.random.default_rng(0));"
             "print([curve[0, 0, 0].tolist() for curve in m.curves.values()])"
@@ -365,17 +365,17 @@ class TestClaims:
             replace(m, curves={name: 0 * curve if "trained" in name else curve for name, curve in m.curves.items()})
             for m in found
         ]
-        claims = {c.id: c for c in claims_of(PAPER, missed)}
+        findings = {c.id: c for c in findings_of(PAPER, missed)}
         assert scores_of(PAPER, missed, TRAINED, Row("residual", "debiased CKA"))["end"].min() > 1
-        assert claims["P2"].verdict == "does not hold"
+        assert findings["P2"].verdict == "does not hold"
 
     def test_those_on_a_given_model_leave_out_what_holds_by_construction(self):
         given = replace(PAPER, model="somewhere", prompts="prompts.jsonl", seeds=tuple(range(10)))
         found = [measured(seed, given) for seed in given.seeds]
-        claims = {c.id: c for c in claims_of(given, found)}
-        assert (claims["P1"].verdict, claims["P10"].verdict) == ("not tested", "not tested")
-        assert "identical by construction" in claims["P1"].note
-        assert (claims["P4"].verdict, claims["P7"].verdict) == ("holds", "not tested")
+        findings = {c.id: c for c in findings_of(given, found)}
+        assert (findings["P1"].verdict, findings["P10"].verdict) == ("not tested", "not tested")
+        assert "identical by construction" in findings["P1"].note
+        assert (findings["P4"].verdict, findings["P7"].verdict) == ("holds", "not tested")
 
     def test_scores_are_per_seed_and_mean_over_plants(self):
         found = [measured(0), measured(1, stays=False)]

@@ -8,8 +8,8 @@ import shutil
 import pytest
 
 from mechclust.models import load_model, read_metadata
-from mechclust.report import load_claims
-from mechclust.report.claims import lacking_severity
+from mechclust.report import load_findings
+from mechclust.report.findings import lacking_severity
 from mechclust.studies import get_study
 from mechclust.studies.study import Job
 from mechclust.studies.task_clusters import TaskClustersConfig
@@ -53,9 +53,9 @@ class TestSmoke:
             assert path.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
             assert path.stat().st_size > 5_000
 
-    def test_claims(self, smoke_run):
+    def test_findings(self, smoke_run):
         analysis, out = smoke_run
-        records = json.loads((out / "claims.json").read_text(), parse_constant=pytest.fail)
+        records = json.loads((out / "findings.json").read_text(), parse_constant=pytest.fail)
         assert [record["id"] for record in records] == [f"T{i}" for i in range(1, 11)]
         for record in records:
             assert record.keys() >= {
@@ -69,8 +69,8 @@ class TestSmoke:
             assert record["interval"] is None  # one seed
             assert record["seeds"] == 1
             assert record["verdict"] == "not tested"
-        assert load_claims(out / "claims.json") == list(analysis.claims)
-        assert lacking_severity(analysis.claims) == []
+        assert load_findings(out / "findings.json") == list(analysis.findings)
+        assert lacking_severity(analysis.findings) == []
 
     def test_the_headline_is_what_was_measured(self, smoke_run):
         analysis, out = smoke_run
@@ -108,7 +108,7 @@ class TestPresets:
         assert (paper.task.n_tasks, paper.d_model, len(paper.seeds), paper.n_layers) == (50, 128, 5, 6)
         assert paper.arms == ("private", "instruction", "shared")
         assert (large.d_model, large.n_heads) == (768, 12)
-        assert [STUDY.preset(name).test_claims for name in STUDY.presets] == [False, True, True, True]
+        assert [STUDY.preset(name).test_findings for name in STUDY.presets] == [False, True, True, True]
 
     def test_have_a_job_a_seed_and_arm(self):
         config = TaskClustersConfig(seeds=(0, 3), arms=("private", "shared"))

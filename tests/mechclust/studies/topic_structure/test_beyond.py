@@ -1,4 +1,4 @@
-"""What comes after the two stages: arms, tables over words, claims, and a small run from beginning to end."""
+"""What comes after the two stages: arms, tables over words, findings, and a small run from beginning to end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from mechclust.models import build_model, load_model
-from mechclust.report.claims import lacking_severity
+from mechclust.report.findings import lacking_severity
 from mechclust.studies import get_study, run_study
 from mechclust.studies.study import Job
 from mechclust.studies.topic_structure import (
@@ -23,7 +23,7 @@ from mechclust.studies.topic_structure import (
     table_topics,
 )
 from mechclust.studies.topic_structure.arms import arms, beyond_steps, documents_of, jobs, training_of
-from mechclust.studies.topic_structure.beyond.claims import beyond_claims
+from mechclust.studies.topic_structure.beyond.findings import beyond_findings
 from mechclust.studies.topic_structure.beyond.results import BeyondRun, load_beyond
 from mechclust.studies.topic_structure.tables import ATTENTION, SCORES, VALUES, TopicTables
 from probes import load_result
@@ -184,11 +184,11 @@ class TestArms:
 
 
 class TestRun:
-    def test_writes_figures_claims_and_a_report(self, smoke):
+    def test_writes_figures_findings_and_a_report(self, smoke):
         analysis, out = smoke
-        assert [c.id for c in analysis.claims] == IDS
-        assert {c.verdict for c in analysis.claims} == {"not tested"}
-        assert lacking_severity(analysis.claims) == []
+        assert [c.id for c in analysis.findings] == IDS
+        assert {c.verdict for c in analysis.findings} == {"not tested"}
+        assert lacking_severity(analysis.findings) == []
         assert [panel.name for panel in analysis.panels] == ["after_two_stages", "documents", "ends", "scores"]
         for panel in analysis.panels:
             assert (out / "figures" / f"{panel.name}.png").stat().st_size > 5000
@@ -209,7 +209,7 @@ class TestRun:
 
 
 def runs_of(config: TopicStructureConfig, n: int, **changes: float) -> dict[str, list[BeyondRun]]:
-    """Made-up results in which every claim is true, unless ``changes`` say otherwise."""
+    """Made-up results in which every finding is true, unless ``changes`` say otherwise."""
     rng, steps = np.random.default_rng(0), np.array(beyond_steps(config))
     late = np.linspace(0, 1, len(steps))
 
@@ -237,12 +237,12 @@ def without_severity(monkeypatch):
     monkeypatch.setattr("mechclust.report.findings.severity_of", lambda *_, **__: None)
 
 
-class TestClaims:
+class TestFindings:
     def test_hold_where_they_are_true(self):
-        claims = {c.id: c for c in beyond_claims(BEYOND, runs_of(BEYOND, 8))}
-        assert list(claims) == IDS
-        assert {c.verdict for c in claims.values()} == {"holds"}
-        assert all(c.severity >= 0.95 and c.power >= 0.95 for c in claims.values())
+        findings = {c.id: c for c in beyond_findings(BEYOND, runs_of(BEYOND, 8))}
+        assert list(findings) == IDS
+        assert {c.verdict for c in findings.values()} == {"holds"}
+        assert all(c.severity >= 0.95 and c.power >= 0.95 for c in findings.values())
 
     @pytest.mark.parametrize(
         ("changes", "failing"),
@@ -259,8 +259,8 @@ class TestClaims:
         ids=str,
     )
     def test_do_not_hold_where_they_are_false(self, without_severity, changes, failing):
-        claims = {c.id: c for c in beyond_claims(BEYOND, runs_of(BEYOND, 8, **changes))}
-        assert claims[failing].verdict == "does not hold"
+        findings = {c.id: c for c in beyond_findings(BEYOND, runs_of(BEYOND, 8, **changes))}
+        assert findings[failing].verdict == "does not hold"
 
     def test_of_one_kind_of_documents_do_not_hold_where_the_kinds_are_exchanged(self, without_severity):
         runs = runs_of(BEYOND, 8)
@@ -268,18 +268,18 @@ class TestClaims:
             for kind, other in (("overlap 5", "fewer words"), ("correlated topics", "independent topics")):
                 a, b = f"E5 {name} {kind}", f"E5 {name} {other}"
                 runs[a], runs[b] = runs[b], runs[a]
-        claims = {c.id: c.verdict for c in beyond_claims(BEYOND, runs)}
-        assert (claims["P14"], claims["P14b"], claims["P14c"]) == ("does not hold", "holds", "does not hold")
+        findings = {c.id: c.verdict for c in beyond_findings(BEYOND, runs)}
+        assert (findings["P14"], findings["P14b"], findings["P14c"]) == ("does not hold", "holds", "does not hold")
 
     def test_attention_that_never_is_topical_does_not_change_afterwards(self, without_severity):
-        claims = {c.id: c for c in beyond_claims(BEYOND, runs_of(BEYOND, 8, published=1.05))}
+        findings = {c.id: c for c in beyond_findings(BEYOND, runs_of(BEYOND, 8, published=1.05))}
         for id in ("P11", "P12"):
-            assert claims[id].verdict == "does not hold"
-            assert claims[id].measured == 0
+            assert findings[id].verdict == "does not hold"
+            assert findings[id].measured == 0
 
     def test_are_not_tested_by_short_runs(self):
         short = replace(BEYOND, beyond=replace(BEYOND.beyond, steps=15_000))
-        assert {c.verdict for c in beyond_claims(short, runs_of(short, 8))} == {"not tested"}
+        assert {c.verdict for c in beyond_findings(short, runs_of(short, 8))} == {"not tested"}
 
 
 @pytest.mark.parametrize(

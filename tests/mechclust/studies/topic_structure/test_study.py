@@ -1,4 +1,4 @@
-"""The topic-structure study: its arms are the experiments of the specification, its claims follow what was measured."""
+"""The topic-structure study: its arms are the experiments of the specification, its findings follow what was measured."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from mechclust.models import load_model
-from mechclust.report.claims import lacking_severity
+from mechclust.report.findings import lacking_severity
 from mechclust.studies import get_study, run_study
 from mechclust.studies.study import Job
 from mechclust.studies.topic_structure import TopicStructureConfig, stage_one_value, topic_blocks
@@ -111,11 +111,11 @@ class TestRun:
     def test_can_be_judged_again_from_its_record(self, smoke, tmp_path):
         check_judged_again(smoke[1], tmp_path)
 
-    def test_writes_figures_claims_and_a_report(self, smoke):
+    def test_writes_figures_findings_and_a_report(self, smoke):
         analysis, out, _ = smoke
-        assert [c.id for c in analysis.claims] == IDS
-        assert {c.verdict for c in analysis.claims} == {"not tested"}
-        assert lacking_severity(analysis.claims) == []
+        assert [c.id for c in analysis.findings] == IDS
+        assert {c.verdict for c in analysis.findings} == {"not tested"}
+        assert lacking_severity(analysis.findings) == []
         for panel in analysis.panels:
             assert (out / "figures" / f"{panel.name}.png").stat().st_size > 5000
         page = (out / "report.html").read_text()
@@ -132,7 +132,7 @@ class TestRun:
         others = {p: p.stat().st_mtime_ns for p in (copy / "results").rglob("*.safetensors")}
         again = run_study(get_study("topic-structure"), config, copy, workers=1)
         assert {p: p.stat().st_mtime_ns for p in others} == others
-        assert repr(again.claims) == repr(analysis.claims)  # the same bits (NaN is not equal to itself)
+        assert repr(again.findings) == repr(analysis.findings)  # the same bits (NaN is not equal to itself)
 
     def test_a_network_that_is_another_is_trained_anew(self, smoke, tmp_path):
         _, out, config = smoke

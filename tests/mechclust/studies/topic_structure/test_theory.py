@@ -161,7 +161,7 @@ def test_where_there_is_no_optimum_it_is_said(fields, message):
     ids=["E2", "E1"],
 )
 def test_training_finds_the_gap(fields, shown):
-    """O1 within 5%, and every same-topic block above every different-topic block (claim P1)."""
+    """O1 within 5%, and every same-topic block above every different-topic block (finding P1)."""
     model = build_model(TopicTransformerConfig(d_vocab=DEFAULT.d_vocab, **fields))
     adam = TrainConfig(
         steps=600, batch_size=40, lr=0.01, optimizer="adam", schedule="constant", weight_decay=0, clip=None
@@ -181,7 +181,7 @@ EXACT = replace(OTHER, topics_per_document=1, exact_shares=True, lengths=(400, 4
 
 
 def test_weight_decay_finds_the_minimum_norm():
-    """O2 within 2%, from a random start (claim P2, in a small vocabulary)."""
+    """O2 within 2%, from a random start (finding P2, in a small vocabulary)."""
     model = build_model(TopicTransformerConfig(d_vocab=EXACT.d_vocab, init_std=0.05, **FIXED))
     sgd = TrainConfig(steps=2000, batch_size=20, lr=8.0, optimizer="sgd", weight_decay=3e-4, clip=None)
     train(model, EXACT, sgd)

@@ -1,0 +1,39 @@
+"""Findings: statements that are judged by their values and by those of a control."""
+
+from mechclust.evidence.bounds import Bound, Verdict, Within
+from mechclust.evidence.families import family_notes
+from mechclust.evidence.finding import (
+    Control,
+    EarlierRun,
+    Finding,
+    Part,
+    check_part,
+    judge,
+    mean_part,
+    paired_share_part,
+    prediction_part,
+    resampled_part,
+    share_part,
+)
+from mechclust.evidence.findings import Findings, load_findings, save_findings
+
+__all__ = [
+    "Bound",
+    "Control",
+    "EarlierRun",
+    "Finding",
+    "Findings",
+    "Part",
+    "Verdict",
+    "Within",
+    "check_part",
+    "family_notes",
+    "judge",
+    "load_findings",
+    "mean_part",
+    "paired_share_part",
+    "prediction_part",
+    "resampled_part",
+    "save_findings",
+    "share_part",
+]

@@ -1,0 +1,276 @@
+"""A finding: a statement, what was measured, what a control gives, and the verdict on both."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from mechclust.evidence.bounds import Bound, Verdict, Within, together, verdict_of
+from mechclust.evidence.intervals import (
+    Interval,
+    mean_interval,
+    paired_share_interval,
+    prediction_interval,
+    share_interval,
+)
+from tasks import InputError
+from tasks.text.visible import quoted
+
+Method = Literal["mean", "one more run", "share", "paired shares", "resampled", "worst"]
+Kind = Literal["finding", "check"]
+Shown = Literal["headline", "page", "table"]
+
+
+@dataclass(frozen=True, repr=False)
+class Part:
+    """A measured value and what it must satisfy.
+
+    The functions below make parts: ``mean_part``, ``share_part``, ``paired_share_part``, ``prediction_part``,
+    ``resampled_part`` and ``check_part``.
+
+    Attributes:
+        name: what is measured; ``""`` if the finding's statement says it.
+        values: one for each unit, such as a seed.
+        bound: what the value must satisfy.
+        interval: 95%, or ``None``.
+        method: what the interval is of; ``"worst"``: the worst value counts instead.
+    """
+
+    name: str
+    values: tuple[float, ...]
+    bound: Bound | Within
+    interval: Interval | None
+    method: Method
+
+    def __repr__(self) -> str:
+        return f"Part({quoted(self.name)}, {len(self.values)} values: {self.verdict})"
+
+    @property
+    def measured(self) -> float | None:
+        """The mean; of a check, the worst value; ``None`` for no values, or if one is not finite."""
+        if not self.values or not np.isfinite(self.values).all():
+            return None
+        return self.bound.worst(self.values) if self.method == "worst" else float(np.mean(self.values))
+
+    @property
+    def verdict(self) -> Verdict:
+        """What the interval says of the bound; of one unit, nothing."""
+        if not self.values:
+            return "not tested"
+        if self.method == "worst":
+            return "holds" if self.bound.met(self.bound.worst(self.values)) else "does not hold"
+        if len(self.values) == 1 and self.method != "resampled":
+            return "not tested"
+        return verdict_of(self.bound, self.interval)
+
+
+def mean_part(name: str, values: Sequence[float] | np.ndarray, bound: Bound | Within) -> Part:
+    """Judge a mean by Student's interval.
+
+    Args:
+        name: what is measured; ``""`` if the finding's statement says it.
+        values: one for each unit, such as a seed.
+        bound: what their mean must satisfy.
+
+    Example:
+        >>> mean_part("", [0.7, 0.8, 0.75], Bound(">", 0.5))
+        Part('', 3 values: holds)
+    """
+    numbers = _numbers(values)
+    return Part(name, numbers, bound, mean_interval(numbers), "mean")
+
+
+def prediction_part(name: str, values: Sequence[float] | np.ndarray, bound: Bound | Within) -> Part:
+    """Judge one more run by its prediction interval, as a paper's single run must be. Arguments as ``mean_part``."""
+    numbers = _numbers(values)
+    return Part(name, numbers, bound, prediction_interval(numbers), "one more run")
+
+
+def share_part(name: str, values: Sequence[float] | np.ndarray, bound: Bound | Within) -> Part:
+    """Judge a share by Wilson's interval. Arguments as ``mean_part``; values lie between 0 and 1.
+
+    Raises:
+        InputError: for a value below 0 or above 1.
+    """
+    numbers = _numbers(values)
+    return Part(name, numbers, bound, share_interval(numbers) if len(numbers) > 1 else None, "share")
+
+
+def paired_share_part(name: str, differences: Sequence[float] | np.ndarray, bound: Bound | Within) -> Part:
+    """Judge the difference of two shares of the same units, from -1, 0 or 1 for each. Arguments as ``mean_part``."""
+    numbers = _numbers(differences)
+    return Part(name, numbers, bound, paired_share_interval(numbers) if len(numbers) > 1 else None, "paired shares")
+
+
+def resampled_part(
+    name: str, values: Sequence[float] | np.ndarray, interval: Interval | None, bound: Bound | Within
+) -> Part:
+    """Judge a value by a given interval, such as a bootstrap over tasks.
+
+    Args:
+        name: what is measured; ``""`` if the finding's statement says it.
+        values: the value; or several, whose mean it is.
+        interval: 95%, or ``None`` if there is none: then nothing is decided.
+        bound: what the value must satisfy.
+
+    Raises:
+        InputError: if the interval's lower end is above the upper one.
+    """
+    if interval is not None and interval[0] > interval[1]:
+        low, high = interval
+        raise InputError(f"{name or 'a part'} has the interval {low:g} to {high:g}; give the lower end first")
+    ends = None if interval is None else (float(interval[0]), float(interval[1]))
+    return Part(name, _numbers(values), bound, ends, "resampled")
+
+
+def check_part(name: str, values: Sequence[float] | np.ndarray, bound: Bound | Within) -> Part:
+    """Judge the worst value, as a check does. Arguments as ``mean_part``."""
+    return Part(name, _numbers(values), bound, None, "worst")
+
+
+def _numbers(values: Sequence[float] | np.ndarray) -> tuple[float, ...]:
+    return tuple(float(value) for value in values)
+
+
+@dataclass(frozen=True)
+class Control:
+    """The same parts, measured where what a finding states is not there.
+
+    Attributes:
+        name: what was measured, such as ``"untrained networks"``.
+        parts: as those of the finding, by the same function.
+    """
+
+    name: str
+    parts: tuple[Part, ...]
+
+    @property
+    def verdict(self) -> Verdict:
+        """What the same judgement says of the control."""
+        return together(part.verdict for part in self.parts)
+
+
+@dataclass(frozen=True)
+class EarlierRun:
+    """An earlier run's verdict on a finding.
+
+    Attributes:
+        run: which, such as its date and seeds.
+        seeds: how many.
+        verdict: of that run.
+        changed: what was changed after it.
+    """
+
+    run: str
+    seeds: int
+    verdict: Verdict
+    changed: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Finding:
+    """A statement with the values that decide it.
+
+    Attributes:
+        id: short name, such as ``"T1"``.
+        statement: what is stated.
+        source: where it comes from.
+        parts: what must hold, all of it; the first is the main value. Empty: not measured.
+        control: the same parts measured on a control; ``None``: not measured.
+        unit: what the values are of, such as ``"seeds"`` or ``"tasks"``.
+        kind: ``"finding"``, or ``"check"``: an identity of the software, or what holds by construction.
+        shown: ``"headline"``, ``"page"``, or ``"table"``: in ``findings.csv`` only.
+        paper: the source's own value, or ``None`` if it gives none.
+        not_tested: why this run cannot test it; ``""`` if it can.
+        note: what a reader must know.
+        history: verdicts of earlier runs.
+
+    Example:
+        >>> trained = mean_part("", [0.7, 0.8, 0.75], Bound(">", 0.5))
+        >>> untrained = mean_part("", [0.1, 0.2, 0.1], Bound(">", 0.5))
+        >>> found = Finding(id="X1", statement="accuracy is above a half", source="ours", parts=(trained,),
+        ...                 control=Control("untrained networks", (untrained,)))
+        >>> found.verdict, found.control.verdict
+        ('holds', 'does not hold')
+    """
+
+    id: str
+    statement: str
+    source: str
+    parts: tuple[Part, ...]
+    control: Control | None = None
+    unit: str = "seeds"
+    kind: Kind = "finding"
+    shown: Shown = "page"
+    paper: float | None = None
+    not_tested: str = ""
+    note: str = ""
+    history: tuple[EarlierRun, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.control is not None and self.parts:
+            asked = [(part.name, part.bound) for part in self.parts]
+            if [(part.name, part.bound) for part in self.control.parts] != asked:
+                raise InputError(f"the control of {self.id} has other parts; judge it by the same function")
+
+    def __repr__(self) -> str:
+        return f"Finding({self.id!r}, {quoted(self.statement)}: {self.verdict})"
+
+    @property
+    def verdict(self) -> Verdict:
+        """See ``judge``."""
+        return judge(self)
+
+    @property
+    def measured(self) -> float | None:
+        """The main value, or ``None``."""
+        return self.parts[0].measured if self.parts else None
+
+    @property
+    def interval(self) -> Interval | None:
+        """The 95% interval of the main value, or ``None``."""
+        return self.parts[0].interval if self.parts else None
+
+    @property
+    def why_not(self) -> str:
+        """Why it is not tested, or ``""``."""
+        if self.verdict != "not tested":
+            return ""
+        if self.not_tested:
+            return self.not_tested
+        missing = [part.name or "the value" for part in self.parts if not part.values]
+        if missing or not self.parts:
+            return f"{', '.join(missing) or 'the value'} could not be measured"
+        return f"one of the {self.unit}" if self.unit != "seeds" else "one seed"
+
+    @property
+    def remarks(self) -> list[str]:
+        """What a reader must know: why it is not tested, values that are undefined, and the note."""
+        texts = [f"not tested: {self.why_not}" if self.why_not else ""]
+        for part in self.parts:
+            undefined = sum(not math.isfinite(value) for value in part.values)
+            if undefined:
+                texts.append(f"{part.name or 'the value'} is undefined in {undefined} of {len(part.values)} {self.unit}")
+        texts.append(self.note)
+        return [text for text in texts if text]
+
+
+def judge(finding: Finding) -> Verdict:
+    """Return the verdict on a finding: its own, unless it holds for its control as well.
+
+    Returns:
+        ``"holds"``: the whole interval of every part satisfies its bound, and that is not so of the control;
+        ``"not specific"``: it is so of the control too; ``"does not hold"``: the whole interval of a part violates its
+        bound; ``"undecided"``: an interval straddles a bound, or a value is undefined; ``"not tested"``: a value is
+        missing, or of one unit alone.
+    """
+    if finding.not_tested:
+        return "not tested"
+    own = together(part.verdict for part in finding.parts)
+    if own == "holds" and finding.control is not None and finding.control.verdict == "holds":
+        return "not specific"
+    return own

@@ -1,0 +1,200 @@
+"""The findings of a study: as a list, a file and a data frame."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+from mechclust.evidence.bounds import VERDICTS, Bound, Within
+from mechclust.evidence.finding import Control, EarlierRun, Finding, Kind, Method, Part, Shown
+from mechclust.evidence.tables import text_table
+from probes.files import DamagedError, json_bytes, read_json, write_atomic
+from tasks import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FILE = "findings.json"
+HISTORY = "history.json"
+_COLUMNS = (
+    "id", "kind", "shown", "statement", "part", "measured", "low", "high", "n", "unit", "bound", "control",
+    "control_measured", "control_low", "control_high", "verdict", "paper", "source", "note",
+)  # fmt: skip
+
+
+class Findings(list[Finding]):
+    """Findings in the order of their study: a list that a notebook shows as a table."""
+
+    def to_dataframe(self) -> pd.DataFrame:
+        """Return a row for each part of each finding, with its control's values and the verdict on the finding."""
+        import pandas as pd
+
+        rows = [row for finding in self for row in _rows(finding)]
+        return pd.DataFrame(rows, columns=_COLUMNS)
+
+    def __repr__(self) -> str:
+        counts = Counter(finding.verdict for finding in self)
+        verdicts = ", ".join(f"{count} {verdict!r}" for verdict, count in counts.items())
+        return f"Findings({len(self)} findings{verdicts and ': '}{verdicts}; print() shows them)"
+
+    def __str__(self) -> str:
+        return text_table(self)
+
+    def _repr_html_(self) -> str:
+        shown = ["id", "statement", "part", "measured", "low", "high", "control_measured", "verdict"]
+        return str(self.to_dataframe()[shown].to_html(index=False))
+
+
+def _rows(finding: Finding) -> list[dict[str, Any]]:
+    about = {
+        "id": finding.id,
+        "kind": finding.kind,
+        "shown": finding.shown,
+        "statement": finding.statement,
+        "unit": finding.unit,
+        "control": finding.control.name if finding.control else None,
+        "verdict": finding.verdict,
+        "paper": finding.paper,
+        "source": finding.source,
+        "note": "; ".join(finding.remarks),
+    }
+    rows = []
+    for place, part in enumerate(finding.parts):
+        row = {**about, "part": part.name, "n": len(part.values), "bound": str(part.bound), **_measured(part)}
+        if finding.control:
+            control = _measured(finding.control.parts[place])
+            row |= {f"control_{name}": value for name, value in control.items()}
+        rows.append(row)
+    return rows or [about]
+
+
+def _measured(part: Part) -> dict[str, float | None]:
+    low, high = part.interval or (None, None)
+    return {"measured": part.measured, "low": low, "high": high}
+
+
+# ---- files ----
+
+
+def save_findings(findings: Sequence[Finding], path: Path) -> None:
+    """Write ``findings.json``: a list of objects, with its checksum; undefined numbers are null."""
+    write_atomic(path, findings_bytes(findings))
+
+
+def findings_bytes(findings: Sequence[Finding]) -> bytes:
+    """Return the content of ``findings.json``."""
+    return json_bytes([_record(finding) for finding in findings])
+
+
+def _record(finding: Finding) -> dict[str, Any]:
+    record = asdict(finding)
+    record["verdict"] = finding.verdict
+    record["parts"] = [_part_record(part) for part in finding.parts]
+    if finding.control is not None:
+        parts = [_part_record(part) for part in finding.control.parts]
+        record["control"] = {"name": finding.control.name, "verdict": finding.control.verdict, "parts": parts}
+    return record
+
+
+def _part_record(part: Part) -> dict[str, Any]:
+    return {**asdict(part), "bound": str(part.bound), "measured": part.measured, "verdict": part.verdict}
+
+
+def load_findings(path: str | Path) -> Findings:
+    """Load a run's ``findings.json`` with its ``history.json``.
+
+    Verdicts are those of the installed version, from the values in the file.
+
+    Args:
+        path: the file, or the folder of a run or record.
+
+    Raises:
+        InputError: if there is none, or it is damaged or of version 0.1.
+    """
+    path = Path(path)
+    path = path / FILE if path.is_dir() else path
+    if not path.exists():
+        if (path.parent / "claims.json").exists():
+            raise InputError(f"{str(path.parent)!r} is of mechclust 0.1; mechclust report writes its findings anew")
+        raise InputError(f"no findings in {str(path)!r}; give the --out folder of a finished run")
+    try:
+        found = Findings(_finding(record) for record in read_json(path, handwritten=True))
+    except DamagedError:
+        why = "was changed or is damaged (its checksum does not match)"
+    except (InputError, TypeError, KeyError, ValueError, AttributeError) as error:
+        why = "is not a list of findings" + ("" if isinstance(error, InputError) else f" ({error})")
+    else:
+        return with_history(found, path.parent)
+    raise InputError(f"{str(path)!r} {why}; delete it, and mechclust report writes it again")
+
+
+def with_history(findings: Sequence[Finding], folder: str | Path) -> Findings:
+    """Return the findings with what ``history.json`` in a folder says of earlier runs.
+
+    The file is a list of objects ``{"finding": "T1", "run": ..., "seeds": 3, "verdict": ..., "changed": ...}``, the
+    oldest first, written by hand. They are newer than what a finding's code says of earlier runs.
+
+    Raises:
+        InputError: if it is something else.
+    """
+    path = Path(folder) / HISTORY
+    if not path.exists():
+        return Findings(findings)
+    try:
+        kept = read_json(path, handwritten=True)
+        earlier = [(record["finding"], _earlier_run(record)) for record in kept]
+    except DamagedError:
+        raise
+    except (InputError, TypeError, KeyError, ValueError, AttributeError) as error:
+        why = "" if isinstance(error, InputError) else f" ({error})"
+        raise InputError(
+            f"{str(path)!r} is not a list of earlier verdicts{why}; expected objects with finding, run, seeds, verdict "
+            "and changed"
+        ) from None
+    found = []
+    for finding in findings:
+        runs = [*finding.history, *(run for id, run in earlier if id == finding.id)]
+        found.append(replace(finding, history=tuple(dict.fromkeys(runs))))
+    return Findings(found)
+
+
+def _finding(record: Mapping[str, Any]) -> Finding:
+    fields = {name: value for name, value in record.items() if name != "verdict"}
+    _check_word(record["kind"], get_args(Kind))
+    _check_word(record["shown"], get_args(Shown))
+    control = record["control"]
+    if control is not None:
+        fields["control"] = Control(control["name"], tuple(map(_part, control["parts"])))
+    fields["parts"] = tuple(map(_part, record["parts"]))
+    fields["history"] = tuple(map(_earlier_run, record["history"]))
+    return Finding(**fields)
+
+
+def _part(record: Mapping[str, Any]) -> Part:
+    _check_word(record["method"], get_args(Method))
+    ends = record["interval"]
+    values = tuple(math.nan if value is None else value for value in record["values"])
+    interval = None if ends is None else (ends[0], ends[1])
+    return Part(record["name"], values, _bound(record["bound"]), interval, record["method"])
+
+
+def _bound(text: str) -> Bound | Within:
+    first, *others = text.split()
+    if others[0] == "to":
+        return Within(float(first), float(others[1]))
+    _check_word(first, (">=", ">", "<=", "<"))
+    return Bound(first, float(others[0]))
+
+
+def _earlier_run(record: Mapping[str, Any]) -> EarlierRun:
+    _check_word(record["verdict"], VERDICTS)
+    return EarlierRun(**{name: value for name, value in record.items() if name != "finding"})
+
+
+def _check_word(word: str, known: Sequence[str]) -> None:
+    if word not in known:
+        raise ValueError(f"{word!r} is none of {', '.join(known)}")

@@ -1,0 +1,116 @@
+"""Findings as tables for terminals and Markdown pages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mechclust.evidence.bounds import Verdict
+from mechclust.evidence.finding import Finding, Part
+
+MARKS: dict[Verdict, str] = {
+    "holds": "✓",
+    "not specific": "≈",
+    "does not hold": "✗",
+    "undecided": "?",
+    "not tested": "–",
+}
+_HEADS = ("", "finding", "measured (95%)", "required", "control (95%)", "verdict")
+_CHECK_HEADS = ("", "check", "worst value", "required", "verdict")
+_Row = tuple[str, ...]
+
+
+def measured_number(x: float) -> str:
+    """Return a number with three decimals, or two digits if three decimals would show a small one as zero.
+
+    Example:
+        >>> measured_number(1.2345), measured_number(-0.00047), measured_number(-1e-17)
+        ('1.234', '-0.00047', '0.000')
+    """
+    return f"{x:.2g}" if 1e-9 < abs(x) < 5e-4 else f"{x:z.3f}"
+
+
+def with_interval(part: Part) -> str:
+    """Return a part's value with its 95% interval: ``0.937 (0.886 to 0.989)``; ``-`` if there is none."""
+    if part.measured is None:
+        return "-"
+    number = measured_number(part.measured)
+    if part.interval is None:
+        return number
+    low, high = part.interval
+    return f"{number} ({measured_number(low)} to {measured_number(high)})"
+
+
+def verdict_text(finding: Finding) -> str:
+    """Return the verdict with its mark: ``✓ holds``."""
+    return f"{MARKS[finding.verdict]} {finding.verdict}"
+
+
+def shown(findings: Sequence[Finding]) -> list[Finding]:
+    """Return the findings and checks that pages show; all others stand in ``findings.csv`` only."""
+    return [finding for finding in findings if finding.shown != "table"]
+
+
+def markdown_table(findings: Sequence[Finding]) -> str:
+    """Return a Markdown table, with a row for each part of a finding, and checks in a table of their own."""
+    return "\n\n".join(_markdown(rows) for rows in _tables(findings))
+
+
+def text_table(findings: Sequence[Finding]) -> str:
+    """Return a table for a terminal, with checks in one of their own; long statements are cut."""
+    return "\n\n".join(_text(rows) for rows in _tables(findings))
+
+
+def _markdown(rows: Sequence[_Row]) -> str:
+    lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+    return "\n".join([lines[0], "|---" * len(rows[0]) + "|", *lines[1:]])
+
+
+def _text(rows: Sequence[_Row]) -> str:
+    cut = [(name, _cut(statement, 62), *map(_cut, others)) for name, statement, *others in rows]
+    widths = [max(map(len, column)) for column in zip(*cut, strict=True)]
+    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in cut]
+    return "\n".join([lines[0], "-" * max(map(len, lines)), *lines[1:]])
+
+
+def _cut(text: str, longest: int = 48) -> str:
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"
+
+
+def _tables(findings: Sequence[Finding]) -> list[list[_Row]]:
+    """Return the rows of the findings, and those of the checks if there are any."""
+    tables = []
+    rows = [row for finding in findings if finding.kind == "finding" for row in _finding_rows(finding)]
+    checks = [_check_row(finding) for finding in findings if finding.kind == "check"]
+    if rows or not checks:
+        tables.append([_HEADS, *rows])
+    if checks:
+        tables.append([_CHECK_HEADS, *checks])
+    return tables
+
+
+def _finding_rows(finding: Finding) -> list[_Row]:
+    """Return a row for each part, the verdict in the first."""
+    if not finding.parts:
+        return [(finding.id, finding.statement, "-", "-", "-", verdict_text(finding))]
+    rows = []
+    for place, part in enumerate(finding.parts):
+        required = f"{part.name} {part.bound}".strip()
+        about = (finding.id, finding.statement) if place == 0 else ("", "and")
+        verdict = verdict_text(finding) if place == 0 else ""
+        rows.append((*about, with_interval(part), required, control_text(finding, place), verdict))
+    return rows
+
+
+def control_text(finding: Finding, place: int) -> str:
+    """Return what the control of a part gives; its name stands with the first part."""
+    if finding.control is None:
+        return "not measured" if place == 0 else ""
+    value = with_interval(finding.control.parts[place])
+    return f"{finding.control.name}: {value}" if place == 0 else value
+
+
+def _check_row(finding: Finding) -> _Row:
+    (first, *others) = finding.parts
+    required = "; ".join(f"{part.name} {part.bound}".strip() for part in (first, *others))
+    worst = "-" if first.measured is None else f"{first.measured:z.3g}"
+    return (finding.id, finding.statement, worst, required, verdict_text(finding))

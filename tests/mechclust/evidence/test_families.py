@@ -1,0 +1,102 @@
+"""Holm's correction, and what it says of a study's findings."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from mechclust.report.findings import finding
+from mechclust.report.families import family_notes, holm, p_value
+from mechclust.evidence.bounds import Bound
+
+
+def made(id, values, bounds=Bound(">", 0), **options):
+    return finding(id, "a statement", "ours", values, bounds, **options)
+
+
+class TestHolm:
+    def test_by_hand(self):
+        """.005 x 4; .01 x 3; .03 x 2; .04 x 1, which may not be below the one before."""
+        assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+
+    def test_is_at_most_one(self):
+        assert holm([0.5, 0.9, 0.6]) == [1.0, 1.0, 1.0]
+
+    def test_of_one_and_of_none(self):
+        assert holm([0.04]) == [0.04]
+        assert holm([]) == []
+
+    def test_keeps_the_rate_of_any_false_rejection(self):
+        rng = np.random.default_rng(0)
+        wrong = [min(holm(row)) <= 0.05 for row in rng.random((4000, 6))]
+        assert np.mean(wrong) == pytest.approx(1 - (1 - 0.05 / 6) ** 6, abs=0.012)
+
+
+class TestPValue:
+    def test_of_a_skewed_interval_is_that_of_the_end_nearer_to_the_bound(self):
+        skewed = made("A", [0.1], interval=(0.01, 0.5))
+        assert (skewed.verdict, p_value(skewed) < 0.05) == ("holds", True)
+        wide = made("A", [0.1], interval=(-0.01, 0.11))
+        assert (wide.verdict, p_value(wide) > 0.05) == ("undecided", True)
+
+    def test_is_that_of_the_t_test(self):
+        values = np.random.default_rng(1).normal(1, 1, 6).tolist()
+        assert p_value(made("A", values)) == pytest.approx(stats.ttest_1samp(values, 0).pvalue)
+        assert p_value(made("A", values, Bound("<", 0))) == 1.0
+        assert p_value(made("A", values[:1])) == 1.0
+
+    def test_of_a_share_agrees_with_its_interval(self):
+        for k in range(1, 40):
+            share = made("A", [1.0] * k + [0.0] * (40 - k), Bound(">", 0.3), shares=True)
+            assert (p_value(share) < 0.05) == (share.verdict == "holds")
+
+    def test_of_shares_of_many_examples_agrees_with_its_interval(self):
+        rng = np.random.default_rng(0)
+        for _ in range(200):
+            share = made("A", rng.beta(8, 3, 5).tolist(), Bound(">", 0.55), shares=True)
+            assert (p_value(share) < 0.05) == (share.verdict == "holds")
+
+    def test_of_a_given_interval_is_normal(self):
+        assert p_value(made("A", [1.96], interval=(0.0, 3.92))) == pytest.approx(0.05, abs=1e-4)
+
+    def test_of_parts_is_the_largest(self):
+        strong, weak = [1.0, 1.01, 1.02], [1.0, 2.0, 3.0]
+        both = made("A", strong, [("a", strong, Bound(">", 0)), ("b", weak, Bound(">", 0))])
+        assert p_value(both) == pytest.approx(stats.ttest_1samp(weak, 0).pvalue)
+
+    def test_of_equal_values_is_nothing(self):
+        assert p_value(made("A", [1.0, 1.0])) == 0.0
+        assert p_value(made("A", [1.0, 1.0], Bound(">=", 1))) == 1.0
+
+
+class TestNotes:
+    STRONG = (1.0, 1.01, 1.02)
+    WEAK = (1.0, 2.0, 3.5)  # p = .04 or so
+
+    def test_name_what_is_lost(self):
+        findings = [made("A", self.STRONG), made("B", self.WEAK), made("C", [1.0, -1.0, 0.5])]
+        assert [c.verdict for c in findings] == ["holds", "undecided", "undecided"]
+        findings[1] = made("B", [1.0, 1.5, 2.2])
+        assert findings[1].verdict == "holds"
+        assert p_value(findings[1]) * 2 > 0.05
+        assert family_notes(findings) == [
+            "With Holm's correction over the 3 findings that were tested, B would be undecided."
+        ]
+
+    def test_all_remain(self):
+        findings = [made("A", self.STRONG), made("B", self.STRONG), made("C", self.STRONG, kind="check")]
+        assert family_notes(findings) == [
+            "With Holm's correction over the 2 findings that were tested, all 2 findings that hold still do."
+        ]
+
+    def test_a_single_one_remains(self):
+        findings = [made("A", self.STRONG), made("B", [1.0, -1.0, 0.5])]
+        assert family_notes(findings) == [
+            "With Holm's correction over the 2 findings that were tested, A, which holds, still does."
+        ]
+
+    def test_nothing_to_say(self):
+        assert family_notes([made("A", self.STRONG)]) == []
+        assert family_notes([made("A", self.STRONG), made("B", self.STRONG, tested=False)]) == []
+        assert family_notes([made("A", [1.0, -1.0]), made("B", [1.0, -1.0])]) == []
