@@ -1,4 +1,4 @@
-"""Verdicts: bounds, intervals, and how the one judges the other."""
+"""95% intervals: what they cover, and where there is none."""
 
 from __future__ import annotations
 
@@ -8,29 +8,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from mechclust.evidence.bounds import Bound, together
-from mechclust.evidence.finding import Part, part_of
-from mechclust.evidence.intervals import mean_interval, paired_share_interval, share_interval
+from mechclust.evidence.intervals import (
+    mean_interval,
+    paired_share_interval,
+    prediction_interval,
+    share_interval,
+)
 from tasks import InputError
-
-
-class TestBound:
-    @pytest.mark.parametrize(
-        ("relation", "below", "at", "above"),
-        [(">=", False, True, True), (">", False, False, True), ("<=", True, True, False), ("<", True, False, False)],
-    )
-    def test_met(self, relation, below, at, above):
-        bound = Bound(relation, 0.5)
-        assert [bound.met(x) for x in (0.4, 0.5, 0.6)] == [below, at, above]
-        assert not bound.met(math.nan)
-
-    def test_infinity_meets_what_it_should(self):
-        assert Bound(">=", 5).met(math.inf)
-        assert not Bound("<=", 5).met(math.inf)
-
-    def test_text(self):
-        assert str(Bound(">=", 0.95)) == ">= 0.95"
-        assert str(Bound("<", 3)) == "< 3"
 
 
 class TestInterval:
@@ -52,6 +36,20 @@ class TestInterval:
         spans = [mean_interval(row.tolist()) for row in draws]
         inside = [low <= 1.0 <= high for low, high in spans]
         assert np.mean(inside) == pytest.approx(0.95, abs=0.015)
+
+
+class TestPredictionInterval:
+    def test_covers_one_more_value_in_95_percent_of_samples(self):
+        draws = np.random.default_rng(0).normal(1.0, 1.0, (4000, 4))
+        spans = [prediction_interval(row[:3].tolist()) for row in draws]
+        inside = [low <= row[3] <= high for (low, high), row in zip(spans, draws, strict=True)]
+        assert np.mean(inside) == pytest.approx(0.95, abs=0.012)
+
+    def test_is_wider_than_that_of_the_mean_by_the_root_of_n_plus_1(self):
+        values = [3.0, 1.0, 2.5, 4.0]
+        mean, one = mean_interval(values), prediction_interval(values)
+        assert one[1] - one[0] == pytest.approx((mean[1] - mean[0]) * math.sqrt(5))
+        assert sum(one) == pytest.approx(sum(mean))
 
 
 class TestShareInterval:
@@ -90,78 +88,6 @@ class TestShareInterval:
         spans = [share_interval(row.tolist()) for row in accuracies]
         assert np.mean([low <= 5 / 7 <= high for low, high in spans]) == pytest.approx(0.95, abs=0.025)
         assert all(0 <= low <= high <= 1 for low, high in spans)
-
-
-class TestJudge:
-    @pytest.mark.parametrize(
-        ("relation", "span", "verdict"),
-        [
-            (">=", (0.5, 0.9), "holds"),
-            (">", (0.5, 0.9), "undecided"),
-            (">=", (0.4, 0.9), "undecided"),
-            (">=", (0.4, 0.5), "undecided"),
-            (">", (0.4, 0.5), "does not hold"),
-            (">=", (0.1, 0.4), "does not hold"),
-            ("<=", (0.1, 0.5), "holds"),
-            ("<", (0.1, 0.5), "undecided"),
-            ("<", (0.5, 0.7), "does not hold"),
-            ("<=", (0.6, 0.7), "does not hold"),
-            (">=", None, "undecided"),
-            (">=", (math.nan, 0.9), "undecided"),
-            ("<=", (-math.inf, 0.2), "undecided"),
-        ],
-    )
-    def test_by_the_whole_interval(self, relation, span, verdict):
-        assert Bound(relation, 0.5).judge(span) == verdict
-
-    def test_agrees_with_a_two_sided_t_test(self):
-        """The interval excludes the bound where the test is significant, on the side of the mean."""
-        rng = np.random.default_rng(0)
-        for _ in range(300):
-            values = rng.normal(rng.normal(0, 0.7), 1, 5).tolist()
-            p = stats.ttest_1samp(values, 0).pvalue
-            expected = "undecided" if p > 0.05 else "holds" if np.mean(values) > 0 else "does not hold"
-            assert Bound(">", 0).judge(mean_interval(values)) == expected
-
-    def test_worst(self):
-        assert Bound(">=", 0).worst([0.3, 0.1, 0.2]) == 0.1
-        assert Bound("<", 0).worst([0.3, 0.1, 0.2]) == 0.3
-        assert math.isnan(Bound("<", 0).worst([0.3, math.nan]))
-        assert math.isnan(Bound("<", 0).worst([]))
-
-
-class TestTogether:
-    @pytest.mark.parametrize(
-        ("verdicts", "verdict"),
-        [
-            (["holds"], "holds"),
-            (["holds", "holds"], "holds"),
-            (["holds", "undecided"], "undecided"),
-            (["does not hold", "undecided"], "does not hold"),
-            (["does not hold", "not tested"], "does not hold"),
-            (["not tested", "holds"], "not tested"),
-            (["not tested", "undecided"], "not tested"),
-            ([], "not tested"),
-        ],
-    )
-    def test_of_several_parts(self, verdicts, verdict):
-        assert together(verdicts) == together(verdicts[::-1]) == verdict
-
-
-class TestPart:
-    def test_of_a_finding_keeps_its_values(self):
-        part = part_of("end", [1, 2, 3], Bound(">=", 1), (1.5, 2.5))
-        assert part == Part("end", (1.0, 2.0, 3.0), 2.0, (1.5, 2.5), ">= 1", "holds")
-
-    def test_of_a_check_is_judged_by_the_worst_value(self):
-        assert part_of("", [0.1, 0.2], Bound("<=", 0.2), None, "check").verdict == "holds"
-        assert part_of("", [0.1, 0.1, 0.3], Bound("<=", 0.2), (0.0, 0.2), "check").verdict == "does not hold"
-        assert part_of("", [0.1, math.nan], Bound("<=", 0.2), None, "check").verdict == "does not hold"
-
-    @pytest.mark.parametrize("kind", ["finding", "check"])
-    def test_without_values_is_not_tested(self, kind):
-        part = part_of("", [], Bound("<=", 0.2), None, kind)
-        assert (part.verdict, part.measured, part.per_seed) == ("not tested", None, ())
 
 
 class TestPairedShareInterval:
