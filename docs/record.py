@@ -24,9 +24,9 @@ import re
 import tempfile
 from pathlib import Path
 
-from mechclust.report import Findings, load_findings
+from mechclust.evidence import Findings, load_findings
 from mechclust.report.archive import unpack
-from mechclust.report.findings import markdown_table
+from mechclust.evidence import markdown_table
 from mechclust.evidence.families import family_notes
 from mechclust.studies.planted_layers.results import load_results, summary_table
 from mechclust.studies.registry import open_run

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from mechclust.cli import main
-from mechclust.report import load_findings
+from mechclust.evidence import load_findings
 from probes.testing import check_probe
 
 ROOT = Path(__file__).parents[1]

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mechclust.report import load_findings
-from mechclust.report.findings import lacking_severity
+from mechclust.evidence import lacking_severity, load_findings
 from mechclust.evidence.bounds import VERDICTS
 from mechclust.studies import list_studies
 

@@ -8,7 +8,7 @@ import tyro
 
 from mechclust.cli_commands.printing import print_visible, show
 from mechclust.cli_settings import Perhaps
-from mechclust.evidence.tables import markdown_table, text_table
+from mechclust.evidence.tables import markdown_table, shown, text_table
 from mechclust.studies import open_run, report_run
 from mechclust.studies.record import is_record, judge_again, record_run
 
@@ -23,8 +23,8 @@ def command(run_folder: tyro.conf.Positional[Path], markdown: bool = False, reco
     """
     table = markdown_table if markdown else text_table
     if record is None and is_record(run_folder):
-        print_visible(f"{table(judge_again(run_folder))}\n\nclaims: {run_folder / 'findings.json'}")
+        print_visible(f"{table(shown(judge_again(run_folder)))}\n\nfindings: {run_folder / 'findings.json'}")
         return
     found = report_run(*open_run(run_folder), run_folder) if record is None else record_run(run_folder, record)
     below = "" if record is None else f"record: {record}"
-    show(table(found.findings), found.lead, lambda: run_folder / "report.html", below)
+    show(table(shown(found.findings)), found.lead, lambda: run_folder / "report.html", below)

@@ -14,8 +14,8 @@ from mechclust.cli_commands.printing import show
 from mechclust.cli_settings import SETTINGS, Perhaps, option_paths
 from mechclust.command_table import UNVERIFIED
 from mechclust.commands.settings import EngineSettings
+from mechclust.evidence.tables import shown, text_table
 from mechclust.jobs.interrupts import telling_what_is_kept
-from mechclust.evidence.tables import text_table
 from mechclust.studies import get_study, run_study
 from tasks import InputError
 from tasks.errors import nearest
@@ -98,4 +98,4 @@ def run_study_command(name: str, argv: list[str]) -> None:
             engine=parsed.jobs,
             timeout=parsed.job_timeout,
         )
-    show(text_table(analysis.findings), analysis.lead, lambda: parsed.out / "report.html")
+    show(text_table(shown(analysis.findings)), analysis.lead, lambda: parsed.out / "report.html")

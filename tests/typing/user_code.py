@@ -11,7 +11,7 @@ from mechclust import ClustersConfig, ModelConfig, build_model, load_pretrained,
 from mechclust.attention import AttentionView, attention_view
 from mechclust.probes import CKA as SameCKA
 from mechclust.probes.functional import linear_cka
-from mechclust.report import Findings, load_findings
+from mechclust.evidence import Findings, load_findings
 from mechclust.studies import get_study, run_study
 from probes import (
     CKA,

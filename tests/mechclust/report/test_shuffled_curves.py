@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mechclust.report import shuffled_curves as shuffled
 from mechclust.report.task_curves import TaskCurves
 from tasks import InputError
 from tests.mechclust.report.test_task_curves import curves

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from mechclust.cli import main
-from mechclust.report import Analysis, load_findings
+from mechclust.evidence import load_findings
+from mechclust.report import Analysis
 from mechclust.report.archive import pack, unpack
 from mechclust.studies import Study, get_study, list_studies, record_run, run_study
 from mechclust.studies.record import command_of, judge_again
@@ -46,7 +47,8 @@ class TestRecord:
         kept = files_of(tmp_path / "kept")
         pictures = [f"figures/{name}.{kind}" for name in ("again", "values") for kind in ("pdf", "png")]
         assert sorted(kept) == [
-            *("findings.json", "command.txt", "config.json", *pictures, "mechclust.json", "results.tar.xz")
+            *("command.txt", "config.json", *pictures, "findings.csv", "findings.json", "mechclust.json"),
+            "results.tar.xz",
         ]
         assert kept["findings.json"] == (run_folder / "findings.json").read_bytes()
         assert kept["figures/values.png"] == (run_folder / "figures" / "values.png").read_bytes()
@@ -71,7 +73,7 @@ class TestRecord:
         record_run(tmp_path / "other", tmp_path / "kept")
         assert [path.read_text() for path in mine] == ["a picture of mine"] * 3
         assert (tmp_path / "kept" / "command.txt").read_text() == "mechclust run toy --preset smoke\n"
-        assert [finding.seeds for finding in load_findings(tmp_path / "kept")] == [1]
+        assert [len(finding.parts[0].values) for finding in load_findings(tmp_path / "kept")] == [1]
 
     def test_the_command_line_does_it(
         self, run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -171,13 +173,15 @@ class TestJudgingAgain:
         shutil.rmtree(run_folder)
         return tmp_path / "kept"
 
-    def test_gives_the_runs_findings_and_leaves_the_rest(self, record: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_gives_the_runs_findings_and_leaves_the_rest(
+        self, record: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         before = files_of(record)
         (record / "findings.json").unlink()
         assert main(["report", str(record)]) == 0
         shown = capsys.readouterr().out
         assert "values are small" in shown
-        assert shown.endswith(f"\nclaims: {record / 'findings.json'}\n")
+        assert shown.endswith(f"\nfindings: {record / 'findings.json'}\n")
         assert files_of(record) == before
 
     def test_refuses_findings_that_were_changed(self, record: Path) -> None:
