@@ -46,7 +46,7 @@ class TestNotebook:
 
     def test_findings(self) -> None:
         shown = self.FINDINGS._repr_html_()
-        assert "<td>0.55</td>" in shown
+        assert "<td>0.550 (-0.085 to 1.185)</td>" in shown
         assert "<script>" not in shown
 
     def test_panel(self) -> None:
