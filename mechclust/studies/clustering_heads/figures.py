@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from mechclust.evidence.intervals import share_interval
 from mechclust.report.analysis import Panel
 from mechclust.report.html import table_html
 from mechclust.report.style import (
@@ -23,14 +24,10 @@ from mechclust.report.style import (
     plain_ticks,
     subplots,
 )
-from mechclust.evidence.intervals import share_interval
 from mechclust.sandbox import sandbox_figure
 from mechclust.studies.clustering_heads.config import (
     ABLATIONS,
-    MITIGATIONS,
-    SCRATCH,
     SOLVED,
-    TRANSFER,
     ClusteringHeadsConfig,
     Curriculum,
 )
@@ -80,20 +77,12 @@ def panels(config: ClusteringHeadsConfig, results: HeadsResults, out: Path) -> l
     ]  # fmt: skip
     found += intervention_panels(config, results)
     found += start_panels(config, results)
-    if len(results.final) > 1:
-        caption = f"Share of networks above {SOLVED} test accuracy, with 95% intervals."
-        found.append(Panel("shares", shares(config, results), caption))
     if any(_varied(config, results).values()):
         found.append(Panel("ablations", ablations(config, results), "Test accuracy at the end as one setting varies: "
                            f"every seed and their mean, and the {_SHARE} with its 95% interval. Dotted: guessing "
                            "(horizontal) and the base setting (vertical)."))  # fmt: skip
     if results.curriculum:
         found.append(Panel("curriculum", curriculum(config.curriculum, results.curriculum), _CURRICULUM))
-    if results.narrow_curriculum:
-        figure = curriculum(config.narrow_curriculum, results.narrow_curriculum)
-        found.append(
-            Panel("narrow_curriculum", figure, f"In {config.narrow_curriculum.d_model} dimensions. {_CURRICULUM}")
-        )
     if config.sandbox:
         found += phase_panels(config, results, out)
         run = sandbox_of(config, shown_networks(config, results)[0], out)
@@ -183,24 +172,6 @@ def gradients(config: ClusteringHeadsConfig, results: HeadsResults) -> Figure:
             plain_ticks(axis)
         direct_labels(axis, labels)
     axes[0].set_ylabel("gradient norm")
-    return figure
-
-
-def shares(config: ClusteringHeadsConfig, results: HeadsResults) -> Figure:
-    """Share of networks that solve the task, by arm."""
-    solved = {arm: found for arm in (TRANSFER, SCRATCH, *MITIGATIONS[::-1], "base") if (found := results.shares(arm))}
-    p = config.task.p
-    names = {
-        "base": f"base, p = {p}",
-        SCRATCH: f"p = {p + 1} from scratch",
-        TRANSFER: f"p = {p + 1} from solved p = {p}",
-    }
-    figure, (axis,) = subplots(1, size=(8, 0.6 + 0.45 * len(solved)), grid="x")
-    for row, values in enumerate(solved.values()):
-        mean, (low, high) = float(np.mean(values)), share_interval(values) or (np.nan, np.nan)
-        axis.errorbar(mean, row, xerr=[[mean - low], [high - mean]], fmt="o", color=BLUE, capsize=3)
-    axis.set_yticks(range(len(solved)), [f"{names.get(arm, arm)} (n = {len(of)})" for arm, of in solved.items()])
-    axis.set(xlabel=f"share above {SOLVED} test accuracy", xlim=(-0.02, 1))
     return figure
 
 
