@@ -46,10 +46,10 @@ _LINEAR = 2.0  # nats up to which the scale of the loss on straight lines is lin
 _LOSSES = (0, 0.5, 1, 2, 5, 10, 20, 50, 100)  # named on that scale
 _SHARE = f"share above {SOLVED}"
 _CURRICULUM = (
-    "Accuracy on the harder task from scratch and after p = 2 (bars: means; one point per seed), and training loss on "
-    "straight lines (median and middle half over seeds): between the two solutions, the same with the neurons of one "
-    "reordered to match the other's, and from halfway to the end of each arm. The scale of the loss is linear up to "
-    f"{_LINEAR:g} nats and logarithmic above."
+    f"Accuracy on the harder task from scratch and after p = 2 (points: one per seed; bars: {_SHARE}), and training "
+    "loss on straight lines (median and middle half over seeds): between the two solutions, the same with the neurons "
+    "of one reordered to match the other's, and from halfway to the end of each arm. The scale of the loss is linear "
+    f"up to {_LINEAR:g} nats and logarithmic above."
 )
 _LABELS = {
     "batch": "batch size",
@@ -262,14 +262,14 @@ def curriculum(c: Curriculum, results: Mapping[int, ProbeResult]) -> Figure:
     jitter = np.random.default_rng(0).uniform(-0.25, 0.25, len(found))
     for place, (arm, split) in enumerate((a, s) for a in ("scratch", "curriculum") for s in colors):
         values = [float(r.sel("accuracy", arm=arm, split=split)) for r in found]
-        left.bar(place, np.mean(values), color=colors[split], alpha=0.35)
+        left.bar(place, _share_of(values)[0], color=colors[split], alpha=0.35)
         left.plot(place + jitter, values, "o", color=colors[split], ms=3, alpha=0.6, mew=0)
         labels.append(f"{arm},\n{split}")
     left.axhline(1 / c.p, **_MARK)
     left.annotate("chance", (1, 1 / c.p), xycoords=("axes fraction", "data"), ha="right",
                   xytext=(0, 2), textcoords="offset points", color="#555555", fontsize=8)  # fmt: skip
     left.set_xticks(range(len(labels)), labels)
-    left.set(ylabel=f"accuracy, p = {c.p}", ylim=(0, 1.03))
+    left.set(ylabel=f"accuracy, p = {c.p} (bars: {_SHARE})", ylim=(0, 1.03))
     lines = {
         "from scratch to curriculum": ([r["line"].numpy() for r in found], BLUE),
         "the same, neurons matched": ([r["matched_line"].numpy() for r in found], GREEN),

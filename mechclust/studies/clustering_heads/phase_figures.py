@@ -15,7 +15,7 @@ from mechclust.sandbox import sandbox_figure, sandbox_strip
 from mechclust.studies.clustering_heads.attention import mean_attention
 from mechclust.studies.clustering_heads.config import FULL_BATCH, SECOND_STAGE, ClusteringHeadsConfig
 from mechclust.studies.clustering_heads.curves import Spike
-from mechclust.studies.clustering_heads.graph import network_graph
+from mechclust.studies.clustering_heads.graph import SHARE, network_graph
 from mechclust.studies.clustering_heads.results import HeadsResults, NetworkTraining, TrainedNetwork
 from mechclust.studies.clustering_heads.sandbox import sandbox_run
 from mechclust.studies.clustering_heads.shown import sandbox_of, shown_networks, snapshots_of
@@ -38,10 +38,13 @@ def phase_panels(config: ClusteringHeadsConfig, results: HeadsResults, out: Path
               "scale; the line marks the end of the support."),
     ]  # fmt: skip
     (network, *_) = shown_networks(config, results)
-    found.append(Panel("graph", graph(config, network, out), "One network as a graph over training. Edges are as wide "
-                       "as weights are large, compared with the largest of their kind at these epochs: mean attention "
-                       "from every position to xi (grey positions are off the support), and the weights of the "
-                       "feed-forward layer and the unembedding; negative ones are red."))  # fmt: skip
+    caption = (
+        f"One network as a graph over training: the fewest edges of each layer that carry {SHARE:.0%} of its squared "
+        "effects. An edge's effect, its width, is the standard deviation over sequences of what it adds to the node "
+        "where it ends, compared with the largest of its kind at these epochs; negative ones are red. Grey positions "
+        "are off the support, and faint nodes have no edge. What xi adds to the output directly is not drawn."
+    )
+    found.append(Panel("graph", graph(config, network, out), caption))
     if spike := _largest_spike(results):
         found.append(Panel("spike", spike_strip(config, *spike, out), "Consecutive epochs of the largest loss spike "
                            "after solving: the class map with the sequence embeddings, and what the feed-forward layer "
@@ -98,10 +101,10 @@ def spike_strip(config: ClusteringHeadsConfig, network: TrainedNetwork, spike: S
 
 
 def graph(config: ClusteringHeadsConfig, network: TrainedNetwork, out: Path) -> Figure:
-    """One network at the start, when it solves the task (otherwise after a third of training), halfway, at the end."""
+    """Draw one network at the start, when it solves the task (otherwise after a third of training), and at the end."""
     snapshots, member = snapshots_of(config, "base", network.seed, out)
     last = len(snapshots) - 1
-    places = sorted({0, network.solved_at or last // 3, last // 2, last})
+    places = sorted({0, network.solved_at or last // 3, last})
     return network_graph(snapshots, member, *(snapshots.epochs[place] for place in places))
 
 

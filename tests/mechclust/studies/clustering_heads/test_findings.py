@@ -261,7 +261,9 @@ class TestMitigations:
         calm = {seed: training() for seed in range(5)}
         found = findings(*base, config=replace(CONFIG, seeds=tuple(range(5)), mitigations=5), mitigated={LARGER: calm})
         others = np.random.default_rng(0).permutation(5)
-        assert control_values(found["H4b"]) == pytest.approx([(s - o) / 4 for s, o in zip(range(5), others)])
+        assert control_values(found["H4b"]) == pytest.approx(
+            [(s - o) / 4 for s, o in zip(range(5), others, strict=True)]
+        )
         assert values(found["H4b"]) == pytest.approx([seed / 4 for seed in range(5)])
 
     def test_holds_where_spikes_are_rarer_in_many_seeds(self):
@@ -275,7 +277,10 @@ class TestCurriculum:
     def test_h5_is_of_shares_not_of_means(self):
         """Accuracies lie near chance or near 1: their mean is of no network."""
         after = [1.0, 0.99, 0.5, 0.97]
-        runs = {i: curriculum(scratch, test) for i, (scratch, test) in enumerate(zip((0.25, 1.0, 0.4, 0.3), after))}
+        runs = {
+            i: curriculum(scratch, test)
+            for i, (scratch, test) in enumerate(zip((0.25, 1.0, 0.4, 0.3), after, strict=True))
+        }
         found = findings(network(), curriculum=runs)["H5"]
         assert [values(found, part) for part in range(3)] == [[1, 1, 0, 0], [0, 1, 0, 0], [1, 1, 1, 1]]
         assert [control_values(found, part) for part in range(3)] == [[0, 1, 0, 0], [1, 1, 0, 0], [1, 1, 1, 1]]
