@@ -16,7 +16,6 @@ from mechclust.studies.clustering_heads.curves import first_above
 from mechclust.studies.clustering_heads.results import HeadsResults, TrainedNetwork
 
 _SHUFFLED = "epochs in one random order"
-_NONE_SOLVED = "no network is solved"
 
 GradientInFalls = tuple[Float[np.ndarray, "snapshot"], Bool[np.ndarray, "snapshot"]]
 
@@ -28,19 +27,16 @@ def dynamics_findings(config: ClusteringHeadsConfig, results: HeadsResults) -> l
 
 def _order(results: HeadsResults) -> list[Finding]:
     networks = results.solved
-    first = _head_first(networks)
-    ahead = _head_ahead(networks)
-    all_at_once = "" if first[0].values else "both parts are always ready at the same epoch"
-    at_once_solved = "" if ahead[0].values else "every network is solved at the first snapshot"
+    not_tested = "" if networks else "no network is solved"
     return [
         Finding(
             id="H2",
             statement="solved networks: the head is ready before the classifier (share of networks whose head solves "
             "the task with the final classifier at an earlier epoch than the classifier does with the final head)",
             source=f"{FIRST_PAPER}, section on training phases; stitching ours",
-            parts=first,
+            parts=_head_first(networks),
             control=control_of(_SHUFFLED, _head_first(networks, shuffled=True)),
-            not_tested=all_at_once if networks else _NONE_SOLVED,
+            not_tested=not_tested,
             note=_dates_note(networks),
         ),
         Finding(
@@ -48,9 +44,9 @@ def _order(results: HeadsResults) -> list[Finding]:
             statement="solved networks, mean over the epochs before the task is solved: accuracy of the epoch's head "
             "with the final classifier, minus that of the reverse",
             source=f"{FIRST_PAPER}; ours",
-            parts=ahead,
+            parts=_head_ahead(networks),
             control=control_of(_SHUFFLED, _head_ahead(networks, shuffled=True)),
-            not_tested=at_once_solved if networks else _NONE_SOLVED,
+            not_tested=not_tested,
         ),
     ]
 
@@ -61,7 +57,6 @@ def _gradient(config: ClusteringHeadsConfig, results: HeadsResults) -> Finding:
     found = [pair for pair in pairs if pair is not None]
     counts = [len(run.drops(config.task.p)) for run in runs]
     falls = ", ".join(f"{count} in {counts.count(count)}" for count in sorted(set(counts)))
-    no_falls = "" if found else "the loss falls in none of the runs"
     return Finding(
         id="H3",
         statement="full batch: the gradient norm is more than twice as large where the loss falls as on the plateaus "
@@ -69,7 +64,7 @@ def _gradient(config: ClusteringHeadsConfig, results: HeadsResults) -> Finding:
         source=f"{FIRST_PAPER}, figure of gradient norms; its settings are not known",
         parts=_larger_in_falls(found),
         control=control_of("gradient norms moved by half of each run", _larger_in_falls(found, moved=True)),
-        not_tested=no_falls if runs else "the full-batch run was not made",
+        not_tested="" if runs else "the full-batch run was not made",
         note=f"falls of the loss: {falls} of {len(runs)} runs" if runs else "",
     )
 
@@ -79,7 +74,6 @@ def _saddle(config: ClusteringHeadsConfig, results: HeadsResults) -> Finding:
     measured = {seed: pair for seed, pair in pairs.items() if pair is not None}
     plateau, end = np.array(list(measured.values()), dtype=float).reshape(-1, 2).T
     start = np.array([results.curvature_at_start(seed) for seed in measured])
-    unsolved = "" if measured else "no full-batch run solved the task after a plateau"
     return Finding(
         id="H3c",
         statement="full batch, runs that solve the task: the plateau is a saddle (minus the smallest eigenvalue of the "
@@ -87,7 +81,7 @@ def _saddle(config: ClusteringHeadsConfig, results: HeadsResults) -> Finding:
         source=f"{FIRST_PAPER}; Hessian ours",
         parts=_curves_down(plateau, end),
         control=control_of("untrained networks in place of plateaus", _curves_down(start, end)),
-        not_tested=unsolved if results.curvature else "no curvature was measured",
+        not_tested="" if measured else "no curvature was measured in a run that solves the task after a plateau",
         note=f"medians {np.median(plateau):.3g} and {np.median(end):.3g}" if measured else "",
     )
 

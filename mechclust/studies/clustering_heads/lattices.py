@@ -18,12 +18,6 @@ def on_plane(head: ProbeResult) -> bool:
     return planar_score(head) > -INTEGER_DEVIATION
 
 
-def head_score(head: ProbeResult, *, plane: bool) -> float:
-    """Return the detector's score: the negative deviation from integers on a line, or on a line or a plane."""
-    line = line_score(head)
-    return max(line, planar_score(head)) if plane else line
-
-
 def line_score(head: ProbeResult) -> float:
     """How near the weights are to integers: the negative deviation, if the residues and the clusters are right.
 

@@ -31,7 +31,7 @@ from mechclust.studies.clustering_heads.curves import (
     loss_spikes,
     spikes_after_solving,
 )
-from mechclust.studies.clustering_heads.lattices import head_score, on_plane
+from mechclust.studies.clustering_heads.lattices import line_score, on_plane, planar_score
 from probes import ProbeResult, load_result
 from tasks import InputError
 
@@ -152,8 +152,9 @@ class TrainedNetwork(NetworkTraining):
         return on_plane(self.head)
 
     def score(self, *, plane: bool) -> float:
-        """Return the detector's score of the head."""
-        return head_score(self.head, plane=plane)
+        """Return the detector's score: the negative deviation from integers on a line, or on a line or a plane."""
+        line = line_score(self.head)
+        return max(line, planar_score(self.head)) if plane else line
 
     def ready_at(self, part: str) -> int | None:
         """First epoch whose head (or classifier) solves the task together with the final version of the other part."""

@@ -10,7 +10,6 @@ import numpy as np
 from jaxtyping import Float
 
 from mechclust.evidence import Bound, Finding, Part, Within, paired_share_part, resampled_part, share_part
-from mechclust.evidence.intervals import share_interval
 from mechclust.studies.clustering_heads.config import (
     IDEAL_POSITIONS,
     MITIGATIONS,
@@ -21,7 +20,6 @@ from mechclust.studies.clustering_heads.config import (
 )
 from mechclust.studies.clustering_heads.controls import FIRST_PAPER, control_of
 from mechclust.studies.clustering_heads.curves import first_below
-from mechclust.studies.clustering_heads.lattices import head_score
 from mechclust.studies.clustering_heads.results import WEAK, HeadsResults, TrainedNetwork, is_textbook
 from mechclust.studies.clustering_heads.roc import roc_area, share_below
 from probes.clustering_head import INTEGER_DEVIATION
@@ -96,17 +94,18 @@ def _detector(results: HeadsResults) -> list[Finding]:
         )
     ]
     for id, what, plane in (("H1c", "on a line", False), ("H1e", "on a line or a planar lattice", True)):
+        solved, little, middle = (_scores(networks, plane=plane) for networks in (results.solved, weak, between))
         found.append(
             Finding(
                 id=id,
                 statement=f"area under the ROC curve of the deviation from integer weights {what}: networks above "
                 f"{SOLVED} against those at {WEAK} or below, on fresh seeds (thresholds from seeds 0-39)",
                 source=_REPLICATION,
-                parts=_area(_scores(results.solved, plane=plane), _scores(weak, plane=plane)),
-                control=control_of(_BETWEEN, _area(_scores(between, plane=plane), _scores(weak, plane=plane))),
+                parts=_area(solved, little),
+                control=control_of(_BETWEEN, _area(middle, little)),
                 not_tested=not_tested,
-                note=f"bootstrap over {len(results.solved)} solved networks and {len(weak)} at {WEAK} or below"
-                + _other_areas(results, weak, between, plane),
+                note=f"bootstrap over {len(solved)} solved networks and {len(little)} at {WEAK} or below"
+                + _against(solved, middle),
             )
         )
     return found
@@ -119,16 +118,6 @@ def _transfer(config: ClusteringHeadsConfig, results: HeadsResults) -> Finding:
     others = [seed for seed in scratch if seed not in continued][: len(seeds)]
     before = [scratch[seed] for seed in seeds]
     other_seeds = [scratch[seed] for seed in others]
-    note = ""
-    if seeds:
-        best = max(results.final[TRANSFER][seed][1] for seed in seeds)
-        share = results.shares(SCRATCH)
-        low, high = share_interval(share) or (math.nan, math.nan)
-        note = (
-            f"{sum(continued[seed] for seed in seeds):g} of {len(seeds)} by transfer (twice the epochs in total; best "
-            f"{best:.3f}), {sum(before):g} of the same seeds from scratch; from scratch over all {len(share)} seeds "
-            f"{np.mean(share):.3f} ({low:.3f} to {high:.3f})"
-        )
     return Finding(
         id="H6",
         statement=f"p = {config.task.p + 1}: networks that continue from solved p = {config.task.p} solve it more "
@@ -139,7 +128,8 @@ def _transfer(config: ClusteringHeadsConfig, results: HeadsResults) -> Finding:
             "other seeds from scratch in place of transfer", more_often(other_seeds, before[: len(other_seeds)])
         ),
         not_tested="" if seeds else "no network continued from a solved one",
-        note=note,
+        note=f"{sum(continued.values()):g} of {len(continued)} by transfer (twice the epochs in total), "
+        f"{sum(before):g} of the same seeds and {sum(scratch.values()):g} of all {len(scratch)} from scratch",
     )
 
 
@@ -162,11 +152,8 @@ def _textbook_after_ideal(results: HeadsResults) -> list[bool]:
     return [is_textbook(head) for seed, head in heads.items() if solved.get(seed)]
 
 
-def _scores(
-    networks: Sequence[TrainedNetwork], *, plane: bool = True, trained: bool = True
-) -> Float[np.ndarray, "network"]:
-    heads = [network.head if trained else network.untrained for network in networks]
-    return np.array([head_score(head, plane=plane) for head in heads])
+def _scores(networks: Sequence[TrainedNetwork], *, plane: bool = True) -> Float[np.ndarray, "network"]:
+    return np.array([network.score(plane=plane) for network in networks])
 
 
 def _detected(positive: Float[np.ndarray, "n"], negative: Float[np.ndarray, "m"]) -> tuple[Part, ...]:
@@ -202,28 +189,16 @@ def _with_larger_eps(results: HeadsResults) -> str:
     return f"with a larger eps the share is {np.mean(larger):.2f}" if larger else ""
 
 
-def _other_areas(
-    results: HeadsResults, weak: Sequence[TrainedNetwork], between: Sequence[TrainedNetwork], plane: bool
-) -> str:
-    """Return the areas of solved networks against those in between, and before training."""
-    solved = results.solved
-    if not (solved and weak and between):
+def _against(solved: Float[np.ndarray, "n"], between: Float[np.ndarray, "m"]) -> str:
+    if not (len(solved) and len(between)):
         return ""
-    close = share_below(_scores(solved, plane=plane), _scores(between, plane=plane)).mean()
-    before = share_below(_scores(solved, plane=plane, trained=False), _scores(weak, plane=plane, trained=False)).mean()
-    return (
-        f"; area of solved networks against the {len(between)} in between: {close:.2f}; of the same networks as in the "
-        f"finding before training: {before:.2f}"
-    )
+    return f"; area of solved networks against the {len(between)} in between: {share_below(solved, between).mean():.2f}"
 
 
 def _missed(results: HeadsResults) -> str:
-    missed = [
-        str(network.seed) for network in results.solved if head_score(network.head, plane=True) <= -INTEGER_DEVIATION
-    ]
-    untrained = sum(bool(network.untrained["integer_head"]) for network in results.networks.values())
-    between = len(results.networks) - len(results.ends)
+    missed = [str(network.seed) for network in results.solved if network.score(plane=True) <= -INTEGER_DEVIATION]
+    before = sum(bool(network.untrained["integer_head"]) for network in results.networks.values())
     return (
-        f"solved without: seeds {', '.join(missed) or 'none'}; {between} networks in between are left out; before "
-        f"training, {untrained} of {len(results.networks)} have integer weights"
+        f"solved without: seeds {', '.join(missed) or 'none'}; before training, {before} of {len(results.networks)} "
+        "have integer weights"
     )
