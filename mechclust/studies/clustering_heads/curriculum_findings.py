@@ -103,8 +103,9 @@ def _barriers(runs: Runs) -> str:
         return ""
     plain = _barriers_on(runs, "line")
     low, high = prediction_interval(plain.tolist()) or (np.nan, np.nan)
+    place = "within" if low <= 25 and high >= 28 else "not within"
     return (
         f"without matching, as in the paper: mean {plain.mean():.1f}, seeds from {plain.min():.1f} to "
-        f"{plain.max():.1f}, one more run {low:.1f} to {high:.1f} (published: 25 to 28, within it); with matching "
+        f"{plain.max():.1f}, one more run {low:.1f} to {high:.1f} (published: 25 to 28, {place} it); with matching "
         f"{_barriers_on(runs, 'matched_line').mean():.1f}"
     )

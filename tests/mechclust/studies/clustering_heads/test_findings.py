@@ -309,6 +309,9 @@ class TestCurriculum:
         assert found.interval == pytest.approx(prediction_interval([8, 10, 20]))
         assert mean_interval([8, 10, 20])[0] > found.interval[0]
         assert "mean 22.3, seeds from 12.0 to 30.0" in found.note
+        assert "(published: 25 to 28, within it)" in found.note
+        low = findings(network(), curriculum={i: curriculum(0.25, 1.0, 10 + i) for i in range(3)})["H5b"]
+        assert "(published: 25 to 28, not within it)" in low.note
 
     def test_h5b_verdicts(self):
         def of(matched, own):
