@@ -214,7 +214,8 @@ def _asked(config: HeadsInModelsConfig, data: Data) -> list[Finding]:
         Finding(
             id="W2",
             statement="some heads follow what is asked: at both endings, their outputs are alike for prompts that "
-            "differ in the other person's thing, but not for those that differ in the thing asked for (number of heads)",
+            "differ in the other person's thing, but not for those that differ in the thing asked for (number of "
+            "heads)",
             source="ours",
             parts=(mean_part("", switching, Bound(">=", 1)),),
             control=Control(_RANDOM, (mean_part("", of_random, Bound(">=", 1)),)),

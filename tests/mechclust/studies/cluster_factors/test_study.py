@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from mechclust.models.weights import get_weights
-from mechclust.report import load_findings
 from mechclust.studies.cluster_factors import ClusterFactorsConfig
 from mechclust.studies.cluster_factors.config import (
     ARMS,

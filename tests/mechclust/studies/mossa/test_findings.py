@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-
 from mechclust.report.findings import lacking_severity
-from mechclust.studies.mossa.findings import boundary_note, findings_of, encoded_difference
+
 from mechclust.studies.mossa.config import MossaConfig
+from mechclust.studies.mossa.findings import boundary_note, encoded_difference, findings_of
 from tests.mechclust.studies.mossa.made import ENCODED, NAMES, SEEN, measured
 
 PAPER = MossaConfig()

@@ -13,8 +13,8 @@ import torch
 from mechclust.models import load_model
 from mechclust.studies import get_study, run_study
 from mechclust.studies.mossa.config import MossaConfig, OriginConfig, suite_of
-from mechclust.studies.mossa.origin.findings import judge, origin_findings
 from mechclust.studies.mossa.origin.corpus import DomainCorpus
+from mechclust.studies.mossa.origin.findings import judge, origin_findings
 from mechclust.studies.mossa.origin.jobs import Cell, OriginJob, origin_jobs
 from mechclust.studies.mossa.origin.results import OriginResults, cells_table, load_origin_results
 from mechclust.studies.mossa.origin.run import training_of

@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from mechclust.report.findings import lacking_severity
 
 from mechclust.models import load_model, read_metadata
 from mechclust.models.weights import get_weights
-from mechclust.report.findings import lacking_severity
 from mechclust.studies import get_study, run_study
 from mechclust.studies.mossa.config import ModelJob, MossaConfig, jobs, result_path, suite_of
 from mechclust.studies.mossa.results import groups_table, load_results, medians_table

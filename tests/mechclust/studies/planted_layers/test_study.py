@@ -17,7 +17,6 @@ from mechclust.models import load_model
 from mechclust.models.weights import get_weights
 from mechclust.studies import get_study, run_study
 from mechclust.studies.planted_layers import PlantedConfig
-from mechclust.studies.planted_layers.findings import findings_of
 from mechclust.studies.planted_layers.config import (
     ALL,
     FALSE,
@@ -35,6 +34,7 @@ from mechclust.studies.planted_layers.config import (
     result_path,
     spans_of,
 )
+from mechclust.studies.planted_layers.findings import findings_of
 from mechclust.studies.planted_layers.measure import MEASURES
 from mechclust.studies.planted_layers.results import (
     PROMPTS,

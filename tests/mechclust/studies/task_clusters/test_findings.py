@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-
 from mechclust.report.findings import lacking_severity
+
 from mechclust.studies.study import Job
 from mechclust.studies.task_clusters import TaskClustersConfig
-from mechclust.studies.task_clusters.findings import findings_of
 from mechclust.studies.task_clusters.config import task_of
+from mechclust.studies.task_clusters.findings import findings_of
 from mechclust.studies.task_clusters.results import RunResults
 from mechclust.training import TrainConfig
 from tasks import InputError, InstructionFollowing

@@ -7,8 +7,8 @@ import shutil
 
 import pytest
 
-from mechclust.models import load_model, read_metadata
 from mechclust.evidence import load_findings
+from mechclust.models import load_model, read_metadata
 from mechclust.studies import get_study
 from mechclust.studies.study import Job
 from mechclust.studies.task_clusters import TaskClustersConfig

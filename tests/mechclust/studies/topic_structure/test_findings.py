@@ -7,14 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-
 from mechclust.report.findings import lacking_severity
+
 from mechclust.studies.topic_structure import TopicStructureConfig, theory_gap
 from mechclust.studies.topic_structure.arms import DECAYED, Cell, arms, attention_steps, cells, reading_arm
-from mechclust.studies.topic_structure.findings import findings_of
 from mechclust.studies.topic_structure.config import ROWS
-from mechclust.studies.topic_structure.reading_findings import chosen, distance_table, verdicts_of
+from mechclust.studies.topic_structure.findings import findings_of
 from mechclust.studies.topic_structure.reading_figures import readings
+from mechclust.studies.topic_structure.reading_findings import chosen, distance_table, verdicts_of
 from mechclust.studies.topic_structure.readings import BEST, END, HALF, TABLE, attention_table, readings_of, stops_of
 from mechclust.studies.topic_structure.results import THEORY_G, TrainedRun, shares_of
 from mechclust.studies.topic_structure.stage_figures import changes, stages

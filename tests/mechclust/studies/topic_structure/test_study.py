@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 import torch
+from mechclust.report.findings import lacking_severity
 
 from mechclust.models import load_model
-from mechclust.report.findings import lacking_severity
 from mechclust.studies import get_study, run_study
 from mechclust.studies.study import Job
 from mechclust.studies.topic_structure import TopicStructureConfig, stage_one_value, topic_blocks
