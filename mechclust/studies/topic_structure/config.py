@@ -214,8 +214,8 @@ class TopicStructureConfig:
         if self.documents.overlap or self.documents.zipf or self.documents.topic_correlation:
             raise InputError(
                 "documents.overlap, documents.zipf and documents.topic_correlation are set by the arms of the "
-                "experiment 'beyond', as the paper's findings need disjoint topics of equally frequent words; leave them "
-                "at 0"
+                "experiment 'beyond', as the paper's findings need disjoint topics of equally frequent words; leave "
+                "them at 0"
             )
         if max(self.topics_per_document) > min(self.topics):
             raise InputError(

@@ -1,28 +1,35 @@
-"""The findings of the topic-structure study, with bounds written before the confirmatory seeds were run."""
+"""The findings of the topic-structure study with their controls.
+
+Bounds were written before the confirmatory seeds were run.
+"""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
+from jaxtyping import Float
 
-from mechclust.report.findings import Finding, EarlierRun, finding, with_severity
-from mechclust.report.draws import Data, moved_to, one_of, spread_like
-from mechclust.report.findings import Finding, Parts
-from mechclust.report.severity import Severity
-from mechclust.evidence.bounds import Bound, Verdict
+from mechclust.evidence import Bound, Control, EarlierRun, Finding, Part, Verdict, Within, mean_part
 from mechclust.studies.study import Job
 from mechclust.studies.topic_structure.arms import documents_of
 from mechclust.studies.topic_structure.config import LEAST_STEPS, TopicStructureConfig
 from mechclust.studies.topic_structure.optimum_findings import optimum_findings
 from mechclust.studies.topic_structure.reading_findings import reading_findings
-from mechclust.studies.topic_structure.results import THEORY_G, ArmRuns, block, effect_of, mixing_values
+from mechclust.studies.topic_structure.results import (
+    THEORY_G,
+    ArmRuns,
+    TrainedRun,
+    block,
+    effect_of,
+    mixing_values,
+)
 from mechclust.studies.topic_structure.stage_findings import stage_findings
 from mechclust.studies.topic_structure.theory import theory_gap
 from probes import ProbeResult
 
+TOO_SMALL = "this size of the study cannot test it"
 _SOURCE = "Li, Li & Risteski"
 _ABOVE = Bound(">", 0)
 _KEPT = "its mean was within the bound, and its other parts were not kept"
@@ -53,174 +60,165 @@ _EARLIER: Mapping[str, Sequence[tuple[Verdict, str]]] = {
 
 
 def findings_of(config: TopicStructureConfig, runs: ArmRuns, minimisers: Sequence[ProbeResult]) -> list[Finding]:
-    """P1 to P8."""
-    pretrained = finding(
-        "P7", "pretrained encoders: same-topic attention above different-topic in each, falling with the threshold, "
-        "ELECTRA highest", _SOURCE, [], Bound(">", 1), tested=False,
-        why_not="needs their weights and Wikipedia: mechclust topics --suite measures it",
-        severity=Severity(None, 0, "judged by mechclust topics --suite"),
-    )  # fmt: skip
-    found = [
+    """Return P1 to P8b; of these P2b and P2c are checks."""
+    findings = [
         *_blocks(config, runs),
         *optimum_findings(config, runs, minimisers),
         *_everything_trained(config, runs),
         *stage_findings(config, runs),
         *reading_findings(config, runs),
         *_mixing(config, runs),
-        pretrained,
     ]
-    known = with_severity(found, otherwise=Severity(None, 0, "not tested at this size"))
-    return [_with_history(c) for c in sorted(known, key=lambda c: c.id)]
+    if not config.test_findings:
+        findings = [replace(finding, not_tested=finding.not_tested or TOO_SMALL) for finding in findings]
+    return [replace(finding, history=_history(finding.id)) for finding in sorted(findings, key=lambda f: f.id)]
 
 
-def _with_history(c: Finding) -> Finding:
+def _history(id: str) -> tuple[EarlierRun, ...]:
     run = "paper, 2026-11-21, seeds 0 to 4"
-    return replace(c, history=tuple(EarlierRun(run, 5, *earlier) for earlier in _EARLIER.get(c.id, ())))
+    return tuple(EarlierRun(run, 5, verdict, changed) for verdict, changed in _EARLIER.get(id, ()))
+
+
+# ---- one matrix trained with uniform attention ----
 
 
 def _blocks(config: TopicStructureConfig, runs: ArmRuns) -> list[Finding]:
-    gap, found = theory_gap(documents_of(config, Job("E2", config.seeds[0]))), []
-    near, edges = (Bound(">=", 0.95 * gap), Bound("<=", 1.05 * gap)), (0.95 * gap - 1e-9, 1.05 * gap + 1e-9)
-
-    def parts(data: Data) -> Parts:
-        gaps, apart = data["end"].T.tolist()
-        return [("gap", gaps, near[0]), ("gap", gaps, near[1]), ("smallest same - largest other", apart, _ABOVE)]
-
+    """Return P1a and P1b."""
+    gap = theory_gap(documents_of(config, Job("E2", config.seeds[0])))
+    findings = []
     for id, arm, matrix, what in (
         ("P1a", "E1", "W_E^T W_E", "E1, embeddings trained with uniform attention"),
         ("P1b", "E2", "W_V", "E2, value matrix trained with uniform attention"),
     ):
-        data = {
-            name: np.stack([block(runs[arm], of, matrix, name == "start") for of in ("gap", "separation")], axis=1)
-            for name in ("start", "end")
-        }
+        trained = block(runs[arm], "gap", matrix)
         finding = Finding(
-            id, f"{what}: same-topic minus different-topic entries of {matrix} is 1 / (v (1 - (1 - p_c) p_m)), every "
-            "same-topic block above every different-topic one", f"{_SOURCE}, theorems", parts,
-            one_of(*(moved_to(end=np.array([edge, gap / 2])) for edge in edges), moved_to(end=np.array([gap, -1e-9]))),
-            "the closed form with the gap moved just outside a bound, or one block of the same topic not above all "
-            "others, with the measured spread",
-            lambda data, rng: {"end": rng.normal([gap, gap / 2], 0.01 * gap, data["end"].shape)},
-            "the closed form with 1% of noise", paper=gap, chance=f"{data['start'][:, 0].mean():.3g} before training",
-            note=f"{data['end'][:, 0].mean() / gap - 1:+.1%} from theory, which assumes infinite documents",
-        )  # fmt: skip
-        found.append(finding.judged(data, tested=config.test_findings))
-    return found
+            id=id,
+            statement=f"{what}: same-topic minus different-topic entries of {matrix} is within 5% of the theory's "
+            "1 / (v (1 - (1 - p_c) p_m)), and every same-topic block is above every different-topic one",
+            source=f"{_SOURCE}, theorems",
+            parts=_near_theory(runs[arm], matrix, gap, start=False),
+            control=Control("before training", _near_theory(runs[arm], matrix, gap, start=True)),
+            shown="headline",
+            paper=gap,
+            note=f"{trained.mean() / gap - 1:+.1%} from theory, which assumes infinite documents",
+        )
+        findings.append(finding)
+    return findings
+
+
+def _near_theory(runs: Sequence[TrainedRun], matrix: str, gap: float, *, start: bool) -> tuple[Part, ...]:
+    return (
+        mean_part("gap", block(runs, "gap", matrix, start), Within(0.95 * gap, 1.05 * gap)),
+        mean_part("smallest same - largest other", block(runs, "separation", matrix, start), _ABOVE),
+    )
+
+
+# ---- everything trained ----
 
 
 def _everything_trained(config: TopicStructureConfig, runs: ArmRuns) -> list[Finding]:
-    """P3: by how many standard deviations of its entries the blocks of ``W_E^T W_E`` differ, off the diagonal."""
+    """Return P3 to P3c: by how many standard deviations of its entries the blocks of ``W_E^T W_E`` differ."""
     grid = [name for name in runs if name.startswith("E1b")]
-    tested, found = config.test_findings and config.steps >= LEAST_STEPS, []
-    for id, names, bound, what in (
-        ("P3", grid, _ABOVE, "every optimiser and loss"),
-        ("P3b", grid, Bound(">=", 0.5), "every optimiser and loss: clearly visible"),
-        ("P3c", [n for n in grid if "Adam" in n], Bound(">=", 0.5), "the Adam rows: clearly visible"),
-    ):
-        data = {
-            "end": np.stack([effect_of(runs[n]) for n in names], axis=1),
-            "start": np.stack([effect_of(runs[n], start=True) for n in names], axis=1),
-        }
+    adam = [name for name in grid if "Adam" in name]
+    clear = Bound(">=", 0.5)
+    tested = "" if config.steps >= LEAST_STEPS else TOO_SMALL
+    findings = [
+        _grown(runs, grid, "P3", _ABOVE, "every optimiser and loss"),
+        _grown(runs, grid, "P3b", clear, "every optimiser and loss: clearly visible"),
+        _grown(runs, adam, "P3c", clear, "the Adam rows: clearly visible"),
+    ]
+    shown = [findings[0], *(replace(finding, shown="table") for finding in findings[1:])]
+    return [replace(finding, not_tested=tested) for finding in shown]
 
-        def parts(data: Data, bound: Bound = bound) -> Parts:
-            return [("", (data["end"] - data["start"]).min(axis=1).tolist(), bound)]
 
-        def raised(data: Data, rng: np.random.Generator) -> Data:
-            return {**data, "end": data["start"] + rng.uniform(0.7, 1.5, data["start"].shape)}
+def _grown(runs: ArmRuns, names: Sequence[str], id: str, bound: Bound, what: str) -> Finding:
+    end = np.stack([effect_of(runs[name]) for name in names], axis=1)
+    start = np.stack([effect_of(runs[name], start=True) for name in names], axis=1)
+    return Finding(
+        id=id,
+        statement=f"E1b, everything trained, {what}: off the diagonal, same-topic entries of W_E^T W_E exceed "
+        f"different-topic ones by more standard deviations than before training (lowest of {len(names)})",
+        source=_SOURCE,
+        parts=_lowest_rise(start, end, bound),
+        control=Control("another seed before training", _lowest_rise(start, np.roll(start, 1, 0), bound)),
+        note="" if id == "P3b" else "implied by P3b",
+    )
 
-        def one_at_bound(data: Data, rng: np.random.Generator, bound: Bound = bound) -> Data:
-            end, k = raised(data, rng)["end"], int(rng.integers(data["end"].shape[1]))
-            rise = data["end"][:, k] - data["start"][:, k]
-            end[:, k] = data["start"][:, k] + bound.value - 1e-9 + spread_like(rise, rng)
-            return {**data, "end": end}
 
-        finding = Finding(
-            id, f"E1b, everything trained, {what}: off the diagonal, same-topic entries of W_E^T W_E exceed "
-            f"different-topic ones by more standard deviations than before training (lowest of {len(names)})", _SOURCE,
-            parts, one_at_bound, "one of them, drawn at random, moved just outside the bound, with its measured spread",
-            raised, "each difference raised by .7 to 1.5", chance="0", note="" if id == "P3b" else "implied by P3b",
-        )  # fmt: skip
-        found.append(finding.judged(data, tested=tested))
-    return found
+def _lowest_rise(
+    start: Float[np.ndarray, "seed arm"], end: Float[np.ndarray, "seed arm"], bound: Bound
+) -> tuple[Part, ...]:
+    return (mean_part("", (end - start).min(axis=1), bound),)
+
+
+# ---- how many topics a document mixes ----
 
 
 def _mixing(config: TopicStructureConfig, runs: ArmRuns) -> list[Finding]:
-    values, taus = mixing_values(config, runs), np.array(config.topics_per_document, dtype=float)
+    """Return P6, P8 and P8b."""
+    values = mixing_values(config, runs)
     totals = sorted(values)
-    g = np.stack([values[n] for n in totals], axis=1)  # [seed topics tau]
-    several = len(totals) > 1
-
-    def rises(data: Data) -> Parts:
-        x = data["g"]
-        by_tau = np.diff(x, axis=2).min(axis=(1, 2)).tolist() if x.shape[2] > 1 else []
-        parts = [("smallest rise from one tau to the next", by_tau, _ABOVE)]
-        if several:
-            least = (x[:, -1] - x[:, 0]).min(axis=1).tolist()
-            parts.append((f"smallest rise from T = {totals[0]} to {totals[-1]}", least, _ABOVE))
-        return parts
-
-    def between(data: Data) -> Parts:
-        below, above = data["g"] - taus, np.array(totals, dtype=float)[:, None] - data["g"]
-        return [("g - tau, lowest", below.min(axis=(1, 2)).tolist(), _ABOVE),
-                ("T - g, lowest", above.min(axis=(1, 2)).tolist(), _ABOVE)]  # fmt: skip
-
-    ideal = np.array([[_ideal(n, tau) for tau in taus] for n in totals])
-    planted = moved_to(g=ideal)
-
-    def outside(data: Data, rng: np.random.Generator) -> Data:
-        mean = ideal.copy()
-        i, j = int(rng.integers(mean.shape[0])), int(rng.integers(mean.shape[1]))
-        mean[i, j] = taus[j] - 1e-9 if rng.random() < 0.5 else totals[i] + 1e-9
-        return moved_to(g=mean)(data, rng)
-
-    def one_flat(data: Data, rng: np.random.Generator) -> Data:
-        mean = ideal.copy()
-        i, j = int(rng.integers(mean.shape[0])), int(rng.integers(1, mean.shape[1]))
-        if several and rng.random() < 0.5:
-            mean[-1, j] = mean[0, j] - 1e-9
-        else:
-            mean[i, j] = mean[i, j - 1] - 1e-9
-        return moved_to(g=mean)(data, rng)
-
-    known = [k for k, tau in enumerate(taus) if int(tau) in THEORY_G]
-    optimum = np.array([THEORY_G[int(taus[k])] for k in known])
-
-    def at_optimum(data: Data) -> Parts:
-        return [("", np.abs(data["g"] / optimum - 1).max(axis=1).tolist(), Bound("<=", 0.1))]
-
-    seen = ", ".join(f"{x:.2f} at {tau:.0f}" for tau, x in zip(taus, g[:, 0].mean(axis=0), strict=True))
-    note, tested = f"g with {totals[0]} topics: {seen}", config.test_findings and several
-    spread = "rising values with the measured spread"
+    g = np.stack([values[total] for total in totals], axis=1)
+    taus = np.array(config.topics_per_document, dtype=float)
+    means = zip(taus, g[:, 0].mean(axis=0), strict=True)
+    note = f"g with {totals[0]} topics: {', '.join(f'{mean:.2f} at {tau:.0f}' for tau, mean in means)}"
+    uniform = np.ones_like(g)
     findings = [
         Finding(
-            "P6", "E4a theory: g = ((v - 1) alpha + beta) / v rises with the topics in a document and with their "
-            "number", f"{_SOURCE}, theorem", rises, one_flat,
-            "rising values of which one, drawn at random, is not above the one before or that of the smaller T, with "
-            "the measured spread", planted, spread, note=note,
-        ).judged({"g": g}, tested=tested),
+            id="P6",
+            statement="E4a theory: g = ((v - 1) alpha + beta) / v rises with the topics in a document and with their "
+            "number",
+            source=f"{_SOURCE}, theorem",
+            parts=_rises(g, totals),
+            control=Control("uniform attention", _rises(uniform, totals)),
+            note=note,
+        ),
         Finding(
-            "P8", "E4a theory, trained networks: g is between tau and T (theorem 3 with both constants 1)",
-            f"{_SOURCE}, theorem 3; constants ours, true of the population optimum", between, outside,
-            "one mean, drawn at random, moved just outside tau or T, with the measured spread", planted, spread,
-            chance="g is 1 for uniform attention", note=note,
-        ).judged({"g": g}, tested=tested),
-    ]  # fmt: skip
+            id="P8",
+            statement="E4a theory, trained networks: g is between tau and T (theorem 3 with both constants 1)",
+            source=f"{_SOURCE}, theorem 3; constants ours, true of the population optimum",
+            parts=_between(g, taus, totals),
+            control=Control("uniform attention", _between(uniform, taus, totals)),
+            note=note,
+        ),
+    ]
+    several = "" if len(totals) > 1 else TOO_SMALL
+    findings = [replace(finding, shown="table", not_tested=several) for finding in findings]
+    known = [place for place, tau in enumerate(taus) if int(tau) in THEORY_G]
     if 10 not in values or not known:
         return findings
-    ten = {"g": values[10][:, known]}
+    optimum = np.array([THEORY_G[int(taus[place])] for place in known])
+    ten = values[10][:, known]
+    at_optimum = Finding(
+        id="P8b",
+        statement="with T = 10, g is that of the population optimum: largest relative difference over tau",
+        source="ours",
+        parts=_at_optimum(ten, optimum),
+        control=Control("uniform attention", _at_optimum(np.ones_like(ten), optimum)),
+        not_tested="" if len(known) > 1 else TOO_SMALL,
+    )
+    return [*findings, at_optimum]
 
-    def one_far(data: Data, rng: np.random.Generator) -> Data:
-        mean, k = optimum.copy(), int(rng.integers(len(known)))
-        mean[k] *= 1 + rng.choice([-1, 1]) * (0.1 + 1e-9)
-        return moved_to(g=mean)(data, rng)
 
-    return [*findings, Finding(
-        "P8b", "with T = 10, g is that of the population optimum: largest relative difference over tau", "ours",
-        at_optimum, one_far, "the optimum with one value, drawn at random, 10% off, and the measured spread",
-        lambda data, rng: {"g": optimum * np.exp(rng.normal(0, 0.02, data["g"].shape))}, "the optimum with 2% of noise",
-    ).judged(ten, tested=config.test_findings and len(known) > 1)]  # fmt: skip
+def _rises(g: Float[np.ndarray, "seed topics tau"], totals: Sequence[int]) -> tuple[Part, ...]:
+    by_tau = np.diff(g, axis=2).min(axis=(1, 2)) if g.shape[2] > 1 else np.empty(0)
+    parts = [mean_part("smallest rise from one tau to the next", by_tau, _ABOVE)]
+    if len(totals) > 1:
+        least = (g[:, -1] - g[:, 0]).min(axis=1)
+        parts.append(mean_part(f"smallest rise from T = {totals[0]} to {totals[-1]}", least, _ABOVE))
+    return tuple(parts)
 
 
-def _ideal(n_topics: int, tau: float) -> float:
-    """Between tau and T, rising with both."""
-    return tau + (n_topics - tau) * (1 - math.exp(-tau / 4)) * 0.9
+def _between(
+    g: Float[np.ndarray, "seed topics tau"], taus: Float[np.ndarray, "tau"], totals: Sequence[int]
+) -> tuple[Part, ...]:
+    below = g - taus
+    above = np.array(totals, dtype=float)[:, None] - g
+    return (
+        mean_part("g - tau, lowest", below.min(axis=(1, 2)), _ABOVE),
+        mean_part("T - g, lowest", above.min(axis=(1, 2)), _ABOVE),
+    )
+
+
+def _at_optimum(g: Float[np.ndarray, "seed tau"], optimum: Float[np.ndarray, "tau"]) -> tuple[Part, ...]:
+    return (mean_part("", np.abs(g / optimum - 1).max(axis=1), Bound("<=", 0.1)),)
