@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from mechclust.commands.topics.suite import judge_folder
-from mechclust.commands.topics.suite.findings import findings_of
 from mechclust.commands.topics.suite.curves import Curve, mean_of
+from mechclust.commands.topics.suite.findings import findings_of
 from mechclust.commands.topics.suite.published import PUBLISHED, THRESHOLDS, published_ratio
 from mechclust.commands.topics.suite.spread import spread
 from mechclust.commands.topics.suite.vectors import drawn_of
@@ -16,12 +16,12 @@ from tasks import InputError
 from tests.mechclust.commands.topics_suite_cases import ROWS, as_published, attention_of, published_curve
 
 
-def verdicts(results, draws=0):
-    return {finding.id: finding.verdict for finding in findings_of(results, draws)}
+def verdicts(results):
+    return {finding.id: finding.verdict for finding in findings_of(results)}
 
 
 class TestP7:
-    def test_what_was_published_holds_and_is_severe(self):
+    def test_what_was_published_holds(self):
         found = {finding.id: finding for finding in findings_of(as_published())}
         assert found["P7"].verdict == "holds"
         assert {part.name for part in found["P7"].parts} == {
@@ -29,8 +29,6 @@ class TestP7:
             "ELECTRA - highest other, least",
             "random BERT, largest distance from 1",
         }
-        assert 0.95 <= found["P7"].severity < 1  # no fall, or no lead of ELECTRA, just outside the bound
-        assert found["P7"].power > 0.9
         assert (found["S1"].verdict, found["S2"].verdict) == ("holds", "holds")
 
     def test_an_encoder_without_topics(self):
@@ -52,15 +50,15 @@ class TestP7:
 
     def test_encoders_that_are_missing(self):
         results = [r for r in as_published() if r.metadata["published"] not in ("ALBERT", "ELECTRA")]
-        found = findings_of(results, 0)[0]
+        found = findings_of(results)[0]
         assert found.verdict == "not tested"
-        assert found.note.startswith("not tested: the suite has no ALBERT and ELECTRA; ")
+        assert found.why_not == "the suite has no ALBERT and ELECTRA"
         assert found.measured == pytest.approx(1.22, abs=0.01)  # numbers stay
 
     def test_no_random_twin_of_bert(self):
-        found = findings_of([r for r in as_published() if r.metadata["twin"] is None], 0)
-        assert found[0].note.startswith("not tested: the suite has no random BERT; ")
-        assert found[2].note == "not tested: no encoder has an untrained twin"
+        found = findings_of([r for r in as_published() if r.metadata["twin"] is None])
+        assert found[0].why_not == "the suite has no random BERT"
+        assert found[2].why_not == "no encoder has an untrained twin"
 
 
 def test_above_its_own_random_twin():
@@ -76,18 +74,22 @@ def test_the_variation_between_twins_counts():
     twins = [attention_of(np.full(6, ratio), "x", twin=i) for i, ratio in enumerate((1.1, 1.35))]
     assert verdicts([trained, twins[0]])["S1"] == "holds"
     assert verdicts([trained, *twins])["S1"] == "undecided"
-    assert findings_of([trained, *twins])[2].severity > 0.9  # by its null draws, which vary as the twins do
 
 
-def test_severity_in_spite_of_undefined_resamples():
+def test_the_control_is_one_twin_against_the_others():
+    trained = attention_of(np.full(6, 1.3), "x")
+    twins = [attention_of(np.full(6, ratio), "x", twin=i) for i, ratio in enumerate((1.1, 1.0, 1.02))]
+    assert findings_of([trained, twins[0]])[2].control is None
+    (part,) = findings_of([trained, *twins])[2].control.parts
+    assert part.measured == pytest.approx(1.1 - 1.01, abs=0.01)
+
+
+def test_a_verdict_in_spite_of_undefined_resamples():
     found, twin = attention_of(np.full(6, 1.3), "x"), attention_of(np.full(6, 1.0), "x", twin=0)
     found["overall_matched_resampled"][0, 2, 5] = np.nan
-    finding = findings_of([found, twin])[3]
-    assert (finding.verdict, finding.severity >= 0.9, finding.power) == ("holds", True, 1.0)
+    assert findings_of([found, twin])[3].verdict == "holds"
     found["overall_matched_resampled"][:] = np.nan
-    finding = findings_of([found, twin])[3]
-    assert (finding.verdict, finding.severity) == ("undecided", None)
-    assert finding.severity_note == "none: every resample of the documents leaves some ratio undefined"
+    assert findings_of([found, twin])[3].verdict == "undecided"
 
 
 def test_equal_distance_may_take_it_away():
@@ -103,16 +105,15 @@ def test_chance_at_equal_distance_is_that_of_the_twin():
 
 
 def test_encoders_without_twins_are_told():
-    found = findings_of([attention_of(np.full(6, r), name) for r, name in ((1.3, "x"), (1.3, "y"), (1.3, "random x"))], 0)
-    assert found[3].note == "not tested: no encoder has an untrained twin"
+    found = findings_of([attention_of(np.full(6, r), name) for r, name in ((1.3, "x"), (1.3, "y"), (1.3, "random x"))])
+    assert found[3].why_not == "no encoder has an untrained twin"
     twin = attention_of(np.full(6, 1.0), "x", twin=0)
     alone = attention_of(np.full(6, 0.9), "random x")  # is not the twin of x, whatever its name
-    (s1, s2) = findings_of([attention_of(np.full(6, 1.3), "x"), twin, alone], 0)[2:]
+    (s1, s2) = findings_of([attention_of(np.full(6, 1.3), "x"), twin, alone])[2:]
     for finding in (s1, s2):
         assert finding.verdict == "holds"
-        assert (
-            finding.note == "interval over documents and topic models; left out, as without an untrained twin: random x"
-        )
+        assert finding.unit == "documents and topic models"
+        assert finding.note == "left out, as without an untrained twin: random x"
 
 
 def test_a_folder_without_measurements(tmp_path):

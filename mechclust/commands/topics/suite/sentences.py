@@ -27,7 +27,9 @@ def lead_of(result: SuiteResult) -> list[str]:
     plain = table[(table["threshold"] == first) & ~table["overlap"]].set_index(["model", "measure"])
     found = [_attention(name, plain.loc[name], first) for name in list(result.trained)[:_MOST]]
     found += [
-        f"{finding.id}, {finding.statement}: {finding.verdict}." for finding in result.findings if finding.verdict != "not tested"
+        f"{finding.id}, {finding.statement}: {finding.verdict}."
+        for finding in result.findings
+        if finding.verdict != "not tested"
     ]
     return [*found, *_vectors(table)]
 
