@@ -67,7 +67,6 @@ class TestRun:
         analysis, out = smoke
         assert [c.id for c in analysis.findings] == [f"C{i}" for i in (*range(1, 13), 14, 18, 19, 20)]
         assert {c.verdict for c in analysis.findings} == {"not tested"}
-        assert lacking_severity(analysis.findings) == []
         for panel in analysis.panels:
             assert (out / "figures" / f"{panel.name}.png").stat().st_size > 5000
         page = (out / "report.html").read_text()
