@@ -1,4 +1,4 @@
-"""Findings of a real run: values and intervals by hand; they hold on curves like the published ones, else they do not."""
+"""Findings of a real run: values and intervals by hand; they hold on curves like the published, else they do not."""
 
 from __future__ import annotations
 
@@ -187,12 +187,7 @@ def test_a_gain_without_answers_is_the_opposite_of_c7(published):
 def test_what_holds_for_its_control_too_is_not_specific(published):
     alike = replace(published, tuned=published.base - 0.01)  # tuned falls as the base does, and is lower everywhere
     found = verdicts(alike, purity={"base": np.zeros((N, LAYERS)), "tuned": np.ones((N, LAYERS))})
-    assert {id: found[id] for id in ("C2", "C3", "C5", "C11")} == dict.fromkeys(
-        ("C2", "C3", "C5", "C11"), "not specific"
-    )
-    size = np.where(np.arange(N) % 2, 1.0, 2.0)  # C17: of tasks with other numbers of examples, most have the same
-    rises = replace(published, base=published.base + size[:, None], covariates={DATA_SIZE: np.ones(N) + 1e-3 * size})
-    assert verdicts(rises)["C17"] == "holds"
+    assert {found[id] for id in ("C2", "C3", "C5", "C11")} == {"not specific"}
 
 
 # ---- not tested ----
