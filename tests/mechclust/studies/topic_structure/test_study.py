@@ -33,8 +33,7 @@ from tests.mechclust.studies.recorded import check_judged_again
 
 PAPER = TopicStructureConfig()
 IDS = [
-    *("P1a", "P1b", "P2", "P2b", "P2c", "P3", "P3b", "P3c", "P4", "P4a", "P4b", "P4c", "P4d", "P4e"),
-    *("P5", "P5a", "P5b", "P5c", "P5d", "P5e", "P5f", "P6", "P7", "P8"),
+    *("P1a", "P1b", "P2", "P2b", "P2c", "P3", "P3b", "P3c", "P4", "P4a", "P4b", "P5", "P5a", "P6", "P8"),
 ]
 
 
