@@ -21,8 +21,8 @@ from mechclust.commands.topics.suite import texts as suite_texts
 from mechclust.commands.topics.suite.published import published_ratio
 from mechclust.commands.topics.suite.sentences import lead_of, notes_of
 from mechclust.commands.topics.topic_file import load_topics, save_topics
+from mechclust.evidence import load_findings
 from mechclust.models import load_pretrained, token_embeddings
-from mechclust.report.findings import load_findings
 from probes import TopicAttention, TopicEmbedding, attention_pattern, residual, run
 from probes.functional import topic_similarity
 from tasks import Corpus, InputError, TopicModel

@@ -7,12 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-<<<<<<< HEAD
-from mechclust.report.task_curves import TaskCurves
-from tasks import InputError
-=======
 from mechclust.report import shuffled_curves as shuffled
->>>>>>> ev-mossa
 from tests.mechclust.report.test_task_curves import curves
 
 RNG = np.random.default_rng(0)

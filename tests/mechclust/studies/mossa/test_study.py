@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from mechclust.report.findings import lacking_severity
 
 from mechclust.models import load_model, read_metadata
 from mechclust.models.weights import get_weights
