@@ -4,7 +4,6 @@ They stand between two comments, which a page does not show:
 
 - ``<!-- findings: NAME -->``, ``<!-- end -->``: the table of the findings of a record that pages show, or of those
   whose ids follow its name; below the whole table, which headline findings would still hold if they were one family.
-- ``<!-- summary: NAME -->``, ``<!-- end -->``: the table of all measures of a run of planted layers.
 - ``<!-- checkpoints -->``, ``<!-- end -->``: the real checkpoints that ``make real`` runs on.
 - ``<!-- counts -->``, ``<!-- end -->``: a row for each study, in which is filled in how many of the findings that its
   page shows hold; checks do not count. A row that links to a section, ``NAME.md#ARM``, counts the record ``NAME-ARM``;
@@ -19,19 +18,15 @@ from __future__ import annotations
 
 import json
 import re
-import tempfile
 from pathlib import Path
 
 from mechclust.evidence import Findings, family_notes, load_findings
 from mechclust.evidence.tables import control_text, markdown_table, shown, verdict_text, with_interval
-from mechclust.report.archive import unpack
-from mechclust.studies.planted_layers.results import load_results, summary_table
-from mechclust.studies.registry import open_run
 
 _ROOT = Path(__file__).parents[1]
 _RESULTS = _ROOT / "examples" / "results"
 _MARKED = re.compile(
-    r"(<!-- (findings|counts|headlines|checkpoints|summary)(?:: ([\w -]+?))? -->)((?:(?!<!--).)*)<!-- end -->",
+    r"(<!-- (findings|counts|headlines|checkpoints)(?:: ([\w -]+?))? -->)((?:(?!<!--).)*)<!-- end -->",
     re.DOTALL,
 )
 
@@ -51,8 +46,6 @@ def written(text: str) -> str:
 def _table(kind: str, names: str, held: str) -> str:
     if kind == "findings":
         return _findings_table(*names.split())
-    if kind == "summary":
-        return _summary(names)
     if kind == "checkpoints":
         return _checkpoints()
     if kind == "headlines":
@@ -79,16 +72,6 @@ def _headlines() -> str:
                 link = f"[{study}](studies/{study}.md)"
                 rows.append(_row(link, f"{finding.id}: {finding.statement}", *values))
     return "\n".join(rows)
-
-
-def _summary(name: str) -> str:
-    """A row for each measure of planted layers, from the record's measurements."""
-    _, config = open_run(_folder(name))
-    with tempfile.TemporaryDirectory() as place:
-        unpack(_folder(name) / "results.tar.xz", Path(place))
-        found = [load_results(config, Path(place), seed) for seed in config.seeds]
-    table = summary_table(config, found)
-    return "\n".join([_row(*table.columns), "|---" * len(table.columns) + "|", *(_row(*row) for row in table.values)])
 
 
 def _checkpoints() -> str:
