@@ -561,10 +561,11 @@ class TestQuantised:
         with pytest.raises(InputError, match="an adapter cannot be added exactly to rounded weights; load the base in"):
             load_pretrained(checkpoint("llama"), adapter=tmp_path, quantization="8bit")
 
-    def test_gguf_file(self, tmp_path):
+    def test_gguf_file(self, tmp_path, capfd):
         """Quantised files are read as ordinary numbers."""
         write_gguf(tmp_path / "tiny.gguf")
         model = load_pretrained(tmp_path / "tiny.gguf")
+        assert capfd.readouterr() == ("", "")
         theirs, _ = load_huggingface(tmp_path / "tiny.gguf")
         with torch.no_grad():
             expected = theirs(TOKENS).logits
