@@ -539,11 +539,12 @@ class TestPlacement:
 
 class TestQuantised:
     @pytest.mark.parametrize("kind", ["8bit", "4bit"])
-    def test_what_hooks_see_is_what_hugging_face_computes(self, write_checkpoint, tmp_path, kind):
+    def test_what_hooks_see_is_what_hugging_face_computes(self, write_checkpoint, tmp_path, kind, caplog):
         pytest.importorskip("bitsandbytes")
         path = write_checkpoint(tmp_path, "llama", hidden_size=64, intermediate_size=64)
         model = load_pretrained(path, quantization=kind)
         theirs, _ = load_huggingface(path, quantization=kind)
+        caplog.clear()
         _, kept = activations(model, ["blocks.0.hook_resid_post", "blocks.1.attn.hook_pattern"])
         with torch.no_grad():
             expected = theirs(TOKENS, output_hidden_states=True, output_attentions=True)
@@ -552,6 +553,7 @@ class TestQuantised:
         _, exact = activations(load_pretrained(path), ["blocks.1.hook_resid_post"])
         _, rounded = activations(model, ["blocks.1.hook_resid_post"])
         assert not torch.allclose(exact["blocks.1.hook_resid_post"], rounded["blocks.1.hook_resid_post"], atol=1e-4)
+        assert not caplog.records  # bitsandbytes warns at every multiplication
 
     def test_takes_no_adapter(self, checkpoint, tmp_path):
         pytest.importorskip("bitsandbytes")
