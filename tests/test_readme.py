@@ -58,7 +58,7 @@ def test_its_probe_keeps_the_contract(model, batch):
 
 
 def test_its_findings_are_those_of_the_records():
-    rows = re.findall(r"\| (\d+) of (\d+) \| \[[\w ]+\]\(docs/studies/([\w-]+)\.md\) \|", README)
+    rows = re.findall(r"\| (\d+)/(\d+) \| \[[\w ]+\]\(docs/studies/([\w-]+)\.md\) \|", README)
     assert len(rows) == 4
     for hold, tested, study in rows:
         findings = shown(load_findings(ROOT / "examples" / "results" / f"{study}-paper"))

@@ -40,7 +40,7 @@ def test_a_study_that_was_not_recorded_says_so():
 def test_the_headlines():
     rows = re.findall(r"(?m)^\| \[([\w-]+)\]\(studies/[\w-]+\.md\) \| (\w+): .* \| . ([\w ]+) \|$", PAGE)
     assert rows == [(name, f.id, f.verdict) for name in sorted(RUNS) for f in RUNS[name] if f.shown == "headline"]
-    assert all(1 <= sum(f.shown == "headline" for f in findings) <= 3 for findings in RUNS.values())
+    assert all(sum(f.shown == "headline" for f in findings) <= 3 for findings in RUNS.values())
 
 
 def test_its_numbers_are_what_their_generator_writes():

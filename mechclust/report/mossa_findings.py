@@ -136,7 +136,6 @@ _FINDINGS = (
         parts=(CurvePart("", of.early_gap, Bound("<", 0)),),
         control=_LAYERS,
         paper=-0.037,
-        shown="headline",
         by_depth=True,
     ),
     CurveFinding(

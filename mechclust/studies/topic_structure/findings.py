@@ -98,7 +98,7 @@ def _blocks(config: TopicStructureConfig, runs: ArmRuns) -> list[Finding]:
             source=f"{_SOURCE}, theorems",
             parts=_near_theory(runs[arm], matrix, gap, start=False),
             control=Control("before training", _near_theory(runs[arm], matrix, gap, start=True)),
-            shown="headline",
+            shown="headline" if id == "P1b" else "page",
             paper=gap,
             note=f"{trained.mean() / gap - 1:+.1%} from theory, which assumes infinite documents",
         )

@@ -134,7 +134,7 @@ class TestFindings:
         assert len(carried) == 16
         assert {len(part.values) for f in carried.values() for part in f.parts} == {5}
         assert {id for id, f in carried.items() if f.kind == "check"} == {"P2b", "P2c"}
-        assert {id for id, f in carried.items() if f.shown == "headline"} == {"P1a", "P1b", "P4", "P5"}
+        assert {id for id, f in carried.items() if f.shown == "headline"} == {"P1b", "P4", "P5"}
 
     def test_have_controls_by_the_same_function(self, carried):
         assert all(f.control for f in carried.values() if f.kind == "finding")
