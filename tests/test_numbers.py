@@ -65,14 +65,15 @@ def numbers_in(folder: Path) -> Numbers:
             with safe_open(str(path), framework="pt") as file:
                 for key in file.keys():  # noqa: SIM118 - a file, not a mapping
                     add(_tensor(file.get_tensor(key)), f"{name}: {key}")
-        elif path.suffix == ".csv":
+        elif path.suffix == ".csv" and path.name != "findings.csv":  # which repeats findings.json
             rows = list(csv.reader(path.read_text().splitlines()))[1:]
             for row in sorted(map(_numbers_of, rows)):  # whatever the order of rows and columns
                 add(_digest(row), name)
         elif path.name == "findings.json":
             for finding in json.loads(path.read_text()):
-                kept = ("measured", "interval", "seeds", "per_seed", "paper")
-                add(_digest(json.dumps([finding[key] for key in kept]).encode()), f"{name}: {finding['id']}")
+                control = finding["control"] or {"parts": []}
+                kept = [[part["values"], part["interval"]] for part in [*finding["parts"], *control["parts"]]]
+                add(_digest(json.dumps([kept, finding["paper"]]).encode()), f"{name}: {finding['id']}")
     return found
 
 

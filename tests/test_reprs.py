@@ -112,7 +112,7 @@ def test_of_files(tmp_path: Path, model: Any, batch: Batch) -> None:
 
 
 def test_tables_are_printed() -> None:
-    assert "measured  95% interval" in str(Findings([judged()]))
+    assert "measured (95%)" in str(Findings([judged()]))
     assert str(CheckReport("tiny", [Check("finite values", True, "10 weights")])).endswith("10 weights")
 
 

@@ -138,7 +138,7 @@ class TestFindings:
             ({SHARED_Y: edited(instruction_task=0.7)}, {"T21"}),
             ({PRIVATE_WIDE: edited(instruction_task=0.3)}, {"T22"}),
             ({CONSTANT: lambda run: replace(run, train_ari=run.train_ari + 0.3)}, {"T6"}),
-            ({SHARED: lambda run: replace(run, linear=run.linear - 0.5)}, {"T20"}),
+            ({SHARED: lambda run: replace(run, linear=0.3 * run.linear)}, {"T20"}),
             ({SHARED: edited(**{"x_output|task": 0.1})}, {"T24"}),
             ({PRIVATE: lambda run: replace(run, swapped={"became": run.swapped["became"] * 0})}, {"T17", "T19"}),
             ({arm: edited(x_task=0.4) for arm in map(overlap_arm, OVERLAPS)}, {"T11", "T20"}),

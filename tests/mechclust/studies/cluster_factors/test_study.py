@@ -93,7 +93,7 @@ class TestRun:
         for job in jobs(SMOKE):
             held = {path.name for path in (out / "results" / job.name).glob("*.safetensors")}
             assert held == {path.name for path in results_of(SMOKE, job, out)}
-        assert [c.id for c in analysis.findings] == [f"T{i}" for i in range(1, 25)]
+        assert [c.id for c in analysis.findings] == [f"T{i}" for i in range(1, 25) if i != 3]
         assert {c.verdict for c in analysis.findings} == {"not tested"}
         names = ["phases", "ari_by_layer", "within_the_other", "ari_over_training", "swaps", "accuracy"]
         assert [p.name for p in analysis.panels] == names
