@@ -20,6 +20,7 @@ ROWS = {
     "SGD .03": ("sgd", 0.03),
 }
 LEAST_STEPS = 2000  # of E1b and E3, for findings on where training ends
+_TOO_SMALL = "this size of the study cannot test it"
 # Readings of the published attention table: input, MASK as a key, W_V, loss.
 READINGS = tuple(
     map(
@@ -214,11 +215,16 @@ class TopicStructureConfig:
         if self.documents.overlap or self.documents.zipf or self.documents.topic_correlation:
             raise InputError(
                 "documents.overlap, documents.zipf and documents.topic_correlation are set by the arms of the "
-                "experiment 'beyond', as the paper's findings need disjoint topics of equally frequent words; leave them "
-                "at 0"
+                "experiment 'beyond', as the paper's findings need disjoint topics of equally frequent words; leave "
+                "them at 0"
             )
         if max(self.topics_per_document) > min(self.topics):
             raise InputError(
                 f"topics_per_document has {max(self.topics_per_document)}, more than the {min(self.topics)} in topics; "
                 "expected no document with more topics than there are"
             )
+
+
+def not_tested_unless(enough: bool) -> str:
+    """Return why a finding is not tested, or ``""`` if the study is large enough to test it."""
+    return "" if enough else _TOO_SMALL

@@ -8,16 +8,16 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from mechclust.report.analysis import Analysis, Panel
 from mechclust.evidence import Finding
+from mechclust.report.analysis import Analysis, Panel
 from mechclust.report.html import table_html
 from mechclust.studies.study import Study
 from mechclust.studies.topic_structure.arms import jobs
 from mechclust.studies.topic_structure.beyond.findings import beyond_findings
 from mechclust.studies.topic_structure.beyond.report import analyse_beyond
 from mechclust.studies.topic_structure.beyond.results import load_beyond
-from mechclust.studies.topic_structure.findings import findings_of
 from mechclust.studies.topic_structure.config import READINGS, Beyond, TopicStructureConfig
+from mechclust.studies.topic_structure.findings import findings_of
 from mechclust.studies.topic_structure.reading_findings import distance_table
 from mechclust.studies.topic_structure.readings import attention_table, readings_of
 from mechclust.studies.topic_structure.results import load_minimisers, load_runs

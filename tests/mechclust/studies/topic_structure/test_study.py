@@ -1,4 +1,4 @@
-"""The topic-structure study: its arms are the experiments of the specification, its findings follow what was measured."""
+"""The topic-structure study from beginning to end: arms, jobs, results and what it refuses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from mechclust.models import load_model
-from mechclust.report.findings import lacking_severity
 from mechclust.studies import get_study, run_study
 from mechclust.studies.study import Job
 from mechclust.studies.topic_structure import TopicStructureConfig, stage_one_value, topic_blocks
@@ -33,10 +32,7 @@ from tests.mechclust.studies.damaged import check_made_whole
 from tests.mechclust.studies.recorded import check_judged_again
 
 PAPER = TopicStructureConfig()
-IDS = [
-    *("P1a", "P1b", "P2", "P2b", "P2c", "P3", "P3b", "P3c", "P4", "P4a", "P4b", "P4c", "P4d", "P4e"),
-    *("P5", "P5a", "P5b", "P5c", "P5d", "P5e", "P5f", "P6", "P7", "P8"),
-]
+IDS = ["P1a", "P1b", "P2", "P2b", "P2c", "P3", "P3b", "P3c", "P4", "P4a", "P4b", "P5", "P5a", "P6", "P8"]
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +111,6 @@ class TestRun:
         analysis, out, _ = smoke
         assert [c.id for c in analysis.findings] == IDS
         assert {c.verdict for c in analysis.findings} == {"not tested"}
-        assert lacking_severity(analysis.findings) == []
         for panel in analysis.panels:
             assert (out / "figures" / f"{panel.name}.png").stat().st_size > 5000
         page = (out / "report.html").read_text()
