@@ -1,7 +1,7 @@
 """``mechclust topics --suite``: both published tables for many encoders, with one topic model."""
 
-from mechclust.commands.topics.suite.findings import judge_folder
 from mechclust.commands.topics.suite.config import SuiteConfig
+from mechclust.commands.topics.suite.findings import judge_folder
 from mechclust.commands.topics.suite.models import SuiteModel, read_suite
 from mechclust.commands.topics.suite.report import write_suite_report
 from mechclust.commands.topics.suite.result import SuiteResult

@@ -56,29 +56,6 @@ class Curve:
         """95%, of a number; see ``spread``."""
         return spread(self.values, self.drawn, freedom, self.without)
 
-    def noisy(self, around: np.ndarray, weights: np.ndarray, resample: int, rng: np.random.Generator) -> Curve:
-        """Another curve with the variation of this one.
-
-        Args:
-            around: ``[threshold]`` its expected values.
-            weights: ``[seed seed]`` of the measured topic models' deviations, in those of each new one. Independent
-                normal numbers of variance 1 / (seeds - 1) give these the measured covariance between thresholds;
-                drawing from a few seeds with replacement would often draw the same one, without any variation.
-            resample: number of the resampled documents whose deviations it has.
-            rng: draws such weights for the models with random weights.
-        """
-        own = weights @ (self.values - self.values.mean(axis=0))
-        off = self.drawn - np.nanmean(self.drawn, axis=2, keepdims=True)
-        values, without = around + own + off[:, :, resample], None
-        if self.without is not None:
-            twins = self.without.shape[2]
-            each = -(twins - 1) * (self.without - self.without.mean(axis=2, keepdims=True))  # from their mean
-            each = each @ rng.normal(size=(twins, twins)) / np.sqrt(twins - 1)
-            mean = each.mean(axis=2)
-            values = values + mean
-            without = values[:, :, None] - (each - mean[:, :, None]) / (twins - 1)
-        return Curve(values, values[:, :, None] + off, without)
-
 
 def curve_of(attention: ProbeResult, measure: Measure, overlap: bool) -> Curve:
     """Of a suite's measurement, thresholds rising."""

@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial, reduce
+from collections.abc import Iterable, Mapping, Sequence
+from functools import reduce
 from pathlib import Path
 
 import numpy as np
+from jaxtyping import Float
 
 from mechclust.commands.topics.suite.curves import Curve, Measure, curve_of, mean_of, thresholds_of
-from mechclust.commands.topics.suite.published import PUBLISHED, RANDOM, SOURCE, published_ratio
-from mechclust.report.findings import Finding, Findings, finding
-from mechclust.report.severity import LEAST_DRAWS, Severity, severity_of
+from mechclust.commands.topics.suite.published import PUBLISHED, RANDOM, SOURCE
+from mechclust.evidence import Bound, Control, Finding, Findings, Part, resampled_part
 from mechclust.report.text import join
-from mechclust.evidence.bounds import Bound, Verdict, together
 from probes import ProbeResult, load_result
 from tasks import InputError
 
 NEAR_ONE = 0.005  # of a model with random weights
-_NULL = (
-    "ratios that make the finding true, but for one encoder, drawn at random, {how}; the measured variation over "
-    "documents and topic models, which all encoders share, and over random weights"
-)
-_Stat = tuple[str, Curve, Bound]  # name, a number with what varies about it
-_False = tuple[str, np.ndarray]
+
+Curves = Mapping[str, Curve]
+Trained = Mapping[str, ProbeResult]
+Twins = Mapping[str, Sequence[ProbeResult]]
 
 
 def judge_folder(folder: str | Path) -> Findings:
-    """The findings of a suite, from the measurements in its folder.
+    """Return the findings of a suite, from the measurements in its folder.
 
     Args:
         folder: the ``--out`` of a finished ``mechclust topics --suite``.
@@ -47,23 +43,23 @@ def judge_folder(folder: str | Path) -> Findings:
     return findings_of(found)
 
 
-def findings_of(attention: Sequence[ProbeResult], draws: int = LEAST_DRAWS) -> Findings:
-    """P7 of both tables, and S1 and S2 of all encoders.
+def findings_of(attention: Sequence[ProbeResult]) -> Findings:
+    """Return P7 of both tables, and S1 and S2 of all encoders.
 
     Args:
-        attention: results of every encoder and random twin, named in their metadata.
-        draws: number of null draws behind each severity, and of planted draws; 0: no severity.
+        attention: results of every encoder and of its copies with random weights, named in their metadata.
     """
-    trained = {r.metadata["name"]: r for r in attention if r.metadata["twin"] is None}
-    twins = {
-        name: [r for r in attention if r.metadata["name"] == name and r.metadata["twin"] is not None]
-        for name in trained
-    }
+    trained = {result.metadata["name"]: result for result in attention if result.metadata["twin"] is None}
+    twins: dict[str, list[ProbeResult]] = {name: [] for name in trained}
+    for result in attention:
+        if result.metadata["twin"] is not None:
+            twins[result.metadata["name"]].append(result)
     return Findings(
         [
-            *(_p7(trained, twins, overlap, draws) for overlap in (False, True)),
-            _above_twin("S1", "ratio of same-topic to different-topic attention", "ratio", trained, twins, draws),
-            _above_twin("S2", "the same ratio at equal distance", "matched", trained, twins, draws),
+            _as_published(trained, twins, overlap=False),
+            _as_published(trained, twins, overlap=True),
+            _above_random("S1", "ratio of same-topic to different-topic attention", "ratio", trained, twins),
+            _above_random("S2", "the same ratio at equal distance", "matched", trained, twins),
         ]
     )
 
@@ -71,206 +67,120 @@ def findings_of(attention: Sequence[ProbeResult], draws: int = LEAST_DRAWS) -> F
 # ---- P7 ----
 
 
-def _p7(
-    trained: Mapping[str, ProbeResult], twins: Mapping[str, Sequence[ProbeResult]], overlap: bool, draws: int
-) -> Finding:
-    rows = {r.metadata["published"]: r for r in trained.values() if r.metadata["published"]}
-    thresholds = thresholds_of(next(iter(trained.values()))) if trained else []
-    curves = {row: curve_of(rows[row], "ratio", overlap) for row in PUBLISHED if row in rows}
-    random = twins[rows["BERT"].metadata["name"]] if "BERT" in rows else []
-    if random:
-        curves[RANDOM] = mean_of([curve_of(r, "ratio", overlap) for r in random])
+def _as_published(trained: Trained, twins: Twins, overlap: bool) -> Finding:
+    names = {result.metadata["published"]: name for name, result in trained.items() if result.metadata["published"]}
+    rows = [row for row in PUBLISHED if row in names]
+    curves = {row: curve_of(trained[names[row]], "ratio", overlap) for row in rows}
+    random = {row: _mean_curve(twins[names[row]], "ratio", overlap) for row in rows if twins[names[row]]}
+    control = dict(random)
+    if "BERT" in random:
+        curves[RANDOM] = random["BERT"]
+        control[RANDOM] = random["BERT"]
     lacking = [row for row in (*PUBLISHED, RANDOM) if row not in curves]
-    few = "one threshold, so nothing can fall" if len(thresholds) < 2 else ""
-    expected = {row: np.array([published_ratio(row, "attention", t, overlap) for t in thresholds]) for row in curves}
-    return _judged(
-        "P7b" if overlap else "P7",
-        "pretrained encoders: same-topic attention above different-topic in each, falling with the threshold, ELECTRA "
-        f"highest; random BERT within .5% of 1 (words {'may have several topics' if overlap else 'of one topic'})",
-        f"{SOURCE}, tables on Wikipedia",
-        curves,
-        _p7_parts,
-        Bound(">", 1),
-        why_not=f"the suite has no {join(lacking)}" if lacking else few,
-        false=_p7_false(expected),
-        how="whose ratios are 1 at every threshold or do not fall from one threshold to the next, or of which another "
-        "is as high as ELECTRA, or random BERT .5% off 1",
-        planted=expected if all(np.isfinite(e).all() for e in expected.values()) else None,
-        draws=draws,
+    few = any(len(thresholds_of(result)) < 2 for result in trained.values())
+    why_not = "one threshold, so nothing can fall" if few else ""
+    if lacking:
+        why_not = f"the suite has no {join(lacking)}"
+    return Finding(
+        id="P7b" if overlap else "P7",
+        statement="pretrained encoders: same-topic attention is above different-topic attention in each, falls with "
+        "the threshold and is highest in ELECTRA; random BERT is within .5% of 1 (words "
+        f"{'may have several topics' if overlap else 'of one topic'})",
+        source=f"{SOURCE}, tables on Wikipedia",
+        parts=_as_published_parts(curves),
+        control=_control("the same architectures with random weights", curves, control),
+        unit="topic models",
+        shown="table" if overlap else "page",
+        not_tested=why_not,
+        note=_varied(curves.values()),
     )
 
 
-def _p7_false(expected: Mapping[str, np.ndarray]) -> list[_False]:
-    """Each way in which P7 is false: an encoder whose curve it is not."""
-    found: list[_False] = []
-    for row, curve in expected.items():
-        found.append((row, np.full(len(curve), 1 + (NEAR_ONE + 1e-9) * (row == RANDOM))))
-        if row != RANDOM and len(curve) > 1:
-            flat = curve.copy()
-            flat[-1] = flat[-2] + 1e-9
-            found.append((row, flat))
-    others = [curve for row, curve in expected.items() if row not in (RANDOM, "ELECTRA")]
-    if "ELECTRA" in expected and others:
-        found.append(("ELECTRA", np.max(others, axis=0) - 1e-9))
-    return found
+def _control(name: str, curves: Curves, random: Curves) -> Control | None:
+    """Return the control of P7, if every encoder was measured with random weights too."""
+    return Control(name, _as_published_parts(random)) if random and list(random) == list(curves) else None
 
 
-def _p7_parts(curves: Mapping[str, Curve]) -> list[_Stat]:
-    found: list[_Stat] = []
+def _as_published_parts(curves: Curves) -> tuple[Part, ...]:
     models = [row for row in curves if row != RANDOM]
-    for row in models:
-        found.append((f"{row}, least ratio", curves[row].statistic(_least), Bound(">", 1)))
+    parts = [_part(f"{row}, least ratio", curves[row].statistic(_least), Bound(">", 1)) for row in models]
     for row in models:
         if curves[row].values.shape[1] > 1:
-            found.append((f"{row}, least fall", curves[row].statistic(_least_fall), Bound(">", 0)))
-    others = [row for row in models if row != "ELECTRA"]
+            parts.append(_part(f"{row}, least fall", curves[row].statistic(_least_fall), Bound(">", 0)))
+    others = [curves[row] for row in models if row != "ELECTRA"]
     if "ELECTRA" in models and others:
-        lead = curves["ELECTRA"].minus(reduce(Curve.highest, (curves[row] for row in others)))
-        found.append(("ELECTRA - highest other, least", lead.statistic(_least), Bound(">", 0)))
+        lead = curves["ELECTRA"].minus(reduce(Curve.highest, others))
+        parts.append(_part("ELECTRA - highest other, least", lead.statistic(_least), Bound(">", 0)))
     if RANDOM in curves:
-        found.append((f"{RANDOM}, largest distance from 1", curves[RANDOM].statistic(_from_one), Bound("<=", NEAR_ONE)))
-    return found
+        far = curves[RANDOM].statistic(_from_one)
+        parts.append(_part(f"{RANDOM}, largest distance from 1", far, Bound("<=", NEAR_ONE)))
+    return tuple(parts)
 
 
-def _least(x: np.ndarray) -> np.ndarray:
-    return np.asarray(x.min(axis=1))
+def _least(ratios: Float[np.ndarray, "seed threshold *others"]) -> Float[np.ndarray, "seed *others"]:
+    return np.asarray(ratios.min(axis=1))
 
 
-def _least_fall(x: np.ndarray) -> np.ndarray:
-    return np.asarray(-np.diff(x, axis=1).max(axis=1))
+def _least_fall(ratios: Float[np.ndarray, "seed threshold *others"]) -> Float[np.ndarray, "seed *others"]:
+    return np.asarray(-np.diff(ratios, axis=1).max(axis=1))
 
 
-def _from_one(x: np.ndarray) -> np.ndarray:
-    return np.asarray(np.abs(x - 1).max(axis=1))
+def _from_one(ratios: Float[np.ndarray, "seed threshold *others"]) -> Float[np.ndarray, "seed *others"]:
+    return np.asarray(np.abs(ratios - 1).max(axis=1))
 
 
 # ---- any encoder ----
 
 
-_TWIN = "\0random weights"  # no name of an encoder ends so
-
-
-def _above_twin(
-    id: str,
-    statement: str,
-    measure: Measure,
-    trained: Mapping[str, ProbeResult],
-    twins: Mapping[str, Sequence[ProbeResult]],
-    draws: int,
-) -> Finding:
-    """That a measure is above that of the encoder's twins: chance is not 1 where documents differ in length."""
-    with_twin = [name for name in trained if twins[name]]
-    curves = {name: curve_of(trained[name], measure, overlap=False) for name in with_twin}
-    for name in with_twin:
-        curves[name + _TWIN] = mean_of([curve_of(r, measure, overlap=False) for r in twins[name]])
-    others = [name for name in trained if name not in with_twin]
-    return _judged(
-        id,
-        f"every encoder: {statement} above that of its own architecture with random weights, at every threshold (words "
-        "of one topic)",
-        "ours",
-        curves,
-        partial(_above_parts, names=with_twin),
-        Bound(">", 0),
-        why_not="" if curves else "no encoder has an untrained twin",
-        false=[(name, np.ones(curves[name].values.shape[1])) for name in with_twin],
-        how="whose ratios are those of its twin",
-        planted={name: np.full(c.values.shape[1], 1.0 if name.endswith(_TWIN) else 1.2) for name, c in curves.items()},
-        draws=draws,
-        note=f"left out, as without an untrained twin: {join(others)}" if curves and others else "",
+def _above_random(id: str, statement: str, measure: Measure, trained: Trained, twins: Twins) -> Finding:
+    """Judge whether a measure is above that of the encoder with random weights, whose ratio need not be 1."""
+    names = [name for name in trained if twins[name]]
+    own = {name: curve_of(trained[name], measure, overlap=False) for name in names}
+    excess = {name: own[name].minus(_mean_curve(twins[name], measure)) for name in names}
+    control = None
+    if names and all(len(twins[name]) > 1 for name in names):
+        copies = {name: curve_of(twins[name][0], measure, overlap=False) for name in names}
+        others = {name: copies[name].minus(_mean_curve(twins[name][1:], measure)) for name in names}
+        control = Control("one copy with random weights against the others", _above_parts(others))
+    left_out = [name for name in trained if name not in names]
+    note = f"left out, as without an untrained twin: {join(left_out)}" if names and left_out else ""
+    return Finding(
+        id=id,
+        statement=f"every encoder: {statement} is above that of its own architecture with random weights, at every "
+        "threshold (words of one topic)",
+        source="ours",
+        parts=_above_parts(excess),
+        control=control,
+        unit="topic models",
+        shown="page" if id == "S1" else "table",
+        not_tested="" if names else "no encoder has an untrained twin",
+        note="; ".join(filter(None, [_varied(excess.values()), note])),
     )
 
 
-def _above_parts(curves: Mapping[str, Curve], names: Sequence[str]) -> list[_Stat]:
-    return [
-        (f"{name}, least", curves[name].minus(curves[name + _TWIN]).statistic(_least), Bound(">", 0)) for name in names
-    ]
+def _above_parts(excess: Curves) -> tuple[Part, ...]:
+    return tuple(_part(f"{name}, least", curve.statistic(_least), Bound(">", 0)) for name, curve in excess.items())
 
 
-# ---- how ----
+# ---- both ----
 
 
-@dataclass(frozen=True)
-class _Judge:
-    """From curves to a finding, the same for measured and for drawn ones."""
-
-    id: str
-    statement: str
-    source: str
-    parts: Callable[[Mapping[str, Curve]], list[_Stat]]
-    bound: Bound
-    note: str = ""
-
-    def __call__(self, curves: Mapping[str, Curve], *, why_not: str = "", severity: Severity | None = None) -> Finding:
-        """Not tested if ``why_not`` gives a reason; the numbers are kept."""
-        stats = self.parts(curves) if curves else []
-        given = {name: found.interval() for name, found, _ in stats}
-        twins = any(found.without is not None for _, found, _ in stats)
-        models = any(len(found.values) > 1 for _, found, _ in stats)
-        over = ["documents", *["topic models"] * models, *["random weights"] * twins]
-        bounds = [(name, found.values.tolist(), bound) for name, found, bound in stats]
-        return finding(
-            self.id, self.statement, self.source, bounds[0][1] if bounds else [], bounds or self.bound, interval=given,
-            tested=not why_not, why_not=why_not, chance="1 (ratio), 0 (difference)", severity=severity,
-            note="; ".join(filter(None, [f"interval over {join(over)}" if stats else "", self.note])),
-        )  # fmt: skip
+def _mean_curve(results: Sequence[ProbeResult], measure: Measure, overlap: bool = False) -> Curve:
+    return mean_of([curve_of(result, measure, overlap) for result in results])
 
 
-def _verdict(stats: Sequence[_Stat]) -> Verdict:
-    """The number as in the finding, without the finding."""
-    return together(bound.judge(found.interval()) for _, found, bound in stats)
+def _part(name: str, measured: Curve, bound: Bound) -> Part:
+    return resampled_part(name, measured.values, measured.interval(), bound)
 
 
-def _judged(
-    id: str,
-    statement: str,
-    source: str,
-    curves: Mapping[str, Curve],
-    parts: Callable[[Mapping[str, Curve]], list[_Stat]],
-    bound: Bound,
-    *,
-    why_not: str,
-    false: Sequence[_False],
-    planted: Mapping[str, np.ndarray] | None,
-    draws: int,
-    how: str,
-    note: str = "",
-) -> Finding:
-    """The finding with its severity, if it can be tested.
-
-    Args:
-        false: ways in which the finding is false: an encoder, and the curve that makes it so.
-        planted: the curves of all encoders that make the finding true; ``None``: not known, so that in null draws all
-            ratios are 1.
-        how: what the ways are, for the severity's note.
-        note: of the finding.
-    """
-    judge = _Judge(id, statement, source, parts, bound, note)
-    if why_not or not curves:
-        return judge(curves, why_not=why_not, severity=Severity(None, 0, f"none: {why_not}"))
-    if not draws:
-        return judge(curves, severity=Severity(None, 0, "none: no draws were requested"))
-
-    n = len(next(iter(curves.values())).values)
-    defined = np.flatnonzero(np.all([np.isfinite(c.drawn).all(axis=(0, 1)) for c in curves.values()], axis=0))
-    if not len(defined):
-        why = "none: every resample of the documents leaves some ratio undefined"
-        return judge(curves, severity=Severity(None, 0, why))
-
-    def drawn(means: Mapping[str, np.ndarray], rng: np.random.Generator) -> Verdict:
-        """All encoders were measured on the same documents with the same topic models."""
-        weights = rng.normal(size=(n, n)) / np.sqrt(max(1, n - 1))
-        resample = int(rng.choice(defined))
-        return _verdict(parts({name: c.noisy(means[name], weights, resample, rng) for name, c in curves.items()}))
-
-    def null(rng: np.random.Generator) -> Verdict:
-        if planted is None:
-            return drawn({name: np.ones(c.values.shape[1]) for name, c in curves.items()}, rng)
-        name, curve = false[int(rng.integers(len(false)))]
-        return drawn({**planted, name: curve}, rng)
-
-    def true(rng: np.random.Generator) -> Verdict:
-        return drawn(planted or {}, rng)
-
-    what = _NULL.format(how=how)
-    return judge(curves, severity=severity_of(null, what, planted=true if planted else None, draws=draws))
+def _varied(curves: Iterable[Curve]) -> str:
+    """Return what the intervals cover, ``""`` without curves."""
+    measured = list(curves)
+    if not measured:
+        return ""
+    over = ["documents"]
+    if any(len(curve.values) > 1 for curve in measured):
+        over.append("topic models")
+    if any(curve.without is not None for curve in measured):
+        over.append("random weights")
+    return f"interval over {join(over)}"

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mechclust.commands.topics.suite.findings import findings_of
 from mechclust.commands.topics.suite.config import SuiteConfig
 from mechclust.commands.topics.suite.curves import Curve, Measure, curve_of, mean_of
+from mechclust.commands.topics.suite.findings import findings_of
 from mechclust.commands.topics.suite.job import VECTORS, Measured
 from mechclust.commands.topics.suite.models import SuiteModel
 from mechclust.commands.topics.suite.published import RANDOM, published_ratio

@@ -26,9 +26,8 @@ def lead_of(result: SuiteResult) -> list[str]:
     first = min(result.thresholds)
     plain = table[(table["threshold"] == first) & ~table["overlap"]].set_index(["model", "measure"])
     found = [_attention(name, plain.loc[name], first) for name in list(result.trained)[:_MOST]]
-    found += [
-        f"{finding.id}, {finding.statement}: {finding.verdict}." for finding in result.findings if finding.verdict != "not tested"
-    ]
+    tested = [finding for finding in result.findings if finding.verdict != "not tested"]
+    found += [f"{finding.id}, {finding.statement}: {finding.verdict}." for finding in tested]
     return [*found, *_vectors(table)]
 
 

@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
-from mechclust.report.task_curves import MOST_UNDEFINED
 from mechclust.evidence.intervals import Interval
+from mechclust.report.task_curves import MOST_UNDEFINED
 
 
 def spread(
