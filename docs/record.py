@@ -2,16 +2,13 @@
 
 They stand between two comments, which a page does not show:
 
-- ``<!-- findings: NAME -->``, ``<!-- end -->``: the table of a study's findings, or of those whose names follow its own;
-  below all findings of a study, and below those of an arm, which would still hold if they were tested as one family.
-- ``<!-- summary: NAME -->``, ``<!-- end -->``: the table of all measures of a run of planted layers.
+- ``<!-- findings: NAME -->``, ``<!-- end -->``: the table of the findings of a record that pages show, or of those
+  whose ids follow its name; below the whole table, which headline findings would still hold if they were one family.
 - ``<!-- checkpoints -->``, ``<!-- end -->``: the real checkpoints that ``make real`` runs on.
-- ``<!-- counts -->``, ``<!-- end -->``: a row for each study, in which is filled in how many findings hold; checks do
-  not count. A row that links to a section, ``NAME.md#ARM``, counts the record ``NAME-ARM``; what the intervals of a
-  record without seeds are over stands in the row.
-- ``<!-- measured -->``, ``<!-- end -->``: a row for each finding of a study's ``paper`` preset, whose value and verdict
-  are filled in behind its text. A row begins with the finding's id and, if several studies have one of that name, the
-  study: ``| T2 (task-clusters) what it says | ...``.
+- ``<!-- counts -->``, ``<!-- end -->``: a row for each study, in which is filled in how many of the findings that its
+  page shows hold; checks do not count. A row that links to a section, ``NAME.md#ARM``, counts the record ``NAME-ARM``;
+  what the intervals of a record without seeds are over stands in the row.
+- ``<!-- headlines -->``, ``<!-- end -->``: the headline findings of every study's ``paper`` preset.
 
 ``mechclust report RUN --record examples/results/NAME-paper`` is what brings the results there; those of real
 checkpoints, ``python -m tests.real.run --record``.
@@ -21,20 +18,16 @@ from __future__ import annotations
 
 import json
 import re
-import tempfile
 from pathlib import Path
 
-from mechclust.report import Findings, load_findings
-from mechclust.report.archive import unpack
-from mechclust.report.findings import markdown_table
-from mechclust.evidence.families import family_notes
-from mechclust.studies.planted_layers.results import load_results, summary_table
-from mechclust.studies.registry import open_run
+from mechclust.evidence import Findings, family_notes, load_findings
+from mechclust.evidence.tables import control_text, markdown_table, shown, verdict_text, with_interval
 
 _ROOT = Path(__file__).parents[1]
 _RESULTS = _ROOT / "examples" / "results"
 _MARKED = re.compile(
-    r"(<!-- (findings|counts|measured|checkpoints|summary)(?:: ([\w -]+?))? -->)((?:(?!<!--).)*)<!-- end -->", re.DOTALL
+    r"(<!-- (findings|counts|headlines|checkpoints)(?:: ([\w -]+?))? -->)((?:(?!<!--).)*)<!-- end -->",
+    re.DOTALL,
 )
 
 
@@ -52,27 +45,33 @@ def written(text: str) -> str:
 
 def _table(kind: str, names: str, held: str) -> str:
     if kind == "findings":
-        study, *ids = names.split()
-        findings = _recorded(study)
-        shown_whole = not ids or not (_RESULTS / f"{study}-paper").exists()  # or shown only here
-        notes = family_notes(findings) if shown_whole and study != "real-models" else []
-        return "\n\n".join([markdown_table([c for c in findings if not ids or c.id in ids]), *notes])
-    if kind == "summary":
-        return _summary(names)
+        return _findings_table(*names.split())
     if kind == "checkpoints":
         return _checkpoints()
+    if kind == "headlines":
+        return _headlines()
     head, line, *rows = held.strip().splitlines()
-    return "\n".join([head, line, *map(_counted if kind == "counts" else _measured, rows)])
+    return "\n".join([head, line, *map(_counted, rows)])
 
 
-def _summary(name: str) -> str:
-    """A row for each measure of planted layers, from the record's measurements."""
-    _, config = open_run(_folder(name))
-    with tempfile.TemporaryDirectory() as place:
-        unpack(_folder(name) / "results.tar.xz", Path(place))
-        found = [load_results(config, Path(place), seed) for seed in config.seeds]
-    table = summary_table(config, found)
-    return "\n".join([_row(*table.columns), "|---" * len(table.columns) + "|", *(_row(*row) for row in table.values)])
+def _findings_table(study: str, *ids: str) -> str:
+    findings = _recorded(study)
+    if ids:
+        return markdown_table([finding for finding in findings if finding.id in ids])
+    return "\n\n".join([markdown_table(shown(findings)), *family_notes(findings)])
+
+
+def _headlines() -> str:
+    """Return the headline findings of every study."""
+    rows = [_row("study", "finding", "measured (95%)", "control (95%)", "verdict"), "|---" * 5 + "|"]
+    for folder in sorted(_RESULTS.glob("*-paper")):
+        study = folder.name.removesuffix("-paper")
+        for finding in load_findings(folder):
+            if finding.shown == "headline":
+                values = (with_interval(finding.parts[0]), control_text(finding, 0), verdict_text(finding))
+                link = f"[{study}](studies/{study}.md)"
+                rows.append(_row(link, f"{finding.id}: {finding.statement}", *values))
+    return "\n".join(rows)
 
 
 def _checkpoints() -> str:
@@ -88,33 +87,19 @@ def _checkpoints() -> str:
 
 
 def _counted(row: str) -> str:
-    """``| study | paper | findings tested, how many seeds | hold, how many of them weak | undecided | do not hold |
-    link |``"""
+    """Fill in ``| study | paper | tested, how many seeds | hold | not specific | undecided | do not hold | link |``."""
     title, paper, tested, *_, link = _cells(row)
     name = re.findall(r"([\w-]+\.md(?:#[\w-]+)?)\)", link)[0].replace(".md#", "-").removesuffix(".md")
-    findings = [c for c in _recorded(name) if c.kind == "finding"]
-    verdicts = [c.verdict for c in findings if c.verdict != "not tested"]
+    findings = [finding for finding in shown(_recorded(name)) if finding.kind == "finding"]
+    verdicts = [finding.verdict for finding in findings if finding.verdict != "not tested"]
     of = "" if len(verdicts) == len(findings) else f" of {len(findings)}"
-    weak = sum(c.weak for c in findings if c.verdict == "holds")
-    holds = f"{verdicts.count('holds')}" + f" ({weak} weak)" * (weak > 0)
-    others = (str(verdicts.count(verdict)) for verdict in ("undecided", "does not hold"))
     settings, n = _folder(name) / "config.json", tested.partition(", ")[2]
     if settings.exists():  # of a study, which has seeds; some findings have intervals over pairs of them
         config = json.loads(settings.read_text(encoding="utf-8"))["config"]
         counts = sorted({len(seeds) for key, seeds in config.items() if key == "seeds" or key.endswith("_seeds")})
         n = f"{' or '.join(map(str, counts))} {n.split()[-1]}"
-    return _row(title, paper, f"{len(verdicts)}{of}, {n}", holds, *others, link)
-
-
-def _measured(row: str) -> str:
-    """``| ID (study) and what it says | measured (interval) | verdict | severity |``"""
-    text = _cells(row)[0]
-    id, study = re.findall(r"^(\S+)(?: \(([\w-]+)\) )?", text)[0]
-    folders = [_RESULTS / f"{study}-paper"] if study else sorted(_RESULTS.glob("*-paper"))
-    (c,) = (c for path in folders for c in load_findings(path) if c.id == id)
-    assert c.interval is not None, f"{c.id} has no interval"
-    severity = "-" if c.severity is None else f"{c.severity:.2f}" + " (weak)" * c.weak
-    return _row(text, f"{c.measured:.3f} ({c.interval[0]:.3f} to {c.interval[1]:.3f})", c.verdict, severity)
+    columns = ("holds", "not specific", "undecided", "does not hold")
+    return _row(title, paper, f"{len(verdicts)}{of}, {n}", *(str(verdicts.count(word)) for word in columns), link)
 
 
 def _recorded(study: str) -> Findings:

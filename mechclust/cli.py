@@ -73,8 +73,11 @@ def _refused(error: InputError) -> int:
 def _app(argv: Sequence[str]) -> tyro.extras.SubcommandApp:
     """Import the asked command, or all commands if none is asked, and make a parser of them."""
     app = tyro.extras.SubcommandApp()
+    completing = bool(argv) and "completion" in argv[0]  # --tyro-write-completion
     for name in argv[:1] if argv and argv[0] in COMMANDS else COMMANDS:
-        app.command(name=name, help=COMMANDS[name])(import_module(f"mechclust.cli_commands.{name}").command)
+        module = import_module(f"mechclust.cli_commands.{name}")
+        every_option = completing and hasattr(module, "for_completion")
+        app.command(name=name, help=COMMANDS[name])(module.for_completion() if every_option else module.command)
     if _is_suite(argv):
         import mechclust.cli_commands.topics_suite  # noqa: F401
     return app

@@ -25,6 +25,7 @@ DOORS = (
     "mechclust.training",
     "mechclust.studies",
     "mechclust.attention",
+    "mechclust.evidence",
     "mechclust.report",
     "mechclust.sandbox",
     "mechclust.studies.cluster_factors",

@@ -15,8 +15,8 @@ from matplotlib.figure import Figure
 
 from mechclust import Check, CheckReport, ClustersResult, MossaResult, TopicsResult
 from mechclust.commands.clusters.result import Curves
-from mechclust.report import Analysis, Bound, Finding, Findings, Finding, Panel, TaskCurves
-from mechclust.report.findings import finding
+from mechclust.evidence import Bound, Finding, Findings, mean_part
+from mechclust.report import Analysis, Panel, TaskCurves
 from mechclust.report.layer_groups import LayerGroups, LayerGroupsInterval
 from probes import IndexSet, ProbeResult, RowStore, rows_from, save_rows
 from tasks import Batch, Corpus, CorpusStream, EncodedCorpus, LabelledPrompts, Task, TopicModel
@@ -44,7 +44,8 @@ RESULT = ProbeResult(
 
 
 def judged() -> Finding:
-    return finding("T1", TEXT, "ours", [0.5] * LONG, [("", [0.5] * LONG, Bound(">=", 0.1))])
+    part = mean_part("", [0.5] * LONG, Bound(">=", 0.1))
+    return Finding(id="T1", statement=TEXT, source="ours", parts=(part,))
 
 
 OBJECTS: dict[str, Callable[[], Any]] = {
@@ -97,7 +98,7 @@ def test_a_repr_says_what_it_is_and_how_large(expected: str) -> None:
 
 
 def test_long_texts_are_cut() -> None:
-    for each in (judged(), *judged().parts, Panel("map", Figure(), TEXT), Finding("T1", TEXT, "", len, len, TEXT)):
+    for each in (judged(), *judged().parts, Panel("map", Figure(), TEXT)):
         assert repr(each).startswith(type(each).__name__ + "(")
         assert "\n" not in repr(each)
         assert len(repr(each)) < 200

@@ -17,7 +17,7 @@ from mechclust.commands.folder import default_folder, goes_on
 from mechclust.commands.mossa import MossaConfig, presets, run_mossa, write_mossa_report
 from mechclust.commands.mossa.sentences import lead_of, notes_of
 from mechclust.commands.mossa.tables import groups_table
-from mechclust.evidence.tables import text_table
+from mechclust.evidence.tables import shown, text_table
 from mechclust.report.text import LAYERS, table_text
 from tasks import InputError
 from tasks.errors import suggest
@@ -54,19 +54,8 @@ def mossa_command(argv: list[str]) -> None:
     if name is not None and name not in known:
         raise InputError(f"no preset {name!r} of mossa{suggest(name, known)}")
     config = MossaConfig(tasks=tyro.MISSING) if name is None else known[name]
-    told = tyro.conf.arg(help=_PRESETS, help_behavior_hint="", metavar=f"{{{','.join(known)}}}")
-    arguments = dataclasses.make_dataclass(
-        "Arguments",
-        [
-            ("base", Annotated[tyro.conf.Positional[str], tyro.conf.arg(help=_BASE)]),
-            ("preset", Annotated[str | None, told], None),
-            ("out", Annotated[Path | None, tyro.conf.arg(help=_OUT, help_behavior_hint="")], None),
-            ("config", Annotated[MossaConfig, tyro.conf.arg(name="")], config),
-        ],
-        frozen=True,
-    )
     parsed: Any = tyro.cli(
-        arguments,
+        _arguments(config),
         args=argv,
         prog="mechclust mossa",
         description=f"{_ABOUT}\n\n{UNVERIFIED}",
@@ -78,4 +67,25 @@ def mossa_command(argv: list[str]) -> None:
         result = run_mossa(parsed.base, parsed.config, folder, progress=True)
         sentences = [*lead_of(result), *notes_of(result)]
         report = partial(write_mossa_report, result, folder)
-        show(table_text(groups_table(result), ".3f"), sentences, report, f"{LAYERS}\n\n{text_table(result.findings)}")
+        findings = text_table(shown(result.findings))
+        show(table_text(groups_table(result), ".3f"), sentences, report, f"{LAYERS}\n\n{findings}")
+
+
+def _arguments(config: MossaConfig) -> type:
+    """Make a type of the options, with the defaults of a configuration."""
+    told = tyro.conf.arg(help=_PRESETS, help_behavior_hint="", metavar=f"{{{','.join(presets(tyro.MISSING))}}}")
+    return dataclasses.make_dataclass(
+        "Arguments",
+        [
+            ("base", Annotated[tyro.conf.Positional[str], tyro.conf.arg(help=_BASE)]),
+            ("preset", Annotated[str | None, told], None),
+            ("out", Annotated[Path | None, tyro.conf.arg(help=_OUT, help_behavior_hint="")], None),
+            ("config", Annotated[MossaConfig, tyro.conf.arg(name="")], config),
+        ],
+        frozen=True,
+    )
+
+
+def for_completion() -> Any:
+    """Make a type with all options, as completion scripts are written from."""
+    return _arguments(MossaConfig(tasks=tyro.MISSING))

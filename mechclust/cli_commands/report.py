@@ -3,28 +3,40 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 
 from mechclust.cli_commands.printing import print_visible, show
 from mechclust.cli_settings import Perhaps
-from mechclust.evidence.tables import markdown_table, text_table
+from mechclust.evidence.tables import markdown_table, shown, text_table
 from mechclust.studies import open_run, report_run
 from mechclust.studies.record import is_record, judge_again, record_run
+from tasks import InputError
 
 
-def command(run_folder: tyro.conf.Positional[Path], markdown: bool = False, record: Perhaps[Path] = None) -> None:
+def command(
+    run_folder: tyro.conf.Positional[Path],
+    markdown: bool = False,
+    record: Perhaps[Path] = None,
+    figures: Annotated[tuple[str, ...], tyro.conf.arg(help_behavior_hint="")] = (),
+) -> None:
     """Run ``mechclust report``.
 
     Args:
         run_folder: the --out folder of a run, or the --record folder of one, whose findings alone are judged again.
         markdown: print the findings as a Markdown table.
-        record: also write settings, findings, figures, measurements and command to this folder, for a repository.
+        record: also write settings, findings, measurements and command to this folder, for a repository.
+        figures: names of the figures to keep in the record; none by default, since a report draws them again.
     """
+    if figures and record is None:
+        raise InputError("figures are kept in a record alone; add --record FOLDER")
     table = markdown_table if markdown else text_table
     if record is None and is_record(run_folder):
-        print_visible(f"{table(judge_again(run_folder))}\n\nclaims: {run_folder / 'findings.json'}")
+        print_visible(f"{table(shown(judge_again(run_folder)))}\n\nfindings: {run_folder / 'findings.json'}")
         return
-    found = report_run(*open_run(run_folder), run_folder) if record is None else record_run(run_folder, record)
-    below = "" if record is None else f"record: {record}"
-    show(table(found.findings), found.lead, lambda: run_folder / "report.html", below)
+    if record is None:
+        found, below = report_run(*open_run(run_folder), run_folder), ""
+    else:
+        found, below = record_run(run_folder, record, figures), f"record: {record}"
+    show(table(shown(found.findings)), found.lead, lambda: run_folder / "report.html", below)

@@ -14,9 +14,9 @@ from mechclust.cli_commands.printing import show
 from mechclust.cli_settings import SETTINGS, Perhaps, option_paths
 from mechclust.command_table import UNVERIFIED
 from mechclust.commands.settings import EngineSettings
+from mechclust.evidence.tables import shown, text_table
 from mechclust.jobs.interrupts import telling_what_is_kept
-from mechclust.evidence.tables import text_table
-from mechclust.studies import get_study, run_study
+from mechclust.studies import Study, get_study, list_studies, run_study
 from tasks import InputError
 from tasks.errors import nearest
 
@@ -48,18 +48,13 @@ class _RunSettings(EngineSettings):
         return super().here and self.workers == 1 and self.job_timeout is None
 
 
-def run_study_command(name: str, argv: list[str]) -> None:
-    """Run a study with the defaults of its preset, which is read first."""
-    study = get_study(name)
-    first = argparse.ArgumentParser(prog=f"mechclust run {name}", add_help=False, allow_abbrev=False)
-    first.add_argument("--preset", default="quick")
-    preset = first.parse_known_args(argv)[0].preset
-    config = study.preset(preset)
-    arguments = dataclasses.make_dataclass(
+def _arguments(study: Study, preset: str, config: Any) -> type:
+    """Make a type of the options of ``mechclust run STUDY``, with the defaults of a preset."""
+    return dataclasses.make_dataclass(
         "Arguments",
         [
             ("preset", Annotated[str, tyro.conf.arg(help=f"one of {', '.join(study.presets)}")], "quick"),
-            ("out", Annotated[Path, tyro.conf.arg(help="folder of the run")], Path("runs") / f"{name}-{preset}"),
+            ("out", Annotated[Path, tyro.conf.arg(help="folder of the run")], Path("runs") / f"{study.name}-{preset}"),
             (
                 "probes",
                 Annotated[tuple[str, ...], tyro.conf.arg(help="probes to run on the trained models, for the report")],
@@ -70,9 +65,28 @@ def run_study_command(name: str, argv: list[str]) -> None:
         bases=(_RunSettings,),
         frozen=True,
     )
+
+
+def for_completion() -> Any:
+    """Make a type with a subcommand for each study, as completion scripts are written from."""
+    options = {}
+    for study in list_studies():
+        preset, config = next(iter(study.presets.items()))
+        options[study.name] = _arguments(study, preset, config)()
+    one = tyro.extras.subcommand_type_from_defaults(options, prefix_names=False)
+    return dataclasses.make_dataclass("Run", [("study", Annotated[one, tyro.conf.arg(name="")])])
+
+
+def run_study_command(name: str, argv: list[str]) -> None:
+    """Run a study with the defaults of its preset, which is read first."""
+    study = get_study(name)
+    first = argparse.ArgumentParser(prog=f"mechclust run {name}", add_help=False, allow_abbrev=False)
+    first.add_argument("--preset", default="quick")
+    preset = first.parse_known_args(argv)[0].preset
+    config = study.preset(preset)
     parsed: Any
     parsed, unknown = tyro.cli(
-        arguments,
+        _arguments(study, preset, config),
         args=argv,
         prog=f"mechclust run {name}",
         description=f"{study.title}\n\n{UNVERIFIED}",
@@ -98,4 +112,4 @@ def run_study_command(name: str, argv: list[str]) -> None:
             engine=parsed.jobs,
             timeout=parsed.job_timeout,
         )
-    show(text_table(analysis.findings), analysis.lead, lambda: parsed.out / "report.html")
+    show(text_table(shown(analysis.findings)), analysis.lead, lambda: parsed.out / "report.html")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
+from typing import Any
 
 import tyro
 
@@ -11,6 +13,14 @@ from mechclust.cli_settings import Perhaps
 from mechclust.commands.folder import default_folder, goes_on
 from mechclust.commands.topics import TopicsConfig, measure_topics, shown_measures, write_topics_report
 from mechclust.report.text import table_text
+
+
+def for_completion() -> Any:
+    """Make a type with the options of both ``topics`` and ``topics --suite``, for completion scripts."""
+    from mechclust.commands.topics.suite import SuiteConfig
+
+    out = ("out", Path | None, dataclasses.field(default=None, kw_only=True))
+    return dataclasses.make_dataclass("Topics", [out], bases=(SuiteConfig, TopicsConfig), frozen=True)
 
 
 def command(

@@ -254,7 +254,8 @@ class Finding:
         for part in self.parts:
             undefined = sum(not math.isfinite(value) for value in part.values)
             if undefined:
-                texts.append(f"{part.name or 'the value'} is undefined in {undefined} of {len(part.values)} {self.unit}")
+                what = part.name or "the value"
+                texts.append(f"{what} is undefined in {undefined} of {len(part.values)} {self.unit}")
         texts.append(self.note)
         return [text for text in texts if text]
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from mechclust.evidence.bounds import VERDICTS, Bound, Within
 from mechclust.evidence.finding import Control, EarlierRun, Finding, Kind, Method, Part, Shown
-from mechclust.evidence.tables import text_table
+from mechclust.evidence.tables import html_table, text_table
 from probes.files import DamagedError, json_bytes, read_json, write_atomic
 from tasks import InputError
 
@@ -45,8 +45,7 @@ class Findings(list[Finding]):
         return text_table(self)
 
     def _repr_html_(self) -> str:
-        shown = ["id", "statement", "part", "measured", "low", "high", "control_measured", "verdict"]
-        return str(self.to_dataframe()[shown].to_html(index=False))
+        return html_table(self)
 
 
 def _rows(finding: Finding) -> list[dict[str, Any]]:

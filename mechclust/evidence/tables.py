@@ -60,6 +60,15 @@ def text_table(findings: Sequence[Finding]) -> str:
     return "\n\n".join(_text(rows) for rows in _tables(findings))
 
 
+def html_table(findings: Sequence[Finding]) -> str:
+    """Return the same tables for a notebook; texts are escaped and not cut."""
+    import pandas as pd
+
+    with pd.option_context("display.max_colwidth", None):
+        tables = [pd.DataFrame(rows[1:], columns=rows[0]) for rows in _tables(findings)]
+        return "".join(table.to_html(index=False, border=0) for table in tables)
+
+
 def _markdown(rows: Sequence[_Row]) -> str:
     lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
     return "\n".join([lines[0], "|---" * len(rows[0]) + "|", *lines[1:]])
@@ -92,7 +101,7 @@ def _finding_rows(finding: Finding) -> list[_Row]:
     """Return a row for each part, the verdict in the first."""
     if not finding.parts:
         return [(finding.id, finding.statement, "-", "-", "-", verdict_text(finding))]
-    rows = []
+    rows: list[_Row] = []
     for place, part in enumerate(finding.parts):
         required = f"{part.name} {part.bound}".strip()
         about = (finding.id, finding.statement) if place == 0 else ("", "and")

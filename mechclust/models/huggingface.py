@@ -204,6 +204,8 @@ def reading(source: Source) -> Iterator[None]:
     """
     if source.trusted:
         print(f"mechclust: code that comes with {source.name!r} may be run (--trust-remote-code)", file=sys.stderr)
+    if source.gguf_file is not None:
+        _use_switchable_bar()
     try:
         with quiet():
             yield
@@ -211,6 +213,14 @@ def reading(source: Source) -> Iterator[None]:
         raise InputError(f"cannot load a model from {source}: {error}") from error
     except Exception as error:
         raise InputError(f"cannot load a model from {source}: {_why(error, source)}") from error
+
+
+def _use_switchable_bar() -> None:
+    """Let transformers show a GGUF file's bar only where it shows its others: it takes tqdm's own."""
+    from transformers import modeling_gguf_pytorch_utils
+    from transformers.utils import logging
+
+    modeling_gguf_pytorch_utils.tqdm = logging.tqdm
 
 
 def _why(error: Exception, source: Source) -> str:

@@ -234,6 +234,8 @@ def _plain(model: Any, tokenizer: Any, adapter: Any, options: _Options, untraine
             f"{str(model)!r} is an adapter for {str(name)!r} ({error}); or give the base, and the adapter with "
             "--adapter"
         ) from None
+    if options.quantization is not None:  # before reading, which restores levels at its end
+        getLogger("bitsandbytes").setLevel(ERROR)  # it logs every multiplication
     with reading(source), torch.random.fork_rng(devices=[]):
         if tokenizer is None:
             tokenizer = read_tokenizer(tokenizer_source(adapter, source))
@@ -252,8 +254,6 @@ def _plain(model: Any, tokenizer: Any, adapter: Any, options: _Options, untraine
             plain, found = _load(auto, source, options, "eager")
         _refuse_adapter_beside(plain)
         _check_complete(plain, found)
-        if options.quantization is not None:
-            getLogger("bitsandbytes").setLevel(ERROR)  # it logs every multiplication
         if source.gguf_file is not None:  # its weights are ordinary numbers once they are loaded
             plain.hf_quantizer = None
             plain.config.__dict__.pop("quantization_config", None)

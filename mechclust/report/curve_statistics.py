@@ -1,4 +1,4 @@
-"""What findings about curves of similarity by task and layer are about: one number of the curves each.
+"""Numbers of curves of similarity by task and layer, which findings are about.
 
 Every function takes ``TaskCurves`` and looks at all of their tasks, so give it ``curves.seen`` or ``curves.unseen``;
 those that set held-out tasks against the others take both together. Curves with axes in front (``resampled``) give
@@ -7,11 +7,13 @@ arrays with these axes. Bands of layers are shares of the depth, so that models 
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
 
 from mechclust.report.layer_groups import boundaries_of
+from mechclust.report.published_mossa import GROUPS, N_LAYERS
 from mechclust.report.task_curves import TaskCurves, Which, defined_mean, over_tasks
 
 
@@ -91,24 +93,28 @@ def relative_spread(curves: TaskCurves) -> np.ndarray:
     return _ratio(tuned, base)
 
 
+def unseen_upper_gap(curves: TaskCurves) -> np.ndarray:
+    """``upper_gap`` of the held-out tasks."""
+    return upper_gap(curves.unseen)
+
+
 def gain_correlation(curves: TaskCurves, covariate: str) -> np.ndarray:
     """Correlation over tasks of tuned - base, mean over the upper half, with a covariate."""
     return correlation(curves.gain, np.asarray(curves.covariates[covariate], dtype=float))
 
 
-def boundary_distance(curves: TaskCurves, shared: float, transition: float) -> tuple[np.ndarray, np.ndarray]:
-    """How far both boundaries of the layer groups are from shares of the depth; NaN where there is no transition.
+def shared_end_distance(curves: TaskCurves) -> np.ndarray:
+    """How far the end of the shared layers is from the paper's, in shares of the depth; NaN without a transition."""
+    shared, end = boundaries_of(curves)
+    expected = GROUPS["shared"][1] / N_LAYERS
+    return np.where(end > shared, np.abs(shared / curves.n_layers - expected), np.nan)
 
-    Args:
-        curves: of the tasks.
-        shared: share of the layers up to the last shared one, such as 9 / 32.
-        transition: up to the last one of the transition.
-    """
-    first, end = boundaries_of(curves)
-    return tuple(  # type: ignore[return-value]
-        np.where(end > first, np.abs(at / curves.n_layers - expected), np.nan)
-        for at, expected in ((first, shared), (end, transition))
-    )
+
+def transition_end_distance(curves: TaskCurves) -> np.ndarray:
+    """How far the end of the transition is from the paper's, in shares of the depth; NaN without a transition."""
+    shared, end = boundaries_of(curves)
+    expected = GROUPS["transition"][1] / N_LAYERS
+    return np.where(end > shared, np.abs(end / curves.n_layers - expected), np.nan)
 
 
 def all_groups(curves: TaskCurves) -> np.ndarray:
@@ -164,9 +170,19 @@ def covariate_correlation(curves: TaskCurves, which: Which, covariate: str) -> n
     return correlation(values, np.asarray(curves.covariates[covariate], dtype=float)[..., None, :])
 
 
-def band_correlation(curves: TaskCurves, which: Which, covariate: str, layers: slice) -> np.ndarray:
-    """``covariate_correlation``, mean over some layers."""
-    return defined_mean(covariate_correlation(curves, which, covariate)[..., layers])
+def band_correlation(curves: TaskCurves, which: Which, covariate: str, start: float, end: float) -> np.ndarray:
+    """``covariate_correlation``, mean over the layers between two shares of the depth; at least one layer.
+
+    Args:
+        curves: of the tasks.
+        which: the curve.
+        covariate: its name.
+        start: share of the layers below the band.
+        end: share of the layers up to its last one.
+    """
+    first = math.floor(start * curves.n_layers)
+    last = max(math.ceil(end * curves.n_layers), first + 1)
+    return defined_mean(covariate_correlation(curves, which, covariate)[..., first:last])
 
 
 # ---- computing ----

@@ -28,8 +28,8 @@ _STYLE = """
 .findings td.n { text-align: right; white-space: nowrap; }
 .findings .small { opacity: .7; font-size: .86em; }
 .findings .verdict { font-weight: 600; white-space: nowrap; }
-.findings .holds { color: #1d7a46; } .findings .does-not-hold { color: #b3382c; } .findings .undecided { color: #8a6100; }
-.findings .not-specific { color: #8a6100; } .findings .not-tested { font-weight: 400; }
+.findings .holds { color: #1d7a46; } .findings .does-not-hold { color: #b3382c; }
+.findings .undecided, .findings .not-specific { color: #8a6100; } .findings .not-tested { font-weight: 400; }
 """
 
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
-from mechclust.report.analysis import Analysis
 from mechclust.evidence.findings import FILE, Findings, findings_bytes
+from mechclust.report.analysis import Analysis
 from mechclust.report.folder import check_command, machine, record_command
 from mechclust.report.html import content_policy, template
 from mechclust.report.manifest import add_files, replace_files
@@ -39,8 +39,8 @@ def write_report(
     """Write ``report.html`` with ``figures/``, ``results/`` and tables into the folder ``out``.
 
     Each figure is there as PNG (300 dots per inch) and as PDF; the page holds lighter pictures of its own. Findings are
-    written to ``findings.json`` and ``findings.csv``. ``mechclust.json`` lists the files. Those of an earlier report of the same command are
-    replaced or deleted.
+    written to ``findings.json`` and ``findings.csv``. ``mechclust.json`` lists the files. Those of an earlier report of
+    the same command are replaced or deleted.
 
     Arguments that are not below are those of ``render_report``.
 

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from mechclust.report.analysis import Panel
 
 PRINT_DPI = 300
-SUFFIXES = (".pdf", ".png")  # of the files of a figure
 
 
 def pdf(figure: Figure) -> bytes:

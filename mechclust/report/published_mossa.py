@@ -1,4 +1,4 @@
-"""What the figures of the MOSSA paper show of Llama-2-7B, 32 layers: to compare runs with, and to draw power from.
+"""What the figures of the MOSSA paper show of Llama-2-7B, 32 layers, to compare runs with.
 
 Zhao, Ziser & Cohen, "Layer by Layer: Uncovering Where Multi-Task Learning Happens in Instruction-Tuned Large Language
 Models" (EMNLP 2024, arXiv 2410.20008). CKA is the biased form there. Numbers were read off the figures, to about .005;

@@ -1,6 +1,7 @@
-"""Curves of similarity in which a finding is false: what the severity of findings about such curves is counted on.
+"""Curves of similarity in which a statement is false: measured ones, with one thing shuffled.
 
-Each takes measured curves and a generator, and gives curves of the same tasks and layers.
+Every function shuffles once, in the same way for all curves of as many tasks and layers, so that the seeds of a study
+are shuffled alike.
 """
 
 from __future__ import annotations
@@ -8,36 +9,42 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+from jaxtyping import Bool
 
-from mechclust.report.task_curves import TaskCurves, over_tasks
-from tasks import InputError
+from mechclust.report.task_curves import TaskCurves
 
 
-def swapped(curves: TaskCurves, draw: np.random.Generator) -> TaskCurves:
-    """Base and tuned change places in about half of the tasks: tuning has no direction.
+def swapped(curves: TaskCurves) -> TaskCurves:
+    """Return the curves with base and tuned swapped for a random half of the seen and of the held-out tasks.
 
     Example:
-        >>> one, seen = np.ones((2, 1)), np.zeros(2, dtype=bool)
-        >>> curves = TaskCurves(("a", "b"), ("1",), 0 * one, one, None, None, seen, (None, None))
-        >>> found = swapped(curves, np.random.default_rng(0))
-        >>> found.base[:, 0].tolist(), found.tuned[:, 0].tolist()
-        ([0.0, 1.0], [1.0, 0.0])
+        >>> base, seen = np.zeros((2, 1)), np.zeros(2, dtype=bool)
+        >>> changed = swapped(TaskCurves(("a", "b"), ("1",), base, base + 1, None, None, seen, (None, None)))
+        >>> sorted(changed.base[:, 0].tolist()), (changed.base + changed.tuned).tolist()
+        ([0.0, 1.0], [[1.0], [1.0]])
     """
-    change = draw.random((len(curves.tasks), 1)) < 0.5
-    base, tuned = np.where(change, curves.tuned, curves.base), np.where(change, curves.base, curves.tuned)
+    half = _half(curves)[:, None]
+    base = np.where(half, curves.tuned, curves.base)
+    tuned = np.where(half, curves.base, curves.tuned)
     return replace(curves, base=base, tuned=tuned)
 
 
-def exchanged_controls(curves: TaskCurves, draw: np.random.Generator) -> TaskCurves:
-    """A task's own control and those of other tasks change places in about half of the tasks."""
-    own, others = curves.tuned, curves.values("null")
-    change = draw.random((len(curves.tasks), 1)) < 0.5
-    return replace(curves, tuned=np.where(change, others, own), null=np.where(change, own, others))
+def exchanged_controls(curves: TaskCurves) -> TaskCurves:
+    """Return the curves with a task's own control and those of others exchanged for a random half of the tasks."""
+    half = _half(curves)[:, None]
+    others = curves.values("null")
+    tuned = np.where(half, others, curves.tuned)
+    return replace(curves, tuned=tuned, null=np.where(half, curves.tuned, others))
 
 
-def permuted_layers(curves: TaskCurves, draw: np.random.Generator) -> TaskCurves:
-    """Layers in another order, the same for all tasks and curves: depth means nothing."""
-    order = draw.permutation(curves.n_layers)
+def tuned_as_base(curves: TaskCurves) -> TaskCurves:
+    """Return the curves with the tuned model in place of the base."""
+    return replace(curves, base=curves.tuned)
+
+
+def permuted_layers(curves: TaskCurves) -> TaskCurves:
+    """Return the curves with the layers in one random order, the same for all tasks and measures."""
+    order = np.random.default_rng(0).permutation(curves.n_layers)
     return replace(
         curves,
         base=curves.base[:, order],
@@ -48,60 +55,70 @@ def permuted_layers(curves: TaskCurves, draw: np.random.Generator) -> TaskCurves
     )
 
 
-def permuted_held_out(curves: TaskCurves, draw: np.random.Generator) -> TaskCurves:
-    """Other tasks are called held out, as many: being held out means nothing."""
-    return replace(curves, held_out=draw.permutation(curves.held_out))
+def seen_called_held_out(curves: TaskCurves) -> TaskCurves:
+    """Return the seen tasks, with as many at random called held out as there are held-out ones.
 
-
-def permuted_held_out_within(curves: TaskCurves, draw: np.random.Generator) -> TaskCurves:
-    """In each cluster other tasks are called held out, as many.
+    They are of the same clusters as the held-out ones, unless these have no seen tasks left.
 
     Example:
-        >>> one, held = np.zeros((4, 1)), np.array([True, False, False, True])
-        >>> curves = TaskCurves(tuple("abcd"), ("1",), one, one, None, None, held, ("x", "x", "y", "y"))
-        >>> permuted_held_out_within(curves, np.random.default_rng(5)).held_out.tolist()
-        [False, True, True, False]
+        >>> curves = np.zeros((5, 1))
+        >>> held_out = np.array([True, False, False, True, False])
+        >>> clusters = ("x", "x", "x", None, "y")
+        >>> changed = seen_called_held_out(
+        ...     TaskCurves(tuple("abcde"), ("1",), curves, curves, None, None, held_out, clusters)
+        ... )
+        >>> changed.tasks, int(changed.held_out.sum()), bool(changed.held_out[:2].any())
+        (('b', 'c', 'e'), 2, True)
     """
-    found, clusters = curves.held_out.copy(), np.array(curves.clusters)
-    for cluster in dict.fromkeys(curves.clusters):
-        own = np.flatnonzero(clusters == cluster)
-        found[own] = draw.permutation(found[own])
-    return replace(curves, held_out=found)
+    seen = curves.seen
+    order = np.random.default_rng(0).permutation(len(seen.tasks)).tolist()
+    held_out = np.zeros(len(seen.tasks), dtype=bool)
+    for cluster in curves.unseen.clusters:
+        free = [place for place in order if not held_out[place]]
+        in_cluster = [place for place in free if seen.clusters[place] == cluster]
+        held_out[(in_cluster or free)[:1]] = True
+    return replace(seen, held_out=held_out)
 
 
-def permuted_covariates(curves: TaskCurves, draw: np.random.Generator) -> TaskCurves:
-    """Covariates of other tasks, of seen ones for seen ones: they mean nothing."""
+def other_covariates(curves: TaskCurves) -> TaskCurves:
+    """Return the curves with the covariates of other tasks, of seen ones for seen ones."""
+    rng = np.random.default_rng(0)
     order = np.arange(len(curves.tasks))
     for kind in (False, True):
-        own = np.flatnonzero(curves.held_out == kind)
-        order[own] = draw.permutation(own)
-    return replace(curves, covariates={name: np.asarray(v)[order] for name, v in curves.covariates.items()})
+        places = np.flatnonzero(curves.held_out == kind)
+        order[places] = rng.permutation(places)
+    covariates = {name: np.asarray(values)[order] for name, values in curves.covariates.items()}
+    return replace(curves, covariates=covariates)
 
 
-def wandering(curves: TaskCurves, draw: np.random.Generator) -> TaskCurves:
-    """Base wanders from layer to layer without a direction, with the roughness that was measured.
+def other_clusters(curves: TaskCurves) -> TaskCurves:
+    """Return the curves with the covariates of other clusters. Those of a cluster's first task are all its tasks'.
 
-    It starts at its measured values and is a random walk, whose steps are common to all tasks, with the standard
-    deviation of the steps of the measured median, and each task's own, with that of the tasks' steps about it.
-    Similarity is at most 1: what would pass it is reflected.
-
-    Raises:
-        InputError: with fewer than three layers, where no roughness is known.
+    Example:
+        >>> curves = np.zeros((4, 1))
+        >>> none = np.zeros(4, dtype=bool)
+        >>> covariates = {"new": np.array([0, 0, 1, 1])}
+        >>> tasks = TaskCurves(tuple("abcd"), ("1",), curves, curves, None, None, none, tuple("xxyy"), {}, covariates)
+        >>> other_clusters(tasks).covariates["new"].tolist()
+        [1, 1, 0, 0]
     """
-    if curves.n_layers < 3:
-        raise InputError(f"the curves have {curves.n_layers} layers; expected at least 3 for a random walk")
-    measured = curves.base
-    common = np.diff(over_tasks(measured, 0.5))
-    own = np.diff(measured) - common
-    steps = draw.normal(0.0, _deviation(common), common.shape) + draw.normal(0.0, _deviation(own), own.shape)
-    known = np.argmax(~np.isnan(measured), axis=1)[:, None]
-    start = np.take_along_axis(measured, known, axis=1)
-    walk = np.concatenate([start, start + np.cumsum(steps, axis=1)], axis=1)
-    walk = np.where(np.isnan(measured), np.nan, walk)
-    return replace(curves, base=1 - np.abs(1 - walk))
+    rng = np.random.default_rng(0)
+    clusters, first, of_task = np.unique(
+        [str(cluster) for cluster in curves.clusters], return_index=True, return_inverse=True
+    )
+    order = rng.permutation(len(clusters))
+    while len(clusters) > 1 and np.array_equal(order, np.arange(len(clusters))):
+        order = rng.permutation(len(clusters))
+    places = first[order][of_task]
+    covariates = {name: np.asarray(values)[places] for name, values in curves.covariates.items()}
+    return replace(curves, covariates=covariates)
 
 
-def _deviation(steps: np.ndarray) -> float:
-    """Standard deviation of the steps that are known; 0 for none."""
-    known = steps[np.isfinite(steps)]
-    return float(known.std()) if len(known) else 0.0
+def _half(curves: TaskCurves) -> Bool[np.ndarray, " task"]:
+    """Return a random half of the seen and of the held-out tasks, rounded down."""
+    rng = np.random.default_rng(0)
+    half = np.zeros(len(curves.tasks), dtype=bool)
+    for kind in (False, True):
+        places = rng.permutation(np.flatnonzero(curves.held_out == kind))
+        half[places[: len(places) // 2]] = True
+    return half

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,12 @@ from mechclust.report.analysis import Analysis
 from mechclust.report.archive import pack, unpack
 from mechclust.report.folder import check_command, check_writable, differences, read_record, record_command
 from mechclust.report.manifest import MANIFEST, add_files, check_files, read_manifest, replace_files
-from mechclust.report.pictures import SUFFIXES
 from mechclust.report.text import csv
 from mechclust.studies.registry import open_run
 from mechclust.studies.study import Study, report_run
 from probes.files import json_bytes
 from tasks import InputError
+from tasks.errors import suggest
 from tasks.settings import to_json
 
 _WAY_OUT = "choose another folder with --record"
@@ -28,21 +28,24 @@ _RESULTS = "results.tar.xz"
 _RECORD_AGAIN = "record the run again with mechclust report RUN --record FOLDER"
 
 
-def record_run(run_folder: str | Path, folder: str | Path) -> Analysis:
-    """Write a run's settings, findings, figures, measurements and command into ``folder``.
+def record_run(run_folder: str | Path, folder: str | Path, figures: Sequence[str] = ()) -> Analysis:
+    """Write a run's settings, findings, measurements and command into ``folder``, and the figures that are named.
 
-    These are ``config.json``, ``findings.json``, ``findings.csv``, ``figures/``, ``results.tar.xz`` (the run's
-    ``results/``, without the trained models) and ``command.txt``. The run's findings, figures and report are recreated first. Paths of this machine
-    are left out. Earlier runs listed in ``folder/history.json`` are kept and included in the findings.
+    These are ``config.json``, ``findings.json``, ``findings.csv``, ``figures/NAME.png``, ``results.tar.xz`` (the run's
+    ``results/``, without the trained models) and ``command.txt``. The run's findings, figures and report are recreated
+    first. Paths of this machine are left out. Earlier runs listed in ``folder/history.json`` are kept and included in
+    the findings.
 
     Args:
         run_folder: the ``--out`` folder of a run.
         folder: where a repository keeps the results of this study: a new folder, or one that was written by this
             function. The files that its ``mechclust.json`` lists are replaced, and nothing else.
+        figures: names of the figures to keep, such as those that a page shows.
 
     Raises:
-        InputError: if ``run_folder`` holds no complete run, or ``folder`` cannot be written, is or lies in a run's
-            folder, holds the results of another study, or holds files that this function did not write.
+        InputError: if ``run_folder`` holds no complete run, it has no figure of such a name, or ``folder`` cannot be
+            written, is or lies in a run's folder, holds the results of another study, or holds files that this function
+            did not write.
     """
     run_folder = Path(run_folder)
     folder = Path(folder)
@@ -55,8 +58,11 @@ def record_run(run_folder: str | Path, folder: str | Path) -> Analysis:
         "config.json": json_bytes(_portable(read_record(run_folder, _WAY_OUT))),
         "command.txt": f"{command_of(study, _portable(to_json(config)))}\n".encode(),
     }
-    for name in (f"figures/{panel.name}{suffix}" for panel in analysis.panels for suffix in SUFFIXES):
-        contents[name] = (run_folder / name).read_bytes()
+    for name in figures:
+        known = [panel.name for panel in analysis.panels]
+        if name not in known:
+            raise InputError(f"the run has no figure {name!r}{suggest(name, known)}")
+        contents[f"figures/{name}.png"] = (run_folder / "figures" / f"{name}.png").read_bytes()
     if (run_folder / "results").is_dir():
         contents[_RESULTS] = pack(run_folder / "results")
     record_command(folder, _COMMAND)
@@ -97,8 +103,8 @@ def judge_again(folder: str | Path) -> Findings:
         folder: where ``record_run`` wrote.
 
     Raises:
-        InputError: if the folder cannot be written, is not a record with measurements, its ``findings.json`` was changed,
-            or the measurements are damaged or not those that the installed version needs.
+        InputError: if the folder cannot be written, is not a record with measurements, its ``findings.json`` was
+            changed, or the measurements are damaged or not those that the installed version needs.
     """
     folder = Path(folder)
     check_writable(folder, _JUDGE_COPY)

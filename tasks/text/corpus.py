@@ -28,6 +28,7 @@ class Corpus:
         documents: the texts.
         sources: the file each came from, for messages.
         empty_files: files that were left out because they hold no words.
+        notes: what was left out or cut, in sentences.
 
     Raises:
         InputError: for no documents, one that is not a string, or a number of sources that does not match.
@@ -41,6 +42,7 @@ class Corpus:
     documents: Sequence[str]
     sources: Sequence[str]
     empty_files: Sequence[str] = ()
+    notes: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         if not self.documents:

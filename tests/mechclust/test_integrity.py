@@ -14,10 +14,9 @@ import torch
 
 from mechclust import ModelConfig, build_model
 from mechclust.cli import main
+from mechclust.evidence import Bound, Finding, load_findings, mean_part, save_findings
 from mechclust.models import load_model, save_model
 from mechclust.models.checkpoint import read_metadata
-from mechclust.report import Bound, finding, load_findings
-from mechclust.report.findings import save_findings
 from mechclust.report.folder import check_command, open_folder, read_record, record_command
 from mechclust.studies.clustering_heads.config import PoolingTransformerConfig
 from mechclust.training import Member, Snapshots, TrainConfig, train, train_ensemble
@@ -31,7 +30,7 @@ POOLING = PoolingTransformerConfig(n_ctx=5, d_mlp=4)
 TRAINING = TrainConfig(
     steps=6, batch_size=16, lr=1e-2, schedule="constant", optimizer="adam", weight_decay=0.0, clip=None, save_every=3
 )
-FINDING = finding("T1", "ä statement", "ours", [0.4, 0.6], Bound(">=", 0.1))
+FINDING = Finding(id="T1", statement="ä statement", source="ours", parts=(mean_part("", [0.4, 0.6], Bound(">=", 0.1)),))
 
 
 def train_again(folder: Path) -> None:

@@ -22,15 +22,16 @@ import pandas as pd
 
 from mechclust import HistoryConfig, check_model, measure_history
 from mechclust.cli import main as mechclust
+from mechclust.evidence import load_findings, save_findings
+from mechclust.evidence.tables import text_table
 from mechclust.jobs import map_jobs
-from mechclust.report.findings import load_findings, save_findings, text_table
 from mechclust.report.folder import machine
 from probes import Readout, mean
 from probes.files import write_json
 from tasks import LabelledPrompts
 from tests.real import data, measure, readme
-from tests.real.findings import findings
 from tests.real.figures import by_layer
+from tests.real.findings import findings
 from tests.real.models import (
     ANTIBODIES,
     BASE_LM,

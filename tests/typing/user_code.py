@@ -9,9 +9,9 @@ from torch import Tensor
 import mechclust.tasks
 from mechclust import ClustersConfig, ModelConfig, build_model, load_pretrained, load_result, measure_clusters
 from mechclust.attention import AttentionView, attention_view
+from mechclust.evidence import Findings, load_findings
 from mechclust.probes import CKA as SameCKA
 from mechclust.probes.functional import linear_cka
-from mechclust.report import Findings, load_findings
 from mechclust.studies import get_study, run_study
 from probes import (
     CKA,

@@ -32,7 +32,8 @@ class HistoryConfig(ModelSettings, PromptSettings):
             checkpoint), heads (how strongly each head's output clusters by task), topics (attention within topics;
             needs --corpus), or a probe by its name in mechclust list, such as AttentionEntropy, with its default
             settings. By default clusters and cka, and also topics if there is a corpus.
-        corpus: UTF-8 text files, or directories of *.txt files, for topics.
+        corpus: for topics: text, JSON lines, parquet and MediaWiki dumps, or directories of them; .gz and .bz2 too.
+        text_field: where an object of JSON lines or a row of parquet has its text.
         n_topics: number of topics, fitted to the corpus once for all checkpoints.
         threshold: each topic keeps the int(V * threshold) + 1 likeliest of V words.
         min_documents: words in fewer documents are left out of the topics.
@@ -49,6 +50,7 @@ class HistoryConfig(ModelSettings, PromptSettings):
     checkpoints: tuple[Path, ...] = ()
     probes: tuple[str, ...] = ()
     corpus: tuple[Path, ...] = ()
+    text_field: str = "text"
     n_topics: int = 20
     threshold: float = 0.005
     min_documents: int = 5

@@ -22,7 +22,7 @@ from mechclust.models.sizes import Sizes
 from mechclust.models.tokenizers import encoder, in_words, prompt_batches, tokenization, what_is_wrong
 from probes.digest import digest_of
 from probes.identity import token_digests
-from tasks import Batch, Corpus, InputError, LabelledPrompts
+from tasks import Batch, CorpusStream, InputError, LabelledPrompts
 from tasks.text.encoding import EncodedCorpus, check_tokenizer
 from tasks.text.topic_model import check_corpus_size, fit_topics
 
@@ -107,7 +107,7 @@ def read_inputs(model: Any, series: Sequence[Checkpoint], config: HistoryConfig,
             too_long=config.too_long,
         )
     )
-    corpus, topics = _topics(reader, sizes, config) if "topics" in config.measured else (None, None)
+    corpus, topics, left_out = _topics(reader, sizes, config) if "topics" in config.measured else (None, None, ())
     return Inputs(
         prompts=prompts,
         batches=batches,
@@ -120,6 +120,7 @@ def read_inputs(model: Any, series: Sequence[Checkpoint], config: HistoryConfig,
             in_words(tokenization(reader, chat=config.chat, bos=config.bos)),
             *what_is_wrong(reader, batches, prompts.repeated),
             units.sentence,
+            *left_out,
         ],
     )
 
@@ -201,9 +202,9 @@ def tokens_of(batches: Sequence[Batch], place: int) -> Tensor:
     raise InputError(f"there is no prompt {place}")
 
 
-def _topics(reader: Any, sizes: Sizes, config: HistoryConfig) -> tuple[EncodedCorpus, Tensor]:
+def _topics(reader: Any, sizes: Sizes, config: HistoryConfig) -> tuple[EncodedCorpus, Tensor, Sequence[str]]:
     check_tokenizer(reader)
-    corpus = Corpus.from_files(config.corpus)
+    corpus = CorpusStream(config.corpus, text_field=config.text_field).read()
     check_corpus_size(len(corpus), config.n_topics)
     fitted = fit_topics(corpus, config.n_topics, seed=config.seed, min_documents=config.min_documents)
     member = fitted.membership(config.threshold)
@@ -212,4 +213,4 @@ def _topics(reader: Any, sizes: Sizes, config: HistoryConfig) -> tuple[EncodedCo
     longest = min(config.max_length, config.tokens_per_batch, sizes.n_ctx or config.max_length)
     encoded = corpus.encode(reader, words, longest, bos=config.bos, d_vocab=sizes.d_vocab)
     encoded.check_whole(or_else=", or a larger --threshold")
-    return encoded, member[kept]
+    return encoded, member[kept], corpus.notes

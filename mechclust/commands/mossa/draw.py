@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 
 from mechclust.commands.mossa.result import MossaResult
 from mechclust.report.published_mossa import N_LAYERS, N_SEEN, Quartiles
-from mechclust.report.style import BLUE, ORANGE, RED, chance_band, layer_axis
+from mechclust.report.style import BLUE, PURPLE, RED, chance_band, layer_axis
 from mechclust.report.task_curves import TaskCurves, Which, bootstrap
 from tasks.text.instructions import MISC, flan2021_cluster
 
@@ -28,10 +28,11 @@ class Look(NamedTuple):
     marker: str
 
 
+# The colours of pre and tuned are those of the paper.
 LOOKS: Mapping[str, Look] = {
-    "base": Look("pre", RED, "s"),
-    "tuned": Look("tuned", BLUE, "o"),
-    "all-tasks": Look("tuned on it too", ORANGE, "D"),
+    "base": Look("pre", BLUE, "s"),
+    "tuned": Look("tuned", RED, "o"),
+    "all-tasks": Look("tuned on it too", PURPLE, "D"),
     "control": Look("control", CEILING, "^"),
     "ceiling": Look("ceiling", CEILING, "^"),
     "null": Look("null", NULL, "x"),

@@ -85,7 +85,7 @@ def _boxes_caption(result: MossaResult) -> str:
 
 def _held_out_caption(result: MossaResult) -> str:
     n = len(result.curves().unseen.tasks)
-    also = " Orange: the model that was tuned on them too." if np.isfinite(result.values("all-tasks")).any() else ""
+    also = " Purple: the model that was tuned on them too." if np.isfinite(result.values("all-tasks")).any() else ""
     return (
         f"The paper's figure 7: the same for the {n} held-out task{'s' * (n != 1)}. Here, tuned is the model that "
         f"never saw {'them' if n != 1 else 'it'} ({_shape(n)}).{also} {_BANDS}."
@@ -126,8 +126,8 @@ _NEIGHBOURS = (
     "over prompts. Dashed: by chance."
 )
 _HELD_OUT_TASKS = (
-    "The paper's figure 7, separately for each held-out task: tuned without it (blue), tuned on it (orange), and the "
-    "base model (red). "
+    "The paper's figure 7, separately for each held-out task: tuned without it (red), tuned on it (purple), and the "
+    "base model (blue). "
     f"{_BANDS}."
 )
 _FINAL_NORM = (

@@ -10,8 +10,8 @@ from mechclust.commands.folder import own_folder
 from mechclust.commands.mossa.result import MossaResult
 from mechclust.commands.mossa.sentences import lead_of, notes_of
 from mechclust.commands.mossa.tables import before_and_after, tables_of
-from mechclust.report.analysis import Analysis
 from mechclust.evidence.families import family_notes
+from mechclust.report.analysis import Analysis
 from mechclust.report.html import table_html
 from mechclust.report.page import write_report
 from mechclust.report.text import short_name

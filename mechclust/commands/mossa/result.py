@@ -8,8 +8,8 @@ from functools import cached_property
 
 import numpy as np
 
-from mechclust.commands.mossa.findings import findings_of
 from mechclust.commands.mossa.config import MossaConfig
+from mechclust.commands.mossa.findings import findings_of
 from mechclust.commands.mossa.learnt import Score, State, scores_of, states_of
 from mechclust.commands.mossa.measure import POOLED
 from mechclust.commands.mossa.models import Model

@@ -196,35 +196,42 @@ def _seen_too(result: MossaResult, curves: TaskCurves, them: str) -> str:
 # ---- findings ----
 
 
+_VERDICTS = {
+    "holds": ("holds", "hold"),
+    "not specific": ("holds on its control too", "hold on their controls too"),
+    "does not hold": ("does not hold", "do not hold"),
+    "undecided": ("is undecided", "are undecided"),
+}
+
+
 def _verdicts(findings: Iterable[Finding]) -> list[str]:
-    of: dict[str, list[Finding]] = {}
-    for c in findings:
-        if c.kind == "finding":
-            of.setdefault(c.verdict, []).append(c)
-    told = {
-        "holds": ("holds", "hold"),
-        "does not hold": ("does not hold", "do not hold"),
-        "undecided": ("is undecided", "are undecided"),
-    }
-    tested = {told[verdict][len(of[verdict]) > 1]: of[verdict] for verdict in told if verdict in of}
-    found = []
-    if tested:
-        parts = join(f"{len(some)} {how} ({join(c.id for c in some)})" for how, some in tested.items())
-        found.append(
-            f"Of {_many(sum(map(len, tested.values())), 'finding')} that could be tested, {parts}; a finding is undecided "
-            "if its interval contains its bound, or if it has no interval."
+    """Return how many findings hold, and why some are not tested; checks are left out."""
+    by_verdict: dict[str, list[str]] = {}
+    by_reason: dict[str, list[str]] = {}
+    for finding in findings:
+        if finding.kind == "check":
+            continue
+        if finding.verdict == "not tested":
+            by_reason.setdefault(finding.why_not, []).append(finding.id)
+        else:
+            by_verdict.setdefault(finding.verdict, []).append(finding.id)
+    sentences = []
+    if by_verdict:
+        count = sum(map(len, by_verdict.values()))
+        parts = join(_with_verb(verdict, by_verdict[verdict]) for verdict in _VERDICTS if verdict in by_verdict)
+        sentences.append(
+            f"Of {_many(count, 'finding')} that could be tested, {parts}; a finding is undecided if its interval "
+            "contains its bound, or if it has no interval."
         )
-    reasons: dict[str, list[str]] = {}
-    for c in of.get("not tested", ()):
-        reasons.setdefault(_reason(c), []).append(c.id)
-    if reasons:
-        parts = "; ".join(f"{join(ids)} ({why})" for why, ids in reasons.items())
-        found.append(f"Not tested: {parts}.")
-    return found
+    if by_reason:
+        reasons = "; ".join(f"{join(ids)} ({why})" for why, ids in by_reason.items())
+        sentences.append(f"Not tested: {reasons}.")
+    return sentences
 
 
-def _reason(c: Finding) -> str:
-    return c.note.removeprefix("not tested: ").split("; crossing")[0]
+def _with_verb(verdict: str, ids: Sequence[str]) -> str:
+    one, several = _VERDICTS[verdict]
+    return f"{len(ids)} {several if len(ids) > 1 else one} ({join(ids)})"
 
 
 # ---- what a reader must know ----

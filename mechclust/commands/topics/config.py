@@ -17,18 +17,20 @@ class CorpusSettings:
     """Which text is read, and what a document is.
 
     Args:
-        corpus: UTF-8 text files, or directories of *.txt files.
-        split: what a document is: a paragraph (between blank lines), a file or a line.
+        corpus: text, JSON lines, parquet and MediaWiki dumps, or directories of them; .gz and .bz2 too.
+        split: what a document of a text file is: a paragraph (between blank lines), a file or a line.
         min_words: paragraphs with fewer words are joined with the next ones of their file.
+        text_field: where an object of JSON lines or a row of parquet has its text.
     """
 
     corpus: tuple[Path, ...] = field(kw_only=False)
     split: Literal["paragraph", "file", "line"] = "paragraph"
     min_words: int = 100
+    text_field: str = "text"
 
     @property
     def documents(self) -> str:
-        """What a document is, in words."""
+        """What a document of a text file is, in words."""
         return {
             "paragraph": f"paragraphs, joined up to {self.min_words} words",
             "file": "whole files",

@@ -29,7 +29,7 @@ from probes.digest import digest_of
 from probes.identity import fingerprint
 from probes.probe import Probe
 from probes.sites import Sites
-from tasks import Batch, Corpus, InputError, TopicModel
+from tasks import Batch, Corpus, CorpusStream, InputError, TopicModel
 from tasks.batch import token_batches
 from tasks.text.encoding import EncodedCorpus, check_tokenizer
 from tasks.text.topic_model import check_corpus_size, count_words, fit_counts, least_threshold
@@ -72,7 +72,7 @@ def measure_topics(
     config.check_shared(model)
     if out is not None:
         check_command(Path(out), "topics")
-    corpus = Corpus.from_files(config.corpus, config.split, config.min_words)
+    corpus = CorpusStream(config.corpus, config.split, config.min_words, text_field=config.text_field).read()
     check_corpus_size(len(corpus), config.n_topics)
     subject = {"model": config.title(everywhere(model)), "texts": digest_of(corpus.documents)}
     with own_folder(out, "topics", subject):
@@ -166,7 +166,17 @@ def _measured(model: AnyModel, corpus: Corpus, way: _Way) -> TopicsResult:
     n_files = len(set(corpus.sources))
     trained, *untrained = (_with_tokenization(measures, used) for measures in (trained, *untrained))
     return TopicsResult(
-        name, config, topics, len(corpus), n_files, encoded, variants, trained, untrained, corpus.empty_files
+        name,
+        config,
+        topics,
+        len(corpus),
+        n_files,
+        encoded,
+        variants,
+        trained,
+        untrained,
+        corpus.empty_files,
+        corpus.notes,
     )
 
 

@@ -65,7 +65,7 @@ def topics_analysis(result: TopicsResult) -> Analysis:
 
     n, topics = result.n_files, result.topics
     measured = (
-        f"{result.n_documents} documents ({result.config.documents}) of {n} file{'s' * (n != 1)}; "
+        f"{result.n_documents} documents (of text files: {result.config.documents}) of {n} file{'s' * (n != 1)}; "
         f"{topics.n_topics} topics over {len(topics.words)} words; the model was measured on "
         f"{result.encoded.n_documents} documents."
     )

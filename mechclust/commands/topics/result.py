@@ -85,6 +85,7 @@ class TopicsResult:
         trained: of the model.
         untrained: of each untrained model.
         empty_files: files that held no word.
+        corpus_notes: what was left out of the corpus or cut, in sentences.
     """
 
     model: str
@@ -97,6 +98,7 @@ class TopicsResult:
     trained: ModelMeasures
     untrained: Sequence[ModelMeasures]
     empty_files: Sequence[str] = ()
+    corpus_notes: Sequence[str] = ()
 
     def __repr__(self) -> str:
         size = f"{self.topics.n_topics} topics of {self.n_documents} documents, {len(self.variants)} variants"
@@ -248,6 +250,7 @@ class TopicsResult:
             )
         return [
             *notes,
+            *self.corpus_notes,
             *self._read(),
             *self._empty_notes(),
             "Case is ignored: several token ids can be the same word; its row of the embedding matrix is its most "

@@ -28,7 +28,7 @@ FULL_BATCH = "full batch"
 SCRATCH, TRANSFER = "scratch", "transfer"  # p + 1 from random weights, and from the networks that solved p
 SECOND_STAGE = "second stage"
 IDEAL_POSITIONS = "start ideal positions"
-CURRICULA = ("curriculum", "narrow-curriculum")
+CURRICULUM = "curriculum"
 ABLATIONS = ("batch", "lr", "width", "discount", "dropout", "bias")
 # Parts of a network whose initial weights are scaled, by the beginning of their names.
 SCALED = {"embeddings": "embed", "positions": "pos_embed", "attention": "blocks.0.attn", "feed-forward": MLP}
@@ -124,7 +124,6 @@ class ClusteringHeadsConfig:
         starts: the base setting from other initial weights.
         transfer: also train on p + 1, from the solved networks and from scratch.
         curriculum: the second paper's comparison.
-        narrow_curriculum: the same in two dimensions.
         ablations: settings varied one at a time.
         eps: eps of the norm before the feed-forward layer, in the mitigation.
         discount: factor on the feed-forward layer's learning rate, in the mitigation.
@@ -146,7 +145,6 @@ class ClusteringHeadsConfig:
     starts: Starts = Starts()
     transfer: bool = True
     curriculum: Curriculum = Curriculum()
-    narrow_curriculum: Curriculum = Curriculum(d_model=2)
     ablations: Ablations = Ablations()
     eps: float = 0.1
     discount: float = 0.3
@@ -156,8 +154,7 @@ class ClusteringHeadsConfig:
 
     def __post_init__(self) -> None:
         check_seeds(self.seeds)
-        parts = {name.replace("-", "_"): c for name, c in curricula(self).items()}
-        parts |= {name: getattr(self, name) for name in ("full_batch", "starts", "ablations")}
+        parts = {name: getattr(self, name) for name in ("curriculum", "full_batch", "starts", "ablations")}
         for name, seeds in {
             "replication": self.replication,
             **{f"{n}.seeds": p.seeds for n, p in parts.items()},
@@ -188,21 +185,21 @@ class ClusteringHeadsConfig:
                 f"task.n_embeddings is {self.task.n_embeddings}; expected at least {self.task.p + 1}, "
                 "the digits that transfer continues with (or transfer = False)"
             )
-        for name, c in curricula(self).items():
-            if not c.seeds:
-                continue
-            own = name.replace("-", "_")
-            check_at_least(**{f"{own}.group": (c.group, 1), f"{own}.points": (c.points, 2)})
-            if not 0 < c.first_steps < c.steps:
-                raise InputError(
-                    f"{own}.first_steps is {c.first_steps}; expected fewer than its steps ({c.steps}) and at least 1"
-                )
-            for lr in (c.lr, c.first_lr):
-                curriculum_training(self, c.steps, lr)
-            curriculum_members(self, c, c.p, c.seeds[:1])
+        if self.curriculum.seeds:
+            self._check_curriculum(self.curriculum)
         for arm in arms(self).values():  # refuses what cannot be trained before any training starts
             training_of(self, arm)
             member_of(self, arm, arm.seeds[0])
+
+    def _check_curriculum(self, c: Curriculum) -> None:
+        check_at_least(**{"curriculum.group": (c.group, 1), "curriculum.points": (c.points, 2)})
+        if not 0 < c.first_steps < c.steps:
+            raise InputError(
+                f"curriculum.first_steps is {c.first_steps}; expected fewer than its steps ({c.steps}) and at least 1"
+            )
+        for lr in (c.lr, c.first_lr):
+            curriculum_training(self, c.steps, lr)
+        curriculum_members(self, c, c.p, c.seeds[:1])
 
 
 @dataclass(frozen=True)
@@ -243,8 +240,8 @@ class EnsembleJob(NamedTuple):
 
     def result(self, out: Path) -> Path:
         """The file that the job writes last."""
-        if self.arms[0] in CURRICULA:
-            return curriculum_result(out, self.arms[0], self.seeds[-1])
+        if self.arms[0] == CURRICULUM:
+            return curriculum_result(out, self.seeds[-1])
         return out / "results" / "final" / f"{self.name}.safetensors"
 
 
@@ -253,9 +250,9 @@ def counted_from(config: ClusteringHeadsConfig, arm: str) -> int:
     return config.epochs // 2 if arm == MITIGATIONS[2] else 0
 
 
-def curriculum_result(out: Path, name: str, seed: int) -> Path:
-    """Where one seed of a curriculum is measured."""
-    return out / "results" / name / f"seed{seed}.safetensors"
+def curriculum_result(out: Path, seed: int) -> Path:
+    """Return where one seed of the curriculum is measured."""
+    return out / "results" / CURRICULUM / f"seed{seed}.safetensors"
 
 
 def arms(config: ClusteringHeadsConfig) -> dict[str, Arm]:
@@ -306,11 +303,6 @@ def _starts(config: ClusteringHeadsConfig) -> list[Arm]:
         frozen = {"freeze": HEAD_PARTS}
         found.append(Arm(SECOND_STAGE, config.seeds, p, training=frozen, ideal="head", measure="losses"))
     return found
-
-
-def curricula(config: ClusteringHeadsConfig) -> dict[str, Curriculum]:
-    """The second paper's comparison in two widths, by the name of its results."""
-    return dict(zip(CURRICULA, (config.curriculum, config.narrow_curriculum), strict=True))
 
 
 def curriculum_training(config: ClusteringHeadsConfig, steps: int, lr: float) -> TrainConfig:
@@ -366,11 +358,8 @@ def jobs(config: ClusteringHeadsConfig) -> list[EnsembleJob]:
         seeds, kind = known[names[0]].seeds, names[0].split(" ")[0]
         size = len(seeds) if kind == "start" else config.ablations.group if kind in ABLATIONS else config.group
         found += [EnsembleJob(tuple(names), seeds[i : i + size]) for i in range(0, len(seeds), size)]
-    found += [
-        EnsembleJob((name,), c.seeds[i : i + c.group])
-        for name, c in curricula(config).items()
-        for i in range(0, len(c.seeds), c.group)
-    ]
+    c = config.curriculum
+    found += [EnsembleJob((CURRICULUM,), c.seeds[i : i + c.group]) for i in range(0, len(c.seeds), c.group)]
     return sorted(found, key=lambda job: _cost(known.get(job.arms[0]), config))
 
 
@@ -381,8 +370,8 @@ def unfinished(config: ClusteringHeadsConfig, out: Path) -> list[EnsembleJob]:
 
 def results_of(config: ClusteringHeadsConfig, job: EnsembleJob, out: Path) -> list[Path]:
     """Every measurement of one job's networks."""
-    if job.arms[0] in CURRICULA:
-        return [curriculum_result(out, job.arms[0], seed) for seed in job.seeds]
+    if job.arms[0] == CURRICULUM:
+        return [curriculum_result(out, seed) for seed in job.seeds]
     known, of = arms(config), {"all": PARTS, "losses": ("dynamics",), "head": ("head",), "gradients": ("dynamics",)}
     if config.full_batch.curvature:
         of["gradients"] = ("dynamics", "curvature")

@@ -15,7 +15,6 @@ from mechclust.models.weights import set_weights
 from mechclust.studies.clustering_heads.config import (
     ClusteringHeadsConfig,
     EnsembleJob,
-    curricula,
     curriculum_members,
     curriculum_result,
     curriculum_training,
@@ -34,7 +33,7 @@ Weights = Mapping[str, Tensor]
 
 def run_curriculum(config: ClusteringHeadsConfig, job: EnsembleJob, out: Path) -> None:
     """Train both arms of some seeds; measure each pair of networks and the straight line between them."""
-    name, c = job.arms[0], curricula(config)[job.arms[0]]
+    c = config.curriculum
     hard, easy = (curriculum_members(config, c, p, job.seeds) for p in (c.p, 2))
 
     def trained(members: Sequence[Member], part: str, steps: int, lr: float) -> Snapshots:
@@ -53,7 +52,7 @@ def run_curriculum(config: ClusteringHeadsConfig, job: EnsembleJob, out: Path) -
     for i, seed in enumerate(job.seeds):
         ends = {"scratch": scratch, "curriculum": curriculum}
         of = {part: fingerprint(snapshots.model(i)) for part, snapshots in {"first": first, **ends}.items()}
-        once(curriculum_result(out, name, seed), partial(_measured, c.points, first, ends, i), of)
+        once(curriculum_result(out, seed), partial(_measured, c.points, first, ends, i), of)
 
 
 def _at(snapshots: Snapshots, member: int, place: int) -> dict[str, Tensor]:

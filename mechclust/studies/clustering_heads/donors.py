@@ -13,7 +13,7 @@ from probes import HookedModel, ProbeResult
 from tasks import Batch, InputError
 from tasks.errors import check_at_least
 
-KINDS = ("output", "centroid", "random classes")
+KINDS = ("centroid", "random classes")
 
 
 def follow_the_donor(
@@ -26,13 +26,10 @@ def follow_the_donor(
     Measures:
         ``follows`` (kind): share of examples whose prediction becomes the donor's own; ``stays`` (kind): those whose
             prediction stays. Examples whose donor has the same prediction are left out.
-        ``accuracy`` (no axes): the model's. ``wrong_accuracy``: with the mean embedding of another class, drawn at
-            random for each class.
+        ``accuracy`` (no axes): the model's.
         ``random_draws`` (draw): ``follows`` for the kind *random classes*, one per draw.
 
     Kinds:
-        *output*: the donor's own embedding. In a network whose classifier reads nothing else this is 1 by
-            construction: a **check** of the intervention, not a finding.
         *centroid*: the mean embedding of the donor's class. High if the classes are what the network reads.
         *random classes*: the same with classes of the same sizes drawn at random among inputs with the same
             answer, which shows what the answer alone would give. This is the chance level of *centroid*.
@@ -63,12 +60,11 @@ def follow_the_donor(
             return float(follows.double().mean()), float(stays.double().mean())
 
         donors = _donors(sums, answers, draw)
-        found = {"output": outcome(xi, donors), "centroid": outcome(_centroids(xi, classes), donors)}
+        found = {"centroid": outcome(_centroids(xi, classes), donors)}
         random = [
             outcome(_centroids(xi, _shuffled(classes, answers, draw)), _donors(sums, answers, draw))
             for _ in range(draws)
         ]
-        wrong = classified(model, weights, batch.tokens, _centroids(xi, classes, _elsewhere(classes, draw)))
     found["random classes"] = (float(np.mean([f for f, _ in random])), float(np.mean([s for _, s in random])))
     nothing = bool((before[donors] == before).all())
     return ProbeResult(
@@ -78,9 +74,8 @@ def follow_the_donor(
             "stays": torch.tensor([found[kind][1] for kind in KINDS], dtype=torch.float64),
             "random_draws": torch.tensor([follows for follows, _ in random], dtype=torch.float64),
             "accuracy": (before == answers).double().mean(),
-            "wrong_accuracy": (wrong.argmax(dim=-1) == answers).double().mean(),
         },
-        {"follows": ("kind",), "stays": ("kind",), "random_draws": ("draw",), "accuracy": (), "wrong_accuracy": ()},
+        {"follows": ("kind",), "stays": ("kind",), "random_draws": ("draw",), "accuracy": ()},
         {"kind": list(KINDS), "draw": [str(i) for i in range(draws)]},
         metadata={"n": len(sums), "seed": seed, "classes": int(classes.max()) + 1},
         notes=["every donor has the recipient's prediction, so nothing can follow"] if nothing else [],
@@ -124,17 +119,11 @@ def _donors(sums: Tensor, answers: Tensor, draw: np.random.Generator) -> Tensor:
     return donors
 
 
-def _centroids(xi: Tensor, classes: Tensor, of: Tensor | None = None) -> Tensor:
-    """``[n d]`` the mean of each example's class, or of another class by number, ``of [class]``."""
+def _centroids(xi: Tensor, classes: Tensor) -> Tensor:
+    """``[n d]`` the mean of each example's class."""
     count = classes.bincount().to(xi.dtype)
     means = xi.new_zeros(len(count), xi.shape[1]).index_add_(0, classes, xi) / count[:, None]
-    return means[classes if of is None else of[classes]]
-
-
-def _elsewhere(classes: Tensor, draw: np.random.Generator) -> Tensor:
-    """``[class]`` for each class another one, at random: a cycle through all of them."""
-    order = torch.from_numpy(draw.permutation(int(classes.max()) + 1))
-    return torch.empty_like(order).scatter_(0, order, order.roll(1))
+    return means[classes]
 
 
 def _shuffled(classes: Tensor, answers: Tensor, draw: np.random.Generator) -> Tensor:

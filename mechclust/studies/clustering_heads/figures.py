@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from mechclust.evidence.intervals import share_interval
 from mechclust.report.analysis import Panel
 from mechclust.report.html import table_html
 from mechclust.report.style import (
@@ -23,14 +24,10 @@ from mechclust.report.style import (
     plain_ticks,
     subplots,
 )
-from mechclust.evidence.intervals import share_interval
 from mechclust.sandbox import sandbox_figure
 from mechclust.studies.clustering_heads.config import (
     ABLATIONS,
-    MITIGATIONS,
-    SCRATCH,
     SOLVED,
-    TRANSFER,
     ClusteringHeadsConfig,
     Curriculum,
 )
@@ -49,10 +46,10 @@ _LINEAR = 2.0  # nats up to which the scale of the loss on straight lines is lin
 _LOSSES = (0, 0.5, 1, 2, 5, 10, 20, 50, 100)  # named on that scale
 _SHARE = f"share above {SOLVED}"
 _CURRICULUM = (
-    "Accuracy on the harder task from scratch and after p = 2 (bars: means; one point per seed), and training loss on "
-    "straight lines (median and middle half over seeds): between the two solutions, the same with the neurons of one "
-    "reordered to match the other's, and from halfway to the end of each arm. The scale of the loss is linear up to "
-    f"{_LINEAR:g} nats and logarithmic above."
+    f"Accuracy on the harder task from scratch and after p = 2 (points: one per seed; bars: {_SHARE}), and training "
+    "loss on straight lines (median and middle half over seeds): between the two solutions, the same with the neurons "
+    "of one reordered to match the other's, and from halfway to the end of each arm. The scale of the loss is linear "
+    f"up to {_LINEAR:g} nats and logarithmic above."
 )
 _LABELS = {
     "batch": "batch size",
@@ -80,20 +77,12 @@ def panels(config: ClusteringHeadsConfig, results: HeadsResults, out: Path) -> l
     ]  # fmt: skip
     found += intervention_panels(config, results)
     found += start_panels(config, results)
-    if len(results.final) > 1:
-        caption = f"Share of networks above {SOLVED} test accuracy, with 95% intervals."
-        found.append(Panel("shares", shares(config, results), caption))
     if any(_varied(config, results).values()):
         found.append(Panel("ablations", ablations(config, results), "Test accuracy at the end as one setting varies: "
                            f"every seed and their mean, and the {_SHARE} with its 95% interval. Dotted: guessing "
                            "(horizontal) and the base setting (vertical)."))  # fmt: skip
     if results.curriculum:
         found.append(Panel("curriculum", curriculum(config.curriculum, results.curriculum), _CURRICULUM))
-    if results.narrow_curriculum:
-        figure = curriculum(config.narrow_curriculum, results.narrow_curriculum)
-        found.append(
-            Panel("narrow_curriculum", figure, f"In {config.narrow_curriculum.d_model} dimensions. {_CURRICULUM}")
-        )
     if config.sandbox:
         found += phase_panels(config, results, out)
         run = sandbox_of(config, shown_networks(config, results)[0], out)
@@ -186,24 +175,6 @@ def gradients(config: ClusteringHeadsConfig, results: HeadsResults) -> Figure:
     return figure
 
 
-def shares(config: ClusteringHeadsConfig, results: HeadsResults) -> Figure:
-    """Share of networks that solve the task, by arm."""
-    solved = {arm: found for arm in (TRANSFER, SCRATCH, *MITIGATIONS[::-1], "base") if (found := results.shares(arm))}
-    p = config.task.p
-    names = {
-        "base": f"base, p = {p}",
-        SCRATCH: f"p = {p + 1} from scratch",
-        TRANSFER: f"p = {p + 1} from solved p = {p}",
-    }
-    figure, (axis,) = subplots(1, size=(8, 0.6 + 0.45 * len(solved)), grid="x")
-    for row, values in enumerate(solved.values()):
-        mean, (low, high) = float(np.mean(values)), share_interval(values) or (np.nan, np.nan)
-        axis.errorbar(mean, row, xerr=[[mean - low], [high - mean]], fmt="o", color=BLUE, capsize=3)
-    axis.set_yticks(range(len(solved)), [f"{names.get(arm, arm)} (n = {len(of)})" for arm, of in solved.items()])
-    axis.set(xlabel=f"share above {SOLVED} test accuracy", xlim=(-0.02, 1))
-    return figure
-
-
 def _varied(config: ClusteringHeadsConfig, results: HeadsResults) -> dict[str, dict[float, list[float]]]:
     """Kind of ablation to value to the final test accuracies, for those that were run."""
     grid = config.ablations
@@ -291,14 +262,14 @@ def curriculum(c: Curriculum, results: Mapping[int, ProbeResult]) -> Figure:
     jitter = np.random.default_rng(0).uniform(-0.25, 0.25, len(found))
     for place, (arm, split) in enumerate((a, s) for a in ("scratch", "curriculum") for s in colors):
         values = [float(r.sel("accuracy", arm=arm, split=split)) for r in found]
-        left.bar(place, np.mean(values), color=colors[split], alpha=0.35)
+        left.bar(place, _share_of(values)[0], color=colors[split], alpha=0.35)
         left.plot(place + jitter, values, "o", color=colors[split], ms=3, alpha=0.6, mew=0)
         labels.append(f"{arm},\n{split}")
     left.axhline(1 / c.p, **_MARK)
     left.annotate("chance", (1, 1 / c.p), xycoords=("axes fraction", "data"), ha="right",
                   xytext=(0, 2), textcoords="offset points", color="#555555", fontsize=8)  # fmt: skip
     left.set_xticks(range(len(labels)), labels)
-    left.set(ylabel=f"accuracy, p = {c.p}", ylim=(0, 1.03))
+    left.set(ylabel=f"accuracy, p = {c.p} (bars: {_SHARE})", ylim=(0, 1.03))
     lines = {
         "from scratch to curriculum": ([r["line"].numpy() for r in found], BLUE),
         "the same, neurons matched": ([r["matched_line"].numpy() for r in found], GREEN),

@@ -1,70 +1,53 @@
-"""Do predictions follow a donor with a different sum? H7, on all solved networks."""
+"""Whether predictions follow a donor with a different sum, on all solved networks: H7."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
+from jaxtyping import Float
 
-from mechclust.report.draws import Data
-from mechclust.report.findings import Parts
-from mechclust.evidence.bounds import Bound, Verdict
-from mechclust.studies.clustering_heads.predicted import Predicted
-from mechclust.studies.clustering_heads.results import HeadsResults, TrainedNetwork
-
-
-def donors_of(networks: Sequence[TrainedNetwork], partition: str, kind: str) -> list[float]:
-    """Share of examples whose prediction follows the donor, by network."""
-    return [float(n.donors.sel("follows", partition=partition, kind=kind)) for n in networks]
+from mechclust.evidence import Bound, Finding, Part, mean_part, share_part
+from mechclust.studies.clustering_heads.controls import control_of
+from mechclust.studies.clustering_heads.results import WEAK, HeadsResults
 
 
-def head_findings(results: HeadsResults) -> list[Predicted]:
-    """H7, H7b, H7c."""
-    measured = [(n, n.donors) for n in results.solved]
-    why = "" if measured else "no network is solved"
-
-    def parts(data: Data) -> Parts:
-        return [
-            ("", data["follows"], Bound(">=", 0.95)),
-            ("beyond random classes", data["follows"] - data["random"].mean(axis=1), Bound(">=", 0.2)),
-        ]
-
-    def random_classes(data: Data, rng: np.random.Generator) -> Data:
-        return {**data, "follows": np.array([rng.choice(row) for row in data["random"]])}
-
-    def nearly_all(data: Data, rng: np.random.Generator) -> Data:
-        return {**data, "follows": 1 - 0.02 * rng.random(len(data["follows"]))}
-
-    def finding(id: str, partition: str, what: str, predicted: Verdict, note: str) -> Predicted:
-        data = {
-            "follows": np.array(donors_of([n for n, _ in measured], partition, "centroid")),
-            "random": np.array([d.sel("random_draws", partition=partition).numpy() for _, d in measured]),
-        }
-        return Predicted(
-            id, f"all solved networks, detected or not: with the mean embedding of {what} of a donor with a different "
-            "sum and answer, predictions become the donor's (share)", "ours", parts, random_classes,
-            "classes of the same sizes drawn at random among inputs with the same answer, once per network",
-            nearly_all, "98 to 100 in 100 follow", shares=("",), note=note if measured else "",
-            predicted=predicted, data=data if measured else None, why_not=why,
-            chance=f"random classes: {data['random'].mean():.2f}" if measured else None,
-        )  # fmt: skip
-
-    def accuracies(name: str) -> np.ndarray:
-        return np.array([float(d.sel(name, partition="head")) for _, d in measured])
-
-    sizes = [d.metadata["classes"][0] for _, d in measured]
+def head_findings(results: HeadsResults) -> list[Finding]:
+    """Return H7 and H7b."""
+    sizes = [network.donors.metadata["classes"][0] for network in results.solved]
+    note = f"clusters per network: {min(sizes)} to {max(sizes)}" if sizes else ""
     return [
-        finding(
-            "H7", "head", "the head's cluster", "holds",
-            f"clusters per network: {min(sizes)} to {max(sizes)}" if sizes else "",
-        ),
-        finding("H7b", "sum", "the support's sum", "does not hold", ""),
-        Predicted(
-            "H7c", "all solved networks guess when given the mean embedding of a wrong cluster, drawn per cluster and "
-            "seed (accuracy)", "ours", lambda data: [("", data["wrong"], Bound("<=", 0.6))],
-            lambda data, rng: {**data, "wrong": rng.permutation(data["right"])},
-            "networks that ignore it: their own accuracies", shares=True, chance="0.5 for p = 2", predicted="holds",
-            data={"wrong": accuracies("wrong_accuracy"), "right": accuracies("accuracy")} if measured else None,
-            why_not=why,
-        ),
-    ]  # fmt: skip
+        _follow_the_donor("H7", results, "head", "the head's cluster", note),
+        _follow_the_donor("H7b", results, "sum", "the support's sum", ""),
+    ]
+
+
+def _follow_the_donor(id: str, results: HeadsResults, partition: str, what: str, note: str) -> Finding:
+    donors = [network.donors for network in results.solved]
+    follows = np.array([float(found.sel("follows", partition=partition, kind="centroid")) for found in donors])
+    draws = [found.sel("random_draws", partition=partition).numpy() for found in donors]
+    random = np.array(draws) if donors else np.zeros((0, 1))
+    random_classes = _follow(random[:, 0], random)
+    return Finding(
+        id=id,
+        statement=f"solved networks: with the mean embedding of {what} of a donor with a different sum and answer, "
+        "predictions become the donor's (share)",
+        source="ours",
+        parts=_follow(follows, random),
+        control=control_of("one draw of random classes of the same sizes", random_classes),
+        not_tested="" if donors else "no network is solved",
+        note="; ".join(filter(None, [note, _in_weak_networks(results, partition)])),
+    )
+
+
+def _follow(follows: Float[np.ndarray, "network"], random: Float[np.ndarray, "network draw"]) -> tuple[Part, ...]:
+    """Judge whether nearly all predictions follow, and more than with random classes."""
+    return (
+        share_part("", follows, Bound(">=", 0.95)),
+        mean_part("beyond random classes", follows - random.mean(axis=1), Bound(">=", 0.2)),
+    )
+
+
+def _in_weak_networks(results: HeadsResults, partition: str) -> str:
+    weak = [network.donors for network in results.networks.values() if network.accuracy <= WEAK]
+    follows = np.array([float(found.sel("follows", partition=partition, kind="centroid")) for found in weak])
+    known = follows[np.isfinite(follows)]  # networks that give every donor's answer already cannot follow
+    return f"networks at {WEAK} or below: {known.mean():.2f} of predictions follow" if len(known) else ""

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from mechclust.evidence.intervals import mean_interval
 from mechclust.report.analysis import Panel
 from mechclust.report.style import BLUE, GREEN, GREY, ORANGE, RED, subplots
-from mechclust.evidence.intervals import mean_interval
 from mechclust.studies.clustering_heads.config import MITIGATIONS, SOLVED, ClusteringHeadsConfig, counted_from
 from mechclust.studies.clustering_heads.donors import KINDS
 from mechclust.studies.clustering_heads.replay import FROZEN
@@ -75,8 +75,7 @@ def intervention_panels(config: ClusteringHeadsConfig, results: HeadsResults) ->
             "donors",
             donors(results),
             "Solved networks: share of predictions that become those of a donor with a different sum and answer when "
-            "the sequence embedding is the donor's own (1 by construction), the mean of the donor's class, or that of "
-            "a random class of the same size.",
+            "the sequence embedding is the mean of the donor's class, or that of a random class of the same size.",
         )
     if results.full_batch:
         add(
@@ -206,11 +205,11 @@ def donors(results: HeadsResults) -> Figure:
     for axis, partition, title in zip(
         axes, ("head", "sum"), ("the head's clusters", "the support's sums"), strict=True
     ):
-        for place, (kind, color) in enumerate(zip(KINDS, (GREY, BLUE, RED), strict=True)):
+        for place, (kind, color) in enumerate(zip(KINDS, (BLUE, RED), strict=True)):
             values = np.array([float(d.sel("follows", partition=partition, kind=kind)) for d in found])
             axis.plot(place + draw.uniform(-0.15, 0.15, len(values)), values, "o", color=color, ms=4, alpha=0.6)
             axis.plot([place - 0.25, place + 0.25], [values.mean()] * 2, color=color, lw=2)
-        axis.set_xticks(range(len(KINDS)), ["donor's own", "mean of its class", "random classes"], fontsize=8)
+        axis.set_xticks(range(len(KINDS)), ["mean of the donor's class", "of a random class"], fontsize=8)
         axis.set(title=title, ylim=(-0.03, 1.03))
     axes[0].set_ylabel("predictions that follow")
     return figure

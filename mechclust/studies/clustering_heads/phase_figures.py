@@ -1,29 +1,26 @@
-"""How one network reaches its solution: phases, a spike, the ideal head, attention, and the weights' paths."""
+"""How one network reaches its solution: phases, a spike, the ideal head, and attention."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mechclust.report.analysis import Panel
-from mechclust.report.style import BLUE, GREY, ORANGE, subplots
+from mechclust.report.style import ORANGE, subplots
 from mechclust.sandbox import sandbox_figure, sandbox_strip
 from mechclust.studies.clustering_heads.attention import mean_attention
 from mechclust.studies.clustering_heads.config import FULL_BATCH, SECOND_STAGE, ClusteringHeadsConfig
 from mechclust.studies.clustering_heads.curves import Spike
-from mechclust.studies.clustering_heads.graph import network_graph
+from mechclust.studies.clustering_heads.graph import SHARE, network_graph
 from mechclust.studies.clustering_heads.results import HeadsResults, NetworkTraining, TrainedNetwork
 from mechclust.studies.clustering_heads.sandbox import sandbox_run
 from mechclust.studies.clustering_heads.shown import sandbox_of, shown_networks, snapshots_of
 
 _MOST_FRAMES = 200  # of a heat map over training
-_PATHS, _PER_PATH = 16, 40  # networks in the map of the weights' paths, and snapshots of each
 _IDEAL = (
     ("position_embeddings", "normalized", "attention", "values"),
     ("xi", "xi_normalized", "class_map", "output"),
@@ -41,10 +38,13 @@ def phase_panels(config: ClusteringHeadsConfig, results: HeadsResults, out: Path
               "scale; the line marks the end of the support."),
     ]  # fmt: skip
     (network, *_) = shown_networks(config, results)
-    found.append(Panel("graph", graph(config, network, out), "One network as a graph over training. Edges are as wide "
-                       "as weights are large, compared with the largest of their kind at these epochs: mean attention "
-                       "from every position to xi (grey positions are off the support), and the weights of the "
-                       "feed-forward layer and the unembedding; negative ones are red."))  # fmt: skip
+    caption = (
+        f"One network as a graph over training: the fewest edges of each layer that carry {SHARE:.0%} of its squared "
+        "effects. An edge's effect, its width, is the standard deviation over sequences of what it adds to the node "
+        "where it ends, compared with the largest of its kind at these epochs; negative ones are red. Grey positions "
+        "are off the support, and faint nodes have no edge. What xi adds to the output directly is not drawn."
+    )
+    found.append(Panel("graph", graph(config, network, out), caption))
     if spike := _largest_spike(results):
         found.append(Panel("spike", spike_strip(config, *spike, out), "Consecutive epochs of the largest loss spike "
                            "after solving: the class map with the sequence embeddings, and what the feed-forward layer "
@@ -53,10 +53,6 @@ def phase_panels(config: ClusteringHeadsConfig, results: HeadsResults, out: Path
         found.append(Panel("ideal", ideal(config, results, out), "The ideal head, frozen, and the feed-forward layer "
                            "that was trained on it, at the end. In the panels of normalised embeddings and "
                            "values, every digit has a shade of its own, hollow for 0."))  # fmt: skip
-    if len(results.networks) > 1:
-        found.append(Panel("paths", paths(config, results, out), "The weights of networks over training, by t-SNE: one "
-                           "line per network from its start (dot) to its end (star, with its seed). Distances between "
-                           "far points mean nothing in such a map."))  # fmt: skip
     return found
 
 
@@ -105,10 +101,10 @@ def spike_strip(config: ClusteringHeadsConfig, network: TrainedNetwork, spike: S
 
 
 def graph(config: ClusteringHeadsConfig, network: TrainedNetwork, out: Path) -> Figure:
-    """One network at the start, when it solves the task (otherwise after a third of training), halfway, at the end."""
+    """Draw one network at the start, when it solves the task (otherwise after a third of training), and at the end."""
     snapshots, member = snapshots_of(config, "base", network.seed, out)
     last = len(snapshots) - 1
-    places = sorted({0, network.solved_at or last // 3, last // 2, last})
+    places = sorted({0, network.solved_at or last // 3, last})
     return network_graph(snapshots, member, *(snapshots.epochs[place] for place in places))
 
 
@@ -166,35 +162,4 @@ def attention(config: ClusteringHeadsConfig, results: HeadsResults, out: Path) -
         axis.set(xlabel="epoch", yticks=range(length))
     figure.colorbar(image, ax=axes, shrink=0.8, label="attention")
     axes[0].set_ylabel("position")
-    return figure
-
-
-def paths(config: ClusteringHeadsConfig, results: HeadsResults, out: Path) -> Figure:
-    """The weights' paths over training, in two dimensions."""
-    from sklearn.manifold import TSNE
-
-    solved, failed = results.solved, [n for n in results.networks.values() if not n.solved]
-    shown = [*solved[: max(_PATHS // 2, _PATHS - len(failed))]]
-    shown += failed[: _PATHS - len(shown)]
-    points = []
-    for network in shown:
-        snapshots, member = snapshots_of(config, "base", network.seed, out)
-        places = np.unique(np.linspace(0, len(snapshots) - 1, _PER_PATH).round().astype(int))
-        weights = snapshots.of(member, [snapshots.steps[place] for place in places])
-        points.append(torch.cat([values.flatten(1) for values in weights.values()], dim=1).numpy())
-    every = np.concatenate(points)
-    perplexity = min(30.0, (len(every) - 1) / 3)
-    flat = TSNE(perplexity=perplexity, init="pca", random_state=0).fit_transform(every)
-    figure, (axis,) = subplots(1, size=(6.4, 5), grid=None)
-    style: dict[str, Any] = {"lw": 0.9, "alpha": 0.8}
-    seen: set[str] = set()
-    for network, path in zip(shown, np.split(flat, np.cumsum([len(part) for part in points])[:-1]), strict=True):
-        color, label = (BLUE, "solved") if network.solved else (GREY, "not solved")
-        axis.plot(*path.T, color=color, label=None if label in seen else label, **style)
-        axis.plot(*path[0], "o", color=color, ms=4)
-        axis.plot(*path[-1], "*", color=color, ms=10, mec="white", mew=0.5)
-        axis.annotate(str(network.seed), path[-1], fontsize=7, xytext=(4, 3), textcoords="offset points")
-        seen.add(label)
-    axis.set(xticks=[], yticks=[])
-    axis.legend(frameon=False)
     return figure

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from mechclust.studies.clustering_heads.config import (
-    CURRICULA,
+    CURRICULUM,
     FULL_BATCH,
     MITIGATIONS,
     PARTS,
@@ -50,6 +50,16 @@ class NetworkTraining:
     def curve(self, name: str) -> np.ndarray:
         """``[epoch]`` or ``[epoch group]`` a measure of ``dynamics``."""
         return self.dynamics[name].numpy()
+
+    @property
+    def accuracy(self) -> float:
+        """Accuracy on the test split at the end."""
+        return float(self.curve("test_accuracy")[-1])
+
+    @property
+    def solved(self) -> bool:
+        """Whether the network solves its task at the end."""
+        return self.accuracy > SOLVED
 
     @property
     def solved_at(self) -> int | None:
@@ -93,12 +103,6 @@ class NetworkTraining:
         falls = falls[first:]
         return None if falls.all() else (self.curve("gradient_norm")[first:end, -1], falls)
 
-    def feed_forward_share(self, drop: Drop) -> float:
-        """The feed-forward layer's share of the squared gradient, averaged over a drop."""
-        group = self.dynamics.coords["group"]
-        squares = self.curve("gradient_norm")[drop.start : drop.end + 1] ** 2
-        return float(np.mean(squares[:, group.index("feed-forward")] / squares[:, group.index("all")]))
-
     @cached_property
     def small_spikes(self) -> list[Spike]:
         """Rises that would be loss spikes if they were not below the floor."""
@@ -129,15 +133,6 @@ class TrainedNetwork(NetworkTraining):
     donors: ProbeResult
 
     @property
-    def accuracy(self) -> float:
-        """On the test split, at the end."""
-        return float(self.curve("test_accuracy")[-1])
-
-    @property
-    def solved(self) -> bool:
-        return self.accuracy > SOLVED
-
-    @property
     def integer(self) -> bool:
         """Whether the head is an integer-weight head (a textbook head may be one)."""
         return bool(self.head["integer_head"])
@@ -157,22 +152,13 @@ class TrainedNetwork(NetworkTraining):
         return on_plane(self.head)
 
     def score(self, *, plane: bool) -> float:
-        """The detector's score of the head: the negative deviation from integers on a line, or on a line or a plane."""
-        return max(line_score(self.head), planar_score(self.head)) if plane else line_score(self.head)
+        """Return the detector's score: the negative deviation from integers on a line, or on a line or a plane."""
+        line = line_score(self.head)
+        return max(line, planar_score(self.head)) if plane else line
 
     def ready_at(self, part: str) -> int | None:
         """First epoch whose head (or classifier) solves the task together with the final version of the other part."""
         return first_above(self.stitching[f"{part}_accuracy"].numpy(), SOLVED)
-
-    @property
-    def head_ahead(self) -> float:
-        """Mean over the epochs before the task was solved: accuracy of the epoch's head with the final classifier,
-        minus that of the reverse. NaN if the task was never solved, or was solved at the first snapshot.
-        """
-        if not self.solved_at:
-            return float("nan")
-        ahead = (self.stitching["head_accuracy"] - self.stitching["classifier_accuracy"])[: self.solved_at]
-        return float(ahead.mean())
 
     def diagnoses(self) -> list[tuple[Spike, list[str]]]:
         """Each spike after the task was solved, with its diagnosis.
@@ -210,7 +196,6 @@ class HeadsResults:
         curriculum: by seed.
         full_batch: the training of each network of the full-batch run, by seed.
         curvature: the Hessian of the same networks at some snapshots, by seed.
-        narrow_curriculum: the curriculum in two dimensions, by seed.
         started: arm to seed to the final head, for networks from other initial weights.
         second_stage: the training of the feed-forward layer alone on the ideal head, by seed.
         next_modulus: ``SCRATCH`` and ``TRANSFER`` to seed to the final head, for networks that add modulo p + 1.
@@ -222,7 +207,6 @@ class HeadsResults:
     curriculum: dict[int, ProbeResult]
     full_batch: dict[int, NetworkTraining] = field(default_factory=dict)
     curvature: dict[int, ProbeResult] = field(default_factory=dict)
-    narrow_curriculum: dict[int, ProbeResult] = field(default_factory=dict)
     started: dict[str, dict[int, ProbeResult]] = field(default_factory=dict)
     second_stage: dict[int, NetworkTraining] = field(default_factory=dict)
     next_modulus: dict[str, dict[int, ProbeResult]] = field(default_factory=dict)
@@ -250,7 +234,7 @@ class HeadsResults:
             fall, from where it is that of guessing to the last fall.
         """
         run, measured = self.full_batch.get(seed), self.curvature[seed]
-        if run is None or not run.curve("test_accuracy")[-1] > SOLVED or (found := run.gradient_in_drops(p)) is None:
+        if run is None or not run.solved or (found := run.gradient_in_drops(p)) is None:
             return None
         first, falls = below_guessing(run.curve("train_loss"), p) or 0, found[1]
         places = np.array([int(place) for place in measured.coords["snapshot"]]) - first
@@ -261,9 +245,18 @@ class HeadsResults:
             return None
         return float(np.median(negative[inside])), float(negative[-1])
 
+    def curvature_at_start(self, seed: int) -> float:
+        """Return minus the smallest eigenvalue of the Hessian over the largest, before training."""
+        measured = self.curvature[seed]
+        return float(-measured["smallest"][0, 0] / measured["largest"][0])
+
+    def solved_by_seed(self, arm: str) -> dict[int, float]:
+        """Return 1 for each network of an arm that solved its task, 0 otherwise, by seed."""
+        return {seed: float(test > SOLVED) for seed, (_, test) in self.final.get(arm, {}).items()}
+
     def shares(self, arm: str) -> list[float]:
-        """1 for each network of an arm that solved its task, 0 otherwise."""
-        return [float(test > SOLVED) for _, test in self.final.get(arm, {}).values()]
+        """Return 1 for each network of an arm that solved its task, 0 otherwise."""
+        return list(self.solved_by_seed(arm).values())
 
 
 def is_textbook(head: ProbeResult) -> bool:
@@ -296,10 +289,9 @@ def load_results(config: ClusteringHeadsConfig, out: Path) -> HeadsResults:
         {seed: load_network(config, out, seed) for seed in config.seeds},
         {arm: _trainings(config.seeds[: config.mitigations], results / arm) for arm in MITIGATIONS},
         final,
-        _by_seed(config.curriculum.seeds, results / CURRICULA[0]),
+        _by_seed(config.curriculum.seeds, results / CURRICULUM),
         _trainings(config.full_batch.seeds, results / FULL_BATCH),
         _by_seed(config.full_batch.seeds, results / FULL_BATCH, ".curvature"),
-        _by_seed(config.narrow_curriculum.seeds, results / CURRICULA[1]),
         {arm: heads for arm in starts if (heads := _by_seed(config.starts.seeds, results / arm, ".head"))},
         _trainings(config.seeds, results / SECOND_STAGE),
         {arm: _by_seed(config.seeds, results / arm, ".head") for arm in (SCRATCH, TRANSFER)},

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from mechclust.studies.clustering_heads.config import (
-    CURRICULA,
+    CURRICULUM,
     HEAD,
     PARTS,
     SOLVED,
@@ -41,7 +41,7 @@ from tasks import Batch
 
 def run_job(config: ClusteringHeadsConfig, job: EnsembleJob, out: Path) -> None:
     """Make a job's artefacts in ``out``, or resume where an interrupted call stopped."""
-    if job.arms[0] in CURRICULA:
+    if job.arms[0] == CURRICULUM:
         run_curriculum(config, job, out)
         return
     known, done = arms(config), job.result(out)

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from mechclust.report.analysis import Analysis
 from mechclust.evidence import Finding
+from mechclust.report.analysis import Analysis
 from mechclust.studies.clustering_heads.ablations import Ablations
 from mechclust.studies.clustering_heads.config import (
     ClusteringHeadsConfig,
@@ -35,8 +35,8 @@ def judge(config: ClusteringHeadsConfig, out: Path) -> list[Finding]:
 
 def analyse(config: ClusteringHeadsConfig, out: Path) -> Analysis:
     """Findings, figures, sandbox pages from a run's artefacts."""
-    from mechclust.studies.clustering_heads.findings import findings_of
     from mechclust.studies.clustering_heads.figures import ablation_table, panels
+    from mechclust.studies.clustering_heads.findings import findings_of
     from mechclust.studies.clustering_heads.results import load_results
     from mechclust.studies.clustering_heads.shown import sandbox_pages
     from mechclust.studies.clustering_heads.start_figures import modulus_table
@@ -88,7 +88,6 @@ STUDY = Study(
             d_mlp=8,
             epochs=24,
             curriculum=Curriculum(seeds=(200,), d_model=4, d_mlp=8, steps=6, first_steps=2, points=3),
-            narrow_curriculum=Curriculum(seeds=(), d_model=2),
             full_batch=FullBatch((200, 201), steps=40, every=4, curvature=2),
             starts=Starts((200,), (3.0,)),
             ablations=Ablations((200,), (16, 64), (0.01, 0.001), (4, 16), (0.1, 10.0), (0.5,)),
@@ -105,7 +104,6 @@ STUDY = Study(
             starts=Starts(()),
             transfer=False,
             curriculum=Curriculum(seeds=()),
-            narrow_curriculum=Curriculum(seeds=(), d_model=2),
             ablations=Ablations(seeds=()),
             sandbox=1,
             test_findings=False,
@@ -120,7 +118,6 @@ STUDY = Study(
             starts=Starts(()),
             transfer=False,
             curriculum=Curriculum(seeds=()),
-            narrow_curriculum=Curriculum(seeds=(), d_model=2),
             test_findings=False,
         ),
     },

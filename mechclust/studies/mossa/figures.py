@@ -12,12 +12,14 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from mechclust.evidence.intervals import mean_interval
 from mechclust.report.layer_groups import MARGIN
 from mechclust.report.style import (
     BLUE,
     GREEN,
     GREY,
     ORANGE,
+    PURPLE,
     RED,
     SOFT,
     category,
@@ -27,11 +29,10 @@ from mechclust.report.style import (
     picture,
     subplots,
 )
-from mechclust.evidence.intervals import mean_interval
 from mechclust.studies.mossa.results import SeedResults, boundaries_by_seed
 from probes import ProbeResult
 
-_COLORS = {"base": RED, "tuned": BLUE}
+_COLORS = {"base": BLUE, "tuned": RED}  # the paper's
 _NAMES = {"base": "pre", "tuned": "tuned"}
 _LINES = {"base": "--", "tuned": "-"}
 
@@ -177,7 +178,7 @@ def clusters(found: Sequence[SeedResults], names: Sequence[str]) -> Figure:
     columns = 3
     figure, axes = subplots(len(names), columns, size=(3.5, 2.7), sharex=True, sharey=True)
     for number, (axis, name) in enumerate(zip(axes, names, strict=True)):
-        for (which, color), kind in product((("seen", BLUE), ("held out", ORANGE)), _COLORS):
+        for (which, color), kind in product((("seen", PURPLE), ("held out", ORANGE)), _COLORS):
             rows = [m.cka[kind][(m.cluster == number) & (m.seen == (which == "seen"))] for m in found]
             if len(values := np.concatenate(rows)):
                 label, median = f"{which}, {_NAMES[kind]}", np.median(values, axis=0)
@@ -210,7 +211,11 @@ def accuracy(found: Sequence[SeedResults], names: Sequence[str]) -> Figure:
 
     chance = np.nanmean(means([m.chance for m in found]), axis=1)
     axis.bar(places, chance, width=0.9, color="#dddddd", label="without the skill")
-    models = {"base": (RED, "pre"), "tuned": (BLUE, "tuned on the seen tasks"), "control": (GREEN, "control")}
+    models = {
+        "base": (_COLORS["base"], "pre"),
+        "tuned": (_COLORS["tuned"], "tuned on the seen tasks"),
+        "control": (GREEN, "control"),
+    }
     for shift, (kind, (color, label)) in zip((-0.27, 0.0, 0.27), models.items(), strict=True):
         values = means([m.accuracy[kind] for m in found])
         axis.plot(places + shift, np.nanmean(values, axis=1), "o", ms=5, color=color, label=label)

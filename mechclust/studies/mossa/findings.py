@@ -1,268 +1,194 @@
-"""The findings of the MOSSA study, with bounds written before the confirmatory seeds were run.
+"""The findings of the MOSSA study, judged over seeds, with bounds written before the confirmatory seeds were run.
 
-C2 to C9, C11, C12, C14, C18 and C19 are those of ``mechclust mossa`` on real models, judged over seeds instead of
-tasks; layers are compared by relative depth. C1 and C10 are checks.
+All but C7 and the checks C1 and C10 are stated in ``mechclust.report.mossa_findings``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 
-from mechclust.report import curve_statistics as of
-from mechclust.report import shuffled_curves as shuffled
-from mechclust.report.findings import Finding, finding
-from mechclust.report.planted_curves import planted
-from mechclust.report.seed_curve_findings import (
-    SeedCurveFinding,
-    SeedNull,
-    each,
-    judged_over_seeds,
-    same_clusters,
-)
-from mechclust.report.severity import LEAST_DRAWS
-from mechclust.report.task_curves import TaskCurves
-from mechclust.evidence.bounds import Bound
+from mechclust.evidence import Bound, Finding, check_part
 from mechclust.evidence.intervals import mean_interval
+from mechclust.report.mossa_findings import (
+    CURVE_FINDINGS,
+    CurveControl,
+    CurveFinding,
+    CurvePart,
+    judged_over_seeds,
+)
+from mechclust.report.shuffled_curves import other_clusters
+from mechclust.report.task_curves import TaskCurves
 from mechclust.studies.mossa.config import MossaConfig
 from mechclust.studies.mossa.results import SeedResults, boundaries_by_seed
 
-_PAPER = "Zhao, Ziser & Cohen"
-_ABOVE_CHANCE = 0.05
-_LEAST_LAYERS = 8
-_LEAST_SEEDS = 3  # with a transition, from which on its place is tested
+_LEAST_SKILL = 0.05  # accuracy above chance on held-out tasks, from which on findings about them are tested
 _NOT_ENCODED = "not encoded"
-
-_SWAPPED = SeedNull(each(nulls.swapped), "pre and tuned swapped at random by task")
-_LAYERS = SeedNull(each(nulls.permuted_layers), "layers in another order, the same for all tasks of a seed")
-_BASE_WALK = SeedNull(each(nulls.wandering), "pre a random walk over layers with the measured roughness")
-_HELD_OUT = SeedNull(each(nulls.permuted_held_out_within), "other tasks of the same operations called held out")
-_CLUSTERS = SeedNull(
-    partial(same_clusters, covariate=_NOT_ENCODED), "other operations called encoded, the same in all seeds"
+_CHANGED = "rule changed after the runs of 2026-11-23, see the history"
+_TWO_ENCODED = (
+    "two of six operations are encoded, the same in all seeds, so anything else that sets two operations apart would "
+    "look the same; 8 of the 14 other pairs have one of them"
 )
 
 
-def findings_of(config: MossaConfig, found: Sequence[SeedResults], *, draws: int = LEAST_DRAWS) -> list[Finding]:
-    """C1 to C12, C14 and C18 to C20.
+def encoded_difference(curves: TaskCurves) -> float:
+    """Return the mean gain of the tasks that pre-training did not encode, minus that of the others."""
+    not_encoded = np.asarray(curves.covariates[_NOT_ENCODED]) > 0
+    return float(curves.gain[not_encoded].mean() - curves.gain[~not_encoded].mean())
+
+
+_C7 = CurveFinding(
+    id="C7",
+    statement="in the upper half of the layers, the tuned model gains more on the base for operations that "
+    "pre-training did not encode (difference of means over seen tasks)",
+    parts=(CurvePart("", encoded_difference, Bound(">", 0)),),
+    control=CurveControl("other operations called encoded", other_clusters),
+    shown="page",
+)
+
+
+def findings_of(config: MossaConfig, seeds: Sequence[SeedResults]) -> list[Finding]:
+    """Return C1 to C12, C14 and C18 to C20; of these C1 and C10 are checks.
 
     Args:
         config: the run's configuration.
-        found: its seeds.
-        draws: number of null draws behind every severity, and of planted draws; 0: no severity.
+        seeds: what was measured, one for each seed.
     """
-    curves = [_with_encoded(m) for m in found]
-    tests = [
-        *_of_layers(config, curves),
-        _of_encoded(config, curves),
-        _of_pooled(config, found, "dims"),
-        *_of_held_out(config, found, curves),
-        _of_pooled(config, found, "purity"),
-        _of_ceiling(config, curves),
+    not_tested = "" if config.test_findings else "this size of the study cannot test it"
+    curves = [_with_encoded(one) for one in seeds]
+    findings = [
+        *_of_seen_tasks(seeds, [one.seen for one in curves], not_tested),
+        *_of_all_seen_together(seeds, not_tested),
+        *_of_held_out_tasks(seeds, curves, not_tested),
+        *_checks(config, seeds, not_tested),
     ]
-    findings = [*_checks(config, found), *judged_over_seeds(tests, draws=draws)]
-    return sorted(findings, key=lambda c: int(c.id[1:]))
+    return sorted(findings, key=lambda finding: int(finding.id[1:]))
 
 
 def boundary_note(curves: Sequence[TaskCurves]) -> str:
-    """Where the layer groups end, in layers: means over seeds and their intervals."""
-    ends, has = boundaries_by_seed(curves)
+    """Return where the layer groups end, in layers: means over seeds and their intervals."""
+    ends, has_transition = boundaries_by_seed(curves)
     parts = [f"last shared layer {_mean(ends[:, 0])}"]
-    if has.any():
-        parts.append(f"last layer of the transition {_mean(ends[has, 1])}")
-    return f"{', '.join(parts)}, of {curves[0].n_layers}; {int(has.sum())} of {len(ends)} seeds have a transition"
+    if has_transition.any():
+        parts.append(f"last layer of the transition {_mean(ends[has_transition, 1])}")
+    count = int(has_transition.sum())
+    return f"{', '.join(parts)}, of {curves[0].n_layers}; {count} of {len(ends)} seeds have a transition"
 
 
-# ---- what is tested ----
+# ---- findings ----
 
 
-def _of_layers(config: MossaConfig, curves: Sequence[TaskCurves]) -> list[SeedCurveFinding]:
-    """C2 to C6, C12 and C20, on the seen tasks."""
-    seen = [one.seen for one in curves]
-    why_not = _untested(config)
-    made = partial(
-        SeedCurveFinding, source=_PAPER, chance="0", curves=seen, why_not=why_not or _few_layers(config),
-        planted=each(planted),
-    )  # fmt: skip
-    boundary = partial(of.boundary_distance, shared=9 / 32, transition=15 / 32)
+def _of_seen_tasks(seeds: Sequence[SeedResults], seen: Sequence[TaskCurves], not_tested: str) -> list[Finding]:
+    """Return C2 to C7, C12, C14 and C20."""
+    plain = [judged_over_seeds(CURVE_FINDINGS[id], seen, not_tested=not_tested) for id in ("C2", "C3", "C5", "C6")]
+    encoded = [one.curves.select(one.seen & one.encoded) for one in seeds]
+    closer = judged_over_seeds(
+        CURVE_FINDINGS["C4"],
+        seen,
+        control=("tasks that pre-training had encoded", encoded),
+        not_tested=not_tested,
+        note="the control has little to gain, since its base is similar to the controls already",
+    )
+    gain = judged_over_seeds(_C7, seen, not_tested=not_tested, note=_TWO_ENCODED)
+    ends = boundary_note(seen)
+    place = judged_over_seeds(CURVE_FINDINGS["C12"], seen, not_tested=not_tested, note=f"{_CHANGED}; {ends}")
+    groups = judged_over_seeds(CURVE_FINDINGS["C20"], seen, not_tested=not_tested, note=ends)
+    has_ceiling = all(one.ceiling is not None for one in seen)
+    no_ceiling = not_tested or ("" if has_ceiling else "no task has a second control")
+    distance = judged_over_seeds(CURVE_FINDINGS["C14"], seen, not_tested=no_ceiling)
+    return [*plain, closer, gain, place, groups, distance]
+
+
+def _of_all_seen_together(seeds: Sequence[SeedResults], not_tested: str) -> list[Finding]:
+    """Return C8 and C11, about one curve over all seen tasks."""
+    dims = [_pooled(one, {model: np.log2(values) for model, values in one.dims.items()}) for one in seeds]
+    purity = [_pooled(one, one.purity) for one in seeds]
+    by_chance = f"purity by chance {seeds[0].purity_chance:.2f}"
     return [
-        made(
-            id="C2", statement="pre: median CKA with the controls falls with depth", null=_BASE_WALK, paper=-0.94,
-            why_not=why_not,
-            parts=(
-                ("Spearman with depth", of.fall_with_depth, Bound("<", -0.8)),
-                ("first quarter of the layers - last", of.fallen, Bound(">=", 0.2)),
-            ),
-        ),
-        made(
-            id="C3", statement="pre: tasks come apart with depth (interquartile range)", null=_LAYERS, paper=0.88,
-            why_not=why_not,
-            parts=(
-                ("Spearman with depth", of.widening_with_depth, Bound(">", 0.5)),
-                ("upper half - 2 x first layer", of.widening, Bound(">=", 0)),
-            ),
-        ),
-        made(
-            id="C4", statement="tuned > pre (medians) on every layer of the upper half; by .2 at the last",
-            null=_SWAPPED, paper=0.378, why_not=why_not,
-            parts=(
-                ("last gap", of.last_gap, Bound(">=", 0.2)),
-                ("least gap of the upper half", of.least_upper_gap, Bound(">", 0)),
-            ),
-        ),
-        made(
-            id="C5", statement="tuned < pre in the second eighth of the layers (difference of medians, mean)",
-            null=_SWAPPED, paper=-0.037, parts=(("", of.early_gap, Bound("<", 0)),),
-        ),
-        made(
-            id="C6", statement="tuned: tasks agree from the second quarter of the layers on (interquartile range)",
-            null=_SWAPPED, paper=0.38, chance="1",
-            parts=(
-                ("second quarter, of the second eighth's", of.middle_narrowing, Bound("<", 0.5)),
-                ("upper half, of pre's", of.relative_spread, Bound("<", 0.5)),
-            ),
-        ),
-        made(
-            id="C12", statement="where there is a transition, it begins and ends where the paper has it (distance in "
-            "relative depth; rule changed after the runs of 2026-11-23)", null=_LAYERS, paper=0.0, chance=None,
-            least_seeds=_LEAST_SEEDS,
-            parts=(
-                ("end of the shared layers from 9/32", lambda c: boundary(c)[0], Bound("<=", 0.1)),
-                ("end of the transition from 15/32", lambda c: boundary(c)[1], Bound("<=", 0.1)),
-            ),
-            note=boundary_note(seen),
-        ),
-        made(
-            id="C20", statement="there are shared layers, a transition, and refinement above (share of seeds with all "
-            "three)", source=f"{_PAPER}; the bound is ours", null=_LAYERS, paper=1.0, chance=None, shares=True,
-            parts=(("", of.all_groups, Bound(">", 0.5)),), note=boundary_note(seen),
-        ),
-    ]  # fmt: skip
+        judged_over_seeds(CURVE_FINDINGS["C8"], dims, not_tested=not_tested),
+        judged_over_seeds(CURVE_FINDINGS["C11"], purity, not_tested=not_tested, note=by_chance),
+    ]
 
 
-def _of_encoded(config: MossaConfig, curves: Sequence[TaskCurves]) -> SeedCurveFinding:
-    return SeedCurveFinding(
-        "C7", "the gain (tuned - pre, upper half) is larger for operations that pre-training did not encode "
-        "(difference of means over seen tasks)", _PAPER, (("", encoded_difference, Bound(">", 0)),), _CLUSTERS,
-        [one.seen for one in curves], why_not=_untested(config), chance="0",
-        note="two of six operations are encoded, the same in all seeds: anything else that sets two operations apart "
-        "would look the same; the severity accounts for this",
-    )  # fmt: skip
-
-
-def encoded_difference(curves: TaskCurves) -> float:
-    """Gain of the tasks that pre-training did not encode, minus that of the others, means over tasks."""
-    other = np.asarray(curves.covariates[_NOT_ENCODED]) > 0
-    return float(curves.gain[other].mean() - curves.gain[~other].mean())
-
-
-def _of_pooled(config: MossaConfig, found: Sequence[SeedResults], measure: str) -> SeedCurveFinding:
-    """C8 and C11: all seen tasks together, as curves of a single task."""
-    dims = measure == "dims"
-    curves = [_pooled(m, {k: np.log2(v) for k, v in m.dims.items()} if dims else m.purity) for m in found]
-    made = partial(SeedCurveFinding, source=_PAPER, null=_SWAPPED, curves=curves, why_not=_untested(config))
-    if dims:
-        return made(
-            "C8", "tuned needs more dimensions than pre after the first third of the layers (log2 of the ratio, mean)",
-            parts=(("", of.late_gap, Bound(">", 0)),), paper=1.07, chance="0",
-        )  # fmt: skip
-    return made(
-        "C11", "nearest neighbours share the cluster more often in tuned, upper half (difference)",
-        parts=(("", of.upper_gap, Bound(">", 0)),), chance=f"0; purity by chance {found[0].purity_chance:.2f}",
-    )  # fmt: skip
-
-
-def _of_held_out(
-    config: MossaConfig, found: Sequence[SeedResults], curves: Sequence[TaskCurves]
-) -> list[SeedCurveFinding]:
-    """C9, C18 and C19."""
-    why_not, skill = _untested(config), ""
+def _of_held_out_tasks(seeds: Sequence[SeedResults], curves: Sequence[TaskCurves], not_tested: str) -> list[Finding]:
+    """Return C9, C18 and C19."""
+    why_not = not_tested
+    note = ""
     if not why_not and not any(one.held_out.any() for one in curves):
         why_not = "no controls of held-out tasks"
     if not why_not:
-        zero_shot = [m.zero_shot for m in found]
-        skill = (
-            f"tuned answers held-out, not encoded tasks {np.mean(zero_shot):.2f} above chance without their examples"
-        )
-        if not np.mean(zero_shot) >= _ABOVE_CHANCE:
-            why_not = f"{skill}, tested only from {_ABOVE_CHANCE}: there is no skill to explain"
-    made = partial(
-        SeedCurveFinding, source=_PAPER, curves=curves, planted=each(planted), chance="0", note="" if why_not else skill
-    )
+        above = float(np.mean([one.zero_shot for one in seeds]))
+        skill = f"tuned answers held-out, not encoded tasks {above:.2f} above chance without their examples"
+        if above >= _LEAST_SKILL:
+            note = skill
+        else:
+            why_not = f"{skill}, tested only from {_LEAST_SKILL}: there is no skill to explain"
+    encoded = [one.curves.select(~one.seen & one.encoded) for one in seeds]
+    layers = f"{note}; called a later rise until 2026-11-24; {_crossings(seeds)}" if note else ""
     return [
-        made(
-            id="C9", statement="held-out tasks: tuned gains less on pre than for seen tasks in the second quarter of "
-            "the layers (tuned - pre: seen - held out; called a later rise until 2026-11-24)", null=_HELD_OUT,
-            why_not=why_not or _few_layers(config), paper=0.15, parts=(("", of.smaller_gap, Bound(">", 0)),),
-            note="" if why_not else f"{skill}; layer from which tuned stays above pre (held out against seen): "
-            f"{', '.join(f'{_at(m, ~m.seen)} against {_at(m, m.seen)}' for m in found)}",
+        judged_over_seeds(CURVE_FINDINGS["C9"], curves, not_tested=why_not, note=layers),
+        judged_over_seeds(
+            CURVE_FINDINGS["C18"],
+            curves,
+            control=("held-out tasks of operations that pre-training had encoded", encoded),
+            not_tested=why_not,
+            note=note,
         ),
-        made(
-            id="C18", statement="held-out tasks: tuned > pre in the upper half (difference of medians, mean)",
-            null=_SWAPPED, why_not=why_not, paper=0.18,
-            parts=(("", lambda c: of.upper_gap(c.unseen), Bound(">", 0)),),
-        ),
-        made(
-            id="C19", statement="held-out tasks: tuned's interquartile range is wider than for seen tasks, upper half "
-            "(difference)", null=_HELD_OUT, why_not=why_not, paper=0.45,
-            parts=(("", of.wider_spread, Bound(">", 0)),),
-        ),
-    ]  # fmt: skip
+        judged_over_seeds(CURVE_FINDINGS["C19"], curves, not_tested=why_not, note=note),
+    ]
 
 
-def _of_ceiling(config: MossaConfig, curves: Sequence[TaskCurves]) -> SeedCurveFinding:
-    measured = all(one.ceiling is not None for one in curves)
-    return SeedCurveFinding(
-        "C14", "tuned covers at least half the distance from pre to a second control of the task, upper half", "ours",
-        (("", of.way_to_ceiling, Bound(">=", 0.5)),), _SWAPPED, [one.seen for one in curves],
-        why_not=_untested(config) or ("" if measured else "no task has a second control"), chance="0",
-    )  # fmt: skip
-
-
-def _checks(config: MossaConfig, found: Sequence[SeedResults]) -> list[Finding]:
-    deviation = [max(float(np.abs(m.biased[k] - m.cka[k]).max()) for k in m.cka) for m in found]
-    n, d = config.suite.n_eval, config.d_model
+def _checks(config: MossaConfig, seeds: Sequence[SeedResults], not_tested: str) -> list[Finding]:
+    n = config.suite.n_eval
+    d = config.d_model
     few = "" if n >= 10 * d else f"n is {n}, less than 10 d"
+    differences = [max(float(np.abs(one.biased[model] - one.cka[model]).max()) for model in one.cka) for one in seeds]
     return [
-        finding("C1", "CKA(base, base) is 1, also when one side is rotated and scaled (largest distance, any layer)",
-              "definition", [m.identity for m in found], Bound("<=", 1e-9), kind="check", tested=config.test_findings),
-        finding("C10", f"biased and debiased CKA agree within .02 at n = {n}, d = {d} (largest difference)", "ours",
-              deviation, Bound("<=", 0.02), kind="check", tested=config.test_findings and not few, why_not=few),
-    ]  # fmt: skip
-
-
-# ---- why a finding cannot be tested ----
-
-
-def _untested(config: MossaConfig) -> str:
-    return "" if config.test_findings else "this size of the study cannot test it"
-
-
-def _few_layers(config: MossaConfig) -> str:
-    if config.n_layers >= _LEAST_LAYERS:
-        return ""
-    return f"{config.n_layers} layers; expected at least {_LEAST_LAYERS}, or eighths of the depth mean little"
+        Finding(
+            id="C1",
+            kind="check",
+            statement="CKA(base, base) is 1, also when one side is rotated and scaled (largest distance, any layer)",
+            source="definition",
+            parts=(check_part("", [one.identity for one in seeds], Bound("<=", 1e-9)),),
+            not_tested=not_tested,
+        ),
+        Finding(
+            id="C10",
+            kind="check",
+            statement=f"biased and debiased CKA agree within 0.02 at n = {n}, d = {d} (largest difference)",
+            source="ours",
+            parts=(check_part("", differences, Bound("<=", 0.02)),),
+            not_tested=not_tested or few,
+        ),
+    ]
 
 
 # ---- curves ----
 
 
-def _with_encoded(m: SeedResults) -> TaskCurves:
-    return replace(m.curves, covariates={_NOT_ENCODED: (~m.encoded).astype(float)})
+def _with_encoded(seed: SeedResults) -> TaskCurves:
+    return replace(seed.curves, covariates={_NOT_ENCODED: (~seed.encoded).astype(float)})
 
 
-def _pooled(m: SeedResults, tables: dict[str, np.ndarray]) -> TaskCurves:
-    base, tuned = (np.asarray(tables[which], dtype=float)[None] for which in ("base", "tuned"))
-    return TaskCurves(("all",), m.curves.layers, base, tuned, None, None, np.zeros(1, dtype=bool), (None,))
+def _pooled(seed: SeedResults, measure: Mapping[str, np.ndarray]) -> TaskCurves:
+    """Return a measure of all seen tasks together, as curves of a single task."""
+    base = np.asarray(measure["base"], dtype=float)[None]
+    tuned = np.asarray(measure["tuned"], dtype=float)[None]
+    return TaskCurves(("all",), seed.curves.layers, base, tuned, None, None, np.zeros(1, dtype=bool), (None,))
 
 
-def _at(m: SeedResults, tasks: np.ndarray) -> str:
-    layer = m.crossing(tasks)
-    return "never" if layer > m.n_layers else str(layer)
+def _crossings(seeds: Sequence[SeedResults]) -> str:
+    places = ", ".join(f"{_crossing(one, ~one.seen)} against {_crossing(one, one.seen)}" for one in seeds)
+    return f"layer from which tuned stays above the base (held out against seen): {places}"
+
+
+def _crossing(seed: SeedResults, tasks: np.ndarray) -> str:
+    layer = seed.crossing(tasks)
+    return "never" if layer > seed.n_layers else str(layer)
 
 
 def _mean(values: np.ndarray) -> str:
-    span = mean_interval(values.tolist())
-    return f"{values.mean():.1f}" + ("" if span is None else f" ({span[0]:.1f} to {span[1]:.1f})")
+    interval = mean_interval(values.tolist())
+    return f"{values.mean():.1f}" + ("" if interval is None else f" ({interval[0]:.1f} to {interval[1]:.1f})")

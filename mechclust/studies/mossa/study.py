@@ -11,12 +11,12 @@ from pathlib import Path
 
 import numpy as np
 
-from mechclust.report.analysis import Analysis, Panel
 from mechclust.evidence import Finding
+from mechclust.report.analysis import Analysis, Panel
 from mechclust.report.html import table_html
 from mechclust.studies.extra_probes import TrainedModel
-from mechclust.studies.mossa.findings import boundary_note, findings_of
 from mechclust.studies.mossa.config import FROZEN, MODELS, SEEN, ModelJob, MossaConfig, jobs, result_path
+from mechclust.studies.mossa.findings import boundary_note, findings_of
 from mechclust.studies.mossa.origin.findings import origin_findings
 from mechclust.studies.mossa.origin.jobs import OriginJob, origin_jobs
 from mechclust.studies.mossa.origin.report import analyse_origin
@@ -92,7 +92,7 @@ def analyse(config: MossaConfig, out: Path) -> Analysis:
         Panel(
             "clusters",
             figures.clusters(found, suite.cluster_names),
-            f"Median debiased CKA with the controls by cluster ({n}), pre dashed and tuned solid; seen tasks blue, "
+            f"Median debiased CKA with the controls by cluster ({n}), pre dashed and tuned solid; seen tasks purple, "
             "held-out orange.",
         ),
         Panel(

@@ -1,351 +1,284 @@
-"""The findings of the study of planted layers, with bounds written before the confirmatory seeds were run.
+"""The findings P1 to P8 and P10 of the study of planted layers with their controls, and the checks P9, K1 and K2.
 
-Each is the same function of the seeds' curves, applied to the measured data, to draws in which it is false just outside
-its bound (or two measures or conditions are exchanged at random), and to draws in which it is true.
+Bounds were written before the confirmatory seeds were run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+from jaxtyping import Float
 
-from mechclust.report.findings import Finding, finding
-from mechclust.report.draws import one_of
-from mechclust.report.findings import Finding, Parts
-from mechclust.evidence.bounds import Bound
-from mechclust.studies.planted_layers.config import (
-    ALL,
-    NONE,
-    RATES,
-    ROUNDED,
-    STEPS,
-    Pair,
-    PlantedConfig,
-    main_column,
-)
+from mechclust.evidence import Bound, Control, Finding, Part, check_part, mean_part, share_part
+from mechclust.studies.planted_layers.config import ALL, NONE, RATES, ROUNDED, STEPS, Pair, PlantedConfig, main_column
 from mechclust.studies.planted_layers.measure import ALL as ALL_PROMPTS
 from mechclust.studies.planted_layers.measure import CONTRIBUTION, FEW, RESIDUAL, SAME_INPUT
-from mechclust.studies.planted_layers.results import ROW_VIEWS, ROWS, Row, SeedResults, chance_of, place_of, scores_of
+from mechclust.studies.planted_layers.results import ROWS, Row, SeedResults, chance_of, scores_of
 
-Found = Sequence[SeedResults]
 NEAR = Bound("<=", 0.5)
 OFTEN = Bound(">=", 0.8)
-_HALF, _FEW, _JUST = 0.51, 0.05, 0.01  # shares of the models in draws
+SHUFFLED = "layers shuffled once for all seeds"
+_ABOVE = Bound(">", 0)
 _CLUSTERED = 0.3  # with ten seeds, no bound nearer to 0 can be told from one model in which all layers are called
+_TOO_SMALL = "this size of the study cannot test it"
+_IDENTICAL = "layers below planted noise are identical by construction, and the noise is far above its null"
 _MEASURE = "debiased CKA"
+_OF_RESIDUAL, _OF_CONTRIBUTION, _OF_SAME_INPUT = (Row(view, _MEASURE) for view in (RESIDUAL, CONTRIBUTION, SAME_INPUT))
+_BIASED = Row(RESIDUAL, "CKA")
+
+Found = Sequence[SeedResults]
+Scores = Float[np.ndarray, "seed"]
 
 
 def findings_of(config: PlantedConfig, found: Found) -> list[Finding]:
-    """P1 to P8 and P10, and the checks P9, K1 and K2."""
-    findings = []
-    for finding in _findings(config, found[0]):
-        why_not = ""
-        if config.model is not None and finding.id in ("P1", "P10"):
-            why_not = "layers below planted noise are identical by construction, and the noise is far above its null"
-        findings.append(finding.judged(found, tested=config.test_findings and not why_not, why_not=why_not))
-    return [*findings, *_checks(config, found)]
+    """Return P1 to P8 and P10, and the checks P9, K1 and K2."""
+    findings = [*_of_residual(config, found), *_of_blocks(config, found), *_of_all_layers(config, found)]
+    if config.model is not None:
+        identical = ("P1", "P10")
+        findings = [replace(f, not_tested=_IDENTICAL) if f.id in identical else f for f in findings]
+    findings = sorted(findings, key=lambda finding: int(finding.id[1:]))
+    findings += _checks(config, found)
+    if not config.test_findings:
+        findings = [replace(finding, not_tested=_TOO_SMALL) for finding in findings]
+    return findings
 
 
-def _findings(config: PlantedConfig, first: SeedResults) -> list[Finding[Found]]:
-    """The findings."""
+def _of_residual(config: PlantedConfig, found: Found) -> list[Finding]:
+    """Return P1 to P3, about the residual stream."""
     main = main_column(config)
-    how = "trained" if config.model is None else f"given noise of {config.noise[-1]:g} of their norm"
-    residual, contribution, same = (Row(view, _MEASURE) for view in (RESIDUAL, CONTRIBUTION, SAME_INPUT))
-    biased = Row(RESIDUAL, "CKA")
-
-    def of(column: str, row: Row, name: str, prompts: str = ALL_PROMPTS) -> Callable[[Found], np.ndarray]:
-        return lambda found: _scores(config, found, column, row, name, prompts)
-
-    def one(values: Callable[[Found], np.ndarray], bound: Bound) -> Callable[[Found], Parts]:
-        return lambda found: [("", values(found).tolist(), bound)]
-
-    def both(column: str, row: Row, *asked: tuple[str, str, Bound]) -> Callable[[Found], Parts]:
-        return lambda found: [(what, of(column, row, name)(found).tolist(), bound) for what, name, bound in asked]
-
-    def less(a: Callable[[Found], np.ndarray], b: Callable[[Found], np.ndarray]) -> Callable[[Found], np.ndarray]:
-        def of(found: Found) -> np.ndarray:
-            one, other = a(found), b(found)
-            return one - other if len(one) and len(other) else np.empty(0)  # a given model lacks trained columns
-
-        return of
-
-    late, long = _calls(late=_HALF, lasting=True), _calls(late=_FEW, lasting=True)
-    ends = [_calls(late=_HALF, beyond=_FEW), _calls(late=_FEW, beyond=_HALF)]
-    exact = _calls(late=_FEW, beyond=_FEW)
-    off = f"a layer late in {_HALF:.0%} of the models"
-    nearly = f"exact but for a layer in {_FEW:.0%} of the models"
+    how = _how(config)
+    shuffled = shuffle_layers(found)
     return [
         Finding(
-            "P1",
-            f"debiased CKA of the residual stream finds the first of the layers that were {how} (error in layers)",
-            "ours",
-            one(of(main, residual, "onset"), NEAR),
-            late,
-            f"calls that begin {off}",
-            chance=_chance(first, main, 0),
-            planted=long,
-            planted_what=nearly,
+            id="P1",
+            statement=f"debiased CKA of the residual stream finds the first of the layers that were {how} (error in "
+            "layers)",
+            source="ours",
+            parts=(mean_part("", _scores(config, found, main, _OF_RESIDUAL, "onset"), NEAR),),
+            control=Control(SHUFFLED, (mean_part("", _scores(config, shuffled, main, _OF_RESIDUAL, "onset"), NEAR),)),
+            note=f"a random layer: {chance_of(main, 'onset', found[0]):.2f}",
         ),
         Finding(
-            "P2",
-            f"debiased CKA of the residual stream does not find the last of the layers that were {how}: the last layer "
-            "called is the last of the model (share of models)",
-            "ours",
-            one(of(main, residual, "top"), OFTEN),
-            _calls(late=_FEW, lasting=True, ending=1 - OFTEN.value + _JUST),
-            f"calls that end with the change in {1 - OFTEN.value:.0%} of the models",
-            planted=_calls(late=_FEW, lasting=True, ending=_FEW),
-            planted_what=f"calls that do so in {_FEW:.0%}",
-            shares=True,
+            id="P2",
+            statement="debiased CKA of the residual stream does not find the last of the layers that were "
+            f"{how}: the last layer called is the last of the model (share of models)",
+            source="ours",
+            parts=(share_part("", _scores(config, found, main, _OF_RESIDUAL, "top"), OFTEN),),
+            control=_if_measured(
+                "twice the steps", share_part("", _scores(config, found, STEPS, _OF_RESIDUAL, "top"), OFTEN)
+            ),
+            shown="headline",
         ),
         Finding(
-            "P3",
-            f"with fewer prompts than dimensions, biased CKA misses more of the layers that were {how} than debiased "
-            "CKA does (share called, debiased - biased; residual stream)",
-            "ours",
-            one(less(of(main, residual, "hit", FEW), of(main, biased, "hit", FEW)), Bound(">", 0)),
-            lambda found, draw: _exchanged(found, biased, residual, draw),
-            "both measures exchanged at random, seed by seed",
-            chance="0",
-            planted=_biased_misses,
-            planted_what="calls of biased CKA that lack half of the layers",
+            id="P3",
+            statement="with fewer prompts than dimensions, biased CKA misses more of the layers that were "
+            f"{how} than debiased CKA does (share called, debiased - biased; residual stream)",
+            source="ours",
+            parts=_biased_misses(config, found, FEW),
+            control=Control("all prompts", _biased_misses(config, found, ALL_PROMPTS)),
+            shown="table",
+        ),
+    ]
+
+
+def _of_blocks(config: PlantedConfig, found: Found) -> list[Finding]:
+    """Return P4 to P6, about what each block adds."""
+    main = main_column(config)
+    how = _how(config)
+    shuffled = shuffle_layers(found)
+    chances = [chance_of(main, end, found[0]) for end in ("onset", "end")]
+    return [
+        Finding(
+            id="P4",
+            statement=f"debiased CKA of what each block adds finds both ends of the layers that were {how} (errors in "
+            "layers)",
+            source="ours",
+            parts=_both_ends(config, found, main),
+            control=Control(SHUFFLED, _both_ends(config, shuffled, main)),
+            note=f"a random layer: onset {chances[0]:.2f}, end {chances[1]:.2f}",
         ),
         Finding(
-            "P4",
-            f"debiased CKA of what each block adds finds both ends of the layers that were {how} (errors in layers)",
-            "ours",
-            both(main, contribution, ("onset", "onset", NEAR), ("end", "end", NEAR)),
-            one_of(*ends),
-            f"calls that begin or end {off}",
-            chance=f"onset {_chance(first, main, 0)}, end {_chance(first, main, 1)}",
-            planted=exact,
-            planted_what=nearly,
+            id="P5",
+            statement=f"what each block adds separates layers that were {how} from others better than the residual "
+            "stream does (area under the ROC curve, difference; debiased CKA)",
+            source="ours",
+            parts=_separates_better(config, found, main),
+            control=Control(SHUFFLED, _separates_better(config, shuffled, main)),
+            shown="headline",
         ),
         Finding(
-            "P5",
-            f"what each block adds separates layers that were {how} from others better than the residual stream does "
-            "(area under the ROC curve, difference; debiased CKA)",
-            "ours",
-            one(less(of(main, contribution, "auc"), of(main, residual, "auc")), Bound(">", 0)),
-            lambda found, draw: _exchanged(found, contribution, residual, draw),
-            "both exchanged at random, seed by seed",
-            chance="0",
-            planted=_only_residual_lasts,
-            planted_what="contributions that change in the changed layers only, a residual stream that stays changed",
-        ),
-        Finding(
-            "P6",
-            f"debiased CKA of what each block adds to the same input calls four in five of the layers that were {how}, "
-            "and finds the last of them",
-            "ours",
-            both(main, same, ("share called", "hit", OFTEN), ("end", "end", NEAR)),
-            one_of(_calls(beyond=_HALF), _calls(missed=1 - OFTEN.value + _JUST)),
-            f"calls that end {off}, or lack the first changed layers, a fifth of all",
-            shares=("share called",),
+            id="P6",
+            statement="debiased CKA of what each block adds to the same input calls four in five of the layers that "
+            f"were {how}, and finds the last of them",
+            source="ours",
+            parts=_on_same_input(config, found, main),
+            control=Control(SHUFFLED, _on_same_input(config, shuffled, main)),
+            shown="headline",
             note="that it calls no other layer holds by construction",
-            planted=_calls(late=_FEW, beyond=_FEW),
-            planted_what=nearly,
+        ),
+    ]
+
+
+def _of_all_layers(config: PlantedConfig, found: Found) -> list[Finding]:
+    """Return P7, P8 and P10: models of which no layers were singled out."""
+    few, most = Bound("<=", _CLUSTERED), Bound(">=", 1 - _CLUSTERED)
+    twice = _scores(config, found, STEPS, _OF_RESIDUAL, "false")
+    every = _scores(config, found, ALL, _OF_RESIDUAL, "hit")
+    upper = {column: _scores(config, found, column, _OF_RESIDUAL, "upper") for column in (RATES, ALL, STEPS)}
+    return [
+        Finding(
+            id="P7",
+            statement="with learning rates that fall from block to block, debiased CKA of the residual stream calls "
+            "upper layers only, from some layer to the last, more often than with one rate (share of models tuned in "
+            "all layers)",
+            source="ours",
+            parts=(mean_part("", _difference(upper[RATES], upper[ALL]), _ABOVE),),
+            control=_if_measured(
+                "twice the steps, instead of such rates",
+                mean_part("", _difference(upper[STEPS], upper[ALL]), _ABOVE),
+            ),
         ),
         Finding(
-            "P7",
-            "with learning rates that fall from block to block, debiased CKA of the residual stream calls upper layers "
-            "only, from some layer to the last, more often than with one rate (share of models tuned in all layers)",
-            "ours",
-            one(less(of(RATES, residual, "upper"), of(ALL, residual, "upper")), Bound(">", 0)),
-            lambda found, draw: _exchanged_pairs(found, RATES, ALL, draw),
-            "both models exchanged at random, seed by seed",
-            chance="0",
-            planted=lambda found, draw: _called(found, draw, {RATES: _from_a_layer, ALL: _all_but(_FEW)}),
-            planted_what="calls from a random layer on with falling rates, and of nearly all layers with one",
-        ),
-        Finding(
-            "P8",
-            "twice the steps do not count as a change: at most three layers in ten are called (debiased CKA, residual)",
-            "ours",
-            one(of(STEPS, residual, "false"), Bound("<=", _CLUSTERED)),
-            lambda found, draw: _called(found, draw, {STEPS: _all_or_none(_CLUSTERED + _JUST)}),
-            f"all layers called in {_CLUSTERED:.0%} of the models, none in the others",
-            planted=lambda found, draw: _called(found, draw, {STEPS: _all_but(1 - _FEW)}),
-            planted_what=f"{_FEW:.0%} of the layers called",
-            shares=True,
+            id="P8",
+            statement="twice the steps do not count as a change: at most three layers in ten are called (debiased CKA, "
+            "residual)",
+            source="ours",
+            parts=(share_part("", twice, few),),
+            control=_if_measured("all layers changed", share_part("", every, few)),
             note="another order of the data for both, as for the pairs of the null",
         ),
         Finding(
-            "P10",
-            "if all layers were changed with one learning rate, seven in ten are called (debiased CKA, residual)",
-            "ours",
-            one(of(ALL, residual, "hit"), Bound(">=", 1 - _CLUSTERED)),
-            lambda found, draw: _called(found, draw, {ALL: _all_or_none(1 - _CLUSTERED - _JUST)}),
-            f"none called in {_CLUSTERED:.0%} of the models, all layers in the others",
-            planted=lambda found, draw: _called(found, draw, {ALL: _all_but(_FEW)}),
-            planted_what=f"{_FEW:.0%} of the layers not called",
-            shares=True,
+            id="P10",
+            statement="if all layers were changed with one learning rate, seven in ten are called (debiased CKA, "
+            "residual)",
+            source="ours",
+            parts=(share_part("", every, most),),
+            control=_if_measured("twice the steps", share_part("", twice, most)),
         ),
     ]
 
 
 def _checks(config: PlantedConfig, found: Found) -> list[Finding]:
     main = main_column(config)
-    still = [max(float(np.abs(m.curve(pair, row)).max()) for row in ROWS if _known(m, pair, row)) for m in found
-             for pair in m.of(NONE)]  # fmt: skip
     return [
-        finding("P9", "rounding the weights to bfloat16 changes no layer more than noise of about its size does (largest "
-              "value relative to the threshold; debiased CKA, residual)", "ours", [_rounding(m) for m in found],
-              Bound("<=", 1), kind="check", tested=config.test_findings,
-              note="rounding moves weights by a relative norm of about .0017, and the noise of each model of the null "
-              f"by {config.null_noise:g}"),
-        finding("K1", "a model and itself differ in no layer (largest value of any measure)", "definition", still,
-              Bound("<=", 0), kind="check", tested=config.test_findings),
-        finding("K2", "patching restores none of the loss below the first changed layer, and all of it from the last on "
-              "(largest deviation)", "definition", [_patching_error(m, main) for m in found], Bound("<=", 1e-3),
-              kind="check", tested=config.test_findings),
-    ]  # fmt: skip
+        Finding(
+            id="P9",
+            kind="check",
+            statement="rounding the weights to bfloat16 changes no layer more than noise of about its size does "
+            "(largest value relative to the threshold; debiased CKA, residual)",
+            source="ours",
+            parts=(check_part("", [_rounding(seed) for seed in found], Bound("<=", 1)),),
+            note="rounding moves weights by a relative norm of about .0017, and the noise of each model of the null "
+            f"by {config.null_noise:g}",
+        ),
+        Finding(
+            id="K1",
+            kind="check",
+            statement="a model and itself differ in no layer (largest value of any measure)",
+            source="definition",
+            parts=(check_part("", [_largest_of_itself(seed) for seed in found], Bound("<=", 0)),),
+        ),
+        Finding(
+            id="K2",
+            kind="check",
+            statement="patching restores none of the loss below the first changed layer, and all of it from the last "
+            "on (largest deviation)",
+            source="definition",
+            parts=(check_part("", [_patching_error(seed, main) for seed in found], Bound("<=", 1e-3)),),
+        ),
+    ]
 
 
-def _rounding(m: SeedResults) -> float:
-    (pair,), row = m.of(ROUNDED), Row(RESIDUAL, _MEASURE)
-    curve, bar = m.curve(pair, row), m.bar(pair, row, ALL_PROMPTS, 0.0)
-    return float(np.max(np.where(curve > 0, curve / np.where(bar > 0, bar, np.nan), 0.0)))
+# ---- what is measured ----
 
 
-def _known(m: SeedResults, pair: Pair, row: Row) -> bool:
-    return bool(np.isfinite(m.curve(pair, row)).all())
-
-
-def _patching_error(m: SeedResults, column: str) -> float:
-    worst = 0.0
-    for pair in m.of(column):
-        assert pair.truth is not None
-        (a, b), restored = pair.truth, m.restored[pair.name]
-        worst = max(worst, *np.abs(restored[: a - 1]), *np.abs(restored[b - 1 :] - 1))
-    return float(worst)
+def _how(config: PlantedConfig) -> str:
+    return "trained" if config.model is None else f"given noise of {config.noise[-1]:g} of their norm"
 
 
 def _scores(
     config: PlantedConfig, found: Found, column: str, row: Row, name: str, prompts: str = ALL_PROMPTS
-) -> np.ndarray:
-    """``[seed]``; empty if there is no such column."""
+) -> Scores:
+    """Return a score of every seed; nothing if there is no such column, as with a given model."""
     if not found[0].of(column):
         return np.empty(0)
     return scores_of(config, found, column, row, prompts)[name]
 
 
-def _chance(m: SeedResults, column: str, end: int) -> str:
-    return f"{chance_of(column, ('onset', 'end')[end], m):.2f}, a random layer"
+def _difference(one: Scores, other: Scores) -> Scores:
+    return one - other if len(one) and len(other) else np.empty(0)
 
 
-# ---- null draws ----
+def _if_measured(name: str, part: Part) -> Control | None:
+    return Control(name, (part,)) if part.values else None
 
 
-def _exchanged(found: Found, one: Row, other: Row, draw: np.random.Generator) -> Found:
-    """Two rows of the table exchanged in half of the seeds."""
-    new = []
-    for m in found:
-        if draw.random() < 0.5:
-            places = place_of(one), place_of(other)
-            curves = {name: _swapped(curve, *places) for name, curve in m.curves.items()}
-            thresholds = {null: _swapped(bars, *places) for null, bars in m.thresholds.items()}
-            m = replace(m, curves=curves, thresholds=thresholds)
-        new.append(m)
-    return new
+def shuffle_layers(found: Found) -> list[SeedResults]:
+    """Return the measurements with their layers in one random order, the same for all seeds and measures."""
+    order = np.random.default_rng(0).permutation(found[0].n_layers)
+    return [
+        replace(
+            seed,
+            curves={name: curve[..., order] for name, curve in seed.curves.items()},
+            thresholds={null: bars[..., order] for null, bars in seed.thresholds.items()},
+        )
+        for seed in found
+    ]
 
 
-def _swapped(values: np.ndarray, one: tuple[int, int], other: tuple[int, int]) -> np.ndarray:
-    new = values.copy()
-    new[:, one[0], one[1]], new[:, other[0], other[1]] = values[:, other[0], other[1]], values[:, one[0], one[1]]
-    return new
+def _biased_misses(config: PlantedConfig, found: Found, prompts: str) -> tuple[Part, ...]:
+    main = main_column(config)
+    debiased, biased = (_scores(config, found, main, row, "hit", prompts) for row in (_OF_RESIDUAL, _BIASED))
+    return (mean_part("", debiased - biased, _ABOVE),)
 
 
-def _exchanged_pairs(found: Found, one: str, other: str, draw: np.random.Generator) -> Found:
-    """Two columns of one pair each exchanged in half of the seeds."""
-    new = []
-    for m in found:
-        if draw.random() < 0.5:
-            (a,), (b,) = m.of(one), m.of(other)
-            m = replace(m, curves={**m.curves, a.name: m.curves[b.name], b.name: m.curves[a.name]})
-        new.append(m)
-    return new
+def _both_ends(config: PlantedConfig, found: Found, column: str) -> tuple[Part, ...]:
+    return tuple(
+        mean_part(end, _scores(config, found, column, _OF_CONTRIBUTION, end), NEAR) for end in ("onset", "end")
+    )
 
 
-def _calls(
-    *, late: float = 0.0, beyond: float = 0.0, missed: float = 0.0, lasting: bool = False, ending: float = 0.0
-) -> Callable[[Found, np.random.Generator], Found]:
-    """Calls by every measure that are right but for these shares of the models.
-
-    Args:
-        late: they begin a layer late.
-        beyond: they end a layer late.
-        missed: of the changed layers, the share not called, among the first.
-        lasting: they go on to the last layer of the model.
-        ending: nevertheless, they end with the change.
-    """
-
-    def drawn(found: Found, draw: np.random.Generator) -> Found:
-        def of(pair: Pair, n: int) -> np.ndarray:
-            assert pair.truth is not None
-            (a, b), layers = pair.truth, np.arange(1, n + 1)
-            width = b - a + 1
-            first = a + (draw.random() < late) + (draw.random() < missed * width)
-            last = n if lasting and draw.random() >= ending else min(n, b + (draw.random() < beyond))
-            return (layers >= first) & (layers <= last)
-
-        ended = [pair.column for pair in found[0].pairs if pair.truth not in (None, (1, found[0].n_layers))]
-        columns = dict.fromkeys(ended)  # a set's order changes from process to process, and the draws with it
-        return _called(found, draw, {column: lambda pair, n, draw: of(pair, n) for column in columns})
-
-    return drawn
+def _separates_better(config: PlantedConfig, found: Found, column: str) -> tuple[Part, ...]:
+    areas = [_scores(config, found, column, row, "auc") for row in (_OF_CONTRIBUTION, _OF_RESIDUAL)]
+    return (mean_part("", areas[0] - areas[1], _ABOVE),)
 
 
-_Caller = Callable[[Pair, int, np.random.Generator], np.ndarray]
+def _on_same_input(config: PlantedConfig, found: Found, column: str) -> tuple[Part, ...]:
+    return (
+        share_part("share called", _scores(config, found, column, _OF_SAME_INPUT, "hit"), OFTEN),
+        mean_part("end", _scores(config, found, column, _OF_SAME_INPUT, "end"), NEAR),
+    )
 
 
-def _called(found: Found, draw: np.random.Generator, callers: Mapping[str, _Caller]) -> Found:
-    """The curves of these columns, 2 where a layer is called and 0 elsewhere, by all measures; thresholds of 1."""
-    new = []
-    for m in found:
-        curves = {pair.name: np.where(m.curves[pair.name] > m.thresholds[pair.null], 2.0, 0.0) for pair in m.pairs}
-        for column, caller in callers.items():
-            for pair in m.of(column):
-                called = np.where(caller(pair, m.n_layers, draw), 2.0, 0.0)
-                curves[pair.name] = np.broadcast_to(called, curves[pair.name].shape).copy()
-        new.append(replace(m, curves=curves, thresholds={k: np.ones_like(bars) for k, bars in m.thresholds.items()}))
-    return new
+def _rounding(seed: SeedResults) -> float:
+    """Return the largest value of the residual stream's curve after rounding, relative to its threshold."""
+    (pair,) = seed.of(ROUNDED)
+    curve = seed.curve(pair, _OF_RESIDUAL)
+    bar = seed.bar(pair, _OF_RESIDUAL, ALL_PROMPTS, 0.0)
+    return float(np.max(np.where(curve > 0, curve / np.where(bar > 0, bar, np.nan), 0.0)))
 
 
-def _all_or_none(share: float) -> _Caller:
-    """All layers called in this share of the models, none in the others."""
-    return lambda pair, n, draw: np.full(n, draw.random() < share)
+def _largest_of_itself(seed: SeedResults) -> float:
+    """Return the largest value of any measure between a model and itself."""
+    largest = 0.0
+    for pair in seed.of(NONE):
+        for row in ROWS:
+            if _known(seed, pair, row):
+                largest = max(largest, float(np.abs(seed.curve(pair, row)).max()))
+    return largest
 
 
-def _all_but(share: float) -> _Caller:
-    """Every layer called but for this share of them."""
-    return lambda pair, n, draw: draw.random(n) >= share
+def _known(seed: SeedResults, pair: Pair, row: Row) -> bool:
+    return bool(np.isfinite(seed.curve(pair, row)).all())
 
 
-def _from_a_layer(pair: Pair, n: int, draw: np.random.Generator) -> np.ndarray:
-    """Called from a random layer on, not the first."""
-    return np.arange(1, n + 1) >= draw.integers(2, n + 1)
-
-
-def _biased_misses(found: Found, draw: np.random.Generator) -> Found:
-    """Calls that last, of which biased CKA lacks half."""
-    new = []
-    for m in _calls(lasting=True)(found, draw):
-        curves, (view, measure) = dict(m.curves), place_of(Row(RESIDUAL, "CKA"))
-        for name, curve in curves.items():
-            curve[:, view, measure] *= draw.random(m.n_layers) < 0.5
-            curves[name] = curve
-        new.append(replace(m, curves=curves))
-    return new
-
-
-def _only_residual_lasts(found: Found, draw: np.random.Generator) -> Found:
-    """The residual stream stays changed up to the last layer, and contributions change in the changed layers only."""
-    view = ROW_VIEWS.index(RESIDUAL)
-    ending, lasting = _calls(late=_FEW, beyond=_FEW)(found, draw), _calls(late=_FEW, lasting=True)(found, draw)
-    for short, long in zip(ending, lasting, strict=True):
-        for name, curve in short.curves.items():
-            curve[:, view] = long.curves[name][:, view]
-    return ending
+def _patching_error(seed: SeedResults, column: str) -> float:
+    worst = 0.0
+    for pair in seed.of(column):
+        assert pair.truth is not None
+        first, last = pair.truth
+        restored = seed.restored[pair.name]
+        worst = max(worst, *np.abs(restored[: first - 1]), *np.abs(restored[last - 1 :] - 1))
+    return float(worst)

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mechclust.report.analysis import Analysis, Panel
 from mechclust.evidence import Finding
+from mechclust.report.analysis import Analysis, Panel
 from mechclust.studies.study import Job, Study
-from mechclust.studies.task_clusters.findings import findings_of
 from mechclust.studies.task_clusters.config import VALIDATION, TaskClustersConfig, jobs, task_of
+from mechclust.studies.task_clusters.findings import findings_of
 from mechclust.studies.task_clusters.results import RunResults, by_arm, headline, load_results
 from mechclust.studies.task_clusters.run import load_trained, run_job, trained_models
 from mechclust.training import TrainConfig, load_steps

@@ -20,7 +20,6 @@ ROWS = {
     "SGD .03": ("sgd", 0.03),
 }
 LEAST_STEPS = 2000  # of E1b and E3, for findings on where training ends
-_TOO_SMALL = "this size of the study cannot test it"
 # Readings of the published attention table: input, MASK as a key, W_V, loss.
 READINGS = tuple(
     map(
@@ -223,8 +222,3 @@ class TopicStructureConfig:
                 f"topics_per_document has {max(self.topics_per_document)}, more than the {min(self.topics)} in topics; "
                 "expected no document with more topics than there are"
             )
-
-
-def not_tested_unless(enough: bool) -> str:
-    """Return why a finding is not tested, or ``""`` if the study is large enough to test it."""
-    return "" if enough else _TOO_SMALL

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from mechclust.evidence import Bound, Control, Finding, Part, Verdict, mean_part
 from mechclust.evidence.bounds import verdict_of
 from mechclust.evidence.intervals import mean_interval
-from mechclust.studies.topic_structure.config import READINGS, TopicStructureConfig, not_tested_unless
+from mechclust.studies.topic_structure.config import READINGS, TopicStructureConfig
 from mechclust.studies.topic_structure.readings import TABLE, Readings, distance_of, readings_of
 from mechclust.studies.topic_structure.results import ArmRuns
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 NEAR = Bound("<=", 0.15)  # twice what the published spread over seeds accounts for
 _CLEAR = Bound(">=", 1.05)
-_UNIFORM = "uniform attention"
 _LEAST_STEPS = 10_000
 
 Logs = Float[np.ndarray, "seed reading row bucket"]
@@ -28,82 +27,87 @@ Logs = Float[np.ndarray, "seed reading row bucket"]
 def reading_findings(config: TopicStructureConfig, runs: ArmRuns) -> list[Finding]:
     """Return P5 and P5a. Bounds were written before any run on the seeds that they are judged by."""
     found = readings_of(config, runs)
-    names = [" ".join(name) for name, whole in zip(found.names, found.whole, strict=True) if whole]
-    logs = np.log(found.means[:, found.whole])
-    ratios = found.ratios[:, found.whole]
-    uniform = np.full_like(logs, -np.log(config.text[1]))
-    long = config.test_findings and config.attention_steps >= _LEAST_STEPS
-    not_tested = not_tested_unless(long and set(config.readings) == set(READINGS) and len(config.seeds) > 1)
-    diverged = _diverged(found)
-    nearest = ", ".join(sorted({names[reading] for reading in chosen(logs)})) or "none"
-    least = (TABLE[:, 1] / TABLE[:, 2]).min()
+    whole = found.whole
+    logs = np.log(found.means[:, whole])
+    ratios = found.ratios[:, whole]
+    names = [name for name, kept in zip(found.names, whole, strict=True) if kept]
+    nearest = nearest_readings(logs)
+    n_seeds = len(config.seeds)
+    uniform = distance_of(np.full_like(TABLE, -np.log(config.text[1])))
+    enough = config.attention_steps >= _LEAST_STEPS and set(config.readings) == set(READINGS) and n_seeds > 1
+    not_tested = "" if enough else "this size of the study cannot test it"
+    least = float((TABLE[:, 1] / TABLE[:, 2]).min())
     return [
         Finding(
             id="P5",
             statement="E4: some reading reproduces the published attention table: distance of the one chosen on the "
             "other seeds (root mean square of log(ours / published) over 15 numbers)",
             source="ours",
-            parts=_distance_of_chosen(logs),
-            control=Control(_UNIFORM, _distance_of_chosen(uniform)),
+            parts=_near([float(distance_of(logs[seed, place])) for seed, place in enumerate(nearest)]),
+            control=Control("uniform attention", _near([float(uniform)] * n_seeds)),
             shown="headline",
             not_tested=not_tested,
-            note=f"chosen: {nearest}{diverged}",
+            note="; ".join(filter(None, [_chosen(names, nearest), _diverged(found, names)])),
         ),
         Finding(
             id="P5a",
             statement="E4: that reading attends within topics: same-topic over different-topic attention, lowest of "
             f"its {len(TABLE)} rows",
             source="Li, Li & Risteski",
-            parts=_ratio_of_chosen(logs, ratios),
-            control=Control(_UNIFORM, _ratio_of_chosen(uniform, np.ones_like(ratios))),
+            parts=_within_topics([float(ratios[seed, place].min()) for seed, place in enumerate(nearest)]),
+            control=Control("uniform attention", _within_topics([1.0] * n_seeds)),
             shown="table",
-            paper=float(least),
+            paper=least,
             not_tested=not_tested,
             note=f"all ratios of the table to which it was chosen are {least:.2f} or more, so that this can hardly "
-            f"fail where P5 holds{diverged}",
+            "fail where P5 holds",
         ),
     ]
 
 
-def _diverged(found: Readings) -> str:
-    """Return the end of a note that counts the readings without a distance."""
-    lost = int((~found.whole).sum())
-    return f"; training diverged in {lost} of {len(found.names)} readings, which are left out" if lost else ""
-
-
-def chosen(logs: Logs) -> list[int]:
-    """Return for each seed the reading that is nearest to the table over all other seeds."""
-    far = distance_of(logs)
-    if len(far) < 2 or not far.shape[1]:
+def nearest_readings(logs: Logs) -> list[int]:
+    """Return for each seed the reading that is nearest to the table over all other seeds; nothing for one seed."""
+    distances = distance_of(logs)
+    if len(distances) < 2 or not distances.shape[1]:
         return []
-    return [int(np.delete(far, seed, axis=0).mean(axis=0).argmin()) for seed in range(len(far))]
+    return [int(np.delete(distances, seed, axis=0).mean(axis=0).argmin()) for seed in range(len(distances))]
 
 
-def _distance_of_chosen(logs: Logs) -> tuple[Part, ...]:
-    far = distance_of(logs)
-    return (mean_part("", [far[seed, reading] for seed, reading in enumerate(chosen(logs))], NEAR),)
+def _near(distances: list[float]) -> tuple[Part, ...]:
+    return (mean_part("", distances, NEAR),)
 
 
-def _ratio_of_chosen(logs: Logs, ratios: Float[np.ndarray, "seed reading row"]) -> tuple[Part, ...]:
-    lowest = ratios.min(axis=2)
-    return (mean_part("", [lowest[seed, reading] for seed, reading in enumerate(chosen(logs))], _CLEAR),)
+def _within_topics(ratios: list[float]) -> tuple[Part, ...]:
+    return (mean_part("", ratios, _CLEAR),)
+
+
+def _chosen(names: list[tuple[str, str]], nearest: list[int]) -> str:
+    if not nearest:
+        return "choosing a reading on other seeds takes two seeds and a network"
+    return f"chosen: {', '.join(sorted({' '.join(names[place]) for place in nearest}))}"
+
+
+def _diverged(found: Readings, names: list[tuple[str, str]]) -> str:
+    lost = len(found.names) - len(names)
+    return f"training diverged in {lost} of {len(found.names)} readings, which are left out" if lost else ""
 
 
 def verdicts_of(found: Readings) -> list[Verdict]:
-    """Return for every reading whether its interval over seeds is within the bound."""
-    return [verdict_of(NEAR, mean_interval(of_reading.tolist())) for of_reading in found.distance.T]
+    """Return for every reading whether its distance over seeds is within the bound."""
+    return [verdict_of(NEAR, mean_interval(distances.tolist())) for distances in found.distance.T]
 
 
 def distance_table(found: Readings) -> pd.DataFrame:
     """Return the distance of every reading from the published table at every stop, with its interval, as text."""
     import pandas as pd
 
-    table = []
+    rows = []
     for name, distances, verdict in zip(found.names, found.distance.T, verdicts_of(found), strict=True):
-        finite = np.isfinite(distances).all()
-        ends = mean_interval(distances.tolist())
-        if ends is None:
-            table.append([*name, "–", "–", verdict if finite else "training diverged"])
-        else:
-            table.append([*name, f"{distances.mean():.3f}", f"{ends[0]:.3f} to {ends[1]:.3f}", verdict])
-    return pd.DataFrame(table, columns=["reading", "stopped", "distance", "95% interval", str(NEAR)])
+        if not np.isfinite(distances).all():
+            rows.append([*name, "–", "–", "training diverged"])
+            continue
+        interval = mean_interval(distances.tolist())
+        ends = "–" if interval is None else f"{interval[0]:.3f} to {interval[1]:.3f}"
+        mean = "–" if interval is None else f"{distances.mean():.3f}"
+        rows.append([*name, mean, ends, verdict])
+    return pd.DataFrame(rows, columns=["reading", "stopped", "distance", "95% interval", str(NEAR)])

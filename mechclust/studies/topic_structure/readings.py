@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -81,6 +82,17 @@ def _measured(config: TopicStructureConfig, run: TrainedRun, stop: str) -> np.nd
     """``[4]`` mean attention by bucket, and the ratio within documents."""
     result = run.attention[stops_of(config, run)[stop]]
     return np.append(result["overall_mean"].numpy(), float(result["overall_ratio"]))
+
+
+def factors(name: tuple[str, str]) -> Mapping[str, str]:
+    """The level of each factor in a reading.
+
+    Example:
+        >>> factors(("one-hot visible frozen squared", "end"))["W_V"]
+        'frozen'
+    """
+    reading, stop = name
+    return dict(zip(("input", "masked keys", "W_V", "loss", "stop"), (*reading.split(), stop), strict=True))
 
 
 def attention_table(found: Readings) -> pd.DataFrame:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
-from jaxtyping import Float
 
 from mechclust.studies.kept import check_there
 from mechclust.studies.study import Job
@@ -65,11 +64,6 @@ class TrainedRun:
     def stages(self) -> TwoStages:
         """The two-stage rule applied to how far its weights have moved."""
         return two_stages(self.changes)
-
-    @property
-    def exchanged_share(self) -> float:
-        """Share of its change that W_K or W_Q, the one ahead, has made when W_V has made a tenth of its own."""
-        return float(np.max([two_stages(self.changes, early=name, late=("W_V",)).early for name in ("W_K", "W_Q")]))
 
     @property
     def moves(self) -> bool:
@@ -157,12 +151,6 @@ def shares_of(config: TopicStructureConfig, runs: ArmRuns) -> tuple[list[Cell], 
     known = cells(config)
     of = [[run.stages.early if run.moves else math.nan for run in runs[cell.arm]] for cell in known]
     return known, np.array(of).T
-
-
-def exchanged_shares_of(config: TopicStructureConfig, runs: ArmRuns) -> Float[np.ndarray, "seed cell"]:
-    """Return the shares of ``shares_of`` with ``W_V`` and ``W_K``, ``W_Q`` exchanged."""
-    of_cells = [[run.exchanged_share if run.moves else math.nan for run in runs[cell.arm]] for cell in cells(config)]
-    return np.array(of_cells).T
 
 
 def mixing_values(config: TopicStructureConfig, runs: ArmRuns) -> dict[int, np.ndarray]:

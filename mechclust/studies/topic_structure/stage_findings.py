@@ -1,7 +1,8 @@
-"""Two stages: which of E3's cells (initial weights x optimiser x loss x rate) show them. Findings P4, P4a and P4b."""
+"""Two stages: which of E3's cells (initial weights x optimiser x loss x rate) show them. Findings P4 to P4b."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -9,81 +10,95 @@ from jaxtyping import Float
 
 from mechclust.evidence import Bound, Control, Finding, Part, mean_part
 from mechclust.studies.topic_structure.arms import Cell
-from mechclust.studies.topic_structure.config import LEAST_STEPS, TopicStructureConfig, not_tested_unless
-from mechclust.studies.topic_structure.results import ArmRuns, exchanged_shares_of, shares_of
+from mechclust.studies.topic_structure.config import LEAST_STEPS, TopicStructureConfig
+from mechclust.studies.topic_structure.results import ArmRuns, TrainedRun, shares_of
+from mechclust.studies.topic_structure.stages import two_stages
 
 _HALF = Bound(">=", 0.5)
-_LESS = Bound("<", 0.5)
 _PAPER = "Li, Li & Risteski; rule ours"
 _SHARE = "W_V has made half of its total change from the start when W_K or W_Q has made a tenth of its own"
-_EXCHANGED = "the same networks with W_V and W_K, W_Q exchanged"
+_STILL = "attention moved in none of its cells"
 
-Shares = Float[np.ndarray, "seed cell"]
+Places = Sequence[int]
 
 
 def stage_findings(config: TopicStructureConfig, runs: ArmRuns) -> list[Finding]:
-    """Return P4, P4a and P4b. Bounds were written before any run on the seeds that they are judged by."""
-    cells, shares = shares_of(config, runs)
-    exchanged = exchanged_shares_of(config, runs)
-    moved = ~np.isnan(shares).any(axis=0)
-    usable = [place for place in range(len(cells)) if moved[place]]
-    near = [place for place in usable if cells[place].init == "near-zero"]
-    default = [place for place in usable if cells[place].init == "default"]
-    sgd = [place for place in near if cells[place].optimiser == "SGD"]
-    adam = [place for place in near if cells[place].optimiser == "Adam"]
-    squared = [place for place in sgd if cells[place].objective == "squared"]
-    left_out = _left_out(cells, moved)
+    """Return P4 to P4b. Bounds were written before any run on the seeds that they are judged by."""
+    known, share = shares_of(config, runs)
+    exchanged = np.array([[_exchanged(run) for run in runs[cell.arm]] for cell in known]).T
+    moved = ~np.isnan(share).any(axis=0)
+    still = [cell.arm.removeprefix("E3 ") for cell, ok in zip(known, moved, strict=True) if not ok]
+    note = f"left out, in some seed attention hardly moved or training diverged: {', '.join(still)}" if still else ""
+    near = {name: _where(known, moved, init="near-zero", optimiser=name) for name in ("SGD", "Adam")}
+    squared = {"SGD, squared": _where(known, moved, init="near-zero", optimiser="SGD", objective="squared")}
+    default = {"default start": _where(known, moved, init="default")}
+    every_near = {"near-zero start": _where(known, moved, init="near-zero")}
+    too_small = "" if config.steps >= LEAST_STEPS else "this size of the study cannot test it"
     return [
         Finding(
             id="P4",
             statement=f"E3, near-zero start, SGD or Adam: {_SHARE}, in every cell in which attention moves",
             source=_PAPER,
-            parts=(_lowest("SGD, lowest", shares[:, sgd]), _lowest("Adam, lowest", shares[:, adam])),
-            control=Control(
-                _EXCHANGED, (_lowest("SGD, lowest", exchanged[:, sgd]), _lowest("Adam, lowest", exchanged[:, adam]))
-            ),
+            parts=_lowest(share, near),
+            control=Control("W_V and W_K or W_Q exchanged", _lowest(exchanged, near)),
             shown="headline",
-            not_tested=_reason(config, near),
-            note=f"{len(sgd)} and {len(adam)} cells{left_out}",
+            not_tested=too_small or _empty(near),
+            note=note,
         ),
         Finding(
             id="P4a",
             statement=f"E3, near-zero start, SGD, squared loss: {_SHARE}, at every rate at which attention moves",
             source=_PAPER,
-            parts=(_lowest("lowest", shares[:, squared]),),
-            control=Control(_EXCHANGED, (_lowest("lowest", exchanged[:, squared]),)),
+            parts=_lowest(share, squared),
+            control=Control("W_V and W_K or W_Q exchanged", _lowest(exchanged, squared)),
             shown="table",
-            not_tested=_reason(config, squared),
-            note=f"implied by P4; {len(squared)} cells{left_out}",
+            not_tested=too_small or _empty(squared),
+            note="; ".join(filter(None, ["implied by P4", note])),
         ),
         Finding(
             id="P4b",
-            statement=f"E3, default start: in no cell in which attention moves {_SHARE}",
+            statement="E3, default start: this happens in no cell in which attention moves",
             source=_PAPER,
-            parts=(_highest("highest", shares[:, default]),),
-            control=Control("the near-zero start", (_highest("highest", shares[:, near]),)),
-            not_tested=_reason(config, default),
-            note=f"{len(default)} cells{left_out}",
+            parts=_highest(share, default),
+            control=Control("near-zero start", _highest(share, every_near)),
+            not_tested=too_small or _empty(default),
+            note=note,
         ),
     ]
 
 
-def _lowest(name: str, shares: Shares) -> Part:
-    return mean_part(name, shares.min(axis=1) if shares.shape[1] else [], _HALF)
+def _exchanged(run: TrainedRun) -> float:
+    """Return the share of ``W_K``'s or ``W_Q``'s change, the larger, when ``W_V`` has made a tenth of its own."""
+    if not run.moves:
+        return math.nan
+    shares = [two_stages(run.changes, early=name, late=("W_V",)).early for name in ("W_K", "W_Q")]
+    return float(np.nanmax(shares)) if np.isfinite(shares).any() else math.nan
 
 
-def _highest(name: str, shares: Shares) -> Part:
-    return mean_part(name, shares.max(axis=1) if shares.shape[1] else [], _LESS)
+def _where(known: Sequence[Cell], moved: np.ndarray, **wanted: str) -> Places:
+    """Return the places of the cells with these factors in which attention moves in every seed."""
+    places = []
+    for place, cell in enumerate(known):
+        if moved[place] and all(getattr(cell, factor) == value for factor, value in wanted.items()):
+            places.append(place)
+    return places
 
 
-def _reason(config: TopicStructureConfig, places: Sequence[int]) -> str:
-    if not places:
-        return "attention moved in none of its cells"
-    return not_tested_unless(config.test_findings and config.steps >= LEAST_STEPS)
+def _empty(groups: dict[str, Places]) -> str:
+    return "" if any(groups.values()) else _STILL
 
 
-def _left_out(cells: Sequence[Cell], moved: np.ndarray) -> str:
-    """Return the end of a note that names the cells without a share."""
-    still = [cell.arm.removeprefix("E3 ") for cell, moves in zip(cells, moved, strict=True) if not moves]
-    what = "left out, in some seed attention hardly moved or training diverged"
-    return f"; {what}: {', '.join(still)}" if still else ""
+def _lowest(share: Float[np.ndarray, "seed cell"], groups: dict[str, Places]) -> tuple[Part, ...]:
+    """Judge the lowest share over the cells of each group."""
+    parts = []
+    for name, places in groups.items():
+        values = share[:, list(places)].min(axis=1) if places else np.empty(0)
+        parts.append(mean_part(f"{name}, lowest of {len(places)}", values, _HALF))
+    return tuple(parts)
+
+
+def _highest(share: Float[np.ndarray, "seed cell"], groups: dict[str, Places]) -> tuple[Part, ...]:
+    """Judge the highest share over all cells."""
+    (places,) = groups.values()
+    values = share[:, list(places)].max(axis=1) if places else np.empty(0)
+    return (mean_part("highest", values, Bound("<", 0.5)),)

@@ -106,6 +106,20 @@ class CorpusStream:
             found.append(f"Texts of more than {LONGEST:,} characters were cut, {cut} times.")
         return found
 
+    def read(self) -> Corpus:
+        """Read all documents into memory. One pass.
+
+        Raises:
+            InputError: for a corpus without words.
+        """
+        documents = [(text, str(self.readings[-1].path)) for text in self]
+        if not documents:
+            named = f"{str(self.files[0])!r}" if len(self.files) == 1 else f"the corpus of {len(self.files)} files"
+            raise InputError(f"{named} holds no words; give texts in a script with letters and word breaks")
+        texts, sources = zip(*documents, strict=True)
+        empty = [str(reading.path) for reading in self.readings if not reading.documents]
+        return Corpus(texts, sources, empty, self.notes)
+
     def sample(self, n: int, seed: int = 0) -> Corpus:
         """``n`` documents drawn without replacement, in the corpus's order; all when there are fewer. One pass.
 

@@ -320,7 +320,7 @@ class TestRefusals:
             ),
             ({"passes": 0}, "passes is 0; expected at least 1"),
             ({"seed": -1}, "seed is -1; expected at least 0"),
-            ({"corpus": ()}, "no corpus files given; name at least one text file or a directory of *.txt files"),
+            ({"corpus": ()}, "no corpus files given; name at least one file or a directory of them"),
             (
                 {"n_topics": 61},
                 "the corpus has 60 documents for 61 topics; give more text, split it into more documents, "
@@ -445,12 +445,25 @@ class TestReport:
         two = replace(one, empty_files=[first, "other.txt"])
         assert f"2 files hold no word and were left out: {first!r} and others." in two.notes
 
+    def test_a_mediawiki_dump_is_read_without_its_markup(self, bert, config, corpus, tmp_path):
+        texts = Corpus.from_files(corpus).documents
+        articles = (f"<page><ns>0</ns><revision><text>'''{t}''' {{{{cite}}}}</text></revision></page>\n" for t in texts)
+        dump = tmp_path / "dump.xml"
+        dump.write_text(f"<mediawiki>{''.join(articles)}<page><ns>0</ns>")
+        result = measure_topics(str(bert), replace(config, corpus=(dump,), untrained=0, n_permutations=0))
+        assert result.n_documents == 60
+        assert sorted(result.topics.words) == sorted(f"w{i}" for i in range(20))
+        (note,) = [note for note in result.notes if "dump.xml" in note]
+        assert "breaks off (its XML is damaged" in note
+        assert "the 60 documents before are kept" in note
+
     def test_the_page(self, written):
         result, _, report = written
         page = report.read_text()
         assert page.count("data:image/png;base64,") == 3
         assert "Topic structure in" in page
-        assert "60 documents (paragraphs, joined up to 100 words) of 60 files; 3 topics over 20 words" in page
+        assert "60 documents (of text files: paragraphs, joined up to 100 words) of 60 files" in page
+        assert "3 topics over 20 words" in page
         assert "60 documents were longer than a window and cut into several (120 windows in all)" in page
         assert "0 of 1440 occurrences of topic words (0%) do not count" in page
         assert all(", ".join(words) in page for words in result.topics.top_words(10))
@@ -706,7 +719,7 @@ class TestCommand:
         assert (done.returncode, done.stdout) == (2, "")
         assert done.stderr == (
             f"mechclust: no corpus file {str(tmp_path / 'none.txt')!r}; "
-            "give the path of a text file or of a directory of them\n"
+            "give the path of a file or of a directory of them\n"
         )
         assert not list(tmp_path.iterdir())
 

@@ -1,4 +1,4 @@
-"""Holm's correction, and what it says of a study's findings."""
+"""Holm's correction, and what it says of a study's headline findings."""
 
 from __future__ import annotations
 
@@ -6,13 +6,20 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from mechclust.report.findings import finding
-from mechclust.report.families import family_notes, holm, p_value
-from mechclust.evidence.bounds import Bound
+from mechclust.evidence import Bound, Finding, Within, check_part, family_notes, mean_part, resampled_part, share_part
+from mechclust.evidence.families import p_value
+from probes.functional.holm import holm
+
+ABOVE = Bound(">", 0)
 
 
-def made(id, values, bounds=Bound(">", 0), **options):
-    return finding(id, "a statement", "ours", values, bounds, **options)
+def made(id, *parts, **fields):
+    fields = {"shown": "headline", **fields}
+    return Finding(id=id, statement="a statement", source="ours", parts=parts, **fields)
+
+
+def of_mean(id, values, bound=ABOVE, **fields):
+    return made(id, mean_part("", values, bound), **fields)
 
 
 class TestHolm:
@@ -35,39 +42,45 @@ class TestHolm:
 
 class TestPValue:
     def test_of_a_skewed_interval_is_that_of_the_end_nearer_to_the_bound(self):
-        skewed = made("A", [0.1], interval=(0.01, 0.5))
+        skewed = made("A", resampled_part("", [0.1], (0.01, 0.5), ABOVE))
         assert (skewed.verdict, p_value(skewed) < 0.05) == ("holds", True)
-        wide = made("A", [0.1], interval=(-0.01, 0.11))
+        wide = made("A", resampled_part("", [0.1], (-0.01, 0.11), ABOVE))
         assert (wide.verdict, p_value(wide) > 0.05) == ("undecided", True)
 
     def test_is_that_of_the_t_test(self):
         values = np.random.default_rng(1).normal(1, 1, 6).tolist()
-        assert p_value(made("A", values)) == pytest.approx(stats.ttest_1samp(values, 0).pvalue)
-        assert p_value(made("A", values, Bound("<", 0))) == 1.0
-        assert p_value(made("A", values[:1])) == 1.0
+        assert p_value(of_mean("A", values)) == pytest.approx(stats.ttest_1samp(values, 0).pvalue)
+        assert p_value(of_mean("A", values, Bound("<", 0))) == 1.0
+        assert p_value(of_mean("A", values[:1])) == 1.0
 
     def test_of_a_share_agrees_with_its_interval(self):
         for k in range(1, 40):
-            share = made("A", [1.0] * k + [0.0] * (40 - k), Bound(">", 0.3), shares=True)
+            share = made("A", share_part("", [1.0] * k + [0.0] * (40 - k), Bound(">", 0.3)))
             assert (p_value(share) < 0.05) == (share.verdict == "holds")
 
     def test_of_shares_of_many_examples_agrees_with_its_interval(self):
         rng = np.random.default_rng(0)
         for _ in range(200):
-            share = made("A", rng.beta(8, 3, 5).tolist(), Bound(">", 0.55), shares=True)
+            share = made("A", share_part("", rng.beta(8, 3, 5), Bound(">", 0.55)))
             assert (p_value(share) < 0.05) == (share.verdict == "holds")
 
     def test_of_a_given_interval_is_normal(self):
-        assert p_value(made("A", [1.96], interval=(0.0, 3.92))) == pytest.approx(0.05, abs=1e-4)
+        assert p_value(made("A", resampled_part("", [1.96], (0.0, 3.92), ABOVE))) == pytest.approx(0.05, abs=1e-4)
 
     def test_of_parts_is_the_largest(self):
         strong, weak = [1.0, 1.01, 1.02], [1.0, 2.0, 3.0]
-        both = made("A", strong, [("a", strong, Bound(">", 0)), ("b", weak, Bound(">", 0))])
+        both = made("A", mean_part("a", strong, ABOVE), mean_part("b", weak, ABOVE))
         assert p_value(both) == pytest.approx(stats.ttest_1samp(weak, 0).pvalue)
 
+    def test_of_a_range_is_that_of_the_nearer_end(self):
+        values = [0.5, 0.55, 0.58, 0.52]
+        within = of_mean("A", values, Within(0.1, 0.7))
+        assert p_value(within) == pytest.approx(stats.ttest_1samp(values, 0.7).pvalue)
+        assert p_value(of_mean("A", values, Within(0.6, 0.7))) == 1.0
+
     def test_of_equal_values_is_nothing(self):
-        assert p_value(made("A", [1.0, 1.0])) == 0.0
-        assert p_value(made("A", [1.0, 1.0], Bound(">=", 1))) == 1.0
+        assert p_value(of_mean("A", [1.0, 1.0])) == 0.0
+        assert p_value(of_mean("A", [1.0, 1.0], Bound(">=", 1))) == 1.0
 
 
 class TestNotes:
@@ -75,28 +88,33 @@ class TestNotes:
     WEAK = (1.0, 2.0, 3.5)  # p = .04 or so
 
     def test_name_what_is_lost(self):
-        findings = [made("A", self.STRONG), made("B", self.WEAK), made("C", [1.0, -1.0, 0.5])]
+        findings = [of_mean("A", self.STRONG), of_mean("B", self.WEAK), of_mean("C", [1.0, -1.0, 0.5])]
         assert [c.verdict for c in findings] == ["holds", "undecided", "undecided"]
-        findings[1] = made("B", [1.0, 1.5, 2.2])
+        findings[1] = of_mean("B", [1.0, 1.5, 2.2])
         assert findings[1].verdict == "holds"
         assert p_value(findings[1]) * 2 > 0.05
-        assert family_notes(findings) == [
-            "With Holm's correction over the 3 findings that were tested, B would be undecided."
-        ]
+        assert family_notes(findings) == ["With Holm's correction over the 3 headline findings, B would be undecided."]
 
     def test_all_remain(self):
-        findings = [made("A", self.STRONG), made("B", self.STRONG), made("C", self.STRONG, kind="check")]
+        findings = [
+            of_mean("A", self.STRONG),
+            of_mean("B", self.STRONG),
+            made("C", check_part("", self.STRONG, ABOVE), kind="check", shown="page"),
+        ]
         assert family_notes(findings) == [
-            "With Holm's correction over the 2 findings that were tested, all 2 findings that hold still do."
+            "With Holm's correction over the 2 headline findings, all 2 that hold still do."
         ]
 
     def test_a_single_one_remains(self):
-        findings = [made("A", self.STRONG), made("B", [1.0, -1.0, 0.5])]
+        findings = [of_mean("A", self.STRONG), of_mean("B", [1.0, -1.0, 0.5])]
         assert family_notes(findings) == [
-            "With Holm's correction over the 2 findings that were tested, A, which holds, still does."
+            "With Holm's correction over the 2 headline findings, A, which holds, still does."
         ]
 
+    def test_is_of_headlines_alone(self):
+        assert family_notes([of_mean("A", self.STRONG), of_mean("B", self.STRONG, shown="page")]) == []
+
     def test_nothing_to_say(self):
-        assert family_notes([made("A", self.STRONG)]) == []
-        assert family_notes([made("A", self.STRONG), made("B", self.STRONG, tested=False)]) == []
-        assert family_notes([made("A", [1.0, -1.0]), made("B", [1.0, -1.0])]) == []
+        assert family_notes([of_mean("A", self.STRONG)]) == []
+        assert family_notes([of_mean("A", self.STRONG), of_mean("B", self.STRONG, not_tested="too small")]) == []
+        assert family_notes([of_mean("A", [1.0, -1.0]), of_mean("B", [1.0, -1.0])]) == []

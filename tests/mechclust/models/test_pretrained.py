@@ -539,11 +539,12 @@ class TestPlacement:
 
 class TestQuantised:
     @pytest.mark.parametrize("kind", ["8bit", "4bit"])
-    def test_what_hooks_see_is_what_hugging_face_computes(self, write_checkpoint, tmp_path, kind):
+    def test_what_hooks_see_is_what_hugging_face_computes(self, write_checkpoint, tmp_path, kind, caplog):
         pytest.importorskip("bitsandbytes")
         path = write_checkpoint(tmp_path, "llama", hidden_size=64, intermediate_size=64)
         model = load_pretrained(path, quantization=kind)
         theirs, _ = load_huggingface(path, quantization=kind)
+        caplog.clear()
         _, kept = activations(model, ["blocks.0.hook_resid_post", "blocks.1.attn.hook_pattern"])
         with torch.no_grad():
             expected = theirs(TOKENS, output_hidden_states=True, output_attentions=True)
@@ -552,6 +553,7 @@ class TestQuantised:
         _, exact = activations(load_pretrained(path), ["blocks.1.hook_resid_post"])
         _, rounded = activations(model, ["blocks.1.hook_resid_post"])
         assert not torch.allclose(exact["blocks.1.hook_resid_post"], rounded["blocks.1.hook_resid_post"], atol=1e-4)
+        assert not caplog.records  # bitsandbytes warns at every multiplication
 
     def test_takes_no_adapter(self, checkpoint, tmp_path):
         pytest.importorskip("bitsandbytes")
@@ -561,10 +563,11 @@ class TestQuantised:
         with pytest.raises(InputError, match="an adapter cannot be added exactly to rounded weights; load the base in"):
             load_pretrained(checkpoint("llama"), adapter=tmp_path, quantization="8bit")
 
-    def test_gguf_file(self, tmp_path):
+    def test_gguf_file(self, tmp_path, capfd):
         """Quantised files are read as ordinary numbers."""
         write_gguf(tmp_path / "tiny.gguf")
         model = load_pretrained(tmp_path / "tiny.gguf")
+        assert capfd.readouterr() == ("", "")
         theirs, _ = load_huggingface(tmp_path / "tiny.gguf")
         with torch.no_grad():
             expected = theirs(TOKENS).logits

@@ -49,8 +49,16 @@ def spread(values):
             np.corrcoef((RANDOM.tuned - RANDOM.base)[:, 8:].mean(axis=1), RANDOM.covariates["x"])[0, 1],
         ),
         (
-            partial(of.band_correlation, which="tuned", covariate="x", layers=slice(2, 4)),
+            partial(of.band_correlation, which="tuned", covariate="x", start=5 / 32, end=7 / 32),
             np.mean([np.corrcoef(RANDOM.tuned[:, i], RANDOM.covariates["x"])[0, 1] for i in (2, 3)]),
+        ),
+        (
+            partial(of.band_correlation, which="base", covariate="x", start=0, end=0),
+            np.corrcoef(RANDOM.base[:, 0], RANDOM.covariates["x"])[0, 1],
+        ),
+        (
+            of.unseen_upper_gap,
+            (np.median(RANDOM.tuned[6:], axis=0) - np.median(RANDOM.base[6:], axis=0))[8:].mean(),
         ),
         (
             of.way_to_ceiling,
@@ -76,7 +84,7 @@ def test_is_what_it_says(statistic, expected):
 def test_many_draws_at_once_are_those_one_by_one():
     """Every statistic, also those of layer groups."""
     drawn = RANDOM.resampled(12)
-    given = {"covariate": "x", "which": "tuned", "layers": slice(0, 4), "shared": 0.3, "transition": 0.5}
+    given = {"covariate": "x", "which": "tuned", "start": 0.0, "end": 0.25}
     names = [
         name
         for name, value in vars(of).items()
@@ -92,8 +100,7 @@ def test_many_draws_at_once_are_those_one_by_one():
             arrays = {k: getattr(drawn, k)[i] for k in ("base", "tuned", "ceiling", "null")}
             one = replace(drawn, **arrays, covariates={"x": drawn.covariates["x"][i]})
             alone = statistic(one, **options)
-            of_draw = [part[i] for part in together] if isinstance(together, tuple) else together[i]
-            assert np.asarray(of_draw) == pytest.approx(np.asarray(alone), nan_ok=True), name
+            assert np.asarray(together[i]) == pytest.approx(np.asarray(alone), nan_ok=True), name
 
 
 class TestLayers:
@@ -103,11 +110,13 @@ class TestLayers:
         assert [*range(1, 33)][of.middle(thirty_two)] == [*range(9, 17)]
         assert [1, 2][of.early(two)] == [of.middle(two).start + 1]
 
-    def test_distance_of_the_boundaries(self):
+    def test_distance_of_the_boundaries_from_the_papers(self):
         base, tuned = np.tile([1.0, 1.0, 0.5, 0.4], (3, 1)), np.tile([1.0, 1.0, 0.9, 0.9], (3, 1))
-        first, end = of.boundary_distance(curves(base, tuned), 0.25, 1.0)
-        assert (float(first), float(end)) == (0.25, 0.0)
-        assert np.isnan(of.boundary_distance(curves(base), 0.25, 1.0)).all()  # no transition
+        found = curves(base, tuned)  # shared 1-2, transition 3-4
+        assert float(of.shared_end_distance(found)) == pytest.approx(2 / 4 - 9 / 32)
+        assert float(of.transition_end_distance(found)) == pytest.approx(4 / 4 - 15 / 32)
+        assert np.isnan(of.shared_end_distance(curves(base)))  # no transition
+        assert np.isnan(of.transition_end_distance(curves(base)))
 
     def test_all_groups(self):
         base, tuned = np.tile([1.0, 1.0, 0.5, 0.4], (4, 1)), np.tile([1.0, 1.0, 0.9, 0.9], (4, 1))

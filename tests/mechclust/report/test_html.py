@@ -5,7 +5,8 @@ from __future__ import annotations
 import pandas as pd
 from matplotlib.figure import Figure
 
-from mechclust.report import Analysis, Bound, Findings, Panel, finding
+from mechclust.evidence import Bound, Finding, Findings, mean_part
+from mechclust.report import Analysis, Panel
 from mechclust.report.html import table_html
 
 HOSTILE = "</td><script>alert(1)</script>"
@@ -39,11 +40,13 @@ def panel(name: str) -> Panel:
 
 
 class TestNotebook:
-    FINDINGS = Findings([finding("T1", HOSTILE, "ours", [0.5, 0.6], Bound(">=", 0.1))])
+    FINDINGS = Findings(
+        [Finding(id="T1", statement=HOSTILE, source="ours", parts=(mean_part("", [0.5, 0.6], Bound(">=", 0.1)),))]
+    )
 
     def test_findings(self) -> None:
         shown = self.FINDINGS._repr_html_()
-        assert '<td class="n">0.550</td>' in shown
+        assert "<td>0.550 (-0.085 to 1.185)</td>" in shown
         assert "<script>" not in shown
 
     def test_panel(self) -> None:

@@ -13,7 +13,8 @@ import pandas as pd
 import pytest
 import torch
 
-from mechclust.report import Analysis, Finding, Panel, render_report, write_report
+from mechclust.evidence import Bound, Control, Finding, mean_part, resampled_part
+from mechclust.report import Analysis, Panel, render_report, write_report
 from mechclust.report.html import png
 from probes import ProbeResult, load_result
 from tasks import InputError
@@ -30,20 +31,12 @@ def figure():
 
 
 def a_finding(**fields):
-    return Finding(
-        **{
-            "id": "T1",
-            "statement": "states cluster",
-            "source": "paper",
-            "paper": 0.9,
-            "measured": 0.8765,
-            "interval": (0.8, 0.95),
-            "seeds": 3,
-            "bound": ">= 0.5",
-            "verdict": "holds",
-            **fields,
-        }
-    )
+    part = resampled_part("", [0.8765], (0.8, 0.95), Bound(">=", 0.5))
+    about = {"id": "T1", "statement": "states cluster", "source": "paper", "paper": 0.9, "parts": (part,)}
+    return Finding(**{**about, **fields})
+
+
+HOSTILE_PARTS = (mean_part(HOSTILE, [0.1, 0.2], Bound(">", 0)),)
 
 
 def page_of(**fields):
@@ -86,8 +79,8 @@ class TestEscaping:
             {"source": HOSTILE},
             {"facts": {HOSTILE: HOSTILE, "versions": {HOSTILE: HOSTILE}}},
             {"config": {HOSTILE: HOSTILE, "list": [HOSTILE]}},
-            {"analysis": Analysis(findings=[a_finding(**dict.fromkeys(("id", "statement", "source", "bound"), HOSTILE))])},
-            {"analysis": Analysis(findings=[a_finding(note=HOSTILE, chance=HOSTILE)])},
+            {"analysis": Analysis(findings=[a_finding(id=HOSTILE, statement=HOSTILE, source=HOSTILE, note=HOSTILE)])},
+            {"analysis": Analysis(findings=[a_finding(parts=HOSTILE_PARTS, control=Control(HOSTILE, HOSTILE_PARTS))])},
             {"analysis": Analysis(findings=[], notes=[HOSTILE])},
             {"analysis": Analysis(findings=[], views={HOSTILE: "<p>view</p>"})},
             {"analysis": Analysis(findings=[], panels=[Panel(HOSTILE, figure(), HOSTILE)])},
@@ -173,22 +166,21 @@ class TestSelfContained:
 
 class TestContent:
     def test_findings(self):
+        low, wide = (resampled_part("", [0.3], ends, Bound(">=", 0.5)) for ends in ((0.2, 0.4), (0.2, 0.9)))
         findings = [
-            a_finding(note="a note", chance="0.05"),
-            a_finding(id="T2", verdict="does not hold", paper=None),
-            a_finding(id="T3", verdict="not tested", measured=None, interval=None, seeds=0),
-            a_finding(id="T4", verdict="undecided"),
+            a_finding(note="a note"),
+            a_finding(id="T2", parts=(low,), paper=None),
+            a_finding(id="T3", parts=()),
+            a_finding(id="T4", parts=(wide,), control=Control("another arm", (low,))),
         ]
         text = shown(page_of(analysis=Analysis(findings=findings)))
         assert "states cluster" in text
         assert "a note" in text
-        assert "chance: 0.05" in text
-        assert "0.900" in text
-        assert "0.876" in text or "0.877" in text
-        assert "0.800 to 0.950" in text
-        for verdict in ("holds", "does not hold", "undecided"):
-            assert f"&gt;= 0.5 {verdict}" in text or f">= 0.5 {verdict}" in text
-        assert "Not tested: T3 Statement" in text  # folded
+        assert "published: 0.900" in text
+        assert "0.876 (0.800 to 0.950) >= 0.5 not measured ✓ holds" in text
+        assert "0.300 (0.200 to 0.400) >= 0.5 not measured ✗ does not hold" in text
+        assert "0.300 (0.200 to 0.900) >= 0.5 another arm: 0.300 (0.200 to 0.400) ? undecided" in text
+        assert "Not tested: T3 Finding" in text  # folded
         assert "nan" not in text.lower()
 
     def test_a_report_without_findings_has_no_table_of_them(self):

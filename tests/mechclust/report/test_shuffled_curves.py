@@ -1,4 +1,4 @@
-"""Null curves: what they take away, and what they leave as it was measured."""
+"""Shuffled curves: what is shuffled, what stays, and that curves of the same shape are shuffled alike."""
 
 from __future__ import annotations
 
@@ -8,86 +8,89 @@ import numpy as np
 import pytest
 
 from mechclust.report import shuffled_curves as shuffled
-from mechclust.report.task_curves import TaskCurves
-from tasks import InputError
 from tests.mechclust.report.test_task_curves import curves
 
-DRAW = np.random.default_rng(0)
-BASE = 1 - np.cumsum(DRAW.random((40, 12)) * 0.05, axis=1)
-FOUND = replace(
-    curves(BASE, BASE + 0.1, held_out=[False] * 30 + [True] * 10, covariates={"x": np.arange(40.0)}),
-    null=BASE - 0.3,
-    dims={"tuned": np.arange(12.0)},
+RNG = np.random.default_rng(0)
+HELD_OUT = np.array([True, False, False, False, True, False, False, False, False, True, False])
+CURVES = replace(
+    curves(
+        RNG.random((11, 8)),
+        RNG.random((11, 8)),
+        held_out=HELD_OUT,
+        clusters=("x",) * 4 + ("y",) * 3 + (None,) * 4,
+        covariates={"size": np.arange(11.0)},
+    ),
+    null=RNG.random((11, 8)),
+    ceiling=RNG.random((11, 8)),
+    dims={"tuned": np.arange(8.0), "base": -np.arange(8.0)},
 )
+CHANGES = [
+    shuffled.swapped,
+    shuffled.exchanged_controls,
+    shuffled.permuted_layers,
+    shuffled.seen_called_held_out,
+    shuffled.other_covariates,
+    shuffled.other_clusters,
+]
 
 
-def drawn(null, count=100, found: TaskCurves = FOUND, **options):
-    return [null(found, np.random.default_rng(i), **options) for i in range(count)]
+@pytest.mark.parametrize(
+    ("change", "one", "other"),
+    [(shuffled.swapped, "base", "tuned"), (shuffled.exchanged_controls, "tuned", "null")],
+)
+def test_two_curves_change_places_in_half_of_the_tasks(change, one, other):
+    changed = change(CURVES)
+    moved = (getattr(changed, one) != getattr(CURVES, one)).all(axis=1)
+    assert (moved[HELD_OUT].sum(), moved[~HELD_OUT].sum()) == (1, 4)  # of 3 and of 8
+    assert np.array_equal(getattr(changed, one)[moved], getattr(CURVES, other)[moved])
+    assert np.array_equal(getattr(changed, other)[moved], getattr(CURVES, one)[moved])
+    assert np.array_equal(getattr(changed, other)[~moved], getattr(CURVES, other)[~moved])
 
 
-def test_swapped_has_no_direction_and_keeps_the_numbers_of_each_task():
-    gaps = [float(np.mean(c.tuned - c.base)) for c in drawn(nulls.swapped)]
-    assert abs(np.mean(gaps)) < 0.01
-    one = nulls.swapped(FOUND, DRAW)
-    assert np.allclose(one.base + one.tuned, FOUND.base + FOUND.tuned)
+def test_layers_of_all_curves_move_together():
+    order = [2, 4, 3, 6, 5, 0, 1, 7]
+    changed = shuffled.permuted_layers(CURVES)
+    for name in ("base", "tuned", "null", "ceiling"):
+        assert np.array_equal(getattr(changed, name), getattr(CURVES, name)[:, order])
+    assert (changed.dims["tuned"].tolist(), changed.dims["base"].tolist()) == (order, [-place for place in order])
 
 
-def test_exchanged_controls_do_so_for_the_null():
-    differences = [float(np.mean(c.tuned - c.null)) for c in drawn(nulls.exchanged_controls)]
-    assert abs(np.mean(differences)) < 0.05
-    assert np.array_equal(nulls.exchanged_controls(FOUND, DRAW).base, FOUND.base)
+def test_as_many_seen_tasks_of_the_same_clusters_are_called_held_out():
+    changed = shuffled.seen_called_held_out(CURVES)
+    assert changed.tasks == CURVES.seen.tasks
+    assert [changed.clusters[place] for place in np.flatnonzero(changed.held_out)] == ["x", "y", None]
+    whole = replace(CURVES, held_out=np.arange(11) < 4)  # all of x, of which no seen task is left
+    assert shuffled.seen_called_held_out(whole).held_out.sum() == 4
 
 
-def test_layers_move_together():
-    one = nulls.permuted_layers(FOUND, np.random.default_rng(1))
-    order = one.dims["tuned"].astype(int)
-    assert sorted(order) == list(range(12))
-    assert list(order) != list(range(12))
-    for name in ("base", "tuned", "null"):
-        assert np.array_equal(getattr(one, name), getattr(FOUND, name)[:, order])
+def test_covariates_are_those_of_other_tasks_seen_ones_for_seen_ones():
+    size = shuffled.other_covariates(CURVES).covariates["size"]
+    assert sorted(size[HELD_OUT]) == [0, 4, 9]
+    assert sorted(size[~HELD_OUT]) == [1, 2, 3, 5, 6, 7, 8, 10]
+    assert not np.array_equal(size, np.arange(11))
 
 
-def test_as_many_tasks_are_held_out():
-    counts = [c.held_out.sum() for c in drawn(nulls.permuted_held_out, 20)]
-    assert set(counts) == {10}
-    assert any(c.held_out[:30].any() for c in drawn(nulls.permuted_held_out, 20))
+def test_a_cluster_has_the_covariates_of_another():
+    of_cluster = {"x": 1.0, "y": 2.0, None: 3.0}
+    values = np.array([of_cluster[cluster] for cluster in CURVES.clusters])
+    given = shuffled.other_clusters(replace(CURVES, covariates={"size": values})).covariates["size"]
+    by_cluster = {cluster: set(given[[c == cluster for c in CURVES.clusters]]) for cluster in of_cluster}
+    assert sorted(value for (value,) in by_cluster.values()) == [1, 2, 3]
+    assert by_cluster != {cluster: {value} for cluster, value in of_cluster.items()}
 
 
-def test_covariates_stay_among_seen_and_among_held_out_tasks():
-    for one in drawn(nulls.permuted_covariates, 20):
-        assert sorted(one.covariates["x"][:30]) == list(range(30))
-        assert sorted(one.covariates["x"][30:]) == list(range(30, 40))
+def test_tuned_takes_the_place_of_the_base():
+    changed = shuffled.tuned_as_base(CURVES)
+    assert np.array_equal(changed.base, CURVES.tuned)
+    assert np.array_equal(changed.tuned, CURVES.tuned)
 
 
-class TestWandering:
-    def test_starts_where_it_was_measured_and_is_at_most_1(self):
-        for one in drawn(nulls.wandering, 20):
-            assert (one.base <= 1).all()
-            expected = FOUND.base[:, 0]
-            assert one.base[:, 0] == pytest.approx(np.minimum(expected, 2 - expected))
-
-    def test_a_curve_without_roughness_stays(self):
-        flat = replace(FOUND, base=np.tile(FOUND.base[:, :1] - 0.5, (1, FOUND.base.shape[1])))
-        assert np.allclose(nulls.wandering(flat, DRAW).base, flat.base)
-
-    def test_has_no_drift_and_the_measured_roughness(self):
-        """Measured: steps of -.1 on average, deviation .02 common to all tasks, .01 of each task."""
-        draw = np.random.default_rng(2)
-        steps = -0.1 + 0.02 * draw.standard_normal(400) + 0.01 * draw.standard_normal((60, 400))
-        found = curves(np.zeros((60, 401)) - 50 + np.concatenate([np.zeros((60, 1)), np.cumsum(steps, axis=1)], axis=1))
-        made = np.diff(nulls.wandering(found, draw).base)
-        assert abs(made.mean()) < 0.005
-        assert made.mean(axis=0).std() == pytest.approx(0.02, rel=0.15)
-        assert (made - made.mean(axis=0)).std() == pytest.approx(0.01, rel=0.15)
-
-    def test_what_is_undefined_stays_so(self):
-        base = BASE.copy()
-        base[0, 0] = np.nan
-        one = nulls.wandering(curves(base), DRAW)
-        assert np.isnan(one.base[0, 0])
-        assert np.isfinite(one.base).sum() == base.size - 1
-
-    def test_two_layers_have_no_roughness(self):
-        with pytest.raises(InputError) as refused:
-            nulls.wandering(curves(np.ones((3, 2))), DRAW)
-        assert str(refused.value) == "the curves have 2 layers; expected at least 3 for a random walk"
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+def test_every_seed_is_shuffled_alike(change):
+    """Of a second seed, whose curves are the first's with 10 added, the same tasks and layers change places."""
+    second = replace(CURVES, **{name: getattr(CURVES, name) + 10 for name in ("base", "tuned", "null", "ceiling")})
+    one, other = change(CURVES), change(second)
+    for name in ("base", "tuned", "null", "ceiling"):
+        assert getattr(other, name) == pytest.approx(getattr(one, name) + 10)
+    assert np.array_equal(one.held_out, other.held_out)
+    assert np.array_equal(one.covariates["size"], other.covariates["size"])

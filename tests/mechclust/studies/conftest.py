@@ -12,7 +12,8 @@ from tests import fake_package
 TOY = '''
 from dataclasses import dataclass, field
 from matplotlib.figure import Figure
-from mechclust.report import Analysis, Bound, Panel, finding
+from mechclust.evidence import Bound, Finding, mean_part
+from mechclust.report import Analysis, Panel
 from mechclust.studies import Study
 from mechclust.studies.kept import check_there
 
@@ -40,8 +41,10 @@ def analyse(config, out):
     values = [float((out / "results" / f"{seed}.txt").read_text()) for seed in config.seeds]
     figure = Figure(figsize=(2, 1))
     figure.subplots().plot(values)
+    parts = (mean_part("", values, Bound("<", 1)),)
     panels = [Panel("values", figure, "all values"), Panel("again", figure, "all values again")]
-    return Analysis(findings=[finding("Q1", "values are small", "ours", values, Bound("<", 1))], panels=panels)
+    small = Finding(id="Q1", statement="values are small", source="ours", parts=parts)
+    return Analysis(findings=[small], panels=panels)
 
 STUDY = Study(
     name="toy",

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from mechclust.cli import main
-from mechclust.report import Analysis, load_findings
+from mechclust.evidence import load_findings
+from mechclust.report import Analysis
 from mechclust.report.archive import pack, unpack
 from mechclust.studies import Study, get_study, list_studies, record_run, run_study
 from mechclust.studies.record import command_of, judge_again
@@ -41,12 +42,12 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 
 class TestRecord:
-    def test_has_settings_findings_every_panel_and_the_command(self, run_folder: Path, tmp_path: Path) -> None:
-        record_run(run_folder, tmp_path / "kept")
+    def test_has_settings_findings_named_figures_and_the_command(self, run_folder: Path, tmp_path: Path) -> None:
+        record_run(run_folder, tmp_path / "kept", figures=["values"])
         kept = files_of(tmp_path / "kept")
-        pictures = [f"figures/{name}.{kind}" for name in ("again", "values") for kind in ("pdf", "png")]
         assert sorted(kept) == [
-            *("findings.json", "command.txt", "config.json", *pictures, "mechclust.json", "results.tar.xz")
+            *("command.txt", "config.json", "figures/values.png", "findings.csv", "findings.json", "mechclust.json"),
+            "results.tar.xz",
         ]
         assert kept["findings.json"] == (run_folder / "findings.json").read_bytes()
         assert kept["figures/values.png"] == (run_folder / "figures" / "values.png").read_bytes()
@@ -63,7 +64,7 @@ class TestRecord:
         assert record == expected
 
     def test_a_second_time_replaces_the_first(self, run_folder: Path, toy: Study, tmp_path: Path) -> None:
-        record_run(run_folder, tmp_path / "kept")
+        record_run(run_folder, tmp_path / "kept", figures=["values"])
         run_study(toy, toy.preset("smoke"), tmp_path / "other", workers=1)
         mine = [tmp_path / "kept" / name for name in ("sandbox.png", "figures/mine.png", "figures/mine.pdf")]
         for path in mine:
@@ -71,14 +72,15 @@ class TestRecord:
         record_run(tmp_path / "other", tmp_path / "kept")
         assert [path.read_text() for path in mine] == ["a picture of mine"] * 3
         assert (tmp_path / "kept" / "command.txt").read_text() == "mechclust run toy --preset smoke\n"
-        assert [finding.seeds for finding in load_findings(tmp_path / "kept")] == [1]
+        assert [len(finding.parts[0].values) for finding in load_findings(tmp_path / "kept")] == [1]
 
     def test_the_command_line_does_it(
         self, run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        assert main(["report", str(run_folder), "--record", str(tmp_path / "kept")]) == 0
+        assert main(["report", str(run_folder), "--record", str(tmp_path / "kept"), "--figures", "again"]) == 0
         assert "values are small" in capsys.readouterr().out
         assert (tmp_path / "kept" / "command.txt").exists()
+        assert [path.name for path in (tmp_path / "kept" / "figures").iterdir()] == ["again.png"]
 
 
 class TestRefusals:
@@ -89,9 +91,19 @@ class TestRefusals:
         assert before == (files_of(folder) if folder.is_dir() else {})
         return str(refused.value)
 
+    def test_figures_that_are_not_there_or_not_kept(
+        self, run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        kept = str(tmp_path / "kept")
+        assert main(["report", str(run_folder), "--record", kept, "--figures", "valuse"]) == 2
+        assert "no figure 'valuse' (it has values, again); did you mean 'values'?" in capsys.readouterr().err
+        assert not (tmp_path / "kept").exists()
+        assert main(["report", str(run_folder), "--figures", "values"]) == 2
+        assert "add --record FOLDER" in capsys.readouterr().err
+
     def test_results_of_another_study(self, run_folder: Path, tmp_path: Path) -> None:
         kept = tmp_path / "kept"
-        record_run(run_folder, kept)
+        record_run(run_folder, kept, figures=["values"])
         write_json(kept / "config.json", {**read_json(kept / "config.json"), "study": "mossa"})
         assert self.refused(run_folder, kept) == (
             f"{str(kept)!r} holds the results of mossa, not of toy; choose another folder with --record"
@@ -117,7 +129,7 @@ class TestRefusals:
     @pytest.mark.parametrize("name", ["command.txt", "results.tar.xz", "figures/values.png", "config.json"])
     def test_a_record_with_a_changed_file(self, run_folder: Path, tmp_path: Path, name: str) -> None:
         kept = tmp_path / "kept"
-        record_run(run_folder, kept)
+        record_run(run_folder, kept, figures=["values"])
         if name == "config.json":  # of the same study
             write_json(kept / name, {**read_json(kept / name), "machine": {}})
         else:
@@ -126,7 +138,7 @@ class TestRefusals:
 
     def test_a_record_whose_figures_are_a_link(self, run_folder: Path, tmp_path: Path) -> None:
         kept, elsewhere = tmp_path / "kept", tmp_path / "elsewhere"
-        record_run(run_folder, kept)
+        record_run(run_folder, kept, figures=["values"])
         (kept / "figures").rename(elsewhere)
         (kept / "figures").symlink_to(elsewhere)
         before = files_of(elsewhere)
@@ -171,13 +183,15 @@ class TestJudgingAgain:
         shutil.rmtree(run_folder)
         return tmp_path / "kept"
 
-    def test_gives_the_runs_findings_and_leaves_the_rest(self, record: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_gives_the_runs_findings_and_leaves_the_rest(
+        self, record: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         before = files_of(record)
         (record / "findings.json").unlink()
         assert main(["report", str(record)]) == 0
         shown = capsys.readouterr().out
         assert "values are small" in shown
-        assert shown.endswith(f"\nclaims: {record / 'findings.json'}\n")
+        assert shown.endswith(f"\nfindings: {record / 'findings.json'}\n")
         assert files_of(record) == before
 
     def test_refuses_findings_that_were_changed(self, record: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mechclust.cli import main
-from mechclust.report import load_findings
+from mechclust.evidence import load_findings
 from mechclust.studies import get_study, list_studies, open_run, registered_studies
 from tasks import InputError
 

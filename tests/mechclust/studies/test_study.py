@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from mechclust.evidence.tables import shown
 from mechclust.report import Analysis
 from mechclust.studies import configure, get_study, list_studies, open_run, record_run, report_run, run_study
 from probes import load_result
@@ -42,8 +43,8 @@ class TestSmoke:
     def test_folder(self, smoke_run):
         out = smoke_run[1]
         assert sorted(p.name for p in out.iterdir()) == [
-            *(".mechclust.lock", "findings.json", "config.json", "figures", "mechclust.json", "models", "report.html"),
-            "results",
+            *(".mechclust.lock", "config.json", "figures", "findings.csv", "findings.json", "mechclust.json", "models"),
+            *("report.html", "results"),
         ]
         assert sorted(p.name for p in (out / "models").iterdir()) == sorted(JOBS)
         assert sorted(p.name for p in (out / "results").iterdir()) == sorted(JOBS)
@@ -63,7 +64,7 @@ class TestSmoke:
         assert "url(http" not in page
         assert "this size of the study cannot test it" in page
         assert "Attention of run private-seed0" in page
-        for finding in smoke_run[0].findings:
+        for finding in shown(smoke_run[0].findings):
             assert f"<b>{finding.id}</b>" in page
 
 
@@ -145,7 +146,7 @@ class TestExchanged:
             report_run(STUDY, SMOKE, copy)
 
     def test_a_run_whose_measurements_are_listed_nowhere(self, copy):
-        for name in ("mechclust.json", "report.html", "findings.json"):
+        for name in ("mechclust.json", "report.html", "findings.json", "findings.csv"):
             (copy / name).unlink()
         shutil.rmtree(copy / "figures")
         with pytest.raises(InputError, match="is not finished; start the study again"):

@@ -46,6 +46,16 @@ def refused(call, *args, **kwargs) -> str:
 # ---- what is read ----
 
 
+def test_read_into_memory(tmp_path):
+    paths = [packed(tmp_path / "a.txt", b"Cats.\n\nDogs."), packed(tmp_path / "b.txt", b"1")]
+    corpus = CorpusStream(paths, min_words=1).read()
+    assert list(corpus.documents) == ["Cats.", "Dogs."]
+    assert list(corpus.sources) == [str(paths[0])] * 2
+    assert corpus.empty_files == [str(paths[1])]
+    message = f"'{paths[1]}' holds no words; give texts in a script with letters and word breaks"
+    assert refused(CorpusStream(paths[1]).read) == message
+
+
 @pytest.mark.parametrize("end", ["", ".gz", ".bz2"])
 @pytest.mark.parametrize("kind", [".jsonl", ".txt", ".xml"])
 def test_every_form_gives_the_same_documents_each_time(tmp_path, kind, end):

@@ -17,9 +17,8 @@ from probes import ProbeResult, load_result
 from tasks import InputError
 
 NEAR_ONE = 0.005  # of a model with random weights
+_WEIGHTS = "random weights"
 
-Curves = Mapping[str, Curve]
-Trained = Mapping[str, ProbeResult]
 Twins = Mapping[str, Sequence[ProbeResult]]
 
 
@@ -30,7 +29,7 @@ def judge_folder(folder: str | Path) -> Findings:
         folder: the ``--out`` of a finished ``mechclust topics --suite``.
 
     Raises:
-        InputError: where there are no measurements of a suite, or one is damaged.
+        InputError: if there are no measurements of a suite, or one is damaged.
     """
     paths = sorted(Path(folder).glob("results/*/*/attention.safetensors"))
     found = [load_result(path) for path in paths]
@@ -39,27 +38,33 @@ def judge_folder(folder: str | Path) -> Findings:
             f"no measurements of a suite in {str(folder)!r}; give the --out folder of a finished "
             "mechclust topics --suite"
         )
-    found.sort(key=lambda result: (result.metadata["position"], -1 if (t := result.metadata["twin"]) is None else t))
+    found.sort(key=lambda result: (result.metadata["position"], _twin_place(result)))
     return findings_of(found)
+
+
+def _twin_place(result: ProbeResult) -> int:
+    """Return the number of a random twin; the trained encoder comes before them."""
+    twin = result.metadata["twin"]
+    return -1 if twin is None else int(twin)
 
 
 def findings_of(attention: Sequence[ProbeResult]) -> Findings:
     """Return P7 of both tables, and S1 and S2 of all encoders.
 
     Args:
-        attention: results of every encoder and of its copies with random weights, named in their metadata.
+        attention: results of every encoder and random twin, named in their metadata.
     """
     trained = {result.metadata["name"]: result for result in attention if result.metadata["twin"] is None}
     twins: dict[str, list[ProbeResult]] = {name: [] for name in trained}
     for result in attention:
-        if result.metadata["twin"] is not None:
+        if result.metadata["twin"] is not None and result.metadata["name"] in twins:
             twins[result.metadata["name"]].append(result)
     return Findings(
         [
-            _as_published(trained, twins, overlap=False),
-            _as_published(trained, twins, overlap=True),
-            _above_random("S1", "ratio of same-topic to different-topic attention", "ratio", trained, twins),
-            _above_random("S2", "the same ratio at equal distance", "matched", trained, twins),
+            _published_table("P7", "words of one topic", trained, twins, overlap=False),
+            _published_table("P7b", "words may have several topics", trained, twins, overlap=True),
+            _above_twin("S1", "ratio of same-topic to different-topic attention", "ratio", trained, twins),
+            _above_twin("S2", "the same ratio at equal distance", "matched", trained, twins),
         ]
     )
 
@@ -67,120 +72,114 @@ def findings_of(attention: Sequence[ProbeResult]) -> Findings:
 # ---- P7 ----
 
 
-def _as_published(trained: Trained, twins: Twins, overlap: bool) -> Finding:
-    names = {result.metadata["published"]: name for name, result in trained.items() if result.metadata["published"]}
-    rows = [row for row in PUBLISHED if row in names]
-    curves = {row: curve_of(trained[names[row]], "ratio", overlap) for row in rows}
-    random = {row: _mean_curve(twins[names[row]], "ratio", overlap) for row in rows if twins[names[row]]}
-    control = dict(random)
-    if "BERT" in random:
-        curves[RANDOM] = random["BERT"]
-        control[RANDOM] = random["BERT"]
+def _published_table(
+    id: str, which: str, trained: Mapping[str, ProbeResult], twins: Twins, *, overlap: bool
+) -> Finding:
+    rows = {result.metadata["published"]: result for result in trained.values() if result.metadata["published"]}
+    curves = {row: curve_of(rows[row], "ratio", overlap) for row in PUBLISHED if row in rows}
+    at_random: dict[str, Curve] = {}
+    for row in curves:
+        drawn = [curve_of(twin, "ratio", overlap) for twin in twins[rows[row].metadata["name"]]]
+        if drawn:
+            at_random[row] = mean_of(drawn)
+    control = None
+    if curves and set(at_random) == set(curves) and "BERT" in at_random:
+        control = Control(_WEIGHTS, _table_parts({**at_random, RANDOM: at_random["BERT"]}))
+    if "BERT" in at_random:
+        curves[RANDOM] = at_random["BERT"]
     lacking = [row for row in (*PUBLISHED, RANDOM) if row not in curves]
-    few = any(len(thresholds_of(result)) < 2 for result in trained.values())
-    why_not = "one threshold, so nothing can fall" if few else ""
-    if lacking:
-        why_not = f"the suite has no {join(lacking)}"
+    thresholds = thresholds_of(next(iter(trained.values()))) if trained else []
+    few = "one threshold, so nothing can fall" if len(thresholds) < 2 else ""
     return Finding(
-        id="P7b" if overlap else "P7",
-        statement="pretrained encoders: same-topic attention is above different-topic attention in each, falls with "
-        "the threshold and is highest in ELECTRA; random BERT is within .5% of 1 (words "
-        f"{'may have several topics' if overlap else 'of one topic'})",
+        id=id,
+        statement="pretrained encoders: same-topic attention above different-topic in each, falling with the "
+        f"threshold, ELECTRA highest; random BERT within .5% of 1 ({which})",
         source=f"{SOURCE}, tables on Wikipedia",
-        parts=_as_published_parts(curves),
-        control=_control("the same architectures with random weights", curves, control),
-        unit="topic models",
+        parts=_table_parts(curves),
+        control=control,
+        unit=_unit(curves.values()),
         shown="table" if overlap else "page",
-        not_tested=why_not,
-        note=_varied(curves.values()),
+        not_tested=f"the suite has no {join(lacking)}" if lacking else few,
     )
 
 
-def _control(name: str, curves: Curves, random: Curves) -> Control | None:
-    """Return the control of P7, if every encoder was measured with random weights too."""
-    return Control(name, _as_published_parts(random)) if random and list(random) == list(curves) else None
-
-
-def _as_published_parts(curves: Curves) -> tuple[Part, ...]:
+def _table_parts(curves: Mapping[str, Curve]) -> tuple[Part, ...]:
     models = [row for row in curves if row != RANDOM]
     parts = [_part(f"{row}, least ratio", curves[row].statistic(_least), Bound(">", 1)) for row in models]
     for row in models:
         if curves[row].values.shape[1] > 1:
             parts.append(_part(f"{row}, least fall", curves[row].statistic(_least_fall), Bound(">", 0)))
-    others = [curves[row] for row in models if row != "ELECTRA"]
+    others = [row for row in models if row != "ELECTRA"]
     if "ELECTRA" in models and others:
-        lead = curves["ELECTRA"].minus(reduce(Curve.highest, others))
-        parts.append(_part("ELECTRA - highest other, least", lead.statistic(_least), Bound(">", 0)))
+        highest = reduce(Curve.highest, (curves[row] for row in others))
+        lead = curves["ELECTRA"].minus(highest).statistic(_least)
+        parts.append(_part("ELECTRA - highest other, least", lead, Bound(">", 0)))
     if RANDOM in curves:
-        far = curves[RANDOM].statistic(_from_one)
-        parts.append(_part(f"{RANDOM}, largest distance from 1", far, Bound("<=", NEAR_ONE)))
+        distance = curves[RANDOM].statistic(_from_one)
+        parts.append(_part(f"{RANDOM}, largest distance from 1", distance, Bound("<=", NEAR_ONE)))
     return tuple(parts)
-
-
-def _least(ratios: Float[np.ndarray, "seed threshold *others"]) -> Float[np.ndarray, "seed *others"]:
-    return np.asarray(ratios.min(axis=1))
-
-
-def _least_fall(ratios: Float[np.ndarray, "seed threshold *others"]) -> Float[np.ndarray, "seed *others"]:
-    return np.asarray(-np.diff(ratios, axis=1).max(axis=1))
-
-
-def _from_one(ratios: Float[np.ndarray, "seed threshold *others"]) -> Float[np.ndarray, "seed *others"]:
-    return np.asarray(np.abs(ratios - 1).max(axis=1))
 
 
 # ---- any encoder ----
 
 
-def _above_random(id: str, statement: str, measure: Measure, trained: Trained, twins: Twins) -> Finding:
-    """Judge whether a measure is above that of the encoder with random weights, whose ratio need not be 1."""
+def _above_twin(id: str, statement: str, measure: Measure, trained: Mapping[str, ProbeResult], twins: Twins) -> Finding:
+    """Judge whether a measure is above that of the encoder's twins: chance is not 1 if documents differ in length."""
     names = [name for name in trained if twins[name]]
+    others = [name for name in trained if name not in names]
     own = {name: curve_of(trained[name], measure, overlap=False) for name in names}
-    excess = {name: own[name].minus(_mean_curve(twins[name], measure)) for name in names}
+    drawn = {name: [curve_of(twin, measure, overlap=False) for twin in twins[name]] for name in names}
+    pairs = {name: (own[name], mean_of(drawn[name])) for name in names}
     control = None
-    if names and all(len(twins[name]) > 1 for name in names):
-        copies = {name: curve_of(twins[name][0], measure, overlap=False) for name in names}
-        others = {name: copies[name].minus(_mean_curve(twins[name][1:], measure)) for name in names}
-        control = Control("one copy with random weights against the others", _above_parts(others))
-    left_out = [name for name in trained if name not in names]
-    note = f"left out, as without an untrained twin: {join(left_out)}" if names and left_out else ""
+    if names and all(len(curves) > 1 for curves in drawn.values()):
+        left_out = {name: (first, mean_of(rest)) for name, (first, *rest) in drawn.items()}
+        control = Control("one set of random weights against the others", _differences(left_out))
     return Finding(
         id=id,
-        statement=f"every encoder: {statement} is above that of its own architecture with random weights, at every "
+        statement=f"every encoder: {statement} above that of its own architecture with random weights, at every "
         "threshold (words of one topic)",
         source="ours",
-        parts=_above_parts(excess),
+        parts=_differences(pairs),
         control=control,
-        unit="topic models",
-        shown="page" if id == "S1" else "table",
+        unit=_unit(curve for pair in pairs.values() for curve in pair),
+        shown="page" if measure == "ratio" else "table",
         not_tested="" if names else "no encoder has an untrained twin",
-        note="; ".join(filter(None, [_varied(excess.values()), note])),
+        note=f"left out, as without an untrained twin: {join(others)}" if names and others else "",
     )
 
 
-def _above_parts(excess: Curves) -> tuple[Part, ...]:
-    return tuple(_part(f"{name}, least", curve.statistic(_least), Bound(">", 0)) for name, curve in excess.items())
+def _differences(pairs: Mapping[str, tuple[Curve, Curve]]) -> tuple[Part, ...]:
+    return tuple(
+        _part(f"{name}, least", own.minus(other).statistic(_least), Bound(">", 0))
+        for name, (own, other) in pairs.items()
+    )
 
 
-# ---- both ----
+# ---- one number of a curve ----
 
 
-def _mean_curve(results: Sequence[ProbeResult], measure: Measure, overlap: bool = False) -> Curve:
-    return mean_of([curve_of(result, measure, overlap) for result in results])
+def _part(name: str, found: Curve, bound: Bound) -> Part:
+    return resampled_part(name, found.values, found.interval(), bound)
 
 
-def _part(name: str, measured: Curve, bound: Bound) -> Part:
-    return resampled_part(name, measured.values, measured.interval(), bound)
+def _unit(curves: Iterable[Curve]) -> str:
+    """Return what an interval is over."""
+    known = list(curves)
+    sources = ["documents"]
+    if any(len(curve.values) > 1 for curve in known):
+        sources.append("topic models")
+    if any(curve.without is not None for curve in known):
+        sources.append(_WEIGHTS)
+    return join(sources)
 
 
-def _varied(curves: Iterable[Curve]) -> str:
-    """Return what the intervals cover, ``""`` without curves."""
-    measured = list(curves)
-    if not measured:
-        return ""
-    over = ["documents"]
-    if any(len(curve.values) > 1 for curve in measured):
-        over.append("topic models")
-    if any(curve.without is not None for curve in measured):
-        over.append("random weights")
-    return f"interval over {join(over)}"
+def _least(ratios: Float[np.ndarray, "seed threshold *resample"]) -> Float[np.ndarray, "seed *resample"]:
+    return np.asarray(ratios.min(axis=1))
+
+
+def _least_fall(ratios: Float[np.ndarray, "seed threshold *resample"]) -> Float[np.ndarray, "seed *resample"]:
+    return np.asarray(-np.diff(ratios, axis=1).max(axis=1))
+
+
+def _from_one(ratios: Float[np.ndarray, "seed threshold *resample"]) -> Float[np.ndarray, "seed *resample"]:
+    return np.asarray(np.abs(ratios - 1).max(axis=1))

@@ -26,8 +26,11 @@ def lead_of(result: SuiteResult) -> list[str]:
     first = min(result.thresholds)
     plain = table[(table["threshold"] == first) & ~table["overlap"]].set_index(["model", "measure"])
     found = [_attention(name, plain.loc[name], first) for name in list(result.trained)[:_MOST]]
-    tested = [finding for finding in result.findings if finding.verdict != "not tested"]
-    found += [f"{finding.id}, {finding.statement}: {finding.verdict}." for finding in tested]
+    found += [
+        f"{finding.id}, {finding.statement}: {finding.verdict}."
+        for finding in result.findings
+        if finding.verdict != "not tested"
+    ]
     return [*found, *_vectors(table)]
 
 

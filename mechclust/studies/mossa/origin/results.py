@@ -82,18 +82,9 @@ class OriginResults:
         x = np.log2([self.cells[i].width if along == "widths" else self.cells[i].size for i in chosen])
         return float(((x - x.mean()) * curve[chosen]).sum() / ((x - x.mean()) ** 2).sum())
 
-    def reordered(self, along: str, rng: np.random.Generator) -> OriginResults:
-        """The measurements of a sweep assigned to its cells at random: nothing depends on what is varied."""
-        order, chosen = np.arange(len(self.cells)), self.widths if along == "widths" else self.sizes
-        order[chosen] = rng.permutation(chosen)
-        arrays = {name: getattr(self, name)[order] for name in ("svcca", "chance", "ceiling", "n_dims", "accuracy")}
-        return replace(self, **arrays)
-
-    def relabelled(self, rng: np.random.Generator) -> OriginResults:
-        """Controls assigned to domains at random, so that none is a domain's own."""
-        n = self.svcca.shape[2]
-        order = rng.permuted(np.broadcast_to(np.arange(n), (*self.svcca.shape[:2], n)), axis=2)
-        return replace(self, svcca=np.take_along_axis(self.svcca, order[..., None], axis=2))
+    def next_controls(self) -> OriginResults:
+        """Return the results with each domain compared with the next domain's control as if it were its own."""
+        return replace(self, svcca=np.roll(self.svcca, -1, axis=2))
 
 
 def load_origin_results(config: MossaConfig, out: Path, seed: int) -> OriginResults:

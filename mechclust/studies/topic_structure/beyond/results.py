@@ -48,16 +48,10 @@ class BeyondRun:
         """``[m]`` attention to the same word over attention to other words of its topic."""
         return self.attention[:, 0] / self.attention[:, 1]  # type: ignore[no-any-return]
 
-    @property
-    def lowest(self) -> int:
-        """Which of the steps after the start has the scores of least effective rank."""
-        return 1 + int(self.scores["rank"][1:].argmin())
-
-    @property
-    def topical(self) -> int:
-        """Which step is the first at which attention is topical; the last, if it never is."""
-        steps = np.flatnonzero(self.ratio >= TOPICAL)
-        return int(steps[0]) if len(steps) else len(self.ratio) - 1
+    def since(self, curve: np.ndarray) -> float:
+        """A curve's ``[m]`` value at the first step at which attention is topical; at the last, if it never is."""
+        topical = np.flatnonzero(self.ratio >= TOPICAL)
+        return float(curve[topical[0] if len(topical) else -1])
 
     def at(self, curve: np.ndarray, step: int) -> float:
         """The value of a curve ``[m]`` at a measured step."""

@@ -335,11 +335,12 @@ def test_topics_and_a_clean_series(trained_series, history_prompts, tmp_path, mo
     drawn = np.random.default_rng(0)
     words = [[f"w{i}" for i in range(6)], [f"w{i}" for i in range(6, 12)], [f"w{i}" for i in range(12, 20)]]
     texts = [" ".join(drawn.choice(words[k % 3], 110)) for k in range(60)]
-    (tmp_path / "corpus.txt").write_text("\n\n".join(texts))
+    (tmp_path / "corpus.jsonl").write_text("\n".join(json.dumps({"body": text}) for text in texts))
     config = HistoryConfig(
         history_prompts,
         checkpoints=tuple(trained_series / f"checkpoint-{step}" for step in (48, 8, 24)),
-        corpus=(tmp_path / "corpus.txt",),
+        corpus=(tmp_path / "corpus.jsonl",),
+        text_field="body",
         probes=("topics", "cka"),
         cka_permutations=0,
         n_topics=3,

@@ -9,11 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from mechclust.commands.mossa.findings import findings_of
 from mechclust.commands.mossa.config import MossaConfig
 from mechclust.commands.mossa.models import AGAIN, CONTROL, TUNED, UNSEEN, Model
 from mechclust.commands.mossa.result import MossaResult
-from mechclust.evidence import Findings
 from mechclust.training.tuning import Tuned
 from probes import ProbeResult
 
@@ -147,7 +145,7 @@ def made_result(
     models = [Model(TUNED), *([Model(UNSEEN)] if held_out else []), *(Model(CONTROL, task) for task in tasks)]
     models += [Model(AGAIN, task) for task in doubled]
     steps = [(step, float(0.4 + 2 * np.exp(-step / 40) + 0.05 * draw.random())) for step in range(10, 160, 10)]
-    result = MossaResult(
+    return MossaResult(
         base="google/gemma-3-270m",
         config=MossaConfig(tasks=Path("tasks")),
         tasks=tasks,
@@ -167,12 +165,3 @@ def made_result(
         d=d,
         notes=["clusters are those of 'clusters.toml'"],
     )
-    return quickly_judged(result)
-
-
-def quickly_judged(result: MossaResult) -> MossaResult:
-    """With findings that have no severity, which takes its time."""
-    curves = result.curves()
-    learnt = np.array([state == "learnt" for state in result.states("tuned").values()])
-    vars(result)["findings"] = Findings(findings_of(curves, n=result.n, d=result.d, learnt=learnt, draws=0, resamples=50))
-    return result

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import re
 import shutil
-from functools import partial
 
 import pytest
 
 from mechclust.cli import main
-from mechclust.commands.mossa.findings import findings_of
 
 SETTINGS = [  # those of tiny.run
     *("--tuning.lr", "1e-2", "--tuning.batch-size", "4", "--tuning.accumulation", "1", "--tuning.save-every", "2"),
@@ -19,9 +17,8 @@ SETTINGS = [  # those of tiny.run
 
 
 @pytest.fixture
-def command(base, tasks, result, out, tmp_path, monkeypatch):
-    """A command whose run is done; its findings have no severity, which takes its time."""
-    monkeypatch.setattr("mechclust.commands.mossa.result.findings_of", partial(findings_of, draws=0, resamples=50))
+def command(base, tasks, result, out, tmp_path):
+    """A command whose run is done."""
     shutil.copytree(out, tmp_path / "run")
     return ["mossa", str(base), "--tasks", str(tasks), "--out", str(tmp_path / "run"), *SETTINGS]
 

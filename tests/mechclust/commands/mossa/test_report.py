@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from mechclust.commands.mossa.report import write_mossa_report
-from mechclust.report.findings import load_findings
+from mechclust.evidence import load_findings
 from mechclust.report.folder import record_command
 from probes import load_result
 from tasks import InputError
 from tests.faults.hostile import HOSTILE
 from tests.mechclust.commands.hook_columns import check_report
-from tests.mechclust.commands.mossa.made import made_result, quickly_judged
+from tests.mechclust.commands.mossa.made import made_result
 
 HARD = ["script", "image with a handler", "end of a script", "jinja", "formula", "out of the folder", "newline", "long"]
 
@@ -67,7 +67,7 @@ def test_page(page):
 
 def test_the_same_folder_is_reported_on_again(made, tmp_path):
     first = write_mossa_report(made, tmp_path)
-    again = write_mossa_report(quickly_judged(replace(made, trained={})), tmp_path)
+    again = write_mossa_report(replace(made, trained={}), tmp_path)
     assert again == first
     assert not (tmp_path / "figures" / "training_losses.png").exists()
 
@@ -83,7 +83,7 @@ def test_hostile_names(tmp_path, trouble_of):
     names = [HOSTILE[name] for name in HARD]
     made = made_result({names[0]: names[:4], names[1]: names[4:]}, held_out=(names[-1],), n_layers=4)
     out = tmp_path / "runs" / "out"
-    noted = quickly_judged(replace(made, notes=[f"no test split: {HOSTILE['script']}"]))
+    noted = replace(made, notes=[f"no test split: {HOSTILE['script']}"])
     path = write_mossa_report(noted, out)
     assert {p for p in tmp_path.rglob("*") if out not in p.parents} == {out, out.parent}
     text = path.read_bytes().decode()
@@ -96,6 +96,6 @@ def test_hostile_names(tmp_path, trouble_of):
 
 
 def test_a_run_of_a_tiny_model_is_reported(result, tmp_path):
-    page = write_mossa_report(quickly_judged(replace(result)), tmp_path)
+    page = write_mossa_report(result, tmp_path)
     assert "Held out: last." in page.read_text()
     assert len(list((tmp_path / "figures").glob("*.png"))) == 13  # one held-out task has one figure

@@ -16,7 +16,7 @@ from mechclust.commands.mossa.tables import (
     parts_of,
     tables_of,
 )
-from tests.mechclust.commands.mossa.made import ELEVEN, LEFT_OUT, made_result, quickly_judged
+from tests.mechclust.commands.mossa.made import ELEVEN, LEFT_OUT, made_result
 
 NONE = np.zeros(0)  # no pairs
 
@@ -106,7 +106,7 @@ def test_groups_are_those_of_the_result(result, tables):
 def test_groups_without_layers_have_none():
     made = made_result()
     same = {task: {**of, "tuned.cka": of["base.cka"]} for task, of in made.of_task.items()}
-    table = tables_of(quickly_judged(replace(made, of_task=same)))["groups"].set_index("group")
+    table = tables_of(replace(made, of_task=same))["groups"].set_index("group")
     assert table.loc["transition", ["first_layer", "last_layer"]].tolist() == [None, None]
 
 

@@ -56,9 +56,8 @@ class TestArms:
         known = arms(PAPER)
         found = [(arm, seed) for job in jobs(PAPER) for arm in job.arms if arm in known for seed in job.seeds]
         assert sorted(found) == sorted((arm.name, seed) for arm in known.values() for seed in arm.seeds)
-        for name in ("curriculum", "narrow-curriculum"):
-            groups = [job.seeds for job in jobs(PAPER) if job.arms == (name,)]
-            assert groups == [tuple(range(start, start + 10)) for start in range(300, 340, 10)]
+        groups = [job.seeds for job in jobs(PAPER) if job.arms == ("curriculum",)]
+        assert groups == [tuple(range(start, start + 10)) for start in range(300, 340, 10)]
         names = [job.name for job in jobs(PAPER)]
         assert len(set(names)) == len(names)
 
@@ -144,14 +143,14 @@ class TestArms:
             ({"full_batch": FullBatch(curvature=-1)}, "full_batch.curvature is -1; expected at least 0"),
             ({"starts": Starts(scales=(-1.0,))}, "starts.scales has -1.0; expected factors of at least 0 on the"),
             (
-                {"narrow_curriculum": Curriculum(first_steps=0)},
-                r"narrow_curriculum.first_steps is 0; expected fewer than its steps \(10000\) and at least 1",
+                {"curriculum": Curriculum(first_steps=0)},
+                r"curriculum.first_steps is 0; expected fewer than its steps \(10000\) and at least 1",
             ),
             ({"mitigations": -1}, "mitigations is -1; expected at least 0"),
             ({"seeds": (3, 4, 3)}, "seeds has 3 twice; expected different seeds"),
             ({"replication": (-1,)}, "replication has -1; expected seeds of at least 0"),
             ({"full_batch": FullBatch(seeds=(1, 1))}, "full_batch.seeds has 1 twice; expected different seeds"),
-            ({"narrow_curriculum": Curriculum(seeds=(-2,))}, "narrow_curriculum.seeds has -2; expected seeds of at"),
+            ({"curriculum": Curriculum(seeds=(-2,))}, "curriculum.seeds has -2; expected seeds of at"),
             ({"curriculum": Curriculum(lr=-1.0)}, "lr is -1.0; expected a positive learning rate"),
             ({"curriculum": Curriculum(d_model=0)}, "d_model is 0; expected at least 1"),
             ({"curriculum": Curriculum(group=0)}, "curriculum.group is 0; expected at least 1"),

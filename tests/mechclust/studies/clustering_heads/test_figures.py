@@ -11,11 +11,22 @@ from matplotlib.figure import Figure
 
 from mechclust.evidence.intervals import share_interval
 from mechclust.studies import get_study
-from mechclust.studies.clustering_heads.figures import ablation_table, ablations, training
-from mechclust.studies.clustering_heads.intervention_figures import full_batch, saddle, shown_full_batch
+from mechclust.studies.clustering_heads.figures import ablation_table, ablations, curriculum, training
+from mechclust.studies.clustering_heads.intervention_figures import (
+    donors,
+    full_batch,
+    intervention_panels,
+    mitigations,
+    replay,
+    saddle,
+    shown_full_batch,
+    stitching,
+)
 from mechclust.studies.clustering_heads.phase_figures import attention, ideal, name_positions, phases
 from mechclust.studies.clustering_heads.results import HeadsResults, NetworkTraining, load_results
+from mechclust.studies.clustering_heads.start_figures import circuits
 from probes import ProbeResult
+from tests.mechclust.studies.clustering_heads import made_runs as made
 
 SMOKE = get_study("clustering-heads").preset("smoke")
 N = 400
@@ -157,3 +168,76 @@ def test_ablations_show_every_setting_with_the_interval_of_its_share(results):
     assert (vertices.min(), vertices.max()) == (pytest.approx(low), pytest.approx(high))
     row = next(row for row in ablation_table(SMOKE, results).split("<tr") if "dropout" in row)
     assert [cell in row for cell in ("0.800 ± 0.283", "0.50", f"{low:.2f} to {high:.2f}")] == [True] * 3
+
+
+def heights(axis):
+    return [bar.get_height() for bar in axis.patches]
+
+
+def points(axis):
+    """The values of each cloud of points, left to right."""
+    return [sorted(line.get_ydata()) for line in axis.lines if line.get_marker() == "o"]
+
+
+class TestInterventions:
+    def test_donors_of_solved_networks_by_partition(self):
+        networks = [
+            made.network(follows=0.9, by_sum=0.3, draws=(0.4, 0.5)),
+            made.network(follows=1.0, by_sum=0.6, draws=(0.6, 0.8)),
+            made.weak(follows=0.1),
+        ]
+        by_head, by_sum = donors(made.results_of(*networks)).axes
+        assert points(by_head) == [[0.9, 1.0], pytest.approx([0.45, 0.7])]
+        assert points(by_sum) == [[0.3, 0.6], pytest.approx([0.45, 0.7])]
+
+    def test_replayed_spikes_are_shares_of_each_network(self):
+        """Columns: norm direction, norm scale, gates, attention, head, feed-forward."""
+        networks = [
+            made.network(gone=[(1, 0, 0, 0, 1, 0), (0, 0, 1, 0, 1, 0)]),
+            made.network(gone=[(1, 0, 1, 0, 1, 1)]),
+            made.network(),
+        ]
+        left, _ = replay(made.results_of(*networks)).axes
+        assert heights(left) == [0.75, 0, 0.75, 0, 1, 0.5]
+        assert points(left)[0] == [0.5, 1]
+
+    def test_mitigations_show_spikes_of_each_seed(self):
+        base = [made.network(spikes=(200, 250, 300)), made.network()]
+        treated = {0: made.training(spikes=(200,)), 1: made.training(spikes=(220, 250))}
+        results = made.results_of(*base, mitigated={"larger eps": treated})
+        (axis,) = mitigations(made.CONFIG, results).axes
+        seeds = axis.lines[1].get_xydata()
+        assert seeds.round().tolist() == [[3, 1], [0, 2]]
+
+    def test_dates_of_stitched_networks(self):
+        networks = [made.network(ready=(140, 180)), made.network(ready=(190, 150)), made.weak(ready=(10, 20))]
+        *_, dates = stitching(made.results_of(*networks)).axes
+        assert dates.collections[0].get_offsets().tolist() == [[140, 180], [190, 150]]
+
+    def test_areas_stand_in_the_legend_of_the_roc(self):
+        solved = [made.network(), made.network(line=None, plane=0.1)]
+        panels = intervention_panels(made.CONFIG, made.results_of(*solved, made.weak(), made.weak()))
+        assert [panel.name for panel in panels] == ["stitching", "roc", "donors"]
+        (axis,) = panels[1].figure.axes
+        assert [text.get_text() for text in axis.get_legend().get_texts()] == [
+            "line: area 0.750",
+            "line or plane: area 1.000",
+        ]
+
+
+def test_the_curriculum_shows_shares_of_networks_that_solve_the_task():
+    accuracies = [(0.25, 1.0), (1.0, 0.99), (0.5, 0.3)]
+    runs = {seed: made.curriculum(scratch, after) for seed, (scratch, after) in enumerate(accuracies)}
+    left, _ = curriculum(made.CONFIG.curriculum, runs).axes
+    assert heights(left) == pytest.approx([1, 1 / 3, 1, 2 / 3])  # scratch: train, test; curriculum: train, test
+    assert points(left)[1] == [0.25, 0.5, 1.0]
+
+
+def test_circuits_of_a_start_and_of_the_base_setting():
+    base = [made.network(), made.network(textbook=True), made.weak(), made.network(line=None, plane=0.1)]
+    heads = {0: made.lattice(0.1, textbook=True), 1: made.lattice(None), 2: made.lattice(0.1)}
+    arm = "start positions x3"
+    results = made.results_of(*base, started={arm: heads}, final={arm: made.ends(True, True, False)})
+    none = dict.fromkeys(("textbook", "integer-weight", "planar", "neither", "not solved"), 0)
+    assert circuits(results, arm) == {**none, "textbook": 1, "neither": 1, "not solved": 1}
+    assert circuits(results, "base") == {**none, "textbook": 1, "integer-weight": 1, "not solved": 1}  # same seeds

@@ -8,7 +8,7 @@ import torch
 
 from mechclust.models import build_model
 from mechclust.studies.clustering_heads.config import PoolingTransformerConfig
-from mechclust.studies.clustering_heads.donors import _donors, _elsewhere, _shuffled, donors_by, follow_the_donor
+from mechclust.studies.clustering_heads.donors import _donors, _shuffled, donors_by, follow_the_donor
 from mechclust.studies.clustering_heads.stitching import stitching
 from mechclust.training import Member, TrainConfig, accuracy, train_ensemble
 from tasks import InputError, SparseModularAddition
@@ -63,23 +63,12 @@ class TestStitching:
         assert float(result["head_accuracy"][0]) != float(result["accuracy"][0])
 
 
-def _wrong_order(draws):
-    """The classes that stand in for classes, from the same draws as ``follow_the_donor`` with the seed 0."""
-    batch, draw = everything(), np.random.default_rng(0)
-    sums, answers = batch.labels["sum"], batch.labels["answer"]
-    _donors(sums, answers, draw)
-    for _ in range(draws):
-        _shuffled(sums, answers, draw)
-        _donors(sums, answers, draw)
-    return _elsewhere(sums, draw)
-
-
 class TestFollowTheDonor:
     def test_a_solved_network_reads_sums_and_not_answers(self):
         found = follow_the_donor(solved_network(), everything())
         assert float(found["accuracy"]) == 1
-        assert found.sel("follows", kind="output") == found.sel("follows", kind="centroid") == 1
-        assert found.sel("stays", kind="output") == found.sel("stays", kind="centroid") == 0
+        assert found.sel("follows", kind="centroid") == 1
+        assert found.sel("stays", kind="centroid") == 0
         assert float(found.sel("follows", kind="random classes")) < 0.7  # both answers' means are the same point
         assert found["random_draws"].shape == (20,)
         assert found["random_draws"].mean() == pytest.approx(float(found.sel("follows", kind="random classes")))
@@ -90,7 +79,6 @@ class TestFollowTheDonor:
         batch = everything()
         found = follow_the_donor(solved_network(), batch, batch.labels["answer"])
         assert float(found.sel("follows", kind="centroid")) == pytest.approx(0.5, abs=0.05)
-        assert float(found.sel("follows", kind="output")) == 1
 
     def test_a_network_with_one_answer_is_noted(self):
         model = ideal_head(8)
@@ -114,18 +102,6 @@ class TestFollowTheDonor:
         model = build_model(PoolingTransformerConfig(seed=3))
         first, second = (follow_the_donor(model, batch, draws=2, seed=5)["random_draws"] for _ in range(2))
         assert torch.equal(first.nan_to_num(-1), second.nan_to_num(-1))
-
-    def test_a_wrong_class_for_every_class(self):
-        for seed in range(5):
-            order = _elsewhere(torch.arange(6), np.random.default_rng(seed))
-            assert sorted(order.tolist()) == list(range(6))
-            assert bool((order != torch.arange(6)).all())
-        found = follow_the_donor(solved_network(), everything(), draws=1)
-        batch = everything()
-        sizes = batch.labels["sum"].bincount().double() / len(batch.tokens)
-        order = _wrong_order(draws=1)
-        right = sizes[order % 2 == torch.arange(6) % 2].sum()
-        assert float(found["wrong_accuracy"]) == pytest.approx(float(right))
 
     def test_several_partitions_at_once(self):
         batch = everything()

@@ -13,7 +13,6 @@ import torch
 
 from mechclust.commands.sandbox import open_sandbox
 from mechclust.report.analysis import Analysis
-from mechclust.report.findings import lacking_severity
 from mechclust.studies import get_study, report_run, run_study
 from mechclust.studies.clustering_heads.ablations import Ablations
 from mechclust.studies.clustering_heads.config import ClusteringHeadsConfig, Curriculum, FullBatch, Starts
@@ -43,11 +42,10 @@ class TestRun:
     def test_lists_every_finding(self, smoke):
         analysis, _ = smoke
         assert [c.id for c in analysis.findings] == [
-            "H1", "H1a", "H1b", "H1c", "H1d", "H1e", "H2", "H2b", "H3", "H3b", "H3c", "H4a", "H4b", "H4c", "H4d", "H4f",
-            "H4g", "H5", "H5b", "H5c", "H6", "H7", "H7b", "H7c", "H7d", "H8", "H8b", "H9", "H9b",
+            "H1", "H1a", "H1b", "H1c", "H1d", "H1e", "H2", "H2b", "H3", "H3c", "H4a", "H4b", "H4d", "H4f", "H4g",
+            "H5", "H5b", "H6", "H7", "H7b", "H8", "H8b", "H9", "H9b",
         ]  # fmt: skip
         assert {c.verdict for c in analysis.findings} == {"not tested"}
-        assert lacking_severity(analysis.findings) == []
 
     def test_leaves_its_artefacts(self, smoke):
         _, out = smoke
@@ -62,12 +60,10 @@ class TestRun:
             "attention",
             "graph",
             "ideal",
-            "paths",
             "starts",
             "second_stage",
             "spikes",
             "gradients",
-            "shares",
             "ablations",
             "curriculum",
             "sandbox",
@@ -161,7 +157,7 @@ class TestRun:
     def test_too_many_sequences_are_sampled_and_that_is_said(self, tmp_path):
         config = ClusteringHeadsConfig(
             seeds=(200,), replication=(), mitigations=0, transfer=False, epochs=2, sandbox=0, test_findings=False,
-            full_batch=FullBatch(()), starts=Starts(()), narrow_curriculum=Curriculum(seeds=()),
+            full_batch=FullBatch(()), starts=Starts(()),
             task=SparseModularAddition(length=13, n_support=2, n_train=64, n_test=64),
             curriculum=Curriculum(seeds=()), ablations=Ablations(seeds=()),
         )  # fmt: skip

@@ -13,8 +13,8 @@ import torch
 from mechclust.models import load_model
 from mechclust.studies import get_study, run_study
 from mechclust.studies.mossa.config import MossaConfig, OriginConfig, suite_of
-from mechclust.studies.mossa.origin.findings import judge, origin_findings
 from mechclust.studies.mossa.origin.corpus import DomainCorpus
+from mechclust.studies.mossa.origin.findings import origin_findings
 from mechclust.studies.mossa.origin.jobs import Cell, OriginJob, origin_jobs
 from mechclust.studies.mossa.origin.results import OriginResults, cells_table, load_origin_results
 from mechclust.studies.mossa.origin.run import training_of
@@ -242,14 +242,14 @@ N_DOMAINS, N_LAYERS = 5, 4
 
 def measured(draw: int = 0, **changes: float) -> OriginResults:
     """A seed that carries every finding; ``changes`` are slopes at the last layer, and what stands at the reference."""
-    values = {"own": 0.1, "others": 0.05, "first": 0.02, "data": 0.03, "ceiling": 0.04, "excess": 0.2, "below": 0.05}
+    values = {"own": 0.1, "others": 0.0, "first": 0.02, "data": 0.03, "ceiling": 0.04, "excess": 0.2, "below": 0.05}
     values |= changes
     noise = np.random.default_rng(draw)
     widths, sizes = (np.log2([getattr(c, name) for c in CELLS]) for name in ("width", "size"))
     widths -= np.log2(64)
     levels = {  # [cell] at the last layer
         "own": 0.6 + values["own"] * widths + values["data"] * sizes,
-        "others": 0.6 - values["excess"] + values["others"] * widths,
+        "others": 0.6 - values["excess"] + values["others"] * widths - 0.01 * sizes,
     }
     svcca = np.zeros((len(CELLS), N_DOMAINS, N_DOMAINS, N_LAYERS))
     svcca[..., -1] = levels["others"][:, None, None]
@@ -264,8 +264,17 @@ def measured(draw: int = 0, **changes: float) -> OriginResults:
     return OriginResults(CELLS, Cell(64, 1.0), svcca, chance, ceiling, np.full_like(chance, 9), accuracy)
 
 
+def noisy(seed: int) -> OriginResults:
+    """A seed of random numbers, in which no two cells, domains, controls or layers are alike."""
+    rng = np.random.default_rng(seed)
+    m = measured()
+    accuracy = 0.9 + 0.1 * rng.random(m.accuracy.shape)
+    arrays = {name: rng.random(getattr(m, name).shape) for name in ("svcca", "chance", "ceiling")}
+    return replace(m, accuracy=accuracy, **arrays)
+
+
 def judged(config: MossaConfig = PRESET, **changes: float):
-    return {c.id: c for c in judge(config, [measured(draw, **changes) for draw in range(5)])}
+    return {c.id: c for c in origin_findings(config, [measured(draw, **changes) for draw in range(5)])}
 
 
 class TestFindings:
@@ -275,7 +284,7 @@ class TestFindings:
         assert found["O1"].measured == pytest.approx(0.1 - 0.02, abs=2e-3)
         assert found["O2"].measured == pytest.approx(0.1 - 0.02, abs=2e-3)
         assert found["O3"].measured == pytest.approx(0.2, abs=2e-3)
-        assert found["O4"].measured == pytest.approx(0.1 - 0.05, abs=2e-3)
+        assert found["O4"].measured == pytest.approx(0.1, abs=2e-3)
         assert found["O5"].measured == pytest.approx(0.2 - 0.05, abs=2e-3)
         assert found["O6"].measured == pytest.approx(0.03, abs=2e-3)
         assert found["O7"].measured == pytest.approx(0.04 - 0.1, abs=2e-3)
@@ -297,20 +306,54 @@ class TestFindings:
         found = judged(**changes)
         assert {name for name, c in found.items() if c.verdict == "does not hold"} == broken
 
-    def test_severity_is_that_of_data_in_which_they_are_false(self):
-        found = {c.id: c for c in origin_findings(PRESET, [measured(draw) for draw in range(5)])}
-        assert {c.severity_draws for c in found.values()} == {200}
-        assert min(c.severity for c in found.values()) > 0.9
-        assert "interchanged" in found["O1"].severity_note
-        assert "at random" in found["O3"].severity_note
+    def test_the_control_is_the_next_domains(self):
+        seeds = [noisy(seed) for seed in range(3)]
+        found = {c.id: c for c in origin_findings(PRESET, seeds)}
+        after = [1, 2, 3, 4, 0]
+        excess = []
+        for m in seeds:
+            table = m.svcca[2, :, :, -1]
+            others = [[c for c in range(N_DOMAINS) if c != after[d]] for d in range(N_DOMAINS)]
+            excess.append(np.mean([table[d, after[d]] - table[d, others[d]].mean() for d in range(N_DOMAINS)]))
+        assert found["O3"].control.parts[0].values == pytest.approx(excess)
+        own = [m.svcca[:, range(N_DOMAINS), after, -1] - m.chance[..., -1] for m in seeds]  # [cell domain]
+        slopes = [np.polyfit(np.log2([16, 32, 64, 128]), curve.mean(axis=1)[:4], 1)[0] for curve in own]
+        assert found["O1"].control.parts[0].values == pytest.approx(slopes)
+
+    def test_values_are_those_of_every_seed(self):
+        seeds = [noisy(seed) for seed in range(3)]
+        found = {c.id: c.parts[0].values for c in origin_findings(PRESET, seeds)}
+        for k, m in enumerate(seeds):
+            own = np.array([[m.svcca[i, d, d] for d in range(N_DOMAINS)] for i in range(len(CELLS))])
+            others = (m.svcca.sum(axis=2) - own) / (N_DOMAINS - 1)
+
+            def slope(table, layer, cells=(0, 1, 2, 3), x=(4, 5, 6, 7)):
+                return np.polyfit(x, table[list(cells), :, layer].mean(axis=1), 1)[0]
+
+            above = own - m.chance
+            expected = {
+                "O1": slope(above, -1),
+                "O2": slope(above, -1) - slope(above, 0),
+                "O3": (own - others)[2, :, -1].mean(),
+                "O4": slope(own - others, -1),
+                "O5": (own - others)[2, :, -1].mean() - (own - others)[2, :, 0].mean(),
+                "O6": slope(above, -1, (4, 5, 2, 6), np.log2([0.1, 0.5, 1, 2])),
+                "O7": slope(m.ceiling - own, -1),
+            }
+            assert {id: values[k] for id, values in found.items()} == pytest.approx(expected)
+
+    def test_what_holds_for_the_next_domains_control_too_is_not_specific(self):
+        """E becomes as similar to every control as to the domain's own."""
+        found = judged(others=0.1)
+        assert {id for id, c in found.items() if c.verdict == "not specific"} >= {"O1", "O2", "O7"}
+        assert judged()["O3"].control.verdict == "does not hold"
 
     def test_are_not_tested_on_what_was_not_learnt(self):
         found = {c.id: c for c in origin_findings(PRESET, [measured(accuracy=0.7)])}
         assert {c.verdict for c in found.values()} == {"not tested"}
-        assert found["O3"].note.startswith(
-            "not tested: at the reference, E or its controls answer 0.70 correctly; expected 0.8: not learnt"
+        assert found["O3"].why_not == (
+            "at the reference, E or its controls answer 0.70 correctly; expected 0.8: not learnt"
         )
-        assert {c.severity for c in found.values()} == {None}
 
     def test_without_second_controls_o7_is_not_tested(self):
         found = judged(replace(PRESET, origin=replace(PRESET.origin, ceiling=False)))
@@ -333,21 +376,6 @@ class TestResults:
         expected = [np.mean([m.svcca[2, d, c, -1] for c in range(N_DOMAINS) if c != d]) for d in range(N_DOMAINS)]
         assert m.others[2, :, -1] == pytest.approx(expected)
         assert m.own[2, :, -1].tolist() == [m.svcca[2, d, d, -1] for d in range(N_DOMAINS)]
-
-    @pytest.mark.parametrize(("along", "others"), [("widths", [4, 5, 6]), ("sizes", [0, 1, 3])])
-    def test_reordering_moves_the_cells_of_one_sweep(self, along, others):
-        m = measured(4)
-        moved = m.reordered(along, np.random.default_rng(0))
-        own = getattr(m, along)
-        assert np.array_equal(moved.svcca[others], m.svcca[others])
-        assert not np.array_equal(moved.svcca, m.svcca)
-        assert sorted(moved.svcca[own].sum(axis=(1, 2, 3))) == pytest.approx(sorted(m.svcca[own].sum(axis=(1, 2, 3))))
-
-    def test_relabelling_keeps_what_a_domain_has(self):
-        m = measured(5)
-        moved = m.relabelled(np.random.default_rng(0))
-        assert not np.array_equal(moved.svcca, m.svcca)
-        assert np.array_equal(np.sort(moved.svcca[..., -1], axis=2), np.sort(m.svcca[..., -1], axis=2))
 
     def test_table_has_a_row_for_each_cell_and_layer(self):
         found = [measured(0), measured(1)]

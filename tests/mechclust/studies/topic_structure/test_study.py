@@ -1,4 +1,4 @@
-"""The topic-structure study from beginning to end: arms, jobs, results and what it refuses."""
+"""The topic-structure study: its arms are the experiments of the specification, its findings what was measured."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ from tests.mechclust.studies.damaged import check_made_whole
 from tests.mechclust.studies.recorded import check_judged_again
 
 PAPER = TopicStructureConfig()
-IDS = ["P1a", "P1b", "P2", "P2b", "P2c", "P3", "P3b", "P3c", "P4", "P4a", "P4b", "P5", "P5a", "P6", "P8"]
+IDS = [
+    *("P1a", "P1b", "P2", "P2b", "P2c", "P3", "P3b", "P3c", "P4", "P4a", "P4b", "P5", "P5a", "P6", "P8"),
+]
 
 
 @pytest.fixture(scope="module")

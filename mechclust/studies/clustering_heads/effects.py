@@ -1,0 +1,103 @@
+"""How much each connection of a pooling transformer contributes, and the fewest that carry most of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from mechclust.studies.clustering_heads.config import MLP, XI
+from mechclust.studies.clustering_heads.dynamics import measured_rows, task_of
+from mechclust.training import Snapshots
+from probes.hooks import record
+
+_PATTERN = "blocks.0.attn.hook_pattern"
+_VALUES = "blocks.0.attn.hook_v"
+_NORMALIZED = "blocks.0.ln2.hook_normalized"
+_POST = f"{MLP}.hook_post"
+_OUTPUT = "blocks.0.hook_resid_post"
+_SITES = (_PATTERN, _VALUES, XI, _NORMALIZED, _POST, _OUTPUT)
+
+Layer = Float[np.ndarray, "from to"]
+
+
+@torch.no_grad()
+def edge_effects(snapshots: Snapshots, member: int, place: int) -> list[Layer]:
+    """Return what the edges between positions, xi, neurons, the output and the answers contribute, layer by layer.
+
+    An edge's effect is the standard deviation, over the task's sequences, of what it adds to the node where it ends: a
+    contribution that is the same for every sequence counts as 0. Its sign is that of the weight, and from a position
+    that of the covariance with the digit there. What xi adds to the output directly is left out.
+
+    Args:
+        snapshots: of an ensemble of pooling transformers on sparse modular addition.
+        member: number of the network in the ensemble.
+        place: index of the snapshot, from 0.
+    """
+    task = task_of(snapshots, member)
+    tokens = measured_rows(task).batch.tokens
+    model: Any = snapshots.model(member, snapshots.steps[place])
+    with record(model, _SITES) as seen:
+        model(tokens)
+    found = {site: seen[site][0].double() for site in _SITES}
+    pooled = torch.einsum("bhqk,bkhd->bkhd", found[_PATTERN], found[_VALUES]).flatten(2)  # [batch pos d]
+    digits = tokens.double()
+    covariance = torch.einsum("bk,bkd->kd", digits - digits.mean(dim=0), pooled - pooled.mean(dim=0))
+    mlp = model.blocks[0].mlp
+    layers = [
+        pooled.std(dim=0) * covariance.sign(),
+        _weighted(found[_NORMALIZED], mlp.W_in),
+        _weighted(found[_POST], mlp.W_out),
+        _weighted(found[_OUTPUT], model.embed.W_E[: task.p].T),
+    ]
+    return [layer.numpy() for layer in layers]
+
+
+def _weighted(inputs: Float[Tensor, "batch 1 from"], weight: Float[Tensor, "from to"]) -> Float[Tensor, "from to"]:
+    return inputs[:, 0].std(dim=0)[:, None] * weight.double()
+
+
+def fewest_edges(layers: Sequence[Layer], share: float) -> list[Bool[np.ndarray, "from to"]]:
+    """Return which edges to keep: in each layer the fewest whose squared effects sum to a share of the layer's.
+
+    Edges into a node from which no edge is kept are dropped first, from the last layer to the first.
+
+    Args:
+        layers: effects, from the first layer to the last.
+        share: between 0 and 1.
+
+    Example:
+        >>> kept = fewest_edges([np.array([[3.0, 9.0]]), np.array([[2.0], [0.1]])], 0.9)
+        >>> [layer.tolist() for layer in kept]
+        [[[True, False]], [[True], [False]]]
+    """
+    kept = [_fewest(layers[-1] ** 2, share)]
+    for layer in reversed(layers[:-1]):
+        leads_on = kept[0].any(axis=1)
+        kept.insert(0, _fewest(layer**2 * leads_on, share))
+    return kept
+
+
+def _fewest(squares: Layer, share: float) -> Bool[np.ndarray, "from to"]:
+    order = np.argsort(-squares, axis=None, kind="stable")
+    before = np.cumsum(squares.ravel()[order]) - squares.ravel()[order]
+    kept = np.zeros(squares.size, dtype=bool)
+    kept[order] = before < share * squares.sum()
+    return kept.reshape(squares.shape)
+
+
+def nodes_on_edges(kept: Sequence[Bool[np.ndarray, "from to"]]) -> list[Bool[np.ndarray, "node"]]:
+    """Return for each column of nodes which of them has an edge that is kept.
+
+    Example:
+        >>> [nodes.tolist() for nodes in nodes_on_edges([np.array([[True, False]]), np.array([[True], [False]])])]
+        [[True], [True, False], [True]]
+    """
+    into = [layer.any(axis=0).tolist() for layer in kept]
+    out = [layer.any(axis=1).tolist() for layer in kept]
+    between = [np.logical_or(before, after) for before, after in zip(into[:-1], out[1:], strict=True)]
+    return [np.array(out[0]), *between, np.array(into[-1])]
