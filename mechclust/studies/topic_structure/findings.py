@@ -32,6 +32,7 @@ from probes import ProbeResult
 TOO_SMALL = "this size of the study cannot test it"
 _SOURCE = "Li, Li & Risteski"
 _ABOVE = Bound(">", 0)
+_OTHER_NUMBERS = "arms in one random order"
 _KEPT = "its mean was within the bound, and its other parts were not kept"
 # Findings of the first run by the finding that took their place, each with its old name where that is another's now.
 _EARLIER: Mapping[str, Sequence[tuple[Verdict, str]]] = {
@@ -140,7 +141,7 @@ def _grown(runs: ArmRuns, names: Sequence[str], id: str, bound: Bound, what: str
         f"different-topic ones by more standard deviations than before training (lowest of {len(names)})",
         source=_SOURCE,
         parts=_lowest_rise(start, end, bound),
-        control=Control("another seed before training", _lowest_rise(start, np.roll(start, 1, 0), bound)),
+        control=Control("the next seed before training", _lowest_rise(start[:-1], start[1:], bound)),
         note="" if id == "P3b" else "implied by P3b",
     )
 
@@ -162,7 +163,7 @@ def _mixing(config: TopicStructureConfig, runs: ArmRuns) -> list[Finding]:
     taus = np.array(config.topics_per_document, dtype=float)
     means = zip(taus, g[:, 0].mean(axis=0), strict=True)
     note = f"g with {totals[0]} topics: {', '.join(f'{mean:.2f} at {tau:.0f}' for tau, mean in means)}"
-    uniform = np.ones_like(g)
+    shuffled = _shuffled(g)
     findings = [
         Finding(
             id="P6",
@@ -170,7 +171,7 @@ def _mixing(config: TopicStructureConfig, runs: ArmRuns) -> list[Finding]:
             "number",
             source=f"{_SOURCE}, theorem",
             parts=_rises(g, totals),
-            control=Control("uniform attention", _rises(uniform, totals)),
+            control=Control(_OTHER_NUMBERS, _rises(shuffled, totals)),
             note=note,
         ),
         Finding(
@@ -178,7 +179,7 @@ def _mixing(config: TopicStructureConfig, runs: ArmRuns) -> list[Finding]:
             statement="E4a theory, trained networks: g is between tau and T (theorem 3 with both constants 1)",
             source=f"{_SOURCE}, theorem 3; constants ours, true of the population optimum",
             parts=_between(g, taus, totals),
-            control=Control("uniform attention", _between(uniform, taus, totals)),
+            control=Control(_OTHER_NUMBERS, _between(shuffled, taus, totals)),
             note=note,
         ),
     ]
@@ -188,16 +189,23 @@ def _mixing(config: TopicStructureConfig, runs: ArmRuns) -> list[Finding]:
     if 10 not in values or not known:
         return findings
     optimum = np.array([THEORY_G[int(taus[place])] for place in known])
-    ten = values[10][:, known]
+    place_of_ten = totals.index(10)
     at_optimum = Finding(
         id="P8b",
         statement="with T = 10, g is that of the population optimum: largest relative difference over tau",
         source="ours",
-        parts=_at_optimum(ten, optimum),
-        control=Control("uniform attention", _at_optimum(np.ones_like(ten), optimum)),
+        parts=_at_optimum(g[:, place_of_ten][:, known], optimum),
+        control=Control(_OTHER_NUMBERS, _at_optimum(shuffled[:, place_of_ten][:, known], optimum)),
         not_tested="" if len(known) > 1 else TOO_SMALL,
     )
     return [*findings, at_optimum]
+
+
+def _shuffled(g: Float[np.ndarray, "seed topics tau"]) -> Float[np.ndarray, "seed topics tau"]:
+    """Return the values with the numbers of topics exchanged among the arms, in the same way for all seeds."""
+    by_arm = g.reshape(len(g), -1)
+    order = np.random.default_rng(0).permutation(by_arm.shape[1])
+    return by_arm[:, order].reshape(g.shape)
 
 
 def _rises(g: Float[np.ndarray, "seed topics tau"], totals: Sequence[int]) -> tuple[Part, ...]:

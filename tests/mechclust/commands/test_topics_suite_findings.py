@@ -16,104 +16,141 @@ from tasks import InputError
 from tests.mechclust.commands.topics_suite_cases import ROWS, as_published, attention_of, published_curve
 
 
+def judged(results):
+    return {finding.id: finding for finding in findings_of(results)}
+
+
 def verdicts(results):
-    return {finding.id: finding.verdict for finding in findings_of(results)}
+    return {id: finding.verdict for id, finding in judged(results).items()}
+
+
+def copies_of(rows, ratios):
+    """Return measurements of encoders with random weights that all have these ratios."""
+    return [attention_of(ratios, ROWS[row], row, twin=0, noise=0.0005) for row in rows]
 
 
 class TestP7:
     def test_what_was_published_holds(self):
-        found = {finding.id: finding for finding in findings_of(as_published())}
+        found = judged(as_published())
         assert found["P7"].verdict == "holds"
         assert {part.name for part in found["P7"].parts} == {
             *(f"{row}, least {what}" for row in ROWS for what in ("ratio", "fall")),
             "ELECTRA - highest other, least",
             "random BERT, largest distance from 1",
         }
-        assert (found["S1"].verdict, found["S2"].verdict) == ("holds", "holds")
+        assert [found[id].verdict for id in ("S1", "S2")] == ["holds", "holds"]
+        assert [found[id].shown for id in ("P7", "P7b", "S1", "S2")] == ["page", "table", "page", "table"]
 
-    def test_an_encoder_without_topics(self):
-        assert verdicts(as_published(BART=np.full(6, 0.97)))["P7"] == "does not hold"
+    def test_values_are_the_least_over_thresholds_of_every_topic_model(self):
+        """The lead of ELECTRA is over the highest of the others at each threshold."""
+        results = as_published()
+        found = {part.name: part for part in judged(results)["P7"].parts}
+        ratios = {row: results[place]["overall_ratio"].numpy()[:, :3] for place, row in enumerate(ROWS)}
+        assert found["BERT, least ratio"].values == pytest.approx(ratios["BERT"].min(axis=1).tolist())
+        falls = [min(a - b, b - c) for a, b, c in ratios["BART"]]
+        assert found["BART, least fall"].values == pytest.approx(falls)
+        others = np.max([ratios[row] for row in ROWS if row != "ELECTRA"], axis=0)
+        lead = (ratios["ELECTRA"] - others).min(axis=1)
+        assert found["ELECTRA - highest other, least"].values == pytest.approx(lead.tolist())
 
-    def test_one_that_rises_with_the_threshold(self):
-        assert verdicts(as_published(ALBERT=published_curve("ALBERT")[[2, 1, 0, 5, 4, 3]]))["P7"] == "does not hold"
-
-    def test_electra_is_not_highest(self):
-        assert verdicts(as_published(ELECTRA=published_curve("ELECTRA") / 1.7))["P7"] == "does not hold"
-
-    def test_random_weights_one_percent_off(self):
-        assert verdicts(as_published(random=np.full(6, 1.01)))["P7"] == "does not hold"
+    @pytest.mark.parametrize(
+        "changed",
+        [
+            {"BART": np.full(6, 0.97)},
+            {"ALBERT": published_curve("ALBERT")[[2, 1, 0, 5, 4, 3]]},
+            {"ELECTRA": published_curve("ELECTRA") / 1.7},
+            {"random": np.full(6, 1.01)},
+        ],
+        ids=["no topics", "rises", "ELECTRA is not highest", "random weights off"],
+    )
+    def test_does_not_hold_where_it_is_false(self, changed):
+        assert verdicts(as_published(**changed))["P7"] == "does not hold"
 
     def test_the_tables_are_judged_apart(self):
         ratios = published_curve("BERT")
         found = verdicts(as_published(BERT=np.array([*ratios[:3], 0.97, 0.96, 0.95])))
         assert (found["P7"], found["P7b"]) == ("holds", "does not hold")
 
+    def test_its_control_is_random_weights_of_every_encoder(self):
+        others = [row for row in ROWS if row != "BERT"]
+        assert judged(as_published())["P7"].control is None  # only BERT has a copy
+        flat = judged([*as_published(), *copies_of(others, np.full(6, 1.0))])["P7"]
+        assert (flat.verdict, flat.control.verdict) == ("holds", "does not hold")
+        assert flat.control.parts[0].measured == pytest.approx(1, abs=0.01)
+
     def test_encoders_that_are_missing(self):
         results = [r for r in as_published() if r.metadata["published"] not in ("ALBERT", "ELECTRA")]
-        found = findings_of(results)[0]
+        found = judged(results)["P7"]
         assert found.verdict == "not tested"
-        assert found.why_not == "the suite has no ALBERT and ELECTRA"
+        assert found.not_tested == "the suite has no ALBERT and ELECTRA"
         assert found.measured == pytest.approx(1.22, abs=0.01)  # numbers stay
 
-    def test_no_random_twin_of_bert(self):
-        found = findings_of([r for r in as_published() if r.metadata["twin"] is None])
-        assert found[0].why_not == "the suite has no random BERT"
-        assert found[2].why_not == "no encoder has an untrained twin"
+    def test_no_random_copy_of_bert(self):
+        found = judged([r for r in as_published() if r.metadata["twin"] is None])
+        assert found["P7"].not_tested == "the suite has no random BERT"
+        assert found["S1"].not_tested == "no encoder has an untrained twin"
 
 
-def test_above_its_own_random_twin():
+class TestAboveRandomWeights:
     high, low = np.full(6, 1.3), np.full(6, 1.1)
-    pair = [attention_of(high, "x"), attention_of(low, "x", twin=0)]
-    assert verdicts(pair)["S1"] == "holds"
-    assert verdicts([attention_of(low, "x"), attention_of(high, "x", twin=0)])["S1"] == "does not hold"
 
+    def test_the_lowest_threshold_of_every_topic_model_counts(self):
+        trained = attention_of([1.3, 1.2, 1.4, 1, 1, 1], "x", noise=0.01)
+        twins = [attention_of([1.1, 1.1, 1.15, 2, 2, 2], "x", twin=i, noise=0.01) for i in range(2)]
+        found = judged([trained, *twins])["S1"]
+        mean = np.mean([twin["overall_ratio"].numpy() for twin in twins], axis=0)
+        excess = trained["overall_ratio"].numpy() - mean
+        assert found.parts[0].values == pytest.approx(excess[:, :3].min(axis=1).tolist())
+        assert found.unit == "documents, topic models and random weights"
 
-def test_the_variation_between_twins_counts():
-    """Two twins, of which one is above the encoder: with one alone, the finding would be decided."""
-    trained = attention_of(np.full(6, 1.3), "x")
-    twins = [attention_of(np.full(6, ratio), "x", twin=i) for i, ratio in enumerate((1.1, 1.35))]
-    assert verdicts([trained, twins[0]])["S1"] == "holds"
-    assert verdicts([trained, *twins])["S1"] == "undecided"
+    def test_fails_below_them(self):
+        assert verdicts([attention_of(self.low, "x"), attention_of(self.high, "x", twin=0)])["S1"] == "does not hold"
 
+    def test_the_variation_between_copies_counts(self):
+        """Of two copies one is above the encoder: with the other alone, the finding would be decided."""
+        trained = attention_of(self.high, "x")
+        twins = [attention_of(np.full(6, ratio), "x", twin=i) for i, ratio in enumerate((1.1, 1.35))]
+        assert verdicts([trained, twins[0]])["S1"] == "holds"
+        assert verdicts([trained, *twins])["S1"] == "undecided"
 
-def test_the_control_is_one_twin_against_the_others():
-    trained = attention_of(np.full(6, 1.3), "x")
-    twins = [attention_of(np.full(6, ratio), "x", twin=i) for i, ratio in enumerate((1.1, 1.0, 1.02))]
-    assert findings_of([trained, twins[0]])[2].control is None
-    (part,) = findings_of([trained, *twins])[2].control.parts
-    assert part.measured == pytest.approx(1.1 - 1.01, abs=0.01)
+    def test_the_control_is_one_copy_against_the_mean_of_the_others(self):
+        trained = attention_of(np.full(6, 3.0), "x")
+        ratios = (1.5, 1.1, 1.2, 1.15)
+        twins = [attention_of(np.full(6, ratio), "x", twin=i) for i, ratio in enumerate(ratios)]
+        assert judged([trained, twins[0]])["S1"].control is None
+        found = judged([trained, *twins])["S1"]
+        first, *others = (twin["overall_ratio"].numpy() for twin in twins)
+        excess = (first - np.mean(others, axis=0))[:, :3].min(axis=1)
+        assert found.control.parts[0].values == pytest.approx(excess.tolist())
+        assert found.verdict == "not specific"  # one copy is as far above the others as an encoder may be
+        assert verdicts([trained, *twins[1:]])["S1"] == "holds"
 
+    def test_undefined_resamples(self):
+        found, twin = attention_of(self.high, "x"), attention_of(np.full(6, 1.0), "x", twin=0)
+        found["overall_matched_resampled"][0, 2, 5] = np.nan
+        assert verdicts([found, twin])["S2"] == "holds"
+        found["overall_matched_resampled"][:] = np.nan
+        assert verdicts([found, twin])["S2"] == "undecided"
 
-def test_a_verdict_in_spite_of_undefined_resamples():
-    found, twin = attention_of(np.full(6, 1.3), "x"), attention_of(np.full(6, 1.0), "x", twin=0)
-    found["overall_matched_resampled"][0, 2, 5] = np.nan
-    assert findings_of([found, twin])[3].verdict == "holds"
-    found["overall_matched_resampled"][:] = np.nan
-    assert findings_of([found, twin])[3].verdict == "undecided"
+    def test_equal_distance_may_take_it_away(self):
+        twin = attention_of(np.full(6, 1.0), "x", twin=0)
+        assert verdicts([attention_of(self.high, "x"), twin])["S2"] == "holds"
+        assert verdicts([attention_of(self.high, "x", matched=-0.1), twin])["S2"] == "does not hold"
 
+    def test_above_1_is_not_enough(self):
+        """Random weights may have a ratio above 1 too."""
+        found = [attention_of(self.high, "x"), attention_of(np.full(6, 1.31), "x", twin=0)]
+        assert verdicts(found)["S2"] == "does not hold"
 
-def test_equal_distance_may_take_it_away():
-    ratios, twin = np.full(6, 1.3), attention_of(np.full(6, 1.0), "x", twin=0)
-    assert verdicts([attention_of(ratios, "x"), twin])["S2"] == "holds"
-    assert verdicts([attention_of(ratios, "x", matched=-0.1), twin])["S2"] == "does not hold"
-
-
-def test_chance_at_equal_distance_is_that_of_the_twin():
-    """Above 1 is not enough: documents of different lengths take a model with random weights there too."""
-    found = [attention_of(np.full(6, 1.3), "x"), attention_of(np.full(6, 1.31), "x", twin=0)]
-    assert verdicts(found)["S2"] == "does not hold"
-
-
-def test_encoders_without_twins_are_told():
-    found = findings_of([attention_of(np.full(6, r), name) for r, name in ((1.3, "x"), (1.3, "y"), (1.3, "random x"))])
-    assert found[3].why_not == "no encoder has an untrained twin"
-    twin = attention_of(np.full(6, 1.0), "x", twin=0)
-    alone = attention_of(np.full(6, 0.9), "random x")  # is not the twin of x, whatever its name
-    (s1, s2) = findings_of([attention_of(np.full(6, 1.3), "x"), twin, alone])[2:]
-    for finding in (s1, s2):
-        assert finding.verdict == "holds"
-        assert finding.unit == "documents and topic models"
-        assert finding.note == "left out, as without an untrained twin: random x"
+    def test_encoders_without_copies_are_named(self):
+        encoders = [attention_of(self.high, name) for name in ("x", "y", "random x")]
+        assert judged(encoders)["S2"].not_tested == "no encoder has an untrained twin"
+        alone = attention_of(np.full(6, 0.9), "random x")  # is not a copy of x, whatever its name
+        found = judged([attention_of(self.high, "x"), attention_of(np.full(6, 1.0), "x", twin=0), alone])
+        for id in ("S1", "S2"):
+            assert found[id].verdict == "holds"
+            assert found[id].unit == "documents and topic models"
+            assert found[id].note == "left out, as without an untrained twin: random x"
 
 
 def test_a_folder_without_measurements(tmp_path):

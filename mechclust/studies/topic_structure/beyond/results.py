@@ -48,10 +48,11 @@ class BeyondRun:
         """``[m]`` attention to the same word over attention to other words of its topic."""
         return self.attention[:, 0] / self.attention[:, 1]  # type: ignore[no-any-return]
 
-    def since(self, curve: np.ndarray) -> float:
-        """A curve's ``[m]`` value at the first step at which attention is topical; at the last, if it never is."""
-        topical = np.flatnonzero(self.ratio >= TOPICAL)
-        return float(curve[topical[0] if len(topical) else -1])
+    @property
+    def topical(self) -> int:
+        """Place of the first step at which attention is topical; of the last, if it never is."""
+        steps = np.flatnonzero(self.ratio >= TOPICAL)
+        return int(steps[0]) if len(steps) else len(self.ratio) - 1
 
     def at(self, curve: np.ndarray, step: int) -> float:
         """The value of a curve ``[m]`` at a measured step."""

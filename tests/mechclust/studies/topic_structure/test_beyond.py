@@ -206,89 +206,170 @@ class TestRun:
             load_beyond(SMOKE, copy)
 
 
-def runs_of(config: TopicStructureConfig, n: int, **changes: float) -> dict[str, list[BeyondRun]]:
-    """Made-up results in which every finding is true, unless ``changes`` say otherwise."""
-    rng, steps = np.random.default_rng(0), np.array(beyond_steps(config))
+def runs_of(config: TopicStructureConfig = BEYOND) -> dict[str, list[BeyondRun]]:
+    """Return made-up results in which every finding holds, with seeds, steps and optimisers that differ."""
+    return {arm: [made_run(config, arm, seed) for seed in range(len(config.seeds))] for arm in arms(config)}
+
+
+def made_run(config: TopicStructureConfig, arm: str, seed: int) -> BeyondRun:
+    steps = np.array(beyond_steps(config))
     late = np.linspace(0, 1, len(steps))
+    faster = 1.1 if "Adam" in arm else 1.0
+    lower = any(kind in arm for kind in ("overlap 5", "Zipf", "correlated"))
+    top = 1.5 if lower else 2.0
+    if arm in ("E5 SGD", "E5 Adam"):
+        top = 2.5
+    topical = "squared" not in arm
+    end = faster * top + 0.01 * seed if topical else 1.02 + 0.001 * seed
+    ratio = 1 + (end - 1) * late**2
+    own = 1 + (faster + 0.01 * seed) * late * topical
+    rank = np.concatenate([[30.0], np.linspace(1 + 0.01 * seed + 2 * (not topical), 8, len(steps) - 1)])
+    common = np.concatenate([[0.01], np.linspace(0.9 - 0.01 * seed, 0.3, len(steps) - 1)])
+    table = {
+        "explained": 0.05 + (0.2 + 0.01 * seed) * late * faster,
+        "explained_null": np.full(len(steps), 0.06),
+        "contrast": (1 + 0.1 * seed) * late * faster,
+        "contrast_null": np.full(len(steps), 0.1),
+    }
+    attention = np.stack([own * ratio, ratio, np.ones(len(steps))], axis=1)
+    dev = 4 - (faster + 0.01 * seed) * late * topical
+    return BeyondRun(steps, attention, ratio, dev, {"rank": rank, "common": common}, table, {})
 
-    def run(arm: str) -> BeyondRun:
-        published = arm in ("E5 SGD", "E5 Adam")
-        lower = any(kind in arm for kind in ("overlap 5", "Zipf", "correlated"))
-        top = changes.get("other", 1.5 if lower else 2.0)
-        top = changes.get("published", 2.5) if published else changes.get("squared", 1.02) if "squared" in arm else top
-        ratio = 1 + (top - 1) * late**2 + rng.normal(0, 0.01, len(steps))
-        own = 1 + changes.get("own", 1.0) * late
-        rank = np.concatenate([[30.0], np.linspace(changes.get("rank", 1.0), 8, len(steps) - 1)])
-        common = np.concatenate([[0.01], np.linspace(changes.get("common", 0.9), 0.3, len(steps) - 1)])
-        tables = {"rank": rank, "common": common, "explained": changes.get("explained", 0.2) * late + 0.05}
-        tables |= {"contrast": late, "explained_null": np.full(len(steps), 0.06), "contrast_null": 0.1 + 0 * late}
-        attention = np.stack([own * ratio, ratio, np.ones(len(steps))], axis=1)
-        dev = 4 - changes.get("fall", 1.0) * late + rng.normal(0, 0.01, len(steps))
-        return BeyondRun(steps, attention, ratio, dev, tables, tables, tables)
 
-    return {arm: [run(arm) for _ in range(n)] for arm in arms(config)}
+RUNS = runs_of()
+
+
+def altered(names, change, runs=RUNS):
+    """Return the made runs with ``change`` applied to those of some arms."""
+    return runs | {name: list(map(change, runs[name])) for name in names}
+
+
+def judged(runs=RUNS, config=BEYOND):
+    return {finding.id: finding for finding in beyond_findings(config, runs)}
+
+
+def flat(name, value):
+    """Return a change that sets one curve at every step."""
+
+    def change(run):
+        curve = np.full(len(run.steps), value)
+        if name in run.scores:
+            return replace(run, scores={**run.scores, name: curve})
+        if name in run.table:
+            return replace(run, table={**run.table, name: curve})
+        return replace(run, **{name: curve})
+
+    return change
+
+
+def rising_loss(run):
+    return replace(run, dev=8 - run.dev)
+
+
+def falling_own_word(run):
+    own = 3 - run.own
+    return replace(run, attention=np.stack([own * run.attention[:, 1], *run.attention.T[1:]], axis=1))
+
+
+BOTH = ("E5 SGD", "E5 Adam")
+SQUARED = ("E5 SGD squared", "E5 Adam squared")
 
 
 class TestFindings:
-    def test_hold_where_they_are_true(self):
-        findings = {c.id: c for c in beyond_findings(BEYOND, runs_of(BEYOND, 8))}
-        assert list(findings) == IDS
-        assert {c.verdict for c in findings.values()} == {"holds"}
-        assert all(f.control.verdict in ("does not hold", "undecided") for f in findings.values())
-
-    def test_of_networks_that_also_learn_with_the_other_loss_are_not_specific(self):
-        """The squared loss gives topical attention, too."""
-        verdicts = {f.id: f.verdict for f in beyond_findings(BEYOND, runs_of(BEYOND, 8, squared=2.5))}
-        assert [verdicts[id] for id in ("P9", "P11", "P12")] == ["not specific"] * 3
-        assert verdicts["P10"] == "holds"  # compared with the start
-
-    def test_values_are_of_the_step_with_the_least_rank_and_of_the_end(self):
-        runs = runs_of(BEYOND, 8)
-        for run in runs["E5 Adam"]:
-            run.scores["rank"][4], run.scores["common"][4], run.ratio[4] = 0.5, 0.8, 1.15
-            run.ratio[-1] = 3.0
-        parts = {part.name: part.measured for part in beyond_findings(BEYOND, runs)[0].parts}
-        assert parts["Adam, least rank"] == pytest.approx(0.5)
-        assert parts["Adam, share common to all queries then"] == pytest.approx(0.8)
-        assert parts["Adam, ratio then"] == pytest.approx(1.15)
-        assert parts["Adam, ratio at the end"] == pytest.approx(3.0)
+    def test_hold_where_they_are_true_and_on_no_control(self):
+        found = judged()
+        assert list(found) == IDS
+        assert {id: finding.verdict for id, finding in found.items() if finding.verdict != "holds"} == {}
+        page = {"P9", "P10", "P12", "P14", "P15"}
+        assert {id for id, finding in found.items() if finding.shown == "page"} == page
+        assert {finding.shown for finding in found.values()} == {"page", "table"}
 
     @pytest.mark.parametrize(
-        ("changes", "failing"),
+        ("names", "change", "failing"),
         [
-            ({"rank": 3.0}, "P9"),
-            ({"common": 0.2}, "P9"),
-            ({"published": 1.1}, "P9"),
-            ({"explained": -0.1}, "P10"),
-            ({"own": -0.5}, "P11"),
-            ({"fall": -1.0}, "P12"),
-            ({"squared": 1.3}, "P13"),
-            ({"other": 1.05}, "P15"),
+            (("E5 Adam",), flat("rank", 3.0), {"P9"}),
+            (("E5 SGD",), flat("common", 0.2), {"P9"}),
+            (("E5 SGD",), flat("explained", 0.05), {"P10"}),
+            (("E5 Adam",), flat("contrast", 0.05), {"P10"}),
+            (("E5 Adam",), falling_own_word, {"P11"}),
+            (("E5 SGD",), rising_loss, {"P12"}),
+            (("E5 SGD squared",), flat("ratio", 1.3), {"P13"}),
+            (("E5 Adam squared",), flat("ratio", 1.3), set()),
+            (("E5 SGD overlap 2",), flat("ratio", 1.05), {"P15"}),
+            (("E5 Adam Zipf",), flat("ratio", 3.0), {"P14b"}),
+            (("E5 SGD fewer words",), flat("ratio", 1.3), {"P14"}),
+            (("E5 SGD independent topics",), flat("ratio", 1.3), {"P14c"}),
         ],
-        ids=str,
     )
-    def test_do_not_hold_where_they_are_false(self, changes, failing):
-        findings = {c.id: c for c in beyond_findings(BEYOND, runs_of(BEYOND, 8, **changes))}
-        assert findings[failing].verdict == "does not hold"
+    def test_do_not_hold_where_an_arm_contradicts(self, names, change, failing):
+        found = judged(altered(names, change))
+        assert {id for id, finding in found.items() if finding.verdict == "does not hold"} == failing
 
-    def test_of_one_kind_of_documents_do_not_hold_where_the_kinds_are_exchanged(self):
-        runs = runs_of(BEYOND, 8)
-        for name in ("SGD", "Adam"):
-            for kind, other in (("overlap 5", "fewer words"), ("correlated topics", "independent topics")):
-                a, b = f"E5 {name} {kind}", f"E5 {name} {other}"
-                runs[a], runs[b] = runs[b], runs[a]
-        findings = {c.id: c.verdict for c in beyond_findings(BEYOND, runs)}
-        assert (findings["P14"], findings["P14b"], findings["P14c"]) == ("does not hold", "holds", "does not hold")
+    def test_are_not_specific_where_their_control_shows_the_same(self):
+        squared_too = RUNS | {f"{name} squared": RUNS[name] for name in BOTH}
+        overlap = ("E5 SGD overlap 5", "E5 Adam overlap 5")
+        kinds = [name for name in RUNS if len(name.split()) > 2 and "squared" not in name]
+        cases = {
+            "P9": squared_too,
+            "P10": altered(BOTH, flat("explained", 0.07), altered(BOTH, flat("contrast", 0.3))),
+            "P11": squared_too,
+            "P12": altered(SQUARED, lambda run: replace(run, dev=4 - run.steps / 1e4)),
+            "P13": altered(("E5 SGD",), flat("ratio", 1.01)),
+            "P14": altered(overlap, flat("ratio", 0.9)),
+            "P15": altered(kinds, flat("ratio", 1.21)),
+        }
+        verdicts = {id: judged(runs)[id].verdict for id, runs in cases.items()}
+        assert verdicts == dict.fromkeys(cases, "not specific")
+
+    def test_values_are_those_of_the_right_step_and_network(self):
+        found = judged()
+        seeds = np.arange(8)
+        expected = {
+            ("P9", 0): 1 + 0.01 * seeds,
+            ("P9", 1): 0.9 - 0.01 * seeds,
+            ("P9", 2): 1 + (1.5 + 0.01 * seeds) / 64,
+            ("P9", 3): 2.5 + 0.01 * seeds,
+            ("P9", 7): 2.75 + 0.01 * seeds,
+            ("P10", 0): 0.19 + 0.01 * seeds,
+            ("P10", 3): 1.1 * (1 + 0.1 * seeds) - 0.1,
+            ("P13", 0): 0.02 + 0.001 * seeds,
+            ("P14", 0): np.log((2.0 + 0.01 * seeds) / (1.5 + 0.01 * seeds)),
+            ("P14b", 1): np.log((2.75 + 0.01 * seeds) / (1.65 + 0.01 * seeds)),
+            ("P14c", 1): np.log((2.2 + 0.01 * seeds) / (1.65 + 0.01 * seeds)),
+            ("P15", 0): 1.5 + 0.01 * seeds,
+        }
+        for (id, part), values in expected.items():
+            assert found[id].parts[part].values == pytest.approx(values.tolist()), (id, part)
+
+    def test_what_follows_is_counted_from_the_step_at_which_attention_is_topical(self):
+        found = judged()
+        late = np.linspace(0, 1, 9)
+        first = [min(step for step in range(9) if 1 + (1.5 + 0.01 * s) * late[step] ** 2 >= 1.2) for s in range(8)]
+        assert set(first) == {3}
+        assert found["P12"].parts[0].values == pytest.approx([(1 + 0.01 * s) * (1 - late[3]) for s in range(8)])
+        rises = [np.log((2 + 0.01 * s) / (1 + (1 + 0.01 * s) * late[3])) for s in range(8)]
+        assert found["P11"].parts[0].values == pytest.approx(rises)
+
+    def test_the_squared_loss_is_followed_over_the_steps_of_the_other_network_of_its_seed(self):
+        def at_own_steps(run):
+            return replace(run, dev=np.arange(9.0) ** 2)
+
+        def soon_topical(run):
+            return replace(run, ratio=np.array([1.0, 1.3, *run.ratio[2:]]))
+
+        runs = altered(SQUARED, at_own_steps)
+        runs["E5 SGD"] = [soon_topical(run) if seed == 5 else run for seed, run in enumerate(runs["E5 SGD"])]
+        control = judged(runs)["P12"].control.parts[0].values
+        assert control == pytest.approx([9 - 64] * 5 + [1 - 64] + [9 - 64] * 2)
 
     def test_attention_that_never_is_topical_does_not_change_afterwards(self):
-        findings = {c.id: c for c in beyond_findings(BEYOND, runs_of(BEYOND, 8, published=1.05))}
+        found = judged(altered(BOTH, flat("ratio", 1.05)))
         for id in ("P11", "P12"):
-            assert findings[id].verdict == "does not hold"
-            assert findings[id].measured == 0
+            assert (found[id].verdict, found[id].measured) == ("does not hold", 0)
 
     def test_are_not_tested_by_short_runs(self):
         short = replace(BEYOND, beyond=replace(BEYOND.beyond, steps=15_000))
-        assert {c.verdict for c in beyond_findings(short, runs_of(short, 8))} == {"not tested"}
+        assert {finding.verdict for finding in judged(runs_of(short), short).values()} == {"not tested"}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,122 @@
+"""Made-up measurements of the published experiments in which every finding holds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from mechclust.studies.topic_structure import TopicStructureConfig, theory_gap
+from mechclust.studies.topic_structure.arms import DECAYED, arms, attention_steps, reading_arm
+from mechclust.studies.topic_structure.config import ROWS
+from mechclust.studies.topic_structure.readings import TABLE
+from mechclust.studies.topic_structure.results import THEORY_G, TrainedRun
+from probes import ProbeResult
+from tasks import TopicDocuments
+
+PAPER = TopicStructureConfig()
+GAP = theory_gap(TopicDocuments())
+BEST_READING = "normalised visible trained cross-entropy"
+
+
+def blocks(gap, separation, effect, distance=0.3) -> ProbeResult:
+    """Return topic blocks whose two matrices differ: W_V has a hundredth more of everything."""
+    found = {"gap": gap, "separation": separation, "same_off_diagonal": 0.02 + 0.01 * effect, "different": 0.02}
+    found |= {"spread": 0.01, "distance": distance}
+    values = {name: torch.tensor([value, 1.01 * value], dtype=torch.float64) for name, value in found.items()}
+    return ProbeResult("topic_blocks", values, dict.fromkeys(values, ("matrix",)), {"matrix": ["W_E^T W_E", "W_V"]})
+
+
+def attention(means) -> ProbeResult:
+    mean = torch.as_tensor(np.asarray(means, dtype=float))
+    values = {"overall_mean": mean, "overall_ratio": mean[1] / mean[2]}
+    axes = {"overall_mean": ("bucket",), "overall_ratio": ()}
+    return ProbeResult("TopicAttention", values, axes, {"bucket": list("abc")})
+
+
+def curves(early, moves=True):
+    """Return distances whose early weight has covered ``early`` of its way when attention has covered a tenth."""
+    steps = np.linspace(0, 1, 101)
+    late = steps if moves else 0.01 * steps
+    return {"W_V": np.interp(steps, [0, 0.1, 1], [0, early, 1]), "W_K": late, "W_Q": late}
+
+
+def way(own=0.02) -> ProbeResult:
+    values = {name: torch.tensor([1.0, x]) for name, x in (("closed", 0.3), ("own", own), ("other", 0.4))}
+    return ProbeResult("WayToMinimiser", values, dict.fromkeys(values, ("step",)), {"step": ["0", "9"]})
+
+
+def noise_of(name, seed):
+    return float(np.random.default_rng([seed, *map(ord, name)]).normal(0, 0.01))
+
+
+def early_of(name, seed):
+    """Return the share that a cell of E3 shows."""
+    return (0.9 if "near-zero" in name else 0.2) + noise_of(name, seed)
+
+
+def g_of(name, seed):
+    """Return the g of a network of E4a theory, which rises with tau and T."""
+    total, tau = (int(part.lstrip("Ttau")) for part in name.split()[-2:])
+    return THEORY_G[tau] * (1 if total == 10 else 1.7) * (1 + noise_of(name, seed))
+
+
+def of_reading(config, arm, reading, row, noise):
+    """Return attention near the published where the reading is the best one and training stops early."""
+    far = 0.5 * (reading != BEST_READING) + 0.3 * ("trained" not in reading) + 0.2 * ("hidden" in reading)
+    far += 0.2 * ("one-hot" in reading) + 0.2 * ("squared" in reading)
+    published = TABLE[list(ROWS).index(row)]
+
+    def at(step):
+        moved = far + (0.3 if step == config.attention_steps else 0)
+        return attention(published * np.exp(np.array([moved, 0, -moved]) + noise))
+
+    steps = attention_steps(config, arm)
+    return {step: at(step) for step in steps}, {step: 4.0 + (step > 3000) * 0.1 - step * 1e-6 for step in [0, *steps]}
+
+
+def made(config, name, seed) -> TrainedRun:
+    arm, noise = arms(config)[name], noise_of(name, seed)
+    run = TrainedRun(
+        start=blocks(0.1 * GAP, -0.1, noise_of("start", seed)),
+        end=blocks(GAP * (1 + noise), 0.05 + noise, 1 + noise + noise_of("start", seed)),
+        changes={},
+        attention={},
+        width=104,
+        way=way(0.02 + noise / 10) if name == DECAYED else None,
+    )
+    if arm.experiment == "E3":
+        return replace(run, changes=curves(early_of(name, seed)))
+    if arm.experiment == "E4":
+        reading, row = next((r, o) for r in config.readings for o in ROWS if reading_arm(r, o) == name)
+        found, dev = of_reading(config, arm, reading, row, noise)
+        return replace(run, attention=found, dev=dev)
+    if arm.experiment == "E4a theory":
+        g = g_of(name, seed)
+        steps = {0: attention([0.01, 0.01, 0.01]), config.steps: attention([g * 0.01, g * 0.01, 0.01])}
+        return replace(run, attention=steps)
+    return run
+
+
+def minimisers(config, power=-0.5, power_of_closed=-0.2, shrink=-0.6):
+    """Return minimisers whose distances fall with documents and length; powers may differ by seed and length."""
+    documents = np.array(config.optimum_documents) / 1000
+    lengths = np.array(config.optimum_lengths) / 100
+    shape = (len(config.seeds), len(lengths))
+    powers = np.broadcast_to(power, shape)
+    closed_powers = np.broadcast_to(power_of_closed, shape)
+    found = []
+    for place in range(len(config.seeds)):
+        own = documents[None, :] ** powers[place][:, None] * lengths[:, None] ** -0.3
+        far = documents[None, :] ** closed_powers[place][:, None] * lengths[:, None] ** shrink * (1 + 0.1 * place)
+        values = {"own": own, "distance": 0.3 * far, "population": 0.1 * far[:, -1]}
+        axes = dict.fromkeys(("own", "distance"), ("length", "documents")) | {"population": ("length",)}
+        coords = {"length": [str(x) for x in lengths], "documents": [str(x) for x in documents]}
+        tensors = {name: torch.as_tensor(value) for name, value in values.items()}
+        found.append(ProbeResult("minimiser", tensors, axes, coords))
+    return found
+
+
+def constructed(config=PAPER):
+    return {name: [made(config, name, seed) for seed in config.seeds] for name in arms(config)}
