@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 
+from mechclust.evidence.intervals import mean_interval
 from mechclust.report.style import (
     COLORS,
     direct_labels,
@@ -22,7 +23,6 @@ from mechclust.report.style import (
     subplots,
     widest_chance,
 )
-from mechclust.evidence.intervals import mean_interval
 from mechclust.studies.cluster_factors.config import OVERLAPS, ClusterFactorsConfig, measured_steps, overlap_arm
 from mechclust.studies.cluster_factors.phases import BOTH, NEITHER, OUTPUT, PHASES, TASK, UNDECIDED, clear_by, phases
 from mechclust.studies.cluster_factors.results import Found, RunResults

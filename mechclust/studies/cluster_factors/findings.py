@@ -1,36 +1,21 @@
-"""The findings of the study, with bounds written before the confirmatory seeds were run.
+"""The findings of the study with their controls, and the checks T1, T5 and T8.
 
-Each is the same function of arrays ``[seed ...]``, applied to the measured data and to null draws in which it is false.
-Unless stated otherwise, a finding concerns the states at ``x`` on held-out examples at the end of training.
+Bounds were written before the confirmatory seeds were run. Unless it says otherwise, a finding concerns the states at
+``x`` on held-out examples at the end of training.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
+from jaxtyping import Float
 
-from mechclust.report.arm_findings import ArmFinding, arm_finding, gap, gathered, one
-from mechclust.report.findings import Finding, EarlierRun, finding, with_severity
-from mechclust.report.draws import (
-    Data,
-    as_shares,
-    at_bound,
-    exchanged,
-    first_from_later,
-    in_random_order,
-    moved_to,
-    one_column,
-    one_of,
-    random_walk,
-    replaced,
-)
-from mechclust.report.findings import Parts
-from mechclust.report.growth import climbing, rising, saturating, spearman
-from mechclust.evidence.bounds import Bound
+from mechclust.evidence import Bound, Control, EarlierRun, Finding, Part, Verdict, check_part, mean_part, share_part
+from mechclust.report.growth import climbing, spearman
 from mechclust.studies.cluster_factors.config import (
+    ARMS,
     CONSTANT,
     OVERLAPS,
     PRIVATE,
@@ -42,7 +27,6 @@ from mechclust.studies.cluster_factors.config import (
     TWO,
     UNSEEN,
     ClusterFactorsConfig,
-    measured_steps,
     overlap_arm,
     task_of,
 )
@@ -51,11 +35,18 @@ from mechclust.studies.cluster_factors.swap import HALVES, KINDS, POSITIONS, RAN
 from mechclust.studies.study import Job
 
 _PAPER = "Wu & Varshney"
+_PAPER_BOUND_OURS = f"{_PAPER}; bound ours"
+_TOO_SMALL = "this size of the study cannot test it"
+_START = 0
+_END = -1
+_OVERLAP_ARMS = tuple(overlap_arm(overlap) for overlap in OVERLAPS)
+_UNTRAINED = "untrained networks"
+_WITH_SHARED_OUTPUTS = "networks whose tasks share all outputs"
+_WITH_PRIVATE_OUTPUTS = "networks whose tasks have private outputs"
 _CHECKED = "now a check: it holds by construction"
-_EARLIER: Mapping[str, tuple[str, str]] = {
+_EARLIER: Mapping[str, tuple[Verdict, str]] = {
     "T1": ("holds", "20 tasks, lowest over arms"),
     "T2": ("undecided", "20 tasks, d 64, the last layer; with its severity"),
-    "T3": ("undecided", "constant learning rate: a cosine schedule stops training by itself"),
     "T4": ("undecided", "20 tasks, d 64"),
     "T5": ("holds", _CHECKED),
     "T6": ("undecided", "10 seeds, constant learning rate"),
@@ -65,223 +56,447 @@ _EARLIER: Mapping[str, tuple[str, str]] = {
     "T10": ("undecided", "20 tasks, d 64, the last layer"),
 }
 
+Runs = Sequence[RunResults]
+
 
 def findings_of(config: ClusterFactorsConfig, found: Found) -> list[Finding]:
-    """T1 to T24; of these T5 and T8 are checks."""
-    findings = [test.judged(found, tested=config.test_findings) for test in tests_of(config)]
-    findings += _checks(config, found)
-    return with_severity(_with_history(c) for c in sorted(findings, key=lambda c: int(c.id[1:])))
-
-
-def _with_history(c: Finding) -> Finding:
-    if c.id not in _EARLIER:
-        return c
-    verdict, changed = _EARLIER[c.id]
-    earlier = EarlierRun("task-clusters, paper, 2026-11-21, seeds 0 to 2", 3, verdict, changed)  # type: ignore[arg-type]
-    return replace(c, history=(earlier,))
-
-
-def tests_of(config: ClusterFactorsConfig) -> list[ArmFinding[RunResults]]:
-    """The findings, before any data."""
-    n, half, third = config.n_layers, config.n_layers // 2, max(1, config.n_layers // 3)
-    overlaps = tuple(map(overlap_arm, OVERLAPS))
-    clear = Bound(">=", config.clear)
-
-    def end(arm: str, curve: str, layer: int | slice = n) -> Callable[[Found], np.ndarray]:
-        return lambda found: np.array([run.ari[curve][-1, layer] for run in found[arm]])
-
-    def start(arm: str, curve: str) -> Callable[[Found], np.ndarray]:
-        return lambda found: np.array([run.ari[curve][0, n] for run in found[arm]])
-
-    def untrained_by_overlap(curve: str) -> Callable[[Found], np.ndarray]:
-        """``[seed arm]`` before training, the layer with the most; layer 0 is the last token alone."""
-        return lambda found: np.array([[run.ari[curve][0].max() for run in found[arm]] for arm in overlaps]).T
-
-    def by_overlap(curve: str, step: int = -1) -> Callable[[Found], np.ndarray]:
-        return lambda found: np.array([[run.ari[curve][step, n] for run in found[arm]] for arm in overlaps]).T
-
-    def curve_of(arm: str) -> Callable[[Found], np.ndarray]:
-        return lambda found: np.array([run.ari["x task"][:, n] for run in found[arm]])
-
-    def thirds_at(arm: str, early: bool) -> Callable[[Found], np.ndarray]:
-        """``[seed 2]`` mean task-ARI of the lowest and the highest third of the layers."""
-
-        def get(found: Found) -> np.ndarray:
-            at = [run.ari["x task"][run.at(config.early_step) if early else -1] for run in found[arm]]
-            return np.array([[x[1 : third + 1].mean(), x[n + 1 - third :].mean()] for x in at])
-
-        return get
-
-    def migrates(data: Data) -> Parts:
-        moved = data["end"] - data["early"]
-        return [
-            ("lowest layers fall", (-moved[:, 0]).tolist(), Bound(">", 0)),
-            ("highest layers rise", moved[:, 1].tolist(), Bound(">", 0)),
-        ]
-
-    def swap(arm: str, *kinds: str) -> Callable[[Found], np.ndarray]:
-        """``[seed]`` largest share over layers 1 to n, and over kinds."""
-        where, which = POSITIONS.index("input"), [KINDS.index(kind) for kind in kinds]
-        return lambda found: np.array([run.swapped["became"][where, which, 1:].max() for run in found[arm]])
-
-    def swap_by_layer(found: Found) -> np.ndarray:
-        where, kind = POSITIONS.index("input"), KINDS.index(TASK)
-        return np.array([run.swapped["became"][where, kind, 1:] for run in found[PRIVATE]])
-
-    def untrained(found: Found) -> np.ndarray:
-        """``[seed step]`` the maximum over layers, minus its mean under relabelling within the classes of x."""
-        return np.array([(run.ari["x task"] - run.null["x task"][..., 2]).max(-1) for run in found[PRIVATE]])
-
-    test, steps = partial(arm_finding, source="ours"), np.array(measured_steps(config))
-    of_shared = "values of networks whose tasks share all outputs, drawn with replacement"
-    last = f"layer {n}"
-    least_accuracy: Callable[[Found], np.ndarray] = lambda found: np.min(  # noqa: E731
-        [[run.accuracy[-1] for run in runs] for runs in found.values()], axis=0
-    )
-    y_parts: Callable[[Data], Parts] = lambda data: [  # noqa: E731
-        ("private, end of the instruction: task", data["task"].tolist(), clear),
-        ("shared, x: output - task", (data["output"] - data["other"]).tolist(), Bound(">", 0)),
+    """Return T1 to T24 without T3; of these T1, T5 and T8 are checks. An arm that was not run has no values."""
+    arms = {arm: found.get(arm, ()) for arm in ARMS}
+    findings = [
+        *_checks(config, arms),
+        *_private_outputs(config, arms),
+        *_shared_outputs(config, arms),
+        *_overlaps(config, arms),
+        *_layers(config, arms),
+        *_swapped_means(config, arms),
+        *_losses_and_widths(config, arms),
+        *_untrained(config, arms),
     ]
-    return [
-        test("T1", "validation accuracy at the end of training, lowest over arms", (), gathered(v=least_accuracy),
-              one("v", Bound(">=", 0.95)), as_shares(at_bound("v", Bound(">=", 0.95)), "v"),
-              "the measured spread about the bound", source="set-up", shares=True,
-              planted=as_shares(moved_to(v=0.98), "v")),
-        test("T2", f"two private outputs per task: {last} clusters by task (ARI)", (TWO, SHARED),
-              gathered(v=end(TWO, "x task"), other=end(SHARED, "x task")), one("v", clear), replaced(v="other"),
-              of_shared, source=f"{_PAPER}; bound ours", chance="0",
-              planted=moved_to(v=0.7)),
-        test("T3", f"constant learning rate: task-ARI of {last} rises with log step, then saturates (last third)",
-              (CONSTANT,), gathered(curve=curve_of(CONSTANT)), lambda data: rising(steps, data["curve"]),
-              random_walk("curve"), "random walks whose steps have the measured sizes", source=_PAPER,
-              planted=moved_to(curve=saturating(steps))),
-        test("T4", f"two private outputs per task: task-ARI rises with layer, 0 to {n}", (TWO,),
-              gathered(layers=end(TWO, "x task", slice(None))), lambda data: climbing(data["layers"]),
-              in_random_order("layers"), "layers in random order", source=_PAPER,
-              planted=moved_to(layers=np.linspace(0.1, 0.8, n + 1))),
-        test("T6", f"constant learning rate: training subset and validation agree at {last} (difference of task-ARI)",
-              (CONSTANT,), gathered(v=lambda found: _agreement(found[CONSTANT], n)), one("v", Bound("<=", 0.1)),
-              at_bound("v", Bound("<=", 0.1)), "the measured spread about the bound", source=_PAPER,
-              planted=moved_to(v=0.03)),
-        test("T7", "before training, no layer clusters by task beyond what x explains (largest task-ARI minus its "
-              "mean under relabelling within the classes of x)", (PRIVATE,), gathered(above=untrained),
-              lambda data: [("", data["above"][:, 0].tolist(), Bound("<=", 0.1))], first_from_later("above"),
-              "the first checkpoint replaced by later ones drawn at random", source=f"{_PAPER}; bound ours", chance="0",
-              planted=moved_to(above=0.03)),
-        test("T9", f"all outputs shared: {last} clusters by output more than by task (difference of ARI)", (SHARED,),
-              gathered(a=end(SHARED, "x output"), b=end(SHARED, "x task")), gap("a", "b", Bound(">", 0)),
-              exchanged(("a", "b")), "both exchanged at random, seed by seed", chance="0",
-              planted=moved_to(a=0.8, b=0.2)),
-        test("T10", f"instructions never seen: {last} clusters by task (two private outputs)", (UNSEEN, SHARED),
-              gathered(v=end(UNSEEN, "x task"), other=end(SHARED, "x task")), one("v", clear), replaced(v="other"),
-              of_shared, source=f"{_PAPER}; bound ours", chance="0",
-              planted=moved_to(v=0.7)),
-        test("T11", f"task-ARI of {last} falls as the outputs overlap more (Spearman over six overlaps)", overlaps,
-              gathered(v=by_overlap("x task")),
-              lambda data: [("", [spearman(np.array(OVERLAPS), x) for x in data["v"]], Bound("<", -0.7))],
-              in_random_order("v"), "overlaps in random order, seed by seed", chance="0",
-              planted=moved_to(v=0.6 - 0.4 * np.array(OVERLAPS))),
-        test("T12", f"{last} clusters by output at every overlap (lowest output-ARI of six overlaps)", overlaps,
-              gathered(v=by_overlap("x output"), untrained=by_overlap("x output", step=0)),
-              lambda data: [("", data["v"].min(1).tolist(), clear)], one_column("v", "untrained"),
-              "of one overlap, drawn at random, the untrained networks",
-              planted=moved_to(v=0.75)),
-        test("T13", f"at the end of the instruction, {last} clusters by task at every overlap (lowest task-ARI)",
-              overlaps, gathered(v=by_overlap("instruction task"), untrained=untrained_by_overlap("instruction task")),
-              lambda data: [("", data["v"].min(1).tolist(), clear)], one_column("v", "untrained"),
-              "of one overlap, drawn at random, that layer of the untrained networks which clusters by task most",
-              planted=moved_to(v=0.8)),
-        test("T14", f"layer 1 clusters by x more than by output, and {last} the reverse (difference of ARI, mean over "
-              "overlaps)", overlaps,
-              gathered(x=_over_layers(overlaps, "x input"), y=_over_layers(overlaps, "x output")),
-              lambda data: [("layer 1: x - output", (data["x"] - data["y"])[:, 0].tolist(), Bound(">", 0)),
-                            (f"{last}: output - x", (data["y"] - data["x"])[:, -1].tolist(), Bound(">", 0))],
-              in_random_order("x", "y"), "layers in random order, seed by seed", chance="0",
-              planted=moved_to(x=np.linspace(0.8, 0.2, n), y=np.linspace(0.2, 0.8, n))),
-        *(
-            test(id, f"{what}: from step {config.early_step} to the end, task-ARI falls in layers 1 to {third} and "
-                  f"rises in layers {n + 1 - third} to {n}", (arm,),
-                  gathered(early=thirds_at(arm, True), end=thirds_at(arm, False)), migrates,
-                  exchanged(("early", "end")),
-                  f"step {config.early_step} and the end exchanged at random, seed by seed",
-                  planted=moved_to(early=np.array([0.45, 0.55]), end=np.array([0.35, 0.65])), chance="0")
-            for id, arm, what in (("T15", TWO, "two private outputs a task"), ("T16", CONSTANT, "constant rate"))
-        ),
-        test("T17", "private outputs: adding the difference between two tasks' mean states at x changes the answer to "
-              "the other task's, more often than control directions of the same norm do (best layer of each)",
-              (PRIVATE,),
-              gathered(a=swap(PRIVATE, TASK), b=swap(PRIVATE, RANDOM, HALVES)), gap("a", "b", Bound(">=", 0.3)),
-              exchanged(("a", "b")), "both exchanged at random, seed by seed", chance="0",
-              planted=moved_to(a=0.7, b=0.05)),
-        test("T18", "all outputs shared: adding this difference rarely changes the answer to the other task's",
-        (SHARED, PRIVATE),
-              gathered(v=lambda found: swap(SHARED, TASK)(found) - swap(SHARED, RANDOM, HALVES)(found),
-                       other=lambda found: swap(PRIVATE, TASK)(found) - swap(PRIVATE, RANDOM, HALVES)(found)),
-              one("v", Bound("<=", 0.1)), replaced(v="other"),
-              "values of networks whose tasks have private outputs, drawn with replacement", chance="0",
-              planted=moved_to(v=0.0)),
-        test("T19", f"private outputs: adding it works in layers {half + 1} to {n} rather than in 1 to {half} "
-              "(difference of means)", (PRIVATE,), gathered(v=swap_by_layer),
-              lambda data: [("", (data["v"][:, half:].mean(1) - data["v"][:, :half].mean(1)).tolist(),
-                             Bound(">=", 0.2))],
-              in_random_order("v"), "layers in random order, seed by seed", chance="0",
-              planted=moved_to(v=np.linspace(0.0, 0.8, n))),
-        test("T20", f"all outputs shared: a linear classifier reads the task from {last}, whose states do not cluster "
-              "by it", (SHARED, TWO),
-              gathered(linear=lambda found: np.array([run.linear[-1, n] for run in found[SHARED]]),
-                       of_x=lambda found: np.array([run.linear[-1, 0] for run in found[SHARED]]),
-                       ari=end(SHARED, "x task"), clustered=end(TWO, "x task")),
-              lambda data: [("linear accuracy", data["linear"].tolist(), Bound(">=", 0.8)),
-                            ("task-ARI", data["ari"].tolist(), Bound("<=", 0.3))],
-              one_of(replaced(linear="of_x"), replaced(ari="clustered")),
-              "layer 0, or networks whose tasks have two private outputs", chance="accuracy .1",
-              shares=("linear accuracy",), planted=as_shares(moved_to(linear=0.95, ari=0.15), "linear")),
-        test("T21", f"loss on y only: at the end of the instruction, {last} clusters by task with private outputs "
-              "but not with shared ones, and with shared ones it clusters by output at x", (PRIVATE_Y, SHARED_Y),
-              gathered(task=end(PRIVATE_Y, "instruction task"), shared=end(SHARED_Y, "instruction task"),
-                       output=end(SHARED_Y, "x output"), other=end(SHARED_Y, "x task"),
-                       untrained=start(PRIVATE_Y, "instruction task")),
-              lambda data: [*y_parts(data), ("shared, end of the instruction: task", data["shared"].tolist(),
-                                             Bound("<", config.clear))],
-              one_of(replaced(task="untrained"), exchanged(("output", "other")), replaced(shared="task")),
-              "untrained networks, output and task exchanged at random, or private outputs in place of shared ones",
-              planted=moved_to(task=0.8, shared=0.2, output=0.8, other=0.2)),
-        test("T22", f"twice the width: {last} clusters in the same way", (PRIVATE_WIDE, SHARED_WIDE),
-              gathered(task=end(PRIVATE_WIDE, "instruction task"), output=end(SHARED_WIDE, "x output"),
-                       other=end(SHARED_WIDE, "x task"),
-                       untrained=start(PRIVATE_WIDE, "instruction task")),
-              y_parts, one_of(replaced(task="untrained"), exchanged(("output", "other"))),
-              "untrained networks, or output and task exchanged at random",
-              planted=moved_to(task=0.8, output=0.8, other=0.2)),
-        test("T23", "a bag of symbols clusters by task: mean of the prompt's untrained embeddings (ARI)",
-              (PRIVATE,), gathered(v=lambda found: np.array([run.ari["mean task"][0, 0] for run in found[PRIVATE]])),
-              one("v", clear), at_bound("v", clear), "the measured spread about the bound", chance="0",
-              planted=moved_to(v=0.65)),
-        test("T24", f"all outputs shared: {last} clusters by output within tasks more than by task within outputs "
-              "(difference of ARI)", (SHARED,),
-              gathered(a=end(SHARED, "x output|task"), b=end(SHARED, "x task|output")),
-              gap("a", "b", Bound(">=", 0.2)), exchanged(("a", "b")), "both exchanged at random, seed by seed",
-              chance="0",
-              planted=moved_to(a=0.6, b=0.2)),
-    ]  # fmt: skip
+    if not config.test_findings:
+        findings = [replace(finding, not_tested=_TOO_SMALL) for finding in findings]
+    return [_with_history(finding) for finding in sorted(findings, key=lambda finding: int(finding.id[1:]))]
 
 
-def _checks(config: ClusterFactorsConfig, found: Found) -> list[Finding]:
-    flat = [float(np.ptp(run.ari["x task"][:, 0])) for run in found[PRIVATE]]
-    guess = [task_of(config, Job(PRIVATE, seed)).input_only_accuracy() for seed in config.seeds]
+def _with_history(finding: Finding) -> Finding:
+    if finding.id not in _EARLIER:
+        return finding
+    verdict, changed = _EARLIER[finding.id]
+    earlier = EarlierRun("task-clusters, paper, 2026-11-21, seeds 0 to 2", 3, verdict, changed)
+    return replace(finding, history=(earlier,))
+
+
+def _missing(arms: Found, *needed: str) -> str:
+    """Return why a finding cannot be tested if an arm that it needs was not run; else ``""``."""
+    lacking = [arm for arm in needed if not arms[arm]]
+    return f"needs the arm {lacking[0]!r}" if lacking else ""
+
+
+# ---- findings ----
+
+
+def _checks(config: ClusterFactorsConfig, arms: Found) -> list[Finding]:
+    lowest = [min(run.accuracy[_END] for run in of_seed) for of_seed in zip(*filter(len, arms.values()), strict=True)]
+    ranges = [np.ptp(run.ari["x task"][:, 0]) for run in arms[PRIVATE]]
+    guesses = [task_of(config, Job(PRIVATE, seed)).input_only_accuracy() for seed in config.seeds]
     n_tasks = min(config.task.n_eval_tasks, config.task.n_tasks)
     return [
-        finding("T5", "layer 0 at x is the embedding of x: its partition never changes (range of task-ARI)", _PAPER, flat,
-              Bound("<=", 0.01), kind="check", tested=config.test_findings),
-        finding("T8", "x alone predicts the task little better than chance", f"{_PAPER}; bound ours (3 x chance)", guess,
-              Bound("<=", 3 / n_tasks), kind="check", tested=config.test_findings, chance=f"{1 / n_tasks:.3g}"),
-    ]  # fmt: skip
+        Finding(
+            id="T1",
+            kind="check",
+            statement="networks learn the tasks: validation accuracy at the end of training, lowest over arms",
+            source="set-up",
+            parts=(check_part("", lowest, Bound(">=", 0.95)),),
+        ),
+        Finding(
+            id="T5",
+            kind="check",
+            statement="layer 0 at x is the embedding of x: its partition never changes (range of task-ARI)",
+            source=_PAPER,
+            parts=(check_part("", ranges, Bound("<=", 0.01)),),
+        ),
+        Finding(
+            id="T8",
+            kind="check",
+            statement="x alone predicts the task little better than chance",
+            source=f"{_PAPER}; bound ours (3 x chance)",
+            parts=(check_part("", guesses, Bound("<=", 3 / n_tasks)),),
+            note=f"chance: {1 / n_tasks:.3g}",
+        ),
+    ]
 
 
-def _over_layers(arms: Sequence[str], curve: str) -> Callable[[Found], np.ndarray]:
-    """``[seed layer]`` at the end, layers 1 to n, mean over arms."""
-    return lambda found: np.mean([[run.ari[curve][-1, 1:] for run in found[arm]] for arm in arms], axis=0)
+def _private_outputs(config: ClusterFactorsConfig, arms: Found) -> list[Finding]:
+    n = config.n_layers
+    shared = Control(_WITH_SHARED_OUTPUTS, _clear_by_task(config, arms[SHARED]))
+    return [
+        Finding(
+            id="T2",
+            statement=f"two private outputs per task: layer {n} clusters by task (ARI)",
+            source=_PAPER_BOUND_OURS,
+            parts=_clear_by_task(config, arms[TWO]),
+            control=shared,
+            not_tested=_missing(arms, TWO),
+        ),
+        Finding(
+            id="T4",
+            statement=f"two private outputs per task: task-ARI rises with layer, 0 to {n}",
+            source=_PAPER,
+            parts=climbing(_by_layer(config, arms[TWO], _END)),
+            control=Control(_UNTRAINED, climbing(_by_layer(config, arms[TWO], _START))),
+            shown="table",
+            not_tested=_missing(arms, TWO),
+        ),
+        Finding(
+            id="T6",
+            statement=f"constant learning rate: training subset and validation agree at layer {n} (difference of "
+            "task-ARI)",
+            source=_PAPER,
+            parts=_agree(config, arms[CONSTANT]),
+            control=Control(_WITH_SHARED_OUTPUTS, _agree(config, arms[SHARED])),
+            shown="table",
+            not_tested=_missing(arms, CONSTANT),
+        ),
+        Finding(
+            id="T10",
+            statement=f"instructions never seen: layer {n} clusters by task (two private outputs)",
+            source=_PAPER_BOUND_OURS,
+            parts=_clear_by_task(config, arms[UNSEEN]),
+            control=shared,
+            shown="headline",
+            not_tested=_missing(arms, UNSEEN),
+        ),
+    ]
 
 
-def _agreement(runs: Sequence[RunResults], layer: int) -> np.ndarray:
-    return np.array([abs(float(run.ari["x task"][-1, layer] - run.train_ari[layer])) for run in runs])
+def _shared_outputs(config: ClusterFactorsConfig, arms: Found) -> list[Finding]:
+    n = config.n_layers
+    return [
+        Finding(
+            id="T9",
+            statement=f"all outputs shared: layer {n} clusters by output more than by task (difference of ARI)",
+            source="ours",
+            parts=_by_output_rather_than_task(config, arms[SHARED]),
+            control=Control(_WITH_PRIVATE_OUTPUTS, _by_output_rather_than_task(config, arms[PRIVATE])),
+            shown="headline",
+        ),
+        Finding(
+            id="T20",
+            statement=f"all outputs shared: a linear classifier reads the task from layer {n}, whose states do not "
+            "cluster by it",
+            source="ours",
+            parts=_read_but_not_clustered(config, arms[SHARED], _END),
+            control=Control(_UNTRAINED, _read_but_not_clustered(config, arms[SHARED], _START)),
+            note=f"chance of the classifier: {1 / min(config.task.n_eval_tasks, config.task.n_tasks):.2g}",
+        ),
+        Finding(
+            id="T24",
+            statement=f"all outputs shared: layer {n} clusters by output within tasks more than by task within outputs "
+            "(difference of ARI)",
+            source="ours",
+            parts=_output_within_task(config, arms[SHARED], _END),
+            control=Control(_UNTRAINED, _output_within_task(config, arms[SHARED], _START)),
+            shown="table",
+        ),
+    ]
+
+
+def _overlaps(config: ClusterFactorsConfig, arms: Found) -> list[Finding]:
+    n = config.n_layers
+    missing = _missing(arms, *_OVERLAP_ARMS)
+    best_untrained = [_best_layer_at_start(arms[arm], "instruction task") for arm in _OVERLAP_ARMS]
+    return [
+        Finding(
+            id="T11",
+            statement=f"task-ARI of layer {n} falls as the outputs overlap more (Spearman over six overlaps)",
+            source="ours",
+            parts=_falls_with_overlap(config, arms, _END),
+            control=Control(_UNTRAINED, _falls_with_overlap(config, arms, _START)),
+            shown="headline",
+            not_tested=missing,
+        ),
+        Finding(
+            id="T12",
+            statement=f"layer {n} clusters by output at every overlap (ARI)",
+            source="ours",
+            parts=_clear_at_every_overlap(config, _at_overlaps(config, arms, "x output", _END)),
+            control=Control(
+                _UNTRAINED, _clear_at_every_overlap(config, _at_overlaps(config, arms, "x output", _START))
+            ),
+            shown="table",
+            not_tested=missing,
+        ),
+        Finding(
+            id="T13",
+            statement=f"at the end of the instruction, layer {n} clusters by task at every overlap (ARI)",
+            source="ours",
+            parts=_clear_at_every_overlap(config, _at_overlaps(config, arms, "instruction task", _END)),
+            control=Control(
+                f"{_UNTRAINED}, the layer that clusters most", _clear_at_every_overlap(config, best_untrained)
+            ),
+            not_tested=missing,
+        ),
+    ]
+
+
+def _layers(config: ClusterFactorsConfig, arms: Found) -> list[Finding]:
+    n = config.n_layers
+    third = _third(config)
+    moves = (
+        f"from step {config.early_step} to the end, task-ARI falls in layers 1 to {third} and rises in layers "
+        f"{n + 1 - third} to {n}"
+    )
+    shared = Control(_WITH_SHARED_OUTPUTS, _moves_up(config, arms[SHARED]))
+    return [
+        Finding(
+            id="T14",
+            statement=f"layer 1 clusters by x more than by output, and layer {n} the reverse (difference of ARI, mean "
+            "over overlaps)",
+            source="ours",
+            parts=_input_then_output(config, arms, _END),
+            control=Control(_UNTRAINED, _input_then_output(config, arms, _START)),
+            shown="table",
+            not_tested=_missing(arms, *_OVERLAP_ARMS),
+        ),
+        Finding(
+            id="T15",
+            statement=f"two private outputs per task: {moves}",
+            source="ours",
+            parts=_moves_up(config, arms[TWO]),
+            control=shared,
+            shown="table",
+            not_tested=_missing(arms, TWO),
+        ),
+        Finding(
+            id="T16",
+            statement=f"constant learning rate: {moves}",
+            source="ours",
+            parts=_moves_up(config, arms[CONSTANT]),
+            control=shared,
+            shown="table",
+            not_tested=_missing(arms, CONSTANT),
+        ),
+    ]
+
+
+def _swapped_means(config: ClusterFactorsConfig, arms: Found) -> list[Finding]:
+    half = config.n_layers // 2
+    effective = Bound(">=", 0.3)
+    rare = Bound("<=", 0.1)
+    effect = {arm: _effect_of_swap(arms[arm]) for arm in (PRIVATE, SHARED)}
+    return [
+        Finding(
+            id="T17",
+            statement="private outputs: adding the difference between two tasks' mean states at x changes the answer "
+            "to the other task's, more often than control directions of the same norm do (best layer of each)",
+            source="ours",
+            parts=(mean_part("", effect[PRIVATE], effective),),
+            control=Control(_WITH_SHARED_OUTPUTS, (mean_part("", effect[SHARED], effective),)),
+        ),
+        Finding(
+            id="T18",
+            statement="all outputs shared: adding this difference rarely changes the answer to the other task's",
+            source="ours",
+            parts=(mean_part("", effect[SHARED], rare),),
+            control=Control(_WITH_PRIVATE_OUTPUTS, (mean_part("", effect[PRIVATE], rare),)),
+            shown="table",
+        ),
+        Finding(
+            id="T19",
+            statement=f"private outputs: adding it works in layers {half + 1} to {config.n_layers} rather than in 1 to "
+            f"{half} (difference of means)",
+            source="ours",
+            parts=_works_in_upper_layers(config, arms[PRIVATE], TASK),
+            control=Control(
+                "the difference of two halves of one task", _works_in_upper_layers(config, arms[PRIVATE], HALVES)
+            ),
+            shown="table",
+        ),
+    ]
+
+
+def _losses_and_widths(config: ClusterFactorsConfig, arms: Found) -> list[Finding]:
+    n = config.n_layers
+    return [
+        Finding(
+            id="T21",
+            statement=f"loss on y only: at the end of the instruction, layer {n} clusters by task with private outputs "
+            "but not with shared ones, and with shared ones it clusters by output at x",
+            source="ours",
+            parts=_task_only_with_private(config, arms[PRIVATE_Y], arms[SHARED_Y]),
+            control=Control("loss on all tokens", _task_only_with_private(config, arms[PRIVATE], arms[SHARED])),
+            not_tested=_missing(arms, PRIVATE_Y, SHARED_Y),
+        ),
+        Finding(
+            id="T22",
+            statement=f"twice the width: layer {n} clusters in the same way",
+            source="ours",
+            parts=_task_then_output(config, arms[PRIVATE_WIDE], arms[SHARED_WIDE], _END),
+            control=Control(_UNTRAINED, _task_then_output(config, arms[PRIVATE_WIDE], arms[SHARED_WIDE], _START)),
+            not_tested=_missing(arms, PRIVATE_WIDE, SHARED_WIDE),
+        ),
+    ]
+
+
+def _untrained(config: ClusterFactorsConfig, arms: Found) -> list[Finding]:
+    return [
+        Finding(
+            id="T7",
+            statement="before training, no layer clusters by task beyond what x explains (largest task-ARI minus its "
+            "mean under relabelling within the classes of x)",
+            source=_PAPER_BOUND_OURS,
+            parts=_beyond_input(arms[PRIVATE], _START),
+            control=Control("trained networks", _beyond_input(arms[PRIVATE], _END)),
+            shown="table",
+        ),
+        Finding(
+            id="T23",
+            statement="a bag of symbols clusters by task: mean of the prompt's untrained embeddings (ARI)",
+            source="ours",
+            parts=_embeddings_cluster(config, arms[PRIVATE], "mean task"),
+            control=Control(
+                "the last token of the instruction alone",
+                _embeddings_cluster(config, arms[PRIVATE], "instruction task"),
+            ),
+            shown="table",
+        ),
+    ]
+
+
+# ---- what is measured ----
+
+
+def _values(runs: Runs, curve: str, layer: int, step: int) -> Float[np.ndarray, "seed"]:
+    return np.array([run.ari[curve][step, layer] for run in runs])
+
+
+def _by_layer(config: ClusterFactorsConfig, runs: Runs, step: int) -> Float[np.ndarray, "seed layer"]:
+    values = [run.ari["x task"][step] for run in runs]
+    return np.array(values).reshape(len(runs), config.n_layers + 1)
+
+
+def _at_overlaps(config: ClusterFactorsConfig, arms: Found, curve: str, step: int) -> list[Float[np.ndarray, "seed"]]:
+    """Return the last layer's index for each overlap."""
+    return [_values(arms[arm], curve, config.n_layers, step) for arm in _OVERLAP_ARMS]
+
+
+def _best_layer_at_start(runs: Runs, curve: str) -> Float[np.ndarray, "seed"]:
+    return np.array([run.ari[curve][_START].max() for run in runs])
+
+
+def _clear_by_task(config: ClusterFactorsConfig, runs: Runs) -> tuple[Part, ...]:
+    return (mean_part("", _values(runs, "x task", config.n_layers, _END), Bound(">=", config.clear)),)
+
+
+def _agree(config: ClusterFactorsConfig, runs: Runs) -> tuple[Part, ...]:
+    """Judge the difference between validation and training subset at the end; the latter is measured there only."""
+    n = config.n_layers
+    differences = [abs(run.ari["x task"][_END, n] - run.train_ari[n]) for run in runs]
+    return (mean_part("", differences, Bound("<=", 0.1)),)
+
+
+def _by_output_rather_than_task(config: ClusterFactorsConfig, runs: Runs) -> tuple[Part, ...]:
+    return (mean_part("", _output_minus_task(config, runs, _END), Bound(">", 0)),)
+
+
+def _output_minus_task(config: ClusterFactorsConfig, runs: Runs, step: int) -> Float[np.ndarray, "seed"]:
+    n = config.n_layers
+    return _values(runs, "x output", n, step) - _values(runs, "x task", n, step)
+
+
+def _read_but_not_clustered(config: ClusterFactorsConfig, runs: Runs, step: int) -> tuple[Part, ...]:
+    n = config.n_layers
+    return (
+        share_part("linear accuracy", [run.linear[step, n] for run in runs], Bound(">=", 0.8)),
+        mean_part("task-ARI", _values(runs, "x task", n, step), Bound("<=", 0.3)),
+    )
+
+
+def _output_within_task(config: ClusterFactorsConfig, runs: Runs, step: int) -> tuple[Part, ...]:
+    n = config.n_layers
+    differences = _values(runs, "x output|task", n, step) - _values(runs, "x task|output", n, step)
+    return (mean_part("", differences, Bound(">=", 0.2)),)
+
+
+def _falls_with_overlap(config: ClusterFactorsConfig, arms: Found, step: int) -> tuple[Part, ...]:
+    by_overlap = _at_overlaps(config, arms, "x task", step)
+    correlations = [spearman(np.array(OVERLAPS), np.array(of_seed)) for of_seed in zip(*by_overlap, strict=False)]
+    return (mean_part("", correlations, Bound("<", -0.7)),)
+
+
+def _clear_at_every_overlap(
+    config: ClusterFactorsConfig, by_overlap: Sequence[Float[np.ndarray, "seed"]]
+) -> tuple[Part, ...]:
+    clear = Bound(">=", config.clear)
+    named = zip(OVERLAPS, by_overlap, strict=True)
+    return tuple(mean_part(f"overlap {overlap:g}", values, clear) for overlap, values in named)
+
+
+def _input_then_output(config: ClusterFactorsConfig, arms: Found, step: int) -> tuple[Part, ...]:
+    """Judge the difference between the indices for output and x, mean over overlaps, in the first and last layer."""
+    runs_of_seeds = list(zip(*(arms[arm] for arm in _OVERLAP_ARMS), strict=False))
+    first = [-_output_minus_input(runs, 1, step) for runs in runs_of_seeds]
+    last = [_output_minus_input(runs, config.n_layers, step) for runs in runs_of_seeds]
+    return (
+        mean_part("layer 1: x - output", first, Bound(">", 0)),
+        mean_part(f"layer {config.n_layers}: output - x", last, Bound(">", 0)),
+    )
+
+
+def _output_minus_input(runs: Runs, layer: int, step: int) -> float:
+    return float(np.mean(_values(runs, "x output", layer, step) - _values(runs, "x input", layer, step)))
+
+
+def _third(config: ClusterFactorsConfig) -> int:
+    """Return how many of the layers 1 to n are a third of them, at least one."""
+    return max(1, config.n_layers // 3)
+
+
+def _moves_up(config: ClusterFactorsConfig, runs: Runs) -> tuple[Part, ...]:
+    """Judge how the task-ARI of the lowest and the highest third of the layers changes from the early step on."""
+    third = _third(config)
+    changes = [run.ari["x task"][_END] - run.ari["x task"][run.at(config.early_step)] for run in runs]
+    return (
+        mean_part("lowest layers fall", [-change[1 : third + 1].mean() for change in changes], Bound(">", 0)),
+        mean_part("highest layers rise", [change[-third:].mean() for change in changes], Bound(">", 0)),
+    )
+
+
+def _became(run: RunResults, kind: str) -> Float[np.ndarray, "layer"]:
+    """Return the share of answers that become the other task's, by the layer at which a direction is added at x."""
+    return run.swapped["became"][POSITIONS.index("input"), KINDS.index(kind), 1:]
+
+
+def _effect_of_swap(runs: Runs) -> list[float]:
+    """Return how much more often the tasks' difference works than both control directions, each in its best layer."""
+    return [_became(run, TASK).max() - max(_became(run, RANDOM).max(), _became(run, HALVES).max()) for run in runs]
+
+
+def _works_in_upper_layers(config: ClusterFactorsConfig, runs: Runs, kind: str) -> tuple[Part, ...]:
+    half = config.n_layers // 2
+    differences = [_became(run, kind)[half:].mean() - _became(run, kind)[:half].mean() for run in runs]
+    return (mean_part("", differences, Bound(">=", 0.2)),)
+
+
+def _task_then_output(config: ClusterFactorsConfig, private: Runs, shared: Runs, step: int) -> tuple[Part, ...]:
+    at_instruction = _values(private, "instruction task", config.n_layers, step)
+    return (
+        mean_part("private, end of the instruction: task", at_instruction, Bound(">=", config.clear)),
+        mean_part("shared, x: output - task", _output_minus_task(config, shared, step), Bound(">", 0)),
+    )
+
+
+def _task_only_with_private(config: ClusterFactorsConfig, private: Runs, shared: Runs) -> tuple[Part, ...]:
+    at_instruction = _values(shared, "instruction task", config.n_layers, _END)
+    return (
+        *_task_then_output(config, private, shared, _END),
+        mean_part("shared, end of the instruction: task", at_instruction, Bound("<", config.clear)),
+    )
+
+
+def _beyond_input(runs: Runs, step: int) -> tuple[Part, ...]:
+    largest = [(run.ari["x task"][step] - run.null["x task"][step, :, 2]).max() for run in runs]
+    return (mean_part("", largest, Bound("<=", 0.1)),)
+
+
+def _embeddings_cluster(config: ClusterFactorsConfig, runs: Runs, curve: str) -> tuple[Part, ...]:
+    return (mean_part("", _values(runs, curve, 0, _START), Bound(">=", config.clear)),)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mechclust.evidence.bounds import Bound
+from mechclust.evidence.bounds import Bound, verdict_of
 from mechclust.evidence.intervals import mean_interval
 from mechclust.studies.cluster_factors.results import RunResults
 
@@ -23,7 +23,7 @@ def phase_of(task: Sequence[float], output: Sequence[float], clear: float) -> st
         >>> phase_of([0.9, 0.8, 0.85], [0.1, 0.2, 0.1], 0.5), phase_of([0.9, 0.8, 0.85], [0.2, 0.9, 0.5], 0.5)
         ('task', 'undecided')
     """
-    verdicts = [Bound(">=", clear).judge(mean_interval(list(values))) for values in (task, output)]
+    verdicts = [verdict_of(Bound(">=", clear), mean_interval(list(values))) for values in (task, output)]
     if "undecided" in verdicts:
         return UNDECIDED
     return (NEITHER, OUTPUT, TASK, BOTH)[2 * (verdicts[0] == "holds") + (verdicts[1] == "holds")]
@@ -45,4 +45,6 @@ def clear_by(runs: Sequence[RunResults], clear: float, curve: str) -> np.ndarray
     if curve not in runs[0].ari:
         return np.zeros(runs[0].linear.shape, dtype=bool)
     values = np.stack([run.ari[curve] for run in runs], -1)
-    return np.array([[Bound(">=", clear).judge(mean_interval(v.tolist())) == "holds" for v in at] for at in values])
+    return np.array(
+        [[verdict_of(Bound(">=", clear), mean_interval(v.tolist())) == "holds" for v in at] for at in values]
+    )

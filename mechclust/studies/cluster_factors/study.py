@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mechclust.report.analysis import Analysis, Panel
 from mechclust.evidence import Finding
+from mechclust.report.analysis import Analysis, Panel
 from mechclust.report.html import table_html
-from mechclust.studies.cluster_factors.findings import findings_of
 from mechclust.studies.cluster_factors.config import (
     CONSTANT,
     OVERLAPS,
@@ -22,6 +21,7 @@ from mechclust.studies.cluster_factors.config import (
     jobs,
     overlap_arm,
 )
+from mechclust.studies.cluster_factors.findings import findings_of
 from mechclust.studies.cluster_factors.results import RunResults, by_arm, load_results, table_of
 from mechclust.studies.cluster_factors.run import run_job, trained_models
 from mechclust.studies.study import Study

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mechclust.report.analysis import Analysis, Panel
 from mechclust.evidence import Finding
+from mechclust.report.analysis import Analysis, Panel
 from mechclust.report.html import table_html
-from mechclust.studies.heads_in_models.findings import findings_of
 from mechclust.studies.heads_in_models.config import (
     INSTRUCTIONS,
     PLANTED,
@@ -28,6 +27,7 @@ from mechclust.studies.heads_in_models.config import (
     jobs,
     labels_of,
 )
+from mechclust.studies.heads_in_models.findings import findings_of
 from mechclust.studies.heads_in_models.results import Found, by_subject, data_of, key, load_results
 from mechclust.studies.heads_in_models.run import check, run_job, trained_models
 from mechclust.studies.study import Study
