@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from jaxtyping import Float
@@ -55,6 +56,8 @@ _EARLIER: Mapping[str, tuple[Verdict, str]] = {
     "T9": ("holds", "five outputs shared by all tasks"),
     "T10": ("undecided", "20 tasks, d 64, the last layer"),
 }
+
+_ours = partial(Finding, source="ours")
 
 Runs = Sequence[RunResults]
 
@@ -171,28 +174,25 @@ def _private_outputs(config: ClusterFactorsConfig, arms: Found) -> list[Finding]
 def _shared_outputs(config: ClusterFactorsConfig, arms: Found) -> list[Finding]:
     n = config.n_layers
     return [
-        Finding(
+        _ours(
             id="T9",
             statement=f"all outputs shared: layer {n} clusters by output more than by task (difference of ARI)",
-            source="ours",
             parts=_by_output_rather_than_task(config, arms[SHARED]),
             control=Control(_WITH_PRIVATE_OUTPUTS, _by_output_rather_than_task(config, arms[PRIVATE])),
             shown="headline",
         ),
-        Finding(
+        _ours(
             id="T20",
             statement=f"all outputs shared: a linear classifier reads the task from layer {n}, whose states do not "
             "cluster by it",
-            source="ours",
             parts=_read_but_not_clustered(config, arms[SHARED], _END),
             control=Control(_UNTRAINED, _read_but_not_clustered(config, arms[SHARED], _START)),
             note=f"chance of the classifier: {1 / min(config.task.n_eval_tasks, config.task.n_tasks):.2g}",
         ),
-        Finding(
+        _ours(
             id="T24",
             statement=f"all outputs shared: layer {n} clusters by output within tasks more than by task within outputs "
             "(difference of ARI)",
-            source="ours",
             parts=_output_within_task(config, arms[SHARED], _END),
             control=Control(_UNTRAINED, _output_within_task(config, arms[SHARED], _START)),
             shown="table",
@@ -205,19 +205,17 @@ def _overlaps(config: ClusterFactorsConfig, arms: Found) -> list[Finding]:
     missing = _missing(arms, *_OVERLAP_ARMS)
     best_untrained = [_best_layer_at_start(arms[arm], "instruction task") for arm in _OVERLAP_ARMS]
     return [
-        Finding(
+        _ours(
             id="T11",
             statement=f"task-ARI of layer {n} falls as the outputs overlap more (Spearman over six overlaps)",
-            source="ours",
             parts=_falls_with_overlap(config, arms, _END),
             control=Control(_UNTRAINED, _falls_with_overlap(config, arms, _START)),
             shown="headline",
             not_tested=missing,
         ),
-        Finding(
+        _ours(
             id="T12",
             statement=f"layer {n} clusters by output at every overlap (ARI)",
-            source="ours",
             parts=_clear_at_every_overlap(config, _at_overlaps(config, arms, "x output", _END)),
             control=Control(
                 _UNTRAINED, _clear_at_every_overlap(config, _at_overlaps(config, arms, "x output", _START))
@@ -225,10 +223,9 @@ def _overlaps(config: ClusterFactorsConfig, arms: Found) -> list[Finding]:
             shown="table",
             not_tested=missing,
         ),
-        Finding(
+        _ours(
             id="T13",
             statement=f"at the end of the instruction, layer {n} clusters by task at every overlap (ARI)",
-            source="ours",
             parts=_clear_at_every_overlap(config, _at_overlaps(config, arms, "instruction task", _END)),
             control=Control(
                 f"{_UNTRAINED}, the layer that clusters most", _clear_at_every_overlap(config, best_untrained)
@@ -247,29 +244,26 @@ def _layers(config: ClusterFactorsConfig, arms: Found) -> list[Finding]:
     )
     shared = Control(_WITH_SHARED_OUTPUTS, _moves_up(config, arms[SHARED]))
     return [
-        Finding(
+        _ours(
             id="T14",
             statement=f"layer 1 clusters by x more than by output, and layer {n} the reverse (difference of ARI, mean "
             "over overlaps)",
-            source="ours",
             parts=_input_then_output(config, arms, _END),
             control=Control(_UNTRAINED, _input_then_output(config, arms, _START)),
             shown="table",
             not_tested=_missing(arms, *_OVERLAP_ARMS),
         ),
-        Finding(
+        _ours(
             id="T15",
             statement=f"two private outputs per task: {moves}",
-            source="ours",
             parts=_moves_up(config, arms[TWO]),
             control=shared,
             shown="table",
             not_tested=_missing(arms, TWO),
         ),
-        Finding(
+        _ours(
             id="T16",
             statement=f"constant learning rate: {moves}",
-            source="ours",
             parts=_moves_up(config, arms[CONSTANT]),
             control=shared,
             shown="table",
@@ -284,27 +278,24 @@ def _swapped_means(config: ClusterFactorsConfig, arms: Found) -> list[Finding]:
     rare = Bound("<=", 0.1)
     effect = {arm: _effect_of_swap(arms[arm]) for arm in (PRIVATE, SHARED)}
     return [
-        Finding(
+        _ours(
             id="T17",
             statement="private outputs: adding the difference between two tasks' mean states at x changes the answer "
             "to the other task's, more often than control directions of the same norm do (best layer of each)",
-            source="ours",
             parts=(mean_part("", effect[PRIVATE], effective),),
             control=Control(_WITH_SHARED_OUTPUTS, (mean_part("", effect[SHARED], effective),)),
         ),
-        Finding(
+        _ours(
             id="T18",
             statement="all outputs shared: adding this difference rarely changes the answer to the other task's",
-            source="ours",
             parts=(mean_part("", effect[SHARED], rare),),
             control=Control(_WITH_PRIVATE_OUTPUTS, (mean_part("", effect[PRIVATE], rare),)),
             shown="table",
         ),
-        Finding(
+        _ours(
             id="T19",
             statement=f"private outputs: adding it works in layers {half + 1} to {config.n_layers} rather than in 1 to "
             f"{half} (difference of means)",
-            source="ours",
             parts=_works_in_upper_layers(config, arms[PRIVATE], TASK),
             control=Control(
                 "the difference of two halves of one task", _works_in_upper_layers(config, arms[PRIVATE], HALVES)
@@ -317,19 +308,17 @@ def _swapped_means(config: ClusterFactorsConfig, arms: Found) -> list[Finding]:
 def _losses_and_widths(config: ClusterFactorsConfig, arms: Found) -> list[Finding]:
     n = config.n_layers
     return [
-        Finding(
+        _ours(
             id="T21",
             statement=f"loss on y only: at the end of the instruction, layer {n} clusters by task with private outputs "
             "but not with shared ones, and with shared ones it clusters by output at x",
-            source="ours",
             parts=_task_only_with_private(config, arms[PRIVATE_Y], arms[SHARED_Y]),
             control=Control("loss on all tokens", _task_only_with_private(config, arms[PRIVATE], arms[SHARED])),
             not_tested=_missing(arms, PRIVATE_Y, SHARED_Y),
         ),
-        Finding(
+        _ours(
             id="T22",
             statement=f"twice the width: layer {n} clusters in the same way",
-            source="ours",
             parts=_task_then_output(config, arms[PRIVATE_WIDE], arms[SHARED_WIDE], _END),
             control=Control(_UNTRAINED, _task_then_output(config, arms[PRIVATE_WIDE], arms[SHARED_WIDE], _START)),
             not_tested=_missing(arms, PRIVATE_WIDE, SHARED_WIDE),
@@ -348,10 +337,9 @@ def _untrained(config: ClusterFactorsConfig, arms: Found) -> list[Finding]:
             control=Control("trained networks", _beyond_input(arms[PRIVATE], _END)),
             shown="table",
         ),
-        Finding(
+        _ours(
             id="T23",
             statement="a bag of symbols clusters by task: mean of the prompt's untrained embeddings (ARI)",
-            source="ours",
             parts=_embeddings_cluster(config, arms[PRIVATE], "mean task"),
             control=Control(
                 "the last token of the instruction alone",

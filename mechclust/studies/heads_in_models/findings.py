@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from jaxtyping import Float
@@ -43,6 +44,8 @@ _POSITIVE = Bound(">", 0)
 _UNTRAINED = "untrained networks"
 _RANDOM_WEIGHTS = "random weights"
 _UNDECIDED_BEFORE = ("A3", "I6")
+
+_ours = partial(Finding, source="ours")
 
 Values = Mapping[str, Float[np.ndarray, "seed"]]  # by the name of a part
 
@@ -80,19 +83,17 @@ def _addition(config: HeadsInModelsConfig, data: Data) -> list[Finding]:
     """Return A1 and A7, which are tested for every modulus."""
     learnt = Bound(">=", config.solved)
     return [
-        Finding(
+        _ours(
             id="A1",
             statement="transformers of two layers learn to add (accuracy on the examples measured)",
-            source="ours",
             parts=_shares(_by_modulus(data, config.moduli, TRAINED, "accuracy"), learnt),
             control=Control(_UNTRAINED, _shares(_by_modulus(data, config.moduli, UNTRAINED, "accuracy"), learnt)),
             shown="table",
         ),
-        Finding(
+        _ours(
             id="A7",
             statement="the classes discovered at a head follow the answer (largest agreement over heads, minus that "
             f"with the sum {OFF}; adjusted Rand index)",
-            source="ours",
             parts=_means(_agreement_with_answer(config, data, TRAINED), _POSITIVE),
             control=Control(_UNTRAINED, _means(_agreement_with_answer(config, data, UNTRAINED), _POSITIVE)),
         ),
@@ -114,29 +115,26 @@ def _called_for_sum(config: HeadsInModelsConfig, data: Data) -> list[Finding]:
     in_few = Bound("<", 0.5)
     several = Bound(">", 1)
     findings = [
-        Finding(
+        _ours(
             id="A2",
             statement="a head of the last layer is called a clustering head of the sum (share of networks)",
-            source="ours",
             parts=_shares(in_last_layer, _MOST),
             control=Control(
                 f"any head of the untrained network, or any for the sum {OFF}",
                 _shares(_larger(in_untrained, off_support), _MOST),
             ),
         ),
-        Finding(
+        _ours(
             id="A3",
             statement="there is not one per layer: in fewer than half of the networks, one of the first layer is "
             "called (share)",
-            source="ours",
             parts=_shares(_by_modulus(data, moduli, TRAINED, "first layer"), in_few),
             control=Control("the last layer", _shares(in_last_layer, in_few)),
             shown="table",
         ),
-        Finding(
+        _ours(
             id="A6",
             statement="several heads of the last layer are called (number)",
-            source="ours",
             parts=_means(_by_modulus(data, moduli, TRAINED, "called in last layer"), several),
             control=Control(_UNTRAINED, _means(_by_modulus(data, moduli, UNTRAINED, "called in last layer"), several)),
             shown="table",
@@ -174,29 +172,26 @@ def _heads_alike(config: HeadsInModelsConfig, data: Data) -> list[Finding]:
     some = Bound(">=", 1)
     quarter = Bound(">=", 0.25)
     return [
-        Finding(
+        _ours(
             id="W1",
             statement="the pretrained model answers with the thing of the person named last (accuracy)",
-            source="ours",
             parts=_shares(_at_ends(data, PRETRAINED, "accuracy"), right),
             control=Control(_RANDOM_WEIGHTS, _shares(_at_ends(data, RANDOM, "accuracy"), right)),
             shown="table",
             note=f"chance: 1 / {config.n_words} among the words of a kind",
         ),
-        Finding(
+        _ours(
             id="W2",
             statement="some heads follow what is asked: at both endings, their outputs are alike for prompts that "
             "differ in the other person's thing, but not for those that differ in the thing asked for (number)",
-            source="ours",
             parts=(mean_part("", following[PRETRAINED], some),),
             control=Control(_RANDOM_WEIGHTS, (mean_part("", following[RANDOM], some),)),
             shown="table",
             note="each person's thing is asked for at one ending and irrelevant at the other",
         ),
-        Finding(
+        _ours(
             id="W3",
             statement="with random weights there are fewer such heads (pretrained - random)",
-            source="ours",
             parts=(mean_part("", following[PRETRAINED] - following[RANDOM], _POSITIVE),),
             control=Control(
                 "heads that follow the other thing",
@@ -204,11 +199,10 @@ def _heads_alike(config: HeadsInModelsConfig, data: Data) -> list[Finding]:
             ),
             shown="table",
         ),
-        Finding(
+        _ours(
             id="W5",
             statement=f"the same heads serve both endings: a quarter or more of the {config.n_tested} with the largest "
             "effect are the same (share)",
-            source="ours",
             parts=(share_part("", common[PRETRAINED], quarter),),
             control=Control(_RANDOM_WEIGHTS, (share_part("", common[RANDOM], quarter),)),
             shown="table",
@@ -221,19 +215,17 @@ def _heads_together(data: Data) -> list[Finding]:
     by_others = _at_ends(data, PRETRAINED, f"carried, {RANDOM_HEADS}")
     seldom = Bound("<=", 0.1)
     return [
-        Finding(
+        _ours(
             id="W4",
             statement="interchanged together, these heads carry the thing asked for (share of answers that become the "
             "donor's, minus that with as many other heads of the same or the nearest blocks)",
-            source="ours",
             parts=_means(_minus(carried, by_others), _POSITIVE),
             note="with random weights no head is alike for the thing asked for, so there is nothing to interchange",
         ),
-        Finding(
+        _ours(
             id="W6",
             statement="the other person's thing does not matter to these heads (share of answers that change if donors "
             "differ only in it)",
-            source="ours",
             parts=_shares(_at_ends(data, PRETRAINED, f"changed, {IRRELEVANT}"), seldom),
             control=Control(
                 "donors that differ in the thing asked for",
@@ -253,11 +245,10 @@ def _discovered(config: HeadsInModelsConfig, data: Data) -> list[Finding]:
     half = Bound(">=", 0.5)
     negative = Bound("<", 0)
     return [
-        Finding(
+        _ours(
             id="W7",
             statement=f"if the {n} heads with the largest effect are interchanged together, the classes that are "
             "discovered without labels are those of the thing asked for (adjusted Rand index)",
-            source="ours",
             parts=_means(_at_ends(data, PRETRAINED, asked), half),
             control=Control(
                 "as many other heads, or random weights: the larger",
@@ -265,11 +256,10 @@ def _discovered(config: HeadsInModelsConfig, data: Data) -> list[Finding]:
             ),
             note="others that change no answer have a single class, and an index of 0",
         ),
-        Finding(
+        _ours(
             id="W10",
             statement=f"within the discovered classes, the outputs of the {n} heads are more compact than a Gaussian "
             "cloud put in their place (within-ratio: outputs - cloud)",
-            source="ours",
             parts=_means(_at_ends(data, PRETRAINED, compactness), negative),
             control=Control(_RANDOM_WEIGHTS, _means(_at_ends(data, RANDOM, compactness), negative)),
             shown="table",
@@ -286,35 +276,31 @@ def _instructions(config: HeadsInModelsConfig, data: Data) -> list[Finding]:
     called_for_input = _of_instructions(data, TRAINED, "any control")
     learnt = Bound(">=", config.solved)
     return [
-        Finding(
+        _ours(
             id="I1",
             statement="networks follow instructions that they have not seen (accuracy)",
-            source="ours",
             parts=_shares(_of_instructions(data, TRAINED, "accuracy"), learnt),
             control=Control(_UNTRAINED, _shares(_of_instructions(data, UNTRAINED, "accuracy"), learnt)),
             shown="table",
         ),
-        Finding(
+        _ours(
             id="I2",
             statement="a head's output is similar for all instructions of a task: one is called for the task (share of "
             "networks)",
-            source="ours",
             parts=_shares(called, _MOST),
             control=Control(_UNTRAINED, _shares(called_untrained, _MOST)),
         ),
-        Finding(
+        _ours(
             id="I3",
             statement="in untrained networks, none is called for the task (share with one)",
-            source="ours",
             parts=_shares(called_untrained, _FEW),
             control=Control("trained networks", _shares(called, _FEW)),
             shown="table",
         ),
         *_where_heads_are(data),
-        Finding(
+        _ours(
             id="I6",
             statement="none is called for the input, which is not what is interchanged (share with one)",
-            source="ours",
             parts=_shares(called_for_input, _FEW),
             control=Control("the task", _shares(called, _FEW)),
             shown="table",
@@ -327,19 +313,17 @@ def _where_heads_are(data: Data) -> list[Finding]:
     called = data[key(INSTRUCTIONS, TRAINED, "heads called")]
     of_another = np.random.default_rng(0).permutation(len(called))
     return [
-        Finding(
+        _ours(
             id="I4",
             statement="the head with the most similar outputs within tasks has a lower within-ratio than in the "
             "untrained network, which sees the same symbols (within-ratio over chance, trained - untrained)",
-            source="ours",
             parts=_ratio_falls(data, "best ratio"),
             control=Control("the input in place of the task", _ratio_falls(data, "best ratio control")),
         ),
-        Finding(
+        _ours(
             id="I5",
             statement="task clusters of the residual stream grow most in the block with most heads called (rise of the "
             "task-ARI there, minus the mean rise in other blocks)",
-            source="ours",
             parts=_grows_where_called(task_ari, called),
             control=Control(
                 "the block with most heads called in another network", _grows_where_called(task_ari, called[of_another])
