@@ -1,7 +1,8 @@
 """What the study runs: settings, arms, jobs.
 
 The predictions, written down before the confirmatory seeds (200 to 209) were run; ``findings.py`` tests them. The
-design was explored on seed 0, and most predictions are based on what was seen there.
+design was explored on seed 0, and most predictions are based on what was seen there. T3 is no longer tested: at this
+size, it had a power of .05.
 
 1. At x, the last layer clusters by output at every overlap of the outputs (T9, T12). It clusters by task only to the
    extent that the outputs identify the task: with private outputs both appear at once, and task clusters disappear as

@@ -1,19 +1,22 @@
-"""The findings T2 to T24 with their controls, and the checks T1, T5 and T8.
+"""The findings of the study with their controls, and the checks T1, T5 and T8.
 
-Their bounds were written before the confirmatory seeds were run. Unless something else is said, a finding concerns the
-states at ``x`` on held-out examples at the end of training.
+Bounds were written before the confirmatory seeds were run. Unless it says otherwise, a finding concerns the states at
+``x`` on held-out examples at the end of training.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
+from jaxtyping import Float
 
 from mechclust.evidence import Bound, Control, EarlierRun, Finding, Part, Verdict, check_part, mean_part, share_part
 from mechclust.report.growth import climbing, spearman
 from mechclust.studies.cluster_factors.config import (
+    ARMS,
     CONSTANT,
     OVERLAPS,
     PRIVATE,
@@ -33,12 +36,14 @@ from mechclust.studies.cluster_factors.swap import HALVES, KINDS, POSITIONS, RAN
 from mechclust.studies.study import Job
 
 _PAPER = "Wu & Varshney"
-_BOUND_OURS = f"{_PAPER}; bound ours"
-_UNTRAINED = "untrained networks"
-_SHARED_OUTPUTS = "networks whose tasks share all outputs"
+_PAPER_BOUND_OURS = f"{_PAPER}; bound ours"
 _TOO_SMALL = "this size of the study cannot test it"
-_END, _START = -1, 0  # of the measured checkpoints
-_ABOVE = Bound(">", 0)
+_START = 0
+_END = -1
+_OVERLAP_ARMS = tuple(overlap_arm(overlap) for overlap in OVERLAPS)
+_UNTRAINED = "untrained networks"
+_WITH_SHARED_OUTPUTS = "networks whose tasks share all outputs"
+_WITH_PRIVATE_OUTPUTS = "networks whose tasks have private outputs"
 _CHECKED = "now a check: it holds by construction"
 _EARLIER: Mapping[str, tuple[Verdict, str]] = {
     "T1": ("holds", "20 tasks, lowest over arms"),
@@ -52,385 +57,428 @@ _EARLIER: Mapping[str, tuple[Verdict, str]] = {
     "T10": ("undecided", "20 tasks, d 64, the last layer"),
 }
 
+_ours = partial(Finding, source="ours")
+
 Runs = Sequence[RunResults]
 
 
 def findings_of(config: ClusterFactorsConfig, found: Found) -> list[Finding]:
-    """Return T1 to T24 without T3; of these T1, T5 and T8 are checks."""
+    """Return T1 to T24 without T3; of these T1, T5 and T8 are checks. An arm that was not run has no values."""
+    arms = {arm: found.get(arm, ()) for arm in ARMS}
     findings = [
-        *_of_two_outputs(config, found),
-        *_of_overlap(config, found),
-        *_of_shared_outputs(config, found),
-        *_of_layers(config, found),
-        *_of_swaps(config, found),
-        *_of_other_arms(config, found),
-        *_checks(config, found),
+        *_checks(config, arms),
+        *_private_outputs(config, arms),
+        *_shared_outputs(config, arms),
+        *_overlaps(config, arms),
+        *_layers(config, arms),
+        *_swapped_means(config, arms),
+        *_losses_and_widths(config, arms),
+        *_untrained(config, arms),
     ]
-    judged = [_with_history(finding) for finding in findings]
     if not config.test_findings:
-        judged = [replace(finding, not_tested=_TOO_SMALL) for finding in judged]
-    return sorted(judged, key=lambda finding: int(finding.id[1:]))
+        findings = [replace(finding, not_tested=_TOO_SMALL) for finding in findings]
+    return [_with_history(finding) for finding in sorted(findings, key=lambda finding: int(finding.id[1:]))]
 
 
 def _with_history(finding: Finding) -> Finding:
     if finding.id not in _EARLIER:
         return finding
     verdict, changed = _EARLIER[finding.id]
-    return replace(
-        finding, history=(EarlierRun("task-clusters, paper, 2026-11-21, seeds 0 to 2", 3, verdict, changed),)
-    )
+    earlier = EarlierRun("task-clusters, paper, 2026-11-21, seeds 0 to 2", 3, verdict, changed)
+    return replace(finding, history=(earlier,))
+
+
+def _missing(arms: Found, *needed: str) -> str:
+    """Return why a finding cannot be tested if an arm that it needs was not run; else ``""``."""
+    lacking = [arm for arm in needed if not arms[arm]]
+    return f"needs the arm {lacking[0]!r}" if lacking else ""
 
 
 # ---- findings ----
 
 
-def _of_two_outputs(config: ClusterFactorsConfig, found: Found) -> list[Finding]:
-    """Return T2 and T10."""
-    last, shared = f"layer {config.n_layers}", _runs(found, SHARED)
-    two, unseen = _runs(found, TWO), _runs(found, UNSEEN)
-    return [
-        Finding(
-            id="T2",
-            statement=f"two private outputs per task: {last} clusters by task (adjusted Rand index)",
-            source=_BOUND_OURS,
-            parts=_clusters(config, two, "x task"),
-            control=Control(_SHARED_OUTPUTS, _clusters(config, shared, "x task")),
-            not_tested=_needs(found, TWO),
-        ),
-        Finding(
-            id="T10",
-            statement=f"instructions never seen: {last} clusters by task (two private outputs; adjusted Rand index)",
-            source=_BOUND_OURS,
-            parts=_clusters(config, unseen, "x task"),
-            control=Control(_SHARED_OUTPUTS, _clusters(config, shared, "x task")),
-            shown="headline",
-            not_tested=_needs(found, UNSEEN),
-        ),
-    ]
-
-
-def _of_overlap(config: ClusterFactorsConfig, found: Found) -> list[Finding]:
-    """Return T11 to T14, on networks whose tasks share none to all of their outputs."""
-    last = f"layer {config.n_layers}"
-    needs = _needs(found, *map(overlap_arm, OVERLAPS))
-    return [
-        Finding(
-            id="T11",
-            statement=f"the more the outputs of tasks overlap, the less {last} clusters by task (Spearman over six "
-            "overlaps)",
-            source="ours",
-            parts=_falls_with_overlap(found, _END),
-            control=Control(_UNTRAINED, _falls_with_overlap(found, _START)),
-            shown="headline",
-            not_tested=needs,
-        ),
-        Finding(
-            id="T12",
-            statement=f"{last} clusters by output at every overlap (adjusted Rand index)",
-            source="ours",
-            parts=_at_every_overlap(config, found, "x output", _END),
-            control=Control(_UNTRAINED, _at_every_overlap(config, found, "x output", _START)),
-            shown="table",
-            not_tested=needs,
-        ),
-        Finding(
-            id="T13",
-            statement=f"at the end of the instruction, {last} clusters by task at every overlap (adjusted Rand index)",
-            source="ours",
-            parts=_at_every_overlap(config, found, "instruction task", _END),
-            control=Control(
-                f"{_UNTRAINED}, best layer", _best_layer_at_every_overlap(config, found, "instruction task")
-            ),
-            not_tested=needs,
-        ),
-        Finding(
-            id="T14",
-            statement=f"layer 1 clusters by x more than by output, and {last} the reverse (difference of adjusted Rand "
-            "indices, mean over overlaps)",
-            source="ours",
-            parts=_from_input_to_output(config, found, _END),
-            control=Control(_UNTRAINED, _from_input_to_output(config, found, _START)),
-            shown="table",
-            not_tested=needs,
-        ),
-    ]
-
-
-def _of_shared_outputs(config: ClusterFactorsConfig, found: Found) -> list[Finding]:
-    """Return T9, T20 and T24."""
-    last, shared = f"layer {config.n_layers}", _runs(found, SHARED)
-    return [
-        Finding(
-            id="T9",
-            statement=f"all outputs shared: {last} clusters by output more than by task (difference of adjusted Rand "
-            "indices)",
-            source="ours",
-            parts=_more_than(shared, "x output", "x task", _ABOVE, _END),
-            control=Control(_UNTRAINED, _more_than(shared, "x output", "x task", _ABOVE, _START)),
-            shown="headline",
-        ),
-        Finding(
-            id="T20",
-            statement=f"all outputs shared: a linear classifier reads the task from {last}, whose states do not "
-            "cluster by it",
-            source="ours",
-            parts=_read_but_not_clustered(shared, _END),
-            control=Control(_UNTRAINED, _read_but_not_clustered(shared, _START)),
-            note="accuracy by chance: 0.1",
-        ),
-        Finding(
-            id="T24",
-            statement=f"all outputs shared: {last} clusters by output within tasks more than by task within outputs "
-            "(difference of adjusted Rand indices)",
-            source="ours",
-            parts=_more_than(shared, "x output|task", "x task|output", Bound(">=", 0.2), _END),
-            control=Control(_UNTRAINED, _more_than(shared, "x output|task", "x task|output", Bound(">=", 0.2), _START)),
-            shown="table",
-        ),
-    ]
-
-
-def _of_layers(config: ClusterFactorsConfig, found: Found) -> list[Finding]:
-    """Return T4, T6, T7, T15, T16 and T23: where and when states cluster by task."""
-    n, two, constant = config.n_layers, _runs(found, TWO), _runs(found, CONSTANT)
-    private, shared = _runs(found, PRIVATE), _runs(found, SHARED)
-    findings = [
-        Finding(
-            id="T4",
-            statement=f"two private outputs per task: task-ARI rises with layer, 0 to {n}",
-            source=_PAPER,
-            parts=_climbs(two, _END),
-            control=Control(_UNTRAINED, _climbs(two, _START)),
-            not_tested=_needs(found, TWO),
-        ),
-        Finding(
-            id="T6",
-            statement=f"constant learning rate: training subset and validation agree at layer {n} (difference of "
-            "task-ARI)",
-            source=_PAPER,
-            parts=_agree(constant),
-            control=Control(_SHARED_OUTPUTS, _agree(shared)),
-            not_tested=_needs(found, CONSTANT),
-        ),
-        Finding(
-            id="T7",
-            statement="before training, no layer clusters by task beyond what x explains (largest task-ARI minus its "
-            "mean under relabelling within the classes of x)",
-            source=_BOUND_OURS,
-            parts=_beyond_input(private, _START),
-            control=Control("trained networks", _beyond_input(private, _END)),
-        ),
-        Finding(
-            id="T23",
-            statement="a bag of symbols clusters by task: mean of the prompt's untrained embeddings (adjusted Rand "
-            "index)",
-            source="ours",
-            parts=(mean_part("", [run.ari["mean task"][_START, 0] for run in private], Bound(">=", config.clear)),),
-            control=Control(
-                "untrained embedding of x",
-                (mean_part("", [run.ari["x task"][_START, 0] for run in private], Bound(">=", config.clear)),),
-            ),
-        ),
-        _migration(config, found, "T15", TWO, "two private outputs a task"),
-        _migration(config, found, "T16", CONSTANT, "constant rate"),
-    ]
-    return [replace(finding, shown="table") for finding in findings]
-
-
-def _migration(config: ClusterFactorsConfig, found: Found, id: str, arm: str, what: str) -> Finding:
-    n, third = config.n_layers, _third(config)
-    return Finding(
-        id=id,
-        statement=f"{what}: from step {config.early_step} to the end, task-ARI falls in layers 1 to {third} and rises "
-        f"in layers {n + 1 - third} to {n}",
-        source="ours",
-        parts=_moves_up(config, _runs(found, arm)),
-        control=Control(_SHARED_OUTPUTS, _moves_up(config, _runs(found, SHARED))),
-        not_tested=_needs(found, arm),
-    )
-
-
-def _of_swaps(config: ClusterFactorsConfig, found: Found) -> list[Finding]:
-    """Return T17 to T19: the difference between two tasks' mean states is added."""
-    n, half = config.n_layers, config.n_layers // 2
-    private, shared = _runs(found, PRIVATE), _runs(found, SHARED)
-    return [
-        Finding(
-            id="T17",
-            statement="private outputs: adding the difference between two tasks' mean states at x changes the answer "
-            "to the other task's, more often than control directions of the same norm do (best layer of each; "
-            "difference of shares)",
-            source="ours",
-            parts=_swap_gap(private, Bound(">=", 0.3), TASK, RANDOM, HALVES),
-            control=Control(
-                "difference between two halves of a task", _swap_gap(private, Bound(">=", 0.3), HALVES, RANDOM)
-            ),
-        ),
-        Finding(
-            id="T18",
-            statement="all outputs shared: adding this difference rarely changes the answer to the other task's",
-            source="ours",
-            parts=_swap_gap(shared, Bound("<=", 0.1), TASK, RANDOM, HALVES),
-            control=Control(
-                "networks with private outputs", _swap_gap(private, Bound("<=", 0.1), TASK, RANDOM, HALVES)
-            ),
-            shown="table",
-        ),
-        Finding(
-            id="T19",
-            statement=f"private outputs: adding it works in layers {half + 1} to {n} rather than in 1 to {half} "
-            "(difference of mean shares)",
-            source="ours",
-            parts=_swap_in_upper_half(config, private, TASK),
-            control=Control("random directions", _swap_in_upper_half(config, private, RANDOM)),
-            shown="table",
-        ),
-    ]
-
-
-def _of_other_arms(config: ClusterFactorsConfig, found: Found) -> list[Finding]:
-    """Return T21 and T22: another loss, another width."""
-    last = f"layer {config.n_layers}"
-    private_y, shared_y = _runs(found, PRIVATE_Y), _runs(found, SHARED_Y)
-    private_wide, shared_wide = _runs(found, PRIVATE_WIDE), _runs(found, SHARED_WIDE)
-    return [
-        Finding(
-            id="T21",
-            statement=f"loss on y only: at the end of the instruction, {last} clusters by task with private outputs "
-            "but not with shared ones, and with shared ones it clusters by output at x",
-            source="ours",
-            parts=_by_loss(config, private_y, shared_y, _END),
-            control=Control(_UNTRAINED, _by_loss(config, private_y, shared_y, _START)),
-            not_tested=_needs(found, PRIVATE_Y, SHARED_Y),
-        ),
-        Finding(
-            id="T22",
-            statement=f"twice the width: {last} clusters in the same way",
-            source="ours",
-            parts=_as_narrow(config, private_wide, shared_wide, _END),
-            control=Control(_UNTRAINED, _as_narrow(config, private_wide, shared_wide, _START)),
-            not_tested=_needs(found, PRIVATE_WIDE, SHARED_WIDE),
-        ),
-    ]
-
-
-def _checks(config: ClusterFactorsConfig, found: Found) -> list[Finding]:
-    by_seed = zip(*found.values(), strict=True)
-    lowest = [min(run.accuracy[_END] for run in runs) for runs in by_seed]
-    ranges = [np.ptp(run.ari["x task"][:, 0]) for run in found[PRIVATE]]
+def _checks(config: ClusterFactorsConfig, arms: Found) -> list[Finding]:
+    lowest = [min(run.accuracy[_END] for run in of_seed) for of_seed in zip(*filter(len, arms.values()), strict=True)]
+    ranges = [np.ptp(run.ari["x task"][:, 0]) for run in arms[PRIVATE]]
     guesses = [task_of(config, Job(PRIVATE, seed)).input_only_accuracy() for seed in config.seeds]
     n_tasks = min(config.task.n_eval_tasks, config.task.n_tasks)
-    checks = [
+    return [
         Finding(
             id="T1",
+            kind="check",
             statement="networks learn the tasks: validation accuracy at the end of training, lowest over arms",
             source="set-up",
             parts=(check_part("", lowest, Bound(">=", 0.95)),),
         ),
         Finding(
             id="T5",
+            kind="check",
             statement="layer 0 at x is the embedding of x: its partition never changes (range of task-ARI)",
             source=_PAPER,
             parts=(check_part("", ranges, Bound("<=", 0.01)),),
         ),
         Finding(
             id="T8",
+            kind="check",
             statement="x alone predicts the task little better than chance",
             source=f"{_PAPER}; bound ours (3 x chance)",
             parts=(check_part("", guesses, Bound("<=", 3 / n_tasks)),),
             note=f"chance: {1 / n_tasks:.3g}",
         ),
     ]
-    return [replace(check, kind="check") for check in checks]
+
+
+def _private_outputs(config: ClusterFactorsConfig, arms: Found) -> list[Finding]:
+    n = config.n_layers
+    shared = Control(_WITH_SHARED_OUTPUTS, _clear_by_task(config, arms[SHARED]))
+    return [
+        Finding(
+            id="T2",
+            statement=f"two private outputs per task: layer {n} clusters by task (ARI)",
+            source=_PAPER_BOUND_OURS,
+            parts=_clear_by_task(config, arms[TWO]),
+            control=shared,
+            not_tested=_missing(arms, TWO),
+        ),
+        Finding(
+            id="T4",
+            statement=f"two private outputs per task: task-ARI rises with layer, 0 to {n}",
+            source=_PAPER,
+            parts=climbing(_by_layer(config, arms[TWO], _END)),
+            control=Control(_UNTRAINED, climbing(_by_layer(config, arms[TWO], _START))),
+            shown="table",
+            not_tested=_missing(arms, TWO),
+        ),
+        Finding(
+            id="T6",
+            statement=f"constant learning rate: training subset and validation agree at layer {n} (difference of "
+            "task-ARI)",
+            source=_PAPER,
+            parts=_agree(config, arms[CONSTANT]),
+            control=Control(_WITH_SHARED_OUTPUTS, _agree(config, arms[SHARED])),
+            shown="table",
+            not_tested=_missing(arms, CONSTANT),
+        ),
+        Finding(
+            id="T10",
+            statement=f"instructions never seen: layer {n} clusters by task (two private outputs)",
+            source=_PAPER_BOUND_OURS,
+            parts=_clear_by_task(config, arms[UNSEEN]),
+            control=shared,
+            shown="headline",
+            not_tested=_missing(arms, UNSEEN),
+        ),
+    ]
+
+
+def _shared_outputs(config: ClusterFactorsConfig, arms: Found) -> list[Finding]:
+    n = config.n_layers
+    return [
+        _ours(
+            id="T9",
+            statement=f"all outputs shared: layer {n} clusters by output more than by task (difference of ARI)",
+            parts=_by_output_rather_than_task(config, arms[SHARED]),
+            control=Control(_WITH_PRIVATE_OUTPUTS, _by_output_rather_than_task(config, arms[PRIVATE])),
+            shown="headline",
+        ),
+        _ours(
+            id="T20",
+            statement=f"all outputs shared: a linear classifier reads the task from layer {n}, whose states do not "
+            "cluster by it",
+            parts=_read_but_not_clustered(config, arms[SHARED], _END),
+            control=Control(_UNTRAINED, _read_but_not_clustered(config, arms[SHARED], _START)),
+            note=f"chance of the classifier: {1 / min(config.task.n_eval_tasks, config.task.n_tasks):.2g}",
+        ),
+        _ours(
+            id="T24",
+            statement=f"all outputs shared: layer {n} clusters by output within tasks more than by task within outputs "
+            "(difference of ARI)",
+            parts=_output_within_task(config, arms[SHARED], _END),
+            control=Control(_UNTRAINED, _output_within_task(config, arms[SHARED], _START)),
+            shown="table",
+        ),
+    ]
+
+
+def _overlaps(config: ClusterFactorsConfig, arms: Found) -> list[Finding]:
+    n = config.n_layers
+    missing = _missing(arms, *_OVERLAP_ARMS)
+    best_untrained = [_best_layer_at_start(arms[arm], "instruction task") for arm in _OVERLAP_ARMS]
+    return [
+        _ours(
+            id="T11",
+            statement=f"task-ARI of layer {n} falls as the outputs overlap more (Spearman over six overlaps)",
+            parts=_falls_with_overlap(config, arms, _END),
+            control=Control(_UNTRAINED, _falls_with_overlap(config, arms, _START)),
+            shown="headline",
+            not_tested=missing,
+        ),
+        _ours(
+            id="T12",
+            statement=f"layer {n} clusters by output at every overlap (ARI)",
+            parts=_clear_at_every_overlap(config, _at_overlaps(config, arms, "x output", _END)),
+            control=Control(
+                _UNTRAINED, _clear_at_every_overlap(config, _at_overlaps(config, arms, "x output", _START))
+            ),
+            shown="table",
+            not_tested=missing,
+        ),
+        _ours(
+            id="T13",
+            statement=f"at the end of the instruction, layer {n} clusters by task at every overlap (ARI)",
+            parts=_clear_at_every_overlap(config, _at_overlaps(config, arms, "instruction task", _END)),
+            control=Control(
+                f"{_UNTRAINED}, the layer that clusters most", _clear_at_every_overlap(config, best_untrained)
+            ),
+            not_tested=missing,
+        ),
+    ]
+
+
+def _layers(config: ClusterFactorsConfig, arms: Found) -> list[Finding]:
+    n = config.n_layers
+    third = _third(config)
+    moves = (
+        f"from step {config.early_step} to the end, task-ARI falls in layers 1 to {third} and rises in layers "
+        f"{n + 1 - third} to {n}"
+    )
+    shared = Control(_WITH_SHARED_OUTPUTS, _moves_up(config, arms[SHARED]))
+    return [
+        _ours(
+            id="T14",
+            statement=f"layer 1 clusters by x more than by output, and layer {n} the reverse (difference of ARI, mean "
+            "over overlaps)",
+            parts=_input_then_output(config, arms, _END),
+            control=Control(_UNTRAINED, _input_then_output(config, arms, _START)),
+            shown="table",
+            not_tested=_missing(arms, *_OVERLAP_ARMS),
+        ),
+        _ours(
+            id="T15",
+            statement=f"two private outputs per task: {moves}",
+            parts=_moves_up(config, arms[TWO]),
+            control=shared,
+            shown="table",
+            not_tested=_missing(arms, TWO),
+        ),
+        _ours(
+            id="T16",
+            statement=f"constant learning rate: {moves}",
+            parts=_moves_up(config, arms[CONSTANT]),
+            control=shared,
+            shown="table",
+            not_tested=_missing(arms, CONSTANT),
+        ),
+    ]
+
+
+def _swapped_means(config: ClusterFactorsConfig, arms: Found) -> list[Finding]:
+    half = config.n_layers // 2
+    effective = Bound(">=", 0.3)
+    rare = Bound("<=", 0.1)
+    effect = {arm: _effect_of_swap(arms[arm]) for arm in (PRIVATE, SHARED)}
+    return [
+        _ours(
+            id="T17",
+            statement="private outputs: adding the difference between two tasks' mean states at x changes the answer "
+            "to the other task's, more often than control directions of the same norm do (best layer of each)",
+            parts=(mean_part("", effect[PRIVATE], effective),),
+            control=Control(_WITH_SHARED_OUTPUTS, (mean_part("", effect[SHARED], effective),)),
+        ),
+        _ours(
+            id="T18",
+            statement="all outputs shared: adding this difference rarely changes the answer to the other task's",
+            parts=(mean_part("", effect[SHARED], rare),),
+            control=Control(_WITH_PRIVATE_OUTPUTS, (mean_part("", effect[PRIVATE], rare),)),
+            shown="table",
+        ),
+        _ours(
+            id="T19",
+            statement=f"private outputs: adding it works in layers {half + 1} to {config.n_layers} rather than in 1 to "
+            f"{half} (difference of means)",
+            parts=_works_in_upper_layers(config, arms[PRIVATE], TASK),
+            control=Control(
+                "the difference of two halves of one task", _works_in_upper_layers(config, arms[PRIVATE], HALVES)
+            ),
+            shown="table",
+        ),
+    ]
+
+
+def _losses_and_widths(config: ClusterFactorsConfig, arms: Found) -> list[Finding]:
+    n = config.n_layers
+    return [
+        _ours(
+            id="T21",
+            statement=f"loss on y only: at the end of the instruction, layer {n} clusters by task with private outputs "
+            "but not with shared ones, and with shared ones it clusters by output at x",
+            parts=_task_only_with_private(config, arms[PRIVATE_Y], arms[SHARED_Y]),
+            control=Control("loss on all tokens", _task_only_with_private(config, arms[PRIVATE], arms[SHARED])),
+            not_tested=_missing(arms, PRIVATE_Y, SHARED_Y),
+        ),
+        _ours(
+            id="T22",
+            statement=f"twice the width: layer {n} clusters in the same way",
+            parts=_task_then_output(config, arms[PRIVATE_WIDE], arms[SHARED_WIDE], _END),
+            control=Control(_UNTRAINED, _task_then_output(config, arms[PRIVATE_WIDE], arms[SHARED_WIDE], _START)),
+            not_tested=_missing(arms, PRIVATE_WIDE, SHARED_WIDE),
+        ),
+    ]
+
+
+def _untrained(config: ClusterFactorsConfig, arms: Found) -> list[Finding]:
+    return [
+        Finding(
+            id="T7",
+            statement="before training, no layer clusters by task beyond what x explains (largest task-ARI minus its "
+            "mean under relabelling within the classes of x)",
+            source=_PAPER_BOUND_OURS,
+            parts=_beyond_input(arms[PRIVATE], _START),
+            control=Control("trained networks", _beyond_input(arms[PRIVATE], _END)),
+            shown="table",
+        ),
+        _ours(
+            id="T23",
+            statement="a bag of symbols clusters by task: mean of the prompt's untrained embeddings (ARI)",
+            parts=_embeddings_cluster(config, arms[PRIVATE], "mean task"),
+            control=Control(
+                "the last token of the instruction alone",
+                _embeddings_cluster(config, arms[PRIVATE], "instruction task"),
+            ),
+            shown="table",
+        ),
+    ]
 
 
 # ---- what is measured ----
 
 
-def _runs(found: Found, arm: str) -> Runs:
-    return found.get(arm, ())
+def _values(runs: Runs, curve: str, layer: int, step: int) -> Float[np.ndarray, "seed"]:
+    return np.array([run.ari[curve][step, layer] for run in runs])
 
 
-def _needs(found: Found, *arms: str) -> str:
-    """Return the reason why a finding is not tested of which an arm was not run."""
-    lacking = [arm for arm in arms if arm not in found]
-    return f"needs the arm {lacking[0]!r}" if lacking else ""
+def _by_layer(config: ClusterFactorsConfig, runs: Runs, step: int) -> Float[np.ndarray, "seed layer"]:
+    values = [run.ari["x task"][step] for run in runs]
+    return np.array(values).reshape(len(runs), config.n_layers + 1)
+
+
+def _at_overlaps(config: ClusterFactorsConfig, arms: Found, curve: str, step: int) -> list[Float[np.ndarray, "seed"]]:
+    """Return the last layer's index for each overlap."""
+    return [_values(arms[arm], curve, config.n_layers, step) for arm in _OVERLAP_ARMS]
+
+
+def _best_layer_at_start(runs: Runs, curve: str) -> Float[np.ndarray, "seed"]:
+    return np.array([run.ari[curve][_START].max() for run in runs])
+
+
+def _clear_by_task(config: ClusterFactorsConfig, runs: Runs) -> tuple[Part, ...]:
+    return (mean_part("", _values(runs, "x task", config.n_layers, _END), Bound(">=", config.clear)),)
+
+
+def _agree(config: ClusterFactorsConfig, runs: Runs) -> tuple[Part, ...]:
+    """Judge the difference between validation and training subset at the end; the latter is measured there only."""
+    n = config.n_layers
+    differences = [abs(run.ari["x task"][_END, n] - run.train_ari[n]) for run in runs]
+    return (mean_part("", differences, Bound("<=", 0.1)),)
+
+
+def _by_output_rather_than_task(config: ClusterFactorsConfig, runs: Runs) -> tuple[Part, ...]:
+    return (mean_part("", _output_minus_task(config, runs, _END), Bound(">", 0)),)
+
+
+def _output_minus_task(config: ClusterFactorsConfig, runs: Runs, step: int) -> Float[np.ndarray, "seed"]:
+    n = config.n_layers
+    return _values(runs, "x output", n, step) - _values(runs, "x task", n, step)
+
+
+def _read_but_not_clustered(config: ClusterFactorsConfig, runs: Runs, step: int) -> tuple[Part, ...]:
+    n = config.n_layers
+    return (
+        share_part("linear accuracy", [run.linear[step, n] for run in runs], Bound(">=", 0.8)),
+        mean_part("task-ARI", _values(runs, "x task", n, step), Bound("<=", 0.3)),
+    )
+
+
+def _output_within_task(config: ClusterFactorsConfig, runs: Runs, step: int) -> tuple[Part, ...]:
+    n = config.n_layers
+    differences = _values(runs, "x output|task", n, step) - _values(runs, "x task|output", n, step)
+    return (mean_part("", differences, Bound(">=", 0.2)),)
+
+
+def _falls_with_overlap(config: ClusterFactorsConfig, arms: Found, step: int) -> tuple[Part, ...]:
+    by_overlap = _at_overlaps(config, arms, "x task", step)
+    correlations = [spearman(np.array(OVERLAPS), np.array(of_seed)) for of_seed in zip(*by_overlap, strict=False)]
+    return (mean_part("", correlations, Bound("<", -0.7)),)
+
+
+def _clear_at_every_overlap(
+    config: ClusterFactorsConfig, by_overlap: Sequence[Float[np.ndarray, "seed"]]
+) -> tuple[Part, ...]:
+    clear = Bound(">=", config.clear)
+    named = zip(OVERLAPS, by_overlap, strict=True)
+    return tuple(mean_part(f"overlap {overlap:g}", values, clear) for overlap, values in named)
+
+
+def _input_then_output(config: ClusterFactorsConfig, arms: Found, step: int) -> tuple[Part, ...]:
+    """Judge the difference between the indices for output and x, mean over overlaps, in the first and last layer."""
+    runs_of_seeds = list(zip(*(arms[arm] for arm in _OVERLAP_ARMS), strict=False))
+    first = [-_output_minus_input(runs, 1, step) for runs in runs_of_seeds]
+    last = [_output_minus_input(runs, config.n_layers, step) for runs in runs_of_seeds]
+    return (
+        mean_part("layer 1: x - output", first, Bound(">", 0)),
+        mean_part(f"layer {config.n_layers}: output - x", last, Bound(">", 0)),
+    )
+
+
+def _output_minus_input(runs: Runs, layer: int, step: int) -> float:
+    return float(np.mean(_values(runs, "x output", layer, step) - _values(runs, "x input", layer, step)))
 
 
 def _third(config: ClusterFactorsConfig) -> int:
+    """Return how many of the layers 1 to n are a third of them, at least one."""
     return max(1, config.n_layers // 3)
 
 
-def _at_last_layer(runs: Runs, curve: str, step: int) -> list[float]:
-    return [run.ari[curve][step, -1] for run in runs]
-
-
-def _clusters(config: ClusterFactorsConfig, runs: Runs, curve: str) -> tuple[Part, ...]:
-    return (mean_part("", _at_last_layer(runs, curve, _END), Bound(">=", config.clear)),)
-
-
-def _more_than(runs: Runs, curve: str, other: str, bound: Bound, step: int) -> tuple[Part, ...]:
-    """Judge by how much the last layer clusters by one label more than by another."""
-    differences = [run.ari[curve][step, -1] - run.ari[other][step, -1] for run in runs]
-    return (mean_part("", differences, bound),)
-
-
-def _by_overlap(found: Found) -> list[tuple[RunResults, ...]]:
-    """Return the runs of each seed, by overlap; nothing if an arm was not run."""
-    return list(zip(*(_runs(found, overlap_arm(overlap)) for overlap in OVERLAPS), strict=False))
-
-
-def _falls_with_overlap(found: Found, step: int) -> tuple[Part, ...]:
-    by_seed = [np.array([run.ari["x task"][step, -1] for run in runs]) for runs in _by_overlap(found)]
-    return (mean_part("", [spearman(np.array(OVERLAPS), curve) for curve in by_seed], Bound("<", -0.7)),)
-
-
-def _at_every_overlap(config: ClusterFactorsConfig, found: Found, curve: str, step: int) -> tuple[Part, ...]:
-    bound = Bound(">=", config.clear)
-    return tuple(
-        mean_part(f"overlap {overlap:g}", _at_last_layer(_runs(found, overlap_arm(overlap)), curve, step), bound)
-        for overlap in OVERLAPS
-    )
-
-
-def _best_layer_at_every_overlap(config: ClusterFactorsConfig, found: Found, curve: str) -> tuple[Part, ...]:
-    """Judge the layer of the untrained networks that clusters most."""
-    parts = []
-    for overlap in OVERLAPS:
-        best = [run.ari[curve][_START].max() for run in _runs(found, overlap_arm(overlap))]
-        parts.append(mean_part(f"overlap {overlap:g}", best, Bound(">=", config.clear)))
-    return tuple(parts)
-
-
-def _from_input_to_output(config: ClusterFactorsConfig, found: Found, step: int) -> tuple[Part, ...]:
-    first, last = [], []
-    for runs in _by_overlap(found):
-        by_input = np.mean([run.ari["x input"][step] for run in runs], axis=0)
-        by_output = np.mean([run.ari["x output"][step] for run in runs], axis=0)
-        first.append(by_input[1] - by_output[1])
-        last.append(by_output[-1] - by_input[-1])
+def _moves_up(config: ClusterFactorsConfig, runs: Runs) -> tuple[Part, ...]:
+    """Judge how the task-ARI of the lowest and the highest third of the layers changes from the early step on."""
+    third = _third(config)
+    changes = [run.ari["x task"][_END] - run.ari["x task"][run.at(config.early_step)] for run in runs]
     return (
-        mean_part("layer 1: x - output", first, _ABOVE),
-        mean_part(f"layer {config.n_layers}: output - x", last, _ABOVE),
+        mean_part("lowest layers fall", [-change[1 : third + 1].mean() for change in changes], Bound(">", 0)),
+        mean_part("highest layers rise", [change[-third:].mean() for change in changes], Bound(">", 0)),
     )
 
 
-def _read_but_not_clustered(runs: Runs, step: int) -> tuple[Part, ...]:
+def _became(run: RunResults, kind: str) -> Float[np.ndarray, "layer"]:
+    """Return the share of answers that become the other task's, by the layer at which a direction is added at x."""
+    return run.swapped["became"][POSITIONS.index("input"), KINDS.index(kind), 1:]
+
+
+def _effect_of_swap(runs: Runs) -> list[float]:
+    """Return how much more often the tasks' difference works than both control directions, each in its best layer."""
+    return [_became(run, TASK).max() - max(_became(run, RANDOM).max(), _became(run, HALVES).max()) for run in runs]
+
+
+def _works_in_upper_layers(config: ClusterFactorsConfig, runs: Runs, kind: str) -> tuple[Part, ...]:
+    half = config.n_layers // 2
+    differences = [_became(run, kind)[half:].mean() - _became(run, kind)[:half].mean() for run in runs]
+    return (mean_part("", differences, Bound(">=", 0.2)),)
+
+
+def _task_then_output(config: ClusterFactorsConfig, private: Runs, shared: Runs, step: int) -> tuple[Part, ...]:
+    at_instruction = _values(private, "instruction task", config.n_layers, step)
     return (
-        share_part("linear accuracy", [run.linear[step, -1] for run in runs], Bound(">=", 0.8)),
-        mean_part("task-ARI", _at_last_layer(runs, "x task", step), Bound("<=", 0.3)),
+        mean_part("private, end of the instruction: task", at_instruction, Bound(">=", config.clear)),
+        mean_part("shared, x: output - task", _output_minus_task(config, shared, step), Bound(">", 0)),
     )
 
 
-def _climbs(runs: Runs, step: int) -> tuple[Part, ...]:
-    if not runs:
-        return ()
-    return climbing(np.array([run.ari["x task"][step] for run in runs]))
-
-
-def _agree(runs: Runs) -> tuple[Part, ...]:
-    differences = [abs(run.ari["x task"][_END, -1] - run.train_ari[-1]) for run in runs]
-    return (mean_part("", differences, Bound("<=", 0.1)),)
+def _task_only_with_private(config: ClusterFactorsConfig, private: Runs, shared: Runs) -> tuple[Part, ...]:
+    at_instruction = _values(shared, "instruction task", config.n_layers, _END)
+    return (
+        *_task_then_output(config, private, shared, _END),
+        mean_part("shared, end of the instruction: task", at_instruction, Bound("<", config.clear)),
+    )
 
 
 def _beyond_input(runs: Runs, step: int) -> tuple[Part, ...]:
@@ -438,48 +486,5 @@ def _beyond_input(runs: Runs, step: int) -> tuple[Part, ...]:
     return (mean_part("", largest, Bound("<=", 0.1)),)
 
 
-def _moves_up(config: ClusterFactorsConfig, runs: Runs) -> tuple[Part, ...]:
-    """Judge whether task clusters leave the lowest third of the layers and appear in the highest."""
-    third = _third(config)
-    falls, rises = [], []
-    for run in runs:
-        change = run.ari["x task"][_END] - run.ari["x task"][run.at(config.early_step)]
-        falls.append(-change[1 : third + 1].mean())
-        rises.append(change[-third:].mean())
-    return (
-        mean_part("lowest layers fall", falls, _ABOVE),
-        mean_part("highest layers rise", rises, _ABOVE),
-    )
-
-
-def _became(run: RunResults, kind: str) -> np.ndarray:
-    """Return the share of answers that become the other task's, by layer from 1 on."""
-    shares: np.ndarray = run.swapped["became"][POSITIONS.index("input"), KINDS.index(kind), 1:]
-    return shares
-
-
-def _swap_gap(runs: Runs, bound: Bound, kind: str, *others: str) -> tuple[Part, ...]:
-    """Judge by how much one kind of direction changes more answers than the best of the others."""
-    gaps = [_became(run, kind).max() - max(_became(run, other).max() for other in others) for run in runs]
-    return (mean_part("", gaps, bound),)
-
-
-def _swap_in_upper_half(config: ClusterFactorsConfig, runs: Runs, kind: str) -> tuple[Part, ...]:
-    half = config.n_layers // 2
-    differences = [_became(run, kind)[half:].mean() - _became(run, kind)[:half].mean() for run in runs]
-    return (mean_part("", differences, Bound(">=", 0.2)),)
-
-
-def _as_narrow(config: ClusterFactorsConfig, private: Runs, shared: Runs, step: int) -> tuple[Part, ...]:
-    task = _at_last_layer(private, "instruction task", step)
-    (output,) = _more_than(shared, "x output", "x task", _ABOVE, step)
-    return (
-        mean_part("private, end of the instruction: task", task, Bound(">=", config.clear)),
-        replace(output, name="shared, x: output - task"),
-    )
-
-
-def _by_loss(config: ClusterFactorsConfig, private: Runs, shared: Runs, step: int) -> tuple[Part, ...]:
-    shared_task = _at_last_layer(shared, "instruction task", step)
-    below = mean_part("shared, end of the instruction: task", shared_task, Bound("<", config.clear))
-    return (*_as_narrow(config, private, shared, step), below)
+def _embeddings_cluster(config: ClusterFactorsConfig, runs: Runs, curve: str) -> tuple[Part, ...]:
+    return (mean_part("", _values(runs, curve, 0, _START), Bound(">=", config.clear)),)

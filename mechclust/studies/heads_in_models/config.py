@@ -17,7 +17,8 @@ on 30 fresh seeds (200 to 229), by the same bounds; the words of the pretrained 
    largest effect are interchanged together, the classes discovered are those of the thing asked (W7), unlike with as
    many other heads (W8) or random weights (W9), and the heads' outputs are clusters rather than a cloud that the
    answers divide (W10). W7 to W10 were written when W1 to W6 had been measured on the same words; what they are about
-   had been seen on seed 0 alone, without random weights and without other heads for 64.
+   had been seen on seed 0 alone, without random weights and without other heads for 64. W8 and W9 have become the
+   control of W7, as A4 and A5 that of A2.
 4. In a network that follows instructions, some heads' outputs are similar for all instructions of a task, including
    unseen ones (I2), beyond what the symbols of the instructions explain (I3, I4); and these heads are where the
    residual stream's task clusters arise (I5).

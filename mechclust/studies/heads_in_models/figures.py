@@ -85,7 +85,7 @@ def prompts(config: HeadsInModelsConfig, models: Models) -> Figure:
     image.set(title="which heads the answer depends on", xlabel="block, from 0", ylabel="head, from 0")
     for kind, color in ((PRETRAINED, BLUE), (RANDOM, ORANGE)):
         for seed, ends in enumerate(zip(*(models[prompt_subject(kind, order)] for order in ORDERS), strict=True)):
-            switching = switching_heads(config, dict(zip(ORDERS, ends, strict=True)))
+            switching = switching_heads(config, ends)
             first, second = (heads.ratio("asked") for heads in ends)
             _hollow(alike, first, second, switching, color)
             if seed == 0:

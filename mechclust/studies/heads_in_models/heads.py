@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from jaxtyping import Bool
 
 from mechclust.studies.heads_in_models.config import HeadsInModelsConfig
 from probes import ProbeResult
@@ -78,7 +79,9 @@ def heads_from(result: ProbeResult, labels: tuple[str, ...]) -> Heads:
     return Heads(labels, values, result["within_ratio_chance"].numpy(), float(result["accuracy"]))
 
 
-def switching_heads(config: HeadsInModelsConfig, ends: Mapping[str, Heads]) -> np.ndarray:
-    """``[layer head]`` whether a head is alike for what is asked but not for the other thing, at every ending."""
-    asked = [h.alike(config, "asked") & (h.ratio("other") > config.share) for h in ends.values()]
-    return np.asarray(np.logical_and.reduce(asked))
+def switching_heads(
+    config: HeadsInModelsConfig, ends: Sequence[Heads], follows: str = "asked", ignores: str = "other"
+) -> Bool[np.ndarray, "layer head"]:
+    """Return which heads are alike for one label but not for the other, at every ending."""
+    alike = [heads.alike(config, follows) & (heads.ratio(ignores) > config.share) for heads in ends]
+    return np.logical_and.reduce(alike)

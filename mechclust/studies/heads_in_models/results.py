@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from jaxtyping import Float
 
 from mechclust.studies.heads_in_models.config import (
     PLANTED,
@@ -27,15 +28,13 @@ from mechclust.studies.kept import check_there
 from mechclust.studies.study import Job
 from probes import ProbeResult, load_result
 
-Data = Mapping[str, np.ndarray]
+Data = Mapping[str, np.ndarray]  # [seed ...], by ``key``
 CALLS = ("any", "any control", "first layer", "last layer", "called in last layer")  # measures of heads called
-
-
 Found = Mapping[Job, Mapping[str, Heads]]
 
 
 def load_results(config: HeadsInModelsConfig, out: Path, job: Job) -> dict[str, Heads]:
-    """The heads of every model of a job, by subject.
+    """Return the heads of every model of a job, by subject.
 
     Raises:
         InputError: if a result is missing; the text names it.
@@ -66,51 +65,64 @@ def _load(config: HeadsInModelsConfig, job: Job, subject: str, out: Path) -> Hea
 
 
 def key(arm: str, subject: str, measure: str) -> str:
-    """The name of a measure in ``Data``."""
+    """Return the name of a measure in ``Data``."""
     return f"{arm} {subject} {measure}"
 
 
 def data_of(config: HeadsInModelsConfig, found: Found) -> Data:
-    """``[seed]`` every measure of every arm and subject, by ``key``."""
-    gathered: dict[str, list[float]] = {}
+    """Return every measure of every arm and subject by ``key``, as ``[seed ...]``."""
+    gathered: dict[str, list[float | np.ndarray]] = {}
     for job, models in found.items():
-        for subject, heads in models.items():
-            for measure, value in _summary(config, job.arm, heads).items():
-                gathered.setdefault(key(job.arm, subject, measure), []).append(value)
+        measured = {
+            key(job.arm, subject, measure): value
+            for subject, heads in models.items()
+            for measure, value in _summary(config, job.arm, heads).items()
+        }
         if job.arm == PROMPTS:
-            for kind in dict.fromkeys(subject.rpartition("-")[0] for subject in models):
-                first, second = (h.strongest(config.n_tested) for s, h in models.items() if s.startswith(f"{kind}-"))
-                common = len(first & second) / max(1, len(first), len(second))
-                gathered.setdefault(key(job.arm, kind, "common"), []).append(common)
-                switching = switching_heads(config, {s: h for s, h in models.items() if s.startswith(f"{kind}-")})
-                gathered.setdefault(key(job.arm, kind, "switching"), []).append(float(switching.sum()))
+            measured |= _at_both_ends(config, models)
+        for name, value in measured.items():
+            gathered.setdefault(name, []).append(value)
     return {name: np.array(values) for name, values in gathered.items()}
 
 
-def _summary(config: HeadsInModelsConfig, arm: str, heads: Heads) -> dict[str, float]:
-    own, control = heads.labels[:2]
-    called, controls = heads.called(config, own), heads.called(config, control)
-    found = {
+def _at_both_ends(config: HeadsInModelsConfig, models: Mapping[str, Heads]) -> dict[str, float]:
+    """Return how many heads serve both endings of the prompts, for the pretrained model and the random one."""
+    found = {}
+    for kind in dict.fromkeys(subject.rpartition("-")[0] for subject in models):
+        ends = [heads for subject, heads in models.items() if subject.startswith(f"{kind}-")]
+        first, second = (heads.strongest(config.n_tested) for heads in ends)
+        found[key(PROMPTS, kind, "common")] = len(first & second) / max(1, len(first), len(second))
+        found[key(PROMPTS, kind, "switching")] = float(switching_heads(config, ends).sum())
+        found[key(PROMPTS, kind, "switching other")] = float(switching_heads(config, ends, "other", "asked").sum())
+    return found
+
+
+def _summary(config: HeadsInModelsConfig, arm: str, heads: Heads) -> dict[str, float | np.ndarray]:
+    """Return every measure of one model."""
+    label, control = heads.labels[:2]
+    called = heads.called(config, label)
+    found: dict[str, float | np.ndarray] = {
         "accuracy": heads.accuracy,
         "any": float(called.any()),
-        "any control": float(controls.any()),
+        "any control": float(heads.called(config, control).any()),
         "first layer": float(called[0].any()),
         "last layer": float(called[-1].any()),
         "called in last layer": float(called[-1].sum()),
-        "best ratio": float(np.nanmin(heads.ratio(own))) if np.isfinite(heads.ratio(own)).any() else math.nan,
+        "best ratio": _smallest(heads.ratio(label)),
+        "best ratio control": _smallest(heads.ratio(control)),
     }
-    if own in heads.uncalled:
+    if label in heads.uncalled:
         found |= dict.fromkeys(CALLS, math.nan)
-    for label in heads.labels:
-        found[f"agreement {label}"] = _largest(heads.of("agreement", label))
+    for name in heads.labels:
+        found[f"agreement {name}"] = _largest(heads.of("agreement", name))
     if heads.place is not None:
         expected = np.zeros_like(called)
         expected[heads.place] = True
         found["exact"] = float((called == expected).all())
     if heads.clusters is not None:
-        found["growth where called"], found["growth elsewhere"] = _growth(heads.clusters[:, 0], called.sum(axis=1))
+        found["task-ARI"] = heads.clusters[:, 0]
+        found["heads called"] = called.sum(axis=1)
     if arm == PROMPTS:
-        found["heads"] = float(called.size)
         found |= {f"carried, {donors}": share for donors, share in heads.carried.items()}
         found |= {f"changed, {donors}": share for donors, share in heads.changed.items()}
         if heads.discovery is not None:
@@ -119,9 +131,12 @@ def _summary(config: HeadsInModelsConfig, arm: str, heads: Heads) -> dict[str, f
 
 
 def discovered(found: ProbeResult) -> dict[str, float]:
-    """By measure and set of heads: share of answers changed; agreement with each label; how much more compact outputs
-    are within discovered classes than a Gaussian cloud; stability. If all prompts are one class, the last three are 0;
-    for an empty set, all are NaN."""
+    """Return measures of each set of heads.
+
+    They are the share of answers changed, the agreement with each label, how much more compact outputs are within
+    discovered classes than a Gaussian cloud, and the stability. If all prompts are one class, the last three are 0; for
+    an empty set, all are NaN.
+    """
     values: dict[str, float] = {}
     for i, name in enumerate(found.coords["set"]):
         for k, label in enumerate(found.coords["equivalence"]):
@@ -135,22 +150,30 @@ def discovered(found: ProbeResult) -> dict[str, float]:
     return values
 
 
-def _growth(ari: np.ndarray, called: np.ndarray) -> tuple[float, float]:
-    """Mean rise of the task-ARI over the blocks with most heads called, and over others; 0 if these are all blocks."""
+def rise_where_called(task_ari: Float[np.ndarray, "layer"], called: Float[np.ndarray, "block"]) -> float:
+    """Return how much more the task-ARI rises in the blocks with most heads called than in others, in the mean.
+
+    0 if all blocks have as many.
+    """
     most = called == called.max()
     if most.all():
-        return 0.0, 0.0
-    rise = np.diff(ari)
-    return float(rise[most].mean()), float(rise[~most].mean())
+        return 0.0
+    rise = np.diff(task_ari)
+    return float(rise[most].mean() - rise[~most].mean())
 
 
-def _largest(values: np.ndarray) -> float:
-    """Over the heads that were tested; 0 if none was, since no answer depends on any."""
+def _smallest(values: Float[np.ndarray, "layer head"]) -> float:
+    """Return the smallest value over heads; NaN if none is finite."""
+    return float(np.nanmin(values)) if np.isfinite(values).any() else math.nan
+
+
+def _largest(values: Float[np.ndarray, "layer head"]) -> float:
+    """Return the largest value over the heads that were tested; 0 if none was, since no answer depends on any."""
     return float(np.nanmax(values)) if np.isfinite(values).any() else 0.0
 
 
 def by_subject(config: HeadsInModelsConfig, found: Found, arm: str) -> dict[str, list[Heads]]:
-    """Every subject of an arm, with its models in the order of the seeds; empty where the arm was not run."""
+    """Return each subject of an arm with its models in the order of the seeds; nothing if the arm was not run."""
     if arm not in arms(config):
         return {}
     of = [models for job, models in found.items() if job.arm == arm]

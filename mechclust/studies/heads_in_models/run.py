@@ -177,7 +177,7 @@ def _prompts(config: HeadsInModelsConfig, job: Job, out: Path) -> None:
         for order, batch in batches.items():
             found = _measure(config, job, prompt_subject(kind, order), model, [batch], _is_answer, out)
             ends[order] = heads_from(found, labels_of(PROMPTS))
-        switching = switching_heads(config, ends)
+        switching = switching_heads(config, list(ends.values()))
         heads = [(int(block), int(head)) for block, head in zip(*switching.nonzero(), strict=True)]
         for order, batch in batches.items():
             measure = partial(exchange_together, model, batch, heads, switching.shape, seed=job.seed)

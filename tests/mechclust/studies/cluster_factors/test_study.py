@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from mechclust.evidence import load_findings
 from mechclust.models.weights import get_weights
 from mechclust.studies.cluster_factors import ClusterFactorsConfig
 from mechclust.studies.cluster_factors.config import (
@@ -93,8 +94,11 @@ class TestRun:
         for job in jobs(SMOKE):
             held = {path.name for path in (out / "results" / job.name).glob("*.safetensors")}
             assert held == {path.name for path in results_of(SMOKE, job, out)}
-        assert [c.id for c in analysis.findings] == [f"T{i}" for i in range(1, 25) if i != 3]
-        assert {c.verdict for c in analysis.findings} == {"not tested"}
+        assert [finding.id for finding in analysis.findings] == [f"T{i}" for i in range(1, 25) if i != 3]
+        assert {finding.verdict for finding in analysis.findings} == {"not tested"}
+        assert [finding.parts for finding in load_findings(out / "findings.json")] == [
+            finding.parts for finding in analysis.findings
+        ]
         names = ["phases", "ari_by_layer", "within_the_other", "ari_over_training", "swaps", "accuracy"]
         assert [p.name for p in analysis.panels] == names
         for panel in analysis.panels:

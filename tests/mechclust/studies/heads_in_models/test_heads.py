@@ -23,7 +23,7 @@ from mechclust.studies.heads_in_models.discovery import (
 from mechclust.studies.heads_in_models.heads import Heads, heads_from
 from mechclust.studies.heads_in_models.measure import measure_heads
 from mechclust.studies.heads_in_models.planted import PlantedHeads
-from mechclust.studies.heads_in_models.results import _growth, discovered
+from mechclust.studies.heads_in_models.results import discovered
 from mechclust.studies.heads_in_models.run import examples_of
 from mechclust.studies.heads_in_models.together import (
     IRRELEVANT,
@@ -322,11 +322,3 @@ def test_held_out_examples_are_of_every_task(n_measured: int) -> None:
     assert int(counts.sum()) == n
     expected = whole.labels["task"].bincount(minlength=8) * n / len(whole)
     assert float((counts - expected).abs().max()) <= 1.5
-
-
-def test_growth_where_heads_are_called_is_a_mean_over_equal_blocks() -> None:
-    ari = np.array([0.0, 0.1, 0.4, 0.6])
-    assert _growth(ari, np.array([0, 2, 0])) == pytest.approx((0.3, 0.15))
-    assert _growth(ari, np.array([1, 0, 1])) == pytest.approx((0.15, 0.3))  # neither of two equal blocks is preferred
-    assert _growth(ari, np.zeros(3)) == (0.0, 0.0)
-    assert _growth(ari, np.ones(3)) == (0.0, 0.0)

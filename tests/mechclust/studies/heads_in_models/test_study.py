@@ -1,10 +1,9 @@
-"""The study of heads in models from beginning to end, and its findings on data in which each is true or false."""
+"""The study of heads in models from beginning to end."""
 
 from __future__ import annotations
 
 import shutil
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,18 +20,17 @@ from mechclust.studies.heads_in_models.config import (
     labels_of,
     subjects_of,
 )
-from mechclust.studies.heads_in_models.discovery import largest, others, sets_of
-from mechclust.studies.heads_in_models.findings import findings_of
+from mechclust.studies.heads_in_models.discovery import sets_of
 from mechclust.studies.heads_in_models.results import by_subject, data_of, key, load_results
 from mechclust.studies.heads_in_models.together import IRRELEVANT, RANDOM_HEADS, RELEVANT
 from mechclust.studies.study import Job
 from tasks import InputError
 from tests.mechclust.studies.damaged import check_made_whole
+from tests.mechclust.studies.heads_in_models.test_findings import IDS
 from tests.mechclust.studies.recorded import check_judged_again
 
 STUDY = get_study("heads-in-models")
 SMOKE, PAPER = STUDY.preset("smoke"), replace(STUDY.preset("paper"), model="a-model")
-IDS = [*(f"A{i}" for i in range(1, 8)), *(f"W{i}" for i in range(1, 11)), *(f"I{i}" for i in range(1, 7)), "K1", "K2"]
 
 
 @pytest.fixture(scope="module")
@@ -48,9 +46,8 @@ class TestRun:
 
     def test_writes_figures_findings_and_a_report(self, smoke):
         analysis, out = smoke
-        assert [c.id for c in analysis.findings] == IDS
-        assert {c.verdict for c in analysis.findings} == {"not tested"}
-        assert "give its name or folder with --model" in next(c.why_not for c in analysis.findings if c.id == "W2")
+        assert [finding.id for finding in analysis.findings] == IDS
+        assert {finding.verdict for finding in analysis.findings} == {"not tested"}
         for name in ("addition", "instructions"):
             assert (out / "figures" / f"{name}.png").stat().st_size > 5000
         assert "Heads called, by block" in (out / "report.html").read_text()
@@ -67,7 +64,7 @@ class TestRun:
         assert not np.array_equal(trained.values["effect"], twin.values["effect"])
 
     def test_the_planted_head_is_found_and_the_unread_one_is_not(self, smoke):
-        checks = {c.id: c for c in smoke[0].findings if c.kind == "check"}
+        checks = {finding.id: finding for finding in smoke[0].findings if finding.kind == "check"}
         assert checks["K1"].parts[0].values == (1.0,)
         assert checks["K2"].parts[0].values == (0.0,)
 
@@ -139,142 +136,6 @@ def test_the_confirmatory_seeds_are_fresh():
     assert len(PAPER.seeds) >= 5
     assert min(PAPER.seeds) >= 100
     assert set(STUDY.preset("quick").seeds) <= {0, 1}
-
-
-# ---- findings, on constructed data ----
-
-
-def made(**changes: float) -> dict[str, np.ndarray]:
-    """Ten seeds in which every finding is true, unless something is changed: ``arm|subject|measure``."""
-    draw = np.random.default_rng(0)
-    true, none = np.ones(10), np.zeros(10)
-
-    def about(mean: float, spread: float = 0.05) -> np.ndarray:
-        return mean + spread * draw.standard_normal(10)
-
-    data = {key(PLANTED, "read", "exact"): true, key(PLANTED, "unread", "any"): none}
-    for arm in [*map(addition_arm, PAPER.moduli), INSTRUCTIONS]:
-        own: dict[str, Any] = {"accuracy": about(0.98, 0.005), "any": true, "any control": none, "first layer": none}
-        own |= {"last layer": true, "called in last layer": about(2.5), "best ratio": about(0.3)}
-        own |= {"growth where called": about(0.7), "growth elsewhere": about(0.1)}
-        own |= {"agreement answer": about(0.6), f"agreement {OFF}": about(0)}
-        twin = {"accuracy": about(0.3), "any": none, "best ratio": about(0.6), "last layer": none}
-        twin |= {"called in last layer": none, "agreement answer": about(0), f"agreement {OFF}": about(0.2)}
-        twin |= {"growth where called": about(0), "growth elsewhere": about(0.2)}
-        data |= {key(arm, "trained", name): values for name, values in own.items()}
-        data |= {key(arm, "untrained", name): values for name, values in twin.items()}
-    for kind, asked in (("pretrained", 0.4), ("random", 0.0)):
-        for order in ("first", "second"):
-            values = {"accuracy": about(2 * asked + 0.1, 0.02), "heads": 270 * true}
-            values |= {f"carried, {RELEVANT}": about(1.5 * asked), f"carried, {RANDOM_HEADS}": about(0)}
-            values |= {f"changed, {RELEVANT}": about(1.6 * asked), f"changed, {IRRELEVANT}": abs(about(0))}
-            values |= {f"agreement asked, {largest(64)}": about(2 * asked), f"agreement asked, {others(64)}": about(0)}
-            values |= {f"compactness, {largest(64)}": about(-0.15 if asked else 0.05)}
-            data |= {key(PROMPTS, f"{kind}-{order}", name): of for name, of in values.items()}
-        data[key(PROMPTS, kind, "common")] = about(0.7 if asked else 0.1)
-        data[key(PROMPTS, kind, "switching")] = about(5 if asked else 0)
-    for name, value in changes.items():
-        at = key(*name.split("|"))
-        data[at] = value + 0 * data[at] + 0.01 * (value % 1 > 0) * draw.standard_normal(10)
-    return data
-
-
-@pytest.fixture(scope="module")
-def judged():
-    return {c.id: c for c in findings_of(PAPER, made())}
-
-
-class TestFindings:
-    def test_hold_where_everything_agrees(self, judged):
-        assert {id: c.verdict for id, c in judged.items()} == dict.fromkeys(IDS, "holds")
-
-    def test_each_has_a_control_but_three(self, judged):
-        assert {id for id, f in judged.items() if f.kind == "finding" and f.control is None} == {"W3", "W4", "I4"}
-        assert {id for id, f in judged.items() if f.control and f.control.verdict == "holds"} == set()
-
-    @pytest.mark.parametrize(
-        ("change", "broken"),
-        [
-            ({"addition-3|trained|accuracy": 0.7}, {"A1"}),
-            ({"addition-3|trained|last layer": 0.0}, {"A2"}),
-            ({"addition-4|trained|first layer": 1.0}, {"A3"}),
-            ({"addition-3|untrained|any": 1.0}, {"A4"}),
-            ({"addition-3|trained|any control": 1.0}, {"A5"}),
-            ({"addition-3|trained|called in last layer": 0.9}, {"A6"}),
-            ({"addition-3|trained|agreement answer": -0.2}, {"A7"}),
-            ({"prompts|pretrained-first|accuracy": 0.3}, {"W1"}),
-            ({"prompts|pretrained|switching": 0.4}, {"W2"}),
-            ({"prompts|random|switching": 6.5}, {"W2", "W3"}),
-            ({f"prompts|pretrained-first|carried, {RELEVANT}": -0.2}, {"W4"}),
-            ({f"prompts|pretrained-second|changed, {IRRELEVANT}": 0.3}, {"W6"}),
-            ({"prompts|pretrained|common": 0.1}, {"W5"}),
-            ({f"prompts|pretrained-first|agreement asked, {largest(64)}": 0.3}, {"W7"}),
-            ({f"prompts|pretrained-second|agreement asked, {others(64)}": 0.9}, {"W8"}),
-            ({f"prompts|random-first|agreement asked, {largest(64)}": 0.9}, {"W9"}),
-            ({f"prompts|pretrained-first|compactness, {largest(64)}": 0.1}, {"W10"}),
-            ({f"prompts|pretrained-second|agreement asked, {largest(64)}": 0.3}, {"W7"}),
-            ({f"prompts|pretrained-second|compactness, {largest(64)}": 0.1}, {"W10"}),
-            ({"instructions|trained|accuracy": 0.5}, {"I1"}),
-            ({"instructions|untrained|any": 1.0}, {"I2", "I3"}),
-            ({"instructions|untrained|best ratio": 0.35}, {"I4"}),
-            ({"instructions|trained|growth elsewhere": 0.9}, {"I5"}),
-            ({"instructions|trained|any control": 1.0}, {"I6"}),
-            ({"planted|unread|any": 1.0}, {"K2"}),
-        ],
-    )
-    def test_fail_one_by_one(self, change, broken):
-        found = {c.id: c.verdict for c in findings_of(PAPER, made(**change))}
-        assert {id for id, verdict in found.items() if verdict != "holds"} == broken
-
-    @pytest.mark.parametrize(
-        ("change", "shared"),
-        [
-            ({"prompts|random|common": 0.6}, "W5"),
-            ({"instructions|untrained|any": 1.0}, "I2"),
-            ({"addition-3|untrained|last layer": 1.0, "addition-4|untrained|last layer": 1.0}, "A2"),
-            (
-                {f"prompts|pretrained-{order}|agreement asked, {others(64)}": 0.85 for order in ("first", "second")},
-                "W7",
-            ),
-            ({"instructions|untrained|growth where called": 0.9}, "I5"),
-        ],
-    )
-    def test_that_their_control_shares_are_not_specific(self, change, shared):
-        found = {finding.id: finding.verdict for finding in findings_of(PAPER, made(**change))}
-        assert found[shared] == "not specific"
-
-    def test_are_of_the_measures_they_name(self, judged):
-        data = made()
-        parts = {f"{id} {part.name}".strip(): part.values for id, f in judged.items() for part in f.parts}
-        of_three = data["addition-3 trained agreement answer"] - data[f"addition-3 trained agreement {OFF}"]
-        assert parts["A7 p = 3"] == pytest.approx(of_three)
-        assert parts["I4"] == pytest.approx(
-            data["instructions trained best ratio"] - data["instructions untrained best ratio"]
-        )
-        second = data[f"prompts pretrained-second carried, {RELEVANT}"]
-        assert parts["W4 second name last"] == pytest.approx(
-            second - data[f"prompts pretrained-second carried, {RANDOM_HEADS}"]
-        )
-
-    def test_the_earlier_run_is_told_where_it_was_repeated(self, judged):
-        undecided = {id for id, c in judged.items() for run in c.history if run.verdict == "undecided"}
-        assert undecided == {"A3", "A4", "I6"}
-        assert {id[0] for id, c in judged.items() if c.history} == {"A", "I"}
-
-    def test_heads_for_sums_of_bits_are_not_called(self, judged):
-        """Each sum of bits is one multiset, which a head of random weights maps to a point by attention alone."""
-        for id in ("A2", "A3", "A4", "A5", "A6"):
-            assert [part.name for part in judged[id].parts] == ["p = 3", "p = 4"]
-            assert "p = 2 is not tested" in judged[id].note
-        assert [part.name for part in judged["A7"].parts] == ["p = 2", "p = 3", "p = 4"]
-        bits = {c.id: c for c in findings_of(replace(PAPER, moduli=(2,)), made())}
-        assert {id for id, c in bits.items() if c.verdict == "not tested"} == {"A2", "A3", "A4", "A5", "A6"}
-        assert "each sum is one multiset of digits" in bits["A4"].why_not
-
-    def test_without_a_model_its_findings_are_not_tested(self):
-        found = {c.id: c for c in findings_of(replace(PAPER, model=None), made())}
-        assert {id for id, c in found.items() if c.verdict == "not tested"} == {f"W{i}" for i in range(1, 11)}
-        assert "--model" in found["W3"].why_not
 
 
 @pytest.mark.parametrize(("name", "more"), [("heads-in-models", {}), ("planted-layers", {"prompts": "own.jsonl"})])

@@ -1,24 +1,27 @@
-"""The findings T1 to T10 of spec 1, on curves where each holds and on curves where it does not."""
+"""The findings on curves made by hand: values, and where they hold, fail, or hold on their control too."""
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy.stats import spearmanr
 
+from mechclust.evidence import Bound, Finding, check_part
 from mechclust.studies.study import Job
 from mechclust.studies.task_clusters import TaskClustersConfig
 from mechclust.studies.task_clusters.config import task_of
 from mechclust.studies.task_clusters.findings import findings_of
-from mechclust.studies.task_clusters.results import RunResults
+from mechclust.studies.task_clusters.results import RunResults, headline
 from mechclust.training import TrainConfig
 from tasks import InputError, InstructionFollowing
 
 N = 6  # layers; sites are 0 to 6 and the final norm
 CONFIG = TaskClustersConfig(
-    seeds=(0, 1),
+    seeds=(0, 1, 2),
     task=InstructionFollowing(n_tasks=6, variants=8, n_eval_tasks=4, n_eval=60),
     training=TrainConfig(steps=100, n_checkpoints=6),
     n_layers=N,
@@ -26,248 +29,313 @@ CONFIG = TaskClustersConfig(
     n_heads=2,
 )
 STEPS = np.array([0, 1, 6, 16, 40, 67, 100])
-VALIDATION, TRAIN = "validation_subset", "train_subset"
+SHAPE = (len(STEPS), N + 2)
+VALIDATION = "validation_subset"
+TRAIN = "train_subset"
 IDS = [f"T{i}" for i in range(1, 11)]
+CHECKS = {"T1", "T5", "T8"}
+
+Change = Callable[[RunResults], RunResults]
 
 
-def ideal(shared=False, seed=0):
-    """A run in which every finding holds: top layers rise to .9 and stay, layer 0 stays at .06."""
-    progress = np.array([0.0, 0.1, 0.4, 0.7, 0.9, 0.97, 1.0])
-    ends = np.array([0.06, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.85])
-    ari = 0.05 + progress[:, None] * (ends - 0.05)
-    ari[:, 0] = 0.06
-    if shared:
-        ari = np.minimum(ari, 0.2)  # little clusters by task
-    shape = (len(STEPS), N + 2)
+def random_run(arm: str, seed: int) -> RunResults:
+    """A run in which every seed, checkpoint and site has a value of its own."""
+    draw = np.random.default_rng([seed, *map(ord, arm)])
     return RunResults(
         steps=STEPS,
-        ari={VALIDATION: ari.copy(), TRAIN: ari + 0.02},
-        output_ari=np.outer(progress, np.full(N + 2, 0.95 if shared else 0.3)),
-        null=np.broadcast_to([-0.03, 0.04, 0.0], (*shape, 3)).copy(),
+        ari={VALIDATION: draw.random(SHAPE), TRAIN: draw.random(SHAPE)},
+        output_ari=draw.random(SHAPE),
+        null=draw.random((*SHAPE, 3)),
+        tsne=draw.random(N + 2),
+        accuracy=draw.random(len(STEPS)),
+        loss=draw.random(100),
+    )
+
+
+def ideal_run(arm: str, seed: int) -> RunResults:
+    """A run in which every finding holds and no control does: layers rise to .9, or to .25 with shared outputs."""
+    progress = np.array([0.0, 0.1, 0.4, 0.7, 0.9, 0.97, 1.0])
+    ends = np.array([0.06, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.85])
+    if arm == "shared":
+        ends = 0.25 * ends
+    ari = 0.05 + progress[:, None] * (ends - 0.05) + 0.002 * seed
+    ari[:, 0] = 0.06 + 0.002 * seed
+    train = ari + 0.02 + 0.001 * seed
+    train[0] = ari[0] + 0.3  # so that untrained networks do not agree
+    return RunResults(
+        steps=STEPS,
+        ari={VALIDATION: ari, TRAIN: train},
+        output_ari=np.linspace(-0.1, 0.95, len(STEPS))[:, None] * np.ones(N + 2),
+        null=np.broadcast_to([-0.03, 0.04, 0.0], (*SHAPE, 3)).copy(),
         tsne=None,
         accuracy=np.linspace(0.1, 0.99 + 0.001 * seed, len(STEPS)),
         loss=np.linspace(3, 1, 100),
     )
 
 
-def runs(config=CONFIG, **changes):
-    """Ideal curves for every job, those of an arm put through ``changes[arm]``."""
+def runs(
+    make: Callable[[str, int], RunResults] = ideal_run, config: TaskClustersConfig = CONFIG, **changes: Change
+) -> dict[Job, RunResults]:
+    """A run of every job, those of an arm put through ``changes[arm]``."""
     made = {}
     for seed in config.seeds:
         for arm in config.arms:
-            made[Job(arm, seed)] = changes.get(arm, lambda curves: curves)(ideal(shared=arm == "shared", seed=seed))
+            run = make(arm, seed)
+            made[Job(arm, seed)] = changes[arm](run) if arm in changes else run
     return made
 
 
-def judged(config=CONFIG, **changes):
-    return {c.id: c for c in findings_of(config, runs(config, **changes))}
+def judged(config: TaskClustersConfig = CONFIG, **changes: Change) -> dict[str, Finding]:
+    return {finding.id: finding for finding in findings_of(config, runs(config=config, **changes))}
 
 
-def edited(name=VALIDATION, **edit):
-    """Sets task-ARI: keys are ``s{checkpoint}l{layer}`` with ``A`` for all, ``E`` for the last."""
+def edited(split: str = VALIDATION, **values: float) -> Change:
+    """Set task-ARI: names are ``s{checkpoint}l{layer}``, ``A`` for all, ``E`` for the last checkpoint."""
 
-    def change(curves):
-        ari = {k: v.copy() for k, v in curves.ari.items()}
-        for where, value in edit.items():
+    def change(run: RunResults) -> RunResults:
+        ari = {name: curves.copy() for name, curves in run.ari.items()}
+        for where, value in values.items():
             step, layer = where[1:].split("l")
             rows = {"A": slice(None), "E": -1}.get(step, int(step) if step.isdigit() else None)
-            ari[name][rows, slice(None) if layer == "A" else int(layer)] = value
-        return replace(curves, ari=ari)
+            ari[split][rows, slice(None) if layer == "A" else int(layer)] = value
+        return replace(run, ari=ari)
 
     return change
 
 
-class TestIdeal:
-    def test_every_finding_holds(self):
-        findings = judged()
-        assert list(findings) == IDS
-        others = {id: f.verdict for id, f in findings.items() if f.verdict != "holds"}
-        assert others == {"T6": "not specific"}  # untrained networks agree on both splits, too
-        assert {len(part.values) for f in findings.values() for part in f.parts} == {2}
-        assert {id for id, f in findings.items() if f.kind == "check"} == {"T1", "T5", "T8"}
+def with_accuracy(value: float) -> Change:
+    def change(run: RunResults) -> RunResults:
+        return replace(run, accuracy=np.full(len(STEPS), value + run.accuracy[-1] - 0.99))
 
-    def test_measures(self):
-        findings = judged()
-        assert findings["T1"].measured == pytest.approx(0.99)  # the worst seed
-        assert findings["T2"].measured == pytest.approx(0.9)
-        assert findings["T3"].measured == pytest.approx(1.0)
-        assert findings["T4"].measured == pytest.approx(1.0)
-        assert findings["T5"].measured == pytest.approx(0.0)
-        assert findings["T6"].measured == pytest.approx(0.02)
-        assert findings["T7"].measured == pytest.approx(0.06)
-        assert findings["T9"].measured == pytest.approx(0.95 - 0.2)
-        assert findings["T10"].measured == pytest.approx(0.9)
-        assert findings["T2"].parts[1].measured == pytest.approx(0.65)
-
-    def test_bounds_are_those_of_the_specification(self):
-        bounds = {id: [f"{part.name} {part.bound}".strip() for part in f.parts] for id, f in judged().items()}
-        grows = ["end >= 0.5", "end - 5 x start >= 0"]
-        assert bounds == {
-            "T1": [">= 0.95"],
-            "T2": grows,
-            "T3": ["Spearman > 0.8", "late change < 0.1"],
-            "T4": ["Spearman > 0.8", f"layer {N} - layer 1 >= 0.2"],
-            "T5": ["range <= 0.05", "maximum <= 0.15"],
-            "T6": ["<= 0.1"],
-            "T7": ["<= 0.1"],
-            "T8": ["<= 0.75"],
-            "T9": ["> 0"],
-            "T10": grows,
-        }
-
-    def test_chance_stands_in_the_note(self):
-        findings = judged()
-        assert "-0.030 to 0.040" in findings["T2"].note
-        assert findings["T8"].note == "chance: 0.25"
+    return change
 
 
-def accuracy(value):
-    """Sets the accuracy, with the difference between seeds as it is."""
-    return lambda curves: replace(curves, accuracy=np.full(len(STEPS), value + curves.accuracy[-1] - 0.99))
+def with_output_ari(value: float, step: int = -1) -> Change:
+    def change(run: RunResults) -> RunResults:
+        output_ari = run.output_ari.copy()
+        output_ari[step] = value
+        return replace(run, output_ari=output_ari)
+
+    return change
 
 
-def output_ari(value):
-    return lambda curves: replace(curves, output_ari=np.full_like(curves.output_ari, value))
+def start_as_end(run: RunResults) -> RunResults:
+    """Give the untrained network the clusters of the trained one."""
+    ari = {split: np.concatenate([curves[-1:], curves[1:]]) for split, curves in run.ari.items()}
+    output_ari = np.concatenate([run.output_ari[-1:], run.output_ari[1:]])
+    return replace(run, ari=ari, output_ari=output_ari)
 
 
-FAILING = {
-    "T1": ("private", accuracy(0.94)),
+def as_private(run: RunResults) -> RunResults:
+    return replace(run, ari=ideal_run("private", 1).ari)
+
+
+# ---- values ----
+
+
+def test_values_are_those_of_the_seeds_arms_layers_and_steps_that_a_finding_names() -> None:
+    of_jobs = runs(random_run)
+    private, unseen, shared = (
+        [of_jobs[Job(arm, seed)] for seed in CONFIG.seeds] for arm in ("private", "instruction", "shared")
+    )
+    order = np.random.default_rng(0).permutation(7)
+
+    def top(run: RunResults) -> np.ndarray:
+        ari = run.ari[VALIDATION]
+        return ari[:, 5] if ari[6, 5] > ari[6, 6] else ari[:, 6]
+
+    def grows(of_arm: list[RunResults]) -> list[list[float]]:
+        return [[top(run)[6] for run in of_arm], [top(run)[6] - 5 * top(run)[0] for run in of_arm]]
+
+    def rises(checkpoints: np.ndarray) -> list[list[float]]:
+        curves = [top(run)[checkpoints] for run in private]
+        rank = [float(spearmanr(STEPS, curve).statistic) for curve in curves]
+        return [rank, [abs(curve[6] - curve[5]) for curve in curves]]  # step 67 begins the last third
+
+    def climbs(step: int) -> list[list[float]]:
+        layers = [run.ari[VALIDATION][step] for run in private]
+        rank = [float(spearmanr(range(7), of[:7]).statistic) for of in layers]
+        return [rank, [of[6] - of[1] for of in layers]]
+
+    def beyond(step: int) -> list[list[float]]:
+        return [[max(run.ari[VALIDATION][step] - run.null[step, :, 2]) for run in private]]
+
+    def agree(step: int) -> list[list[float]]:
+        return [[abs(run.ari[VALIDATION][step, 6] - run.ari[TRAIN][step, 6]) for run in private]]
+
+    def by_output(step: int) -> list[list[float]]:
+        return [[run.output_ari[step, 6] - run.ari[VALIDATION][step, 6] for run in shared]]
+
+    expected = {
+        "T2": (grows(private), grows(shared)),
+        "T3": (rises(np.arange(7)), rises(order)),
+        "T4": (climbs(6), climbs(0)),
+        "T6": (agree(6), agree(0)),
+        "T7": (beyond(0), beyond(6)),
+        "T9": (by_output(6), by_output(0)),
+        "T10": (grows(unseen), grows(shared)),
+    }
+    findings = {finding.id: finding for finding in findings_of(CONFIG, of_jobs)}
+    assert list(findings) == IDS
+    for id, (parts, control_parts) in expected.items():
+        control = findings[id].control
+        assert control is not None
+        assert np.allclose([part.values for part in findings[id].parts], parts, atol=1e-12), id
+        assert np.allclose([part.values for part in control.parts], control_parts, atol=1e-12), id
+    layer_0 = [run.ari[VALIDATION][:, 0] for run in private]
+    of_input = [task_of(CONFIG, Job("private", seed)).input_only_accuracy() for seed in CONFIG.seeds]
+    assert findings["T1"].parts == (check_part("", [run.accuracy[6] for run in private], Bound(">=", 0.95)),)
+    assert findings["T5"].parts == (
+        check_part("range", [max(of) - min(of) for of in layer_0], Bound("<=", 0.05)),
+        check_part("maximum", [max(of) for of in layer_0], Bound("<=", 0.15)),
+    )
+    assert findings["T8"].parts == (check_part("", of_input, Bound("<=", 3 / 4)),)
+    low, high = (np.mean([run.null[..., end] for run in private]) for end in (0, 1))
+    assert f"{low:.3f} to {high:.3f}" in findings["T2"].note
+    after, before = (np.mean([run.ari[VALIDATION][step, 6] for run in private]) for step in (6, 0))
+    chance = max(run.null[6, 6, 1] for run in private)
+    first, second = headline(CONFIG, of_jobs)
+    assert f"{after:.2f} after training, {before:.2f} before, and at most {chance:.2f} by chance" in first
+    task, output = (
+        np.mean([curves[6, 6] for curves in of])
+        for of in ([run.ari[VALIDATION] for run in shared], [run.output_ari for run in shared])
+    )
+    assert f"{task:.2f} with the task and {output:.2f} with the output" in second
+
+
+# ---- verdicts ----
+
+
+def test_every_finding_holds_on_ideal_runs_and_no_control_does() -> None:
+    findings = judged()
+    assert {id: finding.verdict for id, finding in findings.items()} == dict.fromkeys(IDS, "holds")
+    assert {id for id, finding in findings.items() if finding.control is None} == CHECKS
+    assert {id for id, finding in findings.items() if finding.shown == "headline"} == {"T2", "T9", "T10"}
+
+
+FAILING: dict[str, tuple[str, Change]] = {
+    "T1": ("private", with_accuracy(0.94)),
     "T2 end": ("private", edited(sEl5=0.49, sEl6=0.48, sAl4=0.1)),
-    "T2 ratio": ("private", edited(s0l5=0.3, s0l6=0.3)),
+    "T2 growth": ("private", edited(s0l5=0.3, s0l6=0.3)),
     "T3 does not rise": ("private", edited(s0l6=0.95, s1l6=0.94, s2l6=0.93, s3l6=0.92, s4l6=0.91)),
     "T3 does not saturate": ("private", edited(s5l6=0.79)),
     "T4 falls": ("private", edited(sEl1=0.7, sEl2=0.6, sEl3=0.5, sEl4=0.4)),
     "T4 climbs too little": ("private", edited(sEl1=0.71, sEl2=0.72, sEl3=0.73, sEl4=0.74, sEl0=0.06)),
     "T5 moves": ("private", edited(s3l0=0.12)),
     "T5 is high": ("private", edited(sAl0=0.16)),
-    "T6": ("private", edited(TRAIN, sEl6=1.01)),
+    "T6": ("private", edited(TRAIN, sEl6=1.05)),
     "T7": ("private", edited(s0l3=0.11)),
-    "T9": ("shared", output_ari(0.1)),
+    "T7 final norm": ("private", edited(s0l7=0.2)),
+    "T9": ("shared", with_output_ari(0.2)),
     "T10 end": ("instruction", edited(sEl5=0.49, sEl6=0.48)),
-    "T10 ratio": ("instruction", edited(s0l5=0.3, s0l6=0.3)),
+    "T10 growth": ("instruction", edited(s0l5=0.3, s0l6=0.3)),
 }
 
 
-class TestEachCanFail:
-    @pytest.mark.parametrize("name", FAILING)
-    def test_on_curves_that_contradict_it(self, name):
-        arm, change = FAILING[name]
-        findings = judged(**{arm: change})
-        assert findings[name.split()[0]].verdict == "does not hold"
-
-    @pytest.mark.parametrize("id", ["T1", "T9", "T10"])
-    def test_and_alone(self, id):
-        changes = dict(FAILING[k] for k in FAILING if k.split()[0] == id)
-        found = judged(**changes)
-        assert [k for k, f in found.items() if f.verdict not in ("holds", "not specific")] == [id]
-
-    def test_t8_when_x_gives_the_task_away(self):
-        """Each task maps one input of many: x names the task."""
-        task = InstructionFollowing(n_tasks=4, variants=8, n_inputs=40, n_mappings=1, n_eval=60)
-        config = replace(CONFIG, task=replace(task, n_eval_tasks=4), seeds=(0, 2))
-        findings = judged(config)
-        assert findings["T8"].measured > 0.75
-        assert findings["T8"].verdict == "does not hold"
-
-    def test_by_one_seed_of_two_nothing_is_decided(self):
-        curves = runs()
-        curves[Job("private", 1)] = accuracy(0.9)(curves[Job("private", 1)])
-        findings = {c.id: c for c in findings_of(CONFIG, curves)}
-        assert findings["T1"].parts[0].values == pytest.approx((0.99, 0.901))
-        assert findings["T1"].verdict == "does not hold"  # a check, by its worst seed
-        assert findings["T2"].verdict == "holds"
+@pytest.mark.parametrize("name", FAILING)
+def test_findings_fail_on_curves_that_contradict_them(name: str) -> None:
+    arm, change = FAILING[name]
+    assert judged(**{arm: change})[name.split()[0]].verdict == "does not hold"
 
 
-def by_task(curves):
-    """As networks whose tasks have private outputs."""
-    return replace(ideal(), output_ari=curves.output_ari)
+@pytest.mark.parametrize("id", ["T1", "T9", "T10"])
+def test_and_no_other_finding_does(id: str) -> None:
+    changes = dict(FAILING[name] for name in FAILING if name.split()[0] == id)
+    assert [name for name, finding in judged(**changes).items() if finding.verdict != "holds"] == [id]
 
 
-class TestControls:
-    def test_networks_that_cluster_by_task_with_shared_outputs_make_it_unspecific(self):
-        assert judged(shared=by_task)["T2"].verdict == "not specific"
-        found = judged()["T2"]
-        assert (found.verdict, found.control.parts[0].measured) == ("holds", pytest.approx(0.2))
-
-    def test_untrained_networks_that_do_the_same_make_it_unspecific(self):
-        climbing_before = edited(s0l1=0.1, s0l2=0.2, s0l3=0.3, s0l4=0.4, s0l5=0.5, s0l6=0.6)
-        assert judged(private=climbing_before)["T4"].verdict == "not specific"
-        by_output_before = judged(shared=output_ari(0.95))["T9"]
-        assert by_output_before.verdict == "not specific"
-
-    def test_are_of_the_first_checkpoint(self):
-        found = judged(private=edited(s0l3=0.3, s0l6=0.2))
-        assert found["T4"].control.parts[1].measured == pytest.approx(0.2 - 0.05)
-        assert found["T7"].control.parts[0].measured == pytest.approx(0.9)
+@pytest.mark.parametrize(
+    ("changes", "not_specific"),
+    [
+        ({"shared": as_private}, {"T2", "T10"}),
+        ({"private": start_as_end}, {"T4", "T6"}),
+        ({"private": edited(sAlA=0.07)}, {"T7"}),
+        ({"shared": with_output_ari(0.5, step=0)}, {"T9"}),
+    ],
+)
+def test_findings_that_hold_on_their_control_are_not_specific(
+    changes: dict[str, Change], not_specific: set[str]
+) -> None:
+    findings = judged(**changes)
+    assert {id for id, finding in findings.items() if finding.verdict == "not specific"} == not_specific
 
 
-class TestFlat:
-    def test_curves_hold_no_finding_about_growth_and_raise_no_warning(self):
-        flat = edited(sAlA=0.06)
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            findings = judged(private=flat, instruction=flat)
-        assert [findings[k].verdict for k in ("T2", "T4", "T10")] == 3 * ["does not hold"]
-        assert findings["T3"].verdict == "undecided"  # a flat curve has no rank
-        assert [findings[k].verdict for k in ("T1", "T5")] == 2 * ["holds"]
-        assert findings["T7"].verdict == "not specific"  # nor do they cluster after it
-
-    @pytest.mark.filterwarnings("ignore:An input array is constant")
-    def test_rank_correlation_of_a_constant_is_not_measured(self):
-        findings = judged(private=edited(sAlA=0.06))
-        assert (findings["T3"].measured, findings["T4"].measured) == (None, None)
-        assert findings["T3"].interval is None
+def test_x_must_not_name_the_task() -> None:
+    """Each task maps one input of many."""
+    task = InstructionFollowing(n_tasks=4, variants=8, n_inputs=40, n_mappings=1, n_eval=60)
+    finding = judged(replace(CONFIG, task=replace(task, n_eval_tasks=4), seeds=(0, 2)))["T8"]
+    assert finding.measured is not None
+    assert finding.measured > 0.75
+    assert finding.verdict == "does not hold"
 
 
-class TestDetails:
-    @pytest.mark.filterwarnings("ignore:An input array is constant")
-    def test_top_layer_is_the_better_of_the_two(self):
-        """Layer 5 carries T2 where layer 6 falls; a lower layer does not."""
-        assert judged(private=edited(sAl6=0.1))["T2"].measured == pytest.approx(0.8)
-        assert judged(private=edited(sAl5=0.1, sAl6=0.1))["T2"].verdict == "does not hold"
+def test_a_check_is_of_the_worst_seed_and_a_finding_of_all_of_them() -> None:
+    of_jobs = runs()
+    of_jobs[Job("private", 1)] = with_accuracy(0.9)(edited(s0l5=0.4, s0l6=0.4)(of_jobs[Job("private", 1)]))
+    findings = {finding.id: finding for finding in findings_of(CONFIG, of_jobs)}
+    assert findings["T1"].measured == pytest.approx(0.901)
+    assert findings["T1"].verdict == "does not hold"
+    assert findings["T2"].verdict == "undecided"
+    assert findings["T10"].verdict == "holds"
 
-    def test_final_norm_is_no_layer(self):
-        findings = judged(private=edited(sEl7=0.0), instruction=edited(sEl7=0.0))
-        assert {f.verdict for f in findings.values()} == {"holds", "not specific"}
 
-    def test_final_norm_counts_before_training(self):
-        assert judged(private=edited(s0l7=0.2))["T7"].verdict == "does not hold"
+# ---- edges ----
 
-    def test_late_change_is_over_the_last_third(self):
-        """What moves before two thirds of the way is no late change."""
-        early = judged(private=edited(s4l6=0.5))["T3"]
-        assert early.verdict == "holds"
-        assert early.parts[1].measured == pytest.approx(0.0255, abs=5e-5)
 
-    @pytest.mark.parametrize("start", [0.0, -0.01])
-    def test_a_start_at_or_below_zero_divides_nothing(self, start):
-        findings = judged(private=edited(s0l5=start, s0l6=start))
-        assert findings["T2"].verdict == "holds"
-        assert findings["T2"].parts[1].measured == pytest.approx(0.9 - 5 * start)
+def test_flat_curves_hold_no_finding_about_growth_and_raise_no_warning() -> None:
+    flat = edited(sAlA=0.06)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        findings = judged(private=flat, instruction=flat)
+    assert [findings[id].verdict for id in ("T2", "T4", "T10")] == 3 * ["does not hold"]
+    assert findings["T3"].verdict == "undecided"  # a flat curve has no rank
+    assert (findings["T3"].measured, findings["T4"].measured, findings["T3"].interval) == (None, None, None)
 
-    def test_one_seed_near_zero_does_not_carry_the_ratio(self):
-        """Growth is a difference, so that a start near nothing is no growth without end."""
-        curves = runs(private=edited(s0l5=0.4, s0l6=0.4))
-        curves[Job("private", 1)] = edited(s0l5=1e-9, s0l6=1e-9)(ideal())
-        findings = {c.id: c for c in findings_of(CONFIG, curves)}
-        assert findings["T2"].verdict == "undecided"
 
-    def test_nan_at_the_start_is_not_growth(self):
-        findings = judged(private=edited(s0l5=np.nan, s0l6=np.nan))
-        assert findings["T2"].verdict == "undecided"
+@pytest.mark.filterwarnings("ignore:An input array is constant")
+def test_the_top_layer_is_the_better_of_the_two_at_the_end() -> None:
+    assert judged(private=edited(sAl6=0.1))["T2"].measured == pytest.approx(0.802)
+    assert judged(private=edited(s0l5=0.95))["T2"].measured == pytest.approx(0.902)
+    assert judged(private=edited(sAl5=0.1, sAl6=0.1))["T2"].verdict == "does not hold"
 
-    @pytest.mark.parametrize("arms", [("private",), ("private", "shared"), ("private", "instruction")])
-    def test_a_missing_arm_is_not_tested(self, arms):
-        findings = judged(replace(CONFIG, arms=arms))
-        for id, needed in (("T9", "shared"), ("T10", "instruction")):
-            assert findings[id].verdict == ("holds" if needed in arms else "not tested")
-        assert (findings["T2"].control is None) == ("shared" not in arms)
-        assert list(findings) == IDS
 
-    def test_a_size_that_cannot_test_says_so(self):
-        findings = judged(replace(CONFIG, test_findings=False))
-        assert {c.verdict for c in findings.values()} == {"not tested"}
-        assert findings["T1"].measured == pytest.approx(0.99)
+def test_the_final_norm_is_no_layer() -> None:
+    findings = judged(private=edited(sEl7=0.0), instruction=edited(sEl7=0.0))
+    assert {finding.verdict for finding in findings.values()} == {"holds"}
+
+
+def test_a_change_before_the_last_third_is_not_late() -> None:
+    finding = judged(private=edited(s4l6=0.5))["T3"]
+    assert finding.verdict == "holds"
+    assert finding.parts[1].measured == pytest.approx(0.0255, abs=5e-5)
+
+
+@pytest.mark.parametrize("start", [0.0, -0.01])
+def test_a_start_at_or_below_zero_divides_nothing(start: float) -> None:
+    finding = judged(private=edited(s0l5=start, s0l6=start))["T2"]
+    assert finding.verdict == "holds"
+    assert finding.parts[1].measured == pytest.approx(0.902 - 5 * start)
+
+
+def test_an_undefined_start_is_not_growth() -> None:
+    assert judged(private=edited(s0l5=np.nan, s0l6=np.nan))["T2"].verdict == "undecided"
+
+
+@pytest.mark.parametrize("arms", [("private",), ("private", "shared"), ("private", "instruction")])
+def test_a_missing_arm_is_not_tested(arms: tuple[str, ...]) -> None:
+    findings = judged(replace(CONFIG, arms=arms))
+    assert list(findings) == IDS
+    for id, arm in (("T9", "shared"), ("T10", "instruction")):
+        assert findings[id].verdict == ("holds" if arm in arms else "not tested")
+        assert findings[id].why_not == ("" if arm in arms else f"needs the arm '{arm}'")
+    assert findings["T2"].verdict == "holds"
+    assert (findings["T2"].control is None) == ("shared" not in arms)
+
+
+def test_a_size_that_cannot_test_says_so() -> None:
+    findings = judged(replace(CONFIG, test_findings=False))
+    assert {finding.verdict for finding in findings.values()} == {"not tested"}
+    assert findings["T1"].measured == pytest.approx(0.99)
 
 
 class TestConfig:
