@@ -1,351 +1,325 @@
-"""The findings of the study of planted layers, with bounds written before the confirmatory seeds were run.
+"""The findings P1 to P8 and P10 on planted layers with their controls, and the checks P9, K1 and K2.
 
-Each is the same function of the seeds' curves, applied to the measured data, to draws in which it is false just outside
-its bound (or two measures or conditions are exchanged at random), and to draws in which it is true.
+Their bounds were written before the confirmatory seeds were run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
+from jaxtyping import Float, Int
 
-from mechclust.report.findings import Finding, finding
-from mechclust.report.draws import one_of
-from mechclust.report.findings import Finding, Parts
-from mechclust.evidence.bounds import Bound
+from mechclust.evidence import Bound, Control, Finding, Part, check_part, mean_part, share_part
 from mechclust.studies.planted_layers.config import (
     ALL,
     NONE,
+    ORDER,
     RATES,
     ROUNDED,
     STEPS,
-    Pair,
     PlantedConfig,
     main_column,
 )
 from mechclust.studies.planted_layers.measure import ALL as ALL_PROMPTS
 from mechclust.studies.planted_layers.measure import CONTRIBUTION, FEW, RESIDUAL, SAME_INPUT
-from mechclust.studies.planted_layers.results import ROW_VIEWS, ROWS, Row, SeedResults, chance_of, place_of, scores_of
+from mechclust.studies.planted_layers.results import ROWS, Row, SeedResults, chance_of, score, scores_of
 
-Found = Sequence[SeedResults]
+TOO_SMALL = "this size of the study cannot test it"
 NEAR = Bound("<=", 0.5)
-OFTEN = Bound(">=", 0.8)
-_HALF, _FEW, _JUST = 0.51, 0.05, 0.01  # shares of the models in draws
-_CLUSTERED = 0.3  # with ten seeds, no bound nearer to 0 can be told from one model in which all layers are called
+_OFTEN = Bound(">=", 0.8)
+_FEW_LAYERS = 0.3  # with ten seeds, no bound nearer to 0 can be told from one model in which all layers are called
+_BY_CONSTRUCTION = "layers below planted noise are identical by construction, and the noise is far above its null"
 _MEASURE = "debiased CKA"
+_STREAM = Row(RESIDUAL, _MEASURE)
+_ADDED = Row(CONTRIBUTION, _MEASURE)
+_ADDED_TO_SAME = Row(SAME_INPUT, _MEASURE)
+
+Runs = Sequence[SeedResults]
 
 
-def findings_of(config: PlantedConfig, found: Found) -> list[Finding]:
-    """P1 to P8 and P10, and the checks P9, K1 and K2."""
-    findings = []
-    for finding in _findings(config, found[0]):
-        why_not = ""
-        if config.model is not None and finding.id in ("P1", "P10"):
-            why_not = "layers below planted noise are identical by construction, and the noise is far above its null"
-        findings.append(finding.judged(found, tested=config.test_findings and not why_not, why_not=why_not))
-    return [*findings, *_checks(config, found)]
+@dataclass(frozen=True)
+class _Planted:
+    """The pairs with planted layers; or, as their control, a pair without, scored as if it had the same layers planted.
+
+    Attributes:
+        config: of the run.
+        runs: of its seeds.
+        measured_on: the column of the pairs whose curves are scored.
+    """
+
+    config: PlantedConfig
+    runs: Runs
+    measured_on: str
+
+    def scores(self, row: Row, prompts: str = ALL_PROMPTS) -> Mapping[str, Float[np.ndarray, " seed"]]:
+        """Return every score of one view and measure."""
+        column = main_column(self.config)
+        return scores_of(self.config, self.runs, column, row, prompts, measured_on=self.measured_on)
 
 
-def _findings(config: PlantedConfig, first: SeedResults) -> list[Finding[Found]]:
-    """The findings."""
-    main = main_column(config)
-    how = "trained" if config.model is None else f"given noise of {config.noise[-1]:g} of their norm"
-    residual, contribution, same = (Row(view, _MEASURE) for view in (RESIDUAL, CONTRIBUTION, SAME_INPUT))
-    biased = Row(RESIDUAL, "CKA")
+def findings_of(config: PlantedConfig, runs: Runs) -> list[Finding]:
+    """Return P1 to P8 and P10, and the checks P9, K1 and K2."""
+    planted = _Planted(config, runs, main_column(config))
+    unplanted = _Planted(config, runs, ORDER)
+    findings = [
+        *_of_the_stream(planted, unplanted),
+        *_of_what_blocks_add(planted, unplanted),
+        *_of_all_layers(config, runs),
+        *_checks(config, runs),
+    ]
+    reasons = _not_tested(config)
+    return [replace(finding, not_tested=reasons.get(finding.id, reasons[""])) for finding in findings]
 
-    def of(column: str, row: Row, name: str, prompts: str = ALL_PROMPTS) -> Callable[[Found], np.ndarray]:
-        return lambda found: _scores(config, found, column, row, name, prompts)
 
-    def one(values: Callable[[Found], np.ndarray], bound: Bound) -> Callable[[Found], Parts]:
-        return lambda found: [("", values(found).tolist(), bound)]
+def _not_tested(config: PlantedConfig) -> Mapping[str, str]:
+    """Return why findings are not tested, by id; under ``""`` for all others."""
+    if not config.test_findings:
+        return {"": TOO_SMALL}
+    if config.model is None:
+        return {"": ""}
+    untuned = "a given model is not tuned"
+    return {"": "", "P1": _BY_CONSTRUCTION, "P10": _BY_CONSTRUCTION, "P7": untuned, "P8": untuned}
 
-    def both(column: str, row: Row, *asked: tuple[str, str, Bound]) -> Callable[[Found], Parts]:
-        return lambda found: [(what, of(column, row, name)(found).tolist(), bound) for what, name, bound in asked]
 
-    def less(a: Callable[[Found], np.ndarray], b: Callable[[Found], np.ndarray]) -> Callable[[Found], np.ndarray]:
-        def of(found: Found) -> np.ndarray:
-            one, other = a(found), b(found)
-            return one - other if len(one) and len(other) else np.empty(0)  # a given model lacks trained columns
+def _how(config: PlantedConfig) -> str:
+    return "trained" if config.model is None else f"given noise of {config.noise[-1]:g} of their norm"
 
-        return of
 
-    late, long = _calls(late=_HALF, lasting=True), _calls(late=_FEW, lasting=True)
-    ends = [_calls(late=_HALF, beyond=_FEW), _calls(late=_FEW, beyond=_HALF)]
-    exact = _calls(late=_FEW, beyond=_FEW)
-    off = f"a layer late in {_HALF:.0%} of the models"
-    nearly = f"exact but for a layer in {_FEW:.0%} of the models"
+def _unplanted_name(config: PlantedConfig) -> str:
+    if config.model is None:
+        return "two tunings that differ in the order of the data"
+    return f"two draws of noise of {config.null_noise:g} in all layers"
+
+
+def _random_layer(planted: _Planted, name: str) -> str:
+    return f"{chance_of(main_column(planted.config), name, planted.runs[0]):.2f}"
+
+
+# ---- the residual stream ----
+
+
+def _of_the_stream(planted: _Planted, unplanted: _Planted) -> list[Finding]:
+    how = _how(planted.config)
+    control = _unplanted_name(planted.config)
     return [
         Finding(
-            "P1",
-            f"debiased CKA of the residual stream finds the first of the layers that were {how} (error in layers)",
-            "ours",
-            one(of(main, residual, "onset"), NEAR),
-            late,
-            f"calls that begin {off}",
-            chance=_chance(first, main, 0),
-            planted=long,
-            planted_what=nearly,
+            id="P1",
+            statement=f"the residual stream finds the first of the layers that were {how} (error in layers; debiased "
+            "CKA)",
+            source="ours",
+            parts=_first_found(planted),
+            control=Control(control, _first_found(unplanted)),
+            note=f"a random layer: {_random_layer(planted, 'onset')}",
         ),
         Finding(
-            "P2",
-            f"debiased CKA of the residual stream does not find the last of the layers that were {how}: the last layer "
-            "called is the last of the model (share of models)",
-            "ours",
-            one(of(main, residual, "top"), OFTEN),
-            _calls(late=_FEW, lasting=True, ending=1 - OFTEN.value + _JUST),
-            f"calls that end with the change in {1 - OFTEN.value:.0%} of the models",
-            planted=_calls(late=_FEW, lasting=True, ending=_FEW),
-            planted_what=f"calls that do so in {_FEW:.0%}",
-            shares=True,
+            id="P2",
+            statement=f"the residual stream does not mark the last of the layers that were {how}: the last layer "
+            "called changed is the last of the model (share of models; debiased CKA)",
+            source="ours",
+            parts=_top_called(planted),
+            control=Control(control, _top_called(unplanted)),
+            shown="headline",
         ),
         Finding(
-            "P3",
-            f"with fewer prompts than dimensions, biased CKA misses more of the layers that were {how} than debiased "
-            "CKA does (share called, debiased - biased; residual stream)",
-            "ours",
-            one(less(of(main, residual, "hit", FEW), of(main, biased, "hit", FEW)), Bound(">", 0)),
-            lambda found, draw: _exchanged(found, biased, residual, draw),
-            "both measures exchanged at random, seed by seed",
-            chance="0",
-            planted=_biased_misses,
-            planted_what="calls of biased CKA that lack half of the layers",
-        ),
-        Finding(
-            "P4",
-            f"debiased CKA of what each block adds finds both ends of the layers that were {how} (errors in layers)",
-            "ours",
-            both(main, contribution, ("onset", "onset", NEAR), ("end", "end", NEAR)),
-            one_of(*ends),
-            f"calls that begin or end {off}",
-            chance=f"onset {_chance(first, main, 0)}, end {_chance(first, main, 1)}",
-            planted=exact,
-            planted_what=nearly,
-        ),
-        Finding(
-            "P5",
-            f"what each block adds separates layers that were {how} from others better than the residual stream does "
-            "(area under the ROC curve, difference; debiased CKA)",
-            "ours",
-            one(less(of(main, contribution, "auc"), of(main, residual, "auc")), Bound(">", 0)),
-            lambda found, draw: _exchanged(found, contribution, residual, draw),
-            "both exchanged at random, seed by seed",
-            chance="0",
-            planted=_only_residual_lasts,
-            planted_what="contributions that change in the changed layers only, a residual stream that stays changed",
-        ),
-        Finding(
-            "P6",
-            f"debiased CKA of what each block adds to the same input calls four in five of the layers that were {how}, "
-            "and finds the last of them",
-            "ours",
-            both(main, same, ("share called", "hit", OFTEN), ("end", "end", NEAR)),
-            one_of(_calls(beyond=_HALF), _calls(missed=1 - OFTEN.value + _JUST)),
-            f"calls that end {off}, or lack the first changed layers, a fifth of all",
-            shares=("share called",),
-            note="that it calls no other layer holds by construction",
-            planted=_calls(late=_FEW, beyond=_FEW),
-            planted_what=nearly,
-        ),
-        Finding(
-            "P7",
-            "with learning rates that fall from block to block, debiased CKA of the residual stream calls upper layers "
-            "only, from some layer to the last, more often than with one rate (share of models tuned in all layers)",
-            "ours",
-            one(less(of(RATES, residual, "upper"), of(ALL, residual, "upper")), Bound(">", 0)),
-            lambda found, draw: _exchanged_pairs(found, RATES, ALL, draw),
-            "both models exchanged at random, seed by seed",
-            chance="0",
-            planted=lambda found, draw: _called(found, draw, {RATES: _from_a_layer, ALL: _all_but(_FEW)}),
-            planted_what="calls from a random layer on with falling rates, and of nearly all layers with one",
-        ),
-        Finding(
-            "P8",
-            "twice the steps do not count as a change: at most three layers in ten are called (debiased CKA, residual)",
-            "ours",
-            one(of(STEPS, residual, "false"), Bound("<=", _CLUSTERED)),
-            lambda found, draw: _called(found, draw, {STEPS: _all_or_none(_CLUSTERED + _JUST)}),
-            f"all layers called in {_CLUSTERED:.0%} of the models, none in the others",
-            planted=lambda found, draw: _called(found, draw, {STEPS: _all_but(1 - _FEW)}),
-            planted_what=f"{_FEW:.0%} of the layers called",
-            shares=True,
-            note="another order of the data for both, as for the pairs of the null",
-        ),
-        Finding(
-            "P10",
-            "if all layers were changed with one learning rate, seven in ten are called (debiased CKA, residual)",
-            "ours",
-            one(of(ALL, residual, "hit"), Bound(">=", 1 - _CLUSTERED)),
-            lambda found, draw: _called(found, draw, {ALL: _all_or_none(1 - _CLUSTERED - _JUST)}),
-            f"none called in {_CLUSTERED:.0%} of the models, all layers in the others",
-            planted=lambda found, draw: _called(found, draw, {ALL: _all_but(_FEW)}),
-            planted_what=f"{_FEW:.0%} of the layers not called",
-            shares=True,
+            id="P3",
+            statement=f"with few prompts, biased CKA calls fewer of the layers that were {how} than debiased CKA does "
+            "(share called, debiased - biased; residual stream)",
+            source="ours",
+            parts=_missed_if_biased(planted, FEW),
+            control=Control(f"{planted.runs[0].n} prompts per task", _missed_if_biased(planted, ALL_PROMPTS)),
+            shown="table",
         ),
     ]
 
 
-def _checks(config: PlantedConfig, found: Found) -> list[Finding]:
-    main = main_column(config)
-    still = [max(float(np.abs(m.curve(pair, row)).max()) for row in ROWS if _known(m, pair, row)) for m in found
-             for pair in m.of(NONE)]  # fmt: skip
+def _first_found(pairs: _Planted) -> tuple[Part, ...]:
+    return (mean_part("", pairs.scores(_STREAM)["onset"], NEAR),)
+
+
+def _top_called(pairs: _Planted) -> tuple[Part, ...]:
+    return (share_part("", pairs.scores(_STREAM)["top"], _OFTEN),)
+
+
+def _missed_if_biased(pairs: _Planted, prompts: str) -> tuple[Part, ...]:
+    debiased = pairs.scores(_STREAM, prompts)["hit"]
+    biased = pairs.scores(Row(RESIDUAL, "CKA"), prompts)["hit"]
+    return (mean_part("", debiased - biased, Bound(">", 0)),)
+
+
+# ---- what blocks add ----
+
+
+def _of_what_blocks_add(planted: _Planted, unplanted: _Planted) -> list[Finding]:
+    how = _how(planted.config)
+    control = _unplanted_name(planted.config)
     return [
-        finding("P9", "rounding the weights to bfloat16 changes no layer more than noise of about its size does (largest "
-              "value relative to the threshold; debiased CKA, residual)", "ours", [_rounding(m) for m in found],
-              Bound("<=", 1), kind="check", tested=config.test_findings,
-              note="rounding moves weights by a relative norm of about .0017, and the noise of each model of the null "
-              f"by {config.null_noise:g}"),
-        finding("K1", "a model and itself differ in no layer (largest value of any measure)", "definition", still,
-              Bound("<=", 0), kind="check", tested=config.test_findings),
-        finding("K2", "patching restores none of the loss below the first changed layer, and all of it from the last on "
-              "(largest deviation)", "definition", [_patching_error(m, main) for m in found], Bound("<=", 1e-3),
-              kind="check", tested=config.test_findings),
-    ]  # fmt: skip
+        Finding(
+            id="P4",
+            statement=f"what each block adds finds both ends of the layers that were {how} (errors in layers; debiased "
+            "CKA)",
+            source="ours",
+            parts=_both_ends(planted),
+            control=Control(control, _both_ends(unplanted)),
+            note=f"a random layer: onset {_random_layer(planted, 'onset')}, end {_random_layer(planted, 'end')}",
+        ),
+        Finding(
+            id="P5",
+            statement=f"what each block adds separates the layers that were {how} from others better than the residual "
+            "stream does (difference of the area under the ROC curve; debiased CKA)",
+            source="ours",
+            parts=_better_separated(planted),
+            control=Control(control, _better_separated(unplanted)),
+            shown="headline",
+        ),
+        Finding(
+            id="P6",
+            statement=f"what each block adds to the same input shows most of the layers that were {how}, and the last "
+            "of them (debiased CKA)",
+            source="ours",
+            parts=_called_to_the_end(planted),
+            control=Control(control, _called_to_the_end(unplanted)),
+            shown="headline",
+            note="that it calls no other layer holds by construction",
+        ),
+    ]
 
 
-def _rounding(m: SeedResults) -> float:
-    (pair,), row = m.of(ROUNDED), Row(RESIDUAL, _MEASURE)
-    curve, bar = m.curve(pair, row), m.bar(pair, row, ALL_PROMPTS, 0.0)
-    return float(np.max(np.where(curve > 0, curve / np.where(bar > 0, bar, np.nan), 0.0)))
+def _both_ends(pairs: _Planted) -> tuple[Part, ...]:
+    scores = pairs.scores(_ADDED)
+    return (mean_part("onset", scores["onset"], NEAR), mean_part("end", scores["end"], NEAR))
 
 
-def _known(m: SeedResults, pair: Pair, row: Row) -> bool:
-    return bool(np.isfinite(m.curve(pair, row)).all())
+def _better_separated(pairs: _Planted) -> tuple[Part, ...]:
+    difference = pairs.scores(_ADDED)["auc"] - pairs.scores(_STREAM)["auc"]
+    return (mean_part("", difference, Bound(">", 0)),)
 
 
-def _patching_error(m: SeedResults, column: str) -> float:
-    worst = 0.0
-    for pair in m.of(column):
-        assert pair.truth is not None
-        (a, b), restored = pair.truth, m.restored[pair.name]
-        worst = max(worst, *np.abs(restored[: a - 1]), *np.abs(restored[b - 1 :] - 1))
-    return float(worst)
+def _called_to_the_end(pairs: _Planted) -> tuple[Part, ...]:
+    scores = pairs.scores(_ADDED_TO_SAME)
+    return (share_part("share called", scores["hit"], _OFTEN), mean_part("end", scores["end"], NEAR))
 
 
-def _scores(
-    config: PlantedConfig, found: Found, column: str, row: Row, name: str, prompts: str = ALL_PROMPTS
-) -> np.ndarray:
-    """``[seed]``; empty if there is no such column."""
-    if not found[0].of(column):
+# ---- changes in all layers, or in none ----
+
+
+def _of_all_layers(config: PlantedConfig, runs: Runs) -> list[Finding]:
+    n = runs[0].n_layers
+    shuffled = np.random.default_rng(0).permutation(n)
+    few = Bound("<=", _FEW_LAYERS)
+    most = Bound(">=", 1 - _FEW_LAYERS)
+    return [
+        Finding(
+            id="P7",
+            statement="with learning rates that fall from block to block, only upper layers look changed more often "
+            "than with one rate (difference of shares of models tuned in all layers; debiased CKA, residual stream)",
+            source="ours",
+            parts=_more_upper_calls(runs, np.arange(n)),
+            control=Control("layers in one random order", _more_upper_calls(runs, shuffled)),
+        ),
+        Finding(
+            id="P8",
+            statement="twice the steps do not count as a change (share of layers called; debiased CKA, residual "
+            "stream)",
+            source="ours",
+            parts=_called(runs, STEPS, few),
+            control=Control("a base and its tuned model", _called(runs, ALL, few)),
+            note="another order of the data for both, as for the pairs of the null",
+        ),
+        Finding(
+            id="P10",
+            statement="if all layers were changed with one learning rate, most are called (share of layers; debiased "
+            "CKA, residual stream)",
+            source="ours",
+            parts=_called(runs, ALL, most),
+            control=Control(_unplanted_name(config), _called(runs, ORDER, most)),
+        ),
+    ]
+
+
+def _called(runs: Runs, column: str, bound: Bound) -> tuple[Part, ...]:
+    """Judge the share of all layers that are called changed."""
+    return (share_part("", _scores_of_one(runs, column, "false"), bound),)
+
+
+def _more_upper_calls(runs: Runs, order: Int[np.ndarray, " layer"]) -> tuple[Part, ...]:
+    """Judge how much more often upper layers alone are called with falling rates, with the layers in this order."""
+    falling = _scores_of_one(runs, RATES, "upper", order)
+    uniform = _scores_of_one(runs, ALL, "upper", order)
+    return (mean_part("", falling - uniform if len(falling) else falling, Bound(">", 0)),)
+
+
+def _scores_of_one(
+    runs: Runs, column: str, name: str, order: Int[np.ndarray, " layer"] | None = None
+) -> Float[np.ndarray, " seed"]:
+    """Return a score of a column of one pair, without a truth; empty if there is no such pair."""
+    pairs = runs[0].of(column)
+    if not pairs:
         return np.empty(0)
-    return scores_of(config, found, column, row, prompts)[name]
+    (pair,) = pairs
+    layers = np.arange(runs[0].n_layers) if order is None else order
+    curves = np.stack([run.curve(pair, _STREAM)[layers] for run in runs])
+    bars = np.stack([run.bar(pair, _STREAM, ALL_PROMPTS, 0.0)[layers] for run in runs])
+    return score(curves, bars, None)[name]
 
 
-def _chance(m: SeedResults, column: str, end: int) -> str:
-    return f"{chance_of(column, ('onset', 'end')[end], m):.2f}, a random layer"
+# ---- checks ----
 
 
-# ---- null draws ----
+def _checks(config: PlantedConfig, runs: Runs) -> list[Finding]:
+    return [
+        Finding(
+            id="P9",
+            kind="check",
+            statement="rounding the weights to bfloat16 changes no layer more than noise of about its size does "
+            "(largest value relative to the threshold; debiased CKA, residual stream)",
+            source="ours",
+            parts=(check_part("", [_rounding(run) for run in runs], Bound("<=", 1)),),
+            note="rounding moves weights by a relative norm of about .0017, and the noise of each model of the null "
+            f"by {config.null_noise:g}",
+        ),
+        Finding(
+            id="K1",
+            kind="check",
+            statement="a model and itself differ in no layer (largest value of any measure)",
+            source="definition",
+            parts=(check_part("", [_largest_difference(run) for run in runs], Bound("<=", 0)),),
+        ),
+        Finding(
+            id="K2",
+            kind="check",
+            statement="patching restores none of the loss below the first changed layer, and all of it from the last "
+            "on (largest deviation)",
+            source="definition",
+            parts=(check_part("", [_patching_error(run, main_column(config)) for run in runs], Bound("<=", 1e-3)),),
+        ),
+    ]
 
 
-def _exchanged(found: Found, one: Row, other: Row, draw: np.random.Generator) -> Found:
-    """Two rows of the table exchanged in half of the seeds."""
-    new = []
-    for m in found:
-        if draw.random() < 0.5:
-            places = place_of(one), place_of(other)
-            curves = {name: _swapped(curve, *places) for name, curve in m.curves.items()}
-            thresholds = {null: _swapped(bars, *places) for null, bars in m.thresholds.items()}
-            m = replace(m, curves=curves, thresholds=thresholds)
-        new.append(m)
-    return new
+def _rounding(run: SeedResults) -> float:
+    """Return the largest change by rounding, relative to the threshold of its layer."""
+    (pair,) = run.of(ROUNDED)
+    curve = run.curve(pair, _STREAM)
+    bar = run.bar(pair, _STREAM, ALL_PROMPTS, 0.0)
+    relative = curve / np.where(bar > 0, bar, np.nan)
+    return float(np.max(np.where(curve > 0, relative, 0.0)))
 
 
-def _swapped(values: np.ndarray, one: tuple[int, int], other: tuple[int, int]) -> np.ndarray:
-    new = values.copy()
-    new[:, one[0], one[1]], new[:, other[0], other[1]] = values[:, other[0], other[1]], values[:, one[0], one[1]]
-    return new
+def _largest_difference(run: SeedResults) -> float:
+    """Return the largest value of any measure between a model and itself; undefined curves are left out."""
+    (pair,) = run.of(NONE)
+    curves = [np.abs(run.curve(pair, row)) for row in ROWS]
+    return max(float(curve.max()) for curve in curves if np.isfinite(curve).all())
 
 
-def _exchanged_pairs(found: Found, one: str, other: str, draw: np.random.Generator) -> Found:
-    """Two columns of one pair each exchanged in half of the seeds."""
-    new = []
-    for m in found:
-        if draw.random() < 0.5:
-            (a,), (b,) = m.of(one), m.of(other)
-            m = replace(m, curves={**m.curves, a.name: m.curves[b.name], b.name: m.curves[a.name]})
-        new.append(m)
-    return new
-
-
-def _calls(
-    *, late: float = 0.0, beyond: float = 0.0, missed: float = 0.0, lasting: bool = False, ending: float = 0.0
-) -> Callable[[Found, np.random.Generator], Found]:
-    """Calls by every measure that are right but for these shares of the models.
-
-    Args:
-        late: they begin a layer late.
-        beyond: they end a layer late.
-        missed: of the changed layers, the share not called, among the first.
-        lasting: they go on to the last layer of the model.
-        ending: nevertheless, they end with the change.
-    """
-
-    def drawn(found: Found, draw: np.random.Generator) -> Found:
-        def of(pair: Pair, n: int) -> np.ndarray:
-            assert pair.truth is not None
-            (a, b), layers = pair.truth, np.arange(1, n + 1)
-            width = b - a + 1
-            first = a + (draw.random() < late) + (draw.random() < missed * width)
-            last = n if lasting and draw.random() >= ending else min(n, b + (draw.random() < beyond))
-            return (layers >= first) & (layers <= last)
-
-        ended = [pair.column for pair in found[0].pairs if pair.truth not in (None, (1, found[0].n_layers))]
-        columns = dict.fromkeys(ended)  # a set's order changes from process to process, and the draws with it
-        return _called(found, draw, {column: lambda pair, n, draw: of(pair, n) for column in columns})
-
-    return drawn
-
-
-_Caller = Callable[[Pair, int, np.random.Generator], np.ndarray]
-
-
-def _called(found: Found, draw: np.random.Generator, callers: Mapping[str, _Caller]) -> Found:
-    """The curves of these columns, 2 where a layer is called and 0 elsewhere, by all measures; thresholds of 1."""
-    new = []
-    for m in found:
-        curves = {pair.name: np.where(m.curves[pair.name] > m.thresholds[pair.null], 2.0, 0.0) for pair in m.pairs}
-        for column, caller in callers.items():
-            for pair in m.of(column):
-                called = np.where(caller(pair, m.n_layers, draw), 2.0, 0.0)
-                curves[pair.name] = np.broadcast_to(called, curves[pair.name].shape).copy()
-        new.append(replace(m, curves=curves, thresholds={k: np.ones_like(bars) for k, bars in m.thresholds.items()}))
-    return new
-
-
-def _all_or_none(share: float) -> _Caller:
-    """All layers called in this share of the models, none in the others."""
-    return lambda pair, n, draw: np.full(n, draw.random() < share)
-
-
-def _all_but(share: float) -> _Caller:
-    """Every layer called but for this share of them."""
-    return lambda pair, n, draw: draw.random(n) >= share
-
-
-def _from_a_layer(pair: Pair, n: int, draw: np.random.Generator) -> np.ndarray:
-    """Called from a random layer on, not the first."""
-    return np.arange(1, n + 1) >= draw.integers(2, n + 1)
-
-
-def _biased_misses(found: Found, draw: np.random.Generator) -> Found:
-    """Calls that last, of which biased CKA lacks half."""
-    new = []
-    for m in _calls(lasting=True)(found, draw):
-        curves, (view, measure) = dict(m.curves), place_of(Row(RESIDUAL, "CKA"))
-        for name, curve in curves.items():
-            curve[:, view, measure] *= draw.random(m.n_layers) < 0.5
-            curves[name] = curve
-        new.append(replace(m, curves=curves))
-    return new
-
-
-def _only_residual_lasts(found: Found, draw: np.random.Generator) -> Found:
-    """The residual stream stays changed up to the last layer, and contributions change in the changed layers only."""
-    view = ROW_VIEWS.index(RESIDUAL)
-    ending, lasting = _calls(late=_FEW, beyond=_FEW)(found, draw), _calls(late=_FEW, lasting=True)(found, draw)
-    for short, long in zip(ending, lasting, strict=True):
-        for name, curve in short.curves.items():
-            curve[:, view] = long.curves[name][:, view]
-    return ending
+def _patching_error(run: SeedResults, column: str) -> float:
+    """Return the largest distance of the restored share from 0 below the changed layers, and from 1 from the last on."""
+    errors = [0.0]
+    for pair in run.of(column):
+        assert pair.truth is not None
+        first, last = pair.truth
+        restored = run.restored[pair.name]
+        errors += np.abs(restored[: first - 1]).tolist()
+        errors += np.abs(restored[last - 1 :] - 1).tolist()
+    return float(np.max(errors))

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from jaxtyping import Float
 
 from mechclust.evidence.intervals import interval_over_seeds
 from mechclust.studies.kept import check_there
@@ -33,6 +34,7 @@ from mechclust.studies.planted_layers.config import (
 from mechclust.studies.planted_layers.measure import ALL as ALL_PROMPTS
 from mechclust.studies.planted_layers.measure import FEW, MEASURES, RESIDUAL, VIEWS
 from mechclust.studies.planted_layers.score import (
+    Span,
     auc,
     chance_error,
     errors,
@@ -121,19 +123,24 @@ def _place(row: Row, prompts: str) -> tuple[int, int, int]:
     return PROMPTS.index(prompts), *place_of(row)
 
 
-def score(curve: np.ndarray, bar: np.ndarray, pair: Pair) -> dict[str, np.ndarray]:
-    """How well curves ``[... layer]`` find what was planted; NaN if a score is undefined.
+def score(
+    curve: Float[np.ndarray, "*curve layer"], bar: Float[np.ndarray, "*curve layer"], truth: Span | None
+) -> dict[str, Float[np.ndarray, "*curve"]]:
+    """Score how well curves find the layers that were planted; NaN if a score is undefined.
 
     ``auc``, ``onset`` and ``end`` (errors in layers), ``hit`` (share of the changed layers that are called), ``false``
     (share of the others that are called), ``found`` (whether any layer is called), ``top`` (whether the last of the
     model is), ``upper`` (whether those called are the upper layers and not all), each ``[...]``.
     """
-    n, none = curve.shape[-1], np.full(curve.shape[:-1], math.nan)
-    truth, called = truth_of(pair.truth, n), curve > bar
-    onset, end = (none, none) if pair.truth is None else errors(called, pair.truth)
-    hit, false = shares(called, truth)
+    n = curve.shape[-1]
+    called = curve > bar
+    planted = truth_of(truth, n)
+    onset = end = np.full(curve.shape[:-1], math.nan)
+    if truth is not None:
+        onset, end = errors(called, truth)
+    hit, false = shares(called, planted)
     found = {
-        "auc": auc(curve, truth),
+        "auc": auc(curve, planted),
         "onset": onset,
         "end": end,
         "hit": hit,
@@ -147,22 +154,46 @@ def score(curve: np.ndarray, bar: np.ndarray, pair: Pair) -> dict[str, np.ndarra
 
 
 def scores_of(
-    config: PlantedConfig, found: Sequence[SeedResults], column: str, row: Row, prompts: str = ALL_PROMPTS
-) -> dict[str, np.ndarray]:
-    """By score, ``[seed]`` means over the pairs of a column."""
-    pairs = [pair for pair in found[0].of(column) if row != PATCHED or pair.name in found[0].restored]
+    config: PlantedConfig,
+    found: Sequence[SeedResults],
+    column: str,
+    row: Row,
+    prompts: str = ALL_PROMPTS,
+    *,
+    measured_on: str | None = None,
+) -> dict[str, Float[np.ndarray, " seed"]]:
+    """Return by score the means over the pairs of a column.
+
+    Args:
+        config: of the run.
+        found: its seeds.
+        column: with the layers to find.
+        row: the view and the measure.
+        prompts: all, or few.
+        measured_on: a column of one pair, whose curves are scored as if the layers of ``column`` had been planted in
+            it: a control. By default ``column`` itself.
+    """
     each = []
-    for pair in pairs:
-        curves = np.stack([m.curve(pair, row, prompts) for m in found])
-        bars = np.stack([m.bar(pair, row, prompts, config.least_restored) for m in found])
-        each.append(score(curves, bars, pair))
+    for planted in found[0].of(column):
+        pair = planted
+        if measured_on not in (None, column):
+            (pair,) = found[0].of(measured_on)
+        if row == PATCHED and pair.name not in found[0].restored:
+            continue
+        curves = np.stack([run.curve(pair, row, prompts) for run in found])
+        bars = np.stack([run.bar(pair, row, prompts, config.least_restored) for run in found])
+        each.append(score(curves, bars, planted.truth))
     return _means(each, (len(found),))
 
 
 def all_scores_of(found: Sequence[SeedResults], column: str) -> dict[str, np.ndarray]:
     """By score, ``[seed prompts view measure]``: ``scores_of`` for all rows except patching at once."""
     each = [
-        score(np.stack([m.curves[pair.name] for m in found]), np.stack([m.thresholds[pair.null] for m in found]), pair)
+        score(
+            np.stack([run.curves[pair.name] for run in found]),
+            np.stack([run.thresholds[pair.null] for run in found]),
+            pair.truth,
+        )
         for pair in found[0].of(column)
     ]
     return _means(each, (len(found), len(PROMPTS), len(ROW_VIEWS), len(MEASURES)))
