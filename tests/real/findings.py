@@ -1,283 +1,363 @@
-"""What the real checkpoints are claimed to show. The bounds were written before the run that tests them.
+"""The findings on real checkpoints with their controls: R3 to R20, and the checks R1, R2 and R21.
 
-Most are from one measurement of reaction classes at [CLS], with one k-means seed and no interval: best-layer ARI .01
-with random weights, .08 pretrained, .25 fine-tuned; CKA of the two falling from .92 to .33 over the layers. The bounds
-leave room for other seeds of k-means, about a third of the value; they are not intervals of a population.
+The bounds were written before the run that tests them. Those of R9 to R13 leave room around one earlier measurement
+with one k-means seed: a best ARI of .01 with random weights, .08 pretrained and .25 fine-tuned, and a CKA that falls
+from .92 to .33 over the layers. They are not intervals of a population.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float
 
-from mechclust.report.findings import Finding, Findings, finding, with_severity
-from mechclust.report.severity import Severity
-from mechclust.evidence.bounds import Bound
+from mechclust.evidence import Bound, Control, Finding, Findings, Part, Within, check_part, mean_part, share_part
+from mechclust.report.growth import spearman
 
 Found = Mapping[str, Any]  # what run.py gathered, by name
-_SEVERITY = Severity(None, 0, "not computed yet: a null draw is a model without what is claimed, run on the same data")
-
-
-def at_least(value: float) -> Bound:
-    return Bound(">=", value)
-
-
-def at_most(value: float) -> Bound:
-    return Bound("<=", value)
+Values = Sequence[float] | np.ndarray
+_OURS = "this project"
+_EARLIER = "an earlier measurement, one seed"
+_RANDOM = "random weights"
+_PROMPTS = "examples/prompts, 10 tasks x 30"
 
 
 def findings(found: Found) -> Findings:
-    """Every finding with what was found for it."""
-    return Findings(with_severity([*_faithful(found), *_reactions(found), *_others(found)], otherwise=_SEVERITY))
+    """Return every finding with what was measured for it."""
+    return Findings([
+        *_checks(found),
+        *_masked_tokens(found["masked"]),
+        *_abilities(found),
+        *_reactions(found["reactions"]),
+        _antibodies(found),
+        *_clusters(found),
+        _linear(found),
+        _topics("R16", "Gemma 3", found["topics"]["Gemma 3"]),
+        _topics("R17", "MiniLM", found["topics"]["MiniLM"]),
+    ])  # fmt: skip
 
 
-def _faithful(found: Found) -> Sequence[Finding]:
-    checks = found["checks"]
-    passed = [float(row["failed"] == 0) for row in checks.values()]
-    equal = [float(row["equal"]) for row in checks.values()]
-    mlm = "a BERT that reads its input wrongly gets little more than the commonest token right"
+def _checks(found: Found) -> list[Finding]:
+    checks = found["checks"].values()
+    passed = [float(row["failed"] == 0) for row in checks]
+    equal = [float(row["equal"]) for row in checks]
+    named = float(found["series"] == [("last", (2,))])
     return [
-        finding(
-            "R1",
-            "`mechclust check` fails nowhere, and its logits are Hugging Face's (share of checkpoints)",
-            "this project",
-            passed,
-            [("no row failed", passed, at_least(1)), ("logits equal", equal, at_least(1))],
+        Finding(
+            id="R1",
             kind="check",
-            shares=True,
-            note=f"seeds: {len(checks)} checkpoints",
+            statement="`mechclust check` fails nowhere, and its logits are Hugging Face's (share of checkpoints)",
+            source=_OURS,
+            parts=(
+                check_part("no row failed", passed, Bound(">=", 1)),
+                check_part("logits equal", equal, Bound(">=", 1)),
+            ),
+            unit="checkpoints",
         ),
-        finding(
-            "R2",
-            "rxnfp, fine-tuned: the last state at [CLS] is the documented fingerprint (largest difference)",
-            "rxnfp 0.1.0, README",
-            [found["fingerprint"]],
-            at_most(1e-4),
+        Finding(
+            id="R2",
             kind="check",
-            chance="numbers of size 1 to 2",
-            note="five numbers in the package's README, from an older library: rounding is allowed for",
+            statement="rxnfp, fine-tuned: the last state at [CLS] is the documented fingerprint (largest difference)",
+            source="rxnfp 0.1.0, README",
+            parts=(check_part("", [found["fingerprint"]], Bound("<=", 1e-4)),),
+            note="five numbers of size 1 to 2 in the package's README, from an older library: rounding is allowed for",
         ),
-        finding(
-            "R21",
-            "`mechclust history` on the three rxnfp models, with a planted copy of the last among them, names that "
-            "copy and nothing else (1: so)",
-            "this project",
-            [float(found["series"] == [("last", (2,))])],
-            at_least(1),
+        Finding(
+            id="R21",
             kind="check",
+            statement="`mechclust history` on the three rxnfp models, with a planted copy of the last among them, "
+            "names that copy and nothing else (1: so)",
+            source=_OURS,
+            parts=(check_part("", [named], Bound(">=", 1)),),
         ),
-        _masked(found, "R3", "rxnfp-pretrained", "rxnfp, pretrained: masked tokens it gets right", 0.85, mlm),
-        _masked(found, "R4", "rxnmapper", "rxnmapper: the same", 0.75, f"smaller, one shared layer; {mlm}"),
-        _masked(
-            found,
-            "R5",
+    ]
+
+
+# ---- what the models can do ----
+
+
+def _masked_tokens(masked: Mapping[str, Found]) -> list[Finding]:
+    wrong = "a BERT that reads its input wrongly gets little more than the commonest token right"
+    asked = {
+        "R3": ("rxnfp-pretrained", "rxnfp, pretrained, gets masked tokens right", 0.85, wrong),
+        "R4": ("rxnmapper", "rxnmapper gets masked tokens right", 0.75, f"smaller, one shared layer; {wrong}"),
+        "R5": (
             "antiberty",
-            "AntiBERTy: masked residues of two antibodies",
+            "AntiBERTy gets masked residues of two antibodies right",
             0.7,
             "27 of 28 in an earlier look; loops between framework regions are hard to guess",
         ),
-        finding(
-            "R6",
-            "SmolLM2 continues 'The capital of X is' with its name (share of 10)",
-            "general knowledge",
-            found["capitals"],
-            at_least(0.7),
-            shares=True,
-            chance="1/49152",
-            note="seeds: countries; 135M parameters at 4 bits are allowed three mistakes",
+    }
+    found = []
+    for id, (model, statement, least, note) in asked.items():
+        row = masked[model]
+        finding = Finding(
+            id=id,
+            statement=f"{statement} (share)",
+            source=_OURS,
+            parts=_right(row["right"], least),
+            control=Control(_RANDOM, _right(row["untrained"], least)) if "untrained" in row else None,
+            unit="masked tokens",
+            shown="table",
+            note=f"the commonest token: {row['commonest']:.2f}; training data may overlap; {note}",
+        )
+        found.append(finding)
+    return found
+
+
+def _right(values: Values, least: float) -> tuple[Part, ...]:
+    return (share_part("", values, Bound(">=", least)),)
+
+
+def _abilities(found: Found) -> list[Finding]:
+    return [
+        Finding(
+            id="R6",
+            statement="SmolLM2 continues 'The capital of X is' with its name (share of 10)",
+            source="general knowledge",
+            parts=_right(found["capitals"], 0.7),
+            unit="countries",
+            shown="table",
+            note="one token of 49,152; 135M parameters at 4 bits are allowed three mistakes",
         ),
-        finding(
-            "R7",
-            "Gemma 3 predicts pages of this documentation (nats per token)",
-            "this project",
-            found["nats"],
-            at_most(4.0),
-            chance=f"{found['nats_uniform']:.1f} for a uniform guess",
-            note="seeds: pages, 256 tokens each, written after the model was trained",
+        Finding(
+            id="R7",
+            statement="Gemma 3 predicts pages of this documentation (nats per token)",
+            source=_OURS,
+            parts=(mean_part("", found["nats"], Bound("<=", 4.0)),),
+            unit="pages",
+            shown="table",
+            note=f"a uniform guess: {found['nats_uniform']:.1f}; 256 tokens of each page, written after the model was "
+            "trained",
         ),
-        finding(
-            "R8",
-            "MiniLM: of 12 sentences, the nearest is the paraphrase (share)",
-            "this project",
-            found["paraphrases"],
-            at_least(0.8),
-            shares=True,
-            chance="1/12",
-            note="seeds: pairs of sentences",
+        Finding(
+            id="R8",
+            statement="MiniLM: of 12 sentences, the nearest is the paraphrase (share)",
+            source=_OURS,
+            parts=_right(found["paraphrases"], 0.8),
+            unit="pairs of sentences",
+            shown="table",
+            note="a random sentence: 1/12",
         ),
     ]
 
 
-def _masked(found: Found, id: str, model: str, statement: str, bound: float, why: str) -> Finding:
-    right, commonest = found["masked"][model]
-    return finding(
-        id,
-        f"{statement} (share)",
-        "this project",
-        right,
-        at_least(bound),
-        shares=True,
-        chance=f"{commonest:.2f}, the commonest token",
-        note=f"seeds: masked tokens; training data may overlap; {why}",
+# ---- reactions ----
+
+
+def _reactions(reactions: Found) -> list[Finding]:
+    """Return R9 to R13, from the ARI at [CLS] by model, ``[seed layer]``, and the CKA, ``[part layer]``."""
+    random, pretrained, tuned = (_best(reactions["ari"][name]) for name in ("untrained", *_RXNFP))
+    note = f"best of 12 layers; random relabelling, highest 97.5% of any layer: {reactions['chance']:.3f}"
+    found = [
+        Finding(
+            id="R9",
+            statement="rxnfp with random weights: states at [CLS] cluster by reaction class as little as by chance "
+            "(ARI)",
+            source=_EARLIER,
+            parts=_within(random, -0.02, 0.03),
+            control=Control("the fine-tuned model", _within(tuned, -0.02, 0.03)),
+            unit="models with random weights",
+            paper=0.01,
+            note=note,
+        ),
+        Finding(
+            id="R10",
+            statement="rxnfp, pretrained: states at [CLS] cluster by reaction class a little (ARI)",
+            source=_EARLIER,
+            parts=_within(pretrained, 0.05, 0.12),
+            control=Control(_RANDOM, _within(random, 0.05, 0.12)),
+            unit="seeds of k-means",
+            paper=0.08,
+            note=note,
+        ),
+        Finding(
+            id="R11",
+            statement="rxnfp, fine-tuned: states at [CLS] cluster by reaction class more (ARI)",
+            source=_EARLIER,
+            parts=_within(tuned, 0.17, 0.33),
+            control=Control(_RANDOM, _within(random, 0.17, 0.33)),
+            unit="seeds of k-means",
+            paper=0.25,
+            note=note,
+        ),
+        Finding(
+            id="R12",
+            statement="rxnfp: fine-tuning makes states at [CLS] cluster more by reaction class (ARI, fine-tuned - "
+            "pretrained)",
+            source=_EARLIER,
+            parts=(mean_part("", tuned - pretrained, Bound(">=", 0.1)),),
+            unit="seeds of k-means",
+            paper=0.17,
+            note=f"paired; {note}",
+        ),
+        Finding(
+            id="R13",
+            statement="rxnfp: the deeper a layer, the more fine-tuning changed it (CKA with pretrained, last layer)",
+            source=_EARLIER,
+            parts=_falls(reactions["cka"]),
+            control=Control("models with random weights", _falls(reactions["cka_untrained"])),
+            unit="disjoint fifths of the reactions",
+            paper=0.33,
+            note="at [CLS]",
+        ),
+    ]
+    not_tested = "" if reactions["real"] else "generated reactions"
+    return [
+        replace(finding, shown="table", note=f"{finding.note}; {reactions['source']}", not_tested=not_tested)
+        for finding in found
+    ]
+
+
+_RXNFP = ("rxnfp-pretrained", "rxnfp-tuned")
+
+
+def _best(ari: Sequence[Values] | np.ndarray) -> Float[np.ndarray, " seed"]:
+    """Return the largest ARI of any layer."""
+    return np.nanmax(np.array(ari), axis=1)
+
+
+def _within(values: Values, low: float, high: float) -> tuple[Part, ...]:
+    return (mean_part("", values, Within(low, high)),)
+
+
+def _falls(cka: Sequence[Values]) -> tuple[Part, ...]:
+    """Judge whether CKA falls with depth; layer 0, where every [CLS] is the same, is left out."""
+    curves = np.array(cka)[:, 1:]
+    ranks = [spearman(np.arange(len(curve)), curve) for curve in curves]
+    return (
+        mean_part("last layer", curves[:, -1], Bound("<=", 0.45)),
+        mean_part("layer 1", curves[:, 0], Bound(">=", 0.85)),
+        mean_part("Spearman with depth", ranks, Bound("<=", -0.9)),
     )
 
 
-def _reactions(found: Found) -> Sequence[Finding]:
-    """``ari``: model to ``[seed layer]`` at [CLS]; ``cka``: ``[part layer]`` of base and tuned."""
-    real, ari, cka = found["reactions"]["real"], found["reactions"]["ari"], np.array(found["reactions"]["cka"])[:, 1:]
-    best = {name: np.nanmax(np.array(rows), axis=1) for name, rows in ari.items()}
-    source = found["reactions"]["source"]
-    common: dict[str, Any] = {"source": "an earlier measurement, one seed", "tested": real}
-    chance = f"{found['reactions']['chance']:.3f}, highest 97.5% of any layer under random relabelling"
-    seeds = f"best of 12 layers; {source}"
+def _antibodies(found: Found) -> Finding:
+    return Finding(
+        id="R14",
+        statement="AntiBERTy's states, mean over tokens, cluster by whether an antibody's residues were shuffled (ARI)",
+        source=_OURS,
+        parts=_told_apart(found["antibodies"]),
+        control=Control(_RANDOM, _told_apart(found["antibodies_untrained"])),
+        unit="seeds of k-means",
+        shown="table",
+        note=f"best of 9 layers; random relabelling: {found['antibodies_chance']:.3f}; windows of the same two chains "
+        "overlap",
+    )
 
-    def within(name: str, id: str, statement: str, paper: float, low: float, high: float, of: str) -> Finding:
-        values = best[name].tolist()
-        parts = [("", values, at_least(low)), ("", values, at_most(high))]
-        return finding(
-            id, statement, values=values, bounds=parts, paper=paper, chance=chance, note=f"{of}; {seeds}", **common
-        )
 
-    gain = (best["rxnfp-tuned"] - best["rxnfp-pretrained"]).tolist()
-    depth = [float(np.corrcoef(np.argsort(np.argsort(row)), np.arange(len(row)))[0, 1]) for row in cka]
+def _told_apart(ari: Sequence[Values]) -> tuple[Part, ...]:
+    return (mean_part("", _best(ari), Bound(">=", 0.5)),)
+
+
+# ---- the prompts of README ----
+
+
+def _clusters(found: Found) -> list[Finding]:
+    trained = found["smollm2"]
+    untrained = found["smollm2_untrained"]
+    lowest = _by_layer(trained, "raw").mean(0).min()
+    chance = found["smollm2_controls"]
     return [
-        within(
-            "untrained",
-            "R9",
-            "reaction classes at [CLS]: random weights cluster them as chance does (ARI)",
-            0.01,
-            -0.02,
-            0.03,
-            "seeds: models with random weights",
+        Finding(
+            id="R15",
+            statement="SmolLM2's states at the last prompt token cluster by what the prompt asks for (ARI)",
+            source=_OURS,
+            parts=_clustered(trained, "raw"),
+            control=Control(_RANDOM, _clustered(untrained, "raw")),
+            unit="seeds of k-means",
+            note=f"best of 31 layers, the lowest {lowest:.3f}; random relabelling: {chance['null_high']:.3f}; "
+            f"{_PROMPTS}",
         ),
-        within(
-            "rxnfp-pretrained",
-            "R10",
-            "pre-training clusters them a little (ARI)",
-            0.08,
-            0.05,
-            0.12,
-            "seeds: of k-means",
+        Finding(
+            id="R18",
+            statement="SmolLM2's states at the last prompt token cluster by the prompt's last word (ARI, mean over "
+            "layers 5 to 25)",
+            source=_EARLIER,
+            parts=_by_last_word(trained),
+            control=Control(_RANDOM, _by_last_word(untrained)),
+            unit="seeds of k-means",
+            note=f"words of fewer than 5 prompts are one; random relabelling: about 0; {_PROMPTS}",
         ),
-        within("rxnfp-tuned", "R11", "fine-tuning clusters them more (ARI)", 0.25, 0.17, 0.33, "seeds: of k-means"),
-        finding(
-            "R12",
-            "fine-tuned - pretrained (ARI)",
-            values=gain,
-            bounds=at_least(0.1),
-            paper=0.17,
-            chance="0",
-            note=f"seeds: of k-means, paired; {seeds}",
-            **common,
-        ),
-        finding(
-            "R13",
-            "the deeper a layer, the more fine-tuning changed it (CKA with pretrained, last layer)",
-            values=cka[:, -1].tolist(),
-            paper=0.33,
-            chance="0: debiased",
-            bounds=[
-                ("last layer", cka[:, -1].tolist(), at_most(0.45)),
-                ("layer 1", cka[:, 0].tolist(), at_least(0.85)),
-                ("Spearman with depth", depth, at_most(-0.9)),
-            ],
-            note=f"seeds: disjoint fifths of {source}, at [CLS]",
-            **common,
+        Finding(
+            id="R19",
+            statement="given the last word, SmolLM2's states cluster by what the prompt asks for (ARI)",
+            source=_EARLIER,
+            parts=_clustered(trained, "given"),
+            control=Control(_RANDOM, _clustered(untrained, "given")),
+            unit="seeds of k-means",
+            shown="table",
+            note=f"best of 31 layers; relabelling within last words: {chance['given_null_high']:.3f}; {_PROMPTS}",
         ),
     ]
 
 
-def _others(found: Found) -> Sequence[Finding]:
-    natural, random = (np.array(found[name]) for name in ("antibodies", "antibodies_untrained"))
-    topics = found["topics"]
-    return [
-        finding(
-            "R14",
-            "AntiBERTy tells antibodies from the same residues shuffled (ARI, mean over tokens)",
-            "this project",
-            natural.max(1).tolist(),
-            [("trained", natural.max(1).tolist(), at_least(0.5)), ("untrained", random.max(1).tolist(), at_most(0.1))],
-            chance=f"{found['antibodies_chance']:.3f} under random relabelling",
-            note="best of 9 layers; seeds: of k-means; windows of the same two chains overlap",
-        ),
-        *_smollm2(found),
-        *(
-            finding(
-                id,
-                f"{name}: attention between words of a topic, over that between words of different topics (ratio)",
-                "Li, Li & Risteski, arXiv 2303.04245",
-                row["attention"],
-                [
-                    ("trained", row["attention"], at_least(1.0)),
-                    ("above the highest 2.5% for random topics", _less(row["attention"], row["chance"]), at_least(0.0)),
-                    ("above untrained", _less(row["attention"], row["untrained"]), at_least(0.0)),
-                ],
-                chance=f"at most {max(row['chance']):.2f}, 97.5% for topics drawn at random",
-                note=f"seeds: topic models; threshold .01, words of one topic; {row['source']}",
-            )
-            for id, (name, row) in zip(("R16", "R17"), topics.items(), strict=True)
-        ),
-    ]
+def _by_layer(runs: Sequence[Found], name: str) -> Float[np.ndarray, "run layer"]:
+    return np.array([run[name] for run in runs])
 
 
-def _smollm2(found: Found) -> Sequence[Finding]:
-    """``raw``, ``given``, ``accuracy``, ``word``: ``[seed layer]``."""
-    by_layer = {name: np.array([run[name] for run in found["smollm2"]]) for name in found["smollm2"][0]}
-    raw, given, accuracy, word = (by_layer[name] for name in ("raw", "given", "accuracy", "word"))
-    controls: Mapping[str, float] = found["smollm2_controls"]
-    seeds = "seeds: of k-means; examples/prompts, 10 tasks x 30"
-    top, fresh = accuracy[:, -1].tolist(), controls["untrained_accuracy"]
-    middle = word[:, 5:26].mean(1).tolist()
-    return [
-        finding(
-            "R15",
-            "SmolLM2: states at the last prompt token cluster by what the prompt asks for (ARI)",
-            "this project",
-            raw.max(1).tolist(),
-            at_least(0.1),
-            chance=f"{controls['null_high']:.3f} under random relabelling",
-            note=f"best of 31 layers, the lowest {raw.mean(0).min():.3f}; {controls['untrained']:.3f} with random "
-            f"weights; {seeds}",
-        ),
-        finding(
-            "R18",
-            "they cluster by the prompts' last word (ARI, mean over layers 5 to 25)",
-            "an earlier measurement, one seed",
-            middle,
-            [("layers 5 to 25", middle, at_least(0.6)), ("top", word[:, -1].tolist(), at_least(0.4))],
-            chance="about 0 under random relabelling",
-            note=f"words of fewer than 5 prompts are one; {seeds}",
-        ),
-        finding(
-            "R19",
-            "given the last word, they cluster by what the prompt asks for (ARI)",
-            "an earlier measurement, one seed",
-            given.max(1).tolist(),
-            [
-                ("best layer", given.max(1).tolist(), at_least(0.1)),
-                ("random weights", [controls["untrained_given"]], at_most(0.05)),
-            ],
-            chance=f"{controls['given_null_high']:.3f} under relabelling within last words",
-            note=f"best of 31 layers; {seeds}",
-        ),
-        finding(
-            "R20",
-            "a linear classifier reads what the prompt asks for at the top layer (accuracy)",
-            "an earlier measurement, one seed",
-            top,
-            [
-                ("top", top, at_least(0.7)),
-                ("layer 5", accuracy[:, 5].tolist(), at_least(0.2)),
-                ("above the best layer of random weights", [x - fresh for x in top], at_least(0.0)),
-            ],
-            shares=("top", "layer 5"),
-            chance=f"0.10; {fresh:.2f} with random weights, best layer",
-            note="seeds: of the folds; prompts of a task share templates; examples/prompts, 10 tasks x 30",
-        ),
-    ]
+def _clustered(runs: Sequence[Found], name: str) -> tuple[Part, ...]:
+    return (mean_part("", _best(_by_layer(runs, name)), Bound(">=", 0.1)),)
 
 
-def _less(values: Sequence[float], others: Sequence[float]) -> list[float]:
-    return [a - b for a, b in zip(values, others, strict=True)]
+def _by_last_word(runs: Sequence[Found]) -> tuple[Part, ...]:
+    ari = _by_layer(runs, "word")
+    return (
+        mean_part("layers 5 to 25", ari[:, 5:26].mean(1), Bound(">=", 0.6)),
+        mean_part("top", ari[:, -1], Bound(">=", 0.4)),
+    )
+
+
+def _linear(found: Found) -> Finding:
+    accuracy = _by_layer(found["smollm2"], "accuracy")
+    untrained = _by_layer(found["smollm2_untrained"], "accuracy")
+    best = untrained.max(1)
+    return Finding(
+        id="R20",
+        statement="a linear classifier reads what the prompt asks for from SmolLM2's top layer (accuracy)",
+        source=_EARLIER,
+        parts=_read(accuracy, best[0]),
+        control=Control(_RANDOM, _read(untrained, best[0])),
+        unit="seeds of the folds",
+        note=f"chance: 0.10; with random weights, the best layer is that of one model; of all {len(best)}: "
+        f"{', '.join(f'{x:.2f}' for x in best)}; prompts of a task share templates; {_PROMPTS}",
+    )
+
+
+def _read(accuracy: Float[np.ndarray, "run layer"], of_random_weights: float) -> tuple[Part, ...]:
+    """Judge the accuracy at the top, at layer 5, and at the top against the best layer with random weights."""
+    top = accuracy[:, -1]
+    return (
+        share_part("top", top, Bound(">=", 0.7)),
+        share_part("layer 5", accuracy[:, 5], Bound(">=", 0.2)),
+        mean_part("above the best layer of random weights", top - of_random_weights, Bound(">=", 0.0)),
+    )
+
+
+# ---- topics ----
+
+
+def _topics(id: str, model: str, row: Found) -> Finding:
+    return Finding(
+        id=id,
+        statement=f"{model} attends more between words of a topic than between words of different topics (ratio)",
+        source="Li, Li & Risteski, arXiv 2303.04245",
+        parts=_attention(row, "attention"),
+        control=Control(_RANDOM, _attention(row, "untrained")),
+        unit="topic models",
+        shown="table",
+        note=f"topics drawn at random, 97.5%: at most {max(row['chance']):.2f}; threshold .01, words of one topic; "
+        f"{row['source']}",
+    )
+
+
+def _attention(row: Found, model: str) -> tuple[Part, ...]:
+    ratios, chance, untrained = (np.array(row[name]) for name in (model, "chance", "untrained"))
+    return (
+        mean_part("ratio", ratios, Bound(">=", 1.0)),
+        mean_part("above the highest 2.5% for random topics", ratios - chance, Bound(">=", 0.0)),
+        mean_part("above untrained", ratios - untrained, Bound(">=", 0.0)),
+    )

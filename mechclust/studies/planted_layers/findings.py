@@ -216,7 +216,7 @@ def _of_all_layers(config: PlantedConfig, runs: Runs) -> list[Finding]:
             "than with one rate (difference of shares of models tuned in all layers; debiased CKA, residual stream)",
             source="ours",
             parts=_more_upper_calls(runs, np.arange(n)),
-            control=Control("layers in one random order", _more_upper_calls(runs, shuffled)),
+            control=_if_tuned(config, "layers in one random order", _more_upper_calls(runs, shuffled)),
         ),
         Finding(
             id="P8",
@@ -224,7 +224,7 @@ def _of_all_layers(config: PlantedConfig, runs: Runs) -> list[Finding]:
             "stream)",
             source="ours",
             parts=_called(runs, STEPS, few),
-            control=Control("a base and its tuned model", _called(runs, ALL, few)),
+            control=_if_tuned(config, "a base and its tuned model", _called(runs, ALL, few)),
             note="another order of the data for both, as for the pairs of the null",
         ),
         Finding(
@@ -236,6 +236,11 @@ def _of_all_layers(config: PlantedConfig, runs: Runs) -> list[Finding]:
             control=Control(_unplanted_name(config), _called(runs, ORDER, most)),
         ),
     ]
+
+
+def _if_tuned(config: PlantedConfig, name: str, parts: tuple[Part, ...]) -> Control | None:
+    """Return a control that only models tuned by the study have."""
+    return Control(name, parts) if config.model is None else None
 
 
 def _called(runs: Runs, column: str, bound: Bound) -> tuple[Part, ...]:
@@ -314,7 +319,7 @@ def _largest_difference(run: SeedResults) -> float:
 
 
 def _patching_error(run: SeedResults, column: str) -> float:
-    """Return the largest distance of the restored share from 0 below the changed layers, and from 1 from the last on."""
+    """Return how far the restored share is from 0 below the changed layers, or from 1 from the last of them on."""
     errors = [0.0]
     for pair in run.of(column):
         assert pair.truth is not None

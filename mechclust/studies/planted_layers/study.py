@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mechclust.report.analysis import Analysis, Panel
 from mechclust.evidence import Finding
+from mechclust.report.analysis import Analysis, Panel
 from mechclust.report.html import table_html
-from mechclust.studies.planted_layers.findings import findings_of
 from mechclust.studies.planted_layers.config import FROZEN, PlantedConfig
 from mechclust.studies.planted_layers.control_findings import control_findings_of
+from mechclust.studies.planted_layers.findings import findings_of
 from mechclust.studies.planted_layers.reading import SeedReadings, accuracy_table, load_readings, reading_table
 from mechclust.studies.planted_layers.results import load_results, loss_table, summary_table, table_of
 from mechclust.studies.planted_layers.run import run_job, trained_models
