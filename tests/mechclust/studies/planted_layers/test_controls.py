@@ -18,18 +18,12 @@ from mechclust.studies.planted_layers.control_findings import control_findings_o
 from mechclust.studies.planted_layers.measure import SIMILARITIES, WITHOUT_TOP
 from mechclust.studies.planted_layers.reading import (
     Reading,
-    SeedReadings,
-    place,
     reading_scores,
-    reading_table,
 )
 from mechclust.studies.planted_layers.results import PROMPTS
 from mechclust.studies.planted_layers.trios import (
     ABOVE,
-    ALL_DECAYED,
     BELOW,
-    DECAYED,
-    EVERYWHERE,
     LONGER,
     SAME,
     Trio,
@@ -200,94 +194,6 @@ class TestReading:
     def test_a_gap_leaves_no_score(self):
         found = self.scores([0, math.nan, 0.1, 0.1, 0, 0, 0, 0])
         assert all(map(math.isnan, found.values()))
-
-
-def measured(seed, **changes):
-    """A seed in which every finding is carried unless a change is asked for, by column or view."""
-    draw = np.random.default_rng(seed)
-
-    def of(trio):
-        a, b = trio.truth
-        first = {SAME: a, BELOW: 6, ABOVE: 6, EVERYWHERE: 3, LONGER: 3, DECAYED: 5, ALL_DECAYED: 6}[trio.column]
-        first = changes.get(trio.column, first)
-        gain = np.where(np.arange(1, L + 1) >= first, 0.1 + 0.02 * draw.random(L), -0.01 * (trio.shared == 1))
-        found = reading(trio, gain)
-        if trio.column == SAME:
-            tuned = found.tuned.copy()
-            ends = changes.get("same input ends", True)
-            if ends:
-                tuned[:, CONTROL_VIEWS.index("same input"), ..., b:] = 0.5
-            if changes.get("residual ends"):
-                tuned[:, CONTROL_VIEWS.index("residual"), ..., b:] = 0.5
-            if changes.get("biased misses", True):
-                tuned[1, :, list(SIMILARITIES).index("CKA")] = 0.5
-            dims = np.where(np.arange(1, L + 1) >= (b if changes.get("residual ends") else L), 9.0, 1.0)
-            found = replace(found, tuned=tuned, dims=np.stack([dims] * len(PROMPTS)))
-        return found
-
-    models = {name for t in trios_of(PAPER) for name in (t.tuned, f"controls {t.controls}")}
-    chance = {"copy-0": 0.1, "type-2": 0.4, "known": 0.4}
-    right = changes.get("accuracy", 0.9)
-    accuracy = {name: {"copy-0": right, "type-2": right, "known": 0.95} for name in models}
-    accuracy["base"] = {"copy-0": 0.1, "type-2": 0.0, "known": 0.95}
-    return SeedReadings(tuple(map(of, trios_of(PAPER))), accuracy, chance)
-
-
-def claimed(**changes):
-    return {c.id: c for c in control_findings_of(PAPER, [measured(seed, **changes) for seed in range(10)])}
-
-
-@pytest.fixture(scope="module")
-def carried():
-    return claimed()
-
-
-class TestFindings:
-    def test_hold_where_everything_agrees(self, carried):
-        assert {id: c.verdict for id, c in carried.items()} == dict.fromkeys(carried, "holds")
-        assert list(carried) == [*(f"P{i}" for i in range(11, 18)), "K3"]
-
-    def test_are_rarely_true_where_they_are_false_and_mostly_where_they_are_true(self, carried):
-        findings = [c for c in carried.values() if c.kind == "finding"]
-        assert {c.id: c.severity for c in findings if c.weak} == {}
-        assert all(c.severity_draws >= 200 for c in findings)
-        assert {c.id: c.power for c in findings if c.power is None or c.power < 0.9} == {}
-
-    @pytest.mark.parametrize(
-        ("changes", "broken"),
-        [
-            ({SAME: 5}, {"P11", "P13", "K3"}),  # of layers 6-7 too early
-            ({"residual ends": True}, {"P11", "P12"}),  # a crossing is where a gain stays
-            ({SAME: L + 1}, {"P11", "P12", "P13", "P17"}),  # what is not found is not misplaced
-            ({"same input ends": False}, {"P13"}),
-            ({ALL_DECAYED: 3}, {"P14"}),
-            ({EVERYWHERE: 1, LONGER: 1}, {"P15"}),
-            ({LONGER: 6}, {"P16"}),
-            ({"biased misses": False}, {"P17"}),
-            ({BELOW: 3}, {"K3"}),
-        ],
-    )
-    def test_fail_one_by_one(self, changes, broken, monkeypatch):
-        monkeypatch.setattr("mechclust.report.findings.severity_of", lambda *_, **__: None)
-        found = claimed(**changes)
-        assert {id for id, c in found.items() if c.verdict != "holds"} == broken
-
-    def test_are_not_tested_where_nothing_was_learnt(self):
-        found = claimed(accuracy=0.45)  # the format of type-2's answers was learnt, not which of them is right
-        assert {c.verdict for c in found.values() if c.kind == "finding"} == {"not tested"}
-        assert found["K3"].verdict == "holds"
-        assert "on type-2, 0.05 more correct answers than the base or than without the skill" in found["P11"].note
-        assert {c.verdict for c in claimed(accuracy=0.55).values()} == {"holds"}
-
-    def test_tables_have_a_row_for_each_measure_and_groups_of_the_residual_stream_alone(self):
-        found = [measured(0), measured(1)]
-        ends = reading_table(PAPER, found, "end", (SAME, BELOW))
-        assert list(ends.columns[2:]) == [SAME, f"{SAME}, few prompts", BELOW, f"{BELOW}, few prompts"]
-        assert len(ends) == len(CONTROL_VIEWS) * len(SIMILARITIES) + 1
-        assert ends[SAME].iloc[place("residual", "SVCCA")[2]].startswith("3.00")  # 8 - 3 and 8 - 7
-        shared = reading_table(PAPER, found, "shared layers", (SAME, EVERYWHERE))
-        assert len(shared) == len(SIMILARITIES)
-        assert shared[EVERYWHERE].iloc[0].startswith("2.00")
 
 
 def test_models_change_where_the_plan_says(tmp_path):

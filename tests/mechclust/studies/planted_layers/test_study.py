@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -17,7 +14,6 @@ from mechclust.models import load_model
 from mechclust.models.weights import get_weights
 from mechclust.studies import get_study, run_study
 from mechclust.studies.planted_layers import PlantedConfig
-from mechclust.studies.planted_layers.findings import findings_of
 from mechclust.studies.planted_layers.config import (
     ALL,
     FALSE,
@@ -28,7 +24,6 @@ from mechclust.studies.planted_layers.config import (
     ORDER_NULL,
     RATES,
     ROUNDED,
-    STEPS,
     TRAINED,
     noisy,
     pairs_of,
@@ -37,13 +32,9 @@ from mechclust.studies.planted_layers.config import (
 )
 from mechclust.studies.planted_layers.measure import MEASURES
 from mechclust.studies.planted_layers.results import (
-    PROMPTS,
     ROW_VIEWS,
     Row,
-    SeedResults,
     load_results,
-    place_of,
-    scores_of,
     table_of,
 )
 from mechclust.studies.planted_layers.tunings import jobs
@@ -260,125 +251,3 @@ def test_refusals(fields, message):
     with pytest.raises(InputError) as refused:
         PlantedConfig(**fields)
     assert str(refused.value) == message
-
-
-# ---- findings, on constructed measurements ----
-
-L = 8
-
-
-def measured(
-    seed,
-    config=PAPER,
-    *,
-    stays=True,
-    contribution_ends=True,
-    rates_look_upper=True,
-    biased=0.0,
-    steps=0.0,
-    rounded=0.0,
-):
-    """A seed in which every finding is carried unless it is asked otherwise: 1 where changed, thresholds .5."""
-    draw = np.random.default_rng(seed)
-    pairs = [pair for pair in pairs_of(config, L) if pair.column not in NULLS]
-    curves, restored = {}, {}
-    for pair in pairs:
-        curve = 0.01 * draw.random((len(PROMPTS), len(ROW_VIEWS), len(MEASURES), L))
-        if pair.truth is not None:
-            a, b = pair.truth
-            curve[..., a - 1 : b] += 1
-            if stays:
-                curve[:, ROW_VIEWS.index("residual"), :, b:] += 1
-            if not contribution_ends:
-                curve[:, ROW_VIEWS.index("contribution"), :, b:] += 1
-            curve[1, ROW_VIEWS.index("residual"), MEASURES.index("CKA"), :] *= biased
-            restored[pair.name] = (np.arange(1, L + 1) >= a).astype(float)
-        if pair.column == RATES and rates_look_upper:
-            curve[..., :5] -= 1
-        if pair.column == STEPS:
-            curve += steps
-        if pair.column == ROUNDED:
-            curve += rounded
-        if pair.column == NONE:
-            curve[:] = 0
-        curves[pair.name] = curve
-    bars = np.full((len(PROMPTS), len(ROW_VIEWS), len(MEASURES), L), 0.5)
-    return SeedResults(tuple(pairs), curves, dict.fromkeys(NULLS, bars), restored, {})
-
-
-def claimed(**changes):
-    """Judge 20 seeds: with fewer, a share that is 1 in all of them may be below .8."""
-    return {c.id: c for c in findings_of(PAPER, [measured(seed, **changes) for seed in range(20)])}
-
-
-@pytest.fixture(scope="module")
-def carried():
-    return claimed()
-
-
-class TestFindings:
-    def test_hold_where_everything_agrees(self, carried):
-        assert {id: c.verdict for id, c in carried.items()} == dict.fromkeys(carried, "holds")
-
-    def test_are_called_true_on_few_draws_in_which_they_are_false(self, carried):
-        assert {id: c.severity for id, c in carried.items() if c.weak} == {}
-        assert all(c.severity_draws >= 200 for c in carried.values() if c.kind == "finding")
-
-    @pytest.mark.parametrize(
-        ("changes", "broken"),
-        [
-            ({"stays": False}, {"P2", "P5"}),
-            ({"contribution_ends": False}, {"P4", "P5"}),
-            ({"rates_look_upper": False}, {"P7"}),
-            ({"biased": 1.0}, {"P3"}),
-            ({"steps": 1.0}, {"P8"}),
-            ({"rounded": 1.0}, {"P9"}),
-        ],
-    )
-    def test_fail_one_by_one(self, changes, broken, monkeypatch):
-        monkeypatch.setattr("mechclust.report.findings.severity_of", lambda *_, **__: None)
-        found = claimed(**changes)
-        assert {id for id, c in found.items() if c.verdict != "holds"} == broken
-
-    def test_draws_are_the_same_in_every_process(self):
-        code = (
-            "import numpy as np; from mechclust.studies.planted_layers.findings import _calls;"
-            "from tests.mechclust.studies.planted_layers.test_study import measured;"
-            "(m,) = _calls(late=0.5, beyond=0.5)([measured(0)], np.random.default_rng(0));"
-            "print([curve[0, 0, 0].tolist() for curve in m.curves.values()])"
-        )
-        drawn = {
-            subprocess.run(
-                [sys.executable, "-c", code],
-                env={**os.environ, "PYTHONHASHSEED": str(seed)},
-                capture_output=True,
-                text=True,
-                check=True,
-            ).stdout
-            for seed in (1, 2, 3)
-        }
-        assert len(drawn) == 1
-
-    def test_what_is_not_found_is_not_misplaced(self):
-        found = [measured(seed) for seed in range(8)]
-        missed = [
-            replace(m, curves={name: 0 * curve if "trained" in name else curve for name, curve in m.curves.items()})
-            for m in found
-        ]
-        findings = {c.id: c for c in findings_of(PAPER, missed)}
-        assert scores_of(PAPER, missed, TRAINED, Row("residual", "debiased CKA"))["end"].min() > 1
-        assert findings["P2"].verdict == "does not hold"
-
-    def test_those_on_a_given_model_leave_out_what_holds_by_construction(self):
-        given = replace(PAPER, model="somewhere", prompts="prompts.jsonl", seeds=tuple(range(10)))
-        found = [measured(seed, given) for seed in given.seeds]
-        findings = {c.id: c for c in findings_of(given, found)}
-        assert (findings["P1"].verdict, findings["P10"].verdict) == ("not tested", "not tested")
-        assert "identical by construction" in findings["P1"].note
-        assert (findings["P4"].verdict, findings["P7"].verdict) == ("holds", "not tested")
-
-    def test_scores_are_per_seed_and_mean_over_plants(self):
-        found = [measured(0), measured(1, stays=False)]
-        ends = scores_of(PAPER, found, TRAINED, Row("residual", "debiased CKA"))["end"]
-        assert ends.tolist() == [(5 + 3 + 1) / 3, 0]
-        assert place_of(Row("same input", "n99")) == (3, 5)
