@@ -30,12 +30,16 @@ from mechclust.studies.planted_layers.config import (
     result_path,
     spans_of,
 )
+from mechclust.studies.planted_layers.figures import call_panels, errors_panels, unplanted_panels
 from mechclust.studies.planted_layers.measure import MEASURES
 from mechclust.studies.planted_layers.results import (
+    PATCHED,
     ROW_VIEWS,
     Row,
     load_results,
-    table_of,
+    scores_by_row,
+    scores_of,
+    summary_table,
 )
 from mechclust.studies.planted_layers.tunings import jobs
 from probes import load_result
@@ -106,7 +110,7 @@ class TestRun:
         for panel in analysis.panels:
             assert (out / "figures" / f"{panel.name}.png").stat().st_size > 5000
         page = (out / "report.html").read_text()
-        assert "Last changed layer: error in layers" in page
+        assert "Every measure, in numbers" in page
 
     def test_only_the_planted_layers_were_trained(self, smoke):
         base, tuned = weights(smoke[1], "base"), weights(smoke[1], "trained-2-2")
@@ -145,11 +149,22 @@ class TestRun:
         expected = SMOKE.margin * np.maximum(np.median(null[0, 1, at], axis=0), 0)
         assert np.allclose(found.bar(pair, row, "all", 0.01), expected)
 
-    def test_tables_have_a_row_for_each_measure_and_chance(self, smoke):
-        table = table_of(SMOKE, [load_results(SMOKE, smoke[1], 0)], "onset")
+    def test_the_table_has_a_row_for_each_measure_and_chance(self, smoke):
+        found = [load_results(SMOKE, smoke[1], 0)]
+        table = summary_table(SMOKE, found)
         assert len(table) == len(ROW_VIEWS) * len(MEASURES) + 2
-        assert list(table.columns[2:]) == ["trained", "trained, few prompts", "noise 0.3", "noise 0.3, few prompts"]
-        assert table.iloc[-1].tolist()[2:] == ["0.67"] * 4  # layers 1 and 3 of 3 are one away from layer 2
+        assert table["first layer: error"].iloc[-1] == "0.67"  # layers 1 and 3 of 3 are one away from layer 2
+        assert table["changed layers called, few prompts"].iloc[-1] == ""
+        assert table["called: twice the steps"].iloc[-2] == ""  # no loss is patched there
+
+    def test_dots_are_of_their_column_score_and_prompts(self, smoke):
+        found = [load_results(SMOKE, smoke[1], 0)]
+        for panel in (*errors_panels(SMOKE), *call_panels(SMOKE), *unplanted_panels(SMOKE)):
+            values = scores_by_row(SMOKE, found, panel.column, panel.name, panel.prompts)
+            assert (PATCHED in values) == (panel.column == TRAINED and panel.prompts == "all")
+            for row in (Row("contribution", "RBF CKA"), Row("rise of residual", "n99")):
+                expected = scores_of(SMOKE, found, panel.column, row, panel.prompts)[panel.name]
+                assert values[row] == pytest.approx(expected, nan_ok=True)
 
     def test_goes_on_where_it_was(self, smoke, tmp_path):
         analysis, out = smoke
