@@ -147,12 +147,12 @@ def dots(config: PlantedConfig, found: Sequence[SeedResults], panels: Sequence[D
     for axis, panel in zip(axes, panels, strict=True):
         values = scores_by_row(config, found, panel.column, panel.name, panel.prompts)
         _draw_dots(axis, values, share=panel.name in SHARES)
-        _draw_chance(axis, chance_of(panel.column, panel.name, found[0]))
         axis.set_title(panel.title)
         axis.set_xlabel(panel.x)
     largest = max(axis.get_xlim()[1] for axis in axes)
-    for axis in axes:
+    for axis, panel in zip(axes, panels, strict=True):
         axis.set_xlim(-0.03 * largest, largest)
+        _draw_chance(axis, chance_of(panel.column, panel.name, found[0]))
     patched = any(panel.column in planted_columns(config) for panel in panels)
     names = [_SHORT.get(measure, measure) for measure in MEASURES]
     names += [PATCHING] if patched else []
@@ -185,7 +185,9 @@ def _height(row: Row) -> float:
 
 
 def _draw_chance(axis: Axes, chance: float) -> None:
+    """Draw a dashed line, with its name on the side that has room."""
     if not np.isfinite(chance):
         return
+    side = "right" if chance > 0.6 * axis.get_xlim()[1] else "left"
     axis.axvline(chance, color=SOFT, lw=1, ls="--")
-    axis.text(chance, len(MEASURES) + 0.3, " a random layer", color=SOFT, fontsize=8, va="center")
+    axis.text(chance, len(MEASURES) + 0.3, " a random layer ", color=SOFT, fontsize=8, va="center", ha=side)
