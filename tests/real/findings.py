@@ -150,69 +150,81 @@ def _abilities(found: Found) -> list[Finding]:
 
 def _reactions(reactions: Found) -> list[Finding]:
     """Return R9 to R13, from the ARI at [CLS] by model, ``[seed layer]``, and the CKA, ``[part layer]``."""
-    random, pretrained, tuned = (_best(reactions["ari"][name]) for name in ("untrained", *_RXNFP))
-    note = f"best of 12 layers; random relabelling, highest 97.5% of any layer: {reactions['chance']:.3f}"
+    best = {name: _best(ari) for name, ari in reactions["ari"].items()}
+    untrained, pretrained, tuned = (best[name] for name in ("untrained", "rxnfp-pretrained", "rxnfp-tuned"))
+    clusters = "states at [CLS] cluster by reaction class"
     found = [
-        Finding(
-            id="R9",
-            statement="rxnfp with random weights: states at [CLS] cluster by reaction class as little as by chance "
-            "(ARI)",
-            source=_EARLIER,
-            parts=_within(random, -0.02, 0.03),
-            control=Control("the fine-tuned model", _within(tuned, -0.02, 0.03)),
-            unit="models with random weights",
+        _ari(
+            "R9",
+            f"rxnfp with random weights: {clusters} as little as by chance (ARI)",
+            _within(untrained, -0.02, 0.03),
+            Control("the fine-tuned model", _within(tuned, -0.02, 0.03)),
             paper=0.01,
-            note=note,
+            unit="models with random weights",
         ),
-        Finding(
-            id="R10",
-            statement="rxnfp, pretrained: states at [CLS] cluster by reaction class a little (ARI)",
-            source=_EARLIER,
-            parts=_within(pretrained, 0.05, 0.12),
-            control=Control(_RANDOM, _within(random, 0.05, 0.12)),
-            unit="seeds of k-means",
+        _ari(
+            "R10",
+            f"rxnfp, pretrained: {clusters} a little (ARI)",
+            _within(pretrained, 0.05, 0.12),
+            Control(_RANDOM, _within(untrained, 0.05, 0.12)),
             paper=0.08,
-            note=note,
         ),
-        Finding(
-            id="R11",
-            statement="rxnfp, fine-tuned: states at [CLS] cluster by reaction class more (ARI)",
-            source=_EARLIER,
-            parts=_within(tuned, 0.17, 0.33),
-            control=Control(_RANDOM, _within(random, 0.17, 0.33)),
-            unit="seeds of k-means",
+        _ari(
+            "R11",
+            f"rxnfp, fine-tuned: {clusters} more (ARI)",
+            _within(tuned, 0.17, 0.33),
+            Control(_RANDOM, _within(untrained, 0.17, 0.33)),
             paper=0.25,
-            note=note,
         ),
-        Finding(
-            id="R12",
-            statement="rxnfp: fine-tuning makes states at [CLS] cluster more by reaction class (ARI, fine-tuned - "
-            "pretrained)",
-            source=_EARLIER,
-            parts=(mean_part("", tuned - pretrained, Bound(">=", 0.1)),),
-            unit="seeds of k-means",
+        _ari(
+            "R12",
+            f"rxnfp, fine-tuned: {clusters} more than pretrained (ARI, difference)",
+            (mean_part("", tuned - pretrained, Bound(">=", 0.1)),),
+            None,
             paper=0.17,
-            note=f"paired; {note}",
-        ),
-        Finding(
-            id="R13",
-            statement="rxnfp: the deeper a layer, the more fine-tuning changed it (CKA with pretrained, last layer)",
-            source=_EARLIER,
-            parts=_falls(reactions["cka"]),
-            control=Control("models with random weights", _falls(reactions["cka_untrained"])),
-            unit="disjoint fifths of the reactions",
-            paper=0.33,
-            note="at [CLS]",
         ),
     ]
+    chance = f"best of 12 layers; random relabelling, highest 97.5% of any layer: {reactions['chance']:.3f}"
+    found = [replace(finding, note=chance) for finding in found]
+    found.append(_change_by_depth(reactions))
     not_tested = "" if reactions["real"] else "generated reactions"
-    return [
-        replace(finding, shown="table", note=f"{finding.note}; {reactions['source']}", not_tested=not_tested)
-        for finding in found
-    ]
+    source = reactions["source"]
+    return [replace(finding, note=f"{finding.note}; {source}", not_tested=not_tested) for finding in found]
 
 
-_RXNFP = ("rxnfp-pretrained", "rxnfp-tuned")
+def _ari(
+    id: str,
+    statement: str,
+    parts: tuple[Part, ...],
+    control: Control | None,
+    *,
+    paper: float,
+    unit: str = "seeds of k-means",
+) -> Finding:
+    return Finding(
+        id=id,
+        statement=statement,
+        source=_EARLIER,
+        parts=parts,
+        control=control,
+        unit=unit,
+        shown="table",
+        paper=paper,
+    )
+
+
+def _change_by_depth(reactions: Found) -> Finding:
+    return Finding(
+        id="R13",
+        statement="rxnfp: the deeper a layer, the more fine-tuning changed it (CKA with pretrained, last layer)",
+        source=_EARLIER,
+        parts=_falls(reactions["cka"]),
+        control=Control("models with random weights", _falls(reactions["cka_untrained"])),
+        unit="disjoint fifths of the reactions",
+        shown="table",
+        paper=0.33,
+        note="at [CLS]",
+    )
 
 
 def _best(ari: Sequence[Values] | np.ndarray) -> Float[np.ndarray, " seed"]:
