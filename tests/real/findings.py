@@ -1,8 +1,8 @@
-"""What the real checkpoints are said to show. The bounds were written before the run that tests them.
+"""The findings on real checkpoints with their controls: R3 to R20, and the checks R1, R2 and R21.
 
-Most are from one measurement of reaction classes at [CLS], with one k-means seed and no interval: best-layer ARI .01
-with random weights, .08 pretrained, .25 fine-tuned; CKA of the two falling from .92 to .33 over the layers. The bounds
-leave room for other seeds of k-means, about a third of the value; they are not intervals of a population.
+The bounds were written before the run that tests them. Those of R9 to R13 leave room around one earlier measurement
+with one k-means seed: a best ARI of .01 with random weights, .08 pretrained and .25 fine-tuned, and a CKA that falls
+from .92 to .33 over the layers. They are not intervals of a population.
 """
 
 from __future__ import annotations
@@ -12,41 +12,49 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float
 
-from mechclust.evidence import Bound, Control, Finding, Findings, Within, check_part, mean_part, share_part
+from mechclust.evidence import Bound, Control, Finding, Findings, Part, Within, check_part, mean_part, share_part
+from mechclust.report.growth import spearman
 
 Found = Mapping[str, Any]  # what run.py gathered, by name
-_EARLIER = "an earlier measurement, one seed"
+Values = Sequence[float] | np.ndarray
 _OURS = "this project"
-_SHOWN = ("R10", "R11", "R13", "R15", "R18", "R20")  # of which the documentation tells
+_EARLIER = "an earlier measurement, one seed"
+_RANDOM = "random weights"
+_PROMPTS = "examples/prompts, 10 tasks x 30"
 
 
 def findings(found: Found) -> Findings:
-    """Return every finding with what was found for it."""
-    every = [*_checks(found), *_faithful(found), *_reactions(found), *_others(found), *_smollm2(found)]
-    return Findings(replace(f, shown="page" if f.id in _SHOWN or f.kind == "check" else "table") for f in every)
+    """Return every finding with what was measured for it."""
+    return Findings([
+        *_checks(found),
+        *_masked_tokens(found["masked"]),
+        *_abilities(found),
+        *_reactions(found["reactions"]),
+        _antibodies(found),
+        *_clusters(found),
+        _linear(found),
+        _topics("R16", "Gemma 3", found["topics"]["Gemma 3"]),
+        _topics("R17", "MiniLM", found["topics"]["MiniLM"]),
+    ])  # fmt: skip
 
 
-def at_least(value: float) -> Bound:
-    return Bound(">=", value)
-
-
-def at_most(value: float) -> Bound:
-    return Bound("<=", value)
-
-
-def _checks(found: Found) -> Sequence[Finding]:
-    checks = found["checks"]
-    passed = [float(row["failed"] == 0) for row in checks.values()]
-    equal = [float(row["equal"]) for row in checks.values()]
-    named = [float(found["series"] == [("last", (2,))])]
+def _checks(found: Found) -> list[Finding]:
+    checks = found["checks"].values()
+    passed = [float(row["failed"] == 0) for row in checks]
+    equal = [float(row["equal"]) for row in checks]
+    named = float(found["series"] == [("last", (2,))])
     return [
         Finding(
             id="R1",
             kind="check",
             statement="`mechclust check` fails nowhere, and its logits are Hugging Face's (share of checkpoints)",
             source=_OURS,
-            parts=(check_part("no row failed", passed, at_least(1)), check_part("logits equal", equal, at_least(1))),
+            parts=(
+                check_part("no row failed", passed, Bound(">=", 1)),
+                check_part("logits equal", equal, Bound(">=", 1)),
+            ),
             unit="checkpoints",
         ),
         Finding(
@@ -54,9 +62,8 @@ def _checks(found: Found) -> Sequence[Finding]:
             kind="check",
             statement="rxnfp, fine-tuned: the last state at [CLS] is the documented fingerprint (largest difference)",
             source="rxnfp 0.1.0, README",
-            parts=(check_part("", [found["fingerprint"]], at_most(1e-4)),),
-            note="numbers of size 1 to 2; five of them stand in the package's README, from an older library, so that "
-            "rounding is allowed for",
+            parts=(check_part("", [found["fingerprint"]], Bound("<=", 1e-4)),),
+            note="five numbers of size 1 to 2 in the package's README, from an older library: rounding is allowed for",
         ),
         Finding(
             id="R21",
@@ -64,212 +71,305 @@ def _checks(found: Found) -> Sequence[Finding]:
             statement="`mechclust history` on the three rxnfp models, with a planted copy of the last among them, "
             "names that copy and nothing else (1: so)",
             source=_OURS,
-            parts=(check_part("", named, at_least(1)),),
+            parts=(check_part("", [named], Bound(">=", 1)),),
         ),
     ]
 
 
-def _faithful(found: Found) -> Sequence[Finding]:
-    mlm = "a BERT that reads its input wrongly gets little more than the commonest token right"
-    antibodies = "27 of 28 in an earlier look; loops between framework regions are hard to guess"
+# ---- what the models can do ----
+
+
+def _masked_tokens(masked: Mapping[str, Found]) -> list[Finding]:
+    wrong = "a BERT that reads its input wrongly gets little more than the commonest token right"
+    asked = {
+        "R3": ("rxnfp-pretrained", "rxnfp, pretrained, gets masked tokens right", 0.85, wrong),
+        "R4": ("rxnmapper", "rxnmapper gets masked tokens right", 0.75, f"smaller, one shared layer; {wrong}"),
+        "R5": (
+            "antiberty",
+            "AntiBERTy gets masked residues of two antibodies right",
+            0.7,
+            "27 of 28 in an earlier look; loops between framework regions are hard to guess",
+        ),
+    }
+    found = []
+    for id, (model, statement, least, note) in asked.items():
+        row = masked[model]
+        finding = Finding(
+            id=id,
+            statement=f"{statement} (share)",
+            source=_OURS,
+            parts=_right(row["right"], least),
+            control=Control(_RANDOM, _right(row["untrained"], least)) if "untrained" in row else None,
+            unit="masked tokens",
+            shown="table",
+            note=f"the commonest token: {row['commonest']:.2f}; training data may overlap; {note}",
+        )
+        found.append(finding)
+    return found
+
+
+def _right(values: Values, least: float) -> tuple[Part, ...]:
+    return (share_part("", values, Bound(">=", least)),)
+
+
+def _abilities(found: Found) -> list[Finding]:
     return [
-        _masked(found, "R3", "rxnfp-pretrained", "rxnfp, pretrained: masked tokens it gets right", 0.85, mlm),
-        _masked(found, "R4", "rxnmapper", "rxnmapper: the same", 0.75, f"smaller, one shared layer; {mlm}"),
-        _masked(found, "R5", "antiberty", "AntiBERTy: masked residues of two antibodies", 0.7, antibodies),
         Finding(
             id="R6",
             statement="SmolLM2 continues 'The capital of X is' with its name (share of 10)",
             source="general knowledge",
-            parts=(share_part("", found["capitals"], at_least(0.7)),),
+            parts=_right(found["capitals"], 0.7),
             unit="countries",
-            note="chance: 1/49152; 135M parameters at 4 bits are allowed three mistakes",
+            shown="table",
+            note="one token of 49,152; 135M parameters at 4 bits are allowed three mistakes",
         ),
         Finding(
             id="R7",
             statement="Gemma 3 predicts pages of this documentation (nats per token)",
             source=_OURS,
-            parts=(mean_part("", found["nats"], at_most(4.0)),),
+            parts=(mean_part("", found["nats"], Bound("<=", 4.0)),),
             unit="pages",
-            note=f"{found['nats_uniform']:.1f} for a uniform guess; 256 tokens of each page, written after the model "
-            "was trained",
+            shown="table",
+            note=f"a uniform guess: {found['nats_uniform']:.1f}; 256 tokens of each page, written after the model was "
+            "trained",
         ),
         Finding(
             id="R8",
             statement="MiniLM: of 12 sentences, the nearest is the paraphrase (share)",
             source=_OURS,
-            parts=(share_part("", found["paraphrases"], at_least(0.8)),),
+            parts=_right(found["paraphrases"], 0.8),
             unit="pairs of sentences",
-            note="chance: 1/12",
+            shown="table",
+            note="a random sentence: 1/12",
         ),
     ]
 
 
-def _masked(found: Found, id: str, model: str, statement: str, bound: float, why: str) -> Finding:
-    right, commonest = found["masked"][model]
-    return Finding(
-        id=id,
-        statement=f"{statement} (share)",
-        source=_OURS,
-        parts=(share_part("", right, at_least(bound)),),
-        unit="masked tokens",
-        note=f"the commonest token: {commonest:.2f}; training data may overlap; {why}",
-    )
+# ---- reactions ----
 
 
-def _reactions(found: Found) -> Sequence[Finding]:
-    """Return R9 to R13. ``ari``: model to ``[seed layer]`` at [CLS]; ``cka``: ``[part layer]`` of base and tuned."""
-    reactions = found["reactions"]
-    cka = np.array(reactions["cka"])[:, 1:]
-    best = {name: np.nanmax(np.array(rows), axis=1) for name, rows in reactions["ari"].items()}
-    depth = [float(np.corrcoef(np.argsort(np.argsort(row)), np.arange(len(row)))[0, 1]) for row in cka]
-    chance = f"chance: {reactions['chance']:.3f}, highest 97.5% of any layer under random relabelling"
-    note = f"{chance}; best of 12 layers; {reactions['source']}"
-    little, more = Within(0.05, 0.12), Within(0.17, 0.33)
-    made = [
-        Finding(
-            id="R9",
-            statement="reaction classes at [CLS]: random weights cluster them as chance does (ARI)",
-            source=_EARLIER,
-            parts=(mean_part("", best["untrained"], Within(-0.02, 0.03)),),
-            control=Control("pretrained", (mean_part("", best["rxnfp-pretrained"], Within(-0.02, 0.03)),)),
-            unit="models with random weights",
+def _reactions(reactions: Found) -> list[Finding]:
+    """Return R9 to R13, from the ARI at [CLS] by model, ``[seed layer]``, and the CKA, ``[part layer]``."""
+    best = {name: _best(ari) for name, ari in reactions["ari"].items()}
+    untrained, pretrained, tuned = (best[name] for name in ("untrained", "rxnfp-pretrained", "rxnfp-tuned"))
+    clusters = "states at [CLS] cluster by reaction class"
+    found = [
+        _ari(
+            "R9",
+            f"rxnfp with random weights: {clusters} as little as by chance (ARI)",
+            _within(untrained, -0.02, 0.03),
+            Control("the fine-tuned model", _within(tuned, -0.02, 0.03)),
             paper=0.01,
-            note=note,
+            unit="models with random weights",
         ),
-        Finding(
-            id="R10",
-            statement="pre-training clusters them a little (ARI)",
-            source=_EARLIER,
-            parts=(mean_part("", best["rxnfp-pretrained"], little),),
-            control=Control("random weights", (mean_part("", best["untrained"], little),)),
-            unit="k-means seeds",
+        _ari(
+            "R10",
+            f"rxnfp, pretrained: {clusters} a little (ARI)",
+            _within(pretrained, 0.05, 0.12),
+            Control(_RANDOM, _within(untrained, 0.05, 0.12)),
             paper=0.08,
-            note=note,
         ),
-        Finding(
-            id="R11",
-            statement="fine-tuning clusters them more (ARI)",
-            source=_EARLIER,
-            parts=(mean_part("", best["rxnfp-tuned"], more),),
-            control=Control("random weights", (mean_part("", best["untrained"], more),)),
-            unit="k-means seeds",
+        _ari(
+            "R11",
+            f"rxnfp, fine-tuned: {clusters} more (ARI)",
+            _within(tuned, 0.17, 0.33),
+            Control(_RANDOM, _within(untrained, 0.17, 0.33)),
             paper=0.25,
-            note=note,
         ),
-        Finding(
-            id="R12",
-            statement="fine-tuned - pretrained (ARI)",
-            source=_EARLIER,
-            parts=(mean_part("", best["rxnfp-tuned"] - best["rxnfp-pretrained"], at_least(0.1)),),
-            unit="k-means seeds",
+        _ari(
+            "R12",
+            f"rxnfp, fine-tuned: {clusters} more than pretrained (ARI, difference)",
+            (mean_part("", tuned - pretrained, Bound(">=", 0.1)),),
+            None,
             paper=0.17,
-            note=f"paired; {note}",
-        ),
-        Finding(
-            id="R13",
-            statement="the deeper a layer, the more fine-tuning changed it (CKA with pretrained, last layer)",
-            source=_EARLIER,
-            parts=(
-                mean_part("last layer", cka[:, -1], at_most(0.45)),
-                mean_part("layer 1", cka[:, 0], at_least(0.85)),
-                mean_part("Spearman with depth", depth, at_most(-0.9)),
-            ),
-            unit=f"disjoint fifths of {reactions['source']}",
-            paper=0.33,
-            note="at [CLS]; debiased",
         ),
     ]
-    if reactions["real"]:
-        return made
-    return [replace(finding, not_tested="needs the reactions that the bounds were written for") for finding in made]
+    chance = f"best of 12 layers; random relabelling, highest 97.5% of any layer: {reactions['chance']:.3f}"
+    found = [replace(finding, note=chance) for finding in found]
+    found.append(_change_by_depth(reactions))
+    not_tested = "" if reactions["real"] else "generated reactions"
+    source = reactions["source"]
+    return [replace(finding, note=f"{finding.note}; {source}", not_tested=not_tested) for finding in found]
 
 
-def _others(found: Found) -> Sequence[Finding]:
-    natural, random = (np.array(found[name]).max(axis=1) for name in ("antibodies", "antibodies_untrained"))
-    antibodies = Finding(
-        id="R14",
-        statement="AntiBERTy tells antibodies from the same residues shuffled (ARI, mean over tokens)",
-        source=_OURS,
-        parts=(mean_part("", natural, at_least(0.5)),),
-        control=Control("random weights", (mean_part("", random, at_least(0.5)),)),
-        unit="k-means seeds",
-        note=f"chance: {found['antibodies_chance']:.3f} under random relabelling; best of 9 layers; windows of the "
-        "same two chains overlap",
-    )
-    topics = zip(("R16", "R17"), found["topics"].items(), strict=True)
-    return [antibodies, *(_topics(id, name, row) for id, (name, row) in topics)]
-
-
-def _topics(id: str, name: str, row: Mapping[str, Any]) -> Finding:
+def _ari(
+    id: str,
+    statement: str,
+    parts: tuple[Part, ...],
+    control: Control | None,
+    *,
+    paper: float,
+    unit: str = "seeds of k-means",
+) -> Finding:
     return Finding(
         id=id,
-        statement=f"{name}: attention between words of a topic, over that between words of different topics (ratio)",
-        source="Li, Li & Risteski, arXiv 2303.04245",
-        parts=(
-            mean_part("trained", row["attention"], at_least(1.0)),
-            mean_part("above the highest 2.5% for random topics", _less(row["attention"], row["chance"]), at_least(0)),
-            mean_part("above untrained", _less(row["attention"], row["untrained"]), at_least(0)),
-        ),
-        unit="topic models",
-        note=f"chance: at most {max(row['chance']):.2f}, 97.5% for topics drawn at random; threshold .01, words of one "
-        f"topic; {row['source']}",
+        statement=statement,
+        source=_EARLIER,
+        parts=parts,
+        control=control,
+        unit=unit,
+        shown="table",
+        paper=paper,
     )
 
 
-def _smollm2(found: Found) -> Sequence[Finding]:
-    """Return R15 and R18 to R20, from ``raw``, ``given``, ``accuracy`` and ``word``: ``[seed layer]``."""
-    by_layer = {name: np.array([run[name] for run in found["smollm2"]]) for name in found["smollm2"][0]}
-    raw, given, accuracy, word = (by_layer[name] for name in ("raw", "given", "accuracy", "word"))
-    random: Mapping[str, float] = found["smollm2_controls"]
-    prompts = "examples/prompts, 10 tasks x 30"
-    fresh = random["untrained_accuracy"]
+def _change_by_depth(reactions: Found) -> Finding:
+    return Finding(
+        id="R13",
+        statement="rxnfp: the deeper a layer, the more fine-tuning changed it (CKA with pretrained, last layer)",
+        source=_EARLIER,
+        parts=_falls(reactions["cka"]),
+        control=Control("models with random weights", _falls(reactions["cka_untrained"])),
+        unit="disjoint fifths of the reactions",
+        shown="table",
+        paper=0.33,
+        note="at [CLS]",
+    )
+
+
+def _best(ari: Sequence[Values] | np.ndarray) -> Float[np.ndarray, " seed"]:
+    """Return the largest ARI of any layer."""
+    return np.nanmax(np.array(ari), axis=1)
+
+
+def _within(values: Values, low: float, high: float) -> tuple[Part, ...]:
+    return (mean_part("", values, Within(low, high)),)
+
+
+def _falls(cka: Sequence[Values]) -> tuple[Part, ...]:
+    """Judge whether CKA falls with depth; layer 0, where every [CLS] is the same, is left out."""
+    curves = np.array(cka)[:, 1:]
+    ranks = [spearman(np.arange(len(curve)), curve) for curve in curves]
+    return (
+        mean_part("last layer", curves[:, -1], Bound("<=", 0.45)),
+        mean_part("layer 1", curves[:, 0], Bound(">=", 0.85)),
+        mean_part("Spearman with depth", ranks, Bound("<=", -0.9)),
+    )
+
+
+def _antibodies(found: Found) -> Finding:
+    return Finding(
+        id="R14",
+        statement="AntiBERTy's states, mean over tokens, cluster by whether an antibody's residues were shuffled (ARI)",
+        source=_OURS,
+        parts=_told_apart(found["antibodies"]),
+        control=Control(_RANDOM, _told_apart(found["antibodies_untrained"])),
+        unit="seeds of k-means",
+        shown="table",
+        note=f"best of 9 layers; random relabelling: {found['antibodies_chance']:.3f}; windows of the same two chains "
+        "overlap",
+    )
+
+
+def _told_apart(ari: Sequence[Values]) -> tuple[Part, ...]:
+    return (mean_part("", _best(ari), Bound(">=", 0.5)),)
+
+
+# ---- the prompts of README ----
+
+
+def _clusters(found: Found) -> list[Finding]:
+    trained = found["smollm2"]
+    untrained = found["smollm2_untrained"]
+    lowest = _by_layer(trained, "raw").mean(0).min()
+    chance = found["smollm2_controls"]
     return [
         Finding(
             id="R15",
-            statement="SmolLM2: states at the last prompt token cluster by what the prompt asks for (ARI)",
+            statement="SmolLM2's states at the last prompt token cluster by what the prompt asks for (ARI)",
             source=_OURS,
-            parts=(mean_part("", raw.max(axis=1), at_least(0.1)),),
-            unit="k-means seeds",
-            note=f"{random['null_high']:.3f} under random relabelling; best of 31 layers, the lowest "
-            f"{raw.mean(axis=0).min():.3f}; {random['untrained']:.3f} with random weights; {prompts}",
+            parts=_clustered(trained, "raw"),
+            control=Control(_RANDOM, _clustered(untrained, "raw")),
+            unit="seeds of k-means",
+            note=f"best of 31 layers, the lowest {lowest:.3f}; random relabelling: {chance['null_high']:.3f}; "
+            f"{_PROMPTS}",
         ),
         Finding(
             id="R18",
-            statement="they cluster by the prompts' last word (ARI, mean over layers 5 to 25)",
+            statement="SmolLM2's states at the last prompt token cluster by the prompt's last word (ARI, mean over "
+            "layers 5 to 25)",
             source=_EARLIER,
-            parts=(
-                mean_part("layers 5 to 25", word[:, 5:26].mean(axis=1), at_least(0.6)),
-                mean_part("top", word[:, -1], at_least(0.4)),
-            ),
-            unit="k-means seeds",
-            note=f"about 0 under random relabelling; words of fewer than 5 prompts are one; {prompts}",
+            parts=_by_last_word(trained),
+            control=Control(_RANDOM, _by_last_word(untrained)),
+            unit="seeds of k-means",
+            note=f"words of fewer than 5 prompts are one; random relabelling: about 0; {_PROMPTS}",
         ),
         Finding(
             id="R19",
-            statement="given the last word, they cluster by what the prompt asks for (ARI)",
+            statement="given the last word, SmolLM2's states cluster by what the prompt asks for (ARI)",
             source=_EARLIER,
-            parts=(
-                mean_part("best layer", given.max(axis=1), at_least(0.1)),
-                mean_part("random weights", [random["untrained_given"]], at_most(0.05)),
-            ),
-            unit="k-means seeds",
-            note=f"{random['given_null_high']:.3f} under relabelling within last words; best of 31 layers; {prompts}",
-        ),
-        Finding(
-            id="R20",
-            statement="a linear classifier reads what the prompt asks for at the top layer (accuracy)",
-            source=_EARLIER,
-            parts=(
-                share_part("top", accuracy[:, -1], at_least(0.7)),
-                share_part("layer 5", accuracy[:, 5], at_least(0.2)),
-                mean_part("above the best layer of random weights", accuracy[:, -1] - fresh, at_least(0)),
-            ),
-            unit="seeds of the folds",
-            note=f"chance: 0.10; {fresh:.2f} with random weights, best layer; prompts of a task share templates; "
-            f"{prompts}",
+            parts=_clustered(trained, "given"),
+            control=Control(_RANDOM, _clustered(untrained, "given")),
+            unit="seeds of k-means",
+            shown="table",
+            note=f"best of 31 layers; relabelling within last words: {chance['given_null_high']:.3f}; {_PROMPTS}",
         ),
     ]
 
 
-def _less(values: Sequence[float], others: Sequence[float]) -> np.ndarray:
-    return np.asarray(values) - np.asarray(others)
+def _by_layer(runs: Sequence[Found], name: str) -> Float[np.ndarray, "run layer"]:
+    return np.array([run[name] for run in runs])
+
+
+def _clustered(runs: Sequence[Found], name: str) -> tuple[Part, ...]:
+    return (mean_part("", _best(_by_layer(runs, name)), Bound(">=", 0.1)),)
+
+
+def _by_last_word(runs: Sequence[Found]) -> tuple[Part, ...]:
+    ari = _by_layer(runs, "word")
+    return (
+        mean_part("layers 5 to 25", ari[:, 5:26].mean(1), Bound(">=", 0.6)),
+        mean_part("top", ari[:, -1], Bound(">=", 0.4)),
+    )
+
+
+def _linear(found: Found) -> Finding:
+    accuracy = _by_layer(found["smollm2"], "accuracy")
+    untrained = _by_layer(found["smollm2_untrained"], "accuracy")
+    best = untrained.max(1)
+    return Finding(
+        id="R20",
+        statement="a linear classifier reads what the prompt asks for from SmolLM2's top layer (accuracy)",
+        source=_EARLIER,
+        parts=_read(accuracy, best[0]),
+        control=Control(_RANDOM, _read(untrained, best[0])),
+        unit="seeds of the folds",
+        note=f"chance: 0.10; with random weights, the best layer is that of one model; of all {len(best)}: "
+        f"{', '.join(f'{x:.2f}' for x in best)}; prompts of a task share templates; {_PROMPTS}",
+    )
+
+
+def _read(accuracy: Float[np.ndarray, "run layer"], of_random_weights: float) -> tuple[Part, ...]:
+    """Judge the accuracy at the top, at layer 5, and at the top against the best layer with random weights."""
+    top = accuracy[:, -1]
+    return (
+        share_part("top", top, Bound(">=", 0.7)),
+        share_part("layer 5", accuracy[:, 5], Bound(">=", 0.2)),
+        mean_part("above the best layer of random weights", top - of_random_weights, Bound(">=", 0.0)),
+    )
+
+
+# ---- topics ----
+
+
+def _topics(id: str, model: str, row: Found) -> Finding:
+    return Finding(
+        id=id,
+        statement=f"{model} attends more between words of a topic than between words of different topics (ratio)",
+        source="Li, Li & Risteski, arXiv 2303.04245",
+        parts=_attention(row, "attention"),
+        control=Control(_RANDOM, _attention(row, "untrained")),
+        unit="topic models",
+        shown="table",
+        note=f"topics drawn at random, 97.5%: at most {max(row['chance']):.2f}; threshold .01, words of one topic; "
+        f"{row['source']}",
+    )
+
+
+def _attention(row: Found, model: str) -> tuple[Part, ...]:
+    ratios, chance, untrained = (np.array(row[name]) for name in (model, "chance", "untrained"))
+    return (
+        mean_part("ratio", ratios, Bound(">=", 1.0)),
+        mean_part("above the highest 2.5% for random topics", ratios - chance, Bound(">=", 0.0)),
+        mean_part("above untrained", ratios - untrained, Bound(">=", 0.0)),
+    )

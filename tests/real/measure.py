@@ -13,6 +13,7 @@ import torch
 
 from mechclust import load_pretrained
 from mechclust.commands.clusters import ClustersConfig, measure_clusters
+from mechclust.models.pretrained import AnyModel
 from mechclust.models.tokenizers import encoder
 from probes import CKA, Readout, RowStore, TaskClusterARI, first_token, residual, run_stores, save_rows
 from tasks import LabelledPrompts
@@ -43,13 +44,24 @@ def ari(store: RowStore, readout: Readout, seeds: int) -> tuple[np.ndarray, floa
     return np.array(found), chance
 
 
-def clusters(folder: Path, prompts: Path, out: Path, seed: int) -> dict[str, list[float]]:
-    """What ``mechclust clusters`` finds by layer with another seed, from hidden states that are in ``out`` already:
-    index of the task, raw and given what the clusters follow, accuracy, and index of the prompts' last word."""
+def clusters(model: AnyModel, prompts: Path, out: Path | None, seed: int) -> dict[str, list[float]]:
+    """Return by layer what ``mechclust clusters`` finds with another seed.
+
+    Args:
+        model: a checkpoint's folder, or a loaded model.
+        prompts: to cluster the states of.
+        out: with hidden states to use again, if it has any.
+        seed: of k-means and of the classifier's folds.
+
+    Returns:
+        The index of the task, raw and given what the clusters follow, the accuracy, and the index of the prompts' last
+        word.
+    """
     config = ClustersConfig(prompts, units="none", untrained=0, n_shuffles=1, seed=seed)  # as R20 was bounded
-    found = measure_clusters(str(folder), config, out)
-    table, features = found.to_dataframe(), found.features
-    table, words = table[table["label"] == "task"], features[features["name"] == "last word"]
+    found = measure_clusters(model, config, out)
+    table = found.to_dataframe()
+    table = table[table["label"] == "task"]
+    words = found.features[found.features["name"] == "last word"]
     columns = {"raw": table["ari"], "given": table["given_ari"], "accuracy": table["accuracy"], "word": words["ari"]}
     return {name: column.tolist() for name, column in columns.items()}
 
@@ -62,22 +74,41 @@ def cka(first: RowStore, second: RowStore, readout: Readout, parts: int = 1) -> 
 
 
 @torch.inference_mode()
-def masked_accuracy(folder: Path, texts: Sequence[str], batch_size: int = 32) -> tuple[list[np.ndarray], float]:
-    """Which tokens of each text a masked LM gets right, each masked alone; and the share of the commonest token."""
-    from transformers import AutoModelForMaskedLM, AutoTokenizer
+def masked_accuracy(
+    folder: Path, texts: Sequence[str], batch_size: int = 32, *, untrained: int | None = None
+) -> tuple[list[float], float]:
+    """Return for every token, masked alone, whether a masked LM gets it right, and the share of the commonest token.
+
+    Args:
+        folder: of the checkpoint.
+        texts: whose tokens are masked.
+        batch_size: of copies of a text with one token masked.
+        untrained: the seed of random weights to use instead of the checkpoint's.
+    """
+    from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    model = AutoModelForMaskedLM.from_pretrained(folder, local_files_only=True).eval()
-    right, seen = [], []
+    model = _masked_lm(folder, untrained)
+    right: list[float] = []
+    seen = []
     for text in texts:
         ids = tokenizer(text, return_tensors="pt")["input_ids"][0]
         places = torch.arange(1, len(ids) - 1)  # without [CLS] and [SEP]
         masked = ids.repeat(len(places), 1)
         masked[range(len(places)), places] = tokenizer.mask_token_id
         logits = torch.cat([model(input_ids=part).logits for part in masked.split(batch_size)])
-        right.append((logits[range(len(places)), places].argmax(-1) == ids[places]).numpy())
+        right += (logits[range(len(places)), places].argmax(-1) == ids[places]).double().tolist()
         seen.append(ids[places])
     return right, float(torch.cat(seen).bincount().max() / sum(map(len, seen)))
+
+
+def _masked_lm(folder: Path, untrained: int | None) -> Any:
+    from transformers import AutoConfig, AutoModelForMaskedLM
+
+    if untrained is None:
+        return AutoModelForMaskedLM.from_pretrained(folder, local_files_only=True).eval()
+    torch.manual_seed(untrained)
+    return AutoModelForMaskedLM.from_config(AutoConfig.from_pretrained(folder, local_files_only=True)).eval()
 
 
 @torch.inference_mode()

@@ -1,7 +1,8 @@
 """``make real``: fetches the real checkpoints, runs the commands on each, and writes what was found.
 
-Into ``--out``: a folder per checkpoint with what each command wrote and printed, ``findings.json``, ``models.json`` and
-``figures/``. With ``--record`` the last three are copied to ``examples/results/real-models``, with the command.
+Into ``--out``: a folder per checkpoint with what each command wrote and printed, ``findings.json``, ``findings.csv``,
+``models.json`` and ``figures/``. With ``--record`` the last four are copied to ``examples/results/real-models``, with
+the command.
 """
 
 from __future__ import annotations
@@ -20,14 +21,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from mechclust import HistoryConfig, check_model, measure_history
+from mechclust import HistoryConfig, check_model, load_pretrained, measure_history
 from mechclust.cli import main as mechclust
 from mechclust.evidence import load_findings, save_findings
 from mechclust.evidence.tables import text_table
 from mechclust.jobs import map_jobs
 from mechclust.report.folder import machine
+from mechclust.report.text import csv
 from probes import Readout, mean
-from probes.files import write_json
+from probes.files import write_atomic, write_json
 from tasks import LabelledPrompts
 from tests.real import data, measure, readme
 from tests.real.figures import by_layer
@@ -75,6 +77,7 @@ def main() -> None:
     found |= {key: {k: v for part in parts for k, v in part.get(key, {}).items()} for key in _BY_MODEL}
     table = findings(found)
     save_findings(table, options.out / "findings.json")
+    write_atomic(options.out / "findings.csv", csv(table.to_dataframe()))
     write_json(options.out / "models.json", {"settings": _SETTINGS, "machine": machine(), "models": _rows(found)})
     by_layer(found["reactions"], options.out / "figures" / "reactions.png")
     print(f"\n{text_table(table)}\n\n{time.time() - start:.0f} s; reports in {options.out}")
@@ -82,15 +85,16 @@ def main() -> None:
         raise SystemExit(f"mechclust check failed for {', '.join(failed)}; see check.txt in their folders")
     if options.record:
         _RECORD.mkdir(parents=True, exist_ok=True)
-        for name in ("findings.json", "models.json"):
+        for name in ("findings.json", "findings.csv", "models.json"):
             shutil.copy(options.out / name, _RECORD / name)
         shutil.copytree(options.out / "figures", _RECORD / "figures", dirs_exist_ok=True)
         (_RECORD / INSTRUCT.name).mkdir(exist_ok=True)
         for name in ("clusters/clusters.csv", "clusters/features.csv", "decodability.safetensors"):  # README's pictures
             shutil.copy(options.out / INSTRUCT.name / name, _RECORD / INSTRUCT.name)
         (_RECORD / "command.txt").write_text(f"{_COMMAND}\n", encoding="utf-8")
-    held = {c.id for c in load_findings(_RECORD) if c.verdict == "holds"} if _RECORD.exists() else set()
-    if lost := [c.id for c in table if c.id in held and c.verdict == "does not hold"]:
+    held = {finding.id for finding in load_findings(_RECORD) if finding.verdict == "holds"}
+    lost = [finding.id for finding in table if finding.id in held and finding.verdict == "does not hold"]
+    if lost:
         raise SystemExit(f"findings that are recorded as holding do not hold: {', '.join(lost)}")
 
 
@@ -226,15 +230,16 @@ def _smollm2(out: Path) -> Found:
     readme.check_command(folder.with_name("clusters.txt").read_text(encoding="utf-8"))
     readme.run_python(INSTRUCT.folder()).save(folder.with_name("decodability.safetensors"))
     table = _of_task(pd.read_csv(folder / "clusters.csv"))
+    fresh = (load_pretrained(str(INSTRUCT.folder()), untrained=True, seed=seed) for seed in range(measure.UNTRAINED))
     said = measure.next_words(INSTRUCT.folder(), [f"The capital of {name} is" for name in data.CAPITALS])
     return {
         "checks": {INSTRUCT.name: _check(out, INSTRUCT)},
         "capitals": [float(a == b) for a, b in zip(said, data.CAPITALS.values(), strict=True)],
-        "smollm2": [measure.clusters(INSTRUCT.folder(), data.INSTRUCTIONS, folder, seed) for seed in _CLUSTER_SEEDS],
-        "smollm2_controls": {
-            name: table[name].max()
-            for name in ("null_high", "given_null_high", "untrained", "untrained_given", "untrained_accuracy")
-        },
+        "smollm2": [
+            measure.clusters(str(INSTRUCT.folder()), data.INSTRUCTIONS, folder, seed) for seed in _CLUSTER_SEEDS
+        ],
+        "smollm2_controls": {name: table[name].max() for name in ("null_high", "given_null_high")},
+        "smollm2_untrained": [measure.clusters(model, data.INSTRUCTIONS, None, _CLUSTER_SEEDS[0]) for model in fresh],
         "smollm2_chat": _of_task(pd.read_csv(chat / "clusters.csv"))[["ari", "given_ari", "accuracy"]].max().to_dict(),
     }
 
@@ -296,9 +301,11 @@ def _check(out: Path, model: RealModel) -> dict[str, Any]:
     }
 
 
-def _masked(model: RealModel, texts: list[str]) -> tuple[list[float], float]:
+def _masked(model: RealModel, texts: list[str]) -> Found:
+    """Return which masked tokens a model and one with random weights get right, and the commonest token's share."""
     right, commonest = measure.masked_accuracy(model.folder(), texts)
-    return np.concatenate(right).astype(float).tolist(), commonest
+    untrained, _ = measure.masked_accuracy(model.folder(), texts, untrained=0)
+    return {"right": right, "untrained": untrained, "commonest": commonest}
 
 
 def _seeds(model: RealModel, path: Path, readout: Readout, untrained: int | None = None) -> tuple[np.ndarray, float]:

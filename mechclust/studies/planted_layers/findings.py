@@ -1,175 +1,286 @@
-"""The findings P1 to P8 and P10 of the study of planted layers with their controls, and the checks P9, K1 and K2.
+"""The findings P1 to P8 and P10 on planted layers with their controls, and the checks P9, K1 and K2.
 
-Bounds were written before the confirmatory seeds were run.
+Their bounds were written before the confirmatory seeds were run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from mechclust.evidence import Bound, Control, Finding, Part, check_part, mean_part, share_part
-from mechclust.studies.planted_layers.config import ALL, NONE, RATES, ROUNDED, STEPS, Pair, PlantedConfig, main_column
+from mechclust.studies.planted_layers.config import (
+    ALL,
+    NONE,
+    ORDER,
+    RATES,
+    ROUNDED,
+    STEPS,
+    PlantedConfig,
+    main_column,
+)
 from mechclust.studies.planted_layers.measure import ALL as ALL_PROMPTS
 from mechclust.studies.planted_layers.measure import CONTRIBUTION, FEW, RESIDUAL, SAME_INPUT
-from mechclust.studies.planted_layers.results import ROWS, Row, SeedResults, chance_of, scores_of
+from mechclust.studies.planted_layers.results import ROWS, Row, SeedResults, chance_of, score, scores_of
 
+TOO_SMALL = "this size of the study cannot test it"
 NEAR = Bound("<=", 0.5)
-OFTEN = Bound(">=", 0.8)
-SHUFFLED = "layers shuffled once for all seeds"
-_ABOVE = Bound(">", 0)
-_CLUSTERED = 0.3  # with ten seeds, no bound nearer to 0 can be told from one model in which all layers are called
-_TOO_SMALL = "this size of the study cannot test it"
-_IDENTICAL = "layers below planted noise are identical by construction, and the noise is far above its null"
+_OFTEN = Bound(">=", 0.8)
+_FEW_LAYERS = 0.3  # with ten seeds, no bound nearer to 0 can be told from one model in which all layers are called
+_BY_CONSTRUCTION = "layers below planted noise are identical by construction, and the noise is far above its null"
 _MEASURE = "debiased CKA"
-_OF_RESIDUAL, _OF_CONTRIBUTION, _OF_SAME_INPUT = (Row(view, _MEASURE) for view in (RESIDUAL, CONTRIBUTION, SAME_INPUT))
-_BIASED = Row(RESIDUAL, "CKA")
+_STREAM = Row(RESIDUAL, _MEASURE)
+_ADDED = Row(CONTRIBUTION, _MEASURE)
+_ADDED_TO_SAME = Row(SAME_INPUT, _MEASURE)
 
-Found = Sequence[SeedResults]
-Scores = Float[np.ndarray, "seed"]
+Runs = Sequence[SeedResults]
 
 
-def findings_of(config: PlantedConfig, found: Found) -> list[Finding]:
+@dataclass(frozen=True)
+class _Planted:
+    """The pairs with planted layers; or, as their control, a pair without, scored as if it had the same layers planted.
+
+    Attributes:
+        config: of the run.
+        runs: of its seeds.
+        measured_on: the column of the pairs whose curves are scored.
+    """
+
+    config: PlantedConfig
+    runs: Runs
+    measured_on: str
+
+    def scores(self, row: Row, prompts: str = ALL_PROMPTS) -> Mapping[str, Float[np.ndarray, " seed"]]:
+        """Return every score of one view and measure."""
+        column = main_column(self.config)
+        return scores_of(self.config, self.runs, column, row, prompts, measured_on=self.measured_on)
+
+
+def findings_of(config: PlantedConfig, runs: Runs) -> list[Finding]:
     """Return P1 to P8 and P10, and the checks P9, K1 and K2."""
-    findings = [*_of_residual(config, found), *_of_blocks(config, found), *_of_all_layers(config, found)]
-    if config.model is not None:
-        identical = ("P1", "P10")
-        findings = [replace(f, not_tested=_IDENTICAL) if f.id in identical else f for f in findings]
-    findings = sorted(findings, key=lambda finding: int(finding.id[1:]))
-    findings += _checks(config, found)
+    planted = _Planted(config, runs, main_column(config))
+    unplanted = _Planted(config, runs, ORDER)
+    findings = [
+        *_of_the_stream(planted, unplanted),
+        *_of_what_blocks_add(planted, unplanted),
+        *_of_all_layers(config, runs),
+        *_checks(config, runs),
+    ]
+    reasons = _not_tested(config)
+    return [replace(finding, not_tested=reasons.get(finding.id, reasons[""])) for finding in findings]
+
+
+def _not_tested(config: PlantedConfig) -> Mapping[str, str]:
+    """Return why findings are not tested, by id; under ``""`` for all others."""
     if not config.test_findings:
-        findings = [replace(finding, not_tested=_TOO_SMALL) for finding in findings]
-    return findings
+        return {"": TOO_SMALL}
+    if config.model is None:
+        return {"": ""}
+    untuned = "a given model is not tuned"
+    return {"": "", "P1": _BY_CONSTRUCTION, "P10": _BY_CONSTRUCTION, "P7": untuned, "P8": untuned}
 
 
-def _of_residual(config: PlantedConfig, found: Found) -> list[Finding]:
-    """Return P1 to P3, about the residual stream."""
-    main = main_column(config)
-    how = _how(config)
-    shuffled = shuffle_layers(found)
+def _how(config: PlantedConfig) -> str:
+    return "trained" if config.model is None else f"given noise of {config.noise[-1]:g} of their norm"
+
+
+def _unplanted_name(config: PlantedConfig) -> str:
+    if config.model is None:
+        return "two tunings that differ in the order of the data"
+    return f"two draws of noise of {config.null_noise:g} in all layers"
+
+
+def _random_layer(planted: _Planted, name: str) -> str:
+    return f"{chance_of(main_column(planted.config), name, planted.runs[0]):.2f}"
+
+
+# ---- the residual stream ----
+
+
+def _of_the_stream(planted: _Planted, unplanted: _Planted) -> list[Finding]:
+    how = _how(planted.config)
+    control = _unplanted_name(planted.config)
     return [
         Finding(
             id="P1",
-            statement=f"debiased CKA of the residual stream finds the first of the layers that were {how} (error in "
-            "layers)",
+            statement=f"the residual stream finds the first of the layers that were {how} (error in layers; debiased "
+            "CKA)",
             source="ours",
-            parts=(mean_part("", _scores(config, found, main, _OF_RESIDUAL, "onset"), NEAR),),
-            control=Control(SHUFFLED, (mean_part("", _scores(config, shuffled, main, _OF_RESIDUAL, "onset"), NEAR),)),
-            note=f"a random layer: {chance_of(main, 'onset', found[0]):.2f}",
+            parts=_first_found(planted),
+            control=Control(control, _first_found(unplanted)),
+            note=f"a random layer: {_random_layer(planted, 'onset')}",
         ),
         Finding(
             id="P2",
-            statement="debiased CKA of the residual stream does not find the last of the layers that were "
-            f"{how}: the last layer called is the last of the model (share of models)",
+            statement=f"the residual stream does not mark the last of the layers that were {how}: the last layer "
+            "called changed is the last of the model (share of models; debiased CKA)",
             source="ours",
-            parts=(share_part("", _scores(config, found, main, _OF_RESIDUAL, "top"), OFTEN),),
-            control=_if_measured(
-                "twice the steps", share_part("", _scores(config, found, STEPS, _OF_RESIDUAL, "top"), OFTEN)
-            ),
+            parts=_top_called(planted),
+            control=Control(control, _top_called(unplanted)),
             shown="headline",
         ),
         Finding(
             id="P3",
-            statement="with fewer prompts than dimensions, biased CKA misses more of the layers that were "
-            f"{how} than debiased CKA does (share called, debiased - biased; residual stream)",
+            statement=f"with few prompts, biased CKA calls fewer of the layers that were {how} than debiased CKA does "
+            "(share called, debiased - biased; residual stream)",
             source="ours",
-            parts=_biased_misses(config, found, FEW),
-            control=Control("all prompts", _biased_misses(config, found, ALL_PROMPTS)),
+            parts=_missed_if_biased(planted, FEW),
+            control=Control(f"{planted.runs[0].n} prompts per task", _missed_if_biased(planted, ALL_PROMPTS)),
             shown="table",
         ),
     ]
 
 
-def _of_blocks(config: PlantedConfig, found: Found) -> list[Finding]:
-    """Return P4 to P6, about what each block adds."""
-    main = main_column(config)
-    how = _how(config)
-    shuffled = shuffle_layers(found)
-    chances = [chance_of(main, end, found[0]) for end in ("onset", "end")]
+def _first_found(pairs: _Planted) -> tuple[Part, ...]:
+    return (mean_part("", pairs.scores(_STREAM)["onset"], NEAR),)
+
+
+def _top_called(pairs: _Planted) -> tuple[Part, ...]:
+    return (share_part("", pairs.scores(_STREAM)["top"], _OFTEN),)
+
+
+def _missed_if_biased(pairs: _Planted, prompts: str) -> tuple[Part, ...]:
+    debiased = pairs.scores(_STREAM, prompts)["hit"]
+    biased = pairs.scores(Row(RESIDUAL, "CKA"), prompts)["hit"]
+    return (mean_part("", debiased - biased, Bound(">", 0)),)
+
+
+# ---- what blocks add ----
+
+
+def _of_what_blocks_add(planted: _Planted, unplanted: _Planted) -> list[Finding]:
+    how = _how(planted.config)
+    control = _unplanted_name(planted.config)
     return [
         Finding(
             id="P4",
-            statement=f"debiased CKA of what each block adds finds both ends of the layers that were {how} (errors in "
-            "layers)",
+            statement=f"what each block adds finds both ends of the layers that were {how} (errors in layers; debiased "
+            "CKA)",
             source="ours",
-            parts=_both_ends(config, found, main),
-            control=Control(SHUFFLED, _both_ends(config, shuffled, main)),
-            note=f"a random layer: onset {chances[0]:.2f}, end {chances[1]:.2f}",
+            parts=_both_ends(planted),
+            control=Control(control, _both_ends(unplanted)),
+            note=f"a random layer: onset {_random_layer(planted, 'onset')}, end {_random_layer(planted, 'end')}",
         ),
         Finding(
             id="P5",
-            statement=f"what each block adds separates layers that were {how} from others better than the residual "
-            "stream does (area under the ROC curve, difference; debiased CKA)",
+            statement=f"what each block adds separates the layers that were {how} from others better than the residual "
+            "stream does (difference of the area under the ROC curve; debiased CKA)",
             source="ours",
-            parts=_separates_better(config, found, main),
-            control=Control(SHUFFLED, _separates_better(config, shuffled, main)),
+            parts=_better_separated(planted),
+            control=Control(control, _better_separated(unplanted)),
             shown="headline",
         ),
         Finding(
             id="P6",
-            statement="debiased CKA of what each block adds to the same input calls four in five of the layers that "
-            f"were {how}, and finds the last of them",
+            statement=f"what each block adds to the same input shows most of the layers that were {how}, and the last "
+            "of them (debiased CKA)",
             source="ours",
-            parts=_on_same_input(config, found, main),
-            control=Control(SHUFFLED, _on_same_input(config, shuffled, main)),
+            parts=_called_to_the_end(planted),
+            control=Control(control, _called_to_the_end(unplanted)),
             shown="headline",
             note="that it calls no other layer holds by construction",
         ),
     ]
 
 
-def _of_all_layers(config: PlantedConfig, found: Found) -> list[Finding]:
-    """Return P7, P8 and P10: models of which no layers were singled out."""
-    few, most = Bound("<=", _CLUSTERED), Bound(">=", 1 - _CLUSTERED)
-    twice = _scores(config, found, STEPS, _OF_RESIDUAL, "false")
-    every = _scores(config, found, ALL, _OF_RESIDUAL, "hit")
-    upper = {column: _scores(config, found, column, _OF_RESIDUAL, "upper") for column in (RATES, ALL, STEPS)}
+def _both_ends(pairs: _Planted) -> tuple[Part, ...]:
+    scores = pairs.scores(_ADDED)
+    return (mean_part("onset", scores["onset"], NEAR), mean_part("end", scores["end"], NEAR))
+
+
+def _better_separated(pairs: _Planted) -> tuple[Part, ...]:
+    difference = pairs.scores(_ADDED)["auc"] - pairs.scores(_STREAM)["auc"]
+    return (mean_part("", difference, Bound(">", 0)),)
+
+
+def _called_to_the_end(pairs: _Planted) -> tuple[Part, ...]:
+    scores = pairs.scores(_ADDED_TO_SAME)
+    return (share_part("share called", scores["hit"], _OFTEN), mean_part("end", scores["end"], NEAR))
+
+
+# ---- changes in all layers, or in none ----
+
+
+def _of_all_layers(config: PlantedConfig, runs: Runs) -> list[Finding]:
+    n = runs[0].n_layers
+    shuffled = np.random.default_rng(0).permutation(n)
+    few = Bound("<=", _FEW_LAYERS)
+    most = Bound(">=", 1 - _FEW_LAYERS)
     return [
         Finding(
             id="P7",
-            statement="with learning rates that fall from block to block, debiased CKA of the residual stream calls "
-            "upper layers only, from some layer to the last, more often than with one rate (share of models tuned in "
-            "all layers)",
+            statement="with learning rates that fall from block to block, only upper layers look changed more often "
+            "than with one rate (difference of shares of models tuned in all layers; debiased CKA, residual stream)",
             source="ours",
-            parts=(mean_part("", _difference(upper[RATES], upper[ALL]), _ABOVE),),
-            control=_if_measured(
-                "twice the steps, instead of such rates",
-                mean_part("", _difference(upper[STEPS], upper[ALL]), _ABOVE),
-            ),
+            parts=_more_upper_calls(runs, np.arange(n)),
+            control=_if_tuned(config, "layers in one random order", _more_upper_calls(runs, shuffled)),
         ),
         Finding(
             id="P8",
-            statement="twice the steps do not count as a change: at most three layers in ten are called (debiased CKA, "
-            "residual)",
+            statement="twice the steps do not count as a change (share of layers called; debiased CKA, residual "
+            "stream)",
             source="ours",
-            parts=(share_part("", twice, few),),
-            control=_if_measured("all layers changed", share_part("", every, few)),
+            parts=_called(runs, STEPS, few),
+            control=_if_tuned(config, "a base and its tuned model", _called(runs, ALL, few)),
             note="another order of the data for both, as for the pairs of the null",
         ),
         Finding(
             id="P10",
-            statement="if all layers were changed with one learning rate, seven in ten are called (debiased CKA, "
-            "residual)",
+            statement="if all layers were changed with one learning rate, most are called (share of layers; debiased "
+            "CKA, residual stream)",
             source="ours",
-            parts=(share_part("", every, most),),
-            control=_if_measured("twice the steps", share_part("", twice, most)),
+            parts=_called(runs, ALL, most),
+            control=Control(_unplanted_name(config), _called(runs, ORDER, most)),
         ),
     ]
 
 
-def _checks(config: PlantedConfig, found: Found) -> list[Finding]:
-    main = main_column(config)
+def _if_tuned(config: PlantedConfig, name: str, parts: tuple[Part, ...]) -> Control | None:
+    """Return a control that only models tuned by the study have."""
+    return Control(name, parts) if config.model is None else None
+
+
+def _called(runs: Runs, column: str, bound: Bound) -> tuple[Part, ...]:
+    """Judge the share of all layers that are called changed."""
+    return (share_part("", _scores_of_one(runs, column, "false"), bound),)
+
+
+def _more_upper_calls(runs: Runs, order: Int[np.ndarray, " layer"]) -> tuple[Part, ...]:
+    """Judge how much more often upper layers alone are called with falling rates, with the layers in this order."""
+    falling = _scores_of_one(runs, RATES, "upper", order)
+    uniform = _scores_of_one(runs, ALL, "upper", order)
+    return (mean_part("", falling - uniform if len(falling) else falling, Bound(">", 0)),)
+
+
+def _scores_of_one(
+    runs: Runs, column: str, name: str, order: Int[np.ndarray, " layer"] | None = None
+) -> Float[np.ndarray, " seed"]:
+    """Return a score of a column of one pair, without a truth; empty if there is no such pair."""
+    pairs = runs[0].of(column)
+    if not pairs:
+        return np.empty(0)
+    (pair,) = pairs
+    layers = np.arange(runs[0].n_layers) if order is None else order
+    curves = np.stack([run.curve(pair, _STREAM)[layers] for run in runs])
+    bars = np.stack([run.bar(pair, _STREAM, ALL_PROMPTS, 0.0)[layers] for run in runs])
+    return score(curves, bars, None)[name]
+
+
+# ---- checks ----
+
+
+def _checks(config: PlantedConfig, runs: Runs) -> list[Finding]:
     return [
         Finding(
             id="P9",
             kind="check",
             statement="rounding the weights to bfloat16 changes no layer more than noise of about its size does "
-            "(largest value relative to the threshold; debiased CKA, residual)",
+            "(largest value relative to the threshold; debiased CKA, residual stream)",
             source="ours",
-            parts=(check_part("", [_rounding(seed) for seed in found], Bound("<=", 1)),),
+            parts=(check_part("", [_rounding(run) for run in runs], Bound("<=", 1)),),
             note="rounding moves weights by a relative norm of about .0017, and the noise of each model of the null "
             f"by {config.null_noise:g}",
         ),
@@ -178,7 +289,7 @@ def _checks(config: PlantedConfig, found: Found) -> list[Finding]:
             kind="check",
             statement="a model and itself differ in no layer (largest value of any measure)",
             source="definition",
-            parts=(check_part("", [_largest_of_itself(seed) for seed in found], Bound("<=", 0)),),
+            parts=(check_part("", [_largest_difference(run) for run in runs], Bound("<=", 0)),),
         ),
         Finding(
             id="K2",
@@ -186,99 +297,34 @@ def _checks(config: PlantedConfig, found: Found) -> list[Finding]:
             statement="patching restores none of the loss below the first changed layer, and all of it from the last "
             "on (largest deviation)",
             source="definition",
-            parts=(check_part("", [_patching_error(seed, main) for seed in found], Bound("<=", 1e-3)),),
+            parts=(check_part("", [_patching_error(run, main_column(config)) for run in runs], Bound("<=", 1e-3)),),
         ),
     ]
 
 
-# ---- what is measured ----
+def _rounding(run: SeedResults) -> float:
+    """Return the largest change by rounding, relative to the threshold of its layer."""
+    (pair,) = run.of(ROUNDED)
+    curve = run.curve(pair, _STREAM)
+    bar = run.bar(pair, _STREAM, ALL_PROMPTS, 0.0)
+    relative = curve / np.where(bar > 0, bar, np.nan)
+    return float(np.max(np.where(curve > 0, relative, 0.0)))
 
 
-def _how(config: PlantedConfig) -> str:
-    return "trained" if config.model is None else f"given noise of {config.noise[-1]:g} of their norm"
+def _largest_difference(run: SeedResults) -> float:
+    """Return the largest value of any measure between a model and itself; undefined curves are left out."""
+    (pair,) = run.of(NONE)
+    curves = [np.abs(run.curve(pair, row)) for row in ROWS]
+    return max(float(curve.max()) for curve in curves if np.isfinite(curve).all())
 
 
-def _scores(
-    config: PlantedConfig, found: Found, column: str, row: Row, name: str, prompts: str = ALL_PROMPTS
-) -> Scores:
-    """Return a score of every seed; nothing if there is no such column, as with a given model."""
-    if not found[0].of(column):
-        return np.empty(0)
-    return scores_of(config, found, column, row, prompts)[name]
-
-
-def _difference(one: Scores, other: Scores) -> Scores:
-    return one - other if len(one) and len(other) else np.empty(0)
-
-
-def _if_measured(name: str, part: Part) -> Control | None:
-    return Control(name, (part,)) if part.values else None
-
-
-def shuffle_layers(found: Found) -> list[SeedResults]:
-    """Return the measurements with their layers in one random order, the same for all seeds and measures."""
-    order = np.random.default_rng(0).permutation(found[0].n_layers)
-    return [
-        replace(
-            seed,
-            curves={name: curve[..., order] for name, curve in seed.curves.items()},
-            thresholds={null: bars[..., order] for null, bars in seed.thresholds.items()},
-        )
-        for seed in found
-    ]
-
-
-def _biased_misses(config: PlantedConfig, found: Found, prompts: str) -> tuple[Part, ...]:
-    main = main_column(config)
-    debiased, biased = (_scores(config, found, main, row, "hit", prompts) for row in (_OF_RESIDUAL, _BIASED))
-    return (mean_part("", debiased - biased, _ABOVE),)
-
-
-def _both_ends(config: PlantedConfig, found: Found, column: str) -> tuple[Part, ...]:
-    return tuple(
-        mean_part(end, _scores(config, found, column, _OF_CONTRIBUTION, end), NEAR) for end in ("onset", "end")
-    )
-
-
-def _separates_better(config: PlantedConfig, found: Found, column: str) -> tuple[Part, ...]:
-    areas = [_scores(config, found, column, row, "auc") for row in (_OF_CONTRIBUTION, _OF_RESIDUAL)]
-    return (mean_part("", areas[0] - areas[1], _ABOVE),)
-
-
-def _on_same_input(config: PlantedConfig, found: Found, column: str) -> tuple[Part, ...]:
-    return (
-        share_part("share called", _scores(config, found, column, _OF_SAME_INPUT, "hit"), OFTEN),
-        mean_part("end", _scores(config, found, column, _OF_SAME_INPUT, "end"), NEAR),
-    )
-
-
-def _rounding(seed: SeedResults) -> float:
-    """Return the largest value of the residual stream's curve after rounding, relative to its threshold."""
-    (pair,) = seed.of(ROUNDED)
-    curve = seed.curve(pair, _OF_RESIDUAL)
-    bar = seed.bar(pair, _OF_RESIDUAL, ALL_PROMPTS, 0.0)
-    return float(np.max(np.where(curve > 0, curve / np.where(bar > 0, bar, np.nan), 0.0)))
-
-
-def _largest_of_itself(seed: SeedResults) -> float:
-    """Return the largest value of any measure between a model and itself."""
-    largest = 0.0
-    for pair in seed.of(NONE):
-        for row in ROWS:
-            if _known(seed, pair, row):
-                largest = max(largest, float(np.abs(seed.curve(pair, row)).max()))
-    return largest
-
-
-def _known(seed: SeedResults, pair: Pair, row: Row) -> bool:
-    return bool(np.isfinite(seed.curve(pair, row)).all())
-
-
-def _patching_error(seed: SeedResults, column: str) -> float:
-    worst = 0.0
-    for pair in seed.of(column):
+def _patching_error(run: SeedResults, column: str) -> float:
+    """Return how far the restored share is from 0 below the changed layers, or from 1 from the last of them on."""
+    errors = [0.0]
+    for pair in run.of(column):
         assert pair.truth is not None
         first, last = pair.truth
-        restored = seed.restored[pair.name]
-        worst = max(worst, *np.abs(restored[: first - 1]), *np.abs(restored[last - 1 :] - 1))
-    return float(worst)
+        restored = run.restored[pair.name]
+        errors += np.abs(restored[: first - 1]).tolist()
+        errors += np.abs(restored[last - 1 :] - 1).tolist()
+    return float(np.max(errors))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from jaxtyping import Int
 
 from mechclust.report.layer_groups import boundaries, crossovers
 from mechclust.report.task_curves import over_tasks
@@ -246,6 +247,21 @@ def no_gain_below(found: Sequence[SeedReadings]) -> list[float]:
         below = [r.gain[..., : r.trio.shared - 1] for r in m.readings if r.trio.column in (SAME, *CROSSED)]
         largest.append(max((float(x) for gain in below for x in gain[np.isfinite(gain)]), default=0.0))
     return largest
+
+
+def in_order(found: Sequence[SeedReadings], order: Int[np.ndarray, " layer"]) -> list[SeedReadings]:
+    """Return the readings with their layers in another order, the same for all of them."""
+    return [replace(run, readings=tuple(_in_order(reading, order) for reading in run.readings)) for run in found]
+
+
+def _in_order(reading: Reading, order: Int[np.ndarray, " layer"]) -> Reading:
+    return replace(
+        reading,
+        base=reading.base[..., order],
+        tuned=reading.tuned[..., order],
+        spread=reading.spread[..., order],
+        dims=reading.dims[..., order],
+    )
 
 
 def load_readings(config: PlantedConfig, out: Path, seed: int) -> SeedReadings:

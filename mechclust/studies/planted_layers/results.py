@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from jaxtyping import Float
 
 from mechclust.evidence.intervals import interval_over_seeds
 from mechclust.studies.kept import check_there
@@ -23,16 +24,15 @@ from mechclust.studies.planted_layers.config import (
     Made,
     Pair,
     PlantedConfig,
-    false_columns,
     main_column,
     pairs_of,
     planted_columns,
     result_path,
-    whole_columns,
 )
 from mechclust.studies.planted_layers.measure import ALL as ALL_PROMPTS
 from mechclust.studies.planted_layers.measure import FEW, MEASURES, RESIDUAL, VIEWS
 from mechclust.studies.planted_layers.score import (
+    Span,
     auc,
     chance_error,
     errors,
@@ -67,6 +67,7 @@ class Row(NamedTuple):
 
 ROWS = tuple(Row(view, measure) for view in ROW_VIEWS for measure in MEASURES)
 PATCHED = Row(PATCHING, "")
+_CHANCE = Row("chance", "a random layer")
 
 
 @dataclass(frozen=True)
@@ -121,19 +122,24 @@ def _place(row: Row, prompts: str) -> tuple[int, int, int]:
     return PROMPTS.index(prompts), *place_of(row)
 
 
-def score(curve: np.ndarray, bar: np.ndarray, pair: Pair) -> dict[str, np.ndarray]:
-    """How well curves ``[... layer]`` find what was planted; NaN if a score is undefined.
+def score(
+    curve: Float[np.ndarray, "*curve layer"], bar: Float[np.ndarray, "*curve layer"], truth: Span | None
+) -> dict[str, Float[np.ndarray, "*curve"]]:
+    """Score how well curves find the layers that were planted; NaN if a score is undefined.
 
     ``auc``, ``onset`` and ``end`` (errors in layers), ``hit`` (share of the changed layers that are called), ``false``
     (share of the others that are called), ``found`` (whether any layer is called), ``top`` (whether the last of the
     model is), ``upper`` (whether those called are the upper layers and not all), each ``[...]``.
     """
-    n, none = curve.shape[-1], np.full(curve.shape[:-1], math.nan)
-    truth, called = truth_of(pair.truth, n), curve > bar
-    onset, end = (none, none) if pair.truth is None else errors(called, pair.truth)
-    hit, false = shares(called, truth)
+    n = curve.shape[-1]
+    called = curve > bar
+    planted = truth_of(truth, n)
+    onset = end = np.full(curve.shape[:-1], math.nan)
+    if truth is not None:
+        onset, end = errors(called, truth)
+    hit, false = shares(called, planted)
     found = {
-        "auc": auc(curve, truth),
+        "auc": auc(curve, planted),
         "onset": onset,
         "end": end,
         "hit": hit,
@@ -147,22 +153,46 @@ def score(curve: np.ndarray, bar: np.ndarray, pair: Pair) -> dict[str, np.ndarra
 
 
 def scores_of(
-    config: PlantedConfig, found: Sequence[SeedResults], column: str, row: Row, prompts: str = ALL_PROMPTS
-) -> dict[str, np.ndarray]:
-    """By score, ``[seed]`` means over the pairs of a column."""
-    pairs = [pair for pair in found[0].of(column) if row != PATCHED or pair.name in found[0].restored]
+    config: PlantedConfig,
+    found: Sequence[SeedResults],
+    column: str,
+    row: Row,
+    prompts: str = ALL_PROMPTS,
+    *,
+    measured_on: str | None = None,
+) -> dict[str, Float[np.ndarray, " seed"]]:
+    """Return by score the means over the pairs of a column.
+
+    Args:
+        config: of the run.
+        found: its seeds.
+        column: with the layers to find.
+        row: the view and the measure.
+        prompts: all, or few.
+        measured_on: a column of one pair, whose curves are scored as if the layers of ``column`` had been planted in
+            it: a control. By default ``column`` itself.
+    """
     each = []
-    for pair in pairs:
-        curves = np.stack([m.curve(pair, row, prompts) for m in found])
-        bars = np.stack([m.bar(pair, row, prompts, config.least_restored) for m in found])
-        each.append(score(curves, bars, pair))
+    for planted in found[0].of(column):
+        pair = planted
+        if measured_on not in (None, column):
+            (pair,) = found[0].of(measured_on)
+        if row == PATCHED and pair.name not in found[0].restored:
+            continue
+        curves = np.stack([run.curve(pair, row, prompts) for run in found])
+        bars = np.stack([run.bar(pair, row, prompts, config.least_restored) for run in found])
+        each.append(score(curves, bars, planted.truth))
     return _means(each, (len(found),))
 
 
 def all_scores_of(found: Sequence[SeedResults], column: str) -> dict[str, np.ndarray]:
     """By score, ``[seed prompts view measure]``: ``scores_of`` for all rows except patching at once."""
     each = [
-        score(np.stack([m.curves[pair.name] for m in found]), np.stack([m.thresholds[pair.null] for m in found]), pair)
+        score(
+            np.stack([run.curves[pair.name] for run in found]),
+            np.stack([run.thresholds[pair.null] for run in found]),
+            pair.truth,
+        )
         for pair in found[0].of(column)
     ]
     return _means(each, (len(found), len(PROMPTS), len(ROW_VIEWS), len(MEASURES)))
@@ -172,12 +202,6 @@ def _means(each: Sequence[Mapping[str, np.ndarray]], shape: tuple[int, ...]) -> 
     """Means over the pairs of a column, which are the same in all seeds; NaN if there are none."""
     none = np.full(shape, math.nan)
     return {name: np.mean([scores[name] for scores in each], axis=0) if each else none for name in SCORES}
-
-
-def columns_of(config: PlantedConfig, which: str) -> list[str]:
-    """Columns of a table: ``"planted"`` with layers to find, ``"none"`` without, or ``"whole"`` with all changed."""
-    columns = {"planted": planted_columns, "none": false_columns, "whole": whole_columns}
-    return columns[which](config)
 
 
 def chance_of(column: str, name: str, m: SeedResults) -> float:
@@ -195,37 +219,15 @@ def keys_of(columns: Sequence[str]) -> list[tuple[str, str]]:
     return [(column, prompts) for column in columns for prompts in PROMPTS]
 
 
-def table_values(
-    config: PlantedConfig, found: Sequence[SeedResults], name: str, which: str = "planted"
-) -> dict[Row, list[np.ndarray]]:
-    """For each row, ``[seed]`` for each column of ``keys_of``; empty if nothing was measured."""
-    columns = columns_of(config, which)
-    scores = {column: all_scores_of(found, column)[name] for column in columns}
-    table: dict[Row, list[np.ndarray]] = {
-        row: [scores[column][:, PROMPTS.index(prompts), *place_of(row)] for column, prompts in keys_of(columns)]
-        for row in ROWS
-    }
-    if which == "planted":
-        table[PATCHED] = [
-            scores_of(config, found, column, PATCHED)[name] if prompts == ALL_PROMPTS else np.empty(0)
-            for column, prompts in keys_of(columns)
-        ]
-    return table
-
-
-def table_of(config: PlantedConfig, found: Sequence[SeedResults], name: str, which: str = "planted") -> pd.DataFrame:
-    """One row per measure, one column per condition: the mean over seeds of a score, with its 95% interval."""
-    import pandas as pd
-
-    keys, table = keys_of(columns_of(config, which)), []
-    for row, values in table_values(config, found, name, which).items():
-        cells = [cell_of(seeds, share=name in SHARES) if len(seeds) else "" for seeds in values]
-        table.append([row.view, row.measure or "loss restored", *cells])
-    chances = [chance_of(column, name, found[0]) for column, _ in keys]
-    if np.isfinite(chances).any():
-        table.append(["chance", "a random layer", *(f"{chance:.2f}" for chance in chances)])
-    heads = [column if prompts == ALL_PROMPTS else f"{column}, few prompts" for column, prompts in keys]
-    return pd.DataFrame(table, columns=["measured on", "measure", *heads])
+def scores_by_row(
+    config: PlantedConfig, found: Sequence[SeedResults], column: str, name: str, prompts: str = ALL_PROMPTS
+) -> dict[Row, Float[np.ndarray, " seed"]]:
+    """Return a score of a column for every view and measure, and for patching if a loss was patched."""
+    scores = all_scores_of(found, column)[name][:, PROMPTS.index(prompts)]
+    by_row: dict[Row, np.ndarray] = {row: scores[:, *place_of(row)] for row in ROWS}
+    if prompts == ALL_PROMPTS and column in planted_columns(config):
+        by_row[PATCHED] = scores_of(config, found, column, PATCHED)[name]
+    return by_row
 
 
 def summary_table(config: PlantedConfig, found: Sequence[SeedResults]) -> pd.DataFrame:
@@ -238,36 +240,30 @@ def summary_table(config: PlantedConfig, found: Sequence[SeedResults]) -> pd.Dat
 
     main = main_column(config)
     asked = {
-        "area under the curve": ("auc", "planted", main, ALL_PROMPTS),
-        "first layer: error": ("onset", "planted", main, ALL_PROMPTS),
-        "last layer: error": ("end", "planted", main, ALL_PROMPTS),
-        "changed layers called": ("hit", "planted", main, ALL_PROMPTS),
-        "changed layers called, few prompts": ("hit", "planted", main, FEW),
-        "other layers called": ("false", "planted", main, ALL_PROMPTS),
-        "called: twice the steps": ("false", "none", STEPS, ALL_PROMPTS),
-        "called: bfloat16": ("false", "none", ROUNDED, ALL_PROMPTS),
-        "called: all layers changed": ("hit", "whole", ALL, ALL_PROMPTS),
-        "called: rates by layer": ("hit", "whole", RATES, ALL_PROMPTS),
+        "area under the curve": ("auc", main, ALL_PROMPTS),
+        "first layer: error": ("onset", main, ALL_PROMPTS),
+        "last layer: error": ("end", main, ALL_PROMPTS),
+        "changed layers called": ("hit", main, ALL_PROMPTS),
+        "changed layers called, few prompts": ("hit", main, FEW),
+        "other layers called": ("false", main, ALL_PROMPTS),
+        "called: twice the steps": ("false", STEPS, ALL_PROMPTS),
+        "called: bfloat16": ("false", ROUNDED, ALL_PROMPTS),
+        "called: all layers changed": ("hit", ALL, ALL_PROMPTS),
+        "called: rates by layer": ("hit", RATES, ALL_PROMPTS),
     }
-    there = {which: columns_of(config, which) for which in ("planted", "none", "whole")}
-    asked = {head: of for head, of in asked.items() if of[2] in there[of[1]]}
-    scores = {column: all_scores_of(found, column) for _, _, column, _ in asked.values()}
-    columns, chances = {}, []
-    for head, (name, which, column, prompts) in asked.items():
-        values = scores[column][name][:, PROMPTS.index(prompts)]
-        share = name in SHARES
-        columns[head] = {row: cell_of(values[:, *place_of(row)], share=share) for row in ROWS}
-        if which == "planted":
-            patched = scores_of(config, found, column, PATCHED)[name] if prompts == ALL_PROMPTS else np.empty(0)
-            columns[head][PATCHED] = cell_of(patched, share=share)
-        chance = chance_of(column, name, found[0]) if which == "planted" else math.nan
-        chances.append(f"{chance:.2f}" if math.isfinite(chance) else "")
+    cells = {}
+    for head, (name, column, prompts) in asked.items():
+        if not found[0].of(column):
+            continue
+        values = scores_by_row(config, found, column, name, prompts)
+        cells[head] = {row: cell_of(seeds, share=name in SHARES) for row, seeds in values.items()}
+        chance = chance_of(column, name, found[0]) if column == main else math.nan
+        cells[head][_CHANCE] = f"{chance:.2f}" if math.isfinite(chance) else ""
     rows = [
-        [row.view, row.measure or "loss restored", *(of.get(row, "") for of in columns.values())]
-        for row in (*ROWS, PATCHED)
+        [row.view, row.measure or "loss restored", *(column.get(row, "") for column in cells.values())]
+        for row in (*ROWS, PATCHED, _CHANCE)
     ]
-    rows.append(["chance", "a random layer", *chances])
-    return pd.DataFrame(rows, columns=["measured on", "measure", *columns])
+    return pd.DataFrame(rows, columns=["measured on", "measure", *cells])
 
 
 def loss_table(found: Sequence[SeedResults]) -> pd.DataFrame:

@@ -17,7 +17,7 @@ from mechclust.studies.planted_layers.config import FROZEN, PlantedConfig
 from mechclust.studies.planted_layers.control_findings import control_findings_of
 from mechclust.studies.planted_layers.findings import findings_of
 from mechclust.studies.planted_layers.reading import SeedReadings, accuracy_table, load_readings, reading_table
-from mechclust.studies.planted_layers.results import load_results, loss_table, summary_table, table_of
+from mechclust.studies.planted_layers.results import SeedResults, load_results, loss_table, summary_table
 from mechclust.studies.planted_layers.run import run_job, trained_models
 from mechclust.studies.planted_layers.trios import CROSSED, SAME, WHOLE, trios_of
 from mechclust.studies.planted_layers.tunings import jobs
@@ -39,88 +39,98 @@ def judge(config: PlantedConfig, out: Path) -> list[Finding]:
 
 def analyse(config: PlantedConfig, out: Path) -> Analysis:
     """Findings, figures and tables of a run."""
-    from mechclust.studies.planted_layers import control_figures, figures
-
     found = [load_results(config, out, seed) for seed in config.seeds]
-    seeds = f"{len(found)} seed{'s' * (len(found) > 1)}"
-    n = f"{found[0].n} prompts per task, or {config.n_few} with few prompts"
-    rule = (
-        f"A layer is called changed if a measure exceeds {config.margin:g} times its largest value among the "
-        "null's pairs at that layer."
-    )
-    panels = [
-        Panel(
-            "curves",
-            figures.curves(config, found),
-            f"1 - debiased CKA between the base and the changed model by layer, mean over {seeds}, band: minimum to "
-            "maximum. Grey: changed layers. Blue: residual stream; orange: what each block adds to it; "
-            "green: what each block adds to the same input; dotted in the same colours: the threshold. Red, dotted: "
-            f"share of the loss difference that patching restores. {n}.",
-        ),
-        Panel(
-            "auc",
-            figures.auc(config, found),
-            f"How often a changed layer has a larger value than an unchanged one, mean over plants and {seeds}; chance "
-            f".5. {n}.",
-        ),
-        Panel(
-            "errors",
-            figures.errors(config, found),
-            f"How far the first and the last layer called changed are from those that were, mean over plants and "
-            f"{seeds}. {rule} If none is called, the error of a random layer counts. {n}.",
-        ),
-        Panel(
-            "false_calls",
-            figures.false_calls(config, found),
-            f"Share of layers called changed between models in which no layer was singled out, mean over {seeds}. "
-            f"{rule} {n}.",
-        ),
-    ]
-    tables = {
-        "Area under the ROC curve, by layer": ("auc", "planted"),
-        "First changed layer: error in layers": ("onset", "planted"),
-        "Last changed layer: error in layers": ("end", "planted"),
-        "Share of the changed layers that are called": ("hit", "planted"),
-        "Share of the other layers that are called": ("false", "planted"),
-        "Share of models with a layer that is called": ("found", "planted"),
-        "Share of models whose last layer is called": ("top", "planted"),
-        "Share of layers called if none was singled out": ("false", "none"),
-        "Share of layers called if all were changed": ("hit", "whole"),
-        "Share of models said to have changed in upper layers only, if all were changed": ("upper", "whole"),
-    }
-    views = {"In one table": table_html(summary_table(config, found))}
-    views |= {title: table_html(table_of(config, found, *which)) for title, which in tables.items()}
-    findings, notes = findings_of(config, found), _notes(config)
+    findings = findings_of(config, found)
+    panels = _panels(config, found)
+    tables = {"Every measure, in numbers": summary_table(config, found)}
+    notes = _notes(config)
+    undefined = [note for run in found for note in run.notes]
     if config.model is None:
-        views["Loss of the base and of the trained models"] = table_html(loss_table(found))
-    undefined = [note for m in found for note in m.notes]
+        tables["Loss of the base and of the trained models"] = loss_table(found)
     if trios_of(config):
         read = [load_readings(config, out, seed) for seed in config.seeds]
         findings += control_findings_of(config, read)
-        views |= {title: table_html(table) for title, table in _reading_tables(config, read).items()}
-        undefined += [note for m in read for note in m.notes]
+        panels += _reading_panels(config, read, _prompts(config, found))
+        tables |= _reading_tables(config, read)
         notes.append(
             "What MOSSA reads: E is tuned on the measured skills, and one control on each of them alone. The gain is "
             "E's similarity with a task's control minus the base's, as a difference of medians over tasks; a layer has "
             f"a gain if it is above {config.gain_margin:g}. Quartiles over {config.n_measured} tasks are coarse."
         )
-        panels += [
-            Panel(
-                "gains",
-                control_figures.gains(config, read),
-                f"Gain of E over the base in similarity with single-task controls, residual stream, mean over {seeds}, "
-                "band: minimum to maximum. Grey: the layers in which E was trained, hatched: its controls if these "
-                f"differ; if nothing is grey, all were. Dashed: the margin of layer groups. {n}.",
-            ),
-            Panel(
-                "reading_errors",
-                control_figures.reading_errors(config, read),
-                "How far the readings are from the first (onset, crossing, shared) and the last (end, transition, by "
-                f"spread) of the layers in which E and its controls were trained, mean over plants and {seeds}. "
-                f"Anything not found counts as a random layer. {n}.",
-            ),
-        ]
-    return Analysis(findings=findings, panels=panels, folded=views, notes=[*notes, *undefined])
+        undefined += [note for run in read for note in run.notes]
+    folded = {title: table_html(table) for title, table in tables.items()}
+    return Analysis(findings=findings, panels=panels, folded=folded, notes=[*notes, *undefined])
+
+
+def _prompts(config: PlantedConfig, found: Sequence[SeedResults]) -> str:
+    return f"{found[0].n} prompts per task, or {config.n_few} with few prompts"
+
+
+def _seeds(n: int) -> str:
+    return "1 seed" if n == 1 else f"{n} seeds"
+
+
+def _panels(config: PlantedConfig, found: Sequence[SeedResults]) -> list[Panel]:
+    from mechclust.studies.planted_layers import figures
+
+    seeds = _seeds(len(found))
+    n = _prompts(config, found)
+    rule = (
+        f"A layer is called changed if a measure exceeds {config.margin:g} times its largest value among the null's "
+        "pairs at that layer."
+    )
+    dots = f"Mean over plants and {seeds}, with the 95% interval over seeds; dashed: a random layer."
+    dotted = {
+        "auc": (
+            figures.separation_panels(config),
+            f"How often a changed layer has a larger value than an unchanged one. {dots}",
+        ),
+        "errors": (
+            figures.errors_panels(config),
+            f"How far the first and the last layer called changed are from those that were. {dots} {rule} If none is "
+            "called, the error of a random layer counts.",
+        ),
+        "calls": (figures.call_panels(config), f"Share of layers called changed. {dots} {rule}"),
+        "unplanted": (
+            figures.unplanted_panels(config),
+            f"Share of layers called changed if no layer was singled out, or all were changed. {dots} {rule}",
+        ),
+    }
+    curves = Panel(
+        "curves",
+        figures.curves(config, found),
+        f"1 - debiased CKA between the base and the changed model by layer, mean over {seeds}, band: minimum to "
+        "maximum. Grey: changed layers. Blue: residual stream; orange: what each block adds to it; green: what each "
+        "block adds to the same input; dotted in the same colours: the threshold. Red, dotted: share of the loss "
+        f"difference that patching restores. {n}.",
+    )
+    drawn = [
+        Panel(name, figures.dots(config, found, panels), f"{caption} {n}.")
+        for name, (panels, caption) in dotted.items()
+    ]
+    return [curves, *drawn]
+
+
+def _reading_panels(config: PlantedConfig, read: Sequence[SeedReadings], n: str) -> list[Panel]:
+    from mechclust.studies.planted_layers import control_figures
+
+    seeds = _seeds(len(read))
+    return [
+        Panel(
+            "gains",
+            control_figures.gains(config, read),
+            f"Gain of E over the base in similarity with single-task controls, residual stream, mean over {seeds}, "
+            "band: minimum to maximum. Grey: the layers in which E was trained, hatched: its controls if these "
+            f"differ; if nothing is grey, all were. Dashed: the margin of layer groups. {n}.",
+        ),
+        Panel(
+            "reading_errors",
+            control_figures.reading_errors(config, read),
+            "How far the readings are from the first (onset, crossing, shared) and the last (end, transition, by "
+            f"spread) of the layers in which E and its controls were trained, mean over plants and {seeds}. "
+            f"Anything not found counts as a random layer. {n}.",
+        ),
+    ]
 
 
 def _reading_tables(config: PlantedConfig, read: Sequence[SeedReadings]) -> dict[str, pd.DataFrame]:

@@ -18,18 +18,12 @@ from mechclust.studies.planted_layers.control_findings import control_findings_o
 from mechclust.studies.planted_layers.measure import SIMILARITIES, WITHOUT_TOP
 from mechclust.studies.planted_layers.reading import (
     Reading,
-    SeedReadings,
-    place,
     reading_scores,
-    reading_table,
 )
 from mechclust.studies.planted_layers.results import PROMPTS
 from mechclust.studies.planted_layers.trios import (
     ABOVE,
-    ALL_DECAYED,
     BELOW,
-    DECAYED,
-    EVERYWHERE,
     LONGER,
     SAME,
     Trio,
@@ -200,97 +194,6 @@ class TestReading:
     def test_a_gap_leaves_no_score(self):
         found = self.scores([0, math.nan, 0.1, 0.1, 0, 0, 0, 0])
         assert all(map(math.isnan, found.values()))
-
-
-def measured(seed, **changes):
-    """A seed in which every finding is carried unless a change is asked for, by column or view."""
-    draw = np.random.default_rng(seed)
-
-    def of(trio):
-        a, b = trio.truth
-        first = {SAME: a, BELOW: 6, ABOVE: 6, EVERYWHERE: 3, LONGER: 3, DECAYED: 5, ALL_DECAYED: 6}[trio.column]
-        first = changes.get(trio.column, first)
-        gain = np.where(np.arange(1, L + 1) >= first, 0.1 + 0.02 * draw.random(L), -0.01 * (trio.shared == 1))
-        found = reading(trio, gain)
-        if trio.column == SAME:
-            tuned = found.tuned.copy()
-            ends = changes.get("same input ends", True)
-            if ends:
-                tuned[:, CONTROL_VIEWS.index("same input"), ..., b:] = 0.5
-            if changes.get("residual ends"):
-                tuned[:, CONTROL_VIEWS.index("residual"), ..., b:] = 0.5
-            if changes.get("biased misses", True):
-                tuned[1, :, list(SIMILARITIES).index("CKA")] = 0.5
-            dims = np.where(np.arange(1, L + 1) >= (b if changes.get("residual ends") else L), 9.0, 1.0)
-            found = replace(found, tuned=tuned, dims=np.stack([dims] * len(PROMPTS)))
-        return found
-
-    models = {name for t in trios_of(PAPER) for name in (t.tuned, f"controls {t.controls}")}
-    chance = {"copy-0": 0.1, "type-2": 0.4, "known": 0.4}
-    right = changes.get("accuracy", 0.9)
-    accuracy = {name: {"copy-0": right, "type-2": right, "known": 0.95} for name in models}
-    accuracy["base"] = {"copy-0": 0.1, "type-2": 0.0, "known": 0.95}
-    return SeedReadings(tuple(map(of, trios_of(PAPER))), accuracy, chance)
-
-
-def claimed(**changes):
-    return {c.id: c for c in control_findings_of(PAPER, [measured(seed, **changes) for seed in range(10)])}
-
-
-@pytest.fixture(scope="module")
-def carried():
-    return claimed()
-
-
-class TestFindings:
-    def test_hold_where_everything_agrees(self, carried):
-        others = {id: f.verdict for id, f in carried.items() if f.verdict != "holds"}
-        assert others == {"P12": "not specific", "P15": "not specific"}  # so do layers in another order
-        assert list(carried) == [*(f"P{i}" for i in range(11, 18)), "K3"]
-
-    def test_have_controls_by_the_same_function(self, carried):
-        assert {id for id, f in carried.items() if f.control is None} == {"K3"}
-        assert carried["P14"].control.parts[0].values == (0.0,) * 10  # twice the steps move nothing
-        assert carried["P17"].control.parts[0].values == (0.0,) * 10  # all prompts
-
-    def test_that_their_control_shares_are_not_specific(self):
-        verdicts = {id: f.verdict for id, f in claimed(**{LONGER: 6}).items()}
-        assert verdicts["P14"] == "not specific"  # twice the steps leave as many layers shared as falling rates do
-
-    @pytest.mark.parametrize(
-        ("changes", "broken"),
-        [
-            ({SAME: 5}, {"P11", "P13", "K3"}),  # of layers 6-7 too early
-            ({"residual ends": True}, {"P11", "P12"}),  # a crossing is where a gain stays
-            ({SAME: L + 1}, {"P11", "P12", "P13", "P17"}),  # what is not found is not misplaced
-            ({"same input ends": False}, {"P13"}),
-            ({ALL_DECAYED: 3}, {"P14"}),
-            ({EVERYWHERE: 1, LONGER: 1}, {"P15"}),
-            ({LONGER: 6}, {"P16"}),
-            ({"biased misses": False}, {"P17"}),
-            ({BELOW: 3}, {"K3"}),
-        ],
-    )
-    def test_fail_one_by_one(self, changes, broken):
-        found = claimed(**changes)
-        assert {id for id, f in found.items() if f.verdict not in ("holds", "not specific")} == broken
-
-    def test_are_not_tested_where_nothing_was_learnt(self):
-        found = claimed(accuracy=0.45)  # the format of type-2's answers was learnt, not which of them is right
-        assert {c.verdict for c in found.values() if c.kind == "finding"} == {"not tested"}
-        assert found["K3"].verdict == "holds"
-        assert "on type-2, 0.05 more correct answers than the base or than without the skill" in found["P11"].why_not
-        assert {f.verdict for f in claimed(accuracy=0.55).values()} == {"holds", "not specific"}
-
-    def test_tables_have_a_row_for_each_measure_and_groups_of_the_residual_stream_alone(self):
-        found = [measured(0), measured(1)]
-        ends = reading_table(PAPER, found, "end", (SAME, BELOW))
-        assert list(ends.columns[2:]) == [SAME, f"{SAME}, few prompts", BELOW, f"{BELOW}, few prompts"]
-        assert len(ends) == len(CONTROL_VIEWS) * len(SIMILARITIES) + 1
-        assert ends[SAME].iloc[place("residual", "SVCCA")[2]].startswith("3.00")  # 8 - 3 and 8 - 7
-        shared = reading_table(PAPER, found, "shared layers", (SAME, EVERYWHERE))
-        assert len(shared) == len(SIMILARITIES)
-        assert shared[EVERYWHERE].iloc[0].startswith("2.00")
 
 
 def test_models_change_where_the_plan_says(tmp_path):

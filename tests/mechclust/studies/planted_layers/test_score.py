@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from mechclust.studies.planted_layers.config import Made, Pair
 from mechclust.studies.planted_layers.results import score
 from mechclust.studies.planted_layers.score import auc, chance_error, errors, rise, threshold, truth_of
 
@@ -54,11 +53,8 @@ def test_rises_add_up_to_the_curve():
 class TestScore:
     BAR = np.full(4, 0.1)
 
-    def pair(self, truth):
-        return Pair("trained", Made(), Made(), truth)
-
     def test_of_a_curve_that_stays(self):
-        found = score(np.array([0, 0.5, 0.5, 0.5]), self.BAR, self.pair((2, 2)))
+        found = score(np.array([0, 0.5, 0.5, 0.5]), self.BAR, (2, 2))
         expected = {
             "auc": 5 / 6 - 1 / 6,
             "onset": 0,
@@ -72,16 +68,16 @@ class TestScore:
         assert found == pytest.approx(expected)
 
     def test_without_a_truth_every_call_is_false(self):
-        found = score(np.array([0, 0.5, 0.5, 0.5]), self.BAR, self.pair(None))
+        found = score(np.array([0, 0.5, 0.5, 0.5]), self.BAR, None)
         assert found["false"] == 0.75
         assert all(math.isnan(found[name]) for name in ("auc", "onset", "end", "hit"))
 
     def test_where_all_changed_nothing_is_false(self):
-        found = score(np.array([0, 0.5, 0.5, 0.5]), self.BAR, self.pair((1, 4)))
+        found = score(np.array([0, 0.5, 0.5, 0.5]), self.BAR, (1, 4))
         assert found["hit"] == 0.75
         assert (found["onset"], found["end"]) == (1, 0)
         assert math.isnan(found["false"])
         assert truth_of((1, 4), 4).all()
 
     def test_a_gap_leaves_no_score(self):
-        assert all(map(math.isnan, score(np.array([0, math.nan, 0, 1]), self.BAR, self.pair((2, 2))).values()))
+        assert all(map(math.isnan, score(np.array([0, math.nan, 0, 1]), self.BAR, (2, 2)).values()))

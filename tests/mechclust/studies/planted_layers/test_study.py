@@ -24,24 +24,22 @@ from mechclust.studies.planted_layers.config import (
     ORDER_NULL,
     RATES,
     ROUNDED,
-    STEPS,
     TRAINED,
     noisy,
     pairs_of,
     result_path,
     spans_of,
 )
-from mechclust.studies.planted_layers.findings import findings_of, shuffle_layers
+from mechclust.studies.planted_layers.figures import call_panels, errors_panels, unplanted_panels
 from mechclust.studies.planted_layers.measure import MEASURES
 from mechclust.studies.planted_layers.results import (
-    PROMPTS,
+    PATCHED,
     ROW_VIEWS,
     Row,
-    SeedResults,
     load_results,
-    place_of,
+    scores_by_row,
     scores_of,
-    table_of,
+    summary_table,
 )
 from mechclust.studies.planted_layers.tunings import jobs
 from probes import load_result
@@ -112,7 +110,7 @@ class TestRun:
         for panel in analysis.panels:
             assert (out / "figures" / f"{panel.name}.png").stat().st_size > 5000
         page = (out / "report.html").read_text()
-        assert "Last changed layer: error in layers" in page
+        assert "Every measure, in numbers" in page
 
     def test_only_the_planted_layers_were_trained(self, smoke):
         base, tuned = weights(smoke[1], "base"), weights(smoke[1], "trained-2-2")
@@ -151,11 +149,22 @@ class TestRun:
         expected = SMOKE.margin * np.maximum(np.median(null[0, 1, at], axis=0), 0)
         assert np.allclose(found.bar(pair, row, "all", 0.01), expected)
 
-    def test_tables_have_a_row_for_each_measure_and_chance(self, smoke):
-        table = table_of(SMOKE, [load_results(SMOKE, smoke[1], 0)], "onset")
+    def test_the_table_has_a_row_for_each_measure_and_chance(self, smoke):
+        found = [load_results(SMOKE, smoke[1], 0)]
+        table = summary_table(SMOKE, found)
         assert len(table) == len(ROW_VIEWS) * len(MEASURES) + 2
-        assert list(table.columns[2:]) == ["trained", "trained, few prompts", "noise 0.3", "noise 0.3, few prompts"]
-        assert table.iloc[-1].tolist()[2:] == ["0.67"] * 4  # layers 1 and 3 of 3 are one away from layer 2
+        assert table["first layer: error"].iloc[-1] == "0.67"  # layers 1 and 3 of 3 are one away from layer 2
+        assert table["changed layers called, few prompts"].iloc[-1] == ""
+        assert table["called: twice the steps"].iloc[-2] == ""  # no loss is patched there
+
+    def test_dots_are_of_their_column_score_and_prompts(self, smoke):
+        found = [load_results(SMOKE, smoke[1], 0)]
+        for panel in (*errors_panels(SMOKE), *call_panels(SMOKE), *unplanted_panels(SMOKE)):
+            values = scores_by_row(SMOKE, found, panel.column, panel.name, panel.prompts)
+            assert (PATCHED in values) == (panel.column == TRAINED and panel.prompts == "all")
+            for row in (Row("contribution", "RBF CKA"), Row("rise of residual", "n99")):
+                expected = scores_of(SMOKE, found, panel.column, row, panel.prompts)[panel.name]
+                assert values[row] == pytest.approx(expected, nan_ok=True)
 
     def test_goes_on_where_it_was(self, smoke, tmp_path):
         analysis, out = smoke
@@ -257,120 +266,3 @@ def test_refusals(fields, message):
     with pytest.raises(InputError) as refused:
         PlantedConfig(**fields)
     assert str(refused.value) == message
-
-
-# ---- findings, on constructed measurements ----
-
-L = 8
-
-
-def measured(
-    seed,
-    config=PAPER,
-    *,
-    stays=True,
-    contribution_ends=True,
-    rates_look_upper=True,
-    biased=0.0,
-    steps=0.0,
-    rounded=0.0,
-):
-    """A seed in which every finding is carried unless it is asked otherwise: 1 where changed, thresholds .5."""
-    draw = np.random.default_rng(seed)
-    pairs = [pair for pair in pairs_of(config, L) if pair.column not in NULLS]
-    curves, restored = {}, {}
-    for pair in pairs:
-        curve = 0.01 * draw.random((len(PROMPTS), len(ROW_VIEWS), len(MEASURES), L))
-        if pair.truth is not None:
-            a, b = pair.truth
-            curve[..., a - 1 : b] += 1
-            if stays:
-                curve[:, ROW_VIEWS.index("residual"), :, b:] += 1
-            if not contribution_ends:
-                curve[:, ROW_VIEWS.index("contribution"), :, b:] += 1
-            curve[1, ROW_VIEWS.index("residual"), MEASURES.index("CKA"), :] *= biased
-            restored[pair.name] = (np.arange(1, L + 1) >= a).astype(float)
-        if pair.column == RATES and rates_look_upper:
-            curve[..., :5] -= 1
-        if pair.column == STEPS:
-            curve += steps
-        if pair.column == ROUNDED:
-            curve += rounded
-        if pair.column == NONE:
-            curve[:] = 0
-        curves[pair.name] = curve
-    bars = np.full((len(PROMPTS), len(ROW_VIEWS), len(MEASURES), L), 0.5)
-    return SeedResults(tuple(pairs), curves, dict.fromkeys(NULLS, bars), restored, {})
-
-
-def claimed(**changes):
-    """Judge 20 seeds: with fewer, a share that is 1 in all of them may be below .8."""
-    return {c.id: c for c in findings_of(PAPER, [measured(seed, **changes) for seed in range(20)])}
-
-
-@pytest.fixture(scope="module")
-def carried():
-    return claimed()
-
-
-class TestFindings:
-    def test_hold_where_everything_agrees(self, carried):
-        assert {id: c.verdict for id, c in carried.items()} == dict.fromkeys(carried, "holds")
-
-    def test_have_controls_by_the_same_function(self, carried):
-        assert {id for id, f in carried.items() if f.control is None} == {"P9", "K1", "K2"}
-        assert {id for id, f in carried.items() if f.shown == "headline"} == {"P2", "P5", "P6"}
-        assert carried["P8"].control.parts[0].values == carried["P10"].parts[0].values
-
-    def test_shuffled_layers_are_in_one_order_for_all_seeds(self):
-        found = [measured(seed) for seed in range(3)]
-        shuffled = shuffle_layers(found)
-        order = np.random.default_rng(0).permutation(L)
-        for seed, other in zip(found, shuffled, strict=True):
-            for name, curve in seed.curves.items():
-                assert np.array_equal(other.curves[name], curve[..., order])
-            assert other.pairs == seed.pairs
-
-    def test_that_their_control_shares_are_not_specific(self):
-        """Layers are called where nothing was singled out, too, up to the last."""
-        verdicts = {id: f.verdict for id, f in claimed(steps=1.0).items()}
-        assert (verdicts["P2"], verdicts["P10"], verdicts["P8"]) == ("not specific", "not specific", "does not hold")
-
-    @pytest.mark.parametrize(
-        ("changes", "broken"),
-        [
-            ({"stays": False}, {"P2", "P5"}),
-            ({"contribution_ends": False}, {"P4", "P5"}),
-            ({"rates_look_upper": False}, {"P7"}),
-            ({"biased": 1.0}, {"P3"}),
-            ({"steps": 1.0}, {"P8"}),
-            ({"rounded": 1.0}, {"P9"}),
-        ],
-    )
-    def test_fail_one_by_one(self, changes, broken):
-        found = claimed(**changes)
-        assert {id for id, f in found.items() if f.verdict not in ("holds", "not specific")} == broken
-
-    def test_what_is_not_found_is_not_misplaced(self):
-        found = [measured(seed) for seed in range(8)]
-        missed = [
-            replace(m, curves={name: 0 * curve if "trained" in name else curve for name, curve in m.curves.items()})
-            for m in found
-        ]
-        findings = {c.id: c for c in findings_of(PAPER, missed)}
-        assert scores_of(PAPER, missed, TRAINED, Row("residual", "debiased CKA"))["end"].min() > 1
-        assert findings["P2"].verdict == "does not hold"
-
-    def test_those_on_a_given_model_leave_out_what_holds_by_construction(self):
-        given = replace(PAPER, model="somewhere", prompts="prompts.jsonl", seeds=tuple(range(10)))
-        found = [measured(seed, given) for seed in given.seeds]
-        findings = {c.id: c for c in findings_of(given, found)}
-        assert (findings["P1"].verdict, findings["P10"].verdict) == ("not tested", "not tested")
-        assert "identical by construction" in findings["P1"].why_not
-        assert (findings["P4"].verdict, findings["P7"].verdict) == ("holds", "not tested")
-
-    def test_scores_are_per_seed_and_mean_over_plants(self):
-        found = [measured(0), measured(1, stays=False)]
-        ends = scores_of(PAPER, found, TRAINED, Row("residual", "debiased CKA"))["end"]
-        assert ends.tolist() == [(5 + 3 + 1) / 3, 0]
-        assert place_of(Row("same input", "n99")) == (3, 5)

@@ -1,0 +1,221 @@
+"""P1 to P10, K1 and K2 on curves made by hand, where each holds, fails, or holds on its control too."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from mechclust.studies import get_study
+from mechclust.studies.planted_layers.config import (
+    ALL,
+    NULLS,
+    ORDER,
+    RATES,
+    ROUNDED,
+    STEPS,
+    TRAINED,
+    pairs_of,
+)
+from mechclust.studies.planted_layers.findings import findings_of
+from mechclust.studies.planted_layers.measure import MEASURES
+from mechclust.studies.planted_layers.results import (
+    PROMPTS,
+    ROW_VIEWS,
+    Row,
+    SeedResults,
+    chance_of,
+    scores_of,
+)
+
+PAPER = get_study("planted-layers").preset("paper")
+L = 8
+SEEDS = 20  # with fewer, a share that is 1 in all of them may be below .8
+RESIDUAL, CONTRIBUTION, SAME = (ROW_VIEWS.index(view) for view in ("residual", "contribution", "same input"))
+FEW, BIASED = PROMPTS.index("few"), MEASURES.index("CKA")
+LAYERS = np.arange(1, L + 1)
+RISING = 0.001 * LAYERS
+
+
+def from_to(first, last):
+    """Return a curve that is above the threshold of .5 in these layers, and below it elsewhere."""
+    return RISING + ((first <= LAYERS) & (last >= LAYERS))
+
+
+def planted(seed, span, *, stays, contribution_ends, biased):
+    """Return the curves of a pair with planted layers; two of the seeds begin a layer late, one ends a layer late."""
+    first = span[0] + (seed < 2)
+    last = min(L, span[1] + (seed == 3))
+    curve = np.empty((len(PROMPTS), len(ROW_VIEWS), len(MEASURES), L))
+    curve[:] = from_to(first, last)
+    if stays:
+        curve[:, RESIDUAL] = from_to(first, L)
+    if not contribution_ends:
+        curve[:, CONTRIBUTION] = from_to(first, L)
+    curve[FEW, RESIDUAL, BIASED] *= biased
+    return curve
+
+
+def measured(
+    seed, config=PAPER, *, stays=True, contribution_ends=True, biased=0.0, rates_from=6, others=None, rounded=0.25
+):
+    """Return a seed on which every finding holds.
+
+    Args:
+        seed: of the run; seeds differ.
+        config: of the run.
+        stays: whether the residual stream stays changed above the planted layers.
+        contribution_ends: whether contributions change in the planted layers only.
+        biased: factor on biased CKA with few prompts.
+        rates_from: the first layer that is called with falling rates.
+        others: by column, a curve by layer.
+        rounded: the change by rounding at layer 2.
+    """
+    curves = {}
+    restored = {}
+    pairs = [pair for pair in pairs_of(config, L) if pair.column not in NULLS]
+    flat = {
+        ALL: from_to(2 if seed < 5 else 1, L),
+        RATES: from_to(1 if seed == 4 else rates_from, L),
+        STEPS: from_to(3, 3) if seed < 10 else RISING,
+        ROUNDED: np.where(LAYERS == 2, rounded, 0.0),
+        ORDER: RISING,
+        **(others or {}),
+    }
+    for pair in pairs:
+        if pair.truth not in (None, (1, L)):
+            curves[pair.name] = planted(
+                seed, pair.truth, stays=stays, contribution_ends=contribution_ends, biased=biased
+            )
+        else:
+            shape = (len(PROMPTS), len(ROW_VIEWS), len(MEASURES), L)
+            curves[pair.name] = np.broadcast_to(flat.get(pair.column, 0 * LAYERS), shape)
+        if pair.truth is not None:
+            restored[pair.name] = (pair.truth[0] <= LAYERS).astype(float)
+    bars = np.full((len(PROMPTS), len(ROW_VIEWS), len(MEASURES), L), 0.5)
+    return SeedResults(tuple(pairs), curves, dict.fromkeys(NULLS, bars), restored, {}, n=640)
+
+
+def judged(config=PAPER, **changes):
+    runs = [measured(seed, config, **changes) for seed in range(SEEDS)]
+    return {finding.id: finding for finding in findings_of(config, runs)}
+
+
+@pytest.fixture(scope="module")
+def ideal():
+    return judged()
+
+
+def test_hold_on_such_curves_and_not_on_their_controls(ideal):
+    assert list(ideal) == ["P1", "P2", "P3", "P4", "P5", "P6", "P7", "P8", "P10", "P9", "K1", "K2"]
+    assert {id for id, finding in ideal.items() if finding.verdict != "holds"} == set()
+    findings = [finding for finding in ideal.values() if finding.kind == "finding"]
+    assert {finding.id for finding in findings if finding.control is None} == set()
+    assert {finding.id for finding in findings if finding.control.verdict == "holds"} == set()
+
+
+@pytest.mark.parametrize(
+    ("id", "part", "value", "control"),
+    [
+        ("P1", 0, 2 / 20, 2.0 + 1 / 3),  # a random layer is 2.75, 2 and 2.25 layers off 2, 4 and 6
+        ("P2", 0, 1.0, 0.0),
+        ("P3", 0, 1 - 2 / 20 / 2, 0.0),  # a layer late, half of the span is missed
+        ("P4", 0, 2 / 20, 2.0 + 1 / 3),
+        ("P4", 1, 1 / 20, 2.0 + 1 / 3),
+        ("P6", 0, 1 - 2 / 20 / 2, 0.0),
+        ("P6", 1, 1 / 20, 2.0 + 1 / 3),
+        ("P7", 0, 19 / 20 - 5 / 20, 0.0),  # in five models with one rate, layer 1 is not called
+        ("P8", 0, 10 / 20 / 8, 1 - 5 / 20 / 8),
+        ("P10", 0, 1 - 5 / 20 / 8, 0.0),
+        ("P9", 0, 0.5, None),
+    ],
+)
+def test_values(ideal, id, part, value, control):
+    finding = ideal[id]
+    assert finding.parts[part].measured == pytest.approx(value)
+    if control is not None:
+        assert finding.control.parts[part].measured == pytest.approx(control)
+
+
+def test_what_blocks_add_separates_better_than_a_stream_that_stays_changed(ideal):
+    values = ideal["P5"].parts[0].values
+    missed = [
+        5 / 6,
+        3 / 6,
+        1 / 6,
+    ]  # of the other layers, those above the plant are as large in the stream: ties, or more
+    assert values[10] == pytest.approx(np.mean(missed))
+    assert values[0] < values[10]
+    assert set(ideal["P5"].control.parts[0].values) == {0.0}
+
+
+@pytest.mark.parametrize(
+    ("changes", "broken"),
+    [
+        ({"stays": False}, {"P2", "P5"}),
+        ({"contribution_ends": False}, {"P4", "P5"}),
+        ({"rates_from": 1}, {"P7"}),
+        ({"biased": 1.0}, {"P3"}),
+        ({"others": {STEPS: from_to(1, L)}}, {"P8"}),
+        ({"others": {ALL: from_to(5, L)}}, {"P7", "P10"}),
+        ({"rounded": 0.51}, {"P9"}),
+    ],
+)
+def test_do_not_hold_on_curves_that_contradict_them(changes, broken):
+    found = judged(**changes)
+    assert {id for id, finding in found.items() if finding.verdict != "holds"} == broken
+
+
+def test_a_pair_without_planted_layers_that_is_called_up_to_the_top_makes_p2_not_specific():
+    found = judged(others={ORDER: from_to(L, L)})
+    assert found["P2"].verdict == "not specific"
+    assert found["P1"].verdict == "holds"
+
+
+def test_where_no_layer_is_singled_out_and_all_are_called_shares_are_not_specific():
+    found = judged(others={ORDER: from_to(1, L), ALL: from_to(1, L)})
+    assert found["P10"].verdict == "not specific"
+    assert found["P2"].verdict == "not specific"
+    assert found["P6"].verdict == "holds"  # all layers are called, but the last is not that of the plant
+
+
+def test_few_calls_with_twice_the_steps_are_not_specific_if_tuning_itself_is_hardly_called():
+    found = judged(others={ALL: RISING})
+    assert (found["P8"].verdict, found["P10"].verdict) == ("not specific", "does not hold")
+
+
+def test_in_smaller_runs_nothing_is_tested():
+    assert {finding.verdict for finding in judged(replace(PAPER, test_findings=False)).values()} == {"not tested"}
+
+
+def test_a_given_model_is_not_tuned_and_what_holds_by_construction_is_not_tested():
+    given = replace(PAPER, model="somewhere", prompts="prompts.jsonl")
+    found = judged(given)
+    not_tested = {id: finding.not_tested for id, finding in found.items() if finding.verdict == "not tested"}
+    assert set(not_tested) == {"P1", "P7", "P8", "P10"}
+    assert "identical by construction" in not_tested["P1"]
+    assert found["P4"].control.name == "two draws of noise of 0.002 in all layers"
+    assert found["P7"].control is None
+
+
+def test_what_is_not_called_at_all_is_not_misplaced():
+    runs = [measured(seed) for seed in range(SEEDS)]
+    missed = [
+        replace(run, curves={name: 0 * curve if "trained" in name else curve for name, curve in run.curves.items()})
+        for run in runs
+    ]
+    assert {finding.id: finding.verdict for finding in findings_of(PAPER, missed)}["P2"] == "does not hold"
+    ends = scores_of(PAPER, missed, TRAINED, Row("residual", "debiased CKA"))["end"]
+    assert ends == pytest.approx(chance_of(TRAINED, "end", missed[0]))
+
+
+def test_scores_are_per_seed_and_mean_over_plants():
+    runs = [measured(10), measured(11, stays=False)]
+    row = Row("residual", "debiased CKA")
+    assert scores_of(PAPER, runs, TRAINED, row)["end"].tolist() == [(5 + 3 + 1) / 3, 0]
+    runs = [measured(seed, others={ORDER: from_to(4, 6)}) for seed in range(2)]
+    control = scores_of(PAPER, runs, TRAINED, row, measured_on=ORDER)
+    assert control["onset"].tolist() == [(2 + 0 + 2) / 3] * 2
+    assert control["end"].tolist() == [(3 + 1 + 1) / 3] * 2
+    assert control["hit"].tolist() == [(0 + 1 + 0.5) / 3] * 2
