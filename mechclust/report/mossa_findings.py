@@ -148,7 +148,6 @@ _FINDINGS = (
         ),
         control=SWAPPED,
         paper=0.38,
-        shown="page",
         by_depth=True,
     ),
     CurveFinding(
@@ -197,7 +196,6 @@ _FINDINGS = (
         parts=(CurvePart("", of.above_null, Bound(">", 0)),),
         control=_CONTROLS,
         source="ours",
-        shown="page",
     ),
     CurveFinding(
         id="C14",

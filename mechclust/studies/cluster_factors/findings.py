@@ -138,6 +138,7 @@ def _private_outputs(config: ClusterFactorsConfig, arms: Found) -> list[Finding]
             source=_PAPER_BOUND_OURS,
             parts=_clear_by_task(config, arms[TWO]),
             control=shared,
+            shown="table",
             not_tested=_missing(arms, TWO),
         ),
         Finding(
@@ -165,7 +166,7 @@ def _private_outputs(config: ClusterFactorsConfig, arms: Found) -> list[Finding]
             source=_PAPER_BOUND_OURS,
             parts=_clear_by_task(config, arms[UNSEEN]),
             control=shared,
-            shown="headline",
+            shown="table",
             not_tested=_missing(arms, UNSEEN),
         ),
     ]
@@ -230,6 +231,7 @@ def _overlaps(config: ClusterFactorsConfig, arms: Found) -> list[Finding]:
             control=Control(
                 f"{_UNTRAINED}, the layer that clusters most", _clear_at_every_overlap(config, best_untrained)
             ),
+            shown="headline",
             not_tested=missing,
         ),
     ]

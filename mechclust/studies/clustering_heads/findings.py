@@ -44,7 +44,7 @@ from mechclust.studies.clustering_heads.start_findings import start_findings
 
 _SHOWN: dict[str, Shown] = {
     **dict.fromkeys(("H1e", "H4a", "H6"), "headline"),
-    **dict.fromkeys(("H1", "H2", "H3", "H4d", "H5", "H5b", "H7", "H8"), "page"),
+    **dict.fromkeys(("H1", "H2", "H5", "H5b", "H7"), "page"),
 }
 _PREDICTED: dict[str, Verdict] = {
     **dict.fromkeys(("H1d", "H1e", "H3", "H3c", "H4b", "H4d", "H4f", "H5b", "H7", "H8", "H8b", "H9"), "holds"),

@@ -96,6 +96,7 @@ def _addition(config: HeadsInModelsConfig, data: Data) -> list[Finding]:
             f"with the sum {OFF}; adjusted Rand index)",
             parts=_means(_agreement_with_answer(config, data, TRAINED), _POSITIVE),
             control=Control(_UNTRAINED, _means(_agreement_with_answer(config, data, UNTRAINED), _POSITIVE)),
+            shown="table",
         ),
     ]
 
@@ -319,6 +320,7 @@ def _where_heads_are(data: Data) -> list[Finding]:
             "untrained network, which sees the same symbols (within-ratio over chance, trained - untrained)",
             parts=_ratio_falls(data, "best ratio"),
             control=Control("the input in place of the task", _ratio_falls(data, "best ratio control")),
+            shown="table",
         ),
         _ours(
             id="I5",

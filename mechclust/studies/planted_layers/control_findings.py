@@ -84,6 +84,7 @@ def _of_same_layers(config: PlantedConfig, runs: Runs) -> list[Finding]:
             source="ours",
             parts=_first_read(config, runs, (SAME,)),
             control=_crossed(runs, _first_read(config, runs, CROSSED)),
+            shown="table",
             note=f"a gain is above {margin:g}, as in layer groups; crossing: the layer from which it is above 0, with "
             f"at most one exception; a random layer: {reading_chance(trios, 'onset'):.2f}",
         ),
@@ -103,6 +104,7 @@ def _of_same_layers(config: PlantedConfig, runs: Runs) -> list[Finding]:
             source="ours",
             parts=_both_ends_read(config, runs, (SAME,)),
             control=_crossed(runs, _both_ends_read(config, runs, CROSSED)),
+            shown="table",
             note="that no other layer has a gain holds by construction; a random layer: onset "
             f"{reading_chance(trios, 'onset'):.2f}, end {reading_chance(trios, 'end'):.2f}",
         ),
@@ -171,6 +173,7 @@ def _of_all_layers(config: PlantedConfig, runs: Runs) -> list[Finding]:
             control=Control(
                 "E with twice the steps instead", (mean_part("", _more_shared(config, runs, LONGER), Bound(">", 0)),)
             ),
+            shown="table",
             note="partly arithmetic: a block with 1/128 of the rate can hardly differ from the base",
         ),
         Finding(

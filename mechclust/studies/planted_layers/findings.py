@@ -162,6 +162,7 @@ def _of_what_blocks_add(planted: _Planted, unplanted: _Planted) -> list[Finding]
             source="ours",
             parts=_both_ends(planted),
             control=Control(control, _both_ends(unplanted)),
+            shown="table",
             note=f"a random layer: onset {_random_layer(planted, 'onset')}, end {_random_layer(planted, 'end')}",
         ),
         Finding(
@@ -225,6 +226,7 @@ def _of_all_layers(config: PlantedConfig, runs: Runs) -> list[Finding]:
             source="ours",
             parts=_called(runs, STEPS, few),
             control=_if_tuned(config, "a base and its tuned model", _called(runs, ALL, few)),
+            shown="table",
             note="another order of the data for both, as for the pairs of the null",
         ),
         Finding(

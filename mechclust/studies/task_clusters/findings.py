@@ -99,7 +99,7 @@ def _by_output(config: TaskClustersConfig, shared: Runs) -> Finding:
         source="ours",
         parts=more_than_by_task(-1),
         control=Control("untrained networks", more_than_by_task(0)),
-        shown="headline",
+        shown="table",
         not_tested="" if shared else "needs the arm 'shared'",
     )
 

@@ -34,6 +34,7 @@ def optimum_findings(config: TopicStructureConfig, runs: ArmRuns, minimisers: Se
             source="ours",
             parts=_falls_as_root(documents, own),
             control=Control("distance from the closed form for endless documents", _falls_as_root(documents, closed)),
+            shown="table",
             not_tested=enough,
             note=f"relative Frobenius distance; weight decay {DECAY:g}",
         ),

@@ -61,6 +61,7 @@ def stage_findings(config: TopicStructureConfig, runs: ArmRuns) -> list[Finding]
             source=_PAPER,
             parts=_highest(share, default),
             control=Control("near-zero start", _highest(share, every_near)),
+            shown="table",
             not_tested=too_small or _empty(default),
             note=note,
         ),

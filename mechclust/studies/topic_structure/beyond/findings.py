@@ -113,7 +113,7 @@ def _documents(config: TopicStructureConfig, runs: BeyondRuns) -> list[Finding]:
     correlated = "correlated topics, instead of independent ones,"
     kinds = [kind for kind in beyond_documents(config) if kind not in (PUBLISHED, FEWER, INDEPENDENT)]
     return [
-        replace(_lowers_ratio(runs, "P14", f"overlap {most}", FEWER, overlapping), note=note),
+        replace(_lowers_ratio(runs, "P14", f"overlap {most}", FEWER, overlapping), shown="table", note=note),
         replace(_lowers_ratio(runs, "P14b", "Zipf", PUBLISHED, zipf), shown="table"),
         replace(_lowers_ratio(runs, "P14c", CORRELATED, INDEPENDENT, correlated), shown="table"),
         Finding(
