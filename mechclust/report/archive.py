@@ -5,21 +5,23 @@ from __future__ import annotations
 import io
 import lzma
 import tarfile
+from collections.abc import Collection
 from pathlib import Path
 
 from tasks import InputError
 
 
-def pack(folder: Path) -> bytes:
+def pack(folder: Path, without: Collection[str] = ()) -> bytes:
     """Return all files of ``folder`` as a ``.tar.xz``. Equal files give equal bytes.
 
     Args:
         folder: a folder of files. What killed processes were writing is left out.
+        without: names of files that are left out too, in any subfolder.
     """
     held = io.BytesIO()
     with tarfile.open(fileobj=held, mode="w") as archive:
         for file in sorted(folder.rglob("*")):
-            if file.is_file() and not file.name.startswith("."):
+            if file.is_file() and not file.name.startswith(".") and file.name not in without:
                 entry = tarfile.TarInfo(f"{folder.name}/{file.relative_to(folder).as_posix()}")
                 entry.size = file.stat().st_size
                 with file.open("rb") as data:

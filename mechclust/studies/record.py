@@ -58,13 +58,13 @@ def record_run(run_folder: str | Path, folder: str | Path, figures: Sequence[str
         "config.json": json_bytes(_portable(read_record(run_folder, _WAY_OUT))),
         "command.txt": f"{command_of(study, _portable(to_json(config)))}\n".encode(),
     }
+    pictures = {panel.name: panel for panel in analysis.panels}
     for name in figures:
-        known = [panel.name for panel in analysis.panels]
-        if name not in known:
-            raise InputError(f"the run has no figure {name!r}{suggest(name, known)}")
-        contents[f"figures/{name}.png"] = (run_folder / "figures" / f"{name}.png").read_bytes()
+        if name not in pictures:
+            raise InputError(f"the run has no figure {name!r}{suggest(name, pictures)}")
+        contents[f"figures/{name}.png"] = pictures[name].png
     if (run_folder / "results").is_dir():
-        contents[_RESULTS] = pack(run_folder / "results")
+        contents[_RESULTS] = pack(run_folder / "results", study.unrecorded)
     record_command(folder, _COMMAND)
     replace_files(folder, contents, _WAY_OUT)
     return analysis

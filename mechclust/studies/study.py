@@ -54,6 +54,8 @@ class Study:
         analyse: ``(config, out)``: findings and figures from the artefacts.
         judge: ``(config, out)``: the findings alone, from ``results/`` alone, which is all that a record keeps of the
             artefacts; ``None`` if ``analyse`` needs no more than that.
+        unrecorded: names of files in ``results/`` that neither findings nor figures need, such as training losses; a
+            record leaves them out.
     """
 
     name: str
@@ -67,6 +69,7 @@ class Study:
     check: Callable[[Any], None] = check_machine
     stage: Callable[[Any], int] = lambda job: 0
     judge: Callable[[Any, Path], Sequence[Finding]] | None = None
+    unrecorded: Sequence[str] = ()
 
     def preset(self, name: str) -> Any:
         """The configuration called ``name``.

@@ -242,7 +242,7 @@ def model_path(out: Path, job: Job) -> Path:
 
 
 def results_of(config: TopicStructureConfig, job: Job, out: Path) -> list[Path]:
-    """Every measurement of one run."""
+    """Every measurement of one run that findings and figures need."""
     folder = out / "results" / job.name
     if job.arm == MINIMISER:
         return [folder / "minimiser.safetensors"]
@@ -250,8 +250,7 @@ def results_of(config: TopicStructureConfig, job: Job, out: Path) -> list[Path]:
     names = {
         "blocks-start": arm.experiment != "E5",
         "blocks": arm.experiment != "E5",
-        "loss": True,
-        "norms": arm.experiment == "E3",
+        "changes": arm.experiment == "E3",
         "dev-loss": arm.experiment in ("E4", "E5"),
         "tables": arm.experiment == "E5",
         "way": job.arm == DECAYED,

@@ -12,7 +12,7 @@ import torch
 from mechclust.studies.topic_structure.arms import DECAY
 from mechclust.studies.topic_structure.optimum import distance, minimiser, moments_of
 from mechclust.studies.topic_structure.theory import stage_one_value
-from mechclust.training import ProbeCallback
+from mechclust.training import ProbeCallback, WeightNorms
 from mechclust.training.callbacks import result_path
 from probes import ProbeResult, run
 from probes.files import versions
@@ -63,6 +63,15 @@ class DevLoss:
     def compute(self) -> ProbeResult:
         """``loss`` with axis (step)."""
         return _over_steps("DevLoss", {"loss": list(self._losses.values())}, self._losses)
+
+
+class WeightChanges(WeightNorms):
+    """How far each weight is from where it began, at every step, in single precision."""
+
+    def compute(self) -> ProbeResult:
+        """Return ``change`` with axes (step, weight)."""
+        found = super().compute()
+        return replace(found, values={"change": found["change"].float()}, axes={"change": found.axes["change"]})
 
 
 class AttentionOrDiverged(ProbeCallback):

@@ -96,10 +96,10 @@ def load_runs(config: TopicStructureConfig, out: Path) -> dict[str, list[Trained
         if job.arm == MINIMISER:
             continue
         changes: dict[str, np.ndarray] = {}
-        if (folder / "norms.safetensors").exists():
-            result = load_result(folder / "norms.safetensors")
+        if (folder / "changes.safetensors").exists():
+            result = load_result(folder / "changes.safetensors")
             names = [name.split(".")[-1] for name in result.coords["weight"]]
-            changes = {name: result["change"][:, i].numpy() for i, name in enumerate(names)}
+            changes = {name: result["change"][:, i].double().numpy() for i, name in enumerate(names)}
         runs[job.arm].append(
             TrainedRun(
                 start=load_result(folder / "blocks-start.safetensors"),

@@ -32,11 +32,17 @@ from mechclust.studies.topic_structure.arms import (
 )
 from mechclust.studies.topic_structure.blocks import topic_blocks
 from mechclust.studies.topic_structure.config import TopicStructureConfig, TopicTransformerConfig
-from mechclust.studies.topic_structure.follow import AttentionOrDiverged, DevLoss, Follower, WayToMinimiser
+from mechclust.studies.topic_structure.follow import (
+    AttentionOrDiverged,
+    DevLoss,
+    Follower,
+    WayToMinimiser,
+    WeightChanges,
+)
 from mechclust.studies.topic_structure.optimum import distance, drawn, minimiser, population_moments
 from mechclust.studies.topic_structure.tables import TopicTables
 from mechclust.studies.topic_structure.theory import stage_one_value
-from mechclust.training import Callback, WeightNorms, train
+from mechclust.training import Callback, train
 from mechclust.training.callbacks import loss_result
 from probes import HookedModel, ProbeResult, TopicAttention, load_result
 from probes.files import is_whole, versions
@@ -44,16 +50,19 @@ from probes.identity import fingerprint
 from tasks import Batch, TopicDocuments
 from tasks.topic_documents import MASK
 
+LOSS = "loss.safetensors"
+
 
 def run_job(config: TopicStructureConfig, job: Job, out: Path) -> None:
     """Train one network and measure what its experiment needs; existing results are not recomputed."""
     folder = out / "results" / job.name
+    loss = folder / LOSS
     if job.arm == MINIMISER:
         once(results_of(config, job, out)[0], lambda: minimiser_result(config, job.seed), "none: solved for")
         return
     models = [model_path(out, job)] if keeps_model(config, job) else []
-    if all(map(is_whole, [*results_of(config, job, out), *models])):
-        held = load_result(folder / "loss.safetensors").metadata.get("model")
+    if all(map(is_whole, [*results_of(config, job, out), loss, *models])):
+        held = load_result(loss).metadata.get("model")
         if all(fingerprint(load_model(path)) == held for path in models):
             return
     arm, task = arms(config)[job.arm], documents_of(config, job)
@@ -87,14 +96,14 @@ def run_job(config: TopicStructureConfig, job: Job, out: Path) -> None:
     for path in models:
         if not is_whole(path) or fingerprint(load_model(path)) != own:
             save_model(model, path, arm=job.arm)
-    once(folder / "loss.safetensors", lambda: loss_result(losses), own)
+    once(loss, lambda: loss_result(losses), own)
 
 
 def _followers(config: TopicStructureConfig, arm: Arm, task: TopicDocuments) -> dict[str, Follower]:
     """What follows a network during training, by the name of its result."""
     found: dict[str, Follower] = {}
     if arm.experiment == "E3":
-        found["norms"] = WeightNorms()
+        found["changes"] = WeightChanges()
     if arm.experiment == "E4":
         found["dev-loss"] = DevLoss(task, attention_steps(config, arm))
     if arm.experiment == "E5":

@@ -21,7 +21,7 @@ from mechclust.studies.topic_structure.findings import findings_of
 from mechclust.studies.topic_structure.reading_findings import distance_table
 from mechclust.studies.topic_structure.readings import attention_table, readings_of
 from mechclust.studies.topic_structure.results import load_minimisers, load_runs
-from mechclust.studies.topic_structure.run import run_job, trained_models
+from mechclust.studies.topic_structure.run import LOSS, run_job, trained_models
 from tasks import TopicDocuments
 
 
@@ -167,4 +167,5 @@ STUDY = Study(
     analyse=analyse,
     judge=judge,
     trained_models=trained_models,
+    unrecorded=(LOSS,),
 )
