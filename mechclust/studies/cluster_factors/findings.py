@@ -47,7 +47,7 @@ _WITH_PRIVATE_OUTPUTS = "networks whose tasks have private outputs"
 _CHECKED = "now a check: it holds by construction"
 _EARLIER: Mapping[str, tuple[Verdict, str]] = {
     "T1": ("holds", "20 tasks, lowest over arms"),
-    "T2": ("undecided", "20 tasks, d 64, the last layer; with its severity"),
+    "T2": ("undecided", "20 tasks, d 64, the last layer"),
     "T4": ("undecided", "20 tasks, d 64"),
     "T5": ("holds", _CHECKED),
     "T6": ("undecided", "10 seeds, constant learning rate"),

@@ -53,7 +53,7 @@ _PREDICTED: dict[str, Verdict] = {
 }
 _TOO_SMALL = "this size of the study cannot test it"
 _RUN = "paper, 2026-11-21, seeds 200 to 299"
-_FRESH = "fresh seeds; severity"
+_FRESH = "fresh seeds"
 _TREATED = "all seeds, paired, and the share solved as well; before, seeds were left out according to their outcome"
 # The verdict on that run, the number of seeds, and what was changed afterwards.
 _EARLIER: dict[str, tuple[Verdict, int, str]] = {
@@ -61,7 +61,7 @@ _EARLIER: dict[str, tuple[Verdict, int, str]] = {
     "H1a": ("does not hold", 29, "nine in ten, on a line or a planar lattice, but not in networks at .75 or below"),
     "H1b": ("undecided", 29, _FRESH),
     "H1c": ("undecided", 48, "the area under the ROC curve; before, shares at one threshold"),
-    "H1d": ("holds", 40, "severity; the same seeds"),
+    "H1d": ("holds", 40, "the same seeds"),
     "H2": ("undecided", 25, "heads and classifiers of two epochs combined; before, two dates, whose order is nearly "
            "forced by 98% accuracy"),
     "H3": ("does not hold", 29, "a full-batch run, all falls against the plateaus; before, the two largest values in "

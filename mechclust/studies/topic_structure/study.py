@@ -50,8 +50,9 @@ def analyse(config: TopicStructureConfig, out: Path) -> Analysis:
             "heat_maps",
             figures.heat_maps(config, out),
             f"Entries between words, ordered by topic, run of seed {seed}: W_E^T W_E (E1), W_V (E2, paper's "
-            "orientation), and the mean attention from one word to another if both occur in a document (E4a "
-            "theory; E4, one-hot input, everything trained with Adam .003, settles on a few words per topic).",
+            "orientation), and the mean attention from one word to another if both occur in a document (lower "
+            "left E4a theory; lower right E4, everything trained: attention goes to a few words, nearly the same for "
+            "queries of all topics).",
         ),
         Panel(
             "everything_trained",
