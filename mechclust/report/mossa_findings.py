@@ -136,6 +136,7 @@ _FINDINGS = (
         parts=(CurvePart("", of.early_gap, Bound("<", 0)),),
         control=_LAYERS,
         paper=-0.037,
+        shown="page",
         by_depth=True,
     ),
     CurveFinding(

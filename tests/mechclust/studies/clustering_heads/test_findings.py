@@ -391,7 +391,7 @@ class TestAll:
         of = {shown: [id for id, finding in found.items() if finding.shown == shown] for shown in ("headline", "page")}
         assert of == {
             "headline": ["H1e", "H4a", "H6"],
-            "page": ["H1", "H2", "H3", "H4d", "H5", "H5b", "H7", "H8"],
+            "page": ["H1", "H2", "H5", "H5b", "H7"],
         }
         assert len(found) == 24
 

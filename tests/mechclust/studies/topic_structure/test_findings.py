@@ -32,8 +32,8 @@ from tests.mechclust.studies.topic_structure.made_runs import (
 SEEDS = PAPER.seeds
 RUNS = constructed()
 HEADLINES = ["P1b", "P4", "P5"]
-PAGE = ["P1a", "P2", "P2b", "P2c", "P3", "P4b", "P8b"]
-TABLE_ONLY = ["P3b", "P3c", "P4a", "P5a", "P6", "P8"]
+PAGE = ["P1a", "P2b", "P2c", "P3", "P8b"]
+TABLE_ONLY = ["P2", "P3b", "P3c", "P4a", "P4b", "P5a", "P6", "P8"]
 NEAR = [cell.arm for cell in cells(PAPER) if cell.init == "near-zero"]
 DEFAULT = [cell.arm for cell in cells(PAPER) if cell.init == "default"]
 
