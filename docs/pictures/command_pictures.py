@@ -60,7 +60,7 @@ def task_or_wording() -> Drawn:
         ylabel="accuracy on held-out wordings",
         title="A classifier reads the task, also with random weights",
     )
-    accuracy, random = (clusters.set_index("layer")[name] for name in ("accuracy", "untrained_accuracy"))
+    accuracy, random = (clusters.set_index("layer")[name] for name in ("accuracy", "untrained_accuracy_high"))
     return figure, (
         "SmolLM2-135M-Instruct on 300 prompts for ten tasks. Left: its hidden states cluster by the last word, not by "
         "the task (below chance, since the same words end the prompts of all tasks). Right: a classifier reads the task "
@@ -107,9 +107,10 @@ def own_model() -> Drawn:
 )
 def clusters() -> Drawn:
     return Image.open(runs.clusters() / "figures" / "curves_by_layer.png").reduce(2), (
-        f"The figure that `mechclust clusters` draws of {GPT2} (96 prompts). For the task (left), untrained weights "
-        "(dashed) reach as much as trained ones: it can be read from the prompts' wording. The answer (right) was learnt. "
-        "Hatched: chance, 95% of relabellings."
+        f"The figure that `mechclust clusters` draws of {GPT2} (96 prompts). For the task (left), one of "
+        "three models with random weights reaches as much as the trained one (dashed: their mean; shaded: to the "
+        "highest): it can be read from the prompts' wording. The answer (right) was learnt. Hatched: chance, 95% of "
+        "relabellings."
     )
 
 

@@ -6,6 +6,7 @@ No code of a checkpoint is ever run unless the caller says so: ``trust_remote_co
 from __future__ import annotations
 
 import contextlib
+import difflib
 import io
 import os
 import re
@@ -113,6 +114,13 @@ def _there(path: Path, pattern: str) -> bool:
     return any(path.glob(pattern))
 
 
+def _near(path: Path) -> str:
+    """Return the directory beside ``path`` that may have been meant, for a message."""
+    beside = [folder.name for folder in path.parent.glob("*/")] if path.parent.is_dir() else []
+    near = difflib.get_close_matches(path.name, beside, n=1)
+    return f" (did you mean {str(path.parent / near[0])!r}?)" if near else ""
+
+
 def _on_the_hub(name: str, trusted: bool) -> Source:
     from huggingface_hub import HfApi, try_to_load_from_cache
     from huggingface_hub.errors import (
@@ -122,7 +130,7 @@ def _on_the_hub(name: str, trusted: bool) -> Source:
         RevisionNotFoundError,
     )
 
-    nothing = f"no directory {name!r} here, and"
+    nothing = f"no directory {name!r} here{_near(Path(name))}, and"
     name, _, at = name.partition("@")
     revision = at or None
     which: dict[str, Any] = {"revision": revision} if at else {}

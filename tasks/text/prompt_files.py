@@ -64,8 +64,7 @@ def labelled(records: Records, fields: PromptFields) -> tuple[list[str], dict[st
     labels: dict[str, list[str]] = {}
     names: list[str] = []
     for where, record in records:
-        for field, option in ((fields.prompt, "prompt"), (fields.task, "task")):
-            check_field(record, field, where, f"add it, or name the field that has it: --{option}-field")
+        _check_both(record, fields, where)
         for field in fields.labels:
             if field not in record:
                 raise InputError(f"{where} has no field {quoted(field)} for a label{suggest(field, record)}")
@@ -83,6 +82,20 @@ def labelled(records: Records, fields: PromptFields) -> tuple[list[str], dict[st
         for name, field in {"task": fields.task, **{other: other for other in others}}.items():
             labels.setdefault(name, []).append(_checked_label(record[field], field, where))
     return prompts, labels or {"task": []}
+
+
+def _check_both(record: Mapping[str, Any], fields: PromptFields, where: str) -> None:
+    """Refuse a record without a prompt or a task, naming both if both are missing."""
+    options = {fields.prompt: "--prompt-field", fields.task: "--task-field"}
+    missing = [field for field in options if field not in record]
+    if len(missing) == 2:
+        has = ", ".join(map(short, record)) or "nothing"
+        raise InputError(
+            f"{where} has no {quoted_field(fields.prompt)} and no {quoted_field(fields.task)} (it has {has}); name the "
+            f"fields that have them: {' and '.join(options.values())}"
+        )
+    for field in missing:
+        check_field(record, field, where, f"add it, or name the field that has it: {options[field]}")
 
 
 def _checked_prompt(value: Any, where: str) -> str:

@@ -346,6 +346,7 @@ class TestClusters:
         assert printed[-1] == f"report: {tmp_path / 'out' / 'report.html'}"
         found = [p for p in (tmp_path / "out").rglob("*") if p.is_file() and "rows" not in p.parts]
         files = sorted(str(p.relative_to(tmp_path / "out")) for p in found)
+        models = ("trained", "untrained-seed0", "untrained-seed1", "untrained-seed2")
         assert files == [
             ".mechclust.lock",
             "clusters.csv",
@@ -356,7 +357,7 @@ class TestClusters:
             "figures/what_clusters_follow.png",
             "mechclust.json",
             "report.html",
-            *(f"results/{x}/{y}.safetensors" for x in ("trained", "untrained-seed0") for y in ("clusters", "linear")),
+            *(f"results/{x}/{y}.safetensors" for x in models for y in ("clusters", "linear")),
         ]
         assert "untrained" in (tmp_path / "out" / "clusters.csv").read_text().splitlines()[0]
 

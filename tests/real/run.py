@@ -225,7 +225,7 @@ def _minilm(out: Path) -> Found:
 
 def _smollm2(out: Path) -> Found:
     prompts = ("--prompts", str(data.INSTRUCTIONS))
-    folder = _cli(out, INSTRUCT, "clusters", *prompts, "--untrained", "1")
+    folder = _cli(out, INSTRUCT, "clusters", *prompts)
     chat = _cli(out, INSTRUCT, "clusters", *prompts, "--chat", "--untrained", "0", name="clusters-chat")
     readme.check_command(folder.with_name("clusters.txt").read_text(encoding="utf-8"))
     readme.run_python(INSTRUCT.folder()).save(folder.with_name("decodability.safetensors"))

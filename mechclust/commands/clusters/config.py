@@ -45,6 +45,7 @@ class ClustersConfig(UntrainedSettings, PromptSettings):
         seed: seed for k-means, t-SNE and the relabellings.
     """
 
+    untrained: int = 3  # one alone may be far from the next
     also: tuple[str, ...] = ()
     given: str = "auto"
     within: str | None = None

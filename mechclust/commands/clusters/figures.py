@@ -72,7 +72,7 @@ def _curve(
     marker: str,
     name: str,
 ) -> None:
-    """A curve with its chance band, and the curve of the twin with random weights."""
+    """Draw a curve with its chance band, and the mean of models with random weights, shaded up to the highest."""
     if table[value].isna().all():
         return
     low, high = (table[column].to_numpy(dtype=float) for column in band)
@@ -81,6 +81,7 @@ def _curve(
     axis.plot(table["layer"], table[value], color=color, marker=marker, ms=4, label=name)
     if untrained in table:
         axis.plot(table["layer"], table[untrained], color=color, ls="--", lw=1.2)
+        axis.fill_between(table["layer"], table[untrained], table[f"{untrained}_high"], color=color, alpha=0.12, lw=0)
 
 
 def _keys(untrained: bool) -> dict[str, Artist]:
@@ -88,7 +89,7 @@ def _keys(untrained: bool) -> dict[str, Artist]:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    dashed: dict[str, Artist] = {"random weights": Line2D([], [], color="#555555", ls="--", lw=1.2)}
+    dashed: dict[str, Artist] = {"random weights, mean to highest": Line2D([], [], color="#555555", ls="--", lw=1.2)}
     band = Patch(facecolor="none", edgecolor="#555555", hatch="////", lw=0, alpha=0.6)
     return {**(dashed if untrained else {}), "chance (95%)": band}
 
@@ -124,6 +125,6 @@ def followed_figure(result: ClustersResult) -> Figure:
     layer_axis(axis)
     title = "clusters against (mean)"
     if result.untrained:
-        title += "\ndashed: random weights"
+        title += "\ndashed: random weights (mean)"
     figure.legend(loc="outside right upper", frameon=False, title=title, fontsize="small")
     return figure

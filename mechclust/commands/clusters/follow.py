@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 MOSTLY, PARTLY = 0.5, 0.1  # mean adjusted mutual information from which clusters follow something, or follow it in part
 ALIKE = 0.9  # agreement of two labels or features from which they are told together
+_COLUMNS = ["layer", "name", "kind", "n_values", "ami", "ari", "untrained", "untrained_high", "p_value"]
 TIE = 0.01  # difference of means from which one is said to be followed more
 
 
@@ -29,8 +30,9 @@ class Followed:
     """Agreement of clusters with labels and features.
 
     Attributes:
-        table: ``layer, name, kind, n_values, ami, ari, untrained, p_value, p_corrected``, a row per layer and
-            candidate. ``untrained`` is ``ami`` with random weights, NaN without them.
+        table: ``layer, name, kind, n_values, ami, ari, untrained, untrained_high, p_value, p_corrected``, a row per
+            layer and candidate. ``untrained`` is the mean ``ami`` of models with random weights, ``untrained_high`` the
+            highest; NaN without them.
         alike: agreement of the candidates with each other (adjusted mutual information), by pair.
         unshown: labels that a stricter test than the table's does not show, as where labels are handed out within
             another one only.
@@ -46,9 +48,9 @@ class Followed:
         return self._means("ami")
 
     @cached_property
-    def untrained_means(self) -> dict[str, float]:
-        """``means`` of models with random weights; NaN without them."""
-        return self._means("untrained")
+    def highest_of_random(self) -> dict[str, float]:
+        """``means`` with the highest model with random weights at every layer; NaN without them."""
+        return self._means("untrained_high")
 
     def _means(self, column: str) -> dict[str, float]:
         table = self.table
@@ -59,7 +61,7 @@ class Followed:
 
     def no_more_than_random(self, name: str) -> bool:
         """Whether clusters of random weights agree with ``name`` as much, within ``TIE``."""
-        return self.untrained_means[name] >= self.means[name] - TIE
+        return self.highest_of_random[name] >= self.means[name] - TIE
 
     @cached_property
     def features(self) -> set[str]:
@@ -158,10 +160,11 @@ def what_clusters_follow(
                     "ami": float(adjusted_mutual_info_score(codes, found)),
                     "ari": index,
                     "untrained": float(np.mean(random)) if random else math.nan,
+                    "untrained_high": max(random, default=math.nan),
                     "p_value": _p_value(codes, found, index, len(layers) * len(candidates), units),
                 }
             )
-    table = pd.DataFrame(rows, columns=["layer", "name", "kind", "n_values", "ami", "ari", "untrained", "p_value"])
+    table = pd.DataFrame(rows, columns=_COLUMNS)
     table["p_corrected"] = corrected(table["p_value"]) if len(table) else []
     names = sorted(candidates)
     alike = {

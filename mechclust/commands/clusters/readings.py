@@ -35,7 +35,7 @@ def verdict_of(lower_end: float, random_weights: float | None, *, above_chance: 
 
     Args:
         lower_end: of the interval of the highest value.
-        random_weights: the highest value at any layer of models with random weights; ``None`` if there are none.
+        random_weights: the highest value of any model with random weights at any layer; ``None`` if there are none.
         above_chance: whether any layer is above chance, corrected for the number of layers.
         too_few: whether there are too few relabellings for any layer to be above chance.
 
@@ -67,7 +67,7 @@ class Reading:
         least_p: the smallest corrected p.
         too_few: whether there are too few relabellings for any layer to be above chance.
         untrained: mean value at that layer for models with random weights; ``None`` if there are none.
-        untrained_best: their highest value at any layer, and that layer.
+        untrained_best: the highest value of any of them at any layer, and that layer.
     """
 
     value: float
@@ -144,7 +144,7 @@ def read(
         value: the column to read.
         null: prefix of its chance columns.
         p: column of its p-value for each layer alone; jointly corrected ones are in ``{p}_corrected``, if present.
-        untrained: its column for random weights.
+        untrained: its column for the mean of models with random weights; ``{untrained}_high`` has the highest.
         asked: relabellings behind ``p``.
         lower_end: the column of the lower end of its interval.
     """
@@ -157,7 +157,8 @@ def read(
     best = table.loc[(table[above] if above.any() else table)[value].idxmax()]
     low, high = float(best[f"{null}_low"]), float(best[f"{null}_high"])
     fresh = untrained in table and table[untrained].notna().any()
-    top = table.loc[table[untrained].idxmax()] if fresh else None
+    highest = f"{untrained}_high"
+    top = table.loc[table[highest].idxmax()] if fresh else None
     least = least_permutations(1 if together else len(table))
     untested = bool(table[p].isna().all())
     return Reading(
@@ -172,5 +173,5 @@ def read(
         least_p=float(np.nanmin(p_corrected)) if np.isfinite(p_corrected).any() else np.nan,
         too_few=not above.any() and (untested or (asked < least and table[p].min() <= 1.5 / (1 + asked))),
         untrained=float(best[untrained]) if fresh else None,
-        untrained_best=None if top is None else (float(top[untrained]), int(top["layer"])),
+        untrained_best=None if top is None else (float(top[highest]), int(top["layer"])),
     )

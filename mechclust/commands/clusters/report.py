@@ -71,7 +71,8 @@ def _panels(result: ClustersResult) -> list[Panel]:
         )
     caption += " Hatched: the 95% range of chance."
     if result.untrained:
-        caption += " Dashed: the same architecture, untrained (random weights)."
+        n = len(result.untrained)
+        caption += f" Dashed: the same architecture with random weights, mean of {n} (shaded: to the highest)."
     with styled():
         panels = [Panel("curves_by_layer", curves_figure(result), caption)]
         followed = followed_figure(result) if result.followed.means else None

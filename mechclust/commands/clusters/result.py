@@ -243,10 +243,16 @@ class ClustersResult:
             return ["Nothing was compared with random weights, because none were asked for (--untrained 0)."]
         return [
             f"{Verdict.NO_MORE.capitalize()}: the highest value, less half the width of the chance range (of the "
-            "accuracy: the lower end of its interval), is not above the highest value of random weights at any layer. "
-            "Of surface features, and of labels that are not given with --also: the mean agreement is not above that "
-            f"of random weights by more than {TIE:g}."
+            "accuracy: the lower end of its interval), is not above the highest value of any model with random weights "
+            "at any layer. Of surface features, and of labels that are not given with --also: the mean agreement is "
+            f"not above the highest of random weights by more than {TIE:g}.",
+            *self._of_one_model(),
         ]
+
+    def _of_one_model(self) -> list[str]:
+        if len(self.untrained) > 1:
+            return []
+        return ["One model with random weights may be far from the next: give --untrained 3 or more."]
 
     def _of(self, label: str) -> pd.DataFrame:
         """The rows of one label, of its first number of clusters."""
@@ -264,11 +270,12 @@ class ClustersResult:
     def to_dataframe(self) -> pd.DataFrame:
         """One row per layer and label (and number of clusters, where several were asked for).
 
-        Columns: ``layer, site, label, ari, null_low, null_high, p_value, untrained, ami, silhouette,
+        Columns: ``layer, site, label, ari, null_low, null_high, p_value, untrained, untrained_high, ami, silhouette,
         label_silhouette, n_clusters``; of the states without what is ``given``: ``given_ari, given_null_low,
-        given_null_high, given_p, untrained_given, given``; of the classifier: ``accuracy, accuracy_low,
-        accuracy_high, linear_null_low, linear_null_high, linear_p, linear_p_corrected, untrained_accuracy``. What was
-        not measured is missing.
+        given_null_high, given_p, untrained_given, untrained_given_high, given``; of the classifier: ``accuracy,
+        accuracy_low, accuracy_high, linear_null_low, linear_null_high, linear_p, linear_p_corrected,
+        untrained_accuracy, untrained_accuracy_high``. With random weights, a column has the mean over the models, and
+        the one ending in ``_high`` the highest model's. What was not measured is missing.
         """
         return self._table.copy()
 
@@ -287,18 +294,20 @@ class ClustersResult:
                     at = {"site": site, "label": label, "n_clusters": k}
                     row |= _values(raw, _RAW, at)
                     row["n_clusters"] = int(k or raw.metadata["n_clusters"][label])
-                    row |= _mean([curves.raw for curves in self.untrained], "ari", "untrained", at)
+                    row |= _over_models([curves.raw for curves in self.untrained], "ari", "untrained", at)
                     row |= _values(self.trained.given, _GIVEN, at)
-                    row |= _mean([curves.given for curves in self.untrained], "ari", "untrained_given", at)
+                    row |= _over_models([curves.given for curves in self.untrained], "ari", "untrained_given", at)
                     if self.given is not None:
                         row["given"] = self.given
                     row |= _values(self.trained.linear, _LINEAR, at)
                     if row.get("accuracy") is not None:
                         row["linear_p_corrected"] = highest[label](row["accuracy"])
-                    row |= _mean([curves.linear for curves in self.untrained], "accuracy", "untrained_accuracy", at)
+                    row |= _over_models(
+                        [curves.linear for curves in self.untrained], "accuracy", "untrained_accuracy", at
+                    )
                     rows.append(row)
         table = pd.DataFrame(rows)
-        first = ["layer", "site", "label", "ari", "null_low", "null_high", "p_value", "untrained"]
+        first = ["layer", "site", "label", "ari", "null_low", "null_high", "p_value", "untrained", "untrained_high"]
         first = [name for name in first if name in table]
         return table[[*first, *(name for name in table if name not in first)]]
 
@@ -306,8 +315,8 @@ class ClustersResult:
     def features(self) -> pd.DataFrame:
         """Agreement of the clusters with labels and surface features, a row per layer and candidate.
 
-        Its columns are ``layer, site, name, kind, n_values, ami, ari, untrained, p_value, p_corrected``; ``untrained``
-        is ``ami`` with random weights.
+        Its columns are ``layer, site, name, kind, n_values, ami, ari, untrained, untrained_high, p_value,
+        p_corrected``; ``untrained`` is the mean ``ami`` of models with random weights, ``untrained_high`` the highest.
         """
         table, layers = self.followed.table.copy(), self.trained.raw.layers
         table.insert(1, "site", table["layer"].map({layers[site]: site for site in self.trained.raw.coords["site"]}))
@@ -340,9 +349,12 @@ def _p_of_highest(linear: ProbeResult | None, label: str) -> Callable[[float], f
     return lambda accuracy: float((1 + (highest >= accuracy - 1e-12).sum()) / (1 + len(highest)))
 
 
-def _mean(results: Iterable[ProbeResult | None], measure: str, column: str, at: Mapping[str, str]) -> dict[str, float]:
+def _over_models(
+    results: Iterable[ProbeResult | None], measure: str, column: str, at: Mapping[str, str]
+) -> dict[str, float]:
+    """Return the mean and the highest value of several models; nothing where none has one."""
     found = [value for result in results for value in _values(result, {measure: column}, at).values()]
-    return {column: float(np.mean(found))} if found else {}
+    return {column: float(np.mean(found)), f"{column}_high": float(np.max(found))} if found else {}
 
 
 def _without(names: Sequence[str]) -> list[str]:

@@ -65,11 +65,11 @@ def _what_is_followed(readings: Mapping[str, LabelReadings], followed: Followed,
 
 def _feature_against_random_weights(followed: Followed, name: str) -> tuple[Verdict, str]:
     """Compare the mean agreement with a surface feature to that of clusters of random weights."""
-    random = followed.untrained_means[name]
+    random = followed.highest_of_random[name]
     if np.isnan(random):
         return Verdict.NOT_COMPARED, "not compared with random weights"
     verdict = Verdict.NO_MORE if followed.no_more_than_random(name) else Verdict.MORE
-    return verdict, f"random weights {random:z.2f}"
+    return verdict, f"random weights at most {random:z.2f}"
 
 
 def _follow(name: str, verdict: Verdict) -> str:
@@ -276,13 +276,11 @@ def _untrained(reading: Reading, n: int, form: str) -> list[str]:
     if reading.untrained is None or reading.untrained_best is None:
         return ["This was not compared with random weights."] if reading.above else []
     top, layer = reading.untrained_best
-    who, whose = (
-        ("An untrained model of the same shape gives", "its")
-        if n == 1
-        else (f"{n} untrained models of the same shape give, on average,", "their")
-    )
+    who = "An untrained model of the same shape gives"
+    if n > 1:
+        who = f"{n} untrained models of the same shape give, on average,"
     there, most = f"{reading.untrained:z{form}}", f"{top:z{form}}"
-    elsewhere = f" and, at layer {layer}, {most}, {whose} highest" if most != there else ""
+    elsewhere = f" and at most {most}, at layer {layer}" if most != there else ""
     verdict = f"; the verdict: {reading.verdict}" if reading.above else ""
     return [f"{who} {there} at that layer{elsewhere}{verdict}."]
 

@@ -256,6 +256,11 @@ class TestRefusals:
             "directory written by save_pretrained"
         )
 
+    def test_mistyped_directory_beside_the_one_that_is_meant(self, tmp_path, monkeypatch):
+        (tmp_path / "my-model").mkdir()
+        monkeypatch.chdir(tmp_path)
+        assert self.refused("my-modle").startswith("no directory 'my-modle' here (did you mean 'my-model'?), and ")
+
     def test_the_hub_is_asked_once(self, monkeypatch):
         asked = []
 

@@ -79,10 +79,15 @@ def test_fields_that_are_not_there_are_refused_with_the_options(tmp_path: Path) 
     for kind, where in ((".csv", "line 2"), (".parquet", "row 1"), ("", "row 1")):
         path = write(tmp_path, kind)
         with refused(
-            f'{path}, {where} has no "prompt" (it has question, kind, level, checked); add it, or name the field that '
-            "has it: --prompt-field"
+            f'{path}, {where} has no "prompt" and no "task" (it has question, kind, level, checked); name the fields '
+            "that have them: --prompt-field and --task-field"
         ):
             LabelledPrompts.from_file(path)
+        with refused(
+            f'{path}, {where} has no "task" (it has question, kind, level, checked); add it, or name the field that '
+            "has it: --task-field"
+        ):
+            LabelledPrompts.from_file(path, prompt="question")
         with refused(f"{path}, {where} has no field 'levl' for a label"):
             LabelledPrompts.from_file(path, **FIELDS, labels=["levl"])
     with refused("the field 'kind' is given for the prompt and for the task; give two fields"):

@@ -60,7 +60,9 @@ def test_random_weights_are_measured_in_the_same_way():
     (at_noise,) = {adjusted_mutual_info_score(ENDING, NOISE)}
     row = found.table[found.table["name"] == "last word"]
     assert row["untrained"].tolist() == pytest.approx([(1 + at_noise) / 2] * 2)
-    assert not found.no_more_than_random("last word")
+    assert row["untrained_high"].tolist() == [1.0, 1.0]
+    assert found.no_more_than_random("last word")  # the second model does as much at layer 1
+    assert not follow(own, untrained=[np.array(first)]).no_more_than_random("last word")
     assert follow(own, untrained=[np.array(own)]).no_more_than_random("last word")
     assert follow(own).table["untrained"].isna().all()
 

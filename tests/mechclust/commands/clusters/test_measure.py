@@ -56,6 +56,7 @@ class TestMeasure:
         assert len(result.untrained) == 2
         first, second = (curves.raw["ari"][2, 0] for curves in result.untrained)
         assert result.to_dataframe()["untrained"][2] == pytest.approx(float(first + second) / 2)
+        assert result.to_dataframe()["untrained_high"][2] == float(max(first, second))
         assert "untrained" not in measure_clusters(str(gpt2), replace(config, untrained=0)).to_dataframe().columns
 
     def test_equals_the_probe_run_by_hand(self, gpt2, config, prompts):
@@ -231,7 +232,8 @@ class TestWhatIsFollowed:
         features = result.features
         assert features[features["name"] == "last word"]["ami"].min() > 0.99
         assert list(features.columns) == [
-            "layer", "site", "name", "kind", "n_values", "ami", "ari", "untrained", "p_value", "p_corrected",
+            "layer", "site", "name", "kind", "n_values", "ami", "ari", "untrained", "untrained_high",
+            "p_value", "p_corrected",
         ]  # fmt: skip
 
     def test_given_equals_the_probe_run_by_hand(self, blind, hidden):
@@ -312,7 +314,9 @@ class TestFolder:
     def test_rows_are_kept_and_not_measured_again(self, gpt2, config, tmp_path, monkeypatch):
         out = tmp_path / "out"
         first = measure_clusters(str(gpt2), config, out)
-        assert sorted(path.name for path in (out / "rows").iterdir()) == ["trained", "untrained-seed0"]
+        assert sorted(path.name for path in (out / "rows").iterdir()) == [
+            "trained", "untrained-seed0", "untrained-seed1", "untrained-seed2",
+        ]  # fmt: skip
         before = {path: path.stat().st_mtime_ns for path in (out / "rows").rglob("*.safetensors")}
         assert before
         again = measure_clusters(str(gpt2), config, out)
@@ -375,7 +379,7 @@ class TestEstimate:
     def test_says_what_it_will_take(self, gpt2, config, capsys):
         measure_clusters(str(gpt2), config, progress=True)
         said = capsys.readouterr().err.splitlines()[0]
-        assert said.startswith("27 prompts of 81 tokens (0% padding); 2 models; hidden states: ")
+        assert said.startswith("27 prompts of 81 tokens (0% padding); 4 models; hidden states: ")
         assert "of memory per layer; forward passes: at least " in said
         assert "; measuring: about " in said
 

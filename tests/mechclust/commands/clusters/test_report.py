@@ -55,11 +55,12 @@ class TestReport:
         with (report.parent / "clusters.csv").open() as file:
             rows = list(csv.DictReader(file))
         assert list(rows[0]) == [
-            "layer", "site", "label", "ari", "null_low", "null_high", "p_value", "untrained",
+            "layer", "site", "label", "ari", "null_low", "null_high", "p_value", "untrained", "untrained_high",
             "ami", "silhouette", "label_silhouette", "n_clusters",
-            "given_ari", "given_null_low", "given_null_high", "given_p", "untrained_given", "given",
+            "given_ari", "given_null_low", "given_null_high", "given_p", "untrained_given", "untrained_given_high",
+            "given",
             "accuracy", "accuracy_low", "accuracy_high", "linear_null_low", "linear_null_high", "linear_p",
-            "linear_p_corrected", "untrained_accuracy",
+            "linear_p_corrected", "untrained_accuracy", "untrained_accuracy_high",
         ]  # fmt: skip
         assert [float(row["ari"]) for row in rows] == pytest.approx(result.to_dataframe()["ari"].tolist())
         assert [row["label"] for row in rows] == 3 * ["task"] + 3 * ["first"]
@@ -128,7 +129,7 @@ class TestReport:
             "clusters",
             "clusters given the prompts' first word",
             "linear classifier",
-            "random weights",
+            "random weights, mean to highest",
             "chance (95%)",
         ]
         assert [axis.get_legend() for axis in figure.axes] == [None] * 4
