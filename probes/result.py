@@ -284,7 +284,8 @@ class ProbeResult:
         return f"ProbeResult({self.probe}: {names}{others}{along}; print() shows them)"
 
     def _repr_html_(self) -> str:
-        tables = [self._html_table(axes, names) for axes, names in self._by_axes().items()]
+        tables = [self._html_table(axes, names) for axes, names in self._by_axes().items() if not self._is_long(axes)]
+        tables += [f"<p>{html.escape(line)}</p>" for line in self._long_tables()]
         notes = [f"<p>Note: {html.escape(note)}</p>" for note in self.notes]
         head = f"<p><b>{html.escape(self.probe)}</b> {html.escape(facts(self.metadata))}</p>"
         return "".join(["<div>", head, *tables, *notes, "</div>"])
@@ -295,18 +296,32 @@ class ProbeResult:
         for axes, names in self._by_axes().items():
             if not axes:
                 parts.append(self._single(names))
-            elif n := prod(len(self.coords[axis]) for axis in axes):
+            elif (n := self._rows(axes)) and not self._is_long(axes):
                 table = self._table(axes, names)
                 parts.append(table.to_string(index=False, float_format="{:.4g}".format))
                 left = n - len(table)
                 parts += [f"and {left:,} more rows: to_dataframe() has them all"] if left else []
-        return "\n".join([*parts, *(f"Note: {note}" for note in self.notes)])
+        return "\n".join([*parts, *self._long_tables(), *(f"Note: {note}" for note in self.notes)])
 
     def _by_axes(self) -> dict[tuple[str, ...], list[str]]:
         by_axes: dict[tuple[str, ...], list[str]] = {}
         for name, axes in self.axes.items():
             by_axes.setdefault(tuple(axes), []).append(name)
         return by_axes
+
+    def _rows(self, axes: tuple[str, ...]) -> int:
+        return prod(len(self.coords[axis]) for axis in axes)
+
+    def _is_long(self, axes: tuple[str, ...]) -> bool:
+        """Whether a table is only named, such as that of all shuffles: it is long, and not the first."""
+        return self._rows(axes) > _MOST_ROWS and axes != next(axes for axes in self._by_axes() if axes)
+
+    def _long_tables(self) -> list[str]:
+        return [
+            f"{', '.join(names)}: {self._rows(axes):,} rows by {', '.join(axes)}; to_dataframe() has them"
+            for axes, names in self._by_axes().items()
+            if self._is_long(axes)
+        ]
 
     def _single(self, names: list[str]) -> str:
         return ", ".join(f"{name} {self.values[name].item():.4g}" for name in names)
@@ -315,7 +330,7 @@ class ProbeResult:
         """One row per place, one column per measure; text for numbers without axes."""
         if not axes:
             return f"<p>{html.escape(self._single(names))}</p>"
-        n = prod(len(self.coords[axis]) for axis in axes)
+        n = self._rows(axes)
         if not n:
             return ""
         frame = self._table(axes, names)

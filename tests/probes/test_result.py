@@ -220,6 +220,20 @@ def test_a_site_without_a_layer_is_refused() -> None:
         ProbeResult("Demo", {"ari": torch.zeros(1)}, {"ari": ("site",)}, {"site": ["a"]})
 
 
+def test_a_long_table_after_the_first_is_only_named() -> None:
+    """Such as the accuracy of every shuffle."""
+    result = ProbeResult(
+        "Demo",
+        {"mean": torch.tensor([0.5]), "draws": torch.arange(25.0)[None], "few": torch.arange(24.0)[None]},
+        {"mean": ("label",), "draws": ("label", "shuffle"), "few": ("label", "fold")},
+        {"label": ["a"], "shuffle": [str(i) for i in range(25)], "fold": [str(i) for i in range(24)]},
+    )
+    for shown in (str(result), result._repr_html_()):
+        assert "draws: 25 rows by label, shuffle; to_dataframe() has them" in shown
+        assert "more rows" not in shown
+    assert sum(" a " in line for line in str(result).splitlines()) == 1 + 24
+
+
 def test_a_notebook_shows_a_row_a_place_and_a_column_a_measure() -> None:
     n = 30
     result = ProbeResult(
