@@ -25,9 +25,9 @@ def family_notes(findings: Sequence[Finding]) -> list[str]:
     corrected = holm([p_value(finding) for finding in tested])
     adjusted = dict(zip((finding.id for finding in tested), corrected, strict=True))
     lost = [id for id in held if adjusted[id] > _LEVEL]
-    kept = f"all {len(held)} that hold still do" if len(held) > 1 else f"{held[0]}, which holds, still does"
+    kept = f"{', '.join(held)} still hold{'s' if len(held) == 1 else ''}"
     what = f"{', '.join(lost)} would be undecided" if lost else kept
-    return [f"With Holm's correction over the {len(tested)} headline findings, {what}."]
+    return [f"Headline findings: {', '.join(adjusted)}. With Holm's correction over them, {what}."]
 
 
 def p_value(finding: Finding) -> float:

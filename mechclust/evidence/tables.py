@@ -41,8 +41,9 @@ def with_interval(part: Part) -> str:
 
 
 def verdict_text(finding: Finding) -> str:
-    """Return the verdict with its mark: ``✓ holds``."""
-    return f"{MARKS[finding.verdict]} {finding.verdict}"
+    """Return the verdict with its mark, and why a finding was not tested: ``✓ holds``, ``– not tested: one seed``."""
+    text = f"{MARKS[finding.verdict]} {finding.verdict}"
+    return f"{text}: {finding.why_not}" if finding.verdict == "not tested" else text
 
 
 def shown(findings: Sequence[Finding]) -> list[Finding]:

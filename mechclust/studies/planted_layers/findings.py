@@ -115,8 +115,8 @@ def _of_the_stream(planted: _Planted, unplanted: _Planted) -> list[Finding]:
         ),
         Finding(
             id="P2",
-            statement=f"the residual stream does not mark the last of the layers that were {how}: the last layer "
-            "called changed is the last of the model (share of models; debiased CKA)",
+            statement=f"layers were {how}, and the last layer called changed is the last of the model, whichever they "
+            "were (share of models; debiased CKA, residual stream)",
             source="ours",
             parts=_top_called(planted),
             control=Control(control, _top_called(unplanted)),

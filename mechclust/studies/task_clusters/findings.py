@@ -143,7 +143,7 @@ def _checks(config: TaskClustersConfig, private: Runs) -> list[Finding]:
         Finding(
             id="T8",
             kind="check",
-            statement="x alone predicts the task little better than chance",
+            statement="the best guess of the task from x alone is right at most three times as often as chance",
             source=f"{_PAPER}; bound ours (3 x chance)",
             parts=(check_part("", guesses, Bound("<=", 3 / n_tasks)),),
             note=f"chance: {1 / n_tasks:.3g}",

@@ -93,7 +93,9 @@ class TestNotes:
         findings[1] = of_mean("B", [1.0, 1.5, 2.2])
         assert findings[1].verdict == "holds"
         assert p_value(findings[1]) * 2 > 0.05
-        assert family_notes(findings) == ["With Holm's correction over the 3 headline findings, B would be undecided."]
+        assert family_notes(findings) == [
+            "Headline findings: A, B, C. With Holm's correction over them, B would be undecided."
+        ]
 
     def test_all_remain(self):
         findings = [
@@ -101,15 +103,11 @@ class TestNotes:
             of_mean("B", self.STRONG),
             made("C", check_part("", self.STRONG, ABOVE), kind="check", shown="page"),
         ]
-        assert family_notes(findings) == [
-            "With Holm's correction over the 2 headline findings, all 2 that hold still do."
-        ]
+        assert family_notes(findings) == ["Headline findings: A, B. With Holm's correction over them, A, B still hold."]
 
     def test_a_single_one_remains(self):
         findings = [of_mean("A", self.STRONG), of_mean("B", [1.0, -1.0, 0.5])]
-        assert family_notes(findings) == [
-            "With Holm's correction over the 2 headline findings, A, which holds, still does."
-        ]
+        assert family_notes(findings) == ["Headline findings: A, B. With Holm's correction over them, A still holds."]
 
     def test_is_of_headlines_alone(self):
         assert family_notes([of_mean("A", self.STRONG), of_mean("B", self.STRONG, shown="page")]) == []
