@@ -83,6 +83,7 @@ def test_the_phase_diagram_has_the_phase_of_every_overlap_layer_and_step() -> No
     for column, step in enumerate(STEPS):
         axis = figure.axes[column]  # the top row: at x
         assert axis.get_title() == f"step {step}"
+        assert axis.get_yticks().tolist() == list(range(CONFIG.n_layers + 1))
         cells = {(p.get_x() + 0.5, p.get_y() + 0.5): p for p in axis.patches if isinstance(p, Rectangle)}
         by_input = set()
         for i, overlap in enumerate(OVERLAPS):

@@ -104,6 +104,16 @@ class TestRun:
         for panel in analysis.panels:
             assert (out / "figures" / f"{panel.name}.png").stat().st_size > 5000
 
+    def test_what_only_needs_a_p_value_has_it_by_the_formula(self, smoke):
+        """No p-value from relabellings is below one over their number plus one."""
+        folder = smoke[1] / "results" / jobs(SMOKE)[0].name
+        by_formula, drawn = (
+            load_result(folder / f"step-000020.validation_subset.{name}.safetensors")["p_value"]
+            for name in ("x-input", "x")
+        )
+        assert by_formula.max() < 1e-6
+        assert drawn.min() >= 1 / (SMOKE.n_permutations + 1)
+
     def test_curves_are_what_was_measured(self, smoke):
         job = Job(overlap_arm(0.4), 0)
         found, folder = load_results(SMOKE, smoke[1], job), smoke[1] / "results" / job.name

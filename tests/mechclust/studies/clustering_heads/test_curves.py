@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from mechclust.studies.clustering_heads.curves import (
     Spike,
+    away_from,
     first_above,
     first_below,
     loss_drops,
@@ -179,6 +180,12 @@ def test_a_spike_ends_where_the_loss_is_below_the_threshold_of_before() -> None:
     assert loss_spikes(loss) == [Spike(20, 0.2, 0.01, 48)]
     loss[45:48] = 0.05  # exactly at the threshold is back
     assert loss_spikes(loss) == [Spike(20, 0.2, 0.01, 45)]
+
+
+def test_what_is_away_from_spikes() -> None:
+    spikes = [Spike(2, 0.3, 0.01, end=3), Spike(10, 0.3, 0.01, end=12)]
+    assert np.flatnonzero(away_from(spikes, 18, 3)).tolist() == [6, 7, 15, 16, 17]
+    assert away_from([], 4, 3).all()
 
 
 def test_a_jump_that_stays_is_one_spike_to_the_end() -> None:

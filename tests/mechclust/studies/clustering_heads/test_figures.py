@@ -134,6 +134,7 @@ def test_attention_has_one_scale_with_its_name(smoke, results):
     assert len(maps) == 2
     assert limits == {(0, max(axis.images[0].get_array().max() for axis in maps))}
     assert bar.get_ylabel() == "attention"
+    assert maps[0].get_ylabel() == "position"
 
 
 def test_moments_of_a_run_say_what_they_count(smoke, results):

@@ -67,6 +67,9 @@ class TestRun:
         checks = {finding.id: finding for finding in smoke[0].findings if finding.kind == "check"}
         assert checks["K1"].parts[0].values == (1.0,)
         assert checks["K2"].parts[0].values == (0.0,)
+        read, unread = load_results(SMOKE, smoke[1], Job(PLANTED, 0)).values()
+        assert read.accuracy == 1.0
+        assert np.isnan(unread.accuracy)  # it adds nothing
 
     def test_what_is_lost_or_damaged_is_made_again(self, smoke, tmp_path):
         check_made_whole(STUDY, SMOKE, shutil.copytree(smoke[1], tmp_path / "run"))

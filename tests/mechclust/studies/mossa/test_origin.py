@@ -355,6 +355,14 @@ class TestFindings:
             "at the reference, E or its controls answer 0.70 correctly; expected 0.8: not learnt"
         )
 
+    def test_are_not_tested_if_only_the_controls_did_not_learn(self):
+        m = measured()
+        m.accuracy[..., 1] = 0.7
+        found = origin_findings(PRESET, [measured(), m])
+        assert {c.why_not for c in found} == {
+            "at the reference, E or its controls answer 0.70 correctly; expected 0.8: not learnt"
+        }
+
     def test_without_second_controls_o7_is_not_tested(self):
         found = judged(replace(PRESET, origin=replace(PRESET.origin, ceiling=False)))
         assert {name for name, c in found.items() if c.verdict == "not tested"} == {"O7"}

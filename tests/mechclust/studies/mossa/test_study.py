@@ -68,6 +68,9 @@ class TestRun:
         assert {c.verdict for c in analysis.findings} == {"not tested"}
         for panel in analysis.panels:
             assert (out / "figures" / f"{panel.name}.png").stat().st_size > 5000
+        named = {axis.get_title(): axis for panel in analysis.panels for axis in panel.figure.axes}
+        assert named["interquartile range over seen tasks"].get_ylabel() == "CKA"
+        assert named["interquartile range over seen tasks"].get_ylim()[0] == 0
         page = (out / "report.html").read_text()
         assert "partly by construction" in page
         assert "Layer groups by the fixed rule" in page
@@ -303,6 +306,9 @@ def test_tables_of_the_report():
         *([which, model] for which in ("seen", "held out", "held out, not encoded") for model in ("pre", "tuned")),
         ["seen", "ceiling"],
     ]
+    assert medians.iloc[-1][[f"L{i + 1}" for i in range(LAYERS)]].tolist() == pytest.approx(
+        np.mean([np.median(m.ceiling, axis=0) for m in found], axis=0)
+    )
     assert medians.loc[1, [f"L{i + 1}" for i in range(LAYERS)]].tolist() == pytest.approx(
         np.mean([m.median("tuned") for m in found], axis=0)
     )

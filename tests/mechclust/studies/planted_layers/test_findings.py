@@ -199,6 +199,19 @@ def test_a_given_model_is_not_tuned_and_what_holds_by_construction_is_not_tested
     assert found["P7"].control is None
 
 
+def test_patching_is_wrong_by_its_largest_deviation_below_or_above():
+    """From the last planted layer on, all of the loss is restored; what happens within the plant is not judged."""
+    run = measured(5)
+    for pair in run.of(TRAINED):
+        first, last = pair.truth
+        for layer, share, error in ((first - 1, 0.2, 0.2), (first, 0.5, 0.0), (last, 0.7, 0.3), (last + 1, 1.4, 0.4)):
+            changed = run.restored[pair.name].copy()
+            changed[layer - 1] = share
+            one = replace(run, restored={**run.restored, pair.name: changed})
+            (k2,) = [finding for finding in findings_of(PAPER, [one]) if finding.id == "K2"]
+            assert k2.parts[0].measured == pytest.approx(error)
+
+
 def test_what_is_not_called_at_all_is_not_misplaced():
     runs = [measured(seed) for seed in range(SEEDS)]
     missed = [

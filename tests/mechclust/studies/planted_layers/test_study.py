@@ -111,6 +111,7 @@ class TestRun:
             assert (out / "figures" / f"{panel.name}.png").stat().st_size > 5000
         page = (out / "report.html").read_text()
         assert "Every measure, in numbers" in page
+        assert f"{SMOKE.suite.n_eval} prompts per task, or {SMOKE.n_few} with few prompts" in page
 
     def test_only_the_planted_layers_were_trained(self, smoke):
         base, tuned = weights(smoke[1], "base"), weights(smoke[1], "trained-2-2")

@@ -417,3 +417,27 @@ def test_results_of_other_steps_are_refused(smoke):
     other = replace(SMOKE, beyond=replace(SMOKE.beyond, measured=(2,)))
     with pytest.raises(InputError, match=r"was not measured at steps \[0, 2, 6\]; give the folder of one run"):
         load_beyond(other, smoke[1])
+
+
+def test_a_result_of_other_steps_among_others_is_refused(smoke, tmp_path):
+    copy = shutil.copytree(smoke[1], tmp_path / "run")
+    path = next(copy.glob("results/*/dev-loss.safetensors"))
+    result = load_result(path)
+    path.unlink()
+    replace(result, coords={"step": ["0", "2", "4", "5"]}).save(path)
+    with pytest.raises(InputError, match="was not measured at steps"):
+        load_beyond(SMOKE, copy)
+
+
+def test_steps_are_logarithmic_from_the_first_measured_one(smoke):
+    figure = next(panel.figure for panel in smoke[0].panels if panel.name == "after_two_stages")
+    for axis in figure.axes:
+        assert axis.get_xscale() == "symlog"
+        assert axis.xaxis.get_transform().linthresh == min(SMOKE.beyond.measured)
+
+
+def test_words_of_score_tables_are_marked_where_their_topic_begins(smoke):
+    figure = next(panel.figure for panel in smoke[0].panels if panel.name == "scores")
+    task = documents_of(SMOKE, Job(next(iter(arms(SMOKE))), SMOKE.seeds[0]))
+    starts = [topic * task.n_words / task.n_topics for topic in range(task.n_topics)]
+    assert figure.axes[0].get_xticks().tolist() == figure.axes[0].get_yticks().tolist() == starts

@@ -250,6 +250,14 @@ class TestStages:
         assert "near-zero start, SGD, cross-entropy, rate 10\n" in "".join(
             axis.get_title() for axis in changes(PAPER, runs).axes
         )
+        partly = {name: np.where(np.arange(len(x)) < 2, x, np.nan) for name, x in RUNS[gone][0].changes.items()}
+        runs[gone] = [replace(run, changes=partly) for run in RUNS[gone]]
+        assert not any("cross-entropy, rate 30" in axis.get_title() for axis in changes(PAPER, runs).axes[:1])
+
+    def test_one_number_of_topics_has_no_rise_with_it(self):
+        one = replace(PAPER, topics=(10,))
+        found = judged(config=one)
+        assert [part.name for part in found["P6"].parts] == ["smallest rise from one tau to the next"]
 
     def test_a_cell_without_a_share_in_one_seed_is_left_out_in_all(self):
         low = Cell("near-zero", "SGD", "squared", 30.0).arm

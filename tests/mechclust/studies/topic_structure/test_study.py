@@ -6,6 +6,7 @@ import shutil
 from collections import Counter
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -119,6 +120,14 @@ class TestRun:
         assert "best development loss, by reading" in page
         assert "0.00759" in page  # the published table stands beside ours
         assert "http://" not in page.replace("http://www.w3.org", "")
+
+    def test_the_scale_ends_at_a_percentile_of_what_is_off_the_diagonal(self, smoke):
+        analysis = smoke[0]
+        figure = next(panel.figure for panel in analysis.panels if panel.name == "everything_trained")
+        for axis in (axis for axis in figure.axes if axis.images):
+            words = np.asarray(axis.images[0].get_array())
+            top = np.percentile(np.abs(words[~np.eye(len(words), dtype=bool)]), 99)
+            assert axis.images[0].get_clim() == pytest.approx((-top, top))
 
     def test_goes_on_where_it_was(self, smoke, tmp_path):
         analysis, out, config = smoke
