@@ -334,8 +334,8 @@ def _linear(found: Found) -> Finding:
         parts=_read(accuracy, best),
         control=Control(_RANDOM, _read(untrained, best)),
         unit="seeds of the folds",
-        note=f"chance: 0.10; with random weights, at most {', '.join(f'{x:.2f}' for x in untrained.max(1))}; prompts of "
-        f"a task share templates; {_PROMPTS}",
+        note=f"chance: 0.10; with random weights, at most {', '.join(f'{x:.2f}' for x in untrained.max(1))}; prompts "
+        f"of a task share templates; {_PROMPTS}",
     )
 
 
