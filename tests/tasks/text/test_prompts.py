@@ -69,7 +69,7 @@ def test_reads_a_file_with_a_byte_order_mark(write) -> None:
         ),
         ([GOOD, "", [1]], 'line 3 is a JSON list; expected an object with "prompt" and "task"'),
         ([{"prompt": "a"}], 'line 1 has no "task" (it has prompt); add it'),
-        ([{}], 'line 1 has no "prompt" (it has nothing); add it'),
+        ([{}], 'line 1 has no "prompt" and no "task" (it has nothing)'),
         ([GOOD, {"task": "a"}], 'line 2 has no "prompt" (it has task); add it'),
         ([{"prompt": 3, "task": "a"}], "line 1: the prompt is 3; expected a string"),
         ([{"prompt": " ", "task": "a"}], "line 1: the prompt is empty; give it a text or remove the line"),
