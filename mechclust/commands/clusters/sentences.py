@@ -69,7 +69,7 @@ def _feature_against_random_weights(followed: Followed, name: str) -> tuple[Verd
     if np.isnan(random):
         return Verdict.NOT_COMPARED, "not compared with random weights"
     verdict = Verdict.NO_MORE if followed.no_more_than_random(name) else Verdict.MORE
-    return verdict, f"random weights at most {random:z.2f}"
+    return verdict, f"random weights {random:z.2f} on average"
 
 
 def _follow(name: str, verdict: Verdict) -> str:

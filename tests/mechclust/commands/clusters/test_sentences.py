@@ -124,7 +124,7 @@ class TestConclusion:
         table = a_table(fresh={"ari": LOW})
         first, _ = conclusion(table, followed(last_word=0.84, untrained=0.46), None)
         assert "follow the prompts' last word, more than random weights do (" in first
-        assert "; random weights at most 0.46)" in first
+        assert "; random weights 0.46 on average)" in first
         first, _ = conclusion(table, followed(last_word=0.84, untrained=0.84), None)
         assert "agree with the prompts' last word no more than random weights do (" in first
 
