@@ -25,7 +25,7 @@ def doors() -> dict[str, list[str]]:
     for root in ("tasks", "probes", "mechclust"):
         package = importlib.import_module(root)
         names = [m.name for m in pkgutil.walk_packages(package.__path__, f"{root}.") if m.ispkg]
-        for name in (root, *names, *(["probes.testing"] if root == "probes" else [])):
+        for name in (root, *names, *(["probes.extend"] if root == "probes" else [])):
             module = importlib.import_module(name)
             if hasattr(module, "__all__"):
                 found[name] = sorted(module.__all__, key=str.lower)

@@ -11,7 +11,7 @@ import torch
 
 from mechclust import TrainConfig, build_model, model_for, train
 from probes import Probe, Sum, last_token, residual, run, token_at
-from probes.testing import check_probe
+from probes.extend import check_probe
 from tasks import InstructionFollowing
 
 

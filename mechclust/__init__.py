@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from mechclust.jobs import Ray, map_jobs, run_sharded, save_rows_sharded
     from mechclust.models import ModelConfig, build_model, load_model, load_pretrained, model_for, save_model
     from mechclust.training import TrainConfig, train
-    from probes.result import load_result
+    from probes.engine.result import load_result
 
 __all__ = [
     "Check",

@@ -1,7 +1,7 @@
 """``mechclust.tasks`` and ``mechclust.probes``: our packages under names that no other file can take.
 
-They are the same module objects as ``tasks`` and ``probes``, and so are their submodules (``mechclust.probes.testing``
-is ``probes.testing``): a class is one class, whichever name it was imported by.
+They are the same module objects as ``tasks`` and ``probes``, and so are their submodules (``mechclust.probes.extend``
+is ``probes.extend``): a class is one class, whichever name it was imported by.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from docstring_parser import parse
 from tyro.constructors import ConstructorRegistry, StructConstructorSpec, StructFieldSpec, StructTypeInfo
 
 from mechclust.command_table import NO_VERIFY
-from probes.files import VERIFY
+from probes.store.files import VERIFY
 from tasks.text.visible import visible
 
 _NOTHING = tyro.conf.arg(help_behavior_hint="")  # after an option's help, in place of "(default: None)"

@@ -11,35 +11,35 @@ from tasks.collection import paused_collection
 
 with paused_collection():  # torch is imported here
     from probes.attention_entropy import AttentionEntropy
-    from probes.causal_checks import causal_checks
+    from probes.checks.causal_checks import causal_checks
+    from probes.checks.head_attribution import head_attribution
+    from probes.checks.interchange import interchange, interchange_together
     from probes.cka import CKA
     from probes.clustering_head import ClusteringHead
     from probes.distance_matched_topic_attention import DistanceMatchedTopicAttention
-    from probes.foreign_rows import ForeignRows, rows_from
-    from probes.head_attribution import head_attribution
-    from probes.hooks import HookedModel, HookPoints, record
-    from probes.index_set import IndexSet
-    from probes.interchange import interchange, interchange_together
+    from probes.engine.hooks import HookedModel, HookPoints, record
+    from probes.engine.moments import Moments
+    from probes.engine.preprocess import Preprocess
+    from probes.engine.probe import Probe
+    from probes.engine.readout import Readout, all_tokens, first_token, last_token, mean, token_at
+    from probes.engine.registry import RegisteredProbe, find_probe, get_probe, list_probes
+    from probes.engine.result import Head, ProbeResult, load_result
+    from probes.engine.run import Attached, attach, run
+    from probes.engine.sites import Selector, Site, Sites, attention_pattern, embedding, head_output, residual, resolve
+    from probes.engine.state import Rows, Sum
     from probes.linear_decodability import LinearDecodability
     from probes.logit_lens import LogitLens
-    from probes.moments import Moments
     from probes.n_dims import NDims
     from probes.neighbour_purity import NeighbourPurity
     from probes.norm_jacobian import NormJacobian
-    from probes.preprocess import Preprocess
-    from probes.probe import Probe
     from probes.projection import Projection
     from probes.rbf_cka import RBFCKA
-    from probes.readout import Readout, all_tokens, first_token, last_token, mean, token_at
-    from probes.registry import RegisteredProbe, find_probe, get_probe, list_probes
-    from probes.result import Head, ProbeResult, load_result
-    from probes.row_store import RowStore
-    from probes.rows import collect_rows
-    from probes.run import Attached, attach, run
-    from probes.run_stores import RowSource, run_stores
-    from probes.sites import Selector, Site, Sites, attention_pattern, embedding, head_output, residual, resolve
-    from probes.state import Rows, Sum
-    from probes.stores import save_rows
+    from probes.rows.collect import collect_rows
+    from probes.rows.foreign_rows import ForeignRows, rows_from
+    from probes.rows.row_store import RowStore
+    from probes.rows.run_stores import RowSource, run_stores
+    from probes.rows.save import save_rows
+    from probes.store.index_set import IndexSet
     from probes.svcca import SVCCA
     from probes.task_cluster_ari import TaskClusterARI
     from probes.topic_attention import TopicAttention

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from probes.engine.hooks import HookPoints
+from probes.engine.probe import Probe
+from probes.engine.readout import Readout, all_tokens, check_row_readout, mean
+from probes.engine.result import ProbeResult
+from probes.engine.sites import Site, Sites, attention_pattern
+from probes.engine.state import Sum
 from probes.functional.attention_entropy import attention_entropy
-from probes.hooks import HookPoints
-from probes.mean_interval import mean_interval
-from probes.probe import Probe
-from probes.readout import Readout, all_tokens, check_row_readout, mean
-from probes.result import ProbeResult
-from probes.sites import Site, Sites, attention_pattern
-from probes.state import Sum
+from probes.functional.mean_interval import mean_interval
 from tasks import Batch, InputError
 
 

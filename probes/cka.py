@@ -11,6 +11,15 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from probes.engine.hooks import check_device
+from probes.engine.minibatches import MiniBatches
+from probes.engine.moments import home_of
+from probes.engine.pairwise import Pairwise, below
+from probes.engine.probe import Probe
+from probes.engine.readout import Readout, last_token
+from probes.engine.result import ProbeResult
+from probes.engine.rows_or_moments import FORMS, Form, RowsOrMoments, moments_bytes
+from probes.engine.sites import Sites, residual
 from probes.functional.cka import (
     HSIC,
     LEAST_DEBIASED,
@@ -30,15 +39,6 @@ from probes.functional.products import ROUNDING, Precision, check_precision
 from probes.functional.top_components import top_components, without_components
 from probes.functional.unit_hsic import hsic_between_units
 from probes.functional.units import FEWEST_ARRANGEMENTS, n_pairings
-from probes.hooks import check_device
-from probes.minibatches import MiniBatches
-from probes.moments import home_of
-from probes.pairwise import Pairwise, below
-from probes.probe import Probe
-from probes.readout import Readout, last_token
-from probes.result import ProbeResult
-from probes.rows_or_moments import FORMS, Form, RowsOrMoments, moments_bytes
-from probes.sites import Sites, residual
 from tasks import InputError
 from tasks.errors import check_at_least, check_choice
 

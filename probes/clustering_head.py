@@ -8,6 +8,13 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from probes.engine.hooks import HookPoints
+from probes.engine.probe import Probe
+from probes.engine.readout import Readout, all_tokens, check_row_readout, last_token, mean
+from probes.engine.repeats import repeats_note
+from probes.engine.result import ProbeResult
+from probes.engine.sites import Site, Sites, head_output
+from probes.engine.state import Rows, Sum
 from probes.functional.attention_entropy import attention_entropy
 from probes.functional.clustering_head import (
     IntegerWeights,
@@ -20,15 +27,8 @@ from probes.functional.clustering_head import (
 )
 from probes.functional.planar_lattice import PlanarLattice, planar_lattice
 from probes.functional.relabelling import enough_permutations, holm_over_heads, relabelled, relabelling_of
+from probes.functional.strata import check_given
 from probes.functional.units import check_units
-from probes.hooks import HookPoints
-from probes.probe import Probe
-from probes.readout import Readout, all_tokens, check_row_readout, last_token, mean
-from probes.repeats import repeats_note
-from probes.result import ProbeResult
-from probes.sites import Site, Sites, head_output
-from probes.state import Rows, Sum
-from probes.strata import check_given
 from tasks import Batch, InputError
 from tasks.errors import check_at_least
 

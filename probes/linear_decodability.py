@@ -10,21 +10,21 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from probes.engine.hooks import check_device
+from probes.engine.probe import Probe
+from probes.engine.readout import Readout, check_row_readout, last_token
+from probes.engine.repeats import repeats_note
+from probes.engine.result import ProbeResult
+from probes.engine.sites import Sites, residual
+from probes.engine.state import Rows
 from probes.functional.linear_decodability import (
     accuracy_interval,
     effective_size,
     ridge_predictions,
     stratified_folds,
 )
+from probes.functional.strata import check_given, nothing_left, single_class, strata_of
 from probes.functional.units import Relabelling
-from probes.hooks import check_device
-from probes.probe import Probe
-from probes.readout import Readout, check_row_readout, last_token
-from probes.repeats import repeats_note
-from probes.result import ProbeResult
-from probes.sites import Sites, residual
-from probes.state import Rows
-from probes.strata import check_given, nothing_left, single_class, strata_of
 from tasks import Batch, InputError
 from tasks.errors import check_at_least
 

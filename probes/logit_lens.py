@@ -9,16 +9,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from probes.final_readout import FinalReadout
+from probes.engine.final_readout import FinalReadout
+from probes.engine.hooks import HookPoints, Models
+from probes.engine.probe import Probe
+from probes.engine.readout import Readout, check_row_readout, last_token
+from probes.engine.result import ProbeResult
+from probes.engine.sites import Site, Sites, residual, resolve
+from probes.engine.state import Rows, Sum
 from probes.functional.linear_decodability import wilson_interval
 from probes.functional.logit_lens import answer_scores
-from probes.hooks import HookPoints, Models
-from probes.mean_interval import mean_interval
-from probes.probe import Probe
-from probes.readout import Readout, check_row_readout, last_token
-from probes.result import ProbeResult
-from probes.sites import Site, Sites, residual, resolve
-from probes.state import Rows, Sum
+from probes.functional.mean_interval import mean_interval
 from tasks import Batch, InputError
 
 _STREAM = ("hook_embed", "hook_resid_pre", "hook_resid_mid", "hook_resid_post", "unembed.hook_in")

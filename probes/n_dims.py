@@ -9,14 +9,14 @@ from functools import reduce
 import torch
 from torch import Tensor
 
+from probes.engine.hooks import check_device
+from probes.engine.pairwise import Undefined, below
+from probes.engine.readout import Readout, last_token
+from probes.engine.result import ProbeResult
+from probes.engine.rows_or_moments import FORMS, Form, RowsOrMoments
+from probes.engine.sites import Sites, residual
 from probes.functional.cka import CrossMoments
 from probes.functional.n_dims import check_share, n_dims, n_dims_of_scatter
-from probes.hooks import check_device
-from probes.pairwise import Undefined, below
-from probes.readout import Readout, last_token
-from probes.result import ProbeResult
-from probes.rows_or_moments import FORMS, Form, RowsOrMoments
-from probes.sites import Sites, residual
 from tasks.errors import check_choice
 
 

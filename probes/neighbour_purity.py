@@ -4,6 +4,12 @@ from __future__ import annotations
 
 import torch
 
+from probes.engine.hooks import check_device
+from probes.engine.pairwise import ByClass
+from probes.engine.readout import Readout, last_token
+from probes.engine.result import ProbeResult
+from probes.engine.sites import Sites, residual
+from probes.engine.state import hashed
 from probes.functional.neighbour_purity import (
     nearest,
     nearest_of_other_units,
@@ -11,13 +17,7 @@ from probes.functional.neighbour_purity import (
     purity_interval,
     same_label,
 )
-from probes.hooks import check_device
-from probes.pairwise import ByClass
-from probes.readout import Readout, last_token
-from probes.result import ProbeResult
-from probes.sites import Sites, residual
-from probes.state import hashed
-from probes.strata import check_given
+from probes.functional.strata import check_given
 from tasks import InputError
 from tasks.errors import check_at_least
 

@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from probes.engine.probe import Probe
+from probes.engine.readout import Readout, check_row_readout, last_token
+from probes.engine.result import ProbeResult
+from probes.engine.sites import Sites
+from probes.engine.state import Rows
 from probes.functional.norm_jacobian import norm_jacobian
-from probes.probe import Probe
-from probes.readout import Readout, check_row_readout, last_token
-from probes.result import ProbeResult
-from probes.sites import Sites
-from probes.state import Rows
 from tasks import Batch
 
 

@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from probes.engine.probe import Probe
+from probes.engine.readout import Readout, check_row_readout, token_at
+from probes.engine.result import ProbeResult
+from probes.engine.sites import Sites, residual
+from probes.engine.state import Rows
 from probes.functional.projection import check_open_tsne, open_tsne_2d, project_2d
-from probes.probe import Probe
-from probes.readout import Readout, check_row_readout, token_at
-from probes.result import ProbeResult
-from probes.sites import Sites, residual
-from probes.state import Rows
 from tasks import Batch, InputError
 from tasks.errors import check_choice
 

@@ -8,12 +8,12 @@ from typing import Literal
 
 from torch import Tensor
 
+from probes.engine.hooks import check_device
+from probes.engine.pairwise import Pairwise
+from probes.engine.readout import Readout, last_token
+from probes.engine.result import ProbeResult
+from probes.engine.sites import Sites, residual
 from probes.functional.rbf_cka import GaussianKernel, check_fraction, cka_of_kernels, working_bytes
-from probes.hooks import check_device
-from probes.pairwise import Pairwise
-from probes.readout import Readout, last_token
-from probes.result import ProbeResult
-from probes.sites import Sites, residual
 
 
 class RBFCKA(Pairwise):

@@ -8,12 +8,12 @@ from typing import Literal
 
 from torch import Tensor
 
+from probes.engine.pairwise import Pairwise
+from probes.engine.readout import Readout, last_token
+from probes.engine.result import ProbeResult
+from probes.engine.sites import Sites, residual
 from probes.functional.n_dims import check_share
 from probes.functional.svcca import mean_correlation, principal
-from probes.pairwise import Pairwise
-from probes.readout import Readout, last_token
-from probes.result import ProbeResult
-from probes.sites import Sites, residual
 
 
 class SVCCA(Pairwise):

@@ -11,6 +11,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from probes.engine.hooks import check_device
+from probes.engine.preprocess import Preprocess
+from probes.engine.probe import Probe
+from probes.engine.readout import Readout, check_row_readout, token_at
+from probes.engine.repeats import repeats_note
+from probes.engine.result import ProbeResult
+from probes.engine.sites import Sites, residual
+from probes.engine.state import Rows, hashed
 from probes.functional.adjusted_rand import (
     FEWEST_EFFECTIVE_CLASSES,
     adjusted_rand_moments,
@@ -19,17 +27,9 @@ from probes.functional.adjusted_rand import (
 )
 from probes.functional.kmeans import kmeans
 from probes.functional.projection import project_2d
+from probes.functional.strata import check_given, nothing_left, single_class, strata_of
 from probes.functional.task_cluster_ari import fitted_clusters, permuted_index
 from probes.functional.units import Relabelling, check_units
-from probes.hooks import check_device
-from probes.preprocess import Preprocess
-from probes.probe import Probe
-from probes.readout import Readout, check_row_readout, token_at
-from probes.repeats import repeats_note
-from probes.result import ProbeResult
-from probes.sites import Sites, residual
-from probes.state import Rows, hashed
-from probes.strata import check_given, nothing_left, single_class, strata_of
 from tasks import Batch, InputError
 from tasks.errors import check_at_least, check_choice
 

@@ -9,11 +9,11 @@ from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from probes.engine.result import ProbeResult
+from probes.engine.sites import Sites, attention_pattern
+from probes.engine.state import Sum
+from probes.engine.topic_probe import TopicProbe
 from probes.functional.topic_attention import BUCKETS, PairTable
-from probes.result import ProbeResult
-from probes.sites import Sites, attention_pattern
-from probes.state import Sum
-from probes.topic_probe import TopicProbe
 from tasks import Batch
 
 

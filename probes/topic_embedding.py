@@ -8,12 +8,12 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from probes.engine.result import ProbeResult
+from probes.engine.sites import Sites, embedding
+from probes.engine.state import Sum
+from probes.engine.topic_probe import TopicProbe
 from probes.functional.topic_attention import BUCKETS, PairTable
 from probes.functional.topic_embedding import SIMILARITIES, GroupSums
-from probes.result import ProbeResult
-from probes.sites import Sites, embedding
-from probes.state import Sum
-from probes.topic_probe import TopicProbe
 from tasks import Batch, InputError
 
 

@@ -66,7 +66,7 @@ def fork_server() -> ForkServerContext:
 def forked(fork_server: ForkServerContext, monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers of ``map_jobs`` and ``check_probe`` are forked, for tests that are not about how a worker starts."""
     monkeypatch.setattr("mechclust.jobs.local._CONTEXT", fork_server)
-    monkeypatch.setattr("probes.testing.get_context", lambda method: fork_server)
+    monkeypatch.setattr("probes.checks.check_probe.get_context", lambda method: fork_server)
 
 
 @pytest.fixture(autouse=True)

@@ -50,13 +50,13 @@ TYPE_ONLY = "from typing import TYPE_CHECKING\n\nif TYPE_CHECKING:\n    import {
 PLANTED = [
     ("tasks/batch.py", "import probes", "mechclust knows probes, probes know tasks"),
     (
-        "probes/sites.py",
+        "probes/engine/sites.py",
         "def f():\n    from mechclust.jobs import map_jobs",
         "mechclust knows probes, probes know tasks",
     ),
     ("mechclust/jobs/pool.py", "import mechclust", "The floors of mechclust"),
     ("mechclust/models/build.py", "def f():\n    import mechclust.training", "The floors of mechclust"),
-    ("mechclust/report/findings.py", "import mechclust.attention.view", "The floors of mechclust"),
+    ("mechclust/report/page.py", "import mechclust.mossa.task_curves", "The floors of mechclust"),
     ("mechclust/new_room/new.py", "", "The floors of mechclust"),
     ("mechclust/commands/clusters/measure.py", "import mechclust.commands.topics.measure", "Commands never meet"),
     ("mechclust/commands/new.py", "import mechclust.commands.clusters", "Commands never meet"),
@@ -68,7 +68,9 @@ PLANTED = [
     ("mechclust/studies/mossa/findings.py", "import mechclust.studies.mossa.figures", "Within a study"),
     ("mechclust/studies/new/config.py", "import mechclust.studies.new.study", "Within a study"),
     ("mechclust/training/config.py", TYPE_ONLY.format("mechclust.training.loop"), "No circles between siblings"),
-    ("probes/sites.py", "def f():\n    import probes.testing", "No circles between siblings"),
+    ("probes/engine/sites.py", "def f():\n    import probes.checks.check_probe", "The floors of probes"),
+    ("probes/pairs.py", "", "The floors of probes"),
+    ("probes/functional/cka.py", "import probes.functional.svcca", "No circles between siblings"),
 ]
 
 

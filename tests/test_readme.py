@@ -8,7 +8,7 @@ import pytest
 from mechclust.cli import main
 from mechclust.evidence import load_findings
 from mechclust.evidence.tables import shown
-from probes.testing import check_probe
+from probes.extend import check_probe
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

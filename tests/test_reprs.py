@@ -16,14 +16,23 @@ from matplotlib.figure import Figure
 from mechclust import Check, CheckReport, ClustersResult, MossaResult, TopicsResult
 from mechclust.commands.clusters.result import Curves
 from mechclust.evidence import Bound, Finding, Findings, mean_part
-from mechclust.report import Analysis, Panel, TaskCurves
-from mechclust.report.layer_groups import LayerGroups, LayerGroupsInterval
+from mechclust.mossa import TaskCurves
+from mechclust.mossa.layer_groups import LayerGroups, LayerGroupsInterval
+from mechclust.report import Analysis, Panel
 from probes import IndexSet, ProbeResult, RowStore, rows_from, save_rows
 from tasks import Batch, Corpus, CorpusStream, EncodedCorpus, LabelledPrompts, Task, TopicModel
 from tasks.text.instructions import Example, InstructionTask, TaskCollection
 from tests.mechclust.commands.compare.cases import found
 
-DOORS = ("tasks", "tasks.text.instructions", "probes", "mechclust", "mechclust.attention", "mechclust.report")
+DOORS = (
+    "tasks",
+    "tasks.text.instructions",
+    "probes",
+    "mechclust",
+    "mechclust.attention",
+    "mechclust.mossa",
+    "mechclust.report",
+)
 SETTINGS = ("Config", "Ray", "Preprocess")  # and tasks, whose repr says how to make them again
 RECORDS = {"Bound", "EarlierRun", "Example", "LayerGroups", "RegisteredProbe", "Severity"}  # a few words each
 LONG = 2000

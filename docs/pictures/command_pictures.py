@@ -15,7 +15,7 @@ from docs.pictures.registry import ROOT, Drawn, picture
 from mechclust import TopicsConfig, measure_topics
 from mechclust.report.style import COLORS, MARKERS, shades
 from probes import AttentionEntropy, LogitLens, TaskClusterARI, last_token, load_result, run
-from probes.plots import chance_band
+from probes.engine.plots import chance_band
 
 SMOLLM2 = ROOT / "examples" / "results" / "real-models" / "smollm2"
 

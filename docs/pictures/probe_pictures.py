@@ -30,7 +30,7 @@ from probes import (
     run,
     token_at,
 )
-from probes.plots import chance_band
+from probes.engine.plots import chance_band
 
 AT_INPUT = token_at("input")
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from probes import Head, HookedModel, attention_pattern, resolve
-from probes.sites import head_name
-from probes.texts import tokenizers_of
+from probes.engine.sites import head_name
+from probes.engine.texts import tokenizers_of
 from tasks import InputError
 from tasks.text.beginning import Bos, text_encoder
 

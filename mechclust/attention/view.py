@@ -24,9 +24,9 @@ from mechclust.attention.inputs import (
 )
 from mechclust.attention.page import visible
 from probes import HookedModel, attention_pattern, record, resolve
-from probes.files import write_atomic
-from probes.hooks import device_of, evaluation_mode, forward
-from probes.run import check_models
+from probes.engine.hooks import device_of, evaluation_mode, forward
+from probes.engine.run import check_models
+from probes.store.files import write_atomic
 from tasks import Batch, InputError
 from tasks.text.beginning import Bos
 

@@ -14,8 +14,8 @@ import xxhash
 from mechclust.jobs.interrupts import telling_what_is_kept
 from mechclust.report.folder import check_command, check_subject, record_command
 from mechclust.report.manifest import WAY_OUT
-from probes.files import remove_leftovers
-from probes.locks import locked
+from probes.store.files import remove_leftovers
+from probes.store.locks import locked
 from tasks import InputError
 
 _LONGEST = 40  # characters of a part of a folder's name

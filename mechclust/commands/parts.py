@@ -14,8 +14,8 @@ from torch import Tensor
 from mechclust.commands.settings import EngineSettings
 from mechclust.jobs import map_jobs, progress_bar
 from probes import ProbeResult, load_result
-from probes.digest import digest_of
-from probes.files import versions
+from probes.store.digest import digest_of
+from probes.store.files import versions
 from tasks import InputError
 
 _SHARD_ROWS, _SHARDS = 128, 64  # of which an interruption costs two: prompts at least, and how many at most

@@ -22,9 +22,9 @@ from mechclust.studies.clustering_heads.results import load_network
 from mechclust.studies.clustering_heads.sandbox import sandbox_run
 from mechclust.training import Snapshots
 from mechclust.training.state import task_of
-from probes.files import write_atomic
-from probes.hooks import HookedModel
-from probes.readout import last_token, token_at
+from probes.engine.hooks import HookedModel
+from probes.engine.readout import last_token, token_at
+from probes.store.files import write_atomic
 from tasks import Batch, InputError, Task
 from tasks.errors import check_choice
 from tasks.text.beginning import Bos

@@ -17,8 +17,8 @@ from mechclust.models import load_pretrained, set_adapter
 from mechclust.models.adapters import adapter_of, check_adapter
 from mechclust.models.pretrained import Quantization, model_name
 from probes import Readout, first_token, last_token, mean
-from probes.hooks import check_device
-from probes.texts import tokenizer_of
+from probes.engine.hooks import check_device
+from probes.engine.texts import tokenizer_of
 from tasks import InputError, LabelledPrompts
 from tasks.errors import check_at_least
 from tasks.settings import check_finite

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from mechclust.evidence.bounds import VERDICTS, Bound, Within
 from mechclust.evidence.finding import Control, EarlierRun, Finding, Kind, Method, Part, Shown
 from mechclust.evidence.tables import html_table, text_table
-from probes.files import DamagedError, json_bytes, read_json, write_atomic
+from probes.store.files import DamagedError, json_bytes, read_json, write_atomic
 from tasks import InputError
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from mechclust.jobs.engine import Ray, address_of
 from mechclust.jobs.outcome import attempt, opened
 from mechclust.jobs.pool import Reply, Worker, WorkerLost, WorkerPool
 from mechclust.jobs.progress import place_bars
-from probes.files import temporary_of
-from probes.locks import wait_for_dead_owners
+from probes.store.files import temporary_of
+from probes.store.locks import wait_for_dead_owners
 from tasks import InputError
 
 # Read when ray is imported. That a worker or a node was lost we say ourselves, in one sentence and on standard error.

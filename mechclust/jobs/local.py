@@ -22,7 +22,7 @@ from tqdm import tqdm
 from mechclust.jobs.outcome import attempt, opened
 from mechclust.jobs.pool import Reply, Worker, WorkerLost, WorkerPool
 from mechclust.jobs.progress import PatientLock, place_bars
-from probes.locks import wait_for_dead_owners
+from probes.store.locks import wait_for_dead_owners
 from tasks import InputError
 from tasks.errors import first_line
 

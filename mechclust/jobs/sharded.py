@@ -29,7 +29,10 @@ from mechclust.jobs.shards import (
     reading_of,
     shards_of,
 )
-from probes.files import (
+from probes.engine.probe import Probe, each_probe
+from probes.engine.result import ProbeResult
+from probes.engine.run import finished, measuring
+from probes.store.files import (
     check_safetensors,
     is_temporary,
     read_json,
@@ -39,11 +42,8 @@ from probes.files import (
     write_json,
     write_safetensors,
 )
-from probes.index_set import IndexSet
-from probes.locks import locked
-from probes.probe import Probe, each_probe
-from probes.result import ProbeResult
-from probes.run import finished, measuring
+from probes.store.index_set import IndexSet
+from probes.store.locks import locked
 from tasks import InputError
 from tasks.text.beginning import Bos
 

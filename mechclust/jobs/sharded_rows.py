@@ -16,20 +16,20 @@ from mechclust.jobs.mapping import each_result
 from mechclust.jobs.outcome import first_of
 from mechclust.jobs.progress import progress_bar
 from mechclust.jobs.shards import Given, Load, Shard, check_given, count_shards, reading_of, shards_of
-from probes.files import remove_leftovers
-from probes.hooks import HookedModel
-from probes.kept_rows import Keeping, Stored, begun, check_space, count_given, files_of
-from probes.locks import locked
-from probes.readout import Readout, last_token
-from probes.row_store import (
+from probes.engine.hooks import HookedModel
+from probes.engine.readout import Readout, last_token
+from probes.engine.run import measuring
+from probes.engine.sites import Sites, residual
+from probes.rows.kept_rows import Keeping, Stored, begun, check_space, count_given, files_of
+from probes.rows.row_store import (
     RowStore,
     next_shard,
     prepare_shard,
     publish_shard,
     write_header,
 )
-from probes.run import measuring
-from probes.sites import Sites, residual
+from probes.store.files import remove_leftovers
+from probes.store.locks import locked
 from tasks import InputError
 from tasks.text.beginning import Bos
 

@@ -10,12 +10,12 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 import torch
 
-from probes import digest
-from probes.batches import Batches, each_batch, readable
-from probes.hooks import HookedModel
-from probes.identity import fingerprint
-from probes.run import HookedModels
-from probes.texts import Reading
+from probes.engine.batches import Batches, each_batch, readable
+from probes.engine.hooks import HookedModel
+from probes.engine.identity import fingerprint
+from probes.engine.run import HookedModels
+from probes.engine.texts import Reading
+from probes.store import digest
 from tasks import Batch, InputError
 from tasks.errors import check_count
 from tasks.text.beginning import Bos

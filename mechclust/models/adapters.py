@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from mechclust.models.huggingface import ADAPTER, Source, quiet
-from probes.digest import digest_of
-from probes.hooks import HookedModel
+from probes.engine.hooks import HookedModel
+from probes.store.digest import digest_of
 from tasks import InputError
 from tasks.errors import first_line
 

@@ -11,8 +11,8 @@ from torch import Tensor
 from mechclust.models.build import build_model, config_of
 from mechclust.models.config import config_from_json, config_to_json
 from mechclust.models.weights import get_weights, set_weights
-from probes.files import read_safetensors, versions, write_safetensors
-from probes.hooks import HookedModel
+from probes.engine.hooks import HookedModel
+from probes.store.files import read_safetensors, versions, write_safetensors
 from tasks import InputError
 
 _FORMAT = "mechclust-model-2"

@@ -8,7 +8,7 @@ from functools import cache
 from importlib.metadata import entry_points
 from typing import Any, ClassVar, Literal, Self
 
-from probes.registry import load_entry_point, package_of
+from probes.engine.registry import load_entry_point, package_of
 from tasks import InputError
 from tasks.errors import check_at_least
 from tasks.settings import check_choices, check_finite, from_json, to_json

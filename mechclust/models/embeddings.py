@@ -5,7 +5,7 @@ from __future__ import annotations
 from jaxtyping import Float
 from torch import Tensor
 
-from probes.hooks import HookedModel
+from probes.engine.hooks import HookedModel
 from tasks import InputError
 
 

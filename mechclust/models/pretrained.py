@@ -27,8 +27,8 @@ from mechclust.models.adapters import (
 from mechclust.models.build import build_model, config_of
 from mechclust.models.checkpoint import load_model
 from mechclust.models.huggingface import Source, find, quiet, read_config, read_tokenizer, reading
-from probes.hooks import HookedModel, device_of
-from probes.texts import KEPT_TOKENIZER, tokenizer_of
+from probes.engine.hooks import HookedModel, device_of
+from probes.engine.texts import KEPT_TOKENIZER, tokenizer_of
 from tasks import InputError
 from tasks.errors import check_choice, first_line
 

@@ -20,7 +20,7 @@ from transformer_lens.hook_points import HookPoint
 
 from mechclust.models.blocks import Blocks, find_blocks, first_input, first_output
 from mechclust.models.config import ModelShape
-from probes.hooks import evaluation_mode
+from probes.engine.hooks import evaluation_mode
 from tasks import InputError
 
 

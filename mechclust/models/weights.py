@@ -14,7 +14,7 @@ from einops import rearrange
 from torch import Tensor
 
 from mechclust.models.config import ModelConfig
-from probes.hooks import HookedModel
+from probes.engine.hooks import HookedModel
 
 # HookedTransformer's name -> (the native bridge's name, HookedTransformer's layout, the bridge's)
 _NATIVE = {

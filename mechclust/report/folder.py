@@ -24,7 +24,7 @@ from mechclust.report.manifest import (
     read_manifest,
     write_manifest,
 )
-from probes.files import DamagedError, read_json, remove_leftovers, versions, write_json
+from probes.store.files import DamagedError, read_json, remove_leftovers, versions, write_json
 from tasks import InputError
 
 _LEAST = 2**20  # bytes that a report takes at least

@@ -11,7 +11,7 @@ from typing import Any
 
 import xxhash
 
-from probes.files import DamagedError, is_whole, read_json, verifies, write_atomic, write_errors, write_json
+from probes.store.files import DamagedError, is_whole, read_json, verifies, write_atomic, write_errors, write_json
 from tasks import InputError
 
 MANIFEST = "mechclust.json"

@@ -15,10 +15,10 @@ from matplotlib.cbook import is_math_text
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from probes.plots import COLORS as COLORS
-from probes.plots import GREY as GREY
-from probes.plots import MARKERS as MARKERS
-from probes.plots import chance_band as chance_band
+from probes.engine.plots import COLORS as COLORS
+from probes.engine.plots import GREY as GREY
+from probes.engine.plots import MARKERS as MARKERS
+from probes.engine.plots import chance_band as chance_band
 
 MATHTEXT = "mathtext"  # ``gid`` of a text of ours that is a formula: ``axis.set_title("$W_V$", gid=MATHTEXT)``
 BLUE, RED, GREEN, PURPLE, ORANGE = COLORS[:5]

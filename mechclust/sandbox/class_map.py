@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 
 from mechclust.sandbox.examples import Examples
-from probes.hooks import HookedModel, device_of, evaluation_mode, record
+from probes.engine.hooks import HookedModel, device_of, evaluation_mode, record
 
 GRID = (64, 40)  # cells across and up
 _ROWS = 256  # sequences of a forward pass

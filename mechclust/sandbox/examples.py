@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechclust.sandbox.run import FollowedSequences
-from probes.readout import Readout
+from probes.engine.readout import Readout
 from tasks import Batch, InputError
 from tasks.errors import check_at_least
 

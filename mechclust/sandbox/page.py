@@ -14,7 +14,7 @@ from mechclust.report.html import content_policy, template
 from mechclust.sandbox.legend import legend_of
 from mechclust.sandbox.run import Lines, SandboxRun
 from mechclust.sandbox.style import cluster_colors, curves_of, line_color, run_colors, token_colors
-from probes.files import write_atomic
+from probes.store.files import write_atomic
 from tasks import InputError
 
 _PACKAGE = "mechclust.sandbox"

@@ -10,9 +10,9 @@ from typing import Literal
 from torch import Tensor
 
 from mechclust.sandbox.examples import Examples
-from probes.hooks import HookedModel
-from probes.readout import Readout, last_token
-from probes.sites import attention_pattern, head_name, head_output, residual, resolve
+from probes.engine.hooks import HookedModel
+from probes.engine.readout import Readout, last_token
+from probes.engine.sites import attention_pattern, head_name, head_output, residual, resolve
 from tasks import Batch, InputError
 
 _LAYERS, _HEADS, _TOKENS = 6, 8, 100  # most that are drawn unasked

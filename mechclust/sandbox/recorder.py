@@ -20,8 +20,8 @@ from mechclust.sandbox.places import Place, find_places
 from mechclust.sandbox.planes import Plane, PlaneName, fit_plane
 from mechclust.sandbox.run import SandboxRun, reach
 from mechclust.sandbox.views import curve_panels, panel_of, probability_panel
-from probes.hooks import HookedModel, device_of, evaluation_mode, forward, record
-from probes.readout import Readout, last_token
+from probes.engine.hooks import HookedModel, device_of, evaluation_mode, forward, record
+from probes.engine.readout import Readout, last_token
 from tasks import Batch, InputError
 
 Checkpoints = Iterable[tuple[int, HookedModel]]

@@ -13,8 +13,8 @@ from urllib.parse import unquote
 
 from mechclust.jobs import each_result, progress_bar
 from probes import HookedModel, RegisteredProbe, find_probe, run
-from probes.files import file_name, write_atomic
-from probes.result import load_result
+from probes.engine.result import load_result
+from probes.store.files import file_name, write_atomic
 from tasks import Batch, InputError
 
 _SHOWN = 4  # models per probe shown in the report; all are in the folder

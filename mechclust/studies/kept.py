@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from probes import ProbeResult, load_result
-from probes.files import is_whole
+from probes.store.files import is_whole
 from tasks import InputError
 
 

@@ -16,7 +16,7 @@ from mechclust.report.manifest import MANIFEST, add_files, check_files, read_man
 from mechclust.report.text import csv
 from mechclust.studies.registry import open_run
 from mechclust.studies.study import Study, report_run
-from probes.files import json_bytes
+from probes.store.files import json_bytes
 from tasks import InputError
 from tasks.errors import suggest
 from tasks.settings import to_json

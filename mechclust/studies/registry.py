@@ -10,7 +10,7 @@ from typing import Any
 
 from mechclust.report.folder import read_record
 from mechclust.studies.study import Study
-from probes.registry import load_entry_point, package_of
+from probes.engine.registry import load_entry_point, package_of
 from tasks import InputError
 from tasks.errors import suggest
 from tasks.settings import from_json

@@ -17,8 +17,8 @@ from mechclust.report.folder import check_command, check_writable, open_folder, 
 from mechclust.report.manifest import check_measured, forget_measured, read_manifest, record_measured
 from mechclust.report.page import write_report
 from mechclust.studies.extra_probes import TrainedModel, chosen_probes, further_notes, further_views, measure_further
-from probes.hooks import check_device
-from probes.locks import locked
+from probes.engine.hooks import check_device
+from probes.store.locks import locked
 from tasks import InputError
 from tasks.errors import repeated, suggest
 from tasks.settings import check_finite, to_json

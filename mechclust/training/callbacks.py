@@ -15,10 +15,10 @@ from mechclust.models.checkpoint import load_model, read_metadata, save_model
 from mechclust.models.config import config_to_json
 from mechclust.models.weights import get_weights
 from probes import Probe, ProbeResult, load_result, run
-from probes.files import is_whole, versions
-from probes.hooks import HookedModel, device_of, evaluation_mode, forward
-from probes.identity import Examples, fingerprint
-from probes.probe import plain
+from probes.engine.hooks import HookedModel, device_of, evaluation_mode, forward
+from probes.engine.identity import Examples, fingerprint
+from probes.engine.probe import plain
+from probes.store.files import is_whole, versions
 from tasks import Batch, InputError, Task
 
 _WAY = "give another folder, or the same settings to continue"

@@ -21,9 +21,9 @@ from mechclust.training.low_rank import LowRank
 from mechclust.training.snapshots import Segment, Snapshots, backend_of, check_run, file_of, lost_files, snapshot_steps
 from mechclust.training.stack import Backend, Member, Stack, StackData, width_of
 from mechclust.training.state import load_state, save_state
-from probes.files import remove_leftovers, versions
-from probes.hooks import check_device
-from probes.locks import locked
+from probes.engine.hooks import check_device
+from probes.store.files import remove_leftovers, versions
+from probes.store.locks import locked
 from tasks import InputError
 from tasks.errors import check_choice
 from tasks.settings import to_json

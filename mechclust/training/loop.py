@@ -22,10 +22,10 @@ from mechclust.training.config import TrainConfig
 from mechclust.training.dropout import dropout_of
 from mechclust.training.state import load_state, save_state
 from mechclust.training.tuning.errors import DivergedError
-from probes.files import remove_leftovers, versions
-from probes.hooks import HookedModel, device_of, forward
-from probes.identity import fingerprint
-from probes.locks import locked
+from probes.engine.hooks import HookedModel, device_of, forward
+from probes.engine.identity import fingerprint
+from probes.store.files import remove_leftovers, versions
+from probes.store.locks import locked
 from tasks import Batch, InputError, Task
 from tasks.settings import to_json
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from probes import HookedModel, ProbeResult
-from probes.files import versions
+from probes.store.files import versions
 from tasks import InputError
 
 

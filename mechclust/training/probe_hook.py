@@ -13,8 +13,8 @@ from mechclust.models.pretrained import AnyModel, load_pretrained
 from mechclust.models.sizes import Sizes
 from mechclust.models.tokenizers import prompt_batches
 from probes import ProbeResult, run
-from probes.batches import Batches
-from probes.probe import Probe, each_probe
+from probes.engine.batches import Batches
+from probes.engine.probe import Probe, each_probe
 from tasks import Batch, InputError, LabelledPrompts
 from tasks.errors import check_at_least
 from tasks.text.beginning import Bos

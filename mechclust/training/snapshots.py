@@ -18,8 +18,8 @@ from mechclust.models.build import build_model
 from mechclust.models.config import AnyConfig, config_from_json
 from mechclust.models.weights import get_weights, set_weights
 from mechclust.training.stack import width_of
-from probes.files import DamagedError, check_safetensors, read_safetensors, write_safetensors
-from probes.hooks import HookedModel
+from probes.engine.hooks import HookedModel
+from probes.store.files import DamagedError, check_safetensors, read_safetensors, write_safetensors
 from tasks import InputError, Task
 
 _FORMAT = "mechclust-snapshots-2"

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from probes.files import read_safetensors, write_safetensors
+from probes.store.files import read_safetensors, write_safetensors
 from tasks import InputError, Task
 
 _FORMAT = "mechclust-training-2"

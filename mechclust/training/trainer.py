@@ -11,8 +11,8 @@ from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 from transformers.integrations import TensorBoardCallback
 
 from mechclust.training.probe_hook import ProbeHook
-from probes.batches import Batches
-from probes.probe import Probe
+from probes.engine.batches import Batches
+from probes.engine.probe import Probe
 from tasks import LabelledPrompts
 from tasks.text.beginning import Bos
 

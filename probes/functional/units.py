@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Int, Shaped
 from torch import Tensor
 
-from probes.strata import log_shuffles, single_class, strata_of
+from probes.functional.strata import log_shuffles, single_class, strata_of
 from tasks import InputError
 
 FEWEST_ARRANGEMENTS = 20  # relabellings or pairings: with fewer, the smallest p-value exceeds .05

@@ -228,7 +228,7 @@ def _products(rows: dict[str, Tensor], pairs: list[tuple[str, str]], held: bool 
 
 def _moments(rows: dict[str, Tensor], pairs: list[tuple[str, str]], precision: str, labels: int = 1) -> float:
     """Seconds of the moments, in batches of 512 rows."""
-    from probes.moments import MomentsState
+    from probes.engine.moments import MomentsState
 
     state, n = MomentsState(), len(next(iter(rows.values())))
 
@@ -276,7 +276,7 @@ def n_dims_over_svd(n: int, d: int) -> float:
 
 def sums_in_place(words: int = 10_000, d: int = 768, batch: int = 256) -> float:
     """Time of a dense sum a batch, as it was, over that of ``Sum.add_rows``."""
-    from probes.state import SumState
+    from probes.engine.state import SumState
 
     dense, ours, draw = SumState(torch.float64), SumState(torch.float64), torch.Generator().manual_seed(0)
     index, rows = torch.randint(words, (batch,), generator=draw), torch.randn(batch, d, generator=draw)

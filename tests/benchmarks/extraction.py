@@ -71,7 +71,7 @@ def _run(setting: _Setting, batches: Any = None) -> dict[str, Tensor]:
 
 def _batches(setting: _Setting) -> list[Any]:
     """Those that ``run`` makes of the prompts."""
-    from probes.batches import each_batch
+    from probes.engine.batches import each_batch
 
     return list(each_batch({"input_ids": setting.ids}, {"": setting.model}, tokens_per_batch=_BUDGET))
 

@@ -232,11 +232,11 @@ def test_every_probe_has_a_page() -> None:
 
 
 def test_the_table_of_clauses_is_that_of_check_probe() -> None:
-    from probes import testing
+    from probes.checks import check_probe as contract
 
     rows = re.findall(r"(?m)^\| ([\w ]+) \| .* \| \"(.+)\" \|$", PAGES["extend/probe.md"])
-    assert [clause for clause, _ in rows] == list(testing._CLAUSES)
-    source = Path(str(testing.__file__)).read_text(encoding="utf-8")
+    assert [clause for clause, _ in rows] == list(contract._CLAUSES)
+    source = Path(str(contract.__file__)).read_text(encoding="utf-8")
     for clause, message in rows:
         assert message in source, f"check_probe does not say {message!r} (clause {clause!r})"
 

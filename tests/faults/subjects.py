@@ -14,7 +14,7 @@ from tests.faults.process import Call, command, python
 
 if TYPE_CHECKING:  # imported by processes only, late
     from mechclust.jobs import Engine
-    from probes.hooks import HookedModel
+    from probes.engine.hooks import HookedModel
     from tasks import Batch
 
 STUDIES = (
@@ -108,7 +108,7 @@ def _report(inputs: Path) -> Call:
 
 def _save_rows(inputs: Path) -> Call:
     def work() -> None:
-        from probes.stores import save_rows
+        from probes.rows.save import save_rows
 
         store = save_rows(small_model(), small_batches(), "out", labels=["task"], shard_rows=24)
         store.take(store.index, [f"rows/{site}" for site in store.sites])  # checksums are compared by whoever reads

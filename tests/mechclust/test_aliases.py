@@ -12,30 +12,30 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 SAME = """
-import probes.testing, probes.functional, tasks, tasks.text.corpus
-specs = [module.__spec__ for module in (probes, probes.testing, tasks, tasks.text.corpus)]
-import mechclust.tasks, mechclust.probes.testing
+import probes.extend, probes.functional, tasks, tasks.text.corpus
+specs = [module.__spec__ for module in (probes, probes.extend, tasks, tasks.text.corpus)]
+import mechclust.tasks, mechclust.probes.extend
 from mechclust.probes import CKA, functional
 from mechclust.probes.functional import linear_cka
 from mechclust.tasks.text.corpus import Corpus
-from mechclust.probes.run import check_models
-from mechclust.probes.causal_checks import Correct
+from mechclust.probes.engine.run import check_models
+from mechclust.probes.checks.causal_checks import Correct
 from mechclust.probes.functional.svcca import mean_correlation
 
 assert mechclust.tasks is tasks and mechclust.probes is probes
-assert mechclust.probes.testing is probes.testing and functional is probes.functional
+assert mechclust.probes.extend is probes.extend and functional is probes.functional
 assert CKA is probes.CKA and linear_cka is probes.functional.linear_cka and Corpus is tasks.Corpus
-assert specs == [module.__spec__ for module in (probes, probes.testing, tasks, tasks.text.corpus)]
-assert [spec.name for spec in specs] == ["probes", "probes.testing", "tasks", "tasks.text.corpus"]
+assert specs == [module.__spec__ for module in (probes, probes.extend, tasks, tasks.text.corpus)]
+assert [spec.name for spec in specs] == ["probes", "probes.extend", "tasks", "tasks.text.corpus"]
 assert callable(probes.run) and callable(probes.causal_checks) and callable(probes.functional.svcca)
 print("the same")
 """
 LAZY = """
 import mechclust, sys
-assert "probes.testing" not in sys.modules
-import mechclust.probes.testing
-import probes.testing
-assert mechclust.probes.testing is probes.testing is sys.modules["probes.testing"]
+assert "probes.extend" not in sys.modules
+import mechclust.probes.extend
+import probes.extend
+assert mechclust.probes.extend is probes.extend is sys.modules["probes.extend"]
 print("the same")
 """
 

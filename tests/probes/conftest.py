@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from probes import Probe, ProbeResult, Readout, Rows, last_token, residual
-from probes.sites import Sites
+from probes.engine.sites import Sites
 from tasks import Batch
 from tests.probes.topic_documents import TASK
 

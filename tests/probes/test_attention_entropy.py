@@ -11,8 +11,8 @@ import torch
 from scipy import stats
 
 from probes import AttentionEntropy, ClusteringHead, attention_pattern, last_token, mean, residual, run
+from probes.extend import check_probe
 from probes.functional import attention_entropy
-from probes.testing import check_probe
 from tasks import Batch, InputError
 
 SITES = [f"blocks.{layer}.attn.hook_pattern" for layer in range(2)]

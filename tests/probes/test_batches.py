@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from probes import NDims, TaskClusterARI, attach, collect_rows, last_token, run, save_rows
-from probes.batches import each_batch
-from probes.texts import Reading
+from probes.engine.batches import each_batch
+from probes.engine.texts import Reading
 from tasks import Batch, InputError
 
 IDS = [[5, 6, 7], [1, 2], [3, 4, 5, 6], [8], [9, 1, 9]]
@@ -360,7 +360,7 @@ def test_labels_travel_with_their_examples(model: Any) -> None:
 
 
 def test_a_stream_is_sorted_some_examples_at_a_time(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("probes.batches._WINDOW", 10)
+    monkeypatch.setattr("probes.engine.batches._WINDOW", 10)
     ids, drawn = some(35), list[int]()
 
     def stream() -> Iterator[dict[str, Any]]:
@@ -380,7 +380,7 @@ def test_a_stream_is_sorted_some_examples_at_a_time(model: Any, monkeypatch: pyt
 
 
 def test_a_streams_texts_are_tokenized_a_window_at_a_time(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("probes.batches._WINDOW", 4)
+    monkeypatch.setattr("probes.engine.batches._WINDOW", 4)
     tokenizer, texts = Letters(), ["b", "cde", "f", "gh", "i", "bb"]
     for given in (iter(texts), texts):
         tokenizer.calls.clear()

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from probes import CKA, attach, head_output, last_token, mean, residual, run, token_at
+from probes.engine.state import hashed
+from probes.extend import check_probe
 from probes.functional import cka_null, cka_resamples, linear_cka
-from probes.state import hashed
-from probes.testing import check_probe
 from tasks import Batch, InputError
 
 ONE = "blocks.1.hook_resid_post"

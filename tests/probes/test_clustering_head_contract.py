@@ -22,7 +22,7 @@ from probes import (
     run,
     token_at,
 )
-from probes.testing import check_probe
+from probes.extend import check_probe
 from tasks import Batch, InputError, InstructionFollowing, SparseModularAddition
 from tests.probes.planted_heads import TASK, Z, everything, ideal_head
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from probes import DistanceMatchedTopicAttention, TopicAttention, run
-from probes.testing import check_probe
+from probes.extend import check_probe
 from tasks import Batch, InputError, InstructionFollowing
 from tests.probes.functional.test_distance_matched_topic_attention import by_loop, matched_by_loop
 from tests.probes.topic_documents import TASK, TOPICS

@@ -6,7 +6,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from probes.files import file_name, write_atomic
+from probes.store.files import file_name, write_atomic
 from tests.faults.hostile import HOSTILE
 
 

@@ -16,7 +16,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from probes.files import (
+from probes.store.files import (
     LOCK,
     DamagedError,
     _named_host,
@@ -237,7 +237,7 @@ class TestWriting:
     def test_a_real_limit(self, tmp_path):
         """The kernel refuses the write itself, in the middle of the data."""
         program = (
-            "import resource, signal, sys, torch; from probes.files import write_safetensors; "
+            "import resource, signal, sys, torch; from probes.store.files import write_safetensors; "
             "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096)); "
             "write_safetensors(sys.argv[1], {'x': torch.zeros(9999)}, {'format': 'mechclust-demo-1'})"
         )
@@ -337,7 +337,7 @@ class TestLeftovers:
     def test_killed_while_writing(self, tmp_path):
         """A process that is killed in the middle leaves a file, which the next start removes."""
         program = (
-            "import os, signal, sys; from probes.files import write_atomic; "
+            "import os, signal, sys; from probes.store.files import write_atomic; "
             "os.fsync = lambda place: os.kill(os.getpid(), signal.SIGKILL); write_atomic(sys.argv[1], b'half')"
         )
         done = subprocess.run([sys.executable, "-c", program, str(tmp_path / "x")], check=False)

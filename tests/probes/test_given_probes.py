@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from probes import NDims, Probe, ProbeResult, Sum, last_token, residual, run
-from probes.probe import each_probe
-from probes.testing import check_probe
+from probes.engine.probe import each_probe
+from probes.extend import check_probe
 from tasks import Batch, InputError, LabelledPrompts
 
 BATCH = Batch(torch.arange(8).reshape(4, 2) % 5)

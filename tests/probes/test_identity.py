@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from probes import NDims, collect_rows, run, save_rows
-from probes.identity import fingerprint, settings_of
+from probes.engine.identity import fingerprint, settings_of
 from tasks import Batch, InputError
 
 
@@ -96,7 +96,7 @@ def test_pieces_make_no_difference(chunk: int, monkeypatch: pytest.MonkeyPatch) 
     module = nn.Module()
     module.register_buffer("x", torch.arange(210).reshape(5, 6, 7).transpose(0, 2))
     whole = fingerprint(module)  # type: ignore[arg-type]
-    monkeypatch.setattr("probes.identity._CHUNK", chunk)
+    monkeypatch.setattr("probes.engine.identity._CHUNK", chunk)
     assert fingerprint(module) == whole  # type: ignore[arg-type]
 
 

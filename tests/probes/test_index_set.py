@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probes.index_set import IndexSet
+from probes.store.index_set import IndexSet
 from tasks import InputError
 
 LARGEST = 2**63 - 1

@@ -22,9 +22,9 @@ from probes import (
     load_result,
     run,
 )
+from probes.checks.head_attribution import Attribution, bench_of
 from probes.functional import response_classes
 from probes.functional.response_classes import response_points
-from probes.head_attribution import Attribution, bench_of
 from tasks import Batch, InputError
 from tests.probes.two_layer_heads import COPY, PLANTED, SUPPORT, ThreeCopies, TwoLayerHeads, sequences
 

@@ -9,8 +9,8 @@ import torch
 from scipy.stats import binom
 
 from probes import LinearDecodability, last_token, residual, run
+from probes.extend import check_probe
 from probes.functional import accuracy_interval, stratified_folds, wilson_interval
-from probes.testing import check_probe
 from tasks import Batch, InputError
 from tests.probes.functional.test_linear_decodability import reference
 

@@ -9,13 +9,13 @@ import warnings
 
 import pytest
 
-from probes.files import LOCK, is_temporary
-from probes.locks import locked, wait_for_dead_owners
+from probes.store.files import LOCK, is_temporary
+from probes.store.locks import locked, wait_for_dead_owners
 from tasks import InputError
 
 _OWNER = """
 import sys, time
-from probes.locks import locked
+from probes.store.locks import locked
 
 with locked(sys.argv[1]):
     print("mine", flush=True)

@@ -13,8 +13,8 @@ import torch
 from scipy import stats
 
 from probes import LogitLens, all_tokens, embedding, head_output, mean, residual, run
+from probes.extend import check_probe
 from probes.functional import answer_scores
-from probes.testing import check_probe
 from tasks import Batch, InputError
 
 

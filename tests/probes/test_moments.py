@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 import torch
 
-import probes.moments as moments
+import probes.engine.moments as moments
 from probes import Moments, Probe, ProbeResult, collect_rows, run
+from probes.engine.moments import MomentsState
+from probes.extend import check_probe
 from probes.functional import CrossMoments, cka_from_moments
 from probes.functional.cka import cka_from_hsic
-from probes.moments import MomentsState
-from probes.testing import check_probe
 from tasks import Batch
 from tests.probes.functional.test_cka import brute_force, gaussians
 

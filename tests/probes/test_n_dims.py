@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from probes import NDims, run
+from probes.extend import check_probe
 from probes.functional import n_dims
-from probes.testing import check_probe
 from tasks import Batch, InputError
 from tests.probes.test_cka import every_token, states
 

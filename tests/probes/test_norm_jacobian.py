@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from probes import NormJacobian, all_tokens, mean, run, token_at
-from probes.testing import check_probe
+from probes.extend import check_probe
 from tasks import Batch, InputError, SparseModularAddition
 
 MID = "blocks.0.hook_resid_mid"

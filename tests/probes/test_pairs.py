@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from probes import CKA, Probe, ProbeResult, Sum, TaskClusterARI, attach, last_token, residual, run
+from probes.extend import check_probe
 from probes.functional import linear_cka
-from probes.testing import check_probe
 from tasks import Batch, InputError
 from tests.probes.test_cka import FORMS, every_token, states
 

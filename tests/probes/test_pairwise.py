@@ -24,11 +24,11 @@ from probes import (
     run_stores,
     save_rows,
 )
+from probes.engine.run import measuring
+from probes.engine.state import SumState, hashed
+from probes.extend import check_probe
 from probes.functional import n_dims, neighbour_purity, neighbour_purity_chance, rbf_cka, svcca
 from probes.functional.neighbour_purity import nearest, purity_interval, same_label
-from probes.run import measuring
-from probes.state import SumState, hashed
-from probes.testing import check_probe
 from tasks import Batch, InputError
 from tests.probes.test_cka import every_token, states
 

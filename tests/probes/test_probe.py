@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from probes import Probe, Rows, Sum, TaskClusterARI, last_token, mean, residual, run
-from probes.files import write_safetensors
-from probes.result import ProbeResult
+from probes.engine.result import ProbeResult
+from probes.store.files import write_safetensors
 from tasks import Batch, InputError
 
 TOKENS = torch.tensor([[1, 2], [3, 0], [2, 2], [4, 1]])

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from probes import all_tokens, first_token, last_token, mean, token_at
-from probes.readout import LastToken, Mean, Readout, TokenAt, check_readout
+from probes.engine.readout import LastToken, Mean, Readout, TokenAt, check_readout
 from tasks import Batch, InputError
 
 LENGTHS, LONGEST = [3, 5, 1, 4], 5

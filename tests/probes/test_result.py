@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from probes import ProbeResult, TaskClusterARI, last_token, residual, run
-from probes.files import read_safetensors, write_atomic, write_safetensors
-from probes.result import load_result
+from probes.engine.result import load_result
+from probes.store.files import read_safetensors, write_atomic, write_safetensors
 from tasks import Batch, InputError
 
 

@@ -31,9 +31,9 @@ from probes import (
     run_stores,
     token_at,
 )
-from probes.hooks import evaluation_mode
-from probes.identity import fingerprint
-from probes.run import finished, measuring
+from probes.engine.hooks import evaluation_mode
+from probes.engine.identity import fingerprint
+from probes.engine.run import finished, measuring
 from tasks import Batch, InputError
 
 TOKENS = torch.tensor([[1, 2], [3, 0], [2, 2], [4, 1], [0, 3]])

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probes import Rows, Sum
-from probes.state import RowsState, SumState, hashed
+from probes.engine.state import RowsState, SumState, hashed
 from tasks import InputError
 
 

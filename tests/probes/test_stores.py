@@ -16,9 +16,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-import probes.kept_rows
-import probes.row_store
-import probes.stores
 from probes import (
     CKA,
     NDims,
@@ -32,7 +29,8 @@ from probes import (
     run_stores,
     save_rows,
 )
-from probes.files import LOCK, is_temporary, temporary_of
+from probes.rows import kept_rows, row_store, save
+from probes.store.files import LOCK, is_temporary, temporary_of
 from tasks import Batch, InputError
 from tests.probes.test_cka import FORMS, every_token, states
 
@@ -99,8 +97,8 @@ def test_several_probes_in_one_pass(two: dict[str, Any], tmp_path: Path, monkeyp
     chosen = [CKA(label="task"), NDims(residual([0, 1])), CKA(residual([1, 2]))]
     expected = [run_stores(stores, probe.clone()) for probe in chosen]
     opened: list[Path] = []
-    open_ = probes.row_store._open
-    monkeypatch.setattr(probes.row_store, "_open", lambda path: opened.append(path) or open_(path))
+    open_ = row_store._open
+    monkeypatch.setattr(row_store, "_open", lambda path: opened.append(path) or open_(path))
     found = run_stores(stores, chosen)
     assert [result.probe for result in found] == ["CKA", "NDims", "CKA"]
     for one, other in zip(found, expected, strict=True):
@@ -216,10 +214,10 @@ def test_names_that_are_no_file_names(tmp_path: Path) -> None:
     names = ["index", "a/b", "..", "ü"]
     index = {"index": torch.arange(2), "tokens": torch.arange(2)}
     rows = ((name, torch.full((2, 3), float(i))) for i, name in enumerate(names))
-    probes.row_store.write_shard(folder, index, rows)
+    row_store.write_shard(folder, index, rows)
     assert len(list(folder.iterdir())) == len(names) + 2
     for i, name in enumerate(names):
-        assert probes.row_store._open(folder / probes.row_store._site_file(name))["rows"].tolist() == [[i] * 3] * 2
+        assert row_store._open(folder / row_store._site_file(name))["rows"].tolist() == [[i] * 3] * 2
 
 
 def test_hooks_are_set_once(two: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -280,17 +278,17 @@ def test_what_was_measured_is_kept_whatever_fails(
 
     places = [  # the fifth batch's pass and update; the first shard of 8 examples
         (type(model), "forward", 5, False, 16),
-        (probes.state.RowsState, "add", 5 * 4 - 2, False, 16),
-        (probes.kept_rows._KeptRows, "reset", 2, False, 8),
-        (probes.kept_rows._KeptRows, "reset", 2, True, 8),
-        (probes.stores._Writer, "_wait", 2, False, 16),
+        (probes.engine.state.RowsState, "add", 5 * 4 - 2, False, 16),
+        (kept_rows._KeptRows, "reset", 2, False, 8),
+        (kept_rows._KeptRows, "reset", 2, True, 8),
+        (save._Writer, "_wait", 2, False, 16),
     ]
     for k, (whose, name, calls, first, kept) in enumerate(places):
         with monkeypatch.context() as patched:
             patched.setattr(whose, name, failing(getattr(whose, name), calls, first))
             with pytest.raises(error):
                 save_rows(model, every_token(30).split(4), tmp_path / str(k), shard_rows=8)
-        found = [part["index"] for part in map(probes.row_store.read_index, probes.row_store.shards(tmp_path / str(k)))]
+        found = [part["index"] for part in map(row_store.read_index, row_store.shards(tmp_path / str(k)))]
         assert torch.cat(found).tolist() == list(range(kept)), name
         store = save_rows(model, every_token(30).split(4), tmp_path / str(k), shard_rows=8)
         for site, rows in expected.items():
@@ -310,7 +308,7 @@ def test_after_bad_input_something_else_may_be_given(two: dict[str, Any], tmp_pa
 def test_a_shard_every_some_seconds(two: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Batches of 10 seconds each: one of 4, for the clock starts before the first batch is read."""
     clock = [0.0]
-    monkeypatch.setattr(probes.stores.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(save.time, "monotonic", lambda: clock[0])
 
     def slow() -> Any:
         for batch in every_token(30).split(4):
@@ -324,7 +322,7 @@ def test_a_shard_every_some_seconds(two: dict[str, Any], tmp_path: Path, monkeyp
 _KILLED = """
 import os, signal, sys
 import torch
-import probes.files, probes.row_store, probes.stores
+import probes.store.files, probes.rows.row_store, probes.rows.save
 from probes import save_rows
 from tests.probes.conftest import FakeModel
 from tests.probes.test_cka import every_token, states
@@ -727,7 +725,7 @@ def test_too_little_space_is_refused_before_work(
 
 
 def test_texts_are_counted(two: dict[str, Any]) -> None:
-    count = probes.kept_rows.count_given
+    count = kept_rows.count_given
     assert count(["a", "b", "c"]) == count(({"text": "a"}, {"input_ids": [1, 2]}, "c")) == 3
     assert count({"text": ["a", "b"]}) == count({"input_ids": [[1], [2, 3]]}) == 2
     assert count({"text": "a"}) == count({"input_ids": [1, 2]}) == 1

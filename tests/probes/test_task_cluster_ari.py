@@ -13,7 +13,7 @@ from sklearn.metrics import adjusted_mutual_info_score, silhouette_score
 from sklearn.metrics import adjusted_rand_score as reference
 
 from probes import Preprocess, Projection, TaskClusterARI, all_tokens, embedding, last_token, residual, run
-from probes.testing import check_probe
+from probes.extend import check_probe
 from tasks import Batch, InputError
 
 N, D = 60, 6

@@ -18,7 +18,7 @@ from probes import (
     residual,
     run,
 )
-from probes.testing import check_probe
+from probes.extend import check_probe
 from tasks import Batch, InputError, InstructionFollowing
 from tests.probes.topic_documents import TOPICS
 

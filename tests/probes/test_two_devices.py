@@ -38,8 +38,8 @@ from probes import (
     save_rows,
     token_at,
 )
-from probes.hooks import forward
-from probes.identity import fingerprint
+from probes.engine.hooks import forward
+from probes.engine.identity import fingerprint
 from tasks import Batch, InputError
 from tests.probes.two_devices import CPU, FIRST, SECOND, PlacedModel, TwoDevices, placed, same
 

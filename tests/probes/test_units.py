@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from probes import CKA, ClusteringHead, LinearDecodability, NeighbourPurity, TaskClusterARI, last_token, run
+from probes.engine.repeats import n_repeats
 from probes.functional import cka_null, cka_resamples, linear_cka
 from probes.functional.relabelling import relabelling_p_values
 from probes.functional.unit_hsic import hsic_between_units
 from probes.functional.units import Relabelling, half_samples, n_pairings, pairings, units_needed
-from probes.repeats import n_repeats
 from tasks import Batch, InputError
 
 TASKS, TEMPLATES, PROMPTS, D = 6, 3, 6, 8

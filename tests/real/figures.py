@@ -11,7 +11,7 @@ import numpy as np
 from mechclust.report import Panel
 from mechclust.report.pictures import print_files
 from mechclust.report.style import BLUE, GREY, RED, SOFT, direct_labels, layer_axis, seed_curve, styled, subplots
-from probes.files import write_atomic
+from probes.store.files import write_atomic
 
 _CURVES = {
     "untrained": (GREY, "random weights"),

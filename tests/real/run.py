@@ -29,7 +29,7 @@ from mechclust.jobs import map_jobs
 from mechclust.report.folder import machine
 from mechclust.report.text import csv
 from probes import Readout, mean
-from probes.files import write_atomic, write_json
+from probes.store.files import write_atomic, write_json
 from tasks import LabelledPrompts
 from tests.real import data, measure, readme
 from tests.real.figures import by_layer

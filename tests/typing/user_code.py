@@ -27,7 +27,7 @@ from probes import (
     residual,
     run,
 )
-from probes.testing import check_probe
+from probes.extend import check_probe
 from tasks import Batch, InstructionFollowing
 
 

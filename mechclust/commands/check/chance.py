@@ -19,7 +19,7 @@ from mechclust.commands.check.inputs import EXAMPLES, CheckedModel, counted
 from mechclust.commands.check.result import NotTried
 from probes import CKA, Probe, TaskClusterARI, TopicAttention, last_token, run
 from probes.functional import cka_null, linear_cka
-from probes.rows import Gather
+from probes.rows.collect import Gather
 from tasks import Batch
 
 _RELABELLINGS = 499

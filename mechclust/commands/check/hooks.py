@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mechclust.commands.check.inputs import EXAMPLES, CheckedModel, counted, wrong
 from mechclust.commands.check.result import NotTried
-from probes.sites import Selector, resolve
+from probes.engine.sites import Selector, resolve
 from tasks import Batch, InputError
 
 _SHAPES = {

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from mechclust.commands.check.result import NotTried
-from probes.hooks import device_of, evaluation_mode, forward, modules_of, record
-from probes.sites import attention_pattern, embedding, head_output, residual, resolve
-from probes.texts import tokenizer_of
+from probes.engine.hooks import device_of, evaluation_mode, forward, modules_of, record
+from probes.engine.sites import attention_pattern, embedding, head_output, residual, resolve
+from probes.engine.texts import tokenizer_of
 from tasks import Batch, InputError
 
 SELECTORS = (embedding(), residual(), attention_pattern(), head_output())

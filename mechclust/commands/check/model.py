@@ -28,7 +28,7 @@ from mechclust.models.adapters import adapter_of, plain_model, set_adapter
 from mechclust.models.build import config_of
 from mechclust.models.pretrained import AnyModel, load_huggingface
 from probes import attach, embedding, resolve
-from probes.hooks import check_device
+from probes.engine.hooks import check_device
 from tasks import InputError
 from tasks.errors import check_at_least, first_line
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from mechclust.commands.check.inputs import LENGTH, dtypes_of, generator, ordinary_ids, pad_id
-from probes.hooks import device_of, evaluation_mode
+from probes.engine.hooks import device_of, evaluation_mode
 from tasks import Batch
 
 AS_IT_IS = "as it is"  # positions as the bare forward pass counts them: with the padding, but for RoBERTa, OPT, Bloom

@@ -16,8 +16,8 @@ from torch import Tensor
 from mechclust.commands.check.inputs import CheckedModel, counted
 from mechclust.commands.check.result import NotTried
 from probes import Probe, ProbeResult, Readout, Sum, all_tokens, run
-from probes.hooks import modules_of, record
-from probes.sites import Sites
+from probes.engine.hooks import modules_of, record
+from probes.engine.sites import Sites
 from tasks import Batch
 
 _FEW, _MANY = 4, 16  # batches

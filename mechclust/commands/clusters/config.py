@@ -10,7 +10,7 @@ import torch
 
 from mechclust.commands.settings import PromptSettings, UntrainedSettings, check_map_prompts, check_memory
 from probes import LinearDecodability, Preprocess, TaskClusterARI
-from probes.sites import Sites
+from probes.engine.sites import Sites
 from tasks import InputError
 from tasks.errors import check_at_least, repeated
 

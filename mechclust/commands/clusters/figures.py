@@ -8,7 +8,7 @@ import numpy as np
 
 from mechclust.commands.clusters.result import ClustersResult
 from mechclust.report.text import plain
-from probes.plots import COLORS, MARKERS
+from probes.engine.plots import COLORS, MARKERS
 
 if TYPE_CHECKING:
     import pandas as pd

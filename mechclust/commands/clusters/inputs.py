@@ -23,11 +23,11 @@ from mechclust.models.sizes import Sizes
 from mechclust.models.tokenizers import prompt_batches, tokenization, what_is_wrong
 from mechclust.report.chance import LEVEL
 from mechclust.report.text import join
+from probes.engine.identity import token_digests
+from probes.engine.state import hashed
+from probes.engine.texts import tokenizer_of
 from probes.functional.adjusted_rand import n_relabellings
-from probes.identity import token_digests
-from probes.row_store import read_index, shards
-from probes.state import hashed
-from probes.texts import tokenizer_of
+from probes.rows.row_store import read_index, shards
 from tasks import Batch, InputError, LabelledPrompts
 from tasks.errors import nearest, suggest
 from tasks.text.visible import quoted

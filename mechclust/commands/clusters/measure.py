@@ -32,11 +32,11 @@ from mechclust.report.folder import check_command, rows_errors
 from mechclust.report.page import save_results
 from mechclust.report.resources import matmul_speed
 from probes import ProbeResult, RowStore, residual, resolve, save_rows
-from probes.digest import digest_of
+from probes.engine.probe import Probe
+from probes.engine.sites import Sites
+from probes.engine.state import hashed
 from probes.functional.planes import aligned_planes
-from probes.probe import Probe
-from probes.sites import Sites
-from probes.state import hashed
+from probes.store.digest import digest_of
 
 _TRAINED = "trained"
 _ProbeAt: TypeAlias = Callable[[Sites], Probe]

@@ -12,7 +12,7 @@ from torch import Tensor
 from mechclust.commands.clusters.labelled import Labelled
 from mechclust.commands.parts import Part, part_path, remove_others
 from probes import ProbeResult, RowStore, run_stores
-from probes.probe import Probe
+from probes.engine.probe import Probe
 
 
 @dataclass

@@ -13,8 +13,8 @@ from mechclust.models import load_tokenizer
 from mechclust.models.adapters import is_adapter
 from mechclust.models.pretrained import model_name
 from mechclust.models.sizes import Sizes
-from probes.files import file_name
-from probes.texts import tokenizer_of
+from probes.engine.texts import tokenizer_of
+from probes.store.files import file_name
 from tasks import InputError
 
 

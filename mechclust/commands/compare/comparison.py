@@ -19,8 +19,8 @@ from mechclust.commands.compare.tables import ALL
 from mechclust.commands.layers import layer_groups
 from mechclust.commands.parts import Part, part_path
 from probes import CKA, RBFCKA, SVCCA, NDims, NeighbourPurity, ProbeResult, RowStore, residual, resolve, run_stores
-from probes.probe import Probe
-from probes.sites import Selector
+from probes.engine.probe import Probe
+from probes.engine.sites import Selector
 
 _GROUPS = 8  # parts of each measure, at least, where there are as many layers
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mechclust.commands.compare.task_clusters import TaskClusters
-from mechclust.report.layer_groups import LEAST_FOR_GROUPS, LayerGroupsInterval, layer_groups_interval
-from mechclust.report.task_curves import TaskCurves
+from mechclust.mossa.layer_groups import LEAST_FOR_GROUPS, LayerGroupsInterval, layer_groups_interval
+from mechclust.mossa.task_curves import TaskCurves
 from mechclust.report.text import join, ranges
 from probes import ProbeResult
 from tasks.text.visible import short

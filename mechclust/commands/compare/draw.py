@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from probes.state import hashed
+from probes.engine.state import hashed
 
 
 def drawn(index: Tensor, most: int) -> Tensor:

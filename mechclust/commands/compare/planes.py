@@ -15,8 +15,8 @@ from mechclust.commands.compare.inputs import Inputs
 from mechclust.jobs import progress_bar
 from mechclust.report.prompt_map import prompt_map
 from probes import RowStore, residual, resolve
+from probes.engine.sites import Site
 from probes.functional.planes import aligned_planes
-from probes.sites import Site
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from mechclust.report.html import table_html
 from mechclust.report.page import write_report
 from mechclust.report.text import LAYERS, join
 from probes import ProbeResult
-from probes.files import file_name
+from probes.store.files import file_name
 from tasks.text.visible import short
 
 

@@ -9,8 +9,8 @@ from typing import Literal, get_args
 
 from mechclust.commands.settings import ModelSettings, PromptSettings
 from probes import CKA, ClusteringHead, Probe, TaskClusterARI, head_output, list_probes, residual
-from probes.registry import find_probe
-from probes.sites import Sites
+from probes.engine.registry import find_probe
+from probes.engine.sites import Sites
 from tasks import InputError
 from tasks.errors import check_at_least, nearest
 from tasks.text.topic_model import check_threshold, check_topics

@@ -20,8 +20,8 @@ from mechclust.models.adapters import base_of, is_adapter
 from mechclust.models.huggingface import find, read_config, reading
 from mechclust.models.sizes import Sizes
 from mechclust.models.tokenizers import encoder, in_words, prompt_batches, tokenization, what_is_wrong
-from probes.digest import digest_of
-from probes.identity import token_digests
+from probes.engine.identity import token_digests
+from probes.store.digest import digest_of
 from tasks import Batch, CorpusStream, InputError, LabelledPrompts
 from tasks.text.encoding import EncodedCorpus, check_tokenizer
 from tasks.text.topic_model import check_corpus_size, fit_topics

@@ -47,11 +47,11 @@ from probes import (
     run_stores,
     save_rows,
 )
-from probes.digest import digest_of
-from probes.files import file_name, is_whole, read_json, read_safetensors, versions, write_json, write_safetensors
-from probes.hooks import device_of, evaluation_mode, forward
-from probes.identity import settings_of
-from probes.probe import Probe
+from probes.engine.hooks import device_of, evaluation_mode, forward
+from probes.engine.identity import settings_of
+from probes.engine.probe import Probe
+from probes.store.digest import digest_of
+from probes.store.files import file_name, is_whole, read_json, read_safetensors, versions, write_json, write_safetensors
 from tasks import Batch, InputError
 from tasks.text.visible import quoted
 

@@ -12,8 +12,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from probes import RowStore, residual, resolve
+from probes.engine.state import hashed
 from probes.functional.cka import centred
-from probes.state import hashed
 from tasks import LabelledPrompts
 
 if TYPE_CHECKING:

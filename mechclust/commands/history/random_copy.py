@@ -13,8 +13,8 @@ from mechclust.commands.history.config import HistoryConfig
 from mechclust.commands.history.start import RandomWeights
 from mechclust.commands.settings import stamps_of
 from mechclust.models.sketch import WeightSketch, constant_values, weight_sketch
-from probes.digest import digest_of
-from probes.files import is_whole, read_safetensors, versions, write_safetensors
+from probes.store.digest import digest_of
+from probes.store.files import is_whole, read_safetensors, versions, write_safetensors
 from tasks import InputError
 
 

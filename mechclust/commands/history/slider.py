@@ -13,7 +13,7 @@ import torch
 
 from mechclust.commands.history.result import HistoryResult
 from mechclust.report.prompt_map import MOST_TEXT, clean, shown
-from probes.sites import head_name
+from probes.engine.sites import head_name
 
 _REACH = 4.0  # most of half a frame's width, where the mean square distance from the middle is 1
 _STEPS = 30_000  # half a frame's width as an integer; beyond it, points stand at the edge

@@ -9,9 +9,9 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from mechclust.commands.mossa.result import MossaResult
-from mechclust.report.published_mossa import N_LAYERS, N_SEEN, Quartiles
+from mechclust.mossa.published import N_LAYERS, N_SEEN, Quartiles
+from mechclust.mossa.task_curves import TaskCurves, Which, bootstrap
 from mechclust.report.style import BLUE, PURPLE, RED, chance_band, layer_axis
-from mechclust.report.task_curves import TaskCurves, Which, bootstrap
 from tasks.text.instructions import MISC, flan2021_cluster
 
 INK, CEILING, NULL = "#1d2733", "#007a5a", "#707070"

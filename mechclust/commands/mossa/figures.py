@@ -19,9 +19,9 @@ from mechclust.commands.mossa.measure_figures import (
 from mechclust.commands.mossa.result import MossaResult
 from mechclust.commands.mossa.task_figures import boxes_figure, clusters_figure, groups_figure, held_out_figure
 from mechclust.commands.mossa.training_figures import answers_figure, losses_figure
+from mechclust.mossa.task_curves import LEAST_TASKS
 from mechclust.report.analysis import Panel
 from mechclust.report.style import styled
-from mechclust.report.task_curves import LEAST_TASKS
 
 _BANDS = (
     "Green, dotted: ceiling, two controls of one task that differ only in their seed. Hatched: null, the tuned model "

@@ -2,7 +2,7 @@
 
 One run has one tuned model, so every interval is over tasks (bootstrap): it shows how much depends on which tasks were
 measured, not what another seed of the tuning would give. All but C7 and the check C10 are stated in
-``mechclust.report.mossa_findings``.
+``mechclust.mossa.findings``.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from mechclust.evidence import Bound, Finding, check_part
-from mechclust.report.curve_statistics import gain_correlation
-from mechclust.report.layer_groups import crossover
-from mechclust.report.mossa_findings import (
+from mechclust.mossa.curve_statistics import gain_correlation
+from mechclust.mossa.findings import (
     CURVE_FINDINGS,
     OTHER_TASKS,
     RESAMPLES,
@@ -25,8 +24,9 @@ from mechclust.report.mossa_findings import (
     CurvePart,
     judged_over_tasks,
 )
-from mechclust.report.published_mossa import COLEMAN_LIAU, DATA_SIZE, FLESCH_KINCAID
-from mechclust.report.task_curves import LEAST_TASKS, TaskCurves
+from mechclust.mossa.layer_groups import crossover
+from mechclust.mossa.published import COLEMAN_LIAU, DATA_SIZE, FLESCH_KINCAID
+from mechclust.mossa.task_curves import LEAST_TASKS, TaskCurves
 
 GAIN = "share of answers told apart"
 

@@ -18,9 +18,9 @@ from mechclust.models.instructions import Answered, InstructionFormat
 from mechclust.models.sizes import Sizes
 from mechclust.models.tokenizers import check_read_alike, encoder, load_tokenizer
 from mechclust.report.text import join
-from probes.digest import digest_of
+from probes.engine.state import hashed
 from probes.functional.cka import LEAST_DEBIASED
-from probes.state import hashed
+from probes.store.digest import digest_of
 from tasks import Batch, InputError
 from tasks.batch import token_batches
 from tasks.text.instructions import MISC, Example, InstructionTask, TaskCollection

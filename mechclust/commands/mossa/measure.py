@@ -41,10 +41,10 @@ from probes import (
     run_stores,
     save_rows,
 )
-from probes.files import file_name, versions
-from probes.hooks import device_of
-from probes.probe import Probe
-from probes.sites import Sites
+from probes.engine.hooks import device_of
+from probes.engine.probe import Probe
+from probes.engine.sites import Sites
+from probes.store.files import file_name, versions
 from tasks import Batch
 from tasks.text.instructions import MISC, InstructionTask
 

@@ -20,8 +20,9 @@ from mechclust.commands.mossa.draw import (
     width,
 )
 from mechclust.commands.mossa.result import MEASURES, MossaResult
-from mechclust.report.curve_statistics import covariate_correlation
-from mechclust.report.published_mossa import COLEMAN_LIAU, CORRELATIONS, DATA_SIZE, DIMS, FLESCH_KINCAID, SEEN
+from mechclust.mossa.curve_statistics import covariate_correlation
+from mechclust.mossa.published import COLEMAN_LIAU, CORRELATIONS, DATA_SIZE, DIMS, FLESCH_KINCAID, SEEN
+from mechclust.mossa.task_curves import bootstrap, over_tasks
 from mechclust.report.style import (
     CHANCE,
     GREY,
@@ -33,7 +34,6 @@ from mechclust.report.style import (
     picture,
     subplots,
 )
-from mechclust.report.task_curves import bootstrap, over_tasks
 from mechclust.report.text import plain
 
 _ROLES = ("base", "tuned")

@@ -15,8 +15,8 @@ from mechclust.commands.settings import everywhere
 from mechclust.models.adapters import digest_of_adapter, is_adapter, plain_model, set_adapter
 from mechclust.models.instructions import Answered, InstructionFormat
 from mechclust.training.tuning import TuneConfig
-from probes.files import file_name
-from probes.identity import fingerprint
+from probes.engine.identity import fingerprint
+from probes.store.files import file_name
 from tasks._random import generator
 from tasks.text.instructions import Example, InstructionTask, TaskCollection
 

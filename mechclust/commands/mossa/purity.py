@@ -8,9 +8,9 @@ import numpy as np
 import torch
 
 from probes import ProbeResult, RowStore, resolve
-from probes.files import versions
 from probes.functional import neighbour_purity_chance
 from probes.functional.neighbour_purity import nearest, same_label
+from probes.store.files import versions
 
 
 def purity_by_task(store: RowStore, names: Mapping[int, str], k: int) -> ProbeResult:

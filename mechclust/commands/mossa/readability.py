@@ -11,8 +11,8 @@ import torch
 
 from mechclust.commands.parts import Part, part_path
 from probes import ProbeResult
-from probes.digest import digest_of
-from probes.files import versions
+from probes.store.digest import digest_of
+from probes.store.files import versions
 from tasks import InputError
 
 INDICES = ("Flesch-Kincaid", "Coleman-Liau")

@@ -14,13 +14,13 @@ from mechclust.commands.mossa.learnt import Score, State, scores_of, states_of
 from mechclust.commands.mossa.measure import POOLED
 from mechclust.commands.mossa.models import Model
 from mechclust.evidence import Findings
-from mechclust.report.layer_groups import LEAST_FOR_GROUPS, LayerGroupsInterval, layer_groups_interval
-from mechclust.report.published_mossa import COLEMAN_LIAU, DATA_SIZE, FLESCH_KINCAID
-from mechclust.report.task_curves import TaskCurves, defined_mean
+from mechclust.mossa.layer_groups import LEAST_FOR_GROUPS, LayerGroupsInterval, layer_groups_interval
+from mechclust.mossa.published import COLEMAN_LIAU, DATA_SIZE, FLESCH_KINCAID
+from mechclust.mossa.task_curves import TaskCurves, defined_mean
 from mechclust.report.text import short_name
 from mechclust.training.tuning import Tuned
 from probes import ProbeResult
-from probes.files import file_name
+from probes.store.files import file_name
 
 MEASURES = {
     "debiased CKA": ("cka", "debiased_cka"),

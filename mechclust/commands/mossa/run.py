@@ -22,7 +22,7 @@ from mechclust.report.folder import check_command
 from mechclust.report.page import save_results
 from mechclust.report.text import join
 from probes import ProbeResult
-from probes.files import file_name
+from probes.store.files import file_name
 from tasks import InputError
 from tasks.text.instructions import MISC, InstructionTask
 from tasks.text.visible import short

@@ -12,9 +12,9 @@ from mechclust.commands.mossa.learnt import State
 from mechclust.commands.mossa.result import MossaResult
 from mechclust.commands.mossa.tables import clusters_table, tasks_table
 from mechclust.evidence import Finding
-from mechclust.report.curve_statistics import upper_gap
-from mechclust.report.layer_groups import LEAST_FOR_GROUPS
-from mechclust.report.task_curves import TaskCurves, bootstrap
+from mechclust.mossa.curve_statistics import upper_gap
+from mechclust.mossa.layer_groups import LEAST_FOR_GROUPS
+from mechclust.mossa.task_curves import TaskCurves, bootstrap
 from mechclust.report.text import join, ranges
 from tasks.text.visible import short
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mechclust.commands.mossa.result import MEASURES, MossaResult
-from mechclust.report.task_curves import TaskCurves, Which, bootstrap, over_tasks
+from mechclust.mossa.task_curves import TaskCurves, Which, bootstrap, over_tasks
 from probes import ProbeResult
-from probes.vllm_rows import site_called
+from probes.rows.vllm_rows import site_called
 
 if TYPE_CHECKING:
     import pandas as pd

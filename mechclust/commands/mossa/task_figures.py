@@ -23,9 +23,9 @@ from mechclust.commands.mossa.draw import (
 )
 from mechclust.commands.mossa.result import MossaResult
 from mechclust.commands.mossa.tables import NO_CLUSTER, parts_of
-from mechclust.report.published_mossa import CLUSTERS, HELD_OUT, SEEN
+from mechclust.mossa.published import CLUSTERS, HELD_OUT, SEEN
+from mechclust.mossa.task_curves import TaskCurves, Which, bootstrap
 from mechclust.report.style import GREY, ORANGE, SOFT, direct_labels, layer_axis, subplots
-from mechclust.report.task_curves import TaskCurves, Which, bootstrap
 from mechclust.report.text import plain
 
 SHADES = {"shared": "#eef1f4", "transition": "#fdf0dc", "refinement": "#e3eef6"}

@@ -25,10 +25,10 @@ from mechclust.models.tokenizers import tokenization
 from mechclust.report.folder import check_command, check_subject
 from mechclust.report.page import save_results
 from probes import ProbeResult, TopicAttention, TopicEmbedding, attention_pattern, residual, run
-from probes.digest import digest_of
-from probes.identity import fingerprint
-from probes.probe import Probe
-from probes.sites import Sites
+from probes.engine.identity import fingerprint
+from probes.engine.probe import Probe
+from probes.engine.sites import Sites
+from probes.store.digest import digest_of
 from tasks import Batch, Corpus, CorpusStream, InputError, TopicModel
 from tasks.batch import token_batches
 from tasks.text.encoding import EncodedCorpus, check_tokenizer

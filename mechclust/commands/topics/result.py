@@ -16,7 +16,7 @@ from mechclust.models.tokenizers import in_words
 from mechclust.report.html import table_html
 from mechclust.report.text import short_name
 from probes import ProbeResult
-from probes.sites import head_name
+from probes.engine.sites import head_name
 from tasks import TopicModel
 from tasks.text.encoding import EncodedCorpus
 from tasks.text.topic_model import least_threshold

@@ -9,7 +9,7 @@ import numpy as np
 
 from mechclust.report.chance import LEVEL, corrected, least_permutations
 from mechclust.report.text import join, number_format
-from probes.sites import head_name
+from probes.engine.sites import head_name
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from probes.digest import digest_of
-from probes.files import read_safetensors, versions, write_safetensors
+from probes.store.digest import digest_of
+from probes.store.files import read_safetensors, versions, write_safetensors
 from tasks import InputError, TopicModel
 from tasks.text.topic_model import WordCounts, fit_counts
 from tasks.text.words import words_of

@@ -29,7 +29,7 @@ from mechclust.studies.study import Job
 from mechclust.training import AccuracyCallback, Callback, CheckpointCallback, ProbeCallback, train
 from mechclust.training.callbacks import loss_result
 from probes import HookedModel, LinearDecodability, Probe, ProbeResult, TaskClusterARI, mean, token_at
-from probes.identity import fingerprint
+from probes.engine.identity import fingerprint
 from tasks import Batch, InstructionFollowing
 
 _SWAPPED = 200  # validation examples whose states are changed

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from probes import ProbeResult
-from probes.files import versions
-from probes.hooks import HookedModel, device_of, evaluation_mode, forward, record
-from probes.sites import residual, resolve
+from probes.engine.hooks import HookedModel, device_of, evaluation_mode, forward, record
+from probes.engine.sites import residual, resolve
+from probes.store.files import versions
 from tasks import Batch, InputError, InstructionFollowing
 
 TASK, RANDOM, HALVES = "task", "random", "halves"

@@ -13,7 +13,7 @@ from torch.func import functional_call
 from mechclust.models import build_model
 from mechclust.studies.clustering_heads.dynamics import measured_rows, task_of
 from mechclust.training import Snapshots
-from probes.hooks import record
+from probes.engine.hooks import record
 
 _PATTERN = "blocks.0.attn.hook_pattern"
 

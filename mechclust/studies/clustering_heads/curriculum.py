@@ -24,7 +24,7 @@ from mechclust.studies.clustering_heads.interpolation import loss_between, neuro
 from mechclust.studies.kept import once
 from mechclust.training import Member, Snapshots, accuracy, train_ensemble
 from probes import ProbeResult
-from probes.identity import fingerprint
+from probes.engine.identity import fingerprint
 from tasks import SparseModularAddition
 
 ARMS = ("scratch", "curriculum")

@@ -16,8 +16,8 @@ from mechclust.studies.clustering_heads.boundary import boundary_distance
 from mechclust.studies.clustering_heads.config import MLP, XI
 from mechclust.training import Snapshots
 from probes import ProbeResult
+from probes.engine.hooks import record
 from probes.functional import within_ratio
-from probes.hooks import record
 from tasks import Batch, SparseModularAddition
 
 GROUPS = {

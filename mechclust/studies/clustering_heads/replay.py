@@ -17,7 +17,7 @@ from mechclust.studies.clustering_heads.curves import Spike, spike_threshold, sp
 from mechclust.studies.clustering_heads.dynamics import MeasuredRows, measured_rows, task_of
 from mechclust.training import Snapshots
 from probes import ProbeResult
-from probes.hooks import record
+from probes.engine.hooks import record
 
 FROZEN = ("norm direction", "norm scale", "wedges", "attention", "head", "feed-forward")
 _DIRECTION, _SCALE = "blocks.0.ln2.hook_normalized", "blocks.0.ln2.hook_scale"

@@ -35,7 +35,7 @@ from mechclust.studies.extra_probes import TrainedModel
 from mechclust.studies.kept import kept, once
 from mechclust.training import Snapshots, accuracy, train_ensemble
 from probes import ClusteringHead, HookedModel, ProbeResult, run
-from probes.identity import fingerprint
+from probes.engine.identity import fingerprint
 from tasks import Batch
 
 

@@ -13,7 +13,7 @@ from mechclust.studies.clustering_heads.config import XI
 from mechclust.studies.clustering_heads.dynamics import at_every_snapshot, measured_rows, task_of
 from mechclust.training import Snapshots
 from probes import ProbeResult
-from probes.hooks import record
+from probes.engine.hooks import record
 
 Weights = Mapping[str, Tensor]
 

@@ -9,7 +9,7 @@ import torch
 from mechclust.studies.heads_in_models.heads import Heads
 from mechclust.studies.heads_in_models.together import Places, measured, other_heads, site_of
 from probes import HookedModel, ProbeResult, interchange_together
-from probes.files import versions
+from probes.store.files import versions
 from tasks import Batch
 
 FOLLOWING = "alike for the thing asked"  # chosen by labels; the other sets need none

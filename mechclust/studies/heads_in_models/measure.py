@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from probes import ClusteringHead, HookedModel, ProbeResult, Readout, head_attribution, interchange, last_token, run
-from probes.hooks import device_of, evaluation_mode, forward
+from probes.engine.hooks import device_of, evaluation_mode, forward
 from tasks import Batch
 
 _OF_PROBE = ("within_ratio", "nearest_centroid", "p_holm", "within_ratio_chance")

@@ -46,7 +46,7 @@ from mechclust.studies.kept import once
 from mechclust.studies.study import Job, check_checkpoint
 from mechclust.training import CheckpointCallback, train
 from probes import HookedModel, ProbeResult, Readout, TaskClusterARI, last_token, residual, run, token_at
-from probes.identity import fingerprint
+from probes.engine.identity import fingerprint
 from tasks import Batch, InputError, SparseModularAddition
 
 

@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from mechclust.evidence.intervals import mean_interval
-from mechclust.report.layer_groups import MARGIN
+from mechclust.mossa.layer_groups import MARGIN
 from mechclust.report.style import (
     BLUE,
     GREEN,

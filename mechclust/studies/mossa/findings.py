@@ -1,6 +1,6 @@
 """The findings of the MOSSA study, judged over seeds, with bounds written before the confirmatory seeds were run.
 
-All but C7 and the checks C1 and C10 are stated in ``mechclust.report.mossa_findings``.
+All but C7 and the checks C1 and C10 are stated in ``mechclust.mossa.findings``.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ import numpy as np
 
 from mechclust.evidence import Bound, Finding, check_part
 from mechclust.evidence.intervals import mean_interval
-from mechclust.report.mossa_findings import (
+from mechclust.mossa.findings import (
     CURVE_FINDINGS,
     CurveControl,
     CurveFinding,
     CurvePart,
     judged_over_seeds,
 )
-from mechclust.report.shuffled_curves import other_clusters
-from mechclust.report.task_curves import TaskCurves
+from mechclust.mossa.shuffled_curves import other_clusters
+from mechclust.mossa.task_curves import TaskCurves
 from mechclust.studies.mossa.config import MossaConfig
 from mechclust.studies.mossa.results import SeedResults, boundaries_by_seed
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from mechclust.report.layer_groups import LayerGroups, boundaries_of, crossover, groups_of
-from mechclust.report.task_curves import TaskCurves, Which
+from mechclust.mossa.layer_groups import LayerGroups, boundaries_of, crossover, groups_of
+from mechclust.mossa.task_curves import TaskCurves, Which
 from mechclust.studies.kept import check_there
 from mechclust.studies.mossa.config import MODELS, MossaConfig, controlled, has_ceiling, result_path, suite_of
 from probes import ProbeResult, load_result

@@ -43,9 +43,9 @@ from probes import (
     run,
     token_at,
 )
-from probes.files import is_whole, versions
+from probes.engine.identity import fingerprint
 from probes.functional import linear_cka
-from probes.identity import fingerprint
+from probes.store.files import is_whole, versions
 from tasks import Batch, SkillSuite
 
 

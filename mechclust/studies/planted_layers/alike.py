@@ -20,9 +20,9 @@ from mechclust.studies.planted_layers.measure import (
 from mechclust.studies.planted_layers.plant import n_layers_of
 from mechclust.training.callbacks import accuracy
 from probes import ProbeResult, Readout
-from probes.files import versions
+from probes.engine.hooks import HookedModel
 from probes.functional import n_dims
-from probes.hooks import HookedModel
+from probes.store.files import versions
 from tasks import Batch, InputError, SkillSuite
 
 CONTROL_VIEWS = (RESIDUAL, SAME_INPUT)

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from mechclust.studies.planted_layers.plant import n_layers_of
 from probes import ProbeResult, Readout, last_token
-from probes.files import versions
+from probes.engine.hooks import HookedModel, device_of, evaluation_mode, forward, record
 from probes.functional import linear_cka, n_dims, rbf_cka, svcca
-from probes.hooks import HookedModel, device_of, evaluation_mode, forward, record
+from probes.store.files import versions
 from tasks import Batch, InputError
 
 RESIDUAL, CONTRIBUTION, SAME_INPUT = "residual", "contribution", "same input"

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from mechclust.models.blocks import find_blocks
-from probes.hooks import HookedModel, device_of, evaluation_mode
+from probes.engine.hooks import HookedModel, device_of, evaluation_mode
 from tasks import InputError
 
 

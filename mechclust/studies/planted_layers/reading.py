@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Int
 
-from mechclust.report.layer_groups import boundaries, crossovers
-from mechclust.report.task_curves import over_tasks
+from mechclust.mossa.layer_groups import boundaries, crossovers
+from mechclust.mossa.task_curves import over_tasks
 from mechclust.studies.kept import check_there
 from mechclust.studies.planted_layers.alike import CONTROL_VIEWS
 from mechclust.studies.planted_layers.config import PlantedConfig, Span, result_path

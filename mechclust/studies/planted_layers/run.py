@@ -38,8 +38,8 @@ from mechclust.studies.planted_layers.trios import base_name, control_name, cont
 from mechclust.studies.planted_layers.tunings import ModelJob, tunings
 from mechclust.training import train
 from probes import HookedModel, Readout, last_token, token_at
-from probes.files import is_whole
-from probes.identity import fingerprint
+from probes.engine.identity import fingerprint
+from probes.store.files import is_whole
 from tasks import Batch
 from tasks.text.prompts import LabelledPrompts
 

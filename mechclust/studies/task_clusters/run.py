@@ -14,7 +14,7 @@ from mechclust.studies.task_clusters.config import TRAIN, VALIDATION, TaskCluste
 from mechclust.training import AccuracyCallback, Callback, CheckpointCallback, ProbeCallback, train
 from mechclust.training.callbacks import loss_result
 from probes import HookedModel, Projection, TaskClusterARI, residual, token_at
-from probes.identity import fingerprint
+from probes.engine.identity import fingerprint
 from tasks import Batch
 
 

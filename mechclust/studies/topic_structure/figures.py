@@ -16,7 +16,7 @@ from mechclust.studies.topic_structure.config import ROWS, TopicStructureConfig
 from mechclust.studies.topic_structure.follow import PATTERN
 from mechclust.studies.topic_structure.results import THEORY_G, ArmRuns, effect_of, mixing_values
 from mechclust.studies.topic_structure.run import load_trained
-from probes.hooks import forward, record
+from probes.engine.hooks import forward, record
 from tasks.topic_documents import N_SPECIAL
 
 _JOINT = "one-hot visible trained cross-entropy"

@@ -15,9 +15,9 @@ from mechclust.studies.topic_structure.theory import stage_one_value
 from mechclust.training import ProbeCallback, WeightNorms
 from mechclust.training.callbacks import result_path
 from probes import ProbeResult, run
-from probes.files import versions
-from probes.hooks import HookedModel, forward, record
-from probes.identity import fingerprint
+from probes.engine.hooks import HookedModel, forward, record
+from probes.engine.identity import fingerprint
+from probes.store.files import versions
 from tasks import Batch, InputError, TopicDocuments
 
 _OTHERS = 10**6  # added to the seed to draw other documents

@@ -45,8 +45,8 @@ from mechclust.studies.topic_structure.theory import stage_one_value
 from mechclust.training import Callback, train
 from mechclust.training.callbacks import loss_result
 from probes import HookedModel, ProbeResult, TopicAttention, load_result
-from probes.files import is_whole, versions
-from probes.identity import fingerprint
+from probes.engine.identity import fingerprint
+from probes.store.files import is_whole, versions
 from tasks import Batch, TopicDocuments
 from tasks.topic_documents import MASK
 

@@ -11,8 +11,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from probes import ProbeResult
-from probes.files import versions
 from probes.functional.topic_attention import WordTopics
+from probes.store.files import versions
 from tasks import InputError, TopicDocuments
 from tasks.errors import check_at_least
 from tasks.topic_documents import N_SPECIAL

@@ -13,8 +13,8 @@ from typing import Any
 
 from safetensors import SafetensorError
 
-from probes.digest import digest_of
-from probes.files import read_json, write_errors, write_json
+from probes.store.digest import digest_of
+from probes.store.files import read_json, write_errors, write_json
 from tasks import InputError
 
 _MARK = "whole.json"

@@ -19,8 +19,8 @@ from mechclust.models.instructions import Answered
 from mechclust.training.tuning.answers import collator
 from mechclust.training.tuning.checkpoints import keep_whole
 from mechclust.training.tuning.config import TuneConfig
-from probes.files import write_errors
-from probes.hooks import device_of
+from probes.engine.hooks import device_of
+from probes.store.files import write_errors
 from tasks import InputError
 from tasks.errors import suggest
 

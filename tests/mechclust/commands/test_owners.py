@@ -21,8 +21,8 @@ from mechclust.commands.folder import default_folder, own_folder, until_reported
 from mechclust.commands.topics import TopicsConfig, measure_topics
 from mechclust.report.text import csv
 from probes import load_result, run_stores
-from probes.files import temporary_of
-from probes.locks import locked
+from probes.store.files import temporary_of
+from probes.store.locks import locked
 from tasks import InputError
 from tests.mechclust.commands.compare.cases import records, shake, write_prompts
 from tests.mechclust.commands.test_topics import write_planted_corpus
@@ -146,7 +146,7 @@ class TestOwners:
                 pass
             with own_folder(tmp_path, "compare"):  # the report's
                 pass
-            check = "from probes.locks import locked\nimport sys\nwith locked(sys.argv[1]): pass"
+            check = "from probes.store.locks import locked\nimport sys\nwith locked(sys.argv[1]): pass"
             ended = subprocess.run([sys.executable, "-c", check, str(tmp_path)], capture_output=True, text=True)
             assert "is in use by another process" in ended.stderr
         with own_folder(tmp_path, "compare"):

@@ -12,7 +12,7 @@ from mechclust.cli import main
 from mechclust.commands.sandbox import View, open_sandbox, write_sandbox
 from mechclust.studies.clustering_heads.config import PoolingTransformerConfig
 from mechclust.training import CheckpointCallback, Member, TrainConfig, train_ensemble
-from probes.files import write_json
+from probes.store.files import write_json
 from tasks import InputError, InstructionFollowing, SparseModularAddition
 
 

@@ -20,7 +20,7 @@ from mechclust.commands.topics.topic_file import (
     save_topics,
     subset,
 )
-from probes.files import DamagedError, write_safetensors
+from probes.store.files import DamagedError, write_safetensors
 from tasks import InputError, TopicModel
 from tasks.text.topic_model import WordCounts
 

@@ -16,7 +16,7 @@ import torch
 
 from mechclust.jobs import save_rows_sharded, sharded_rows
 from probes import RowStore, residual, save_rows
-from probes.locks import locked
+from probes.store.locks import locked
 from tasks import Batch, InputError
 from tests.mechclust.jobs.test_sharded import (
     ROOT,

@@ -12,8 +12,8 @@ import pytest
 
 from mechclust.commands.folder import own_folder
 from mechclust.report.folder import check_command, open_folder, read_record, record_command
-from probes.files import temporary_of, write_json
-from probes.locks import locked
+from probes.store.files import temporary_of, write_json
+from probes.store.locks import locked
 from tasks import InputError
 
 WAY = "give another folder with --out"

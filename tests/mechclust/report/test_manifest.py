@@ -12,7 +12,7 @@ from mechclust.report import Analysis, Panel, write_report
 from mechclust.report.folder import check_command, open_folder
 from mechclust.report.manifest import read_manifest, write_manifest
 from probes import ProbeResult
-from probes.files import write_atomic
+from probes.store.files import write_atomic
 from tasks import InputError
 
 ABOUT = {"title": "T", "source": "S", "config": {}, "command": "topics"}

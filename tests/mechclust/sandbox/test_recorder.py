@@ -12,7 +12,7 @@ from mechclust.models.weights import get_weights, set_weights
 from mechclust.sandbox import Curves, SandboxRecorder, record_sandbox, sandbox_figure, sandbox_film, sandbox_page
 from mechclust.sandbox.examples import Examples
 from mechclust.sandbox.legend import legend_of
-from probes.readout import last_token, mean, token_at
+from probes.engine.readout import last_token, mean, token_at
 from tasks import Batch, InputError, SparseModularAddition
 
 TASK = SparseModularAddition(p=2, length=5, n_support=2, n_embeddings=3, n_train=64, n_test=64)

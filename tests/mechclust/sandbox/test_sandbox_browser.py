@@ -9,7 +9,7 @@ import torch
 
 from mechclust import ModelConfig, TrainConfig, build_model, train
 from mechclust.sandbox import Curves, SandboxRecorder, sandbox_page
-from probes.readout import token_at
+from probes.engine.readout import token_at
 from tasks import Batch, InstructionFollowing
 
 pytestmark = pytest.mark.browser

@@ -75,7 +75,7 @@ def registered(monkeypatch):
     def put(name, make, package="pack 1.0"):
         known[name] = RegisteredProbe(name, package, make)
         listed = [RegisteredProbe("NDims", "mechclust", NDims), *known.values()]
-        monkeypatch.setattr("probes.registry.list_probes", lambda: listed)
+        monkeypatch.setattr("probes.engine.registry.list_probes", lambda: listed)
 
     return put
 

@@ -18,7 +18,7 @@ from mechclust.report import Analysis
 from mechclust.report.archive import pack, unpack
 from mechclust.studies import Study, get_study, list_studies, record_run, run_study
 from mechclust.studies.record import command_of, judge_again
-from probes.files import read_json, write_json
+from probes.store.files import read_json, write_json
 from tasks import InputError
 from tasks.settings import configure, to_json
 

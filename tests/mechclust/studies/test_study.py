@@ -16,7 +16,7 @@ from mechclust.evidence.tables import shown
 from mechclust.report import Analysis
 from mechclust.studies import configure, get_study, list_studies, open_run, record_run, report_run, run_study
 from probes import load_result
-from probes.files import read_json, write_json
+from probes.store.files import read_json, write_json
 from tasks import InputError
 from tasks.settings import from_json, to_json
 

@@ -24,9 +24,9 @@ from safetensors.torch import load_file, save_file
 from mechclust.models.weights import get_weights, trainable
 from mechclust.training import AccuracyCallback, CheckpointCallback, ProbeCallback, TrainConfig, loop, train
 from probes import NDims, TaskClusterARI
-from probes.files import read_safetensors, temporary_of, write_safetensors
-from probes.hooks import forward
-from probes.locks import locked
+from probes.engine.hooks import forward
+from probes.store.files import read_safetensors, temporary_of, write_safetensors
+from probes.store.locks import locked
 from tasks import InputError
 from tests.damage import WAYS
 
@@ -504,7 +504,7 @@ def test_a_measurement_is_of_what_training_goes_on_from(task, tiny_model, tmp_pa
 
 OWNER = """
 import sys, time
-from probes.locks import locked
+from probes.store.locks import locked
 
 with locked(sys.argv[1]):
     print(1, flush=True)

@@ -14,7 +14,7 @@ from mechclust.commands.topics.suite.job import VECTORS
 from mechclust.commands.topics.suite.result import ATTENTION, SuiteResult
 from mechclust.report.analysis import Panel
 from mechclust.report.style import BLUE, COLORS, GREEN, GREY, RED, plain_ticks, seed_curve, styled, subplots
-from probes.files import file_name
+from probes.store.files import file_name
 
 if TYPE_CHECKING:
     import pandas as pd

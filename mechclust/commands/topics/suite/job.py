@@ -26,10 +26,10 @@ from probes import (
     load_result,
     run,
 )
-from probes.digest import digest_of
-from probes.files import file_name, versions
 from probes.functional.topic_attention import WordTopics
 from probes.functional.topic_embedding import GroupSums
+from probes.store.digest import digest_of
+from probes.store.files import file_name, versions
 from tasks import InputError
 from tasks.text.beginning import Bos
 from tasks.text.encoding import EncodedCorpus, check_tokenizer, encode

@@ -22,8 +22,8 @@ from mechclust.evidence import Findings
 from mechclust.report.html import table_html
 from mechclust.report.text import table_text
 from probes import ProbeResult
-from probes.files import file_name
-from probes.sites import head_name
+from probes.engine.sites import head_name
+from probes.store.files import file_name
 
 if TYPE_CHECKING:
     import pandas as pd

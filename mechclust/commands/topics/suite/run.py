@@ -18,7 +18,7 @@ from mechclust.commands.topics.suite.texts import Texts, read_texts
 from mechclust.jobs import map_jobs
 from mechclust.report.folder import check_command
 from mechclust.report.page import save_results
-from probes.digest import digest_of
+from probes.store.digest import digest_of
 from tasks import InputError
 from tasks.text.words import words_of
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from mechclust.evidence.intervals import Interval
-from mechclust.report.task_curves import MOST_UNDEFINED
+from mechclust.mossa.task_curves import MOST_UNDEFINED
 
 
 def spread(

@@ -21,8 +21,8 @@ from mechclust.commands.topics.topic_file import (
     subset,
 )
 from mechclust.jobs import progress_bar
-from probes.digest import digest_of
-from probes.files import read_json, write_json
+from probes.store.digest import digest_of
+from probes.store.files import read_json, write_json
 from tasks import CorpusStream, InputError
 from tasks.text.bags import Bags
 from tasks.text.topic_model import check_corpus_size, least_threshold, read_stop_words

@@ -19,7 +19,7 @@ from mechclust.studies.clustering_heads.sandbox.panels import PANELS
 from mechclust.studies.clustering_heads.sandbox.record import answers_over, measure_frames, record_frames
 from mechclust.studies.clustering_heads.sandbox.sequences import probe_sequences
 from mechclust.training.snapshots import Snapshots
-from probes.hooks import HookedModel
+from probes.engine.hooks import HookedModel
 from tasks import InputError, SparseModularAddition
 
 _CLOUD = 400  # test sequences drawn as small dots behind the followed ones

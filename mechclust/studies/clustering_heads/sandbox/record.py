@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mechclust.models.weights import set_weights
 from mechclust.studies.clustering_heads.config import XI
-from probes.hooks import HookedModel, record
+from probes.engine.hooks import HookedModel, record
 from tasks import SparseModularAddition
 
 # name in the sandbox -> hook point

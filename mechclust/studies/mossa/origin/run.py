@@ -23,9 +23,9 @@ from mechclust.studies.mossa.run import readout, sites
 from mechclust.training import TrainConfig, train
 from mechclust.training.callbacks import accuracy
 from probes import HookedModel, ProbeResult, collect_rows
-from probes.files import is_whole, versions
+from probes.engine.identity import fingerprint
 from probes.functional.svcca import mean_correlation, principal
-from probes.identity import fingerprint
+from probes.store.files import is_whole, versions
 from tasks import Batch
 
 VARIANCE = 0.99  # of each side, as published

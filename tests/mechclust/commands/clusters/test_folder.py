@@ -206,7 +206,7 @@ class TestInTheCommandsWords:
         def full(*args):
             raise InputError("cannot write it") from OSError(28, "No space left on device")
 
-        monkeypatch.setattr("probes.stores.write_shard", full)
+        monkeypatch.setattr("probes.rows.save.write_shard", full)
         with pytest.raises(InputError, match="free space there, and run the same command again to continue"):
             measure_clusters(str(gpt2), config, out)
 

@@ -15,7 +15,7 @@ from mechclust.commands.compare.inputs import read_inputs
 from mechclust.commands.compare.report import what_to_know
 from mechclust.models import load_pretrained
 from probes import RowStore
-from probes.run import Measuring
+from probes.engine.run import Measuring
 from tasks import InputError
 from tests.mechclust.commands.compare.cases import write_prompts
 

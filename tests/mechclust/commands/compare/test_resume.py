@@ -13,7 +13,7 @@ from mechclust.cli import main
 from mechclust.commands.compare import compare_models
 from mechclust.commands.compare.inputs import check_same_prompts, read_inputs
 from mechclust.report.folder import record_command
-from probes.run import Measuring
+from probes.engine.run import Measuring
 from tasks import InputError
 from tests.mechclust.commands.compare.cases import records, write_prompts
 

@@ -141,7 +141,7 @@ class TestPublished:
         assert not is_published_design(made_result({"a": [f"task {i}" for i in range(60)]}, (), 32))
 
     def test_is_drawn_behind(self, published):
-        from mechclust.report.published_mossa import HELD_OUT, SEEN
+        from mechclust.mossa.published import HELD_OUT, SEEN
 
         for held_out, known in ((False, SEEN), (True, HELD_OUT)):
             drawn = [np.asarray(x.get_ydata(), float) for x in boxes_figure(published, held_out=held_out).axes[0].lines]
@@ -149,13 +149,13 @@ class TestPublished:
                 assert any(np.array_equal(y, quartiles.median, equal_nan=True) for y in drawn)
 
     def test_is_nowhere_else(self, result):
-        from mechclust.report.published_mossa import DIMS
+        from mechclust.mossa.published import DIMS
 
         drawn = [tuple(found.get_ydata()) for found in dims_figure(result).axes[0].lines]
         assert tuple(DIMS["base"].values()) not in drawn
 
     def test_dimensions_and_clusters(self, published):
-        from mechclust.report.published_mossa import CLUSTERS, DIMS
+        from mechclust.mossa.published import CLUSTERS, DIMS
 
         drawn = [tuple(found.get_ydata()) for found in dims_figure(published).axes[0].lines]
         assert tuple(DIMS["tuned"].values()) in drawn

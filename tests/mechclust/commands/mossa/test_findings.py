@@ -9,10 +9,10 @@ import pytest
 from scipy.stats import spearmanr
 
 from mechclust.commands.mossa.findings import findings_of
-from mechclust.report.published_mossa import COLEMAN_LIAU, DATA_SIZE, FLESCH_KINCAID
-from mechclust.report.task_curves import TaskCurves, percentiles
-from tests.mechclust.report.published_curves import published_curves
-from tests.mechclust.report.test_task_curves import curves as curves_of
+from mechclust.mossa.published import COLEMAN_LIAU, DATA_SIZE, FLESCH_KINCAID
+from mechclust.mossa.task_curves import TaskCurves, percentiles
+from tests.mechclust.mossa.published_curves import published_curves
+from tests.mechclust.mossa.test_task_curves import curves as curves_of
 
 N_SEEN, N_HELD_OUT, LAYERS = 60, 20, 32
 N = N_SEEN + N_HELD_OUT

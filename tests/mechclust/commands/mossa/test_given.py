@@ -16,7 +16,7 @@ from mechclust.commands.mossa.sentences import lead_of
 from mechclust.commands.settings import ModelSettings
 from mechclust.models import adapter_bases
 from mechclust.models.adapters import with_adapter
-from mechclust.report.published_mossa import DATA_SIZE
+from mechclust.mossa.published import DATA_SIZE
 from tasks import InputError
 from tests.mechclust.commands.mossa import tiny
 

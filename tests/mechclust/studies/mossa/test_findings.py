@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from mechclust.report.shuffled_curves import seen_called_held_out
+from mechclust.mossa.shuffled_curves import seen_called_held_out
 from mechclust.studies.mossa.config import MossaConfig
 from mechclust.studies.mossa.findings import boundary_note, findings_of
 from tasks.skills import OPERATIONS

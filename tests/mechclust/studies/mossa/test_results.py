@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from mechclust.report.layer_groups import layer_groups
+from mechclust.mossa.layer_groups import layer_groups
 from tests.mechclust.studies.mossa.made import SEEN, measured
 
 

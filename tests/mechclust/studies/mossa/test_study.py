@@ -18,8 +18,8 @@ from mechclust.studies.mossa.run import readout, sites
 from mechclust.training import TrainConfig
 from mechclust.training.callbacks import accuracy
 from probes import CKA, load_result, run
+from probes.engine.identity import fingerprint
 from probes.functional import linear_cka
-from probes.identity import fingerprint
 from tasks import InputError, SkillSuite
 from tests.mechclust.studies.damaged import check_made_whole
 from tests.mechclust.studies.mossa.made import LAYERS, measured

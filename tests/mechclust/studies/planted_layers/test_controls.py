@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from mechclust.models import build_model, model_for
-from mechclust.report.layer_groups import crossover, layer_groups
+from mechclust.mossa.layer_groups import crossover, layer_groups
 from mechclust.studies import get_study
 from mechclust.studies.planted_layers import PlantedConfig, plant_in
 from mechclust.studies.planted_layers.alike import CONTROL_VIEWS, learnt, measure_alike

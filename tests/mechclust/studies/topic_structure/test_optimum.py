@@ -12,7 +12,7 @@ from mechclust.models import build_model
 from mechclust.studies.topic_structure import TopicTransformerConfig, stage_one_value
 from mechclust.studies.topic_structure.follow import DevLoss, WayToMinimiser
 from mechclust.studies.topic_structure.optimum import distance, drawn, minimiser, moments_of, population_moments
-from probes.hooks import forward
+from probes.engine.hooks import forward
 from tasks import InputError, TopicDocuments
 
 EXACT = TopicDocuments(

@@ -1,0 +1,239 @@
+"""Numbers of curves of similarity by task and layer, which findings are about.
+
+Every function takes ``TaskCurves`` and looks at all of their tasks, so give it ``curves.seen`` or ``curves.unseen``;
+those that set held-out tasks against the others take both together. Curves with axes in front (``resampled``) give
+arrays with these axes. Bands of layers are shares of the depth, so that models of other depths can be compared.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+
+from mechclust.mossa.layer_groups import boundaries_of
+from mechclust.mossa.published import GROUPS, N_LAYERS
+from mechclust.mossa.task_curves import TaskCurves, Which, defined_mean, over_tasks
+
+
+def early(curves: TaskCurves) -> slice:
+    """The second eighth of the layers: layers 5 to 8 of 32."""
+    start = curves.n_layers // 8
+    return slice(start, max(curves.n_layers // 4, start + 1))
+
+
+def middle(curves: TaskCurves) -> slice:
+    """The second quarter of the layers: layers 9 to 16 of 32."""
+    return slice(curves.n_layers // 4, curves.n_layers // 2)
+
+
+# ---- the untuned model ----
+
+
+def fall_with_depth(curves: TaskCurves) -> np.ndarray:
+    """Spearman's correlation of base's median with depth; -1: it falls from layer to layer."""
+    return with_depth(curves.median("base"))
+
+
+def fallen(curves: TaskCurves) -> np.ndarray:
+    """How far base's median falls: mean of the first quarter of the layers - mean of the last."""
+    median, part = curves.median("base"), max(curves.n_layers // 4, 1)
+    return defined_mean(median[..., :part]) - defined_mean(median[..., -part:])
+
+
+def widening(curves: TaskCurves) -> np.ndarray:
+    """Base's interquartile range over tasks, mean of the upper half - twice that of the first layer."""
+    spread = curves.spread("base")
+    return defined_mean(spread[..., curves.upper]) - 2 * spread[..., 0]
+
+
+def widening_with_depth(curves: TaskCurves) -> np.ndarray:
+    """Spearman's correlation of base's interquartile range over tasks with depth."""
+    return with_depth(curves.spread("base"))
+
+
+# ---- tuned against untuned ----
+
+
+def last_gap(curves: TaskCurves) -> np.ndarray:
+    """Tuned - base, of the medians, at the last layer."""
+    return curves.gap[..., -1]
+
+
+def upper_gap(curves: TaskCurves) -> np.ndarray:
+    """Tuned - base, of the medians, mean over the upper half."""
+    return defined_mean(curves.gap[..., curves.upper])
+
+
+def late_gap(curves: TaskCurves) -> np.ndarray:
+    """Tuned - base, of the medians, mean over the layers after the first third."""
+    return defined_mean(curves.gap[..., curves.n_layers // 3 :])
+
+
+def least_upper_gap(curves: TaskCurves) -> np.ndarray:
+    """The least of tuned - base, of the medians, over the upper half."""
+    return _least(curves.gap[..., curves.upper])
+
+
+def early_gap(curves: TaskCurves) -> np.ndarray:
+    """Tuned - base, of the medians, mean over the second eighth of the layers."""
+    return defined_mean(curves.gap[..., early(curves)])
+
+
+def middle_narrowing(curves: TaskCurves) -> np.ndarray:
+    """Tuned's interquartile range, mean of the second quarter of the layers, as a share of the second eighth's."""
+    spread = curves.spread("tuned")
+    return _ratio(defined_mean(spread[..., middle(curves)]), defined_mean(spread[..., early(curves)]))
+
+
+def relative_spread(curves: TaskCurves) -> np.ndarray:
+    """Tuned's interquartile range over tasks as a share of base's, means over the upper half."""
+    tuned, base = (defined_mean(curves.spread(which)[..., curves.upper]) for which in ("tuned", "base"))
+    return _ratio(tuned, base)
+
+
+def unseen_upper_gap(curves: TaskCurves) -> np.ndarray:
+    """``upper_gap`` of the held-out tasks."""
+    return upper_gap(curves.unseen)
+
+
+def gain_correlation(curves: TaskCurves, covariate: str) -> np.ndarray:
+    """Correlation over tasks of tuned - base, mean over the upper half, with a covariate."""
+    return correlation(curves.gain, np.asarray(curves.covariates[covariate], dtype=float))
+
+
+def shared_end_distance(curves: TaskCurves) -> np.ndarray:
+    """How far the end of the shared layers is from the paper's, in shares of the depth; NaN without a transition."""
+    shared, end = boundaries_of(curves)
+    expected = GROUPS["shared"][1] / N_LAYERS
+    return np.where(end > shared, np.abs(shared / curves.n_layers - expected), np.nan)
+
+
+def transition_end_distance(curves: TaskCurves) -> np.ndarray:
+    """How far the end of the transition is from the paper's, in shares of the depth; NaN without a transition."""
+    shared, end = boundaries_of(curves)
+    expected = GROUPS["transition"][1] / N_LAYERS
+    return np.where(end > shared, np.abs(end / curves.n_layers - expected), np.nan)
+
+
+def all_groups(curves: TaskCurves) -> np.ndarray:
+    """1 where some layers are shared, some in transition and some refine; 0 otherwise."""
+    shared, end = boundaries_of(curves)
+    return ((shared > 0) & (shared < end) & (end < curves.n_layers)).astype(float)
+
+
+# ---- held-out tasks ----
+
+
+def smaller_gap(curves: TaskCurves) -> np.ndarray:
+    """Tuned - base of the seen tasks - that of the held-out ones, mean over the second quarter of the layers."""
+    band = middle(curves)
+    return defined_mean(curves.seen.gap[..., band]) - defined_mean(curves.unseen.gap[..., band])
+
+
+def wider_spread(curves: TaskCurves) -> np.ndarray:
+    """Tuned's interquartile range of the held-out tasks - that of the seen ones, mean over the upper half."""
+    unseen, seen = (part.spread("tuned")[..., curves.upper] for part in (curves.unseen, curves.seen))
+    return defined_mean(unseen) - defined_mean(seen)
+
+
+# ---- upper and lower references ----
+
+
+def way_to_ceiling(curves: TaskCurves) -> np.ndarray:
+    """How much of the way from base to the ceiling tuned goes, upper half; NaN where they are less than .01 apart.
+
+    Give ``curves.with_ceiling``: of tasks drawn from all, many a draw has none with a ceiling.
+    """
+    base, tuned = (_upper_median(_with_ceiling(curves), which) for which in ("base", "tuned"))
+    way = _upper_median(curves, "ceiling") - base
+    return np.where(way >= 0.01, _ratio(tuned - base, way), np.nan)
+
+
+def above_null(curves: TaskCurves) -> np.ndarray:
+    """Tuned with the task's own control - with those of other tasks, upper half's mean, median over tasks."""
+    difference = defined_mean((curves.values("tuned") - curves.values("null"))[..., curves.upper])
+    return over_tasks(difference[..., None], 0.5)[..., 0]
+
+
+# ---- covariates ----
+
+
+def covariate_correlation(curves: TaskCurves, which: Which, covariate: str) -> np.ndarray:
+    """``[layer]`` correlation over tasks (Pearson's) of a curve with a covariate; NaN with fewer than 3 tasks.
+
+    Raises:
+        InputError: where the curve was not measured.
+    """
+    values = np.moveaxis(curves.values(which), -1, -2)
+    return correlation(values, np.asarray(curves.covariates[covariate], dtype=float)[..., None, :])
+
+
+def band_correlation(curves: TaskCurves, which: Which, covariate: str, start: float, end: float) -> np.ndarray:
+    """``covariate_correlation``, mean over the layers between two shares of the depth; at least one layer.
+
+    Args:
+        curves: of the tasks.
+        which: the curve.
+        covariate: its name.
+        start: share of the layers below the band.
+        end: share of the layers up to its last one.
+    """
+    first = math.floor(start * curves.n_layers)
+    last = max(math.ceil(end * curves.n_layers), first + 1)
+    return defined_mean(covariate_correlation(curves, which, covariate)[..., first:last])
+
+
+# ---- computing ----
+
+
+def correlation(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Pearson's correlation over the last axis, where both are defined; NaN with fewer than 3 or without variance.
+
+    Example:
+        >>> correlation(np.array([1.0, 2.0, 3.0, np.nan]), np.array([2.0, 4.0, 6.0, 0.0])).item()
+        1.0
+    """
+    known = ~(np.isnan(x) | np.isnan(y))
+    x, y = (np.where(known, values, np.nan) for values in (x, y))
+    x, y = (np.where(known, values - defined_mean(values)[..., None], 0.0) for values in (x, y))
+    scale = np.sqrt((x**2).sum(axis=-1) * (y**2).sum(axis=-1))
+    enough = (known.sum(axis=-1) >= 3) & (scale > 1e-12)
+    return np.where(enough, (x * y).sum(axis=-1) / np.where(enough, scale, 1.0), np.nan)
+
+
+def with_depth(values: np.ndarray) -> np.ndarray:
+    """Spearman's correlation of ``[... layer]`` with depth, where defined; NaN for a flat curve.
+
+    Example:
+        >>> with_depth(np.array([[1.0, 0.9, 0.2], [0.5, 0.5, 0.5]])).round(6).tolist()
+        [-1.0, nan]
+    """
+    from scipy.stats import rankdata
+
+    missing = np.isnan(values)
+    ranks = np.where(missing, np.nan, rankdata(np.where(missing, np.inf, values), axis=-1))
+    return correlation(ranks, np.arange(values.shape[-1], dtype=float))
+
+
+def _least(values: np.ndarray) -> np.ndarray:
+    """The least over layers of what is defined and not infinite; NaN for none."""
+    finite = np.where(np.isnan(values), np.inf, values)
+    least = finite.min(axis=-1, initial=np.inf)
+    return np.where(np.isinf(least), np.nan, least)
+
+
+def _ratio(over: np.ndarray, under: np.ndarray) -> np.ndarray:
+    return np.divide(over, under, out=np.full(np.broadcast_shapes(over.shape, under.shape), np.nan), where=under > 0)
+
+
+def _upper_median(curves: TaskCurves, which: Which) -> np.ndarray:
+    return defined_mean(curves.median(which)[..., curves.upper])
+
+
+def _with_ceiling(curves: TaskCurves) -> TaskCurves:
+    """Base and tuned only where the ceiling is known."""
+    known = ~np.isnan(curves.values("ceiling"))
+    base, tuned = (np.where(known, values, np.nan) for values in (curves.base, curves.tuned))
+    return replace(curves, base=base, tuned=tuned)

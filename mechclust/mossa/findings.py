@@ -1,0 +1,444 @@
+"""The findings C2 to C20 of MOSSA, each stated once: its numbers and bounds, and the control that it is judged beside.
+
+The study judges them over the seeds of networks trained from scratch, the command over the tasks of a real model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from mechclust.evidence import Bound, Control, Finding, Part, mean_part, resampled_part, share_part
+from mechclust.evidence.finding import Shown
+from mechclust.evidence.intervals import Interval
+from mechclust.mossa import curve_statistics as of
+from mechclust.mossa import shuffled_curves as shuffled
+from mechclust.mossa.published import COLEMAN_LIAU, DATA_SIZE, FLESCH_KINCAID
+from mechclust.mossa.task_curves import Statistic, TaskCurves, percentiles
+from mechclust.report.text import join
+
+PAPER = "Zhao, Ziser & Cohen"
+RESAMPLES = 1000
+LEAST_LAYERS = 8
+LEAST_SEEDS = 3
+
+
+@dataclass(frozen=True)
+class CurvePart:
+    """A number of the curves and what it must satisfy.
+
+    Attributes:
+        name: what it is; ``""`` if the finding's statement says it.
+        statistic: gives the number.
+        bound: what it must satisfy.
+    """
+
+    name: str
+    statistic: Statistic
+    bound: Bound
+
+
+@dataclass(frozen=True)
+class CurveControl:
+    """Curves in which a statement is false.
+
+    Attributes:
+        name: what was changed.
+        change: makes them from the measured curves.
+        random: whether they are shuffled.
+    """
+
+    name: str
+    change: Callable[[TaskCurves], TaskCurves]
+    random: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class CurveFinding:
+    """A statement about curves of similarity, before any number.
+
+    Attributes:
+        id: short name.
+        statement: what is stated.
+        parts: what must hold, all of it; the first is the main value.
+        control: the curves on which the same parts are judged as well.
+        source: where it comes from.
+        paper: the paper's own value.
+        shown: where tables show it.
+        by_depth: it is about bands of layers, which mean little with fewer than ``LEAST_LAYERS``.
+        share: over seeds, its numbers are shares.
+        condition: without which its numbers are undefined. Over seeds, it is about those that meet it, if they are at
+            least ``LEAST_SEEDS``.
+    """
+
+    id: str
+    statement: str
+    parts: tuple[CurvePart, ...]
+    control: CurveControl
+    source: str = PAPER
+    paper: float | None = None
+    shown: Shown = "table"
+    by_depth: bool = False
+    share: bool = False
+    condition: str = ""
+
+
+SWAPPED = CurveControl("base and tuned swapped for a random half of the tasks", shuffled.swapped)
+_TUNED = CurveControl("the tuned model in place of the base", shuffled.tuned_as_base, random=False)
+_LAYERS = CurveControl("layers in one random order", shuffled.permuted_layers)
+_HELD_OUT = CurveControl("random seen tasks called held out", shuffled.seen_called_held_out)
+_CONTROLS = CurveControl("controls of other tasks for a random half of the tasks", shuffled.exchanged_controls)
+OTHER_TASKS = CurveControl("numbers of other tasks", shuffled.other_covariates)
+
+_FINDINGS = (
+    CurveFinding(
+        id="C2",
+        statement="the base model's median CKA with the controls falls with depth",
+        parts=(
+            CurvePart("Spearman with depth", of.fall_with_depth, Bound("<", -0.8)),
+            CurvePart("first quarter of the layers - last", of.fallen, Bound(">=", 0.2)),
+        ),
+        control=_TUNED,
+        paper=-0.94,
+        shown="headline",
+        by_depth=True,
+    ),
+    CurveFinding(
+        id="C3",
+        statement="in the base model, tasks come apart with depth (interquartile range of CKA over tasks)",
+        parts=(
+            CurvePart("Spearman with depth", of.widening_with_depth, Bound(">", 0.5)),
+            CurvePart("upper half - 2 x first layer", of.widening, Bound(">=", 0)),
+        ),
+        control=_TUNED,
+        paper=0.88,
+        by_depth=True,
+    ),
+    CurveFinding(
+        id="C4",
+        statement="the tuned model is closer to the controls than the base on every layer of the upper half, by 0.2 "
+        "at the last (difference of medians over tasks)",
+        parts=(
+            CurvePart("last layer", of.last_gap, Bound(">=", 0.2)),
+            CurvePart("least of the upper half", of.least_upper_gap, Bound(">", 0)),
+        ),
+        control=SWAPPED,
+        paper=0.378,
+        shown="headline",
+    ),
+    CurveFinding(
+        id="C5",
+        statement="in the second eighth of the layers, the tuned model is farther from the controls than the base "
+        "(tuned - base, difference of medians)",
+        parts=(CurvePart("", of.early_gap, Bound("<", 0)),),
+        control=_LAYERS,
+        paper=-0.037,
+        shown="page",
+        by_depth=True,
+    ),
+    CurveFinding(
+        id="C6",
+        statement="in the tuned model, tasks agree from the second quarter of the layers on (ratio of interquartile "
+        "ranges over tasks)",
+        parts=(
+            CurvePart("second quarter / second eighth", of.middle_narrowing, Bound("<", 0.5)),
+            CurvePart("upper half / that of the base", of.relative_spread, Bound("<", 0.5)),
+        ),
+        control=SWAPPED,
+        paper=0.38,
+        by_depth=True,
+    ),
+    CurveFinding(
+        id="C8",
+        statement="the tuned model needs more dimensions than the base after the first third of the layers (log2 of "
+        "the ratio)",
+        parts=(CurvePart("", of.late_gap, Bound(">", 0)),),
+        control=_LAYERS,
+        paper=1.07,
+    ),
+    CurveFinding(
+        id="C9",
+        statement="in the second quarter of the layers, the tuned model gains less on the base for held-out tasks "
+        "than for seen ones (seen - held out)",
+        parts=(CurvePart("", of.smaller_gap, Bound(">", 0)),),
+        control=_HELD_OUT,
+        paper=0.15,
+        shown="page",
+        by_depth=True,
+    ),
+    CurveFinding(
+        id="C11",
+        statement="in the upper half of the layers, nearest neighbours share the cluster more often in the tuned model "
+        "than in the base (difference)",
+        parts=(CurvePart("", of.upper_gap, Bound(">", 0)),),
+        control=_LAYERS,
+        shown="page",
+    ),
+    CurveFinding(
+        id="C12",
+        statement="if there is a transition, it begins and ends where the paper has it (distance in relative depth)",
+        parts=(
+            CurvePart("end of the shared layers from 9/32", of.shared_end_distance, Bound("<=", 0.1)),
+            CurvePart("end of the transition from 15/32", of.transition_end_distance, Bound("<=", 0.1)),
+        ),
+        control=_LAYERS,
+        paper=0.0,
+        shown="page",
+        by_depth=True,
+        condition="transition",
+    ),
+    CurveFinding(
+        id="C13",
+        statement="the tuned model is more similar to a task's own control than to those of other tasks, upper half "
+        "(difference)",
+        parts=(CurvePart("", of.above_null, Bound(">", 0)),),
+        control=_CONTROLS,
+        source="ours",
+    ),
+    CurveFinding(
+        id="C14",
+        statement="the tuned model covers at least half of the distance from the base to a second control of the task, "
+        "upper half",
+        parts=(CurvePart("", of.way_to_ceiling, Bound(">=", 0.5)),),
+        control=SWAPPED,
+        source="ours",
+    ),
+    CurveFinding(
+        id="C15",
+        statement=f"the tuned model's CKA rises with the {FLESCH_KINCAID} (correlation over tasks, as in layers 15 to "
+        "29 of 32)",
+        parts=(
+            CurvePart(
+                "",
+                partial(of.band_correlation, which="tuned", covariate=FLESCH_KINCAID, start=14 / 32, end=29 / 32),
+                Bound(">", 0),
+            ),
+        ),
+        control=OTHER_TASKS,
+        paper=0.40,
+    ),
+    CurveFinding(
+        id="C16",
+        statement=f"the tuned model's CKA rises with the {COLEMAN_LIAU} (correlation over tasks, as in layers 15 to 23 "
+        "of 32)",
+        parts=(
+            CurvePart(
+                "",
+                partial(of.band_correlation, which="tuned", covariate=COLEMAN_LIAU, start=14 / 32, end=23 / 32),
+                Bound(">", 0),
+            ),
+        ),
+        control=OTHER_TASKS,
+        paper=0.43,
+    ),
+    CurveFinding(
+        id="C17",
+        statement=f"the base model's CKA rises with the {DATA_SIZE} (correlation over tasks, first layer)",
+        parts=(
+            CurvePart(
+                "", partial(of.band_correlation, which="base", covariate=DATA_SIZE, start=0, end=0), Bound(">", 0)
+            ),
+        ),
+        control=OTHER_TASKS,
+        paper=0.46,
+    ),
+    CurveFinding(
+        id="C18",
+        statement="held-out tasks: in the upper half of the layers, the tuned model is closer to the controls than the "
+        "base (difference of medians)",
+        parts=(CurvePart("", of.unseen_upper_gap, Bound(">", 0)),),
+        control=SWAPPED,
+        paper=0.18,
+    ),
+    CurveFinding(
+        id="C19",
+        statement="in the upper half of the layers of the tuned model, held-out tasks differ more than seen ones "
+        "(difference of interquartile ranges)",
+        parts=(CurvePart("", of.wider_spread, Bound(">", 0)),),
+        control=_HELD_OUT,
+        paper=0.45,
+    ),
+    CurveFinding(
+        id="C20",
+        statement="there are shared layers, a transition, and refinement above (1 if all three)",
+        parts=(CurvePart("", of.all_groups, Bound(">", 0.5)),),
+        control=_LAYERS,
+        source=f"{PAPER}; bound ours",
+        paper=1.0,
+        shown="headline",
+        by_depth=True,
+        share=True,
+    ),
+)
+CURVE_FINDINGS = {finding.id: finding for finding in _FINDINGS}
+
+
+# ---- over seeds ----
+
+
+def judged_over_seeds(
+    stated: CurveFinding,
+    curves: Sequence[TaskCurves],
+    *,
+    control: tuple[str, Sequence[TaskCurves]] | None = None,
+    not_tested: str = "",
+    note: str = "",
+) -> Finding:
+    """Judge a finding by the mean of its numbers over seeds.
+
+    Args:
+        stated: the finding.
+        curves: one for each seed.
+        control: name and curves of a control that was measured, in place of the finding's shuffled one.
+        not_tested: why it cannot be tested; ``""`` if it can.
+        note: for the reader.
+
+    Example:
+        >>> base = np.linspace(0.2, 0.4, 20)[:, None]
+        >>> tasks = tuple(map(str, range(20)))
+        >>> curves = [
+        ...     TaskCurves(tasks, ("1",), base, base + gain, None, None, base[:, 0] < 0, (None,) * 20)
+        ...     for gain in (0.38, 0.4, 0.42)
+        ... ]
+        >>> found = judged_over_seeds(CURVE_FINDINGS["C4"], curves)
+        >>> found.verdict, round(found.measured, 3), found.control.verdict
+        ('holds', 0.4, 'does not hold')
+    """
+    why_not = not_tested or _few_layers(stated, curves[0]) or _few_seeds(stated, curves)
+    if why_not:
+        return _finding(stated, _parts_over_seeds(stated, []), None, "seeds", why_not, note)
+    name, control_curves = control or _changed(stated.control, curves)
+    parts = _parts_over_seeds(stated, curves)
+    return _finding(stated, parts, Control(name, _parts_over_seeds(stated, control_curves)), "seeds", "", note)
+
+
+def _changed(control: CurveControl, curves: Sequence[TaskCurves]) -> tuple[str, Sequence[TaskCurves]]:
+    """Return the name and the curves of a control."""
+    name = f"{control.name}, the same in all seeds" if control.random else control.name
+    return name, [control.change(one) for one in curves]
+
+
+def _parts_over_seeds(stated: CurveFinding, curves: Sequence[TaskCurves]) -> tuple[Part, ...]:
+    values = _values(stated, curves)
+    if stated.condition:
+        values = values[:, np.isfinite(values).all(axis=0)]
+    part = share_part if stated.share else mean_part
+    return tuple(part(asked.name, row, asked.bound) for asked, row in zip(stated.parts, values, strict=True))
+
+
+def _values(stated: CurveFinding, curves: Sequence[TaskCurves]) -> np.ndarray:
+    """Return the numbers of each part (rows) in each seed (columns)."""
+    values = [[float(part.statistic(one)) for one in curves] for part in stated.parts]
+    return np.array(values, dtype=float).reshape(len(stated.parts), len(curves))
+
+
+def _few_seeds(stated: CurveFinding, curves: Sequence[TaskCurves]) -> str:
+    if not stated.condition:
+        return ""
+    defined = int(np.isfinite(_values(stated, curves)).all(axis=0).sum())
+    if defined >= LEAST_SEEDS:
+        return ""
+    return f"defined in {defined} of {len(curves)} seeds; at least {LEAST_SEEDS} are needed"
+
+
+# ---- over tasks ----
+
+
+def judged_over_tasks(
+    stated: CurveFinding,
+    curves: TaskCurves | None,
+    *,
+    not_tested: str = "",
+    note: str = "",
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> Finding:
+    """Judge a finding of one run by a bootstrap over tasks.
+
+    Args:
+        stated: the finding.
+        curves: what it looks at; ``None`` only with ``not_tested``.
+        not_tested: why it cannot be tested; ``""`` if it can.
+        note: for the reader.
+        resamples: how often tasks are drawn anew.
+        seed: for these draws.
+    """
+    if curves is None or not_tested:
+        return _finding(stated, _without_values(stated), None, "tasks", not_tested, note)
+    why_not = _few_layers(stated, curves) or _undefined(stated, curves)
+    if why_not:
+        return _finding(stated, _without_values(stated), None, "tasks", why_not, note)
+    parts, remarks = _parts_over_tasks(stated, curves, resamples, seed)
+    control_parts, _ = _parts_over_tasks(stated, stated.control.change(curves), resamples, seed)
+    control = Control(stated.control.name, control_parts)
+    return _finding(stated, parts, control, "tasks", "", "; ".join(filter(None, [note, *remarks])))
+
+
+def _parts_over_tasks(
+    stated: CurveFinding, curves: TaskCurves, resamples: int, seed: int
+) -> tuple[tuple[Part, ...], list[str]]:
+    """Return the parts with their intervals, and remarks on draws of tasks in which a number is undefined."""
+    drawn = curves.resampled(resamples, seed)
+    parts = []
+    remarks = []
+    for asked in stated.parts:
+        over_draws = np.asarray(asked.statistic(drawn), dtype=float)
+        interval = None if curves.few else _interval(over_draws)
+        parts.append(resampled_part(asked.name, [float(asked.statistic(curves))], interval, asked.bound))
+        remarks.append(_remark(asked.name or "the value", interval, float(np.isnan(over_draws).mean())))
+    return tuple(parts), [remark for remark in remarks if remark]
+
+
+def _interval(over_draws: np.ndarray) -> Interval | None:
+    low, high = percentiles(over_draws)
+    return (float(low), float(high)) if np.isfinite([low, high]).all() else None
+
+
+def _remark(name: str, interval: Interval | None, undefined: float) -> str:
+    if interval is None:
+        return f"no interval of {name}: undefined in more than 5% of the draws of tasks"
+    if undefined:
+        return f"{undefined:.1%} of the draws of tasks leave {name} undefined and are left out of its interval"
+    return ""
+
+
+def _without_values(stated: CurveFinding) -> tuple[Part, ...]:
+    return tuple(resampled_part(part.name, [], None, part.bound) for part in stated.parts)
+
+
+def _undefined(stated: CurveFinding, curves: TaskCurves) -> str:
+    names = [part.name or "the value" for part in stated.parts if np.isnan(part.statistic(curves))]
+    if not names:
+        return ""
+    if stated.condition:
+        return f"there is no {stated.condition}"
+    return f"{join(names)} {'is' if len(names) == 1 else 'are'} undefined"
+
+
+# ---- both ----
+
+
+def _few_layers(stated: CurveFinding, curves: TaskCurves) -> str:
+    if not stated.by_depth or curves.n_layers >= LEAST_LAYERS:
+        return ""
+    return f"{curves.n_layers} layers; expected at least {LEAST_LAYERS}, or eighths of the depth mean little"
+
+
+def _finding(
+    stated: CurveFinding, parts: tuple[Part, ...], control: Control | None, unit: str, not_tested: str, note: str
+) -> Finding:
+    return Finding(
+        id=stated.id,
+        statement=stated.statement,
+        source=stated.source,
+        parts=parts,
+        control=control,
+        unit=unit,
+        shown=stated.shown,
+        paper=stated.paper,
+        not_tested=not_tested,
+        note=note,
+    )

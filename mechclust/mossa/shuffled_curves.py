@@ -1,0 +1,124 @@
+"""Curves of similarity in which a statement is false: measured ones, with one thing shuffled.
+
+Every function shuffles once, in the same way for all curves of as many tasks and layers, so that the seeds of a study
+are shuffled alike.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from jaxtyping import Bool
+
+from mechclust.mossa.task_curves import TaskCurves
+
+
+def swapped(curves: TaskCurves) -> TaskCurves:
+    """Return the curves with base and tuned swapped for a random half of the seen and of the held-out tasks.
+
+    Example:
+        >>> base, seen = np.zeros((2, 1)), np.zeros(2, dtype=bool)
+        >>> changed = swapped(TaskCurves(("a", "b"), ("1",), base, base + 1, None, None, seen, (None, None)))
+        >>> sorted(changed.base[:, 0].tolist()), (changed.base + changed.tuned).tolist()
+        ([0.0, 1.0], [[1.0], [1.0]])
+    """
+    half = _half(curves)[:, None]
+    base = np.where(half, curves.tuned, curves.base)
+    tuned = np.where(half, curves.base, curves.tuned)
+    return replace(curves, base=base, tuned=tuned)
+
+
+def exchanged_controls(curves: TaskCurves) -> TaskCurves:
+    """Return the curves with a task's own control and those of others exchanged for a random half of the tasks."""
+    half = _half(curves)[:, None]
+    others = curves.values("null")
+    tuned = np.where(half, others, curves.tuned)
+    return replace(curves, tuned=tuned, null=np.where(half, curves.tuned, others))
+
+
+def tuned_as_base(curves: TaskCurves) -> TaskCurves:
+    """Return the curves with the tuned model in place of the base."""
+    return replace(curves, base=curves.tuned)
+
+
+def permuted_layers(curves: TaskCurves) -> TaskCurves:
+    """Return the curves with the layers in one random order, the same for all tasks and measures."""
+    order = np.random.default_rng(0).permutation(curves.n_layers)
+    return replace(
+        curves,
+        base=curves.base[:, order],
+        tuned=curves.tuned[:, order],
+        ceiling=None if curves.ceiling is None else curves.ceiling[:, order],
+        null=None if curves.null is None else curves.null[:, order],
+        dims={name: np.asarray(values)[order] for name, values in curves.dims.items()},
+    )
+
+
+def seen_called_held_out(curves: TaskCurves) -> TaskCurves:
+    """Return the seen tasks, with as many at random called held out as there are held-out ones.
+
+    They are of the same clusters as the held-out ones, unless these have no seen tasks left.
+
+    Example:
+        >>> curves = np.zeros((5, 1))
+        >>> held_out = np.array([True, False, False, True, False])
+        >>> clusters = ("x", "x", "x", None, "y")
+        >>> changed = seen_called_held_out(
+        ...     TaskCurves(tuple("abcde"), ("1",), curves, curves, None, None, held_out, clusters)
+        ... )
+        >>> changed.tasks, int(changed.held_out.sum()), bool(changed.held_out[:2].any())
+        (('b', 'c', 'e'), 2, True)
+    """
+    seen = curves.seen
+    order = np.random.default_rng(0).permutation(len(seen.tasks)).tolist()
+    held_out = np.zeros(len(seen.tasks), dtype=bool)
+    for cluster in curves.unseen.clusters:
+        free = [place for place in order if not held_out[place]]
+        in_cluster = [place for place in free if seen.clusters[place] == cluster]
+        held_out[(in_cluster or free)[:1]] = True
+    return replace(seen, held_out=held_out)
+
+
+def other_covariates(curves: TaskCurves) -> TaskCurves:
+    """Return the curves with the covariates of other tasks, of seen ones for seen ones."""
+    rng = np.random.default_rng(0)
+    order = np.arange(len(curves.tasks))
+    for kind in (False, True):
+        places = np.flatnonzero(curves.held_out == kind)
+        order[places] = rng.permutation(places)
+    covariates = {name: np.asarray(values)[order] for name, values in curves.covariates.items()}
+    return replace(curves, covariates=covariates)
+
+
+def other_clusters(curves: TaskCurves) -> TaskCurves:
+    """Return the curves with the covariates of other clusters. Those of a cluster's first task are all its tasks'.
+
+    Example:
+        >>> curves = np.zeros((4, 1))
+        >>> none = np.zeros(4, dtype=bool)
+        >>> covariates = {"new": np.array([0, 0, 1, 1])}
+        >>> tasks = TaskCurves(tuple("abcd"), ("1",), curves, curves, None, None, none, tuple("xxyy"), {}, covariates)
+        >>> other_clusters(tasks).covariates["new"].tolist()
+        [1, 1, 0, 0]
+    """
+    rng = np.random.default_rng(0)
+    clusters, first, of_task = np.unique(
+        [str(cluster) for cluster in curves.clusters], return_index=True, return_inverse=True
+    )
+    order = rng.permutation(len(clusters))
+    while len(clusters) > 1 and np.array_equal(order, np.arange(len(clusters))):
+        order = rng.permutation(len(clusters))
+    places = first[order][of_task]
+    covariates = {name: np.asarray(values)[places] for name, values in curves.covariates.items()}
+    return replace(curves, covariates=covariates)
+
+
+def _half(curves: TaskCurves) -> Bool[np.ndarray, " task"]:
+    """Return a random half of the seen and of the held-out tasks, rounded down."""
+    rng = np.random.default_rng(0)
+    half = np.zeros(len(curves.tasks), dtype=bool)
+    for kind in (False, True):
+        places = rng.permutation(np.flatnonzero(curves.held_out == kind))
+        half[places[: len(places) // 2]] = True
+    return half

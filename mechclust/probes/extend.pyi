@@ -1,0 +1,1 @@
+from probes.extend import *

@@ -1,0 +1,1 @@
+"""Hidden states on disk: save them, read them, run probes on them, and read those of other engines."""

@@ -1,0 +1,210 @@
+"""A model's rows written to disk, for models that cannot be in memory together."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from probes.engine.batches import Batches, each_batch
+from probes.engine.hooks import HookedModel
+from probes.engine.readout import Readout, last_token
+from probes.engine.run import measuring
+from probes.engine.sites import Sites, residual
+from probes.engine.state import RowsState
+from probes.engine.texts import Reading
+from probes.rows.kept_rows import Keeping, Stored, _KeptRows, begun, check_space, count_given, files_of
+from probes.rows.row_store import (
+    RowStore,
+    next_shard,
+    write_header,
+    write_shard,
+)
+from probes.store.files import remove_leftovers
+from probes.store.locks import locked
+from tasks import InputError
+from tasks.errors import check_count
+from tasks.text.beginning import Bos
+
+_SECONDS = 30.0  # after which a shard is written, however few examples it has
+
+
+def save_rows(
+    model: HookedModel,
+    batches: Batches,
+    folder: str | Path,
+    *,
+    at: Sites = residual(),
+    readout: Readout = last_token(),
+    labels: Sequence[str] = (),
+    dtype: torch.dtype | None = None,
+    shard_rows: int = 4096,
+    tokenizer: Any = None,
+    bos: Bos = "model",
+    tokens_per_batch: int = 4096,
+    progress: bool = False,
+) -> RowStore:
+    """Measure a model as ``run`` does, and keep every example's rows in ``folder``.
+
+    Rows are written in shards, each whole or not at all, one file per site: every ``shard_rows`` examples, and whenever
+    30 seconds have passed since the last one. After an interruption the same call resumes where it stopped; stored
+    examples are not run again. Ctrl-C and a failing forward pass or iterator lose no measured batch (an ``InputError``,
+    after which the input will change, those since the last shard); ``kill -9`` loses about 30 seconds of work besides
+    the shard that is being written. A finished store is refused if files are missing or have the wrong size. A folder
+    is refused if it has rows of a different model (any differing weight), different sites, readout or dtype, or
+    different tokens or labels under the same index, or if another process is writing to it.
+
+    A shard is written while the next one is measured. Memory: two shards, ``shard_rows x sites x d`` each. Disk: every
+    example's rows, in ``dtype``; where the number of examples is known beforehand (anything with a length), too little
+    free space is refused before work starts.
+
+    Args:
+        model: anything with TransformerLens's hook protocol.
+        batches: as ``run`` takes them; every example with an index of its own, the same in the next call.
+        folder: a new or an unfinished store.
+        at: where to measure.
+        readout: which position.
+        labels: labels to keep beside the rows, one value per example each.
+        dtype: the dtype to keep rows in, such as ``torch.bfloat16``; that of the model's activations by default.
+        shard_rows: examples per shard, if they take less than 30 seconds.
+        tokenizer: for texts, as in ``run``.
+        bos: for texts, as in ``run``.
+        tokens_per_batch: as in ``run``.
+        progress: show a progress bar.
+
+    Raises:
+        InputError: for the folders above, where ``run`` raises it, for values that ``dtype`` cannot hold, and if a
+            file cannot be written (whole shards are kept).
+
+    Example:
+        >>> # a = save_rows(tuned, batches, "rows/tuned", labels=["task"])
+        >>> # b = save_rows(base, batches, "rows/base", labels=["task"])
+        >>> # run_stores({"tuned": a, "base": b}, CKA(label="task"))
+    """
+    check_count(shard_rows=(shard_rows, 1))
+    keeping, folder = Keeping(at, readout, labels, dtype), Path(folder)
+    header, probe = keeping.header(model), keeping.probe()
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{str(folder)!r} is a file; give a new folder")
+    with locked(folder, way="give a new folder"):
+        remove_leftovers(folder)
+        found = begun(folder, header)
+        if not found:
+            write_header(folder, header)
+        stored = Stored.of(folder, keeping.labels, found)
+        known = count_given(batches)
+        if known is not None:
+            keeping.check_space(folder, known - len(stored), model)
+        reading = Reading({"": model}, tokenizer, bos)
+        source = each_batch(
+            batches,
+            {"": model},
+            reading=reading,
+            tokens_per_batch=tokens_per_batch,
+            progress="saving rows" if progress else None,
+        )
+        waiting, first = 0, True
+        with _Writer(folder, header, stored, probe) as writer, measuring(model, [probe]) as step:
+            for batch in source:
+                new = stored.new(batch)
+                if not len(new):
+                    continue
+                step(batch if len(new) == len(batch) else batch.select(new.to(batch.index.device)))
+                waiting += len(new)
+                if first and known is not None:
+                    numbers, size = probe.size()
+                    check_space(folder, known - len(stored), len(probe.sites), numbers, size)
+                first = False
+                if waiting >= shard_rows or writer.is_due():
+                    writer.write()
+                    waiting = 0
+            if waiting:
+                writer.write()
+        stored.check_all_given()
+        with _writing(folder, stored):
+            write_header(folder, {**header, "examples": stored.given, "tokenization": reading.tokenization})
+        return RowStore(folder)
+
+
+class _Writer:
+    """Writes one shard while the next one is measured; on the way out also what is left after an exception."""
+
+    def __init__(self, folder: Path, header: Mapping[str, Any], stored: Stored, probe: _KeptRows) -> None:
+        self._folder, self._header, self._stored, self._probe = folder, header, stored, probe
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="mechclust-rows")
+        self._pending: Future[None] | None = None
+        self._last: RowsState | None = None  # handed over last, in the pool's thread
+        self._failed = False
+        self._since = time.monotonic()
+
+    def __enter__(self) -> _Writer:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            if kind is None:
+                self._wait()
+            elif not issubclass(kind, InputError):  # after which something else is given, that must not be mixed with
+                self._pool.submit(self._write, self._probe.rows)
+        finally:
+            self._pool.shutdown(wait=True)  # what is being written is finished, also after an exception
+
+    def is_due(self) -> bool:
+        """Whether the last shard was some time ago."""
+        return time.monotonic() - self._since >= _SECONDS
+
+    def write(self) -> None:
+        """Take all that the probe holds, and empty it; raises what befell the shard before."""
+        self._wait()
+        self._pending = self._pool.submit(self._write, self._probe.rows)
+        self._probe.reset()
+        self._since = time.monotonic()
+
+    def _wait(self) -> None:
+        if self._pending is not None:
+            pending, self._pending = self._pending, None
+            pending.result()
+
+    def _write(self, rows: RowsState) -> None:
+        """In a thread of its own, which Ctrl-C does not reach: rows handed over twice are written once."""
+        if rows is self._last or self._failed or not _drop_unfinished(rows):
+            return
+        self._last, self._failed = rows, True
+        self._write_shard(rows)
+        self._failed = False
+
+    def _write_shard(self, rows: RowsState) -> None:
+        beside, sites = files_of(rows)
+        with _writing(self._folder, self._stored):
+            if not self._stored.written:
+                write_header(self._folder, self._header)  # unfinished again, where it was complete
+            write_shard(next_shard(self._folder), beside, sites)
+        self._stored.written += len(beside["index"])
+
+
+def _drop_unfinished(rows: RowsState) -> int:
+    """Forgets a batch that was not kept whole, whose tokens come last; how many are left."""
+    whole = len(rows.chunks("tokens")) if "tokens" in rows else 0
+    for key in rows:
+        del rows.chunks(key)[whole:]
+    return whole
+
+
+@contextmanager
+def _writing(folder: Path, stored: Stored) -> Iterator[None]:
+    """An error of the disk, in a sentence that says what is kept."""
+    try:
+        yield
+    except InputError as error:
+        if not isinstance(cause := error.__cause__, OSError):
+            raise
+        raise InputError(
+            f"the rows could not be written to {str(folder)!r} ({cause.strerror or cause}); the "
+            f"{len(stored) + stored.written} examples already written are kept: free space there, and call save_rows "
+            "with the same arguments to continue"
+        ) from cause

@@ -1,0 +1,1 @@
+"""Files with checksums, locks on folders, digests, and sets of example indices."""
