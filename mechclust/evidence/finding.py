@@ -36,8 +36,8 @@ class Part:
         name: what is measured; ``""`` if the finding's statement says it.
         values: one for each unit, such as a seed.
         bound: what the value must satisfy.
-        interval: 95%, or ``None``.
-        method: what the interval is of; ``"worst"``: the worst value counts instead.
+        interval: the ends of the 95% interval; ``None`` if there is none, as for a check.
+        method: how the interval was made; ``"worst"``: there is none, and the worst value is judged.
     """
 
     name: str
@@ -58,7 +58,10 @@ class Part:
 
     @property
     def verdict(self) -> Verdict:
-        """What the interval says of the bound; of one unit, nothing."""
+        """The interval against the bound; for a check, the worst value, where an undefined one violates every bound.
+
+        A single value is not tested, unless it is a check's or has an interval of its own (``resampled_part``).
+        """
         if not self.values:
             return "not tested"
         if self.method == "worst":
@@ -85,7 +88,10 @@ def mean_part(name: str, values: Sequence[float] | np.ndarray, bound: Bound | Wi
 
 
 def prediction_part(name: str, values: Sequence[float] | np.ndarray, bound: Bound | Within) -> Part:
-    """Judge one more run by its prediction interval, as a paper's single run must be. Arguments as ``mean_part``."""
+    """Judge by the interval in which one further run falls, to compare with a paper's single run.
+
+    Arguments as ``mean_part``.
+    """
     numbers = _numbers(values)
     return Part(name, numbers, bound, prediction_interval(numbers), "one more run")
 
@@ -101,7 +107,10 @@ def share_part(name: str, values: Sequence[float] | np.ndarray, bound: Bound | W
 
 
 def paired_share_part(name: str, differences: Sequence[float] | np.ndarray, bound: Bound | Within) -> Part:
-    """Judge the difference of two shares of the same units, from -1, 0 or 1 for each. Arguments as ``mean_part``."""
+    """Judge the difference of two shares of the same units.
+
+    Arguments as ``mean_part``; each unit's difference is 1, 0 or -1: the first outcome minus the second.
+    """
     numbers = _numbers(differences)
     return Part(name, numbers, bound, paired_share_interval(numbers) if len(numbers) > 1 else None, "paired shares")
 
@@ -113,8 +122,8 @@ def resampled_part(
 
     Args:
         name: what is measured; ``""`` if the finding's statement says it.
-        values: the value; or several, whose mean it is.
-        interval: 95%, or ``None`` if there is none: then nothing is decided.
+        values: usually the one value; of several, the mean is reported.
+        interval: the ends of the 95% interval, which ``values`` alone do not give. ``None`` leaves the part undecided.
         bound: what the value must satisfy.
 
     Raises:
@@ -142,7 +151,7 @@ class Control:
 
     Attributes:
         name: what was measured, such as ``"untrained networks"``.
-        parts: as those of the finding, by the same function.
+        parts: with the names, bounds and methods of the finding's parts; make both with one function.
     """
 
     name: str
@@ -183,7 +192,8 @@ class Finding:
         control: the same parts measured on a control; ``None``: not measured.
         unit: what the values are of, such as ``"seeds"`` or ``"tasks"``.
         kind: ``"finding"``, or ``"check"``: an identity of the software, or what holds by construction.
-        shown: ``"headline"``, ``"page"``, or ``"table"``: in ``findings.csv`` only.
+        shown: ``"headline"``: on the page, and in the family that Holm's correction is over; ``"page"``: on the page;
+            ``"table"``: in ``findings.csv`` only.
         paper: the source's own value, or ``None`` if it gives none.
         not_tested: why this run cannot test it; ``""`` if it can.
         note: what a reader must know.
@@ -213,16 +223,16 @@ class Finding:
 
     def __post_init__(self) -> None:
         if self.control is not None and self.parts:
-            asked = [(part.name, part.bound) for part in self.parts]
-            if [(part.name, part.bound) for part in self.control.parts] != asked:
-                raise InputError(f"the control of {self.id} has other parts; judge it by the same function")
+            expected = [(part.name, part.bound, part.method) for part in self.parts]
+            if [(part.name, part.bound, part.method) for part in self.control.parts] != expected:
+                raise InputError(f"the control of {self.id} has other names, bounds or methods; use those of its parts")
 
     def __repr__(self) -> str:
         return f"Finding({self.id!r}, {quoted(self.statement)}: {self.verdict})"
 
     @property
     def verdict(self) -> Verdict:
-        """See ``judge``."""
+        """The verdict of the parts and of the control; ``judge`` lists the words."""
         return judge(self)
 
     @property
@@ -245,7 +255,7 @@ class Finding:
         missing = [part.name or "the value" for part in self.parts if not part.values]
         if missing or not self.parts:
             return f"{', '.join(missing) or 'the value'} could not be measured"
-        return f"one of the {self.unit}" if self.unit != "seeds" else "one seed"
+        return f"only one value ({self.unit})" if self.unit != "seeds" else "one seed"
 
     @property
     def remarks(self) -> list[str]:
@@ -264,10 +274,9 @@ def judge(finding: Finding) -> Verdict:
     """Return the verdict on a finding: its own, unless it holds for its control as well.
 
     Returns:
-        ``"holds"``: the whole interval of every part satisfies its bound, and that is not so of the control;
-        ``"not specific"``: it is so of the control too; ``"does not hold"``: the whole interval of a part violates its
-        bound; ``"undecided"``: an interval straddles a bound, or a value is undefined; ``"not tested"``: a value is
-        missing, or of one unit alone.
+        ``"holds"``: every part holds, and the control does not (nor if it is undecided, or was not measured);
+        ``"not specific"``: every part holds, and the control does too; ``"does not hold"``: a part does not hold;
+        ``"not tested"``: the finding says so, or a part has no value or a single one; ``"undecided"``: otherwise.
     """
     if finding.not_tested:
         return "not tested"

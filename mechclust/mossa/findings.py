@@ -1,6 +1,8 @@
-"""The findings C2 to C20 of MOSSA, each stated once: its numbers and bounds, and the control that it is judged beside.
+"""The findings of MOSSA that the study and the command share: C2 to C6, C8, C9 and C11 to C20.
 
 The study judges them over the seeds of networks trained from scratch, the command over the tasks of a real model.
+C7 and the checks C1 and C10 are made where they are judged. Here, a *control* is what a finding is judged against; the
+models tuned on one task alone, which the paper calls controls, are single-task models.
 """
 
 from __future__ import annotations
@@ -14,25 +16,46 @@ import numpy as np
 from mechclust.evidence import Bound, Control, Finding, Part, mean_part, resampled_part, share_part
 from mechclust.evidence.finding import Shown
 from mechclust.evidence.intervals import Interval
-from mechclust.mossa import curve_statistics as of
 from mechclust.mossa import shuffled_curves as shuffled
+from mechclust.mossa.curve_statistics import (
+    above_null,
+    all_groups,
+    band_correlation,
+    early_gap,
+    fall_with_depth,
+    fallen,
+    last_gap,
+    late_gap,
+    least_upper_gap,
+    middle_narrowing,
+    relative_spread,
+    shared_end_distance,
+    smaller_gap,
+    transition_end_distance,
+    unseen_upper_gap,
+    upper_gap,
+    way_to_ceiling,
+    widening,
+    widening_with_depth,
+    wider_spread,
+)
 from mechclust.mossa.published import COLEMAN_LIAU, DATA_SIZE, FLESCH_KINCAID
-from mechclust.mossa.task_curves import Statistic, TaskCurves, percentiles
+from mechclust.mossa.task_curves import LEAST_TASKS, MOST_UNDEFINED, Statistic, TaskCurves, percentiles
 from mechclust.report.text import join
 
 PAPER = "Zhao, Ziser & Cohen"
 RESAMPLES = 1000
-LEAST_LAYERS = 8
+LEAST_LAYERS = 8  # an eighth of the depth is then a layer
 LEAST_SEEDS = 3
 
 
 @dataclass(frozen=True)
 class CurvePart:
-    """A number of the curves and what it must satisfy.
+    """A statistic of the curves and what it must satisfy.
 
     Attributes:
         name: what it is; ``""`` if the finding's statement says it.
-        statistic: gives the number.
+        statistic: one number for ``TaskCurves``; for ``curves.resampled(n)``, an array of ``n``.
         bound: what it must satisfy.
     """
 
@@ -48,7 +71,7 @@ class CurveControl:
     Attributes:
         name: what was changed.
         change: makes them from the measured curves.
-        random: whether they are shuffled.
+        random: whether ``change`` draws at random. The draw is the same for all seeds, and the name then says so.
     """
 
     name: str
@@ -58,7 +81,11 @@ class CurveControl:
 
 @dataclass(frozen=True, kw_only=True)
 class CurveFinding:
-    """A statement about curves of similarity, before any number.
+    """A statement about the layers of a base and a tuned model, before any value.
+
+    The curves are CKA with the single-task models; for C8, log2 of the dimensions; for C11, the share of nearest
+    neighbours in the same cluster. Give ``curves.seen``; for C9, C18 and C19, which compare held-out tasks with seen
+    ones, all curves; for C14, ``curves.seen.with_ceiling``.
 
     Attributes:
         id: short name.
@@ -68,10 +95,11 @@ class CurveFinding:
         source: where it comes from.
         paper: the paper's own value.
         shown: where tables show it.
-        by_depth: it is about bands of layers, which mean little with fewer than ``LEAST_LAYERS``.
-        share: over seeds, its numbers are shares.
-        condition: without which its numbers are undefined. Over seeds, it is about those that meet it, if they are at
-            least ``LEAST_SEEDS``.
+        by_depth: whether it needs ``LEAST_LAYERS`` layers, because it uses quarters or eighths of the depth, a
+            correlation with depth, or layer groups.
+        share: whether its values over seeds are shares.
+        condition: what must exist for the statistics to be defined, such as a transition; ``""`` if they always are.
+            Seeds without it are left out, and at least ``LEAST_SEEDS`` must remain.
     """
 
     id: str
@@ -86,20 +114,22 @@ class CurveFinding:
     condition: str = ""
 
 
-SWAPPED = CurveControl("base and tuned swapped for a random half of the tasks", shuffled.swapped)
+_SWAPPED = CurveControl("base and tuned swapped for a random half of the tasks", shuffled.swapped)
 _TUNED = CurveControl("the tuned model in place of the base", shuffled.tuned_as_base, random=False)
 _LAYERS = CurveControl("layers in one random order", shuffled.permuted_layers)
 _HELD_OUT = CurveControl("random seen tasks called held out", shuffled.seen_called_held_out)
-_CONTROLS = CurveControl("controls of other tasks for a random half of the tasks", shuffled.exchanged_controls)
-OTHER_TASKS = CurveControl("numbers of other tasks", shuffled.other_covariates)
+_EXCHANGED = CurveControl(
+    "single-task models of other tasks for a random half of the tasks", shuffled.exchanged_controls
+)
+OTHER_TASKS = CurveControl("covariates of other tasks", shuffled.other_covariates)
 
 _FINDINGS = (
     CurveFinding(
         id="C2",
         statement="the base model's median CKA with the controls falls with depth",
         parts=(
-            CurvePart("Spearman with depth", of.fall_with_depth, Bound("<", -0.8)),
-            CurvePart("first quarter of the layers - last", of.fallen, Bound(">=", 0.2)),
+            CurvePart("Spearman with depth", fall_with_depth, Bound("<", -0.8)),
+            CurvePart("first quarter of the layers - last", fallen, Bound(">=", 0.2)),
         ),
         control=_TUNED,
         paper=-0.94,
@@ -110,8 +140,8 @@ _FINDINGS = (
         id="C3",
         statement="in the base model, tasks come apart with depth (interquartile range of CKA over tasks)",
         parts=(
-            CurvePart("Spearman with depth", of.widening_with_depth, Bound(">", 0.5)),
-            CurvePart("upper half - 2 x first layer", of.widening, Bound(">=", 0)),
+            CurvePart("Spearman with depth", widening_with_depth, Bound(">", 0.5)),
+            CurvePart("upper half - 2 x first layer", widening, Bound(">=", 0)),
         ),
         control=_TUNED,
         paper=0.88,
@@ -122,10 +152,10 @@ _FINDINGS = (
         statement="the tuned model is closer to the controls than the base on every layer of the upper half, by 0.2 "
         "at the last (difference of medians over tasks)",
         parts=(
-            CurvePart("last layer", of.last_gap, Bound(">=", 0.2)),
-            CurvePart("least of the upper half", of.least_upper_gap, Bound(">", 0)),
+            CurvePart("last layer", last_gap, Bound(">=", 0.2)),
+            CurvePart("least of the upper half", least_upper_gap, Bound(">", 0)),
         ),
-        control=SWAPPED,
+        control=_SWAPPED,
         paper=0.378,
         shown="headline",
     ),
@@ -133,7 +163,7 @@ _FINDINGS = (
         id="C5",
         statement="in the second eighth of the layers, the tuned model is farther from the controls than the base "
         "(tuned - base, difference of medians)",
-        parts=(CurvePart("", of.early_gap, Bound("<", 0)),),
+        parts=(CurvePart("", early_gap, Bound("<", 0)),),
         control=_LAYERS,
         paper=-0.037,
         shown="page",
@@ -144,10 +174,10 @@ _FINDINGS = (
         statement="in the tuned model, tasks agree from the second quarter of the layers on (ratio of interquartile "
         "ranges over tasks)",
         parts=(
-            CurvePart("second quarter / second eighth", of.middle_narrowing, Bound("<", 0.5)),
-            CurvePart("upper half / that of the base", of.relative_spread, Bound("<", 0.5)),
+            CurvePart("second quarter / second eighth", middle_narrowing, Bound("<", 0.5)),
+            CurvePart("upper half / that of the base", relative_spread, Bound("<", 0.5)),
         ),
-        control=SWAPPED,
+        control=_SWAPPED,
         paper=0.38,
         by_depth=True,
     ),
@@ -155,7 +185,7 @@ _FINDINGS = (
         id="C8",
         statement="the tuned model needs more dimensions than the base after the first third of the layers (log2 of "
         "the ratio)",
-        parts=(CurvePart("", of.late_gap, Bound(">", 0)),),
+        parts=(CurvePart("", late_gap, Bound(">", 0)),),
         control=_LAYERS,
         paper=1.07,
     ),
@@ -163,7 +193,7 @@ _FINDINGS = (
         id="C9",
         statement="in the second quarter of the layers, the tuned model gains less on the base for held-out tasks "
         "than for seen ones (seen - held out)",
-        parts=(CurvePart("", of.smaller_gap, Bound(">", 0)),),
+        parts=(CurvePart("", smaller_gap, Bound(">", 0)),),
         control=_HELD_OUT,
         paper=0.15,
         shown="page",
@@ -173,7 +203,7 @@ _FINDINGS = (
         id="C11",
         statement="in the upper half of the layers, nearest neighbours share the cluster more often in the tuned model "
         "than in the base (difference)",
-        parts=(CurvePart("", of.upper_gap, Bound(">", 0)),),
+        parts=(CurvePart("", upper_gap, Bound(">", 0)),),
         control=_LAYERS,
         shown="page",
     ),
@@ -181,8 +211,8 @@ _FINDINGS = (
         id="C12",
         statement="if there is a transition, it begins and ends where the paper has it (distance in relative depth)",
         parts=(
-            CurvePart("end of the shared layers from 9/32", of.shared_end_distance, Bound("<=", 0.1)),
-            CurvePart("end of the transition from 15/32", of.transition_end_distance, Bound("<=", 0.1)),
+            CurvePart("end of the shared layers from 9/32", shared_end_distance, Bound("<=", 0.1)),
+            CurvePart("end of the transition from 15/32", transition_end_distance, Bound("<=", 0.1)),
         ),
         control=_LAYERS,
         paper=0.0,
@@ -194,16 +224,16 @@ _FINDINGS = (
         id="C13",
         statement="the tuned model is more similar to a task's own control than to those of other tasks, upper half "
         "(difference)",
-        parts=(CurvePart("", of.above_null, Bound(">", 0)),),
-        control=_CONTROLS,
+        parts=(CurvePart("", above_null, Bound(">", 0)),),
+        control=_EXCHANGED,
         source="ours",
     ),
     CurveFinding(
         id="C14",
         statement="the tuned model covers at least half of the distance from the base to a second control of the task, "
         "upper half",
-        parts=(CurvePart("", of.way_to_ceiling, Bound(">=", 0.5)),),
-        control=SWAPPED,
+        parts=(CurvePart("", way_to_ceiling, Bound(">=", 0.5)),),
+        control=_SWAPPED,
         source="ours",
     ),
     CurveFinding(
@@ -213,7 +243,13 @@ _FINDINGS = (
         parts=(
             CurvePart(
                 "",
-                partial(of.band_correlation, which="tuned", covariate=FLESCH_KINCAID, start=14 / 32, end=29 / 32),
+                partial(
+                    band_correlation,
+                    which="tuned",
+                    covariate=FLESCH_KINCAID,
+                    start=14 / 32,
+                    end=29 / 32,
+                ),
                 Bound(">", 0),
             ),
         ),
@@ -227,7 +263,7 @@ _FINDINGS = (
         parts=(
             CurvePart(
                 "",
-                partial(of.band_correlation, which="tuned", covariate=COLEMAN_LIAU, start=14 / 32, end=23 / 32),
+                partial(band_correlation, which="tuned", covariate=COLEMAN_LIAU, start=14 / 32, end=23 / 32),
                 Bound(">", 0),
             ),
         ),
@@ -239,7 +275,9 @@ _FINDINGS = (
         statement=f"the base model's CKA rises with the {DATA_SIZE} (correlation over tasks, first layer)",
         parts=(
             CurvePart(
-                "", partial(of.band_correlation, which="base", covariate=DATA_SIZE, start=0, end=0), Bound(">", 0)
+                "",
+                partial(band_correlation, which="base", covariate=DATA_SIZE, start=0, end=0),
+                Bound(">", 0),
             ),
         ),
         control=OTHER_TASKS,
@@ -249,22 +287,22 @@ _FINDINGS = (
         id="C18",
         statement="held-out tasks: in the upper half of the layers, the tuned model is closer to the controls than the "
         "base (difference of medians)",
-        parts=(CurvePart("", of.unseen_upper_gap, Bound(">", 0)),),
-        control=SWAPPED,
+        parts=(CurvePart("", unseen_upper_gap, Bound(">", 0)),),
+        control=_SWAPPED,
         paper=0.18,
     ),
     CurveFinding(
         id="C19",
         statement="in the upper half of the layers of the tuned model, held-out tasks differ more than seen ones "
         "(difference of interquartile ranges)",
-        parts=(CurvePart("", of.wider_spread, Bound(">", 0)),),
+        parts=(CurvePart("", wider_spread, Bound(">", 0)),),
         control=_HELD_OUT,
         paper=0.45,
     ),
     CurveFinding(
         id="C20",
         statement="there are shared layers, a transition, and refinement above (1 if all three)",
-        parts=(CurvePart("", of.all_groups, Bound(">", 0.5)),),
+        parts=(CurvePart("", all_groups, Bound(">", 0.5)),),
         control=_LAYERS,
         source=f"{PAPER}; bound ours",
         paper=1.0,
@@ -292,15 +330,19 @@ def judged_over_seeds(
     Args:
         stated: the finding.
         curves: one for each seed.
-        control: name and curves of a control that was measured, in place of the finding's shuffled one.
+        control: name and curves of a control that was measured, in place of that of ``stated``.
         not_tested: why it cannot be tested; ``""`` if it can.
         note: for the reader.
 
     Example:
         >>> base = np.linspace(0.2, 0.4, 20)[:, None]
-        >>> tasks = tuple(map(str, range(20)))
+        >>> names = tuple(map(str, range(20)))
+        >>> seen = np.zeros(20, dtype=bool)
         >>> curves = [
-        ...     TaskCurves(tasks, ("1",), base, base + gain, None, None, base[:, 0] < 0, (None,) * 20)
+        ...     TaskCurves(
+        ...         tasks=names, layers=("1",), base=base, tuned=base + gain, ceiling=None, null=None, held_out=seen,
+        ...         clusters=(None,) * 20,
+        ...     )
         ...     for gain in (0.38, 0.4, 0.42)
         ... ]
         >>> found = judged_over_seeds(CURVE_FINDINGS["C4"], curves)
@@ -309,13 +351,13 @@ def judged_over_seeds(
     """
     why_not = not_tested or _few_layers(stated, curves[0]) or _few_seeds(stated, curves)
     if why_not:
-        return _finding(stated, _parts_over_seeds(stated, []), None, "seeds", why_not, note)
-    name, control_curves = control or _changed(stated.control, curves)
+        return _finding_from(stated, _parts_over_seeds(stated, []), None, "seeds", why_not, note)
+    name, control_curves = control or _control_curves(stated.control, curves)
     parts = _parts_over_seeds(stated, curves)
-    return _finding(stated, parts, Control(name, _parts_over_seeds(stated, control_curves)), "seeds", "", note)
+    return _finding_from(stated, parts, Control(name, _parts_over_seeds(stated, control_curves)), "seeds", "", note)
 
 
-def _changed(control: CurveControl, curves: Sequence[TaskCurves]) -> tuple[str, Sequence[TaskCurves]]:
+def _control_curves(control: CurveControl, curves: Sequence[TaskCurves]) -> tuple[str, Sequence[TaskCurves]]:
     """Return the name and the curves of a control."""
     name = f"{control.name}, the same in all seeds" if control.random else control.name
     return name, [control.change(one) for one in curves]
@@ -326,7 +368,7 @@ def _parts_over_seeds(stated: CurveFinding, curves: Sequence[TaskCurves]) -> tup
     if stated.condition:
         values = values[:, np.isfinite(values).all(axis=0)]
     part = share_part if stated.share else mean_part
-    return tuple(part(asked.name, row, asked.bound) for asked, row in zip(stated.parts, values, strict=True))
+    return tuple(part(spec.name, row, spec.bound) for spec, row in zip(stated.parts, values, strict=True))
 
 
 def _values(stated: CurveFinding, curves: Sequence[TaskCurves]) -> np.ndarray:
@@ -360,21 +402,21 @@ def judged_over_tasks(
 
     Args:
         stated: the finding.
-        curves: what it looks at; ``None`` only with ``not_tested``.
+        curves: of the tasks that the finding needs; ``None`` if they were not measured, with ``not_tested``.
         not_tested: why it cannot be tested; ``""`` if it can.
         note: for the reader.
         resamples: how often tasks are drawn anew.
         seed: for these draws.
     """
     if curves is None or not_tested:
-        return _finding(stated, _without_values(stated), None, "tasks", not_tested, note)
+        return _finding_from(stated, _without_values(stated), None, "tasks", not_tested, note)
     why_not = _few_layers(stated, curves) or _undefined(stated, curves)
     if why_not:
-        return _finding(stated, _without_values(stated), None, "tasks", why_not, note)
+        return _finding_from(stated, _without_values(stated), None, "tasks", why_not, note)
     parts, remarks = _parts_over_tasks(stated, curves, resamples, seed)
     control_parts, _ = _parts_over_tasks(stated, stated.control.change(curves), resamples, seed)
     control = Control(stated.control.name, control_parts)
-    return _finding(stated, parts, control, "tasks", "", "; ".join(filter(None, [note, *remarks])))
+    return _finding_from(stated, parts, control, "tasks", "", "; ".join(filter(None, [note, *remarks])))
 
 
 def _parts_over_tasks(
@@ -384,11 +426,11 @@ def _parts_over_tasks(
     drawn = curves.resampled(resamples, seed)
     parts = []
     remarks = []
-    for asked in stated.parts:
-        over_draws = np.asarray(asked.statistic(drawn), dtype=float)
+    for spec in stated.parts:
+        over_draws = np.asarray(spec.statistic(drawn), dtype=float)
         interval = None if curves.few else _interval(over_draws)
-        parts.append(resampled_part(asked.name, [float(asked.statistic(curves))], interval, asked.bound))
-        remarks.append(_remark(asked.name or "the value", interval, float(np.isnan(over_draws).mean())))
+        parts.append(resampled_part(spec.name, [float(spec.statistic(curves))], interval, spec.bound))
+        remarks.append(_remark(spec.name or "the value", interval, float(np.isnan(over_draws).mean()), few=curves.few))
     return tuple(parts), [remark for remark in remarks if remark]
 
 
@@ -397,9 +439,11 @@ def _interval(over_draws: np.ndarray) -> Interval | None:
     return (float(low), float(high)) if np.isfinite([low, high]).all() else None
 
 
-def _remark(name: str, interval: Interval | None, undefined: float) -> str:
+def _remark(name: str, interval: Interval | None, undefined: float, *, few: bool) -> str:
+    if few:
+        return f"no interval of {name}: fewer than {LEAST_TASKS} tasks"
     if interval is None:
-        return f"no interval of {name}: undefined in more than 5% of the draws of tasks"
+        return f"no interval of {name}: undefined in more than {MOST_UNDEFINED:.0%} of the draws of tasks"
     if undefined:
         return f"{undefined:.1%} of the draws of tasks leave {name} undefined and are left out of its interval"
     return ""
@@ -427,7 +471,7 @@ def _few_layers(stated: CurveFinding, curves: TaskCurves) -> str:
     return f"{curves.n_layers} layers; expected at least {LEAST_LAYERS}, or eighths of the depth mean little"
 
 
-def _finding(
+def _finding_from(
     stated: CurveFinding, parts: tuple[Part, ...], control: Control | None, unit: str, not_tested: str, note: str
 ) -> Finding:
     return Finding(

@@ -83,7 +83,7 @@ def _plant(axis: Axes, found: Sequence[SeedResults], column: str, k: int) -> Non
         values = np.stack([run.curve(pair, row) for run in found])
         if np.isfinite(values).all():
             seed_curve(axis, layers, values, color=_COLORS[view], marker=".", label=view)
-        bars = np.stack([run.bar(pair, row, ALL, 0.0) for run in found])
+        bars = np.stack([run.threshold(pair, row) for run in found])
         axis.plot(layers, bars.mean(axis=0), color=_COLORS[view], ls=":", lw=1)
     axis.set_title(f"{column}, layers {first}-{last}", fontsize=10)
     layer_axis(axis)

@@ -29,7 +29,7 @@ from mechclust.studies.planted_layers.results import ROWS, Row, SeedResults, cha
 TOO_SMALL = "this size of the study cannot test it"
 NEAR = Bound("<=", 0.5)
 _OFTEN = Bound(">=", 0.8)
-_FEW_LAYERS = 0.3  # with ten seeds, no bound nearer to 0 can be told from one model in which all layers are called
+_SMALL_SHARE = 0.3  # Wilson's interval of ten models without a called layer is 0 to .28: no lower bound could hold
 _BY_CONSTRUCTION = "layers below planted noise are identical by construction, and the noise is far above its null"
 _MEASURE = "debiased CKA"
 _STREAM = Row(RESIDUAL, _MEASURE)
@@ -40,13 +40,13 @@ Runs = Sequence[SeedResults]
 
 
 @dataclass(frozen=True)
-class _Planted:
-    """The pairs with planted layers; or, as their control, a pair without, scored as if it had the same layers planted.
+class _Scored:
+    """Curves of pairs of models, scored against the layers that were planted in the main column.
 
     Attributes:
         config: of the run.
         runs: of its seeds.
-        measured_on: the column of the pairs whose curves are scored.
+        measured_on: the column whose curves are scored: the main one; or, as the control, one without planted layers.
     """
 
     config: PlantedConfig
@@ -54,33 +54,36 @@ class _Planted:
     measured_on: str
 
     def scores(self, row: Row, prompts: str = ALL_PROMPTS) -> Mapping[str, Float[np.ndarray, " seed"]]:
-        """Return every score of one view and measure."""
+        """Return each seed's scores, by their names in ``results.score``, as means over the planted spans of layers.
+
+        A pair in which no layer is called has the error of a layer drawn at random.
+        """
         column = main_column(self.config)
         return scores_of(self.config, self.runs, column, row, prompts, measured_on=self.measured_on)
 
 
 def findings_of(config: PlantedConfig, runs: Runs) -> list[Finding]:
     """Return P1 to P8 and P10, and the checks P9, K1 and K2."""
-    planted = _Planted(config, runs, main_column(config))
-    unplanted = _Planted(config, runs, ORDER)
+    planted = _Scored(config, runs, main_column(config))
+    unplanted = _Scored(config, runs, ORDER)
     findings = [
         *_of_the_stream(planted, unplanted),
         *_of_what_blocks_add(planted, unplanted),
         *_of_all_layers(config, runs),
         *_checks(config, runs),
     ]
-    reasons = _not_tested(config)
-    return [replace(finding, not_tested=reasons.get(finding.id, reasons[""])) for finding in findings]
+    return [replace(finding, not_tested=_why_not_tested(config, finding.id)) for finding in findings]
 
 
-def _not_tested(config: PlantedConfig) -> Mapping[str, str]:
-    """Return why findings are not tested, by id; under ``""`` for all others."""
+def _why_not_tested(config: PlantedConfig, id: str) -> str:
+    """Return why a finding cannot be tested; ``""`` if it can."""
     if not config.test_findings:
-        return {"": TOO_SMALL}
+        return TOO_SMALL
     if config.model is None:
-        return {"": ""}
-    untuned = "a given model is not tuned"
-    return {"": "", "P1": _BY_CONSTRUCTION, "P10": _BY_CONSTRUCTION, "P7": untuned, "P8": untuned}
+        return ""
+    if id in ("P1", "P10"):
+        return _BY_CONSTRUCTION
+    return "a given model is not tuned" if id in ("P7", "P8") else ""
 
 
 def _how(config: PlantedConfig) -> str:
@@ -93,14 +96,14 @@ def _unplanted_name(config: PlantedConfig) -> str:
     return f"two draws of noise of {config.null_noise:g} in all layers"
 
 
-def _random_layer(planted: _Planted, name: str) -> str:
+def _chance_error(planted: _Scored, name: str) -> str:
     return f"{chance_of(main_column(planted.config), name, planted.runs[0]):.2f}"
 
 
 # ---- the residual stream ----
 
 
-def _of_the_stream(planted: _Planted, unplanted: _Planted) -> list[Finding]:
+def _of_the_stream(planted: _Scored, unplanted: _Scored) -> list[Finding]:
     how = _how(planted.config)
     control = _unplanted_name(planted.config)
     return [
@@ -111,12 +114,12 @@ def _of_the_stream(planted: _Planted, unplanted: _Planted) -> list[Finding]:
             source="ours",
             parts=_first_found(planted),
             control=Control(control, _first_found(unplanted)),
-            note=f"a random layer: {_random_layer(planted, 'onset')}",
+            note=f"a layer drawn at random has the error {_chance_error(planted, 'onset')}",
         ),
         Finding(
             id="P2",
-            statement=f"layers were {how}, and the last layer called changed is the last of the model, whichever they "
-            "were (share of models; debiased CKA, residual stream)",
+            statement=f"whichever layers were {how}, the model's last layer is called changed (share of models; "
+            "debiased CKA, residual stream)",
             source="ours",
             parts=_top_called(planted),
             control=Control(control, _top_called(unplanted)),
@@ -134,15 +137,15 @@ def _of_the_stream(planted: _Planted, unplanted: _Planted) -> list[Finding]:
     ]
 
 
-def _first_found(pairs: _Planted) -> tuple[Part, ...]:
+def _first_found(pairs: _Scored) -> tuple[Part, ...]:
     return (mean_part("", pairs.scores(_STREAM)["onset"], NEAR),)
 
 
-def _top_called(pairs: _Planted) -> tuple[Part, ...]:
+def _top_called(pairs: _Scored) -> tuple[Part, ...]:
     return (share_part("", pairs.scores(_STREAM)["top"], _OFTEN),)
 
 
-def _missed_if_biased(pairs: _Planted, prompts: str) -> tuple[Part, ...]:
+def _missed_if_biased(pairs: _Scored, prompts: str) -> tuple[Part, ...]:
     debiased = pairs.scores(_STREAM, prompts)["hit"]
     biased = pairs.scores(Row(RESIDUAL, "CKA"), prompts)["hit"]
     return (mean_part("", debiased - biased, Bound(">", 0)),)
@@ -151,7 +154,7 @@ def _missed_if_biased(pairs: _Planted, prompts: str) -> tuple[Part, ...]:
 # ---- what blocks add ----
 
 
-def _of_what_blocks_add(planted: _Planted, unplanted: _Planted) -> list[Finding]:
+def _of_what_blocks_add(planted: _Scored, unplanted: _Scored) -> list[Finding]:
     how = _how(planted.config)
     control = _unplanted_name(planted.config)
     return [
@@ -163,7 +166,8 @@ def _of_what_blocks_add(planted: _Planted, unplanted: _Planted) -> list[Finding]
             parts=_both_ends(planted),
             control=Control(control, _both_ends(unplanted)),
             shown="table",
-            note=f"a random layer: onset {_random_layer(planted, 'onset')}, end {_random_layer(planted, 'end')}",
+            note=f"a layer drawn at random has the errors {_chance_error(planted, 'onset')} (onset) and "
+            f"{_chance_error(planted, 'end')} (end)",
         ),
         Finding(
             id="P5",
@@ -187,17 +191,17 @@ def _of_what_blocks_add(planted: _Planted, unplanted: _Planted) -> list[Finding]
     ]
 
 
-def _both_ends(pairs: _Planted) -> tuple[Part, ...]:
+def _both_ends(pairs: _Scored) -> tuple[Part, ...]:
     scores = pairs.scores(_ADDED)
     return (mean_part("onset", scores["onset"], NEAR), mean_part("end", scores["end"], NEAR))
 
 
-def _better_separated(pairs: _Planted) -> tuple[Part, ...]:
+def _better_separated(pairs: _Scored) -> tuple[Part, ...]:
     difference = pairs.scores(_ADDED)["auc"] - pairs.scores(_STREAM)["auc"]
     return (mean_part("", difference, Bound(">", 0)),)
 
 
-def _called_to_the_end(pairs: _Planted) -> tuple[Part, ...]:
+def _called_to_the_end(pairs: _Scored) -> tuple[Part, ...]:
     scores = pairs.scores(_ADDED_TO_SAME)
     return (share_part("share called", scores["hit"], _OFTEN), mean_part("end", scores["end"], NEAR))
 
@@ -208,34 +212,35 @@ def _called_to_the_end(pairs: _Planted) -> tuple[Part, ...]:
 def _of_all_layers(config: PlantedConfig, runs: Runs) -> list[Finding]:
     n = runs[0].n_layers
     shuffled = np.random.default_rng(0).permutation(n)
-    few = Bound("<=", _FEW_LAYERS)
-    most = Bound(">=", 1 - _FEW_LAYERS)
+    small_share = Bound("<=", _SMALL_SHARE)
+    large_share = Bound(">=", 1 - _SMALL_SHARE)
     return [
         Finding(
             id="P7",
-            statement="with learning rates that fall from block to block, only upper layers look changed more often "
-            "than with one rate (difference of shares of models tuned in all layers; debiased CKA, residual stream)",
+            statement="if learning rates shrink from each block to the one below, the layers called changed are an "
+            "upper group only more often than with one rate (difference of shares of models tuned in all layers; "
+            "debiased CKA, residual stream)",
             source="ours",
             parts=_more_upper_calls(runs, np.arange(n)),
             control=_if_tuned(config, "layers in one random order", _more_upper_calls(runs, shuffled)),
         ),
         Finding(
             id="P8",
-            statement="twice the steps do not count as a change (share of layers called; debiased CKA, residual "
-            "stream)",
+            statement="a model tuned for twice the steps is not called changed against one tuned for the usual steps "
+            "(share of layers called; debiased CKA, residual stream)",
             source="ours",
-            parts=_called(runs, STEPS, few),
-            control=_if_tuned(config, "a base and its tuned model", _called(runs, ALL, few)),
+            parts=_called(runs, STEPS, small_share),
+            control=_if_tuned(config, "a base and its tuned model", _called(runs, ALL, small_share)),
             shown="table",
-            note="another order of the data for both, as for the pairs of the null",
+            note="their data came in different orders, as in the pairs of the null",
         ),
         Finding(
             id="P10",
             statement="if all layers were changed with one learning rate, most are called (share of layers; debiased "
             "CKA, residual stream)",
             source="ours",
-            parts=_called(runs, ALL, most),
-            control=Control(_unplanted_name(config), _called(runs, ORDER, most)),
+            parts=_called(runs, ALL, large_share),
+            control=Control(_unplanted_name(config), _called(runs, ORDER, large_share)),
         ),
     ]
 
@@ -246,7 +251,7 @@ def _if_tuned(config: PlantedConfig, name: str, parts: tuple[Part, ...]) -> Cont
 
 
 def _called(runs: Runs, column: str, bound: Bound) -> tuple[Part, ...]:
-    """Judge the share of all layers that are called changed."""
+    """Judge the share of all layers that are called changed: without a truth, all of them count as false calls."""
     return (share_part("", _scores_of_one(runs, column, "false"), bound),)
 
 
@@ -254,7 +259,8 @@ def _more_upper_calls(runs: Runs, order: Int[np.ndarray, " layer"]) -> tuple[Par
     """Judge how much more often upper layers alone are called with falling rates, with the layers in this order."""
     falling = _scores_of_one(runs, RATES, "upper", order)
     uniform = _scores_of_one(runs, ALL, "upper", order)
-    return (mean_part("", falling - uniform if len(falling) else falling, Bound(">", 0)),)
+    difference = falling - uniform if len(falling) else np.empty(0)  # a given model has no falling rates
+    return (mean_part("", difference, Bound(">", 0)),)
 
 
 def _scores_of_one(
@@ -267,8 +273,8 @@ def _scores_of_one(
     (pair,) = pairs
     layers = np.arange(runs[0].n_layers) if order is None else order
     curves = np.stack([run.curve(pair, _STREAM)[layers] for run in runs])
-    bars = np.stack([run.bar(pair, _STREAM, ALL_PROMPTS, 0.0)[layers] for run in runs])
-    return score(curves, bars, None)[name]
+    thresholds = np.stack([run.threshold(pair, _STREAM)[layers] for run in runs])
+    return score(curves, thresholds, None)[name]
 
 
 # ---- checks ----
@@ -308,8 +314,10 @@ def _rounding(run: SeedResults) -> float:
     """Return the largest change by rounding, relative to the threshold of its layer."""
     (pair,) = run.of(ROUNDED)
     curve = run.curve(pair, _STREAM)
-    bar = run.bar(pair, _STREAM, ALL_PROMPTS, 0.0)
-    relative = curve / np.where(bar > 0, bar, np.nan)
+    threshold = run.threshold(pair, _STREAM)
+    relative = curve / np.where(
+        threshold > 0, threshold, np.nan
+    )  # NaN fails the check: a change where the threshold is 0
     return float(np.max(np.where(curve > 0, relative, 0.0)))
 
 

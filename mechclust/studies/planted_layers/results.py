@@ -106,7 +106,7 @@ class SeedResults:
             return np.abs(rise(self.restored[pair.name]))
         return self.curves[pair.name][_place(row, prompts)]  # type: ignore[no-any-return]
 
-    def bar(self, pair: Pair, row: Row, prompts: str, least_restored: float) -> np.ndarray:
+    def threshold(self, pair: Pair, row: Row, prompts: str = ALL_PROMPTS, least_restored: float = 0.0) -> np.ndarray:
         """``[layer]`` above which a layer is called changed."""
         if row == PATCHED:
             return np.full(self.n_layers, least_restored)
@@ -180,7 +180,7 @@ def scores_of(
         if row == PATCHED and pair.name not in found[0].restored:
             continue
         curves = np.stack([run.curve(pair, row, prompts) for run in found])
-        bars = np.stack([run.bar(pair, row, prompts, config.least_restored) for run in found])
+        bars = np.stack([run.threshold(pair, row, prompts, config.least_restored) for run in found])
         each.append(score(curves, bars, planted.truth))
     return _means(each, (len(found),))
 

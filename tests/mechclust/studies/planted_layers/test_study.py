@@ -148,7 +148,7 @@ class TestRun:
         assert np.allclose(found.curve(pair, Row("rise of residual", "CKA")).cumsum(), np.median(raw[0, 0, 0], axis=0))
         null = load_result(result_path(out, 0, "null-0.change"))["change"].numpy()
         expected = SMOKE.margin * np.maximum(np.median(null[0, 1, at], axis=0), 0)
-        assert np.allclose(found.bar(pair, row, "all", 0.01), expected)
+        assert np.allclose(found.threshold(pair, row, "all", 0.01), expected)
 
     def test_the_table_has_a_row_for_each_measure_and_chance(self, smoke):
         found = [load_results(SMOKE, smoke[1], 0)]
