@@ -29,6 +29,7 @@ from probes import (
     run_stores,
     save_rows,
 )
+from probes.engine.state import RowsState
 from probes.rows import kept_rows, row_store, save
 from probes.store.files import LOCK, is_temporary, temporary_of
 from tasks import Batch, InputError
@@ -278,7 +279,7 @@ def test_what_was_measured_is_kept_whatever_fails(
 
     places = [  # the fifth batch's pass and update; the first shard of 8 examples
         (type(model), "forward", 5, False, 16),
-        (probes.engine.state.RowsState, "add", 5 * 4 - 2, False, 16),
+        (RowsState, "add", 5 * 4 - 2, False, 16),
         (kept_rows._KeptRows, "reset", 2, False, 8),
         (kept_rows._KeptRows, "reset", 2, True, 8),
         (save._Writer, "_wait", 2, False, 16),
