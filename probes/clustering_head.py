@@ -32,7 +32,7 @@ from probes.functional.units import check_units
 from tasks import Batch, InputError
 from tasks.errors import check_at_least
 
-VERDICTS = ("none", "integer-weight", "textbook")
+HEAD_VERDICTS = ("none", "integer-weight", "textbook")
 TEXTBOOK_WITHIN_RATIO = 0.05  # below: a textbook head
 TEXTBOOK_NEAREST_CENTROID = 0.99  # above
 INTEGER_DEVIATION = 0.25  # below: an integer-weight head
@@ -68,7 +68,7 @@ class ClusteringHead(Probe):
         ``best_within_ratio``, ``best_within_ratio_null_low``, ``best_within_ratio_null_high``, ``best_p_value``
             (site, equivalence), with ``permutations``: the smallest of the heads, and the central 95% and p-value of
             the smallest of the heads under the same relabellings.
-        ``verdict`` (site, head): place in ``VERDICTS``. 2, textbook: ``within_ratio`` of the first
+        ``verdict`` (site, head): place in ``HEAD_VERDICTS``. 2, textbook: ``within_ratio`` of the first
             equivalence below 0.05 and ``nearest_centroid`` above 0.99, unless chance is below 0.05 as well;
             1, integer-weight: ``integer_head`` and not textbook; 0, none.
 
@@ -313,7 +313,7 @@ query=last_token(), max_rows=None, permutations=0, units=None)
                 "position": [str(t) for t in range(n_pos)],
                 "digit": [str(v + 1) for v in range(n_values)],
             },
-            metadata={"n": n, "verdicts": list(VERDICTS)},
+            metadata={"n": n, "verdicts": list(HEAD_VERDICTS)},
             notes=[*self._notes(values, list(heads), chance), *self._relabelling_notes(labels)],
         )
         return replace(result, layers={site: layer for site, layer in result.layers.items() if site in heads})

@@ -20,7 +20,7 @@ def layers_bytes(tuned: Sequence[int], base: Sequence[int], n: int, svcca: int =
     return max(rows, NDims().memory([*tuned, *base], n), 3 * 4 * svcca * (sum(tuned) + sum(base)))
 
 
-def layer_groups(
+def layers_that_fit(
     layers: Sequence[int], tuned: int, base: int, n: int, room: float, *, most: int | None = None, svcca: int = 0
 ) -> list[list[int]]:
     """Layers in groups that take at most ``room`` bytes each; one by one where even two are too many.

@@ -20,7 +20,7 @@ _BLOCKS_ON_CPU = 16  # 1 MiB, which a core's cache holds
 _BLOCKS_ELSEWHERE = 1024  # 64 MiB
 
 
-class Examples:
+class ExamplesDigest:
     """A digest of examples that does not depend on their order or their batches."""
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class Examples:
         self._sum += hashed(hashed(index) + tokens).sum().cpu()  # wraps around
         self.count += len(index)
 
-    def merge(self, other: Examples) -> None:
+    def merge(self, other: ExamplesDigest) -> None:
         """Also those of another, which are not among ours."""
         self._sum += other._sum
         self.count += other.count
@@ -46,7 +46,7 @@ class Examples:
         return [self.count, int(self._sum)]
 
     @classmethod
-    def of(cls, state: Sequence[int]) -> Examples:
+    def of(cls, state: Sequence[int]) -> ExamplesDigest:
         """What ``state`` gave."""
         new = cls()
         new.count, new._sum = state[0], torch.tensor(state[1], dtype=torch.int64)

@@ -13,12 +13,12 @@ from torch import Tensor, nn
 
 from probes.engine.batches import Batches, each_batch, one_batch
 from probes.engine.hooks import HookedModel, device_of, evaluation_mode, forward, record
-from probes.engine.identity import Examples, fingerprint
+from probes.engine.identity import ExamplesDigest, fingerprint
 from probes.engine.probe import Probe, computed_of, each_probe
 from probes.engine.readout import Readout, check_readout
 from probes.engine.result import ProbeResult
 from probes.engine.sites import split_site
-from probes.engine.texts import Reading
+from probes.engine.texts import TextTokenizer
 from tasks import Batch, InputError
 from tasks.text.beginning import Bos
 
@@ -323,7 +323,7 @@ def run(
     """
     several = each_probe(probes, least=1)
     models = dict(model) if isinstance(model, Mapping) else {"": model}
-    reading = Reading(models, tokenizer, bos)
+    reading = TextTokenizer(models, tokenizer, bos)
     source = each_batch(
         batches,
         models,
@@ -370,9 +370,9 @@ def finished(
                 f"shard {number} was measured on a different model{whose} from shard 0 (their weights or "
                 "configurations differ); give every worker the same model and measure again"
             )
-    examples, positions, real = Examples(), 0, 0
+    examples, positions, real = ExamplesDigest(), 0, 0
     for state in states:
-        examples.merge(Examples.of(state["examples"]))
+        examples.merge(ExamplesDigest.of(state["examples"]))
         positions, real = positions + state["positions"], real + state["real"]
     if not examples.count:
         raise InputError("there are no examples to measure; give at least one non-empty batch")
@@ -392,7 +392,7 @@ class Measuring:
     """
 
     def __init__(self, recorders: Sequence[_Recorder], probes: Sequence[Probe]) -> None:
-        self.examples = Examples()
+        self.examples = ExamplesDigest()
         self._recorders, self._probes = recorders, probes
         self._positions = self._real = 0
 

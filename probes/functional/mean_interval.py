@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 
-def mean_interval(total: Tensor, squares: Tensor, n: int) -> tuple[Tensor, Tensor]:
+def interval_from_sums(total: Tensor, squares: Tensor, n: int) -> tuple[Tensor, Tensor]:
     """95% interval of a mean by Student's t; NaN for one example.
 
     Args:

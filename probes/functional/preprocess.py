@@ -51,7 +51,7 @@ def standardised(rows: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
     return apart / torch.where(deviation > 0, deviation, 1.0)
 
 
-def principal(rows: Float[Tensor, "n d"], k: int) -> Float[Tensor, "n k"]:
+def principal_coordinates(rows: Float[Tensor, "n d"], k: int) -> Float[Tensor, "n k"]:
     """Coordinates along the ``k`` directions of largest variance, centred; ``k`` is at most ``n - 1`` and ``d``.
 
     Each direction's largest weight is positive.

@@ -90,7 +90,7 @@ def tokenization(tokenizer: Any, bos: Bos = "model") -> dict[str, Any]:
     return {"tokenizer": type(tokenizer).__name__, "bos": bos, "chat": False, "adds": ", ".join(adds) or "none"}
 
 
-def first_token(tokenizer: Any, ids: Sequence[int]) -> str:
+def leading_bos(tokenizer: Any, ids: Sequence[int]) -> str:
     """Return the beginning-of-sequence token if it is the first of these ids, and ``"none"`` otherwise.
 
     Example:

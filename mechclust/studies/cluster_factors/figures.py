@@ -216,7 +216,7 @@ def swaps(found: Found) -> Figure:
 _SWAPPED_AT = dict(zip(POSITIONS, ("end of the instruction", "at x", "whole prompt"), strict=True))
 
 
-def accuracy(found: Mapping[str, Sequence[RunResults]]) -> Figure:
+def accuracy_figure(found: Mapping[str, Sequence[RunResults]]) -> Figure:
     """Validation accuracy over steps, one panel per arm."""
     columns = min(5, len(found))
     figure, axes = subplots(len(found), columns, size=(2.6, 2.0), sharex=True, sharey=True)

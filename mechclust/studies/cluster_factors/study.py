@@ -84,7 +84,7 @@ def analyse(config: ClusterFactorsConfig, out: Path) -> Analysis:
             "added at one layer, compared with a random direction and with the difference between two halves of one "
             f"task, both of the same norm; mean over {seeds}. The means are over examples with other inputs.",
         ),
-        Panel("accuracy", figures.accuracy(found), f"Validation accuracy of every arm; {seeds}."),
+        Panel("accuracy", figures.accuracy_figure(found), f"Validation accuracy of every arm; {seeds}."),
     ]
     where = "of the last layer at the end of training, by position and label"
     tables = {

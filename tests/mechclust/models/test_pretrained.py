@@ -15,7 +15,7 @@ import transformers
 
 from mechclust.models import load_pretrained, load_tokenizer
 from mechclust.models.pretrained import load_huggingface
-from mechclust.models.tokenizers import encoder, tokenization
+from mechclust.models.tokenizers import encoder, tokenization_of
 from probes import ClusteringHead, causal_checks, head_attribution, interchange, interchange_together, run
 from tasks import InputError
 from tests.mechclust.models.hooked import MASK, TOKENS, activations, check_untrained
@@ -405,8 +405,8 @@ class TestTokenization:
         ]  # fmt: skip
         assert encoder(tokenizer, bos="yes")(["<pad> w0", "w0"]) == [[0, 2], [0, 2]]  # never twice
         assert encoder(tokenizer)([]) == []
-        assert tokenization(tokenizer)["adds"] == "none"
-        assert tokenization(tokenizer, bos="yes")["adds"] == "<pad> before"
+        assert tokenization_of(tokenizer)["adds"] == "none"
+        assert tokenization_of(tokenizer, bos="yes")["adds"] == "<pad> before"
 
     def test_interventions_read_texts_as_the_probe_did(self, gpt2_with_bos):
         model = load_pretrained(gpt2_with_bos)
@@ -426,7 +426,7 @@ class TestTokenization:
         tokenizer = bert_like(load_tokenizer(checkpoint("bert"))[0])
         found = [encoder(tokenizer, bos=bos)(["w0", "w1"])[0] for bos in ("model", "yes", "no")]
         assert found == [[0, 2, 1], [0, 2, 1], [2, 1]]
-        assert tokenization(tokenizer) == {
+        assert tokenization_of(tokenizer) == {
             "tokenizer": type(tokenizer).__name__,
             "bos": "model",
             "chat": False,

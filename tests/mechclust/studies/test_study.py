@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from mechclust.evidence.tables import shown
+from mechclust.evidence.tables import shown_on_pages
 from mechclust.report import Analysis
 from mechclust.studies import configure, get_study, list_studies, open_run, record_run, report_run, run_study
 from probes import load_result
@@ -64,7 +64,7 @@ class TestSmoke:
         assert "url(http" not in page
         assert "this size of the study cannot test it" in page
         assert "Attention of run private-seed0" in page
-        for finding in shown(smoke_run[0].findings):
+        for finding in shown_on_pages(smoke_run[0].findings):
             assert f"<b>{finding.id}</b>" in page
 
 
