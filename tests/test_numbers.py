@@ -28,7 +28,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from tests.mechclust.conftest import WORDS, checkpoint
+from tests.mechclust.conftest import WORDS, checkpoint, quick_print_files  # noqa: F401 - a fixture
 
 RECORDED = Path(__file__).parent / "data" / "numbers"
 Numbers = dict[str, list[str]]  # digest to where such a number stands
