@@ -186,6 +186,9 @@ RUNS: dict[str, Callable[[Path], None]] = {
     "topic-structure": study("topic-structure"),
     "clustering-heads": study("clustering-heads"),
     "mossa": study("mossa"),
+    "cluster-factors": study("cluster-factors"),
+    "planted-layers": study("planted-layers"),
+    "heads-in-models": study("heads-in-models"),
     "clusters": command("clusters", "{}/gpt2", *PROMPTS, "--also", "form", inputs=write_prompts),
     "compare": command(
         *("compare", "{}/gpt2", "{}/tuned", *PROMPTS, "--min-per-task", "8", "--n-resamples", "20"),
