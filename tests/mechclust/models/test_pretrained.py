@@ -513,6 +513,18 @@ class TestPlacement:
         assert moved[1][site].device.type == device
         torch.testing.assert_close(moved[1][site].cpu(), whole[1][site], atol=1e-4, rtol=0)
 
+    @pytest.mark.parametrize("untrained", [False, True])
+    @pytest.mark.parametrize(("option", "value"), [("device_map", "auto"), ("quantization", "8bit")])
+    def test_a_model_in_memory_is_neither_spread_nor_quantised(self, checkpoint, option, value, untrained):
+        plain, tokenizer = load_huggingface(checkpoint("gpt2"))
+        with pytest.raises(InputError, match=f"{option} is '{value}', but the model is in memory"):
+            load_pretrained(plain, tokenizer=tokenizer, untrained=untrained, **{option: value})
+
+    def test_an_untrained_copy_of_a_model_in_memory_takes_a_device_and_a_dtype(self, checkpoint):
+        plain, tokenizer = load_huggingface(checkpoint("gpt2"))
+        copy = load_pretrained(plain, tokenizer=tokenizer, untrained=True, device="cpu", dtype=torch.bfloat16)
+        assert {p.dtype for p in copy.parameters()} == {torch.bfloat16}
+
     def test_a_device_map_that_is_none(self, checkpoint):
         with pytest.raises(InputError, match="device_map is 'autoo'; expected 'auto', 'balanced', 'sequential', a dev"):
             load_pretrained(checkpoint("gpt2"), device_map="autoo")
