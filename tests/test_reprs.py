@@ -34,7 +34,15 @@ DOORS = (
     "mechclust.report",
 )
 SETTINGS = ("Config", "Ray", "Preprocess")  # and tasks, whose repr says how to make them again
-RECORDS = {"Bound", "EarlierRun", "Example", "LayerGroups", "RegisteredProbe", "Severity"}  # a few words each
+RECORDS = {
+    "Bound",
+    "EarlierRun",
+    "Example",
+    "LayerGroups",
+    "Reading",
+    "RegisteredProbe",
+    "Severity",
+}  # a few words each
 LONG = 2000
 TEXT = "a statement\n" * LONG
 NAMES = [f"name {i}" for i in range(LONG)]

@@ -2,5 +2,6 @@
 
 from mechclust.report.analysis import Analysis, Panel
 from mechclust.report.page import render_report, write_report
+from mechclust.report.reading import Reading
 
-__all__ = ["Analysis", "Panel", "render_report", "write_report"]
+__all__ = ["Analysis", "Panel", "Reading", "render_report", "write_report"]

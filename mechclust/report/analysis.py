@@ -8,7 +8,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from mechclust.evidence import Finding
-from mechclust.report.html import findings_html, list_html, picture_html, png, safe
+from mechclust.report.html import findings_html, list_html, picture_html, png, safe, table_html
+from mechclust.report.reading import Reading, readings_table
 from tasks.text.visible import quoted
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ class Analysis:
         notes: what a reader must know.
         lead: the conclusion, a sentence each, shown first under the title.
         folded: HTML fragments by title that are opened with a click, such as long tables.
+        readings: what was measured, shown as a table after the conclusion.
     """
 
     findings: Sequence[Finding] = ()
@@ -54,6 +56,7 @@ class Analysis:
     notes: Sequence[str] = ()
     lead: Sequence[str] = ()
     folded: Mapping[str, str] = field(default_factory=dict)
+    readings: Sequence[Reading] = ()
 
     def __repr__(self) -> str:
         return f"Analysis({len(self.findings)} findings, {len(self.panels)} panels, {len(self.notes)} notes)"
@@ -61,4 +64,9 @@ class Analysis:
     def _repr_html_(self) -> str:
         lead = "".join(f"<p><b>{safe(sentence)}</b></p>" for sentence in self.lead)
         figures = [panel._repr_html_() for panel in self.panels]
-        return "".join([lead, findings_html(self.findings), list_html(self.notes), *figures])
+        return "".join([lead, self.readings_html, findings_html(self.findings), list_html(self.notes), *figures])
+
+    @property
+    def readings_html(self) -> str:
+        """The table of readings; empty if there are none."""
+        return table_html(readings_table(self.readings)) if self.readings else ""

@@ -124,6 +124,7 @@ def render_report(
         title=title,
         source=source,
         findings=analysis.findings,
+        readings=Markup(analysis.readings_html),
         panels={panel.name: Markup(panel._repr_html_()) for panel in analysis.panels},
         views={name: Markup(html) for name, html in analysis.views.items()},
         notes=analysis.notes,

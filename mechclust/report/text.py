@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 from unicodedata import east_asian_width
@@ -129,3 +129,38 @@ def join(names: Iterable[str]) -> str:
     """Such as ``"a, b and c"``."""
     *most, last = names
     return f"{', '.join(most)} and {last}" if most else last
+
+
+def first_few(names: Sequence[str], most: int = 6) -> str:
+    """Name tasks or other labels, or the first few of many; long names are cut.
+
+    Example:
+        >>> first_few(["a", "b", "c"]), first_few(["a", "b", "c", "d"], most=2)
+        ('a, b and c', 'a, b and 2 others')
+    """
+    if len(names) <= most + 1:
+        return join(map(short, names))
+    return join([*map(short, names[:most]), f"{len(names) - most} others"])
+
+
+def layers_text(layers: str) -> str:
+    """Return layers, such as those of ``ranges``, in words.
+
+    Example:
+        >>> layers_text("3"), layers_text("0-2, 5"), layers_text("")
+        ('layer 3', 'layers 0-2, 5', 'no layer')
+    """
+    if not layers:
+        return "no layer"
+    return f"layer {layers}" if layers.isdigit() else f"layers {layers}"
+
+
+def span(numbers: Iterable[int]) -> str:
+    """Return the least and the greatest number.
+
+    Example:
+        >>> span([5, 3, 4]), span([3, 3])
+        ('3 to 5', '3')
+    """
+    ordered = sorted(numbers)
+    return str(ordered[0]) if ordered[0] == ordered[-1] else f"{ordered[0]} to {ordered[-1]}"
