@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial, reduce
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor
 
 from mechclust.commands.settings import EngineSettings
 from mechclust.jobs import map_jobs, progress_bar
-from probes import ProbeResult, load_result
+from probes import Probe, ProbeResult, RowStore, load_result, run_stores
 from probes.store.digest import digest_of
 from probes.store.files import versions
 from tasks import InputError
 
+RunOnStores = Callable[[Mapping[str, RowStore], Probe], ProbeResult]
+_Key = TypeVar("_Key", bound=Hashable)
 _SHARD_ROWS, _SHARDS = 128, 64  # of which an interruption costs two: prompts at least, and how many at most
 
 
@@ -97,6 +101,63 @@ def part_path(folder: Path, name: str, settings: Sequence[Any], arrays: Iterable
     """Where a part is kept: under its name and the digest of all that its numbers depend on."""
     digest = digest_of([json.dumps([name, *settings, versions()]), *arrays])
     return folder / f"{name}-{digest}.safetensors"
+
+
+def probe_part(
+    folder: Path,
+    name: str,
+    probe: Probe,
+    stores: Mapping[str, RowStore],
+    *,
+    settings: Sequence[Any] = (),
+    arrays: Iterable[Tensor] = (),
+    run: RunOnStores = run_stores,
+) -> MeasurementPart:
+    """Return the part that runs a probe on hidden states; its file is named by all that its numbers depend on.
+
+    Args:
+        folder: folder of parts.
+        name: name of the measure.
+        probe: the probe.
+        stores: hidden states of each model.
+        settings: further settings that the numbers depend on; the first, if it is not empty, says what is measured.
+        arrays: further arrays that they depend on.
+        run: runs the probe.
+    """
+    subject, *others = settings or [""]
+    models = {model: [store.model, repr(store.dtype)] for model, store in stores.items()}
+    prompts = chain.from_iterable((store.index, store.tokens) for store in stores.values())
+    path = part_path(folder, name, [subject, repr(probe), models, *others], [*prompts, *arrays])
+    return MeasurementPart(path, f"{name} of {subject}" if subject else name, partial(run, dict(stores), probe))
+
+
+def merged_results(
+    groups: Mapping[_Key, Sequence[MeasurementPart]],
+    settings: EngineSettings,
+    folder: Path,
+    title: str,
+    *,
+    metadata: Mapping[str, Any],
+    progress: bool = False,
+) -> dict[_Key, ProbeResult]:
+    """Measure all parts and merge those of each group, without their notes, of which there are as many as parts.
+
+    Args:
+        groups: parts that are one result.
+        settings: which engine.
+        folder: that all processes see.
+        title: of the progress bar.
+        metadata: added to each result's own.
+        progress: show a progress bar.
+    """
+    results = iter(
+        measured({title: [*chain.from_iterable(groups.values())]}, settings, folder, progress=progress)[title]
+    )
+    merged = {}
+    for key, parts in groups.items():
+        result = reduce(ProbeResult.merge, [next(results) for _ in parts])
+        merged[key] = replace(result, metadata={**result.metadata, **metadata}, notes=[])
+    return merged
 
 
 def shard_rows(n: int, *, shared: bool = False) -> int:
