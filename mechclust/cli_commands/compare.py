@@ -8,8 +8,7 @@ import tyro
 
 from mechclust.cli_commands.printing import show
 from mechclust.cli_settings import Perhaps
-from mechclust.commands.compare import CompareConfig, compare_models, write_compare_report
-from mechclust.commands.compare.report import what_to_know
+from mechclust.commands.compare import CompareConfig, compare_models
 from mechclust.commands.folder import default_folder, goes_on
 from mechclust.report.text import table_text
 
@@ -32,4 +31,4 @@ def command(
     with goes_on(folder):
         result = compare_models(base, tuned, config, folder, progress=True)
         table = table_text(result.shown_table, ".3f")
-        show(table, [*result.sentences, *what_to_know(result)], lambda: write_compare_report(result, folder))
+        show(table, [*result.sentences, *result.caveats], lambda: result.write(folder))

@@ -1,268 +1,273 @@
-"""Figures of ``mechclust compare``."""
+"""Figures of a comparison."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import matplotlib
 import numpy as np
+from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
-from torch import Tensor
 
+from mechclust.commands.compare.by_layer import ALL, SECOND_OPINIONS
 from mechclust.commands.compare.group_figures import clusters_figure, layer_groups_figure
-from mechclust.commands.compare.opinions import OPINIONS
-from mechclust.commands.compare.result import CompareResult
-from mechclust.commands.compare.tables import ALL
+from mechclust.commands.compare.measurements import Measurements
 from mechclust.report.analysis import Panel
-from mechclust.report.style import BLUE, CHANCE, COLORS, GREEN, ORANGE, RED, layer_axis, styled, subplots
+from mechclust.report.style import BLUE, CHANCE, COLORS, GREEN, ORANGE, RED, SOFT, layer_axis, styled, subplots
 from mechclust.report.text import figure_text
 from probes import ProbeResult
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_TUNED, _BASE = BLUE, RED
-_CHANCE, _INK, _SOFT = "#bbbbbb", "#1d2733", "#5b6875"
-_NEIGHBOURS = "share of a prompt's ten nearest neighbours that are of its own task"
-_NAMED = 7  # tasks with a colour of their own
-_BOXES = 5  # controls that make a box plot
+    Tables = Mapping[str, pd.DataFrame]
+
+MODEL_COLORS = {"base": RED, "tuned": BLUE}
+MAX_COLORED_TASKS = 7
+MIN_CONTROLS_FOR_BOXES = 5
+_GREY = "#bbbbbb"
+_INK = "#1d2733"
+_OPINION_STYLES = ((BLUE, "s"), (ORANGE, "^"), (GREEN, "v"))
 
 
 @styled()
-def compare_panels(result: CompareResult) -> list[Panel]:
-    """Figures in the report's order."""
-    widths = _of_models(result)
+def compare_panels(result: Measurements, tables: Tables) -> list[Panel]:
+    """Draw the figures, in the report's order.
+
+    Args:
+        result: the measurements.
+        tables: as ``CompareResult.tables``.
+    """
     if not result.diagonal:
-        caption = (
-            "Debiased CKA of every layer of the tuned model with every layer of the base model, over all prompts and "
-            "for each task. Dot: a tuned layer is more similar to this base layer than to the one at its relative "
-            "depth (p at most .05 for the largest CKA over all base layers, by Holm over the tuned layers, and the 95% "
-            "interval of the difference lies above 0). Grey: no CKA."
-        )
-        return [Panel("every_layer_with_every_other", _all_pairs(result), caption), *widths]
-    panels = [
-        Panel(
-            "cka_by_layer",
-            _by_layer(result),
-            "Debiased CKA between the tuned and the base model by layer (0: the embedding), one line per task "
-            "with its 95% interval over prompts; 1: the same geometry. Dashed: all prompts together. Hatched: up to "
-            "the highest chance level of any task. Bold in the legend: tasks that stand out over all layers.",
-        ),
-        Panel(
-            "change_by_task_and_layer",
-            _heat_map(result),
-            "1 - debiased CKA by task and layer, the most changed task first. Dot: the task stands out at that "
-            "layer. Cross: its interval reaches down to the tolerance. Question mark: a change with no interval, "
-            "so neither can be decided. Grey: no CKA.",
-        ),
+        return [_all_pairs_panel(result), *_model_panels(result)]
+    return [
+        _cka_panel(result, tables),
+        _change_panel(result, tables["tasks"]),
+        *_control_panels(result, tables),
+        *_cluster_panels(result, tables),
+        *_opinion_panels(result, tables["compare"]),
+        *_model_panels(result),
     ]
-    if result.controls:
-        caption = (
-            "Debiased CKA of models tuned on one task alone with the tuned model and with the base model, over that "
-            "task's prompts: one point per task, line: median; box plots from five tasks (Zhao, Ziser & Cohen "
-            "2024, arXiv 2410.20008)."
-        )
-        panels.append(Panel("controls", _controls(result.tables["controls"]), caption))
-    return [*panels, *_of_groups(result), *_of_opinions(result), *widths]
 
 
-def _of_groups(result: CompareResult) -> list[Panel]:
-    """Layer groups and clusters of tasks, where there are any."""
-    panels = []
-    if "layer_groups" in result.tables and result.groups is not None:
-        caption = (
-            "Debiased CKA with the controls by layer: median over the tasks that are not held out, band: quartiles. "
-            "Shades and names: layer groups; bars on top: 95% of where a group ends, by bootstrap over tasks."
-        )
-        panels.append(Panel("layer_groups", layer_groups_figure(result.groups), caption))
-    if "clusters" in result.tables:
-        what = (
-            "Debiased CKA of the controls with the tuned and with the base model"
-            if result.controls
-            else "Debiased CKA between the tuned and the base model"
-        )
-        figure = clusters_figure(result.tables["clusters_by_layer"], list(result.tables["clusters"]["cluster"]))
-        caption = f"{what}, by cluster of tasks and layer: median over the cluster's tasks, band: minimum to maximum."
-        panels.append(Panel("clusters", figure, caption))
-    return panels
-
-
-def _of_opinions(result: CompareResult) -> list[Panel]:
-    if not result.opinions:
-        return []
-    told = "; ".join(f"{OPINIONS[name].column}: {OPINIONS[name].told}" for name in result.opinions)
-    caption = f"Second opinions next to debiased CKA by layer (median over tasks, band: quartiles): {told}."
-    return [Panel("second_opinions", _opinions(result), caption)]
-
-
-def _of_models(result: CompareResult) -> list[Panel]:
-    """Dimensions and neighbour purity of each model, if requested."""
-    parts = []
-    if result.n_dims is not None:
-        parts.append(("dimensions", "dimensions that hold 99% of the variance over all prompts"))
-    if result.purity is not None:
-        parts.append(("purity", f"{_NEIGHBOURS} (dotted: by chance)"))
-    if not parts:
-        return []
-    names, told = zip(*parts, strict=True)
-    caption = f"Hidden states of each model by layer: {'; and '.join(told)}."
-    return [Panel("_and_".join(names), _dimensions(result), caption)]
-
-
-def _colors(tasks: Sequence[str]) -> dict[str, Any]:
-    """The most changed tasks have colours of their own, the others are grey."""
-    return {task: COLORS[i] if i < _NAMED else _CHANCE for i, task in enumerate(tasks)}
-
-
-def _by_layer(result: CompareResult) -> Figure:
-    table, summary = result.tables["compare"], result.tables["tasks"]
+def _cka_panel(result: Measurements, tables: Tables) -> Panel:
+    table = tables["compare"]
+    of_tasks = table[table["task"] != ALL]
+    summary = tables["tasks"]
     figure, (axis,) = subplots(1, size=(9, 4.4))
-    colors = _colors(list(summary["task"]))
-    low = min(-0.03, float(table["debiased_cka"].fillna(0).min()) - 0.03)
+    bottom = min(-0.03, float(table["debiased_cka"].fillna(0).min()) - 0.03)
     if "null_high" in table:
-        chance = table[table["task"] != ALL].groupby("layer")["null_high"].max()
+        chance = of_tasks.groupby("layer")["null_high"].max()
         axis.fill_between(
-            chance.index, low, chance, facecolor="none", edgecolor=_SOFT, hatch="////", alpha=0.6, lw=0, label=CHANCE
+            chance.index, bottom, chance, facecolor="none", edgecolor=SOFT, hatch="////", alpha=0.6, lw=0, label=CHANCE
         )
+    labels = [*map(figure_text, summary["task"][:MAX_COLORED_TASKS]), "other tasks"]
     for i, task in enumerate(summary["task"]):
         part = table[table["task"] == task]
-        label = figure_text(task) if i < _NAMED else ("other tasks" if i == _NAMED else None)
-        axis.fill_between(part["layer"], part["low"], part["high"], color=colors[task], alpha=0.16, lw=0)
-        axis.plot(part["layer"], part["debiased_cka"], color=colors[task], marker="o", ms=4, label=label)
-    part = table[table["task"] == ALL]
-    axis.plot(part["layer"], part["debiased_cka"], color=_INK, ls="--", lw=1.3, label="all prompts together")
+        color = COLORS[i] if i < MAX_COLORED_TASKS else _GREY
+        axis.fill_between(part["layer"], part["low"], part["high"], color=color, alpha=0.16, lw=0)
+        label = labels[i] if i < len(labels) else None
+        axis.plot(part["layer"], part["debiased_cka"], color=color, marker="o", ms=4, label=label)
+    together = table[table["task"] == ALL]
+    axis.plot(together["layer"], together["debiased_cka"], color=_INK, ls="--", lw=1.3, label="all prompts together")
     axis.axhline(1, color=_INK, lw=0.6)
     ends = (min(result.layer_numbers) - 0.2, max(result.layer_numbers) + 0.2)
-    axis.set(ylabel="debiased CKA, tuned with base", xlim=ends, ylim=(low, 1.03))
+    axis.set(ylabel="debiased CKA, tuned with base", xlim=ends, ylim=(bottom, 1.03))
     layer_axis(axis)
     legend = figure.legend(loc="outside right upper", frameon=False)
-    bold = set(map(figure_text, summary.loc[summary["stands_out"].eq(True), "task"]))
+    outstanding = set(map(figure_text, summary.loc[summary["stands_out"].eq(True), "task"]))
     for text in legend.get_texts():
-        text.set_fontweight("bold" if text.get_text() in bold else "normal")
-    return figure
+        text.set_fontweight("bold" if text.get_text() in outstanding else "normal")
+    return Panel(
+        "cka_by_layer",
+        figure,
+        "Debiased CKA between the tuned and the base model by layer (0: the embedding), one line per task "
+        "with its 95% interval over prompts; 1: the same geometry. Dashed: all prompts together. Hatched: up to "
+        "the highest chance level of any task. Bold in the legend: tasks that stand out over all layers.",
+    )
 
 
-def _heat_map(result: CompareResult) -> Figure:
-    tasks = list(result.tables["tasks"]["task"])
-    order = [result.tasks.index(task) for task in tasks]
-    change, known = result.change.T[order], result.known.T[order]
-    out, changed = (x.filled(False).T[order] for x in (result.stands_out, result.changed))
-    rows, columns = change.shape
-    names = list(map(figure_text, tasks))
-    size = (min(14.0, 3.4 + 0.36 * columns + 0.06 * max(map(len, names))), 1.3 + 0.3 * rows)
-    figure, (axis,) = subplots(1, size=size, grid=None)
+def _change_panel(result: Measurements, summary: pd.DataFrame) -> Panel:
+    order = [result.tasks.index(task) for task in summary["task"]]
+    names = [figure_text(result.tasks[k]) for k in order]
+    change = result.change.T[order]
+    width = 3.4 + 0.36 * len(result.layer_numbers) + 0.06 * max(map(len, names))
+    figure, (axis,) = subplots(1, size=(min(14.0, width), 1.3 + 0.3 * len(names)), grid=None)
     top = max(0.1, min(1.0, float(np.nanmax(change)))) if np.isfinite(change).any() else 1.0
-    image = axis.imshow(_masked(change), cmap=_map("Blues"), vmin=0, vmax=top, aspect="auto", interpolation="none")
-    unknown = np.isfinite(change) & ~known
-    for mask, marker, color in ((out, "o", "#f2a33a"), (known & ~changed, "x", _SOFT), (unknown, "$?$", _INK)):
-        y, x = np.nonzero(mask)
-        axis.plot(x, y, marker=marker, ls="none", color=color, mec=_INK if marker == "o" else color, mew=0.7, ms=5)
-    axis.set_yticks(range(rows), names)
-    step = -(-columns // 20)
-    axis.set_xticks(range(0, columns, step), [str(layer) for layer in result.layer_numbers[::step]])
+    image = axis.imshow(change, cmap=_map("Blues"), vmin=0, vmax=top, aspect="auto", interpolation="none")
+    unchanged = result.known & ~result.changed.filled(False)
+    undecided = np.isfinite(result.change) & ~result.known
+    for marker, color, edge, mask in (
+        ("o", "#f2a33a", _INK, result.stands_out.filled(False)),
+        ("x", SOFT, SOFT, unchanged),
+        ("$?$", _INK, _INK, undecided),
+    ):
+        y, x = np.nonzero(mask.T[order])
+        axis.plot(x, y, marker=marker, ls="none", color=color, mec=edge, mew=0.7, ms=5)
+    axis.set_yticks(range(len(names)), names)
+    step = -(-len(result.layer_numbers) // 20)
+    ticks = range(0, len(result.layer_numbers), step)
+    axis.set_xticks(ticks, [str(result.layer_numbers[i]) for i in ticks])
     axis.set_xlabel("layer")
     figure.colorbar(image, ax=axis, label="1 - CKA")
-    return figure
+    return Panel(
+        "change_by_task_and_layer",
+        figure,
+        "1 - debiased CKA by task and layer, the most changed task first. Dot: the task stands out at that "
+        "layer. Cross: its interval reaches down to the tolerance. Question mark: a change with no interval, "
+        "so neither can be decided. Grey: no CKA.",
+    )
 
 
-def _all_pairs(result: CompareResult) -> Figure:
+def _all_pairs_panel(result: Measurements) -> Panel:
     labels = result.cka.coords["label"]
-    columns = min(4, len(labels))
-    figure, axes = subplots(len(labels), columns, size=(3.1, 2.9), grid=None)
-    theirs = [result.cka.layers[site] for site in result.cka.coords["other_site"]]
+    figure, axes = subplots(len(labels), min(4, len(labels)), size=(3.1, 2.9), grid=None)
+    tuned = result.layer_numbers
+    base = [result.cka.layers[site] for site in result.cka.coords["other_site"]]
+    extent = (base[0] - 0.5, base[-1] + 0.5, tuned[0] - 0.5, tuned[-1] + 0.5)
     image: Any = None
     for k, (label, axis) in enumerate(zip(labels, axes, strict=True)):
-        grid = result.cka["debiased_cka"][:, :, k].numpy()
-        extent = (theirs[0] - 0.5, theirs[-1] + 0.5, result.layer_numbers[0] - 0.5, result.layer_numbers[-1] + 0.5)
-        image = axis.imshow(_masked(grid), cmap=_map("viridis"), vmin=0, vmax=1, origin="lower", extent=extent)
-        for i in range(len(grid)):
-            if result.best_pair is not None and result.elsewhere(i, k):
-                best = int(result.best_pair["best"][i, k])
-                axis.plot(theirs[best], result.layer_numbers[i], "o", color="white", mec=_INK, ms=4)
+        cka = result.cka["debiased_cka"][:, :, k].numpy()
+        image = axis.imshow(cka, cmap=_map("viridis"), vmin=0, vmax=1, origin="lower", extent=extent)
+        if result.best_pair is not None:
+            for i in result.best_pair["elsewhere"][:, k].nonzero()[:, 0].tolist():
+                best = base[int(result.best_pair["best"][i, k])]
+                axis.plot(best, tuned[i], "o", color="white", mec=_INK, ms=4)
         axis.set_title("all prompts" if label == ALL else figure_text(label), fontsize=10)
         axis.set(xlabel="base layer", ylabel="tuned layer")
         axis.locator_params(integer=True)
     figure.colorbar(image, ax=axes, label="debiased CKA", shrink=0.8)
-    return figure
+    return Panel(
+        "every_layer_with_every_other",
+        figure,
+        "Debiased CKA of every layer of the tuned model with every layer of the base model, over all prompts and "
+        "for each task. Dot: a tuned layer is more similar to this base layer than to the one at its relative "
+        "depth (p at most .05 for the largest CKA over all base layers, by Holm over the tuned layers, and the 95% "
+        "interval of the difference lies above 0). Grey: no CKA.",
+    )
 
 
-def _controls(table: pd.DataFrame) -> Figure:
-    figure, (axis,) = subplots(1, size=(9, 4.2), grid="y")
-    layers = sorted(set(table["layer"]))
-    for place, column, color in ((-0.19, "control_base", _BASE), (0.19, "control_tuned", _TUNED)):
-        values = [table.loc[table["layer"] == layer, column].dropna().to_numpy() for layer in layers]
-        x = np.concatenate([np.full(len(v), layer + place) for layer, v in zip(layers, values, strict=True)])
-        if table["task"].nunique() < _BOXES:
-            axis.plot(layers, [np.median(v) if len(v) else np.nan for v in values], color=color, lw=1.4)
-            axis.plot(x - place, np.concatenate(values), "o", color=color, ms=5, mec="white", mew=0.6)
-            continue
-        axis.plot(x, np.concatenate(values), ".", color=color, ms=5, mec="white", mew=0.4)
-        axis.boxplot(
-            values,
-            positions=np.array(layers) + place,
-            widths=0.32,
-            patch_artist=True,
-            manage_ticks=False,
-            showfliers=False,
-            boxprops={"facecolor": color, "alpha": 0.35, "linewidth": 0.8},
-            medianprops={"color": color, "linewidth": 2},
-            whiskerprops={"linewidth": 0.8},
-            capprops={"linewidth": 0.8},
+def _control_panels(result: Measurements, tables: Tables) -> Iterator[Panel]:
+    """Yield CKA with the controls by layer, and the layer groups read from it."""
+    if result.controls:
+        yield Panel(
+            "controls",
+            _controls_figure(tables["controls"]),
+            "Debiased CKA of models tuned on one task alone with the tuned model and with the base model, over that "
+            "task's prompts: one point per task, line: median; box plots from five tasks (Zhao, Ziser & Cohen "
+            "2024, arXiv 2410.20008).",
         )
+    if result.groups is not None and result.groups.interval is not None:
+        yield Panel(
+            "layer_groups",
+            layer_groups_figure(result.groups, result.groups.interval),
+            "Debiased CKA with the controls by layer: median over the tasks that are not held out, band: quartiles. "
+            "Shades and names: layer groups; bars on top: 95% of where a group ends, by bootstrap over tasks.",
+        )
+
+
+def _controls_figure(table: pd.DataFrame) -> Figure:
+    figure, (axis,) = subplots(1, size=(9, 4.2), grid="y")
+    layers = np.array(sorted(set(table["layer"])))
+    boxes = table["task"].nunique() >= MIN_CONTROLS_FOR_BOXES
+    for model, offset in (("base", -0.19), ("tuned", 0.19)):
+        color = MODEL_COLORS[model]
+        values = [table.loc[table["layer"] == layer, f"control_{model}"].dropna().to_numpy() for layer in layers]
+        shift = offset if boxes else 0
+        x = np.repeat(layers + shift, [len(some) for some in values])
+        axis.plot(x, np.concatenate(values), "o", color=color, ms=3 if boxes else 5, mec="white", mew=0.5)
+        if boxes:
+            _box_plots(axis, values, layers + shift, color)
+        else:
+            axis.plot(layers, [np.median(some) if len(some) else np.nan for some in values], color=color, lw=1.4)
     axis.set(ylabel="debiased CKA with the controls", xlim=(layers[0] - 0.6, layers[-1] + 0.6))
     layer_axis(axis)
-    handles = [Patch(facecolor=c, alpha=0.45, label=n) for c, n in ((_BASE, "base"), (_TUNED, "tuned"))]
+    handles = [Patch(facecolor=color, alpha=0.45, label=model) for model, color in MODEL_COLORS.items()]
     axis.legend(handles=handles, frameon=False)
     return figure
 
 
-def _opinions(result: CompareResult) -> Figure:
-    table = result.tables["compare"]
-    table = table[table["task"] != ALL]
+def _box_plots(
+    axis: Axes, values: Sequence[Float[np.ndarray, "_"]], positions: Float[np.ndarray, "layer"], color: str
+) -> None:
+    axis.boxplot(
+        values,
+        positions=positions,
+        widths=0.32,
+        patch_artist=True,
+        manage_ticks=False,
+        showfliers=False,
+        boxprops={"facecolor": color, "alpha": 0.35, "linewidth": 0.8},
+        medianprops={"color": color, "linewidth": 2},
+        whiskerprops={"linewidth": 0.8},
+        capprops={"linewidth": 0.8},
+    )
+
+
+def _cluster_panels(result: Measurements, tables: Tables) -> Iterator[Panel]:
+    if "clusters" not in tables:
+        return
+    what = "Debiased CKA between the tuned and the base model"
+    if result.controls:
+        what = "Debiased CKA of the controls with the tuned and with the base model"
+    caption = f"{what}, by cluster of tasks and layer: median over the cluster's tasks, band: minimum to maximum."
+    yield Panel("clusters", clusters_figure(tables["clusters_by_layer"], list(tables["clusters"]["cluster"])), caption)
+
+
+def _opinion_panels(result: Measurements, table: pd.DataFrame) -> Iterator[Panel]:
+    if not result.opinions:
+        return
+    of_tasks = table[table["task"] != ALL].groupby("layer")
     figure, (axis,) = subplots(1, size=(9, 3.8))
-    shown = {"debiased_cka": (_INK, "o")}
-    for name, style in zip(result.opinions, ((BLUE, "s"), (ORANGE, "^"), (GREEN, "v")), strict=False):
-        shown[OPINIONS[name].column] = style
-    for column, (color, marker) in shown.items():
-        by_layer = table.groupby("layer")[column]
-        low, middle, high = (by_layer.quantile(share) for share in (0.25, 0.5, 0.75))
+    opinions = [SECOND_OPINIONS[name] for name in result.opinions]
+    columns = ["debiased_cka", *(opinion.column for opinion in opinions)]
+    for column, (color, marker) in zip(columns, ((_INK, "o"), *_OPINION_STYLES), strict=False):
+        low, middle, high = (of_tasks[column].quantile(share) for share in (0.25, 0.5, 0.75))
         axis.fill_between(middle.index, low, high, color=color, alpha=0.14, lw=0)
         axis.plot(middle.index, middle, color=color, marker=marker, ms=4, label=column)
     axis.set(ylabel="tuned with base, median over tasks", ylim=(None, 1.03))
     layer_axis(axis)
     axis.legend(frameon=False)
-    return figure
+    descriptions = "; ".join(f"{opinion.column}: {opinion.description}" for opinion in opinions)
+    caption = f"Second opinions next to debiased CKA by layer (median over tasks, band: quartiles): {descriptions}."
+    yield Panel("second_opinions", figure, caption)
 
 
-def _dimensions(result: CompareResult) -> Figure:
-    figure, axes = subplots((result.n_dims is not None) + (result.purity is not None), size=(4.5, 3.4))
+def _model_panels(result: Measurements) -> Iterator[Panel]:
+    """Yield dimensions and neighbour purity of each model, if requested."""
+    descriptions = {}
     if result.n_dims is not None:
-        _of_both(axes[0], result.n_dims, result.n_dims.sel("n_dims", label=ALL))
+        descriptions["dimensions"] = "dimensions that hold 99% of the variance over all prompts"
+    if result.purity is not None:
+        neighbours = "share of a prompt's ten nearest neighbours that are of its own task"
+        descriptions["purity"] = f"{neighbours} (dotted: by chance)"
+    if not descriptions:
+        return
+    figure, axes = subplots(len(descriptions), size=(4.5, 3.4))
+    if result.n_dims is not None:
+        _plot_models(axes[0], result.n_dims, result.n_dims.sel("n_dims", label=ALL).numpy())
         axes[0].set_ylabel("dimensions for 99% variance")
         axes[0].set_ylim(bottom=0)
     if result.purity is not None:
-        _of_both(axes[-1], result.purity, result.purity["neighbour_purity"])
-        axes[-1].axhline(float(result.purity["chance"]), color=_SOFT, ls=":")
+        _plot_models(axes[-1], result.purity, result.purity["neighbour_purity"].numpy())
+        axes[-1].axhline(float(result.purity["chance"]), color=SOFT, ls=":")
         axes[-1].set(ylabel="neighbours of the same task", ylim=(0, 1.04))
     axes[0].legend(frameon=False)
-    return figure
+    caption = f"Hidden states of each model by layer: {'; and '.join(descriptions.values())}."
+    yield Panel("_and_".join(descriptions), figure, caption)
 
 
-def _of_both(axis: Axes, found: ProbeResult, values: Tensor) -> None:
-    """A curve over layers for each model; ``values`` are by site."""
-    for model, color in (("base", _BASE), ("tuned", _TUNED)):
-        places = [i for i, site in enumerate(found.coords["site"]) if site.startswith(f"{model}/")]
-        layers = [found.layers[found.coords["site"][i]] for i in places]
-        wide = {"lw": 3, "ms": 6} if model == "base" else {"lw": 1.4, "ms": 4}  # visible where they coincide
-        axis.plot(layers, values[places], color=color, marker="o", label=model, **wide)
+def _plot_models(axis: Axes, result: ProbeResult, values: Float[np.ndarray, "site"]) -> None:
+    """Draw a curve over layers for each model, the base's wider, so that it is visible where they coincide."""
+    sites = result.coords["site"]
+    for (model, color), lw, ms in zip(MODEL_COLORS.items(), (3, 1.4), (6, 4), strict=True):
+        places = [i for i, site in enumerate(sites) if site.startswith(f"{model}/")]
+        layers = [result.layers[sites[i]] for i in places]
+        axis.plot(layers, values[places], color=color, marker="o", label=model, lw=lw, ms=ms)
     layer_axis(axis)
-
-
-def _masked(grid: np.ndarray) -> np.ndarray:
-    return np.ma.masked_invalid(grid)  # type: ignore[no-any-return,no-untyped-call]
 
 
 def _map(name: str) -> Any:

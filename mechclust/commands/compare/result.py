@@ -1,70 +1,216 @@
-"""What ``mechclust compare`` found: the measurements, their tables, and what they say."""
+"""The result of a comparison: its headline, readings, tables, figures and report."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mechclust.commands.compare.sentences import sentences
-from mechclust.commands.compare.tables import CompareTables
+from mechclust.commands.compare import readings, tables
+from mechclust.commands.compare.measurements import Measurements
+from mechclust.commands.folder import own_folder
+from mechclust.report.analysis import Analysis, Panel
 from mechclust.report.html import table_html
+from mechclust.report.page import write_report
+from mechclust.report.reading import Reading
 from mechclust.report.text import short_name
+from probes import ProbeResult
+from probes.store.files import file_name
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
+
+_ONLY_IN_CSV = ["d_tuned", "d_base", "layers", "largest_low", "largest_high"]
 
 
 @dataclass(frozen=True, repr=False)
-class CompareResult(CompareTables):
-    """What ``compare_models`` found.
+class CompareResult(Measurements):
+    """Result of ``compare_models``.
 
     Attributes:
-        base, tuned: the models' names.
-        config: what was asked for.
+        base: name of the base model.
+        tuned: name of the tuned model.
+        config: the settings.
         tasks: names.
-        cka: of ``CKA`` between tuned and base, with axes (site, label), the labels being ``"(all)"`` and the tasks;
-            (site, other_site, label), every layer with every other, where the models' layers are not the same.
+        cka: ``CKA`` between tuned and base, with axes (site, label), the labels being ``"(all)"`` and the tasks;
+            (site, other_site, label), every layer with every other, if the models have different layers.
         controls: by task, ``CKA`` of its control with the ``tuned`` and with the ``base`` model on its prompts.
         rbf: ``debiased_rbf_cka`` (site, label) of the tasks, or ``None``.
-        without_top_pc: the same of ``CKA`` without the largest principal component of each side.
-        svcca: the same of ``SVCCA``.
-        n_dims: of ``NDims``, sites being named ``tuned/hook_embed`` and so on, or ``None``.
-        purity: the same of ``NeighbourPurity``, or ``None``.
-        best_pair: where the models' layers are not the same, see ``measure_best_pairs``, or ``None``.
-        clusters: of the tasks.
-        families: of the base and of the tuned model, where neither was tuned from the other as these differ.
+        without_top_pc: ``debiased_cka`` without the largest principal component of each side, or ``None``.
+        svcca: ``SVCCA`` of the tasks, or ``None``.
+        n_dims: ``NDims``, sites being named ``tuned/hook_embed`` and so on, or ``None``.
+        purity: ``NeighbourPurity`` with the same sites, or ``None``.
+        best_pair: if the models have different layers, see ``measure_best_pairs``, or ``None``.
+        clusters: clusters of the tasks.
+        families: of the base and of the tuned model, if they differ, so that neither was tuned from the other.
         notes: what a reader must know of the input.
         distinct: by site and label without a CKA or an interval, how many different hidden states the prompts have, in
             the model that has fewer.
-        tokenization: how the prompts were read, as ``mechclust.models.tokenizers.tokenization_of`` says it.
-        planes: where prompts lie in each layer's plane, or ``None``; ``planes.html()`` is the report's map.
+        tokenization: how the prompts were read, as ``mechclust.models.tokenizers.tokenization_of`` returns it.
+        planes: coordinates of prompts in each layer's plane, or ``None``; ``planes.html()`` is the report's map.
     """
 
     def __repr__(self) -> str:
         models = f"{short_name(self.tuned)} against {short_name(self.base)}"
         return f"CompareResult({models}, {len(self.cka.coords['site'])} layers, {len(self.tasks)} tasks)"
 
-    @cached_property
-    def sentences(self) -> list[str]:
-        """Where change begins, which layers changed, for which tasks, and what cannot be told; a few sentences, the
-        most important first."""
-        return sentences(self)
-
     @property
     def title(self) -> str:
-        """What heads the report."""
-        names = [short_name(model) for model in (self.tuned, self.base)]
-        tuned, base = names if names[0] != names[1] else (self.tuned, self.base)
+        """Heading of the report."""
+        tuned = short_name(self.tuned)
+        base = short_name(self.base)
+        if tuned == base:
+            tuned, base = self.tuned, self.base
         return f"How {tuned} differs from {base}" if self.families else f"What tuning changed: {tuned} against {base}"
 
     @property
+    def headline(self) -> str:
+        """The conclusion."""
+        return readings.headline(self, self.tables)
+
+    @cached_property
+    def readings(self) -> list[Reading]:
+        """Where change begins, which layers changed, for which tasks, and what cannot be decided."""
+        return readings.readings(self, self.tables)
+
+    @property
+    def sentences(self) -> list[str]:
+        """Headline and readings as sentences, the most important first."""
+        return [self.headline, *map(str, self.readings)]
+
+    @property
+    def caveats(self) -> list[str]:
+        """What a reader needs to know about the numbers."""
+        return readings.caveats(self, self.tables["compare"])
+
+    @cached_property
+    def tables(self) -> dict[str, pd.DataFrame]:
+        """Every table by the name of its file, computed once."""
+        computed = {"compare": self.to_dataframe()}
+        if self.diagonal:
+            computed |= {"tasks": self.summary(), "layers": self.by_layer()}
+        if self.controls:
+            computed["controls"] = self.control_table()
+        return {**computed, **dict(tables.derived_tables(self, computed))}
+
+    def to_dataframe(self) -> pd.DataFrame:
+        """Return one row per layer and task, and for all prompts together (``"(all)"``).
+
+        ``layer, site, task, n, d_tuned, d_base, cka, debiased_cka, low, high, null_high``, the second opinions that
+        were requested (``rbf_cka``, ``without_top_pc``, ``svcca``), ``change, changed, stands_out``.
+
+        ``low`` and ``high``: 95% over prompts. ``null_high``: 97.5% of debiased CKA for prompts paired at random.
+        ``change``: 1 - debiased CKA. ``changed`` and ``stands_out`` are missing where there is no interval, and
+        ``stands_out`` for all prompts together, which are no task. If the models have different layers:
+        ``base_layer`` and ``base_site`` that the tuned model's layer is most like for the task, with their CKA, no
+        interval, ``p_value`` (of the largest CKA over all base layers, by Holm over the tuned layers) and
+        ``elsewhere``: whether it is more like this layer than like the one at its relative depth.
+        """
+        return tables.layer_task_table(self)
+
+    def summary(self) -> pd.DataFrame:
+        """Return one row per task, the most changed first.
+
+        ``task, n, change, low, high, stands_out, layers, begins_at, largest, largest_low, largest_high, at_layer,
+        changed_layers, stands_out_layers, no_interval_layers``.
+
+        ``change`` is the mean over ``layers``, at which every task that is compared has an interval (see
+        ``common_layers``): the same for all tasks, and for ``low`` and ``high``, the means of the layers' ends, which
+        is at least as wide as the interval of the mean. A task without an interval at one of these has no ``low``,
+        ``high`` and ``stands_out``; without a CKA at one, no ``change`` either. ``begins_at`` is the first layer, by
+        depth, of ``changed_layers``; ``largest`` the largest change, ``at_layer``.
+        """
+        return tables.task_table(self)
+
+    def by_layer(self) -> pd.DataFrame:
+        """Return one row per layer, by depth.
+
+        ``layer, site``, ``change`` (mean over the ``tasks`` that have a CKA there), ``least`` and ``most`` of any task,
+        ``most_task``, how many tasks ``changed``, and how many have ``no_interval``, so that it cannot be decided.
+        """
+        return tables.layer_table(self)
+
+    def control_table(self) -> pd.DataFrame:
+        """Return one row per layer of each control.
+
+        ``task, layer, site, n``, debiased CKA of the control with the tuned (``control_tuned``) and with the base model
+        (``control_base``) over the task's prompts, each with ``_low`` and ``_high``, and ``gain``, the first minus the
+        second.
+        """
+        return tables.control_table(self)
+
+    @property
     def shown_table(self) -> pd.DataFrame:
-        """The table for a terminal: tasks, or layers and tasks where the models' layers are not the same."""
+        """The table for a terminal: tasks, or layers and tasks if the models have different layers."""
         table = self.tables["tasks" if self.diagonal else "compare"]
-        hidden = ("largest_", "d_", "p_value", "elsewhere")  # the sentences say what the latter two show
+        hidden = ("largest_", "d_", "p_value", "elsewhere")  # readings show the latter two
         return table[[name for name in table if not name.startswith(hidden)]]
+
+    def panels(self) -> list[Panel]:
+        """Draw the figures, in the report's order."""
+        from mechclust.commands.compare import figures
+
+        return figures.compare_panels(self, self.tables)
+
+    def plot(self) -> Figure:
+        """Draw the main figure: CKA by layer, or of every layer with every other."""
+        return self.panels()[0].figure
+
+    @property
+    def results(self) -> dict[str, ProbeResult]:
+        """The measurements, by the name of their file."""
+        others = {"n_dims": self.n_dims, "purity": self.purity, "best_pair": self.best_pair}
+        measured = {"cka": self.cka, **self.opinions, **{name: x for name, x in others.items() if x is not None}}
+        for task, models in self.controls.items():
+            measured |= {f"control-{file_name(task)}-{model}": result for model, result in models.items()}
+        return measured
+
+    def write(self, out: str | Path) -> Path:
+        """Write the tables as CSV, the probe results, the figures and ``report.html`` into ``out``.
+
+        Returns:
+            The path of ``report.html``.
+
+        Raises:
+            InputError: when ``out`` cannot be written, or holds the report of another command.
+        """
+        with own_folder(out, "compare"):
+            return write_report(
+                out,
+                command="compare",
+                title=self.title,
+                source=f"Base: {self.base}; tuned: {self.tuned}. Prompts: {self.config.prompts}",
+                analysis=self._analysis(),
+                config={"base": self.base, "tuned": self.tuned, **vars(self.config)},
+                results=self.results,
+                tables=self.tables,
+            )
+
+    def _analysis(self) -> Analysis:
+        views = {} if self.planes is None else {"Base and tuned": self.planes.html()}
+        for name, title in tables.TITLES.items():
+            if name in self.tables:
+                table = self.tables[name].drop(columns=_ONLY_IN_CSV, errors="ignore")
+                views[title] = table_html(table, number=".3f", missing="–")
+        return Analysis(
+            panels=self.panels(),
+            views=views,
+            notes=[*readings.rules(self), *self.caveats],
+            lead=[self.headline],
+            readings=self.readings,
+        )
 
     def _repr_html_(self) -> str:
         table = self.tables["tasks" if self.diagonal else "compare"]
         return table_html(table, self.title, self.sentences, number=".3f", missing="–")
+
+
+def write_compare_report(result: CompareResult, out: str | Path) -> Path:
+    """Write the tables as CSV, the probe results, the figures and ``report.html`` into ``out``.
+
+    Raises:
+        InputError: when ``out`` cannot be written, or holds the report of another command.
+    """
+    return result.write(out)

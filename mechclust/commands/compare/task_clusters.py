@@ -1,4 +1,4 @@
-"""Which tasks belong together, and which the tuned model was not tuned on."""
+"""Read which tasks belong together, and which the tuned model was not tuned on."""
 
 from __future__ import annotations
 
@@ -18,24 +18,21 @@ class ClustersOfTasks:
     """Clusters of tasks.
 
     Attributes:
-        of_task: task to its cluster; tasks of none are not there.
+        of_task: task to its cluster; tasks in no cluster are missing.
         held_out: tasks that the tuned model was not tuned on.
     """
 
     of_task: Mapping[str, str] = field(default_factory=dict)
     held_out: tuple[str, ...] = ()
 
-    def seen(self) -> dict[str, list[str]]:
-        """Cluster to its tasks that are not held out; clusters without any are not there."""
-        found: dict[str, list[str]] = {}
-        for task, cluster in self.of_task.items():
-            if task not in self.held_out:
-                found.setdefault(cluster, []).append(task)
-        return found
+    @property
+    def seen_tasks(self) -> dict[str, str]:
+        """The tasks that are not held out, to their cluster."""
+        return {task: cluster for task, cluster in self.of_task.items() if task not in self.held_out}
 
 
 def find_task_clusters(path: Path | None, prompts: LabelledPrompts) -> ClustersOfTasks:
-    """Of a file, or else of the prompts' label ``cluster``, where they have one.
+    """Read clusters from a file, or else from the prompts' label ``cluster``, if they have one.
 
     Raises:
         InputError: for a file that cannot be read, a task in two clusters, and one of which there are no prompts.

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-import mechclust.commands.compare.comparison
+import mechclust.commands.parts
 from mechclust.cli import main
 from mechclust.commands.clusters import ClustersConfig, measure_clusters
 from mechclust.commands.compare import CompareConfig, compare_models, write_compare_report
@@ -248,7 +248,7 @@ class TestAnother:
 
 
 def test_a_failing_figure_loses_nothing(gpt2, shaken, compared, tmp_path, monkeypatch):
-    def fails(result):
+    def fails(result, tables):
         raise ValueError("no picture")
 
     config, out, result = compared
@@ -262,7 +262,7 @@ def test_a_failing_figure_loses_nothing(gpt2, shaken, compared, tmp_path, monkey
     assert kept.nan_to_num(9).equal(result.cka["debiased_cka"].nan_to_num(9))
     ran = []
     monkeypatch.setattr(
-        mechclust.commands.compare.comparison, "run_stores", lambda *given: ran.append(given) or run_stores(*given)
+        mechclust.commands.compare.by_layer, "run_stores", lambda *given: ran.append(given) or run_stores(*given)
     )
     again = compare_models(str(gpt2), str(shaken), config, tmp_path)
     assert not ran

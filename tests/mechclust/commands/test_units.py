@@ -12,7 +12,6 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from mechclust import ClustersConfig, CompareConfig, HistoryConfig, compare_models, measure_clusters, measure_history
-from mechclust.commands.compare.report import what_to_know
 from mechclust.commands.units import TEMPLATE, templates_of, units_of
 from tasks import InputError, LabelledPrompts
 
@@ -115,7 +114,7 @@ class TestCommands:
         config = CompareConfig(shared_templates, n_resamples=20, n_permutations=19)
         found = compare_models(str(gpt2), str(other), config, tmp_path / "out")
         assert found.cka.metadata["parameters"]["units"] == TEMPLATE
-        assert any("16 templates" in note for note in what_to_know(found))
+        assert any("16 templates" in note for note in found.caveats)
         alone = compare_models(str(gpt2), str(other), replace(config, units="none"), tmp_path / "alone")
         torch.testing.assert_close(alone.cka["cka"], found.cka["cka"], equal_nan=True)
         assert not torch.equal(alone.cka["cka_low"].nan_to_num(), found.cka["cka_low"].nan_to_num())
@@ -136,7 +135,7 @@ class TestCommands:
         config = CompareConfig(path, n_resamples=20, n_permutations=n_permutations)
         found = compare_models(str(gpt2), str(other), config, tmp_path / "out")
         assert found.cka.metadata["parameters"]["units"] is None
-        assert any("'t1' has 3 of them, and CKA needs 8" in note for note in what_to_know(found))
+        assert any("'t1' has 3 of them, and CKA needs 8" in note for note in found.caveats)
         with pytest.raises(InputError, match="--units is 'other', but 't1' has 3 of them"):
             compare_models(str(gpt2), str(other), replace(config, units="other"), tmp_path / "refused")
         assert not (tmp_path / "refused").exists()

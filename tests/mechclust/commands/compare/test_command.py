@@ -100,7 +100,9 @@ class TestCommand:
         lines = command[0].stdout.splitlines()
         assert lines[0].split()[:6] == ["task", "n", "change", "low", "high", "stands_out"]
         assert {line.split()[0] for line in lines[1:3]} == {"first", "second"}
-        assert any(line.startswith("- Over layers 1-3, ") and " stand out (mean 1 - CKA" in line for line in lines)
+        assert {line.split(": ")[1].split()[0] for line in lines if line.startswith("- Stands out, layers 1-3: ")} == {
+            "first", "second",
+        }  # fmt: skip
         assert lines[-1] == f"report: {Path('runs/compare-base-tuned-prompts/report.html')}"
         assert "Layer 0 is hook_embed, and layer l is blocks.{l - 1}.hook_resid_post." in command[0].stdout
 

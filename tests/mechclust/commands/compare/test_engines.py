@@ -8,8 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from mechclust.commands.compare import compare_models, measure
-from mechclust.commands.compare.report import results_of
+from mechclust.commands.compare import compare_models, hidden_states
 from mechclust.jobs import map_jobs
 from mechclust.models import load_pretrained
 from probes import RowStore, load_result
@@ -32,7 +31,7 @@ def assert_same(here, out, result):
         names = [*(f"rows/{site}" for site in one.sites), "labels/task"]
         two = [store.take(one.index, names) for store in (one, other)]
         assert all(torch.equal(two[0][name], two[1][name]) for name in names)
-    found, wanted = results_of(result), results_of(expected)
+    found, wanted = result.results, expected.results
     assert list(found) == list(wanted)
     for name, other in wanted.items():
         values = found[name].values
@@ -62,7 +61,7 @@ def test_a_model_in_memory_is_for_this_process_only(gpt2, shaken, here, tmp_path
 
 def test_another_model_is_named_by_the_job(gpt2, here, tmp_path, monkeypatch):
     monkeypatch.setattr(  # the jobs in this process, for speed
-        measure, "map_jobs", lambda fn, jobs, **on: map_jobs(fn, jobs, **{**on, "workers": 1})
+        hidden_states, "map_jobs", lambda fn, jobs, **on: map_jobs(fn, jobs, **{**on, "workers": 1})
     )
     shutil.copytree(here[1], tmp_path, dirs_exist_ok=True)
     with pytest.raises(InputError) as refused:

@@ -13,8 +13,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from mechclust.cli import main
 from mechclust.commands.compare import CompareConfig, compare_models, write_compare_report
-from mechclust.commands.compare.control_groups import control_groups
-from mechclust.commands.compare.report import group_rule
+from mechclust.commands.compare.layer_groups import control_groups
+from mechclust.commands.compare.readings import rules
 from mechclust.commands.compare.task_clusters import ClustersOfTasks
 from mechclust.models import load_pretrained
 from probes import RowStore
@@ -147,8 +147,10 @@ class TestLayerGroups:
         assert groups.curves.seen.tasks == TASKS[:5]
         assert groups.curves.median("base")[:2] == pytest.approx(1)
         assert (groups.curves.gap[2:] > 0.02).all()
-        assert (groups.found.groups.shared, groups.found.shared_end) == (range(1, 3), None)  # of 5 tasks
-        assert controlled[0].sentences[-1].startswith("Layer groups, from the controls of 5 tasks: shared 1-2, ")
+        assert (groups.interval.groups.shared, groups.interval.shared_end) == (range(1, 3), None)  # of 5 tasks
+        (reading,) = (reading for reading in controlled[0].readings if reading.what.startswith("Layer groups"))
+        assert reading.what == "Layer groups, from the controls of 5 tasks"
+        assert reading.value.startswith("shared 1-2, ")
 
     def test_the_curves_are_those_of_the_controls(self, controlled):
         result = controlled[0]
@@ -169,24 +171,18 @@ class TestLayerGroups:
         assert table.iloc[0][["end_low", "end_high"]].isna().all()
 
     def test_rule(self, controlled, llama, asked, tmp_path):
-        assert "95% of the tuned model's maximum dimensions" in group_rule(controlled[0])
+        assert "95% of the tuned model's maximum dimensions" in " ".join(rules(controlled[0]))
         without = replace(controlled[0], n_dims=None)
-        assert "before the spread leaves .02 of its minimum" in group_rule(without)
+        assert "before the spread leaves .02 of its minimum" in " ".join(rules(without))
         assert without.groups.curves.dims == {}
 
     def test_three_controls_are_too_few(self, controlled):
         some = {task: controlled[0].controls[task] for task in "abc"}
         groups = replace(controlled[0], controls=some).groups
         assert groups.table() is None
-        assert groups.sentences == [
-            "No layer groups are named: 3 tasks have a control, and medians over tasks and their spread need at least "
-            "4."
-        ]
+        assert groups.why_none == "tasks with a control: 3, and medians and their spread need at least 4"
         held_out = replace(controlled[0], controls={t: controlled[0].controls[t] for t in "abcf"}).groups
-        assert held_out.sentences == [
-            "No layer groups are named: 3 tasks have a control (without the held-out f), and medians over tasks and "
-            "their spread need at least 4."
-        ]
+        assert held_out.why_none.startswith("tasks with a control: 3 (without the held-out f)")
 
     def test_without_controls_nothing_is_said(self, measured):
         assert measured.groups is None
@@ -210,12 +206,12 @@ class TestNoiseForTuning:
 
     def test_no_layer_is_said_to_form_representations_of_tasks(self, noise):
         said = " ".join(noise.sentences)
-        assert noise.groups.found.groups.transition or noise.groups.found.groups.refinement  # they are named
+        assert noise.groups.interval.groups.transition or noise.groups.interval.groups.refinement  # they are named
         assert "representations of tasks" not in said
         assert "whether the controls learnt their tasks" in said
 
     def test_layers_above_the_transition_are_inherited(self, noise):
-        assert "refinement" not in " ".join([*noise.sentences, group_rule(noise)]).lower()
+        assert "refinement" not in " ".join([*noise.sentences, *rules(noise)]).lower()
         assert noise.tables["layer_groups"]["group"].iloc[-1] == "inherited"
 
 
@@ -239,8 +235,7 @@ class TestClusters:
             values = of_tasks[column]
             found = [row[column], row[f"{column}_least"], row[f"{column}_most"]]
             assert found == pytest.approx([values.median(), values.min(), values.max()])
-        said = next(sentence for sentence in result.sentences if sentence.startswith("By cluster, "))
-        assert said.endswith(" Held-out tasks are in no cluster's numbers: f.")
+        assert "Tasks in no cluster's numbers: f. Held out: f." in result.sentences
 
     def test_a_label_of_the_prompts(self, gpt2, shaken, config, out):
         rows = [{**row, "cluster": "one" if row["task"] == "a" else "two"} for row in records()]
@@ -302,6 +297,6 @@ def test_command(llama, asked, out, capsys):
     assert main([*argv, *controls, *options, *less]) == 0
     printed = capsys.readouterr().out
     assert "- Layer groups, from the controls of 4 tasks: shared 1-2, " in printed
-    assert "- By cluster, mean 1 - CKA over layer" in printed
+    assert "- Cluster letters, layer" in printed
     assert np.isfinite(float((out / "clusters.csv").read_text().splitlines()[1].split(",")[2]))
     assert not list((out / "results").glob("n_dims*")) + list((out / "results").glob("rbf*"))

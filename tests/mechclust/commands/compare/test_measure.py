@@ -10,13 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-import mechclust.commands.compare.comparison
-import mechclust.commands.compare.measure
+import mechclust.commands.compare.by_layer
 from mechclust.cli import main
 from mechclust.commands.compare import compare_models
-from mechclust.commands.compare.figures import compare_panels
 from mechclust.commands.compare.inputs import read_inputs
-from mechclust.commands.compare.report import what_to_know
 from mechclust.commands.compare.task_clusters import ClustersOfTasks
 from mechclust.commands.layers import layers_bytes
 from mechclust.models import load_pretrained
@@ -60,10 +57,11 @@ class TestMeasure:
         assert layers["changed"].tolist() == [0, 3]
         assert layers["change"][0] == pytest.approx(0)
         assert layers["most"][1] == pytest.approx(measured.summary()["largest"].max())
-        assert measured.sentences[0].startswith("Change begins at layer 2 for a, b and c: the first layer")
-        assert measured.sentences[1].startswith(
-            "Layers that changed for at least one task: 2 of 0-2; 1 - CKA is largest at layer 2 "
-        )
+        assert measured.headline.startswith("Layers that changed: 2 of 0-2. Tasks that stand out: ")
+        assert measured.readings[0].value == "all prompts together, a, b and c"
+        assert measured.readings[0].where == "layer 2"
+        assert measured.readings[1].value == "2"
+        assert measured.readings[2].where == "layer 2"
         together = measured.to_dataframe().set_index(["task", "layer"]).loc["(all)", "changed"]
         assert together.tolist() == [False, False, True]
 
@@ -80,7 +78,7 @@ class TestMeasure:
         result = compare_models(str(base), str(tuned), config, out)
         assert result.summary()["begins_at"].tolist() == [4, 4, 4]
         assert set(result.summary()["changed_layers"]) == {"4-6"}
-        assert result.sentences[0].startswith("Change begins at layer 4 for ")
+        assert result.sentences[1].startswith("Change begins, layer 4: ")
 
     def test_only_one_task_was_altered(self, write_checkpoint, tmp_path, config, out):
         """Its words have other embeddings. At layer 0 there are the three that end its prompts, two of them rare: a
@@ -112,8 +110,8 @@ class TestMeasure:
         assert table["stands_out"].to_dict() == {"sentence": True, "word": False, "sum": False, "list": False}
         assert result.distinct == {("hook_embed", "sentence"): 3}
         said = " ".join(result.sentences)
-        assert re.search(r"Over layers 1-2, sentence \([^)]*\) stands out ", said)
-        assert "No interval for sentence at layer 0: its prompts' hidden states take only 3 values there" in said
+        assert re.search(r"Stands out, layers 1-2: sentence [\d.]+ \(", said)
+        assert re.search(r"No interval, layer 0: sentence .* 24 prompts, with 3 different hidden states", said)
 
     def test_identical_checkpoints(self, gpt2, config, out):
         result = compare_models(str(gpt2), str(shutil.copytree(gpt2, out.parent / "copy")), config, out)
@@ -121,11 +119,9 @@ class TestMeasure:
         assert not result.stands_out.any()
         assert np.nanmax(np.abs(result.change)) < 1e-12
         assert not result.summary()["stands_out"].any()
-        assert result.sentences == [
-            "No layer is known to have changed: wherever there is one, the 95% interval of 1 - CKA reaches down to the "
-            "tolerance of 0.01.",
-            "CKA is undefined at layer 0 for every task: whether tasks changed there is not known.",
-        ]
+        assert result.headline.startswith("No layer is known to have changed: the 95% interval of 1 - CKA reaches down")
+        assert any(reading.what == "No CKA" and reading.where == "layer 0" for reading in result.readings)
+        assert not any(reading.what == "Change begins" for reading in result.readings)
 
     def test_bfloat16_against_float32(self, gpt2, config, out):
         config = replace(config, tuned_dtype="bfloat16", tuned_device="cpu")
@@ -140,23 +136,22 @@ class TestMeasure:
         result = compare_models(str(gpt2), str(wide), config, out)
         assert result.diagonal
         assert set(zip(result.to_dataframe()["d_tuned"], result.to_dataframe()["d_base"], strict=True)) == {(24, 16)}
-        assert "d = 24 (tuned) and 16 (base)" in what_to_know(result)[0]
+        assert "d = 24 (tuned) and 16 (base)" in result.caveats[0]
 
     def test_constant_states_have_no_cka(self, measured):
         table = measured.to_dataframe()
         assert table[table["layer"] == 0].set_index("task")["debiased_cka"].isna().to_dict() == {
             "(all)": False, "a": True, "b": True, "c": True,
         }  # fmt: skip
-        said = what_to_know(measured)
-        assert any(note.startswith("Layer 0 has no CKA for a, b and c: the prompts' hidden") for note in said)
+        said = measured.caveats
+        assert any(sentence.startswith("No CKA, layer 0: a, b and c. 12 prompts") for sentence in measured.sentences)
         assert "n = 36 prompts of 3 tasks (12 each), hidden state at the last prompt token" in said[0]
         assert any("n is below 10 d for every label: there the biased form" in note for note in said)
         both = measured.to_dataframe().dropna()
         row = both.loc[(both["rbf_cka"] - both["debiased_cka"]).abs().idxmax()]
-        assert (
-            "A second opinion is rbf_cka, with Gaussian kernels (debiased): it differs most from debiased_cka at layer "
-            f"2 for {row['task']}, {row['rbf_cka']:.2f} and {row['debiased_cka']:.2f}."
-        ) in said
+        (opinion,) = (reading for reading in measured.readings if reading.what == "Second opinion rbf_cka")
+        assert opinion.where == f"layer 2, {row['task']}"
+        assert opinion.value == f"{row['rbf_cka']:.2f}, debiased_cka {row['debiased_cka']:.2f}"
 
     def test_mean_over_tokens(self, gpt2, shaken, config, out, together):
         result = compare_models(str(gpt2), str(shaken), replace(config, position="mean"), out)
@@ -165,7 +160,7 @@ class TestMeasure:
 
     def test_layers_in_groups(self, gpt2, shaken, measured, config, out, monkeypatch):
         """As many layers at a time as fit change nothing; nor do batches."""
-        monkeypatch.setattr(mechclust.commands.compare.comparison, "_GROUPS", 1)
+        monkeypatch.setattr(mechclust.commands.compare.by_layer, "MIN_LAYER_GROUPS", 1)
         n, d = 36, 16
         tight = replace(config, max_memory=layers_bytes(2 * [d], 2 * [d], n) / 2**30, tokens_per_batch=40)
         found = compare_models(str(gpt2), str(shaken), tight, out)
@@ -230,9 +225,9 @@ class TestOtherLayers:
             (layers, "--rbf and --top-pc"),
         ):
             said = f"There are no results for {names}: for these the models need to have the same layers."
-            assert said in what_to_know(asked)
+            assert said in asked.caveats
         nothing = replace(layers, config=replace(layers.config, rbf=False, top_pc=False))
-        assert not any("There are no results" in note for note in what_to_know(nothing))
+        assert not any("There are no results" in note for note in nothing.caveats)
         refused = r"^the models have different layers, so .*; read to_dataframe\(\)$"
         for measure in ("change", "changed", "stands_out"):
             with pytest.raises(InputError, match=refused):
@@ -264,14 +259,14 @@ class TestOtherLayers:
         for elsewhere in (0.0, 1.0):
             values = {**layers.best_pair.values, "elsewhere": torch.full((4, 4), elsewhere, dtype=torch.float64)}
             made = replace(layers, best_pair=replace(layers.best_pair, values=values))
-            axes = compare_panels(made)[0].figure.axes
+            axes = made.panels()[0].figure.axes
             assert sum(len(axis.lines) for axis in axes) == 16 * elsewhere
 
     def test_without_re_pairings_nothing_is_named(self, gpt2, deep, config, out):
         found = compare_models(str(gpt2), str(deep), config, out)  # n_permutations is 0
         assert found.best_pair is None
-        assert "was not tested" in found.sentences[1]
-        assert not any(axis.lines for axis in compare_panels(found)[0].figure.axes)
+        assert "not tested" in found.sentences[1]
+        assert not any(axis.lines for axis in found.panels()[0].figure.axes)
 
     def test_command(self, layers, gpt2, deep, config, out, capsys):
         argv = ["compare", str(gpt2), str(deep), "--prompts", str(config.prompts), "--min-per-task", "8"]
@@ -285,13 +280,13 @@ class TestOtherLayers:
         check_report(out / "report.html", layers.shown_table)
         assert all(f"\n- {sentence}\n" in printed for sentence in layers.sentences)
         page = (out / "report.html").read_text()
-        assert "The models do not have the same layers (4 in the tuned one and 3 in the base one" in page
+        assert "The models have different layers (4 in the tuned one and 3 in the base one" in page
         assert "every_layer_with_every_other" in page
         assert "The rule" not in page
         assert "second opinion" not in page
         assert not {"<NA>", "nan", "NaN"} & set((printed + page.split("Every layer")[1]).replace("<", " <").split())
         assert [p.name for p in out.glob("*.csv")] == ["compare.csv"]
-        assert layers.sentences[1].startswith("Over all prompts, ")
+        assert layers.readings[0].where == "all prompts"
 
 
 def test_activations_that_are_not_finite(gpt2, write_checkpoint, tmp_path, config, out):

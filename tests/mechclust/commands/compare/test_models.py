@@ -12,7 +12,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from mechclust.commands.compare import compare_models, write_compare_report
 from mechclust.commands.compare.inputs import read_inputs
-from mechclust.commands.compare.report import what_to_know
 from mechclust.models import load_pretrained
 from probes import RowStore
 from probes.engine.run import Measuring
@@ -74,7 +73,7 @@ class TestNotTheSameKind:
 
     def test_one_family_may_be_tuned(self, measured):
         assert measured.title.startswith("What tuning changed")
-        assert not any("families" in sentence for sentence in measured.sentences)
+        assert "families" not in measured.headline
 
 
 class TestNothingVaries:
@@ -97,7 +96,8 @@ class TestNothingVaries:
         write_prompts(config.prompts, [{"prompt": "w1 w2", "task": task} for task in tasks for _ in range(12)])
         controls = tuple(f"{task}={gpt2}" for task in tasks)
         found = compare_models(str(gpt2), str(gpt2), replace(config, controls=controls), out)
-        assert "No layer groups are named: CKA with the controls is undefined at layers 1-2." in found.sentences
+        (groups,) = (reading for reading in found.readings if reading.what == "Layer groups")
+        assert groups.verdict == "Reason: CKA with the controls is undefined at layers 1-2."
 
 
 class TestInMemory:
@@ -256,7 +256,7 @@ class TestTokenization:
     def test_it_is_recorded_and_said(self, measured):
         for result in (measured.cka, measured.rbf, measured.n_dims, measured.purity):
             assert result.metadata["tokenization"]["adds"] == "none"
-        assert any("; no special tokens are added." in note for note in what_to_know(measured))
+        assert any("; no special tokens are added." in note for note in measured.caveats)
 
     def test_bos(self, gpt2, shaken, config, tmp_path, out):
         """Put before each prompt where it is asked for, in both models, and then said."""
@@ -271,6 +271,6 @@ class TestTokenization:
         assert as_it_is.batches[0].tokens[0].tolist() == [2, 6, 12]
         assert begun.batches[0].tokens[0].tolist() == [21, 2, 6, 12]
         found = compare_models(*paths, replace(config, bos="yes"), out)
-        assert any("special tokens: w19 before" in note for note in what_to_know(found))
+        assert any("special tokens: w19 before" in note for note in found.caveats)
         with pytest.raises(InputError, match="holds hidden states of other prompts, tasks or tokens"):
             compare_models(*paths, config, out)

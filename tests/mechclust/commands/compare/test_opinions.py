@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from mechclust.commands.compare import compare_models, write_compare_report
-from mechclust.commands.compare.draw import drawn, drawn_of_each
-from mechclust.commands.compare.report import what_to_know
+from mechclust.commands.sampling import drawn, drawn_of_each
 from probes import CKA, SVCCA, load_result
 from tests.mechclust.commands.compare.cases import TASKS
 
@@ -26,9 +25,7 @@ def test_without_the_largest_component_and_svcca(gpt2, shaken, config, out, toge
         for column, values in expected.items():
             assert rows[column].tolist() == pytest.approx(values[:, k].tolist(), abs=1e-5, nan_ok=True)
     assert table.loc[table["task"] == "(all)", ["without_top_pc", "svcca"]].isna().all(axis=None)
-    assert any(
-        note.startswith("A second opinion is svcca, mean canonical correlation") for note in what_to_know(result)
-    )
+    assert any("Measure: mean canonical correlation" in reading.verdict for reading in result.readings)
 
 
 def test_table(measured):
@@ -68,8 +65,9 @@ def test_caps(gpt2, shaken, config, out, together):
     whole = compare_models(str(gpt2), str(shaken), replace(config, rbf=True, svcca=True), out)
     assert not torch.equal(whole.rbf["debiased_rbf_cka"][2], result.rbf["debiased_rbf_cka"][2])
     assert whole.rbf["n"].tolist() == [12, 12, 12]
-    said = what_to_know(result)
-    assert any("rbf_cka, with Gaussian kernels (debiased), of at most 8 prompts per task, chosen by" in x for x in said)
+    said = result.caveats
+    assert any("Gaussian kernels (debiased). Prompts per task: at most 8." in sentence for sentence in result.sentences)
+    assert "Prompts of second opinions are chosen by their position in the file." in said
     assert "Dimensions are of 24 of 36 prompts, chosen by their position in the file." in said
     assert "Nearest neighbours were found for 8 prompts, among all of them." in said
     row = result.tables["second_opinions"].set_index(["layer", "measure"]).loc[(2, "rbf_cka")]

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from mechclust.commands.compare import compare_models, write_compare_report
-from mechclust.commands.compare.draw import drawn
+from mechclust.commands.sampling import drawn
 from probes import RowStore
 from probes.functional.planes import aligned_planes
 from tests.mechclust.commands.compare.cases import records

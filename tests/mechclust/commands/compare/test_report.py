@@ -8,8 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from mechclust.commands.compare import write_compare_report
-from mechclust.commands.compare.result import CompareResult
+from mechclust.commands.compare import CompareResult, write_compare_report
 from probes import load_result
 from tasks import InputError
 from tests.mechclust.commands.hook_columns import check_report
@@ -57,7 +56,9 @@ class TestReport:
         assert "min_per_task" in page
         assert "http" not in page.replace("http-equiv", "")
         for sentence in result.sentences:
-            assert sentence.split(",")[0] in page
+            assert sentence.split(",")[0].split(":")[0] in page
+        for reading in result.readings:
+            assert reading.value in page
 
     def test_without_purity(self, measured, tmp_path):
         page = write_compare_report(replace(measured, purity=None), tmp_path).read_text()

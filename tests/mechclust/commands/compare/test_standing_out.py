@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mechclust.commands.compare.rule import common_layers, standing_out
+from mechclust.commands.compare.standing_out import common_layers, standing_out
 
 nan = np.nan
 

@@ -1,4 +1,4 @@
-"""What is said of results made up by hand: where change begins, who stands out, and what cannot be told."""
+"""Conclusions from results made up by hand: where change begins, who stands out, and what cannot be decided."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from mechclust.commands.compare.report import rule, what_to_know
+from mechclust.commands.compare.readings import rules
 from tests.mechclust.commands.compare.cases import found
 
 nan = np.nan
@@ -21,6 +21,11 @@ def around(change, spread=0.05, without=()):
     for place in without:
         low[place] = high[place] = nan
     return change, low, high
+
+
+def rows(result, what):
+    """Where and value of the readings of a kind."""
+    return [(reading.where, reading.value) for reading in result.readings if reading.what == what]
 
 
 @pytest.fixture
@@ -37,17 +42,16 @@ class TestOneIntervalIsMissing:
         assert table.loc["sentence", ["change", "low", "high"]].tolist() == pytest.approx([0.25, 0.245, 0.255])
         assert set(table["layers"]) == {"1-2"}  # the same for every task, and for change and interval
         assert table["no_interval_layers"].tolist() == ["0", "", "", ""]
-        assert only_sentence.sentences[2] == (
-            "Over layers 1-2, sentence (0.25, 0.24 to 0.26) stands out (mean 1 - CKA and 95% over prompts), against at "
-            "most 0.00 (word) for the others."
-        )
+        assert only_sentence.headline == "Layers that changed: 1-2 of 0-2. Tasks that stand out: sentence."
+        assert rows(only_sentence, "Stands out") == [("layers 1-2", "sentence 0.25 (0.24 to 0.26)")]
+        others = "Most changed task that does not stand out"
+        assert rows(only_sentence, others) == [("layers 1-2", "word 0.00 (0.00 to 0.01)")]
 
     def test_its_cause_is_told(self, only_sentence):
-        assert only_sentence.sentences[3] == (
-            "No interval for sentence at layer 0: its prompts' hidden states take only 3 values there (1 - CKA there: "
-            "0.18). Without one it cannot be told whether a task changed there, nor whether it stands out."
-        )
-        assert not any("too few" in note for note in [*only_sentence.sentences, *what_to_know(only_sentence)])
+        (reading,) = (reading for reading in only_sentence.readings if reading.what == "No interval")
+        assert (reading.where, reading.value) == ("layer 0", "sentence (1 - CKA at most 0.18)")
+        assert reading.verdict.startswith("30 prompts, with 3 different hidden states: ")
+        assert reading.verdict.endswith("It is not known whether they changed or stand out.")
 
     def test_where_it_is_open_it_is_missing(self, only_sentence):
         table = only_sentence.to_dataframe().set_index(["task", "layer"])
@@ -60,11 +64,11 @@ class TestOneIntervalIsMissing:
         """At layer 0 alone: nothing can be said of it, and that is said."""
         changes = around([[0.184, 0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0]], spread=0.005, without=[(0, 0)])
         result = found(*changes, tasks=TASKS, distinct={("hook_embed", "sentence"): 3})
-        assert result.sentences[0] == (
-            "No layer is known to have changed: wherever there is one, the 95% interval of 1 - CKA reaches down "
-            "to the tolerance of 0.01."
+        assert result.headline == (
+            "No layer is known to have changed: the 95% interval of 1 - CKA reaches down to the tolerance of 0.01, "
+            "where there is one."
         )
-        assert any(said.startswith("No interval for sentence at layer 0") for said in result.sentences)
+        assert rows(result, "No interval") == [("layer 0", "sentence (1 - CKA at most 0.18)")]
 
     def test_no_interval_anywhere(self):
         without = [(i, 0) for i in range(3)]
@@ -72,36 +76,26 @@ class TestOneIntervalIsMissing:
         result = found(*changes, tasks=TASKS, n=[6, 30, 30, 30])
         row = result.summary().iloc[0]
         assert (row["task"], row["change"], row["layers"]) == ("sentence", pytest.approx(0.228), "0-2")
+        assert (row["largest"], row["at_layer"], row["no_interval_layers"]) == (pytest.approx(0.3), 2, "0-2")
         assert row[["low", "high", "stands_out"]].isna().all()
-        assert result.sentences[1] == (
-            "Over all layers, no task stands out of those that can be compared: mean 1 - CKA is 0.00 (list) to 0.00 "
-            "(word; 95% over prompts 0.00 to 0.01)."
-        )
-        assert result.sentences[2] == (
-            "Whether these stand out cannot be told, and they are not compared: sentence (no interval at layers 0-2; "
-            "largest 1 - CKA 0.30, at layer 2)."
-        )
-        assert result.sentences[3].startswith(
-            "No interval for sentence at layers 0-2: half of its 6 prompts are too few for one (1 - CKA there: at most "
-            "0.30). Without"
-        )
+        assert rows(result, "Stands out") == [("layers 0-2", "no task")]
+        assert rows(result, "Least changed task") == [("layers 0-2", "list 0.00 (0.00 to 0.01)")]
+        assert rows(result, "Not compared") == [("layers 0-2", "sentence")]
+        (reading,) = (reading for reading in result.readings if reading.what == "No interval")
+        assert (reading.where, reading.value) == ("layers 0-2", "sentence (1 - CKA at most 0.30)")
+        assert reading.verdict.startswith("6 prompts, with 6 different hidden states: too few")
 
-    def test_tasks_with_the_same_lack_share_a_sentence(self):
+    def test_tasks_with_the_same_lack_share_a_reading(self):
         changes = around([[0.1, 0.2, 0.3], [0.1, 0.1, 0.1]], without=[(0, 0), (0, 1)])
         distinct = {("hook_embed", "a"): 3, ("hook_embed", "b"): 5}
-        assert (
-            found(*changes, distinct=distinct)
-            .sentences[3]
-            .startswith(
-                "No interval for a and b at layer 0: their prompts' hidden states take only 3 to 5 values there (1 - "
-                "CKA there: at most 0.20, for b)."
-            )
-        )
+        result = found(*changes, distinct=distinct)
+        assert rows(result, "No interval") == [("layer 0", "a and b (1 - CKA at most 0.20)")]
+        assert "with 3 to 5 different hidden states" in " ".join(result.sentences)
 
     def test_two_tasks_without_one_in_common(self):
         result = found(*around([[0.1, 0.2], [0.1, 0.2]], without=[(0, 0), (1, 1)]))
         assert result.summary()["stands_out"].isna().all()
-        assert result.sentences[2] == "No task can be compared with another: no layer has an interval for two tasks."
+        assert rows(result, "Stands out") == [("no layer", "unknown: no layer has intervals of two tasks")]
 
 
 class TestWhereChangeBegins:
@@ -109,22 +103,19 @@ class TestWhereChangeBegins:
         changes = around([[0, 0], [0, 0], [0.2, 0], [0.4, 0.1], [0.6, 0.2]], spread=0.005)
         result = found(*changes)
         assert result.summary()["begins_at"].tolist() == [2, 3]
-        assert result.sentences[0] == (
-            "Change begins at layer 2 for a and at layer 3 for b: the first layer, by depth, where the 95% interval of "
-            "1 - CKA lies above 0.01."
-        )
-        assert result.sentences[1] == (
-            "Layers that changed for at least one task: 2-4 of 0-4; 1 - CKA is largest at layer 4 (0.40 on average "
-            "over tasks), least at layer 0 (0.00). Later layers are computed from earlier ones and inherit their "
-            "change: tuning need not have altered them, not even the one where it is largest."
-        )
+        assert rows(result, "Change begins") == [("layer 2", "a"), ("layer 3", "b")]
+        assert result.readings[0].verdict.endswith("whose 95% interval of 1 - CKA lies above 0.01.")
+        assert result.headline.startswith("Layers that changed: 2-4 of 0-4.")
+        (layers,) = (reading for reading in result.readings if reading.what.startswith("Layers that changed"))
+        assert layers.value == "2-4"
+        assert "Later layers are computed from earlier ones and inherit their change" in layers.verdict
+        assert rows(result, "Largest mean 1 - CKA over tasks") == [("layer 4", "0.40")]
+        assert rows(result, "Least mean 1 - CKA over tasks") == [("layer 0", "0.00")]
 
     def test_it_may_begin_before_where_there_is_no_interval(self):
         changes = around([[0.5, 0], [0.005, 0], [0.2, 0]], spread=0.005, without=[(0, 0), (1, 0)])
         result = found(*changes, distinct={("hook_embed", "a"): 2, ("blocks.0.hook_resid_post", "a"): 2})
-        assert result.sentences[0].endswith(
-            " For a it may begin at layer 0: there is a change there, but no interval."  # at layer 1 it is too small
-        )
+        assert rows(result, "Change may begin") == [("layer 0", "a")]  # at layer 1 it is too small
 
     def test_all_prompts_together(self):
         """No task changed by itself, but their places among one another did."""
@@ -133,40 +124,36 @@ class TestWhereChangeBegins:
         table = result.to_dataframe().set_index(["task", "layer"])
         assert table.loc["(all)", "changed"].tolist() == [False, True, False]
         assert table.loc["(all)", "stands_out"].isna().all()  # it is no task
-        assert result.sentences[:2] == [
-            "Change begins at layer 1 for all prompts together: the first layer, by depth, where the 95% interval of "
-            "1 - CKA lies above 0.01.",
-            "No layer changed for any single task.",
-        ]
+        assert rows(result, "Change begins") == [("layer 1", "all prompts together")]
+        assert rows(result, "Layers that changed for at least one task") == [("", "none")]
         together[1] = [0.639, nan, nan]
         table = found(*around(np.zeros((3, 2))), together=together).to_dataframe()
         assert table[table["task"] == "(all)"]["changed"].isna().tolist() == [False, True, False]
 
     def test_many_tasks_are_not_all_named(self):
         result = found(*around(np.full((2, 8), 0.5)))
-        assert result.sentences[0].startswith("Change begins at layer 0 for a, b, c, d, e, f and 2 others: the first")
+        assert rows(result, "Change begins") == [("layer 0", "a, b, c, d, e, f and 2 others")]
 
 
 class TestUndefined:
     """CKA that is NaN is neither a change nor none."""
 
     def test_everywhere(self):
-        said = " ".join(found(*around(np.full((3, 2), nan))).sentences)
-        assert "undefined at every layer" in said
-        assert "No layer changed" not in said
+        result = found(*around(np.full((3, 2), nan)))
+        assert "undefined at every layer" in result.headline
+        assert "No layer changed" not in " ".join(result.sentences)
+        assert rows(result, "Layers that changed for at least one task") == [("", "none is known to have")]
 
     def test_at_some_layers(self):
         result = found(*around([[nan, nan], [nan, 0], [0, 0]], spread=0.005))
-        said = " ".join(result.sentences)
-        assert "CKA is undefined at layers 0-1 for a and at layer 0 for b" in said
-        assert "No layer changed" not in said
-        assert "No layer is known to have changed" in said
+        assert rows(result, "No CKA") == [("layer 0", "a and b"), ("layer 1", "a")]
+        assert result.headline.startswith("No layer is known to have changed")
 
     def test_only_all_prompts_together_are_known_to_have_changed(self):
         together = [[0, 0, 0], [0.6, 0.5, 0.7], [0.6, 0.5, 0.7]]
-        said = " ".join(found(*around(np.full((3, 2), nan)), together=together).sentences)
-        assert "Change begins at layer 1 for all prompts together" in said
-        assert "No layer is known to have changed for any single task." in said
+        result = found(*around(np.full((3, 2), nan)), together=together)
+        assert rows(result, "Change begins") == [("layer 1", "all prompts together")]
+        assert rows(result, "Layers that changed for at least one task") == [("", "none is known to have")]
 
 
 class TestLayers:
@@ -177,27 +164,29 @@ class TestLayers:
         """At layer 0 only the task that changed most has a CKA: that layer's mean is not the largest."""
         result = found(*around([[0.8, nan, nan], [0.6, 0.1, 0.1], [0.9, 0.1, 0.1]]))
         assert result.by_layer()["tasks"].tolist() == [1, 3, 3]
-        assert "largest at layer 2 (0.37 on average over tasks), least at layer 1 (0.27)" in result.sentences[1]
+        assert rows(result, "Largest mean 1 - CKA over tasks") == [("layer 2", "0.37")]
+        assert rows(result, "Least mean 1 - CKA over tasks") == [("layer 1", "0.27")]
 
 
 def test_what_rounds_to_zero_has_no_sign():
     result = found(*around([[-1e-5, -4e-5], [-2e-5, 0.5], [-3e-5, 0.5]], spread=3e-5))
-    said = " ".join([*result.sentences, rule(result), *what_to_know(result), result._repr_html_()])
+    said = " ".join([*result.sentences, *rules(result), *result.caveats, result._repr_html_()])
     assert not re.search(r"-0\.0+\b", said)
-    assert "least at layer 0 (0.00)" in said
+    assert rows(result, "Least mean 1 - CKA over tasks") == [("layer 0", "0.00")]
 
 
 def test_why_there_is_no_cka():
     changes = around([[nan, nan], [0.5, 0.1]])
     one = {("hook_embed", "a"): 1, ("hook_embed", "b"): 1}
-    assert "Layer 0 has no CKA for a and b: the prompts' hidden states do not differ there" in " ".join(
-        what_to_know(found(*changes, distinct=one))
+    assert "No CKA, layer 0: a and b. 30 prompts, with 1 different hidden states: " in " ".join(
+        found(*changes, distinct=one).sentences
     )
     two = {**one, ("hook_embed", "b"): 2}
-    assert "take only 1 to 2 values there, or are all equally far apart" in " ".join(
-        what_to_know(found(*changes, distinct=two))
+    assert "with 1 to 2 different hidden states: too few, or too alike" in " ".join(
+        found(*changes, distinct=two).sentences
     )
 
 
 def test_the_rule_says_over_which_layers(only_sentence):
-    assert "over the layers at which every compared task has an interval (layers 1-2)" in rule(only_sentence)
+    (rule,) = rules(only_sentence)
+    assert "over the layers at which every compared task has an interval (layers 1-2)" in rule

@@ -1,0 +1,259 @@
+"""Measure saved hidden states layer by layer, in parts that are kept when the command is interrupted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial, reduce
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from mechclust.commands.compare.best_pair import best_pair_part
+from mechclust.commands.compare.config import CompareConfig
+from mechclust.commands.layers import layers_that_fit
+from mechclust.commands.parts import MeasurementPart, RunOnStores, merged_results, probe_part, remove_others
+from mechclust.commands.sampling import drawn_of_each
+from probes import (
+    CKA,
+    RBFCKA,
+    SVCCA,
+    NDims,
+    NeighbourPurity,
+    Probe,
+    ProbeResult,
+    RowStore,
+    residual,
+    resolve,
+    run_stores,
+)
+from probes.engine.sites import Selector
+
+ALL = "(all)"
+"""Label of all prompts together."""
+MIN_LAYER_GROUPS = 8
+"""Parts that each measure is split into, if there are as many layers."""
+
+PromptsOf = Mapping[str, Int[Tensor, "_"]]
+"""Indices of prompts, by task."""
+
+
+class SecondOpinion(NamedTuple):
+    """A measure of the same pairs of layers as CKA, over the prompts of each task.
+
+    Attributes:
+        column: its column in tables.
+        measure: its name in the probe's result.
+        description: for notes and captions.
+    """
+
+    column: str
+    measure: str
+    description: str
+
+
+SECOND_OPINIONS: Mapping[str, SecondOpinion] = {  # by attribute of the result
+    "rbf": SecondOpinion("rbf_cka", "debiased_rbf_cka", "with Gaussian kernels (debiased)"),
+    "without_top_pc": SecondOpinion(
+        "without_top_pc", "debiased_cka", "debiased CKA without the largest principal component of each side"
+    ),
+    "svcca": SecondOpinion("svcca", "svcca", "mean canonical correlation, not debiased: above 0 by chance"),
+}
+
+
+@dataclass(frozen=True)
+class SavedRows:
+    """Hidden states of all compared models.
+
+    Attributes:
+        pair: of the ``"tuned"`` and the ``"base"`` model, on all prompts.
+        controls: by task, of the model tuned on it, on its prompts.
+        of_task: each task's prompts.
+    """
+
+    pair: Mapping[str, RowStore]
+    controls: Mapping[str, RowStore]
+    of_task: PromptsOf
+
+    @property
+    def same_layers(self) -> bool:
+        """Whether base and tuned model have the same layers."""
+        return self.pair["tuned"].sites == self.pair["base"].sites
+
+
+def results_by_layer(
+    rows: SavedRows, config: CompareConfig, folder: Path, metadata: Mapping[str, Any], *, progress: bool = False
+) -> tuple[dict[str, ProbeResult], dict[str, dict[str, ProbeResult]]]:
+    """Compare layers of base and tuned model, and of the controls with both.
+
+    Args:
+        rows: the hidden states.
+        config: what to measure.
+        folder: keeps parts in ``measured``; other parts there are removed.
+        metadata: added to every result's own.
+        progress: show a progress bar.
+
+    Returns:
+        The measures of the pair by attribute of ``CompareResult``, and by task CKA of its control with ``"tuned"`` and
+        ``"base"``.
+    """
+    kept = folder / "measured"
+    parts: dict[tuple[str, str], list[MeasurementPart]] = {}  # by task of a control, if it is one, and measure or model
+    for layers in _layer_groups(rows, config):
+        for measure, part in _pair_parts(layers, rows, config, kept):
+            parts.setdefault(("", measure), []).append(part)
+        for task, model, part in _control_parts(layers, rows, config, kept):
+            parts.setdefault((task, model), []).append(part)
+    if not rows.same_layers and config.n_permutations:
+        labels = {ALL: torch.cat([*rows.of_task.values()]), **rows.of_task}
+        parts["", "best_pair"] = [best_pair_part(*label, config, rows.pair, kept) for label in labels.items()]
+    title = "comparing layers"
+    results = merged_results(parts, config, folder, title, metadata=metadata, progress=progress)
+    remove_others(kept, {part.path for group in parts.values() for part in group})
+    of_pair: dict[str, ProbeResult] = {}
+    of_controls: dict[str, dict[str, ProbeResult]] = {}
+    for (task, name), result in results.items():
+        if task:
+            of_controls.setdefault(task, {})[name] = labelled(result, task)
+        else:
+            of_pair[name] = labelled(result, ALL, *rows.of_task) if name in ("cka", "n_dims") else result
+    return of_pair, of_controls
+
+
+def _pair_parts(
+    layers: Selector, rows: SavedRows, config: CompareConfig, folder: Path
+) -> Iterator[tuple[str, MeasurementPart]]:
+    """Yield the parts of all measures of base and tuned model at these layers."""
+    for measure, (probe, most) in _probes(layers, rows, config).items():
+        of_task = drawn_of_each(rows.of_task, most)
+        pair = rows.pair
+        run: RunOnStores = run_stores
+        arrays = [*rows.of_task.values()]
+        if measure in SECOND_OPINIONS:
+            run = partial(_run_by_task, of_task)
+            arrays += of_task.values()
+        elif of_task is not rows.of_task:
+            sample = torch.cat([*of_task.values()])
+            pair = {name: store.select(sample) for name, store in pair.items()}
+        settings = ["", list(rows.of_task)]
+        yield measure, probe_part(folder, measure, probe, pair, settings=settings, arrays=arrays, run=run)
+
+
+def _control_parts(
+    layers: Selector, rows: SavedRows, config: CompareConfig, folder: Path
+) -> Iterator[tuple[str, str, MeasurementPart]]:
+    """Yield the parts of CKA of each control with both models at these layers, over the prompts of its task."""
+    probe = CKA(
+        layers,
+        config.readout,
+        units=config.unit_label,
+        n_resamples=config.n_resamples,
+        seed=config.seed,
+        max_memory=config.max_memory,
+    )
+    arrays = [*rows.of_task.values()]
+    for task, control in rows.controls.items():
+        settings = [task, list(rows.of_task)]
+        for model, store in rows.pair.items():
+            stores = {"control": control, model: store.select(control.index)}
+            yield task, model, probe_part(folder, f"control-{model}", probe, stores, settings=settings, arrays=arrays)
+
+
+def _probes(layers: Selector, rows: SavedRows, config: CompareConfig) -> dict[str, tuple[Probe, int | None]]:
+    """Return the requested probes, each with the most prompts of a task that it is given."""
+    options: dict[str, Any] = {"readout": config.readout, "max_memory": config.max_memory}
+    chance: dict[str, Any] = {"n_resamples": config.n_resamples, "n_permutations": config.n_permutations}
+    chance |= {"seed": config.seed, "units": config.unit_label}
+    all_pairs: dict[str, Any] = {"pairs": "all", "form": "rows"}
+    cka = CKA(layers, label="task", **options, **(chance if rows.same_layers else all_pairs))
+    probes: dict[str, tuple[Probe, int | None]] = {"cka": (cka, None)}
+    if config.n_dims:
+        probes["n_dims"] = NDims(layers, label="task", **options), config.n_dims_prompts
+    if config.purity:
+        k = min(10, len(rows.pair["tuned"]) - _largest_unit(rows, config))
+        options_of_purity = options | {"k": k, "max_rows": config.purity_prompts, "units": config.unit_label}
+        probes["purity"] = NeighbourPurity(layers, label="task", **options_of_purity), None
+    if rows.same_layers and config.rbf:
+        probes["rbf"] = RBFCKA(layers, **options), config.rbf_prompts
+    if rows.same_layers and config.top_pc:
+        without_top = CKA(layers, **options, form="rows", remove_top=1, units=config.unit_label)
+        probes["without_top_pc"] = without_top, config.top_pc_prompts
+    if rows.same_layers and config.svcca:
+        probes["svcca"] = SVCCA(layers, **options), config.svcca_prompts
+    return probes
+
+
+def _largest_unit(rows: SavedRows, config: CompareConfig) -> int:
+    """Return how many prompts the largest unit has."""
+    if config.unit_label is None:
+        return 1
+    store = rows.pair["tuned"]
+    (units,) = store.take(store.index, [f"labels/{config.unit_label}"]).values()
+    return int(units.bincount().max())
+
+
+def _layer_groups(rows: SavedRows, config: CompareConfig) -> list[Selector]:
+    """Return groups of layers that fit in memory; one of all layers if every layer is compared with every other."""
+    if not rows.same_layers:
+        return [residual()]
+    tuned = rows.pair["tuned"]
+    layers = [site.layer for site in resolve(tuned, residual())]
+    groups = layers_that_fit(
+        layers,
+        _largest_width(tuned),
+        _largest_width(rows.pair["base"]),
+        len(tuned),
+        config.max_memory * 2**30 / config.at_once,
+        most=max(1, -(-len(layers) // MIN_LAYER_GROUPS)),
+        svcca=config.svcca_of(rows.of_task),
+    )
+    return [residual(group) for group in groups]
+
+
+def _largest_width(store: RowStore) -> int:
+    return max(x.shape[1] for x in store.take(store.index[:1], [f"rows/{site}" for site in store.sites]).values())
+
+
+def _run_by_task(of_task: PromptsOf, pair: Mapping[str, RowStore], probe: Probe) -> ProbeResult:
+    """Run a probe on one task after another: on all prompts at once the cost is quadratic in their number."""
+    results = []
+    for task, index in of_task.items():
+        part = {name: store.select(index) for name, store in pair.items()}
+        results.append(labelled(run_stores(part, probe), task))
+    return replace(reduce(ProbeResult.merge, results), notes=[])
+
+
+def labelled(result: ProbeResult, *labels: str) -> ProbeResult:
+    """Name the labels, which a probe knows by number."""
+    return replace(result, coords={**result.coords, "label": list(labels)}, notes=[])
+
+
+def count_distinct(cka: ProbeResult, rows: SavedRows) -> dict[tuple[str, str], int]:
+    """Count different hidden states where CKA or its interval is undefined, in the model that has fewer.
+
+    It distinguishes too few prompts from prompts that are all alike.
+
+    Returns:
+        By site and label.
+    """
+    values = cka["debiased_cka"]
+    undefined = values.isnan() if values.ndim == 2 else values.isnan().all(dim=1)
+    if "debiased_cka_low" in cka.values:
+        undefined |= cka["debiased_cka_low"].isnan()
+    stores = rows.pair.values() if values.ndim == 2 else [rows.pair["tuned"]]
+    counts: dict[tuple[str, str], int] = {}
+    for i, k in undefined.nonzero().tolist():
+        site = cka.coords["site"][i]
+        label = cka.coords["label"][k]
+        index = None if label == ALL else rows.of_task[label]
+        counts[site, label] = min(_count_rows(store, site, index) for store in stores)
+    return counts
+
+
+def _count_rows(store: RowStore, site: str, index: Int[Tensor, "n"] | None) -> int:
+    name = f"rows/{site}"
+    states = store.take(store.index if index is None else index, [name])[name].float().numpy() + 0.0  # -0 is 0
+    return len({state.tobytes() for state in states})

@@ -1,0 +1,147 @@
+"""Hold the measurements of a comparison, and judge where and for which tasks the models differ."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from mechclust.commands.compare.by_layer import ALL, SECOND_OPINIONS
+from mechclust.commands.compare.config import CompareConfig
+from mechclust.commands.compare.layer_groups import ControlGroups, control_groups
+from mechclust.commands.compare.planes import PromptPlanes
+from mechclust.commands.compare.standing_out import common_layers, standing_out
+from mechclust.commands.compare.task_clusters import ClustersOfTasks
+from mechclust.report.text import ranges
+from probes import ProbeResult
+from tasks import InputError
+
+
+@dataclass(frozen=True, repr=False)
+class Measurements:
+    """Measurements of a tuned model and its base; see ``CompareResult`` for the attributes."""
+
+    base: str
+    tuned: str
+    config: CompareConfig
+    tasks: Sequence[str]
+    cka: ProbeResult
+    controls: Mapping[str, Mapping[str, ProbeResult]]
+    rbf: ProbeResult | None = None
+    without_top_pc: ProbeResult | None = None
+    svcca: ProbeResult | None = None
+    n_dims: ProbeResult | None = None
+    purity: ProbeResult | None = None
+    best_pair: ProbeResult | None = None
+    clusters: ClustersOfTasks = ClustersOfTasks()
+    families: tuple[str, ...] = ()
+    notes: Sequence[str] = ()
+    distinct: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    tokenization: Mapping[str, Any] = field(default_factory=dict)
+    planes: PromptPlanes | None = None
+
+    @property
+    def diagonal(self) -> bool:
+        """Whether each layer was compared with the same layer of the other model."""
+        return "other_site" not in self.cka.coords
+
+    @property
+    def opinions(self) -> dict[str, ProbeResult]:
+        """The requested second opinions, by name."""
+        results = {name: getattr(self, name) for name in SECOND_OPINIONS}
+        return {name: result for name, result in results.items() if result is not None}
+
+    @property
+    def layer_numbers(self) -> list[int]:
+        """Layers of the tuned model's sites."""
+        return [self.cka.layers[site] for site in self.cka.coords["site"]]
+
+    def change_of_labels(self, measure: str) -> Float[np.ndarray, "layer label"]:
+        """Return 1 - CKA, or 1 - an end of its interval, with all prompts together as the first label.
+
+        Raises:
+            InputError: if the models have different layers, as for everything below that is made from it.
+        """
+        if not self.diagonal:
+            raise InputError("the models have different layers, so none has changed into another; read to_dataframe()")
+        return 1 - self.cka[measure].numpy()
+
+    @cached_property
+    def change(self) -> Float[np.ndarray, "layer task"]:
+        """Return 1 - debiased CKA."""
+        return self.change_of_labels("debiased_cka")[:, 1:]
+
+    @cached_property
+    def interval(self) -> tuple[Float[np.ndarray, "layer task"], Float[np.ndarray, "layer task"]]:
+        """Return the ends of the change's 95% interval over prompts; NaN if there is none."""
+        low = self.change_of_labels("debiased_cka_high")[:, 1:]
+        return low, self.change_of_labels("debiased_cka_low")[:, 1:]
+
+    @cached_property
+    def known(self) -> Bool[np.ndarray, "layer task"]:
+        """Return whether there is a change with an interval, so that it can be judged."""
+        return np.isfinite(self.change) & np.isfinite(self.interval[0]) & np.isfinite(self.interval[1])
+
+    @cached_property
+    def changed(self) -> np.ma.MaskedArray:
+        """Return by layer and task whether the interval lies above the tolerance; masked if there is none."""
+        return np.ma.MaskedArray(self.interval[0] > self.config.tolerance, mask=~self.known)
+
+    @cached_property
+    def changed_together(self) -> np.ma.MaskedArray:
+        """Return by layer whether the interval of all prompts together lies above the tolerance."""
+        low = self.change_of_labels("debiased_cka_high")[:, 0]
+        return np.ma.MaskedArray(low > self.config.tolerance, mask=~np.isfinite(low))
+
+    @cached_property
+    def maybe_changed(self) -> Bool[np.ndarray, "layer task"]:
+        """Return where a change beyond the tolerance cannot be judged, because it has no interval."""
+        return ~self.known & (np.nan_to_num(self.change) > self.config.tolerance)
+
+    @cached_property
+    def stands_out(self) -> np.ma.MaskedArray:
+        """Return by layer and task whether the task stands out there, see ``standing_out``."""
+        return np.ma.stack([self.outstanding(*row) for row in zip(self.change, *self.interval, strict=True)])
+
+    def outstanding(
+        self, change: Float[np.ndarray, "task"], low: Float[np.ndarray, "task"], high: Float[np.ndarray, "task"]
+    ) -> np.ma.MaskedArray:
+        """Return the tasks that stand out, with the settings of this comparison."""
+        return standing_out(change, low, high, tolerance=self.config.tolerance, factor=self.config.factor)
+
+    @cached_property
+    def common(self) -> tuple[Bool[np.ndarray, "layer"], Bool[np.ndarray, "task"]]:
+        """Return the layers over which tasks are compared, and the tasks that are; see ``common_layers``."""
+        return common_layers(self.known)
+
+    @cached_property
+    def groups(self) -> ControlGroups | None:
+        """Return the layer groups that the controls show; ``None`` without controls."""
+        if not self.diagonal:
+            return None
+        return control_groups(self.controls, self.n_dims, self.clusters, ALL, self.config.seed)
+
+    @cached_property
+    def base_layer(self) -> Int[np.ndarray, "layer label"]:
+        """Return the place of the base layer that each tuned layer is compared with: the same, or the most similar."""
+        cka = self.cka["debiased_cka"].numpy()
+        if self.diagonal:
+            return np.broadcast_to(np.arange(len(cka))[:, None], cka.shape)
+        return np.where(np.isnan(cka), -np.inf, cka).argmax(axis=1)
+
+    def with_base_layer(self, measure: str) -> Float[np.ndarray, "layer label"]:
+        """Return a measure of each tuned layer with its ``base_layer``."""
+        values = self.cka[measure].double().numpy()
+        return values if self.diagonal else np.take_along_axis(values, self.base_layer[:, None], axis=1)[:, 0]
+
+    def first_layer(self, mask: Bool[np.ndarray, "layer"]) -> int | None:
+        """Return the first layer, by depth, for which the mask is true; ``None`` if it never is."""
+        return next((layer for layer, chosen in zip(self.layer_numbers, mask, strict=True) if chosen), None)
+
+    def ranges_of(self, mask: Bool[np.ndarray, "layer"]) -> str:
+        """Return the layers for which the mask is true, such as ``"0-2, 5"``."""
+        return ranges(layer for layer, chosen in zip(self.layer_numbers, mask, strict=True) if chosen)

@@ -1,0 +1,332 @@
+"""Conclusions of a comparison: one headline, a table of readings, and what to know about the numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mechclust.commands.compare.by_layer import ALL, SECOND_OPINIONS
+from mechclust.commands.compare.layer_groups import REST
+from mechclust.commands.compare.measurements import Measurements
+from mechclust.models.tokenizers import in_words
+from mechclust.report.reading import Reading
+from mechclust.report.text import LAYERS, first_few, join, layers_text, ranges, span
+from tasks.text.visible import short
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    Tables = Mapping[str, pd.DataFrame]
+
+
+def headline(result: Measurements, tables: Tables) -> str:
+    """Return the conclusion."""
+    if result.families:
+        return (
+            f"The models are of different families ({join(result.families)}), so neither was tuned from the other: "
+            "1 - CKA is a difference between two models here, and no effect of tuning."
+        )
+    if not result.diagonal:
+        return (
+            f"The models have different layers ({len(result.cka.coords['site'])} in the tuned one and "
+            f"{len(result.cka.coords['other_site'])} in the base one, the embedding included): every layer was "
+            "compared with every other, and which layers correspond is left to the reader."
+        )
+    if not np.isfinite(result.change).any() and not result.changed_together.any():
+        return "CKA is undefined at every layer for every task, so it is not known whether a layer changed."
+    changed = result.changed.filled(False).any(axis=1) | result.changed_together.filled(False)
+    if changed.any():
+        tasks = tables["tasks"]
+        out = list(tasks.loc[tasks["stands_out"].eq(True), "task"])
+        layers = f"{result.ranges_of(changed)} of {ranges(result.layer_numbers)}"
+        return f"Layers that changed: {layers}. Tasks that stand out: {first_few(out) if out else 'none'}."
+    known = "is known to have changed" if _is_open(result) else "changed"
+    return (
+        f"No layer {known}: the 95% interval of 1 - CKA reaches down to the tolerance of {result.config.tolerance:g}, "
+        "where there is one."
+    )
+
+
+def _is_open(result: Measurements) -> bool:
+    """Whether something may have changed that cannot be judged."""
+    return bool(result.maybe_changed.any() or np.isnan(result.change).any())
+
+
+def readings(result: Measurements, tables: Tables) -> list[Reading]:
+    """Return what was measured, the most important first.
+
+    Args:
+        result: the measurements.
+        tables: as ``CompareResult.tables``.
+    """
+    lacking = list(_without_cka_or_interval(tables["compare"], result.distinct))
+    opinions = list(_second_opinions(result, tables["compare"]))
+    if not result.diagonal:
+        return [*_most_similar_layers(result, tables["compare"]), *lacking]
+    if result.families:
+        return [*_extremes(tables["layers"]), *lacking, *opinions]
+    return [
+        *_where_change_begins(result),
+        _changed_layers(result),
+        *_extremes(tables["layers"]),
+        *_standing_out(result, tables["tasks"]),
+        *lacking,
+        *_clusters(result, tables),
+        *_controls(result, tables),
+        *_layer_groups(result),
+        *opinions,
+    ]
+
+
+def _where_change_begins(result: Measurements) -> Iterator[Reading]:
+    changed = {
+        "all prompts together": result.changed_together,
+        **dict(zip(result.tasks, result.changed.T, strict=True)),
+    }
+    names_at: dict[int, list[str]] = {}
+    for name, mask in changed.items():
+        layer = result.first_layer(mask.filled(False))
+        if layer is not None:
+            names_at.setdefault(layer, []).append(name)
+    rule = f"It is the first layer, by depth, whose 95% interval of 1 - CKA lies above {result.config.tolerance:g}."
+    for layer in sorted(names_at):
+        yield Reading("Change begins", first_few(names_at[layer]), f"layer {layer}", verdict=rule)
+    begun = result.changed.filled(False).cumsum(axis=0) > 0
+    maybe = np.asarray(result.maybe_changed & ~begun)
+    tasks = [task for task, mask in zip(result.tasks, maybe.T, strict=True) if mask.any()]
+    if tasks:
+        where = layers_text(result.ranges_of(np.asarray(maybe.any(axis=1))))
+        yield Reading("Change may begin", first_few(tasks), where, verdict="There is a change, but no interval.")
+
+
+def _changed_layers(result: Measurements) -> Reading:
+    layers = result.ranges_of(np.asarray(result.changed.filled(False).any(axis=1)))
+    inherited = (
+        "Later layers are computed from earlier ones and inherit their change: tuning need not have altered them, not "
+        "even the one where it is largest."
+    )
+    nothing = "none is known to have" if _is_open(result) else "none"
+    return Reading("Layers that changed for at least one task", layers or nothing, verdict=inherited)
+
+
+def _extremes(layers: pd.DataFrame) -> Iterator[Reading]:
+    comparable = layers[layers["tasks"] == layers["tasks"].max()]  # means over the same tasks
+    for what, place in (("Largest", "idxmax"), ("Least", "idxmin")):
+        if len(comparable):
+            row = comparable.loc[getattr(comparable["change"], place)()]
+            yield Reading(f"{what} mean 1 - CKA over tasks", f"{row.change:z.2f}", f"layer {row.layer}")
+
+
+def _standing_out(result: Measurements, tasks: pd.DataFrame) -> Iterator[Reading]:
+    where = layers_text(result.ranges_of(result.common[0]))
+    compared = tasks[tasks["stands_out"].notna()]
+    out = compared["stands_out"].astype(bool)
+    mean = "Mean 1 - CKA, and 95% over prompts."
+    for row in compared[out].itertuples():
+        yield Reading("Stands out", _with_interval(row), where, verdict=mean)
+    if not out.any():
+        yield Reading(
+            "Stands out", "no task" if len(compared) else "unknown: no layer has intervals of two tasks", where
+        )
+    if len(compared):
+        others = list(compared[~out].itertuples())
+        yield Reading("Most changed task that does not stand out", _with_interval(others[0]), where, verdict=mean)
+        yield Reading("Least changed task", _with_interval(others[-1]), where, verdict=mean)
+    not_compared = list(tasks.loc[tasks["stands_out"].isna(), "task"])
+    if not_compared:
+        yield Reading("Not compared", first_few(not_compared), where, verdict="They have no interval there.")
+
+
+def _with_interval(row: pd.Series) -> str:
+    return f"{short(row.task)} {row.change:z.2f} ({row.low:z.2f} to {row.high:z.2f})"
+
+
+def _without_cka_or_interval(table: pd.DataFrame, distinct: Mapping[tuple[str, str], int]) -> Iterator[Reading]:
+    """Yield where there is no CKA, or no interval, with the number of different hidden states."""
+    undefined = table["debiased_cka"].isna()
+    lacking = {"No CKA": undefined}
+    if "low" in table:
+        lacking["No interval"] = table["low"].isna() & ~undefined
+    for what, mask in lacking.items():
+        tasks_at: dict[tuple[str, ...], list[pd.DataFrame]] = {}
+        for _, part in table[mask].groupby("layer"):
+            tasks_at.setdefault(tuple(part["task"]), []).append(part)
+        for tasks, parts in tasks_at.items():
+            rows = [row for part in parts for row in part.itertuples()]
+            counts = [distinct.get((row.site, row.task), row.n) for row in rows]
+            change = [row.change for row in rows if np.isfinite(row.change)]
+            at_most = f" (1 - CKA at most {max(change):z.2f})" if change else ""
+            yield Reading(
+                what,
+                f"{first_few(tasks)}{at_most}",
+                layers_text(ranges(part["layer"].iloc[0] for part in parts)),
+                verdict=f"{span([row.n for row in rows])} prompts, with {span(counts)} different hidden states: too "
+                "few, or too alike, as at the embedding of a last token that all share. It is not known whether they "
+                "changed or stand out.",
+            )
+
+
+def _clusters(result: Measurements, tables: Tables) -> Iterator[Reading]:
+    if "clusters" not in tables:
+        return
+    verdict = "Mean 1 - CKA: median and range over its tasks."
+    for row in tables["clusters"].dropna(subset=["change"]).itertuples():
+        value = f"{row.change:z.2f} ({row.change_least:z.2f} to {row.change_most:z.2f}, n = {row.change_tasks})"
+        yield Reading(f"Cluster {short(row.cluster)}", value, layers_text(row.layers), verdict=verdict)
+    left_out = [task for task in result.tasks if task not in result.clusters.seen_tasks]
+    if left_out:
+        held_out = f"Held out: {first_few(result.clusters.held_out)}." if result.clusters.held_out else ""
+        yield Reading("Tasks in no cluster's numbers", first_few(left_out), verdict=held_out)
+
+
+def _controls(result: Measurements, tables: Tables) -> Iterator[Reading]:
+    if not result.controls:
+        return
+    gain = tables["controls"].groupby("layer")["gain"].median().dropna()
+    for what, place in (("Highest", "idxmax"), ("Lowest", "idxmin")):
+        if len(gain):
+            layer = getattr(gain, place)()
+            yield Reading(
+                f"{what} median gain: CKA with a task's control, tuned - base",
+                f"{gain[layer]:z.2f} (n = {len(result.controls)})",
+                f"layer {layer}",
+                verdict="Above 0, tuned is more similar than the base to models of one task; below 0, less.",
+            )
+
+
+def _layer_groups(result: Measurements) -> Iterator[Reading]:
+    groups = result.groups
+    if groups is None:
+        return
+    if groups.interval is None:
+        yield Reading("Layer groups", "not named", verdict=f"Reason: {groups.why_none}.")
+        return
+    yield Reading(
+        f"Layer groups, from the controls of {len(groups.curves.seen.tasks)} tasks",
+        groups.interval.in_words(groups.curves.layers, REST),
+        verdict="From the transition on, tuned is more similar to the controls than the base is. This does not show "
+        "that these layers hold tasks: compare knows neither whether the controls learnt their tasks nor how similar "
+        "tuned is to controls of other tasks (mechclust mossa measures both).",
+    )
+
+
+def _second_opinions(result: Measurements, table: pd.DataFrame) -> Iterator[Reading]:
+    """Yield where each second opinion differs most from debiased CKA."""
+    for name, opinion in result.opinions.items():
+        column, _, description = SECOND_OPINIONS[name]
+        difference = (table[column] - table["debiased_cka"]).abs()
+        if difference.notna().any():
+            row = table.loc[difference.idxmax()]
+            n = int(opinion["n"].max())
+            yield Reading(
+                f"Second opinion {column}",
+                f"{row[column]:z.2f}, debiased_cka {row['debiased_cka']:z.2f}",
+                f"layer {row['layer']}, {short(row['task'])}",
+                verdict=f"Here it differs most. Measure: {description}. Prompts per task: at most {n:,}.",
+            )
+
+
+def _most_similar_layers(result: Measurements, table: pd.DataFrame) -> Iterator[Reading]:
+    what = "Tuned layers that are more like another base layer than the one at their relative depth"
+    if result.best_pair is None:
+        yield Reading(what, "not tested (--n-permutations 0)")
+        return
+    rows = table[(table["task"] == ALL) & table["elsewhere"]].itertuples()
+    pairs = [f"{row.layer} like {row.base_layer} (CKA {row.debiased_cka:z.2f})" for row in rows]
+    yield Reading(
+        what,
+        ", ".join(pairs) or "none known",
+        "all prompts",
+        verdict="p is at most .05 for the largest CKA over all base layers, by Holm over the tuned layers.",
+    )
+
+
+def caveats(result: Measurements, table: pd.DataFrame) -> list[str]:
+    """Return what a reader needs to know about the numbers.
+
+    Args:
+        result: the measurements.
+        table: by layer and task, as ``CompareResult.to_dataframe``.
+    """
+    counts = table.drop_duplicates("task").set_index("task")["n"]
+    widths = " and ".join(f"{span(table[f'd_{model}'])} ({model})" for model in ("tuned", "base"))
+    notes = [
+        f"n = {counts[ALL]} prompts of {len(result.tasks)} tasks ({span(counts.drop(ALL))} each), hidden state at "
+        f"{result.config.states}, d = {widths}. {LAYERS} In decoders, the embedding is without position."
+    ]
+    small = counts[counts < 10 * table[["d_tuned", "d_base"]].to_numpy().max()]
+    if len(small):
+        which = "every label" if len(small) == len(counts) else join(map(short, small.index))
+        notes.append(f"n is below 10 d for {which}: there the biased form, column cka, is too high; use debiased_cka.")
+    if result.tokenization:
+        notes.append(in_words(result.tokenization))
+    return [
+        *notes,
+        *result.notes,
+        "CKA compares geometry among the prompts: it does not see a rotation, a common scale or a shift of all hidden "
+        "states, nor whether a change matters to the output; and a few outlying prompts can change it (Davari et al. "
+        "2022, arXiv 2210.16156).",
+        *_sample_sizes(result),
+        *_not_measured(result),
+        "Debiased CKA is 1 for the same geometry, near 0 for unrelated ones, and may be negative. Intervals: 95% over "
+        "prompts, from half-samples; chance: 97.5% of CKA for prompts paired at random.",
+    ]
+
+
+def _sample_sizes(result: Measurements) -> Iterator[str]:
+    """Yield how many prompts the measures with a cap used."""
+    n = int(result.cka["n"][0])
+    if result.opinions:
+        yield "Prompts of second opinions are chosen by their position in the file."
+    if result.best_pair is not None:
+        most = int(result.best_pair["n"].max())
+        yield f"The most similar base layers were searched with at most {most:,} prompts of each label."
+    if result.n_dims is not None:
+        n_dims = int(result.n_dims["n"][0])
+        yield f"Dimensions are of {n_dims:,} of {n:,} prompts, chosen by their position in the file."
+    if result.purity is not None:
+        queries = min(n, result.purity.metadata.get("n_asked", n))
+        yield f"Nearest neighbours were found for {queries:,} prompts, among all of them."
+
+
+def _not_measured(result: Measurements) -> Iterator[str]:
+    """Yield what was requested but needs the same layers in both models."""
+    config = result.config
+    requested = {"--rbf": config.rbf, "--top-pc": config.top_pc, "--svcca": config.svcca}
+    requested["clusters of tasks"] = bool(result.clusters.seen_tasks)
+    names = [name for name, wanted in requested.items() if wanted]
+    if names and not result.diagonal:
+        yield f"There are no results for {join(names)}: for these the models need to have the same layers."
+
+
+def rules(result: Measurements) -> Iterator[str]:
+    """Yield how layers and tasks, and layer groups, are named."""
+    if not result.diagonal:
+        return
+    common = layers_text(result.ranges_of(result.common[0]))
+    yield (
+        "The rule: a layer changed for a task if the 95% interval of its change, 1 - debiased CKA, lies above "
+        f"{result.config.tolerance:g}; without an interval this is left open. Tasks stand out at a layer if the "
+        "changes of those with an interval fall into two groups (Jenks' natural break of log change) such that no "
+        "interval of the upper group overlaps one of the lower, and the smallest change of the upper group is at least "
+        f"{result.config.factor:g} times the largest of the lower. Over all layers: the same with means of changes and "
+        f"of interval ends, over the layers at which every compared task has an interval ({common}), since layers "
+        "change by different amounts. The rule compares these tasks with each other: if tuning on some tasks changed "
+        "all of them equally, none stands out."
+    )
+    groups = result.groups
+    if groups is None or groups.interval is None:
+        return
+    dimensions = "the first layer with 95% of the tuned model's maximum dimensions, over the prompts of every task"
+    spread = "the last layer before the spread leaves .02 of its minimum"
+    yield (
+        "Layer groups are read from medians over tasks of debiased CKA with each task's control. Shared: before the "
+        "layer from which the tuned model's is above the base's by more than .02 (one exception allowed). Transition: "
+        f"from there to {dimensions if 'tuned' in groups.curves.dims else spread}; there is none if the tuned model's "
+        "interquartile range over tasks never falls to .10. Inherited: the layers above, which are computed from the "
+        "changed ones; nothing in these curves says that tuning altered them. The rule is ours; on the curves of Zhao, "
+        "Ziser & Cohen (2024, arXiv 2410.20008) it gives their groups. Intervals cover neither other seeds of tuning "
+        f"nor the similarity of tasks in a cluster; {'; '.join(groups.interval.notes)}."
+    )
