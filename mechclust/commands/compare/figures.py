@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import matplotlib
 import numpy as np
 from jaxtyping import Float
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.patches import Patch
 
 from mechclust.commands.compare.by_layer import ALL, SECOND_OPINIONS
-from mechclust.commands.compare.group_figures import clusters_figure, layer_groups_figure
+from mechclust.commands.compare.group_figures import (
+    MODEL_COLORS,
+    clusters_figure,
+    controls_figure,
+    draw_band,
+    layer_groups_figure,
+)
 from mechclust.commands.compare.measurements import Measurements
 from mechclust.report.analysis import Panel
-from mechclust.report.style import BLUE, CHANCE, COLORS, GREEN, ORANGE, RED, SOFT, layer_axis, styled, subplots
+from mechclust.report.style import BLUE, CHANCE, COLORS, GREEN, ORANGE, SOFT, layer_axis, styled, subplots
 from mechclust.report.text import figure_text
 from probes import ProbeResult
 
@@ -25,9 +29,7 @@ if TYPE_CHECKING:
 
     Tables = Mapping[str, pd.DataFrame]
 
-MODEL_COLORS = {"base": RED, "tuned": BLUE}
 MAX_COLORED_TASKS = 7
-MIN_CONTROLS_FOR_BOXES = 5
 _GREY = "#bbbbbb"
 _INK = "#1d2733"
 _OPINION_STYLES = ((BLUE, "s"), (ORANGE, "^"), (GREEN, "v"))
@@ -152,59 +154,25 @@ def _all_pairs_panel(result: Measurements) -> Panel:
 
 def _control_panels(result: Measurements, tables: Tables) -> Iterator[Panel]:
     """Yield CKA with the controls by layer, and the layer groups read from it."""
-    if result.controls:
-        yield Panel(
-            "controls",
-            _controls_figure(tables["controls"]),
-            "Debiased CKA of models tuned on one task alone with the tuned model and with the base model, over that "
-            "task's prompts: one point per task, line: median; box plots from five tasks (Zhao, Ziser & Cohen "
-            "2024, arXiv 2410.20008).",
-        )
-    if result.groups is not None and result.groups.interval is not None:
+    if not result.controls:
+        return
+    controls = tables["controls"]
+    yield Panel(
+        "controls",
+        controls_figure(controls),
+        "Debiased CKA of models tuned on one task alone with the tuned model and with the base model, over that "
+        "task's prompts: one point per task, line: median, band: quartiles (Zhao, Ziser & Cohen 2024, arXiv "
+        "2410.20008).",
+    )
+    groups = result.groups
+    if groups is not None and groups.interval is not None:
+        seen = controls[controls["task"].isin(groups.curves.seen.tasks) & (controls["layer"] > 0)]
         yield Panel(
             "layer_groups",
-            layer_groups_figure(result.groups, result.groups.interval),
+            layer_groups_figure(seen, groups.interval),
             "Debiased CKA with the controls by layer: median over the tasks that are not held out, band: quartiles. "
             "Shades and names: layer groups; bars on top: 95% of where a group ends, by bootstrap over tasks.",
         )
-
-
-def _controls_figure(table: pd.DataFrame) -> Figure:
-    figure, (axis,) = subplots(1, size=(9, 4.2), grid="y")
-    layers = np.array(sorted(set(table["layer"])))
-    boxes = table["task"].nunique() >= MIN_CONTROLS_FOR_BOXES
-    for model, offset in (("base", -0.19), ("tuned", 0.19)):
-        color = MODEL_COLORS[model]
-        values = [table.loc[table["layer"] == layer, f"control_{model}"].dropna().to_numpy() for layer in layers]
-        shift = offset if boxes else 0
-        x = np.repeat(layers + shift, [len(some) for some in values])
-        axis.plot(x, np.concatenate(values), "o", color=color, ms=3 if boxes else 5, mec="white", mew=0.5)
-        if boxes:
-            _box_plots(axis, values, layers + shift, color)
-        else:
-            axis.plot(layers, [np.median(some) if len(some) else np.nan for some in values], color=color, lw=1.4)
-    axis.set(ylabel="debiased CKA with the controls", xlim=(layers[0] - 0.6, layers[-1] + 0.6))
-    layer_axis(axis)
-    handles = [Patch(facecolor=color, alpha=0.45, label=model) for model, color in MODEL_COLORS.items()]
-    axis.legend(handles=handles, frameon=False)
-    return figure
-
-
-def _box_plots(
-    axis: Axes, values: Sequence[Float[np.ndarray, "_"]], positions: Float[np.ndarray, "layer"], color: str
-) -> None:
-    axis.boxplot(
-        values,
-        positions=positions,
-        widths=0.32,
-        patch_artist=True,
-        manage_ticks=False,
-        showfliers=False,
-        boxprops={"facecolor": color, "alpha": 0.35, "linewidth": 0.8},
-        medianprops={"color": color, "linewidth": 2},
-        whiskerprops={"linewidth": 0.8},
-        capprops={"linewidth": 0.8},
-    )
 
 
 def _cluster_panels(result: Measurements, tables: Tables) -> Iterator[Panel]:
@@ -226,8 +194,7 @@ def _opinion_panels(result: Measurements, table: pd.DataFrame) -> Iterator[Panel
     columns = ["debiased_cka", *(opinion.column for opinion in opinions)]
     for column, (color, marker) in zip(columns, ((_INK, "o"), *_OPINION_STYLES), strict=False):
         low, middle, high = (of_tasks[column].quantile(share) for share in (0.25, 0.5, 0.75))
-        axis.fill_between(middle.index, low, high, color=color, alpha=0.14, lw=0)
-        axis.plot(middle.index, middle, color=color, marker=marker, ms=4, label=column)
+        draw_band(axis, middle, low, high, color, label=column, marker=marker, ms=4)
     axis.set(ylabel="tuned with base, median over tasks", ylim=(None, 1.03))
     layer_axis(axis)
     axis.legend(frameon=False)

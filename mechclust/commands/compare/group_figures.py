@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from mechclust.commands.compare.layer_groups import REST, ControlGroups
+from mechclust.commands.compare.control_curves import REST
 from mechclust.mossa.layer_groups import LayerGroupsInterval
 from mechclust.report.style import BLUE, GREY, ORANGE, RED, layer_axis, outer_labels, subplots
 from mechclust.report.text import figure_text
@@ -17,29 +16,36 @@ from mechclust.report.text import figure_text
 if TYPE_CHECKING:
     import pandas as pd
 
+MODEL_COLORS = {"base": RED, "tuned": BLUE}
 _SHADES = {"shared": "#eef1f4", "transition": "#fdf0dc", "refinement": "#e3eef6"}
 _TOP = 1.03  # of the axis that similarities are drawn on
 _STRIP = 0.16  # height of the strip above it for the groups
 
 
-def layer_groups_figure(groups: ControlGroups, interval: LayerGroupsInterval) -> Figure:
-    """Draw medians and quartiles over tasks by layer, with the groups and the intervals of their ends."""
-    curves = groups.curves.seen
+def controls_figure(controls: pd.DataFrame) -> Figure:
+    """Draw CKA with each control by layer, with its median and quartiles.
+
+    Args:
+        controls: by task and layer, see ``CompareResult.control_table``.
+    """
     figure, (axis,) = subplots(1, size=(9, 4.2), grid="y")
-    layers = np.arange(1, curves.n_layers + 1)
-    bottom = 0.0
-    for model, color in (("base", RED), ("tuned", BLUE)):
-        low, high = curves.quartiles(model)  # type: ignore[arg-type]
-        bottom = min(bottom, float(np.nanmin(low)))
-        axis.fill_between(layers, low, high, color=color, alpha=0.16, lw=0)
-        axis.plot(layers, curves.median(model), color=color, marker="o", ms=4, label=model)  # type: ignore[arg-type]
-    _shade_groups(axis, interval)
-    axis.set(ylabel="debiased CKA with the controls", xlim=(0.4, curves.n_layers + 0.6))
-    axis.set_ylim(bottom - 0.02, _TOP + _STRIP)
-    axis.set_yticks(np.arange(0, 1.01, 0.2))
-    axis.set_xticks(layers, list(curves.layers))
-    axis.set_xlabel("layer")
+    by_layer = controls.groupby("layer")
+    for (model, color), shift in zip(MODEL_COLORS.items(), (-0.05, 0.05), strict=True):
+        column = f"control_{model}"
+        axis.plot(controls["layer"] + shift, controls[column], "o", color=color, ms=3, mec="white", mew=0.4)
+        low, median, high = (by_layer[column].quantile(share) for share in (0.25, 0.5, 0.75))
+        draw_band(axis, median, low, high, color, model)
+    axis.set(ylabel="debiased CKA with the controls")
+    layer_axis(axis)
     axis.legend(frameon=False, loc="lower left")
+    return figure
+
+
+def layer_groups_figure(controls: pd.DataFrame, interval: LayerGroupsInterval) -> Figure:
+    """Draw ``controls_figure`` with the groups and the intervals of their ends; layers are counted from 1."""
+    figure = controls_figure(controls)
+    figure.axes[0].set_ylim(top=_TOP + _STRIP)
+    _shade_groups(figure.axes[0], interval)
     return figure
 
 
@@ -61,36 +67,32 @@ def _shade_groups(axis: Axes, interval: LayerGroupsInterval) -> None:
 
 def clusters_figure(table: pd.DataFrame, clusters: Sequence[str]) -> Figure:
     """Draw one panel per cluster: medians and ranges over its tasks by layer."""
-    controlled = "control_base" in table
+    curves = {"change": ("tuned with base", BLUE)}
+    if "control_base" in table:
+        curves = {"control_base": ("base", RED), "control_tuned": ("tuned", BLUE)}
     columns = min(4, len(clusters))
     size = (3.4 if len(clusters) > 1 else 6.0, 2.8)
     figure, axes = subplots(len(clusters), columns, size=size, sharex=True, sharey=True)
     for axis, cluster in zip(axes, clusters, strict=True):
-        part = table[table["cluster"] == cluster]
-        if controlled:
-            for name, color in (("base", RED), ("tuned", BLUE)):
-                _draw_band(axis, part["layer"], _spread(part, f"control_{name}"), color, name)
-        else:
-            _draw_band(axis, part["layer"], [1 - x for x in _spread(part, "change")], BLUE, "tuned with base")
-        n = int(part["control_tuned_tasks" if controlled else "change_tasks"].max())
+        part = table[table["cluster"] == cluster].set_index("layer")
+        for column, (label, color) in curves.items():
+            spread = [part[f"{column}{end}"] for end in ("", "_least", "_most")]
+            median, least, most = [1 - values for values in spread] if column == "change" else spread
+            draw_band(axis, median, least, most, color, label, lw=1.4)
+            n = int(part[f"{column}_tasks"].max())
         axis.set_title(f"{figure_text(cluster, 28)} (n = {n})", fontsize=10)
         axis.set_ylim(top=1.03)
         layer_axis(axis)
     outer_labels(axes, columns)
     for axis in axes[::columns]:
-        axis.set_ylabel("debiased CKA with the controls" if controlled else "debiased CKA, tuned with base", fontsize=9)
-    if controlled:
-        axes[0].legend(frameon=False, fontsize=8)
+        axis.set_ylabel("debiased CKA with the controls" if len(curves) > 1 else "debiased CKA, tuned with base")
+    axes[0].legend(frameon=False, fontsize=8)
     return figure
 
 
-def _spread(part: pd.DataFrame, column: str) -> list[pd.Series]:
-    """Return median, minimum and maximum of a column."""
-    return [part[f"{column}{end}"] for end in ("", "_least", "_most")]
-
-
-def _draw_band(axis: Axes, layers: pd.Series, spread: Sequence[pd.Series], color: str, label: str) -> None:
-    """Draw a median with the band from minimum to maximum."""
-    median, least, most = spread
-    axis.fill_between(layers, least, most, color=color, alpha=0.16, lw=0)
-    axis.plot(layers, median, color=color, marker="o", ms=3.5, lw=1.4, label=label)
+def draw_band(
+    axis: Axes, median: pd.Series, low: pd.Series, high: pd.Series, color: str, label: str, **style: Any
+) -> None:
+    """Draw a median by layer in a band, such as from the least to the most or of quartiles."""
+    axis.fill_between(median.index, low, high, color=color, alpha=0.16, lw=0)
+    axis.plot(median.index, median, color=color, label=label, **{"marker": "o", "ms": 3.5, **style})

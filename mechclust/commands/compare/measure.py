@@ -9,11 +9,11 @@ from typing import Any
 
 from mechclust.commands.compare.by_layer import SavedRows, count_distinct, results_by_layer
 from mechclust.commands.compare.config import CompareConfig
-from mechclust.commands.compare.hidden_states import save_hidden_states
 from mechclust.commands.compare.inputs import Inputs, check_same_prompts, prompts_file, read_inputs
 from mechclust.commands.compare.planes import prompt_planes
 from mechclust.commands.compare.result import CompareResult
 from mechclust.commands.folder import own_folder
+from mechclust.commands.saved_rows import saved_rows
 from mechclust.commands.settings import everywhere
 from mechclust.commands.units import NONE
 from mechclust.models.pretrained import AnyModel, model_name
@@ -75,7 +75,8 @@ def compare_models(
 def _measure(inputs: Inputs, config: CompareConfig, folder: Path, progress: bool) -> CompareResult:
     """Save hidden states in the folder and compare them."""
     folder = folder if config.here else folder.absolute()
-    stores = save_hidden_states(inputs, config, folder, progress=progress)
+    batches = {model: inputs.batches_of(model.task) for model in inputs.checkpoints}
+    stores = saved_rows(batches, config, config.readout, config.kept_labels, folder, progress=progress)
     base, tuned, *single_tasks = inputs.checkpoints
     pair = {"tuned": stores[tuned], "base": stores[base]}
     rows = SavedRows(pair, {str(model.task): stores[model] for model in single_tasks}, inputs.of_task())

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int
 
 from mechclust.commands.compare.by_layer import ALL, SECOND_OPINIONS
 from mechclust.commands.compare.config import CompareConfig
-from mechclust.commands.compare.layer_groups import ControlGroups, control_groups
+from mechclust.commands.compare.control_curves import ControlGroups, control_groups, control_table
 from mechclust.commands.compare.planes import PromptPlanes
 from mechclust.commands.compare.standing_out import common_layers, standing_out
 from mechclust.commands.compare.task_clusters import ClustersOfTasks
@@ -121,9 +121,9 @@ class Measurements:
     @cached_property
     def groups(self) -> ControlGroups | None:
         """Return the layer groups that the controls show; ``None`` without controls."""
-        if not self.diagonal:
+        if not self.diagonal or not self.controls:
             return None
-        return control_groups(self.controls, self.n_dims, self.clusters, ALL, self.config.seed)
+        return control_groups(control_table(self.controls), self.n_dims, self.clusters, ALL, self.config.seed)
 
     @cached_property
     def base_layer(self) -> Int[np.ndarray, "layer label"]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mechclust.commands.compare.by_layer import ALL, SECOND_OPINIONS
-from mechclust.commands.compare.layer_groups import REST
+from mechclust.commands.compare.control_curves import REST
 from mechclust.commands.compare.measurements import Measurements
 from mechclust.models.tokenizers import in_words
 from mechclust.report.reading import Reading

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mechclust.commands.compare import readings, tables
+from mechclust.commands.compare.control_curves import control_table
 from mechclust.commands.compare.measurements import Measurements
 from mechclust.commands.folder import own_folder
 from mechclust.report.analysis import Analysis, Panel
@@ -139,7 +140,7 @@ class CompareResult(Measurements):
         (``control_base``) over the task's prompts, each with ``_low`` and ``_high``, and ``gain``, the first minus the
         second.
         """
-        return tables.control_table(self)
+        return control_table(self.controls)
 
     @property
     def shown_table(self) -> pd.DataFrame:

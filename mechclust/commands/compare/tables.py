@@ -151,22 +151,6 @@ def layer_table(result: Measurements) -> pd.DataFrame:
     ).sort_values("layer", kind="stable", ignore_index=True)
 
 
-def control_table(result: Measurements) -> pd.DataFrame:
-    """Return one row per layer of each control, see ``CompareResult.control_table``."""
-    import pandas as pd
-
-    tables = []
-    for task, models in result.controls.items():
-        sites = models["tuned"].coords["site"]
-        columns: dict[str, Any] = {"task": task, "layer": [models["tuned"].layers[site] for site in sites]}
-        columns |= {"site": sites, "n": int(models["tuned"]["n"][0])}
-        for model in ("tuned", "base"):
-            for end in ("", "_low", "_high"):
-                columns[f"control_{model}{end}"] = models[model][f"debiased_cka{end}"][:, 0].double().numpy()
-        tables.append(pd.DataFrame({**columns, "gain": columns["control_tuned"] - columns["control_base"]}))
-    return pd.concat(tables, ignore_index=True)
-
-
 def cluster_table(result: Measurements, tasks: pd.DataFrame) -> pd.DataFrame:
     """Return one row per cluster, the most changed first.
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import shutil
 import weakref
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from mechclust.commands.compare import compare_models, write_compare_report
+from mechclust.commands.compare import CompareConfig, compare_models, write_compare_report
 from mechclust.commands.compare.checkpoints import find_checkpoints
 from mechclust.commands.compare.inputs import read_inputs
 from mechclust.models import load_pretrained
@@ -83,11 +84,10 @@ class TestControls:
     )
     def test_a_task_or_a_model_with_an_equals_sign(self, control, task, model):
         tasks = ["a", "a=b", "b", "../x = y", "=1+2"]
-        where = ("cpu", "float32")
-        *_, found = find_checkpoints("m", "n", [control], tasks, adapter=None, where=where, tuned_where=where)
+        *_, found = find_checkpoints("m", "n", CompareConfig(Path("p.jsonl"), controls=(control,)), tasks)
         assert (found.task, found.source) == (task, model)
 
     def test_no_task_fits(self):
-        where = ("cpu", "float32")
+        config = CompareConfig(Path("p.jsonl"), controls=("c=b=m",))
         with pytest.raises(InputError, match=r"no task of the prompts for the control 'c=b=m' \(they have a, b\)"):
-            find_checkpoints("m", "n", ["c=b=m"], ["a", "b"], adapter=None, where=where, tuned_where=where)
+            find_checkpoints("m", "n", config, ["a", "b"])

@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from mechclust.commands.compare import compare_models, hidden_states
+from mechclust.commands import saved_rows
+from mechclust.commands.compare import compare_models
 from mechclust.jobs import map_jobs
 from mechclust.models import load_pretrained
 from probes import RowStore, load_result
@@ -61,7 +62,7 @@ def test_a_model_in_memory_is_for_this_process_only(gpt2, shaken, here, tmp_path
 
 def test_another_model_is_named_by_the_job(gpt2, here, tmp_path, monkeypatch):
     monkeypatch.setattr(  # the jobs in this process, for speed
-        hidden_states, "map_jobs", lambda fn, jobs, **on: map_jobs(fn, jobs, **{**on, "workers": 1})
+        saved_rows, "map_jobs", lambda fn, jobs, **on: map_jobs(fn, jobs, **{**on, "workers": 1})
     )
     shutil.copytree(here[1], tmp_path, dirs_exist_ok=True)
     with pytest.raises(InputError) as refused:

@@ -13,7 +13,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from mechclust.cli import main
 from mechclust.commands.compare import CompareConfig, compare_models, write_compare_report
-from mechclust.commands.compare.layer_groups import control_groups
 from mechclust.commands.compare.readings import rules
 from mechclust.commands.compare.task_clusters import ClustersOfTasks
 from mechclust.models import load_pretrained
@@ -188,7 +187,6 @@ class TestLayerGroups:
         assert measured.groups is None
         assert "layer_groups" not in measured.tables
         assert not any("ayer groups" in sentence for sentence in measured.sentences)
-        assert control_groups({}, None, ClustersOfTasks(), "(all)", 0) is None
 
 
 @pytest.fixture(scope="module")

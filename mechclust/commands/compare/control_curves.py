@@ -1,14 +1,13 @@
-"""Name groups of layers from the controls: shared, in transition, or inheriting the change below them."""
+"""CKA with the controls by layer, and the groups of layers that it shows: shared, transition, inherited."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Float
 
 from mechclust.commands.compare.task_clusters import ClustersOfTasks
 from mechclust.mossa.layer_groups import LEAST_FOR_GROUPS, LayerGroupsInterval, layer_groups_interval
@@ -63,52 +62,51 @@ class ControlGroups:
         return table.where(table.notna(), np.nan)
 
 
+def control_table(controls: Mapping[str, Mapping[str, ProbeResult]]) -> pd.DataFrame:
+    """Return one row per layer of each control, see ``CompareResult.control_table``."""
+    import pandas as pd
+
+    tables = []
+    for task, models in controls.items():
+        sites = models["tuned"].coords["site"]
+        columns: dict[str, Any] = {"task": task, "layer": [models["tuned"].layers[site] for site in sites]}
+        columns |= {"site": sites, "n": int(models["tuned"]["n"][0])}
+        for model in ("tuned", "base"):
+            for end in ("", "_low", "_high"):
+                columns[f"control_{model}{end}"] = models[model][f"debiased_cka{end}"][:, 0].double().numpy()
+        tables.append(pd.DataFrame({**columns, "gain": columns["control_tuned"] - columns["control_base"]}))
+    return pd.concat(tables, ignore_index=True)
+
+
 def control_groups(
-    controls: Mapping[str, Mapping[str, ProbeResult]],
-    n_dims: ProbeResult | None,
-    clusters: ClustersOfTasks,
-    label: str,
-    seed: int,
-) -> ControlGroups | None:
-    """Return the curves from which layer groups are read; ``None`` without controls.
+    controls: pd.DataFrame, n_dims: ProbeResult | None, clusters: ClustersOfTasks, label: str, seed: int
+) -> ControlGroups:
+    """Return the curves from which layer groups are read.
 
     Args:
-        controls: by task, debiased CKA of its control with the ``tuned`` and the ``base`` model.
-        n_dims: dimensions of both, or ``None``.
+        controls: debiased CKA by task and layer, see ``CompareResult.control_table``.
+        n_dims: dimensions of both models, or ``None``.
         clusters: clusters of the tasks.
         label: label of all prompts together.
         seed: seed of the bootstrap over tasks.
     """
-    if not controls:
-        return None
-    first = next(iter(controls.values()))["tuned"]
-    blocks = [site for site in first.coords["site"] if first.layers[site] > 0]
+    blocks = controls[controls["layer"] > 0]
+    tasks = tuple(controls["task"].unique())
+    sites = blocks["site"].unique()
+    dims = {}
+    if n_dims is not None:
+        for model in ("base", "tuned"):
+            values = [n_dims.sel("n_dims", site=f"{model}/{site}", label=label) for site in sites]
+            dims[model] = np.array(values, dtype=float)
     curves = TaskCurves(
-        tasks=tuple(controls),
-        layers=tuple(str(first.layers[site]) for site in blocks),
-        base=_curves(controls, "base", blocks),
-        tuned=_curves(controls, "tuned", blocks),
+        tasks=tasks,
+        layers=tuple(map(str, blocks["layer"].unique())),
+        base=blocks["control_base"].to_numpy().reshape(len(tasks), -1),
+        tuned=blocks["control_tuned"].to_numpy().reshape(len(tasks), -1),
         ceiling=None,
         null=None,
-        held_out=np.array([task in clusters.held_out for task in controls]),
-        clusters=tuple(clusters.of_task.get(task) for task in controls),
-        dims={} if n_dims is None else _dims(n_dims, blocks, label),
+        held_out=np.isin(tasks, clusters.held_out),
+        clusters=tuple(clusters.of_task.get(task) for task in tasks),
+        dims=dims,
     )
     return ControlGroups(curves, seed)
-
-
-def _curves(
-    controls: Mapping[str, Mapping[str, ProbeResult]], model: str, sites: Sequence[str]
-) -> Float[np.ndarray, "task layer"]:
-    places = [next(iter(controls.values()))[model].coords["site"].index(site) for site in sites]
-    return np.stack([results[model]["debiased_cka"][places, 0].numpy() for results in controls.values()])
-
-
-def _dims(n_dims: ProbeResult, sites: Sequence[str], label: str) -> dict[str, Float[np.ndarray, "layer"]]:
-    """Return each model's dimensions by layer, if it has all of the sites."""
-    dims = {}
-    for model in ("base", "tuned"):
-        names = [f"{model}/{site}" for site in sites]
-        if set(names) <= set(n_dims.coords["site"]):
-            dims[model] = np.array([float(n_dims.sel("n_dims", site=name, label=label)) for name in names])
-    return dims

@@ -1,0 +1,235 @@
+"""Save the hidden states of models, with or without adapters, one model in memory at a time."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mechclust.commands.parts import shard_rows
+from mechclust.commands.settings import Dtype, ModelSettings, everywhere
+from mechclust.jobs import map_jobs, progress_bar
+from mechclust.models import load_tokenizer
+from mechclust.models.adapters import adapter_of, plain_model, set_adapter
+from mechclust.models.pretrained import model_name
+from mechclust.models.sizes import Sizes
+from mechclust.report.folder import rows_errors
+from probes import Readout, RowStore, save_rows
+from probes.engine.texts import tokenizer_of
+from probes.store.files import file_name
+from tasks import Batch, InputError
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A model to measure.
+
+    Attributes:
+        role: ``base``, ``tuned`` or ``control``.
+        source: hub name, local directory, or a model in memory.
+        device: of its weights.
+        dtype: of its weights.
+        task: task of a control.
+        adapter: folder of the adapter that it is measured with.
+        tokenizer: tokenizer of a model in memory that has none.
+    """
+
+    role: str
+    source: Any
+    device: str
+    dtype: Dtype
+    task: str | None = None
+    adapter: str | None = None
+    tokenizer: Any = None
+
+    def __str__(self) -> str:
+        memory = " (in memory)" if self.in_memory else ""
+        adapter = "" if self.adapter is None else f" with the adapter {self.adapter!r}"
+        return f"{self.role} {model_name(self.source)!r}{memory}{adapter}"
+
+    @property
+    def name(self) -> str:
+        """Name of its folder of rows."""
+        return self.role if self.task is None else f"{self.role}-{file_name(self.task)}"
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether the model was given, and not its name."""
+        return not isinstance(self.source, str)
+
+    @property
+    def weights(self) -> tuple[Any, ...]:
+        """Key that is equal for checkpoints that are one model, with different adapters or none."""
+        return (id(self.source),) if self.in_memory else (self.source, self.device, self.dtype)
+
+    @property
+    def own_tokenizer(self) -> Any:
+        """Tokenizer of a model in memory, or the one given with it."""
+        tokenizer = tokenizer_of(self.source)
+        return self.tokenizer if tokenizer is None else tokenizer
+
+    def read(self, trust_remote_code: bool = False) -> tuple[Any, Sizes]:
+        """Read its tokenizer and its sizes, without loading weights.
+
+        Raises:
+            InputError: for a checkpoint that is not there or incomplete, and a model in memory without tokenizer.
+        """
+        if not self.in_memory:
+            tokenizer, config = load_tokenizer(self.source, trust_remote_code=trust_remote_code)
+            return tokenizer, Sizes.of(config)
+        if self.own_tokenizer is None:
+            raise InputError(f"{self} has no tokenizer to read prompts; give tokenizer= too")
+        return self.own_tokenizer, Sizes.of_loaded(self.source)
+
+
+@dataclass(frozen=True)
+class WeightsJob:
+    """Checkpoints that are one set of weights with different adapters.
+
+    Attributes:
+        batches: the prompts of each checkpoint.
+        settings: how the weights are loaded.
+        readout: which hidden state of a prompt is saved.
+        labels: labels that are saved beside it.
+        rows: folder with a folder for each checkpoint.
+    """
+
+    batches: Mapping[Checkpoint, Sequence[Batch]]
+    settings: ModelSettings
+    readout: Readout
+    labels: Sequence[str]
+    rows: Path
+
+    @property
+    def name(self) -> str:
+        """Name of the job in errors."""
+        return ", ".join(model.name for model in self.batches)
+
+
+def saved_rows(
+    batches: Mapping[Checkpoint, Sequence[Batch]],
+    settings: ModelSettings,
+    readout: Readout,
+    labels: Sequence[str],
+    rows: Path,
+    *,
+    progress: bool = False,
+) -> dict[Checkpoint, RowStore]:
+    """Save each model's hidden states, where they are not saved yet.
+
+    Weights are loaded once for all their adapters, unless there are enough workers for each checkpoint to be a job.
+
+    Args:
+        batches: the prompts of each model.
+        settings: how and where models are loaded.
+        readout: which hidden state of a prompt to save.
+        labels: labels to save beside it.
+        rows: folder that gets a folder for each model.
+        progress: show progress bars.
+    """
+    by_weights: dict[tuple[Any, ...], list[Checkpoint]] = {}
+    for model in batches:
+        by_weights.setdefault(model.weights, []).append(model)
+    groups = list(by_weights.values())
+    if not settings.here and (settings.workers is None or settings.workers > len(groups)):
+        groups = [[model] for model in batches]
+    jobs = []
+    for models in groups:
+        prompts = {model if settings.here else _portable(model): batches[model] for model in models}
+        jobs.append(WeightsJob(prompts, settings.portable, readout, labels, rows))
+    if settings.here:
+        for job in jobs:
+            save_job(job, progress=progress)
+    else:
+        map_jobs(save_job, jobs, **settings.on, folder=rows, progress="hidden states" if progress else None)
+    return {model: RowStore(rows / model.name) for model in batches}
+
+
+def _portable(model: Checkpoint) -> Checkpoint:
+    """Make paths absolute, for a process in another folder."""
+    return replace(model, source=everywhere(model.source), adapter=everywhere(model.adapter))
+
+
+def save_job(job: WeightsJob, *, progress: bool = False) -> None:
+    """Save the hidden states of a job's models; weights that were loaded for it are freed."""
+    first, *others = job.batches
+    _check_without_adapter(job.batches)
+    hooked: Any = None
+    loaded_adapter: str | None = None  # of a folder that is an adapter and was loaded with its base
+    try:
+        with _naming(first):
+            hooked = _load(first, job.settings)
+        loaded_adapter = adapter_of(hooked)
+        for model in others:  # an adapter that does not fit is refused before a prompt is read
+            _set_adapter(hooked, model, loaded_adapter)
+        for model in job.batches:
+            _set_adapter(hooked, model, loaded_adapter)
+            with _naming(model):
+                _save_rows(hooked, model, job, progress)
+    finally:
+        if first.in_memory and adapter_of(hooked) != loaded_adapter:
+            set_adapter(hooked, loaded_adapter)  # the weights are the caller's
+        del hooked
+        gc.collect()  # hooks are cycles: without this, two models would be in memory
+        if torch.device(first.device).type == "cuda":
+            torch.cuda.empty_cache()
+
+
+def _check_without_adapter(models: Iterable[Checkpoint]) -> None:
+    """Refuse a second adapter on a model in memory."""
+    for model in models:
+        present = adapter_of(model.source) if model.in_memory and model.adapter is not None else None
+        if present is not None:
+            with _naming(model):
+                raise InputError(
+                    f"the adapter {present!r} is in the model already; take it out with set_adapter(model, None)"
+                )
+
+
+def _set_adapter(hooked: Any, model: Checkpoint, loaded_adapter: str | None) -> None:
+    """Replace the adapter in the weights by the checkpoint's."""
+    adapter = model.adapter or loaded_adapter
+    if adapter != adapter_of(hooked):
+        with _naming(model):
+            set_adapter(hooked, adapter)
+
+
+def _save_rows(hooked: Any, model: Checkpoint, job: WeightsJob, progress: bool) -> None:
+    batches = job.batches[model]
+    save_rows(
+        hooked,
+        progress_bar(batches, desc=f"{model.name}: hidden states", unit="batch") if progress else batches,
+        job.rows / model.name,
+        readout=job.readout,
+        labels=job.labels,
+        shard_rows=shard_rows(sum(map(len, batches))),
+    )
+
+
+@contextmanager
+def _naming(model: Checkpoint) -> Iterator[None]:
+    """Begin errors with the model that they are about."""
+    try:
+        with rows_errors("--max-per-task"):
+            yield
+    except InputError as error:
+        raise InputError(f"{model}: {error}") from error
+
+
+def _load(model: Checkpoint, settings: ModelSettings) -> Any:
+    """Load the weights without an adapter.
+
+    No probe here reads attention patterns, so that fused attention does. Models in memory are hooked anew, with the
+    same hook points as all others.
+    """
+    settings = replace(settings, device=model.device, dtype=model.dtype, adapter=None)
+    if not model.in_memory:
+        return settings.load(model.source, "prompts", attention="sdpa")
+    plain = plain_model(model.source)
+    source = model.source if plain is None else plain
+    return settings.load(source, "prompts", attention="sdpa", tokenizer=model.own_tokenizer)
