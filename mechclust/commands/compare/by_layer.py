@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial, reduce
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -112,7 +113,7 @@ def results_by_layer(
         parts["", "best_pair"] = [best_pair_part(*label, config, rows.pair, kept) for label in labels.items()]
     title = "comparing layers"
     results = merged_results(parts, config, folder, title, metadata=metadata, progress=progress)
-    remove_others(kept, {part.path for group in parts.values() for part in group})
+    remove_others(kept, {part.path for part in chain.from_iterable(parts.values())})
     of_pair: dict[str, ProbeResult] = {}
     of_controls: dict[str, dict[str, ProbeResult]] = {}
     for (task, name), result in results.items():

@@ -1,4 +1,4 @@
-"""What ``mechclust compare`` is given."""
+"""Settings of ``mechclust compare``."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from jaxtyping import Int
 from torch import Tensor
 
 from mechclust.commands.settings import Dtype, ModelSettings, PromptSettings, check_map_prompts, check_memory
@@ -85,8 +86,8 @@ class CompareConfig(ModelSettings, PromptSettings):
         check_map_prompts(self.map_prompts)
         check_memory(self.max_memory)
         for name in ("rbf_prompts", "top_pc_prompts", "svcca_prompts", "n_dims_prompts", "purity_prompts"):
-            if (most := getattr(self, name)) is not None:
-                check_at_least(**{name: (most, LEAST_DEBIASED)})
+            if getattr(self, name) is not None:
+                check_at_least(**{name: (getattr(self, name), LEAST_DEBIASED)})
         if self.min_per_task < LEAST_DEBIASED:
             raise InputError(
                 f"min_per_task is {self.min_per_task}; expected at least {LEAST_DEBIASED}, the fewest with "
@@ -99,7 +100,7 @@ class CompareConfig(ModelSettings, PromptSettings):
         if not self.factor > 1:
             raise InputError(f"factor is {self.factor}; expected a number above 1, such as 1.5")
 
-    def svcca_of(self, of_task: Mapping[str, Tensor]) -> int:
-        """Of how many prompts of the largest task SVCCA is measured; 0: it is not."""
+    def svcca_of(self, of_task: Mapping[str, Int[Tensor, "_"]]) -> int:
+        """Return how many prompts of the largest task SVCCA is given; 0 if it is not measured."""
         most = max(map(len, of_task.values()))
         return min(most, self.svcca_prompts or most) if self.svcca else 0

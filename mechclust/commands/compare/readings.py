@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -154,7 +155,7 @@ def _without_cka_or_interval(table: pd.DataFrame, distinct: Mapping[tuple[str, s
         for _, part in table[mask].groupby("layer"):
             tasks_at.setdefault(tuple(part["task"]), []).append(part)
         for tasks, parts in tasks_at.items():
-            rows = [row for part in parts for row in part.itertuples()]
+            rows = list(chain.from_iterable(part.itertuples() for part in parts))
             counts = [distinct.get((row.site, row.task), row.n) for row in rows]
             change = [row.change for row in rows if np.isfinite(row.change)]
             at_most = f" (1 - CKA at most {max(change):z.2f})" if change else ""

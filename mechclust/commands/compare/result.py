@@ -63,7 +63,8 @@ class CompareResult(Measurements):
         tuned = short_name(self.tuned)
         base = short_name(self.base)
         if tuned == base:
-            tuned, base = self.tuned, self.base
+            tuned = self.tuned
+            base = self.base
         return f"How {tuned} differs from {base}" if self.families else f"What tuning changed: {tuned} against {base}"
 
     @property
@@ -73,7 +74,7 @@ class CompareResult(Measurements):
 
     @cached_property
     def readings(self) -> list[Reading]:
-        """Where change begins, which layers changed, for which tasks, and what cannot be decided."""
+        """Readings of where change begins, which layers changed, for which tasks, and what cannot be decided."""
         return readings.readings(self, self.tables)
 
     @property
@@ -83,7 +84,7 @@ class CompareResult(Measurements):
 
     @property
     def caveats(self) -> list[str]:
-        """What a reader needs to know about the numbers."""
+        """Notes that a reader needs to understand the numbers."""
         return readings.caveats(self, self.tables["compare"])
 
     @cached_property
