@@ -50,5 +50,6 @@ def readings_table(readings: Sequence[Reading]) -> pd.DataFrame:
     """
     import pandas as pd
 
-    table = pd.DataFrame([asdict(reading) for reading in readings])
+    columns = ["what", "where", "value", "chance", "random_weights", "verdict"]
+    table = pd.DataFrame([asdict(reading) for reading in readings], columns=columns)
     return table.loc[:, table.ne("").any()].rename(columns={"random_weights": "random weights"})

@@ -68,11 +68,10 @@ def _cka_panel(result: Measurements, tables: Tables) -> Panel:
         )
     labels = [*map(figure_text, summary["task"][:MAX_COLORED_TASKS]), "other tasks"]
     for i, task in enumerate(summary["task"]):
-        part = table[table["task"] == task]
+        part = table[table["task"] == task].set_index("layer")
         color = COLORS[i] if i < MAX_COLORED_TASKS else _GREY
-        axis.fill_between(part["layer"], part["low"], part["high"], color=color, alpha=0.16, lw=0)
         label = labels[i] if i < len(labels) else None
-        axis.plot(part["layer"], part["debiased_cka"], color=color, marker="o", ms=4, label=label)
+        draw_band(axis, part["debiased_cka"], part["low"], part["high"], color, label, ms=4)
     together = table[table["task"] == ALL]
     axis.plot(together["layer"], together["debiased_cka"], color=_INK, ls="--", lw=1.3, label="all prompts together")
     axis.axhline(1, color=_INK, lw=0.6)

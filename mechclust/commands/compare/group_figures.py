@@ -91,7 +91,7 @@ def clusters_figure(table: pd.DataFrame, clusters: Sequence[str]) -> Figure:
 
 
 def draw_band(
-    axis: Axes, median: pd.Series, low: pd.Series, high: pd.Series, color: str, label: str, **style: Any
+    axis: Axes, median: pd.Series, low: pd.Series, high: pd.Series, color: str, label: str | None, **style: Any
 ) -> None:
     """Draw a median by layer in a band, such as from the least to the most or of quartiles."""
     axis.fill_between(median.index, low, high, color=color, alpha=0.16, lw=0)
