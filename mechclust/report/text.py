@@ -101,7 +101,7 @@ def figure_text(text: str, longest: int = 40) -> str:
     Control characters are written out, and a long text is cut.
 
     Example:
-        >>> plain("cost $_$ x")
+        >>> figure_text("cost $_$ x")
         'cost \\$_\\$ x'
     """
     wide = any(east_asian_width(character) in "WF" for character in text)

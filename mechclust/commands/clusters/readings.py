@@ -40,7 +40,7 @@ def label_verdict(lower_end: float, random_weights: float | None, *, above_chanc
         too_few: whether there are too few relabellings for any layer to be above chance.
 
     Example:
-        >>> str(verdict_of(0.8, 0.9, above_chance=True, too_few=False))
+        >>> str(label_verdict(0.8, 0.9, above_chance=True, too_few=False))
         'no more than random weights'
     """
     if not above_chance:
