@@ -48,7 +48,7 @@ def _labelled(f: Any, given: dict[str, Any]) -> dict[str, Any]:
         "neighbour_purity_chance": f.neighbour_purity_chance(labels, units),
         "relabelling_p_values": f.relabelling_p_values(given["heads"], labels, 19, seed=1),
         "response_classes": f.response_classes(given["digits"].T, 0.2),
-        "ridge_predictions": f.ridge_predictions(x, [labels, others], folds),
+        "ridge_predictions": f.ridge_predictions(x, [labels[None], others[None]], folds),
         "stratified_folds": folds,
         "task_cluster_ari": f.task_cluster_ari(x, labels, n_init=2, n_permutations=20),
         "wilson_interval": f.wilson_interval(7, 20),
@@ -147,8 +147,8 @@ def refused_arrays(lib: Library, inputs: Path) -> Any:
         for kind, rows in wrong.items()
     }
     folds = f.stratified_folds(labels, 3)
-    found["ridge_predictions of negative labels"] = outcome(lambda: f.ridge_predictions(x, [labels - 2], folds))
-    found["ridge_predictions of short folds"] = outcome(lambda: f.ridge_predictions(x, [labels], folds[:5]))
+    found["ridge_predictions of negative labels"] = outcome(lambda: f.ridge_predictions(x, [labels[None] - 2], folds))
+    found["ridge_predictions of short folds"] = outcome(lambda: f.ridge_predictions(x, [labels[None]], folds[:5]))
     found["neighbour_purity of nan labels"] = outcome(lambda: f.neighbour_purity(x, np.full(48, np.nan)))
     return found
 

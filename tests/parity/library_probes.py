@@ -44,8 +44,8 @@ def _of_states(lib: Library) -> list[Any]:
         probes.TaskClusterARI(
             readout=probes.mean(), n_clusters=(3, 4), n_init=2, n_permutations=20, preprocess=probes.Preprocess(pca=3)
         ),
-        probes.LogitLens(tokens=[1, 2, 3]),
-        probes.LogitLens(at=probes.residual(final_norm=True), tokens=[1, 2, 3]),
+        probes.LogitLens(),
+        probes.LogitLens("task", [1, 2, 3, 4], probes.residual(final_norm=True)),
     ]
 
 
@@ -72,7 +72,7 @@ def _run_all(lib: Library, precision: torch.dtype) -> dict[str, Any]:
     """Run all probes on one model and on two."""
     task = instructions(lib)
     model, base = model_of(lib, task).to(precision), model_of(lib, task, seed=1).to(precision)
-    batches = list(task.batches("validation_subset", 12))
+    batches = list(task.batches("train_subset", 16))
     alone = lib.probes.run(model, batches, _of_states(lib))
     both = lib.probes.run({"tuned": model, "base": base}, batches, _of_pairs(lib))
     return {"alone": _named(alone), "both": _named(both)}
@@ -112,7 +112,7 @@ def head_probes(lib: Library, inputs: Path) -> Any:
     found["checks"] = probes.causal_checks(model, batch, head, task.accuracy)
     found["attribution"] = probes.head_attribution(model, batch, head, permutations=19)
     found["interchange"] = probes.interchange(model, batch, head, heads=2, recipients=4, permutations=19)
-    chosen = [probes.Head(0, 0, 1.0), probes.Head(1, 1, 0.5)]
+    chosen = [("blocks.0.attn.hook_z", 0), ("blocks.1.attn.hook_z", 1)]
     found["together"] = probes.interchange_together(model, batch, head, heads=chosen, recipients=4, permutations=19)
     outputs = probes.collect_rows(model, batch, probes.head_output(), probes.last_token())
     return {"precision": "float64", "found": found, "outputs": outputs}
@@ -122,7 +122,7 @@ def readouts_and_sites(lib: Library, inputs: Path) -> Any:
     """Read hidden states at every readout and selector."""
     task, probes = instructions(lib), lib.probes
     model = model_of(lib, task).double()
-    batch = next(task.batches("validation_subset", 12))
+    batch = next(task.batches("train_subset", 16))
     found: dict[str, Any] = {}
     readouts = (probes.last_token(), probes.first_token(), probes.mean(), probes.token_at("input"))
     for readout in readouts:
@@ -146,7 +146,7 @@ def attached(lib: Library, inputs: Path) -> Any:
     task, probes = instructions(lib), lib.probes
     model, probe = model_of(lib, task), probes.NDims()
     with probes.attach(model, probe) as hooked:
-        for batch in task.batches("validation_subset", 12):
+        for batch in task.batches("train_subset", 16):
             with torch.no_grad(), hooked.on(batch):
                 model(batch.tokens, attention_mask=batch.attention_mask)
     return {"result": probe.compute(), "kind": isinstance(hooked, probes.Attached)}
@@ -159,7 +159,7 @@ def plugin(lib: Library, inputs: Path) -> Any:
     model = model_of(lib, task)
     listed = probes.list_probes()
     probe = probes.get_probe("MeanNorm")
-    batches = list(task.batches("validation_subset", 12))
+    batches = list(task.batches("train_subset", 16))
     lib.package("probes.testing").check_probe(probe, model, batches)
     return {
         "listed": [each.name for each in listed],
@@ -172,13 +172,13 @@ def plugin(lib: Library, inputs: Path) -> Any:
 
 
 def states_and_results(lib: Library, inputs: Path) -> Any:
-    """Merge the states of two halves, and save, load, select from and merge results."""
+    """Merge the states of two parts, and save, load, select from and merge results."""
     task, probes = instructions(lib), lib.probes
     model = model_of(lib, task).double()
-    halves = list(task.batches("validation_subset", 20))
+    batches = list(task.batches("train_subset", 16))
     first, second = probes.TaskClusterARI(n_init=1, n_permutations=9), probes.TaskClusterARI(n_init=1, n_permutations=9)
-    probes.run(model, halves[0], first)
-    probes.run(model, halves[1], second)
+    probes.run(model, batches[0], first)
+    probes.run(model, batches[1:], second)
     first.save_state("state.safetensors")
     again = first.clone()
     again.load_state("state.safetensors")
@@ -186,8 +186,8 @@ def states_and_results(lib: Library, inputs: Path) -> Any:
     result = again.compute()
     result.save("result.safetensors")
     loaded = probes.load_result("result.safetensors")
-    entropy = probes.run(model, halves, probes.AttentionEntropy())
-    parts = [probes.run(model, halves, probes.NDims(at=probes.residual(layer))) for layer in (0, 1)]
+    entropy = probes.run(model, batches, probes.AttentionEntropy())
+    parts = [probes.run(model, batches, probes.NDims(at=probes.residual(layer))) for layer in (0, 1)]
     indices = probes.IndexSet()
     indices.add(torch.arange(5))
     return {
@@ -195,7 +195,8 @@ def states_and_results(lib: Library, inputs: Path) -> Any:
         "merged": loaded,
         "frame": loaded.to_dataframe(),
         "selected": loaded.sel("ari", label="task"),
-        "heads": [list(head) for head in entropy.top_heads("entropy", 2)],
+        "heads": entropy.top_heads("entropy", 2),
+        "kind of heads": isinstance(entropy.top_heads("entropy", 1)[0], probes.Head),
         "joined": parts[0].merge(parts[1]),
         "kind": isinstance(loaded, probes.ProbeResult),
         "indices": len(indices),

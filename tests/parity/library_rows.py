@@ -33,7 +33,7 @@ def _probes(lib: Library, sites: list[str]) -> list[Any]:
 def saved_rows(lib: Library, inputs: Path) -> Any:
     """Save rows of two models, and measure them from their folders."""
     task, probes = instructions(lib), lib.probes
-    batches = list(task.batches("validation_subset", 12))
+    batches = list(task.batches("train_subset", 16))
     last = probes.last_token()
     stores = {}
     for seed, name in enumerate(("tuned", "base")):

@@ -26,7 +26,9 @@ _DIGITS = 12
 def encode(value: Any) -> Any:
     """Return a value as JSON: tensors with type and shape, results with their axes, other objects by their fields."""
     if isinstance(value, torch.Tensor):
-        return _array(value.detach().cpu().numpy(), str(value.dtype).removeprefix("torch."))
+        numbers = value.detach().cpu()
+        known = numbers.float() if numbers.dtype is torch.bfloat16 else numbers  # which NumPy does not have
+        return _array(known.numpy(), str(value.dtype).removeprefix("torch."))
     if isinstance(value, np.ndarray):
         return _array(value, str(value.dtype))
     if value is None or isinstance(value, (bool, int, str)):
