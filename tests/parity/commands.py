@@ -42,7 +42,7 @@ _QUICK_MOSSA = (
 
 _LISTED = {
     "version": "--version",
-    "help": "--help",
+    "usage": "--help",
     "list": "list",
     "list-with-plugin": "list",
 }
@@ -56,7 +56,7 @@ _CHECK = {
 }
 _CLUSTERS_CALLS = {
     "clusters": f"{_CLUSTERS} --untrained 1 --n-permutations 50 --n-shuffles 5 --n-init 2 --seed 1 --units unit "
-    "--position last --bos model --tokens-per-batch 64 --device cpu --dtype float32 --map-prompts 20 --max-rows 30 "
+    "--position last --bos model --tokens-per-batch 64 --device cpu --dtype float32 --map-prompts 20 --max-rows 40 "
     "--max-memory 1 --engine local --gpus-per-job 0 --no-chat --no-verify",
     "clusters-given": f"clusters @in/llama --prompts @in/prompts.jsonl --out out {_QUICK_CLUSTERS} --also first "
     "--given first --units none --position first",
@@ -70,7 +70,7 @@ _CLUSTERS_CALLS = {
     "clusters-bos": f"clusters @in/gpt2-bos --prompts @in/prompts.jsonl --out out --bos yes {_QUICK_CLUSTERS}",
 }
 _COMPARE_CALLS = {
-    "compare": f"{_COMPARE} --n-resamples 30 --n-permutations 10 --max-per-task 11 --tolerance 0.02 --factor 1.4 "
+    "compare": f"{_COMPARE} --n-resamples 30 --n-permutations 10 --max-per-task 15 --tolerance 0.02 --factor 1.4 "
     "--controls a=@in/controls/a @in/controls/b --clusters @in/clusters.toml --rbf --rbf-prompts 10 --top-pc "
     "--top-pc-prompts 10 --svcca --svcca-prompts 10 --n-dims --n-dims-prompts 10 --purity --purity-prompts 20 "
     "--map-prompts 12 --max-memory 1 --seed 2 --units unit --position last --bos model --tokens-per-batch 64 "
@@ -93,8 +93,8 @@ _COMPARE_CALLS = {
 }
 _HISTORY_CALLS = {
     "history": f"{_HISTORY} {_QUICK_HISTORY} --probes clusters cka heads topics AttentionEntropy --corpus "
-    "@in/corpus.jsonl --text-field body --n-topics 3 --threshold 0.1 --min-documents 1 --max-length 24 --map-layers 0 2 "
-    "--attention-prompts 0 5 --seed 1 --units unit --position last --bos model --tokens-per-batch 64 --device cpu "
+    "@in/corpus.jsonl --text-field body --n-topics 3 --threshold 0.1 --min-documents 1 --max-length 24 --map-layers "
+    "0 2 --attention-prompts 0 5 --seed 1 --units unit --position last --bos model --tokens-per-batch 64 --device cpu "
     "--dtype float32 --engine local --gpus-per-job 0 --no-verify",
     "history-checkpoints": "history series --checkpoints @in/series/checkpoint-8 @in/series/checkpoint-24 --prompts "
     f"@in/prompts.csv --prompt-field text --task-field kind --label-fields first --out out {_QUICK_HISTORY} --chat "
@@ -122,16 +122,17 @@ _MOSSA_CALLS = {
     "mossa": f"{_MOSSA} {_QUICK_MOSSA} --format flan --units form --clusters @in/tasks-clusters.toml --chat no --end "
     "' :' --n-prompts 12 --max-per-cluster 40 --rbf --without-top --svcca --keep-rows --max-memory 1 --seed 1 --bos "
     "model --tokens-per-batch 64 --device cpu --dtype float32 --engine local --gpus-per-job 0 --tuning.alpha 8 "
-    "--tuning.dropout 0.0 --tuning.modules q_proj v_proj --tuning.warmup 1 --tuning.weight-decay 0.01 --tuning.clip 2.0 "
-    "--tuning.no-bf16 --tuning.seed 3 --no-verify",
+    "--tuning.dropout 0.0 --tuning.modules q_proj v_proj --tuning.warmup 1 --tuning.weight-decay 0.01 --tuning.clip "
+    "2.0 --tuning.no-bf16 --tuning.seed 3 --no-verify",
     "mossa-natural": "mossa @in/mossa-base --preset small --tasks @in/natural --format natural-instructions --out out "
-    f"{_QUICK_MOSSA} --held-out task001_copy --only task001_copy task002_swap task003_first --chat auto "
+    f"{_QUICK_MOSSA} --held-out task001_copy --only task001_copy task002_swap task003_first "
+    "task004_last --chat auto "
     "--chat-template @in/chat.jinja --no-rbf --no-without-top --trust-remote-code --device-map auto",
     "mossa-elsewhere": f"{_MOSSA} {_QUICK_MOSSA} --experimental @in/mossa-tuned --without-held-out @in/mossa-tuned "
     "--controls copy=@in/mossa-controls/copy swap=@in/mossa-controls/swap @in/mossa-controls/first "
     "@in/mossa-controls/last --clusters @in/tasks-clusters.toml --workers 2 --job-timeout 300",
-    "mossa-epochs": f"{_MOSSA} --tuning.lr 1e-2 --tuning.rank 2 --tuning.epochs 0.25 --cutoff 32 --ceilings 0 --nulls 0 "
-    "--n-answers 0 --n-shown 6 --n-held-out 0 --only copy swap --no-rbf --no-without-top",
+    "mossa-epochs": f"{_MOSSA} --tuning.lr 1e-2 --tuning.rank 2 --tuning.epochs 0.25 --cutoff 32 --ceilings 0 "
+    "--nulls 0 --n-answers 0 --n-shown 6 --n-held-out 0 --only copy swap first --no-rbf --no-without-top",
 }
 _STUDY_CALLS = {
     **{
@@ -139,8 +140,8 @@ _STUDY_CALLS = {
         + " ".join(options.split())
         for study, options in STUDIES.items()
     },
-    "run-with-plugin": "run task-clusters --preset smoke --out out --workers 2 --job-timeout 300 --probes MeanNorm NDims "
-    "--arms private --training.steps 4",
+    "run-with-plugin": "run task-clusters --preset smoke --out out --workers 2 --job-timeout 300 --probes MeanNorm "
+    "NDims --arms private --training.steps 4",
     "run-beyond": "run topic-structure --preset smoke --experiment beyond --out out --workers 1",
     "report": "report @runs/run-task-clusters/out",
     "report-markdown": "report @runs/run-mossa/out --markdown",
@@ -161,6 +162,9 @@ UNUSED: dict[str, str] = {}
 """Options that no call uses, with the reason."""
 
 WITH_PLUGIN = {"list-with-plugin", "history-plugin", "run-with-plugin"}
+
+LIMITS_S = {"refused-many-permutations": 20}
+"""Calls that may never end: after so many seconds they are observed to hang."""
 
 COPIED = {"refused-record-not-ours": "bad/not-ours", "refused-out-not-ours": "bad/not-ours"}
 """Inputs that a call might write to: copied to the call's own ``out``."""
@@ -187,17 +191,23 @@ REFUSED: dict[str, tuple[str, str]] = {
     "refused-study": ("run task-cluster", "task-cluster"),
     "refused-preset": ("run task-clusters --preset smal", "smal"),
     "refused-setting": ("run task-clusters --preset smoke --training.step 5", "--training.step"),
-    "refused-shared-outputs": ("run task-clusters --preset smoke --out out --shared-outputs 0", "0"),
-    "refused-permutations": ("run task-clusters --preset smoke --out out --n-permutations -1", "-1"),
-    "refused-layers": ("run task-clusters --preset smoke --out out --n-layers 0", "0"),
-    "refused-rate": ("run task-clusters --preset smoke --out out --training.lr inf", "inf"),
-    "refused-tolerance": ("run heads-in-models --preset smoke --out out --tolerance -1", "-1"),
-    "refused-layer-decay": ("run planted-layers --preset smoke --out out --layer-decay -1", "-1"),
-    "refused-study-rate": ("run clustering-heads --preset smoke --out out --lr 0", "0"),
-    "refused-study-model": ("run planted-layers --preset smoke --out out --model nowhere --prompts @in/no", "no"),
-    "refused-probe": ("run task-clusters --preset smoke --out out --probes Nothing", "Nothing"),
+    "refused-shared-outputs": ("run task-clusters --preset smoke --out out --workers 1 --shared-outputs 0", "0"),
+    "refused-permutations": ("run task-clusters --preset smoke --out out --workers 1 --n-permutations -1", "-1"),
+    "refused-layers": ("run task-clusters --preset smoke --out out --workers 1 --n-layers 0", "0"),
+    "refused-rate": ("run task-clusters --preset smoke --out out --workers 1 --training.lr inf", "inf"),
+    "refused-tolerance": ("run heads-in-models --preset smoke --out out --workers 1 --tolerance -1", "-1"),
+    "refused-layer-decay": ("run planted-layers --preset smoke --out out --workers 1 --layer-decay -1", "-1"),
+    "refused-study-rate": ("run clustering-heads --preset smoke --out out --workers 1 --lr 0", "0"),
+    "refused-study-model": (
+        "run planted-layers --preset smoke --out out --workers 1 --model nowhere --prompts @in/no",
+        "no",
+    ),
+    "refused-probe": ("run task-clusters --preset smoke --out out --workers 1 --probes Nothing", "Nothing"),
     "refused-address": (f"{_CLUSTERS} --address 127.0.0.1:1", "--address"),
-    "refused-run-address": ("run task-clusters --preset smoke --out out --address 127.0.0.1:1", "--address"),
+    "refused-run-address": (
+        "run task-clusters --preset smoke --out out --workers 1 --address 127.0.0.1:1",
+        "--address",
+    ),
     "refused-seed": (f"{_CLUSTERS} --seed 4294967296 {_QUICK_CLUSTERS}", "4294967296"),
     "refused-many-permutations": (f"{_CLUSTERS} --n-permutations 100000000000000000000", "100000000000000000000"),
     "refused-memory": (f"{_COMPARE} --max-memory nan", "nan"),
@@ -220,7 +230,10 @@ REFUSED: dict[str, tuple[str, str]] = {
     "refused-compare-address": (f"{_COMPARE} --address 127.0.0.1:1", "--address"),
     "refused-few": (f"{_COMPARE} --min-per-task 50", "50"),
     "refused-control": (f"{_COMPARE} --controls d=@in/controls/a", "d"),
-    "refused-revisions": ("history nobody/nothing --revisions step0 step1 --prompts @in/prompts.jsonl", "nobody/nothing"),
+    "refused-revisions": (
+        "history nobody/nothing --revisions step0 step1 --prompts @in/prompts.jsonl",
+        "nobody/nothing",
+    ),
     "refused-history-quantize": (f"{_HISTORY} --quantize 5bit --address 127.0.0.1:1", "5bit"),
     "refused-cut-series": ("history @in/bad/cut-series --prompts @in/prompts.jsonl --out out", "checkpoint-16"),
     "refused-nan-series": ("history @in/bad/nan-series --prompts @in/prompts.jsonl --out out", "checkpoint-16"),

@@ -89,7 +89,7 @@ def environment_of(work: Path, witness_folder: Path) -> dict[str, str]:
         "HF_HOME": str(work / "huggingface"),
         "TOKENIZERS_PARALLELISM": "false",
         "OMP_NUM_THREADS": "1",
-        "COLUMNS": "400",
+        "COLUMNS": "100",
         "MPLBACKEND": "agg",
         "PYTHONHASHSEED": "0",
     }

@@ -19,7 +19,21 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 WORDS = ("<pad>", "<unk>", *(f"w{i}" for i in range(20)))
-MOSSA_WORDS = ("</s>", "<unk>", ":", "Answer", "Say", "Input", "Output", ".", *"abcdef", "copy", "swap", "first", "last")
+MOSSA_WORDS = (
+    "</s>",
+    "<unk>",
+    ":",
+    "Answer",
+    "Say",
+    "Input",
+    "Output",
+    ".",
+    *"abcdef",
+    "copy",
+    "swap",
+    "first",
+    "last",
+)
 SHAPE = {"num_hidden_layers": 2, "num_attention_heads": 2, "hidden_size": 16, "intermediate_size": 32}
 GPT2 = {"n_layer": 2, "n_head": 2, "n_embd": 16, "n_positions": 32, "bos_token_id": 0, "eos_token_id": 0}
 LLAMA = {**SHAPE, "num_key_value_heads": 1, "max_position_embeddings": 32, "eos_token_id": 0}
@@ -134,9 +148,7 @@ def _adapter(base: Path, folder: Path, targets: list[str], seed: int = 0, **opti
 
     torch.manual_seed(seed)
     model = transformers.AutoModelForCausalLM.from_pretrained(base)
-    settings = peft.LoraConfig(
-        r=2, target_modules=targets, init_lora_weights=False, task_type="CAUSAL_LM", **options
-    )
+    settings = peft.LoraConfig(r=2, target_modules=targets, init_lora_weights=False, task_type="CAUSAL_LM", **options)
     peft.get_peft_model(model, settings).save_pretrained(folder)
 
 
@@ -188,12 +200,17 @@ def _gguf_shapes(d_vocab: int) -> dict[str, tuple[int, ...]]:
 
 
 def _prompts() -> list[dict[str, Any]]:
-    """Return 36 prompts of three tasks; the last word tells the task, the first runs through all."""
+    """Return 48 prompts of three tasks; the last word tells the task, the first runs through all."""
     return [
-        {"prompt": f"w{first} w{middle} w{10 + k}", "task": task, "first": f"w{first}", "unit": f"u{k}{first}"}
+        {
+            "prompt": f"w{first} w{middle} w{10 + k}",
+            "task": task,
+            "first": f"w{first}",
+            "unit": f"u{k}{first}{middle // 2}",
+        }
         for k, task in enumerate("abc")
         for first in range(4)
-        for middle in (4, 5, 6)
+        for middle in (4, 5, 6, 7)
     ]
 
 

@@ -135,7 +135,11 @@ def tasks(lib: Library, inputs: Path) -> Any:
     found["documents"] = sorted(corpus.documents)[:3]
     found["stream"] = sorted(ours.CorpusStream(inputs / "corpus.jsonl", text_field="body"))[:3]
     found["topics"] = {"words": topics.top_words(4), "weights": topics.weights}
-    kinds = (isinstance(topics, ours.TopicModel), issubclass(ours.InputError, ValueError), isinstance(made[0], ours.Task))
+    kinds = (
+        isinstance(topics, ours.TopicModel),
+        issubclass(ours.InputError, ValueError),
+        isinstance(made[0], ours.Task),
+    )
     found["kinds"] = [*kinds, ours.EncodedCorpus.__name__]
     texts = lib.package("tasks.text.instructions")
     read = texts.read_natural_instructions(inputs / "natural")

@@ -18,9 +18,7 @@ import torch
 _NUMBER = re.compile(r"-?\d[\d,]*(\.\d+)?([eE][+-]?\d+)?%?")
 _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
 _DIGEST = re.compile(r"(?<![a-z0-9])(?=[0-9a-f]*\d)[0-9a-f]{8,64}(?![a-z0-9])")
-_OPTION_LINE = re.compile(r"^│ +(--?[a-zA-Z][^│]*?)( {2,}[^│]*)?│$")
 _LOCKS = (".lock",)
-_DIGITS = 12
 
 
 def encode(value: Any) -> Any:
@@ -39,14 +37,14 @@ def encode(value: Any) -> Any:
         return int(value)
     if isinstance(value, Mapping):
         return {str(key): encode(each) for key, each in value.items()}
+    if hasattr(value, "columns") and hasattr(value, "to_dict"):
+        return {"columns": list(map(str, value.columns)), "rows": encode(value.astype(object).to_dict("list"))}
     if hasattr(value, "values") and hasattr(value, "axes") and hasattr(value, "coords"):
         return result(value)
     if hasattr(value, "_asdict"):
         return encode(value._asdict())
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: encode(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    if hasattr(value, "columns") and hasattr(value, "to_dict"):
-        return {"columns": list(map(str, value.columns)), "rows": encode(value.astype(object).to_dict("list"))}
     if isinstance(value, (Sequence, set, frozenset)):
         return [encode(each) for each in (value if isinstance(value, Sequence) else sorted(value))]
     return text(str(value))
@@ -149,17 +147,30 @@ def findings(records: Any) -> dict[str, Any]:
 def options(help_text: str) -> dict[str, str]:
     """Return the options in a command's help, by their names, each with its values and default."""
     found: dict[str, str] = {}
-    for line in help_text.splitlines():
-        matched = _OPTION_LINE.match(line)
-        if matched is None or matched[1].startswith("-h"):
-            continue
-        names = [word for word in matched[1].replace(",", " ").split() if word.startswith("--")]
-        values = " ".join(word for word in matched[1].replace(",", " ").split() if not word.startswith("--"))
-        default = re.search(r"\(((?:default|required)[^()]*)\)\s*$", matched[2] or "")
-        found[" ".join(names)] = f"{values} ({default[1]})" if default else values
-    if "--no-verify" in help_text:
+    for entry in _entries(help_text):
+        head, _, about = entry.partition("  ")
+        names = re.findall(r"--[\w.-]+", head)
+        values = re.sub(r"--?[\w.-]+,?", "", head).strip()
+        default = re.search(r"\((default: [^()]*|required)\)\s*$", about)
+        if names and "-h" not in head.split(","):
+            found[" ".join(names)] = f"{values} {default[0]}".strip() if default else values
+    if "--no-verify:" in help_text:
         found["--no-verify"] = ""
     return found
+
+
+def _entries(help_text: str) -> list[str]:
+    """Return each option's lines in a help text as one line: names, two spaces, help."""
+    entries: list[str] = []
+    for line in help_text.splitlines():
+        inside = line.removeprefix("│ ").removesuffix("│").rstrip()
+        if not line.startswith("│"):
+            continue
+        if inside.startswith("-"):
+            entries.append(inside)
+        elif inside.startswith(" ") and entries:
+            entries[-1] += f"{'' if '  ' in entries[-1] else '  '} {inside.strip()}"
+    return entries
 
 
 def signature(value: Any) -> dict[str, Any] | str:

@@ -23,8 +23,10 @@ from tests.parity import commands, library, names, observe
 
 TIMEOUT_S = 400
 POLL_S = 0.01
-PRELOADED = ("torch", "transformers", "transformer_lens", "sklearn.cluster", "scipy.stats", "pandas", "matplotlib.pyplot",
-             "tyro", "peft", "probes", "tasks", "mechclust.cli")  # fmt: skip
+PRELOADED = (
+    "torch", "transformers", "transformer_lens", "sklearn.cluster", "scipy.stats", "pandas", "matplotlib.pyplot",
+    "tyro", "peft", "probes", "tasks", "mechclust.cli",
+)  # fmt: skip
 
 
 def main(side: str, home: Path, only: str) -> None:
@@ -108,9 +110,9 @@ def _fork(folder: Path, function: Callable[[], int]) -> int:
         os._exit(code)
 
 
-def _wait(process: int) -> int | str:
+def _wait(process: int, limit: float = TIMEOUT_S) -> int | str:
     """Return the exit code of a process, or how it was ended."""
-    end = time.monotonic() + TIMEOUT_S
+    end = time.monotonic() + limit
     while time.monotonic() < end:
         found, status = os.waitpid(process, os.WNOHANG)
         if found:
@@ -142,7 +144,7 @@ def _command(folder: Path, argv: list[str], name: str, home: Path) -> dict[str, 
             sys.path.insert(0, str(plugin))
         return _mechclust(argv)
 
-    code = _wait(_fork(folder, run))
+    code = _wait(_fork(folder, run), commands.LIMITS_S.get(name, TIMEOUT_S))
     said = (folder / "stderr.txt").read_text(errors="replace")
     found: dict[str, Any] = {"exit": code, "traceback": "Traceback (most recent call last)" in said}
     if name in commands.SHOWN:
