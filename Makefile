@@ -76,7 +76,7 @@ faults: $(VENV)/installed-dev
 # Old and new code side by side until the refactoring is done: tests/parity. Some calls only: make parity CALLS="check.*".
 CALLS ?= .*
 parity: $(VENV)/installed-dev
-	$(BIN)/python -m tests.parity --only "$(CALLS)"
+	$(BIN)/python -m tests.parity --calls "$(CALLS)" $(if $(AGAIN),--again)
 
 # The measured numbers of the documentation, from examples/results. -P: docs/probes is not the package `probes`.
 record: $(VENV)/installed

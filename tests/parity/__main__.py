@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -12,24 +13,23 @@ from typing import Any
 
 from tests.parity import commands, names
 from tests.parity.compare import Difference, differences, gone, read_known, unlisted
-from tests.parity.environments import HOME, SIDES, environment_of, prepare, witness
+from tests.parity.environments import HOME, environment_of, key_of_base, prepare, witness
 from tests.parity.inputs import write_inputs
 
 HERE = Path(__file__).parent
+ALL = ".*"
 
 
 def main() -> int:
     """Return 0 if the two sides differ in what is listed, and in nothing else."""
     arguments = _arguments()
-    pythons = prepare()
-    write_inputs(HOME / "inputs")
-    observed = _run_both(pythons, arguments.only)
+    observed = _observe(arguments.calls, arguments.again)
     calls = [call for call in observed["old"] if call in observed["new"]]
     found = _compare(observed)
     known = read_known(HERE / "differences.toml")
     new, stale = unlisted(found, known), gone(found, known, calls)
     _tell(found, new, stale, len(calls))
-    uncovered = [] if arguments.only != ".*" else _uncovered(observed["old"])
+    uncovered = _uncovered(observed["old"]) if arguments.calls == ALL else []
     for line in uncovered:
         print(f"never used: {line}")
     return int(bool(new or stale or uncovered))
@@ -37,24 +37,36 @@ def main() -> int:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.parity", description=__doc__)
-    parser.add_argument("--only", default=".*", help="a regular expression: run the calls whose whole name matches")
+    told = "a regular expression: run only the calls whose whole name matches, which must include those they read from"
+    parser.add_argument("--calls", default=ALL, help=told)
+    parser.add_argument("--again", action="store_true", help="run the old side again, even if nothing of it changed")
     return parser.parse_args()
 
 
-def _run_both(pythons: dict[str, Path], only: str) -> dict[str, dict[str, Any]]:
-    """Run both sides at the same time, and return what each observed."""
+def _observe(calls: str, again: bool) -> dict[str, dict[str, Any]]:
+    """Run the sides that have to run, at the same time, and return what each observed."""
+    key, kept = key_of_base(), HOME / "old" / "key.txt"
+    is_kept = not again and kept.exists() and kept.read_text() == key
+    sides = ("new",) if is_kept else ("old", "new")
+    pythons = prepare(sides)
+    write_inputs(HOME / "inputs")
     folder = witness()
-    started = {}
-    for side in SIDES:
-        command = [str(pythons[side]), "-P", "-m", "tests.parity.side", side, str(HOME), only]
-        log = (HOME / side / "log.txt").open("w")
-        variables = environment_of(HOME / side, folder)
-        started[side] = subprocess.Popen(command, cwd=HOME, env=variables, stdout=log, stderr=subprocess.STDOUT)
-    codes = {side: process.wait() for side, process in started.items()}
-    for side, code in codes.items():
-        if code:
+    started = {side: _start(side, pythons[side], folder, calls) for side in sides}
+    for side, process in started.items():
+        if code := process.wait():
             sys.exit(f"the {side} side ended with {code}:\n{(HOME / side / 'log.txt').read_text()[-3000:]}")
-    return {side: json.loads((HOME / side / "observed.json").read_text()) for side in SIDES}
+    if "old" in sides:
+        kept.write_text(key if calls == ALL else "")
+    observed = {side: json.loads((HOME / side / "observed.json").read_text()) for side in ("old", "new")}
+    return {side: {name: x for name, x in each.items() if re.fullmatch(calls, name)} for side, each in observed.items()}
+
+
+def _start(side: str, python: Path, folder: Path, calls: str) -> subprocess.Popen:
+    """Start the program of one side."""
+    command = [str(python), "-P", "-m", "tests.parity.side", side, str(HOME), calls]
+    with (HOME / side / "log.txt").open("w") as log:
+        variables = environment_of(HOME / side, folder)
+        return subprocess.Popen(command, cwd=HOME, env=variables, stdout=log, stderr=subprocess.STDOUT)
 
 
 def _compare(observed: dict[str, dict[str, Any]]) -> list[Difference]:

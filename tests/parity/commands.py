@@ -82,8 +82,8 @@ _COMPARE_CALLS = {
     f"{_QUICK_COMPARE} --engine local --gpus-per-job 0",
     "compare-with-adapter": f"compare @in/gpt2 @in/gpt2 --adapter @in/adapter --prompts @in/prompts.jsonl --out out "
     f"--min-per-task 6 {_QUICK_COMPARE} --tuned-dtype bfloat16",
-    "compare-workers": "compare @in/gpt2 @in/tuned --prompts @in/long-prompts.jsonl --out out --min-per-task 6 "
-    f"--workers 2 --job-timeout 300 --too-long truncate {_QUICK_COMPARE}",
+    "compare-long": "compare @in/gpt2 @in/tuned --prompts @in/long-prompts.jsonl --out out --min-per-task 6 "
+    f"--workers 1 --too-long truncate {_QUICK_COMPARE}",
     "compare-zeroed": "compare @in/gpt2 @in/bad/zeroed --prompts @in/prompts.jsonl --out out --min-per-task 6 "
     f"{_QUICK_COMPARE}",
     "compare-alike": f"compare @in/gpt2 @in/tuned --prompts @in/bad/alike.jsonl --out out --min-per-task 6 "
@@ -100,8 +100,8 @@ _HISTORY_CALLS = {
     f"@in/prompts.csv --prompt-field text --task-field kind --label-fields first --out out {_QUICK_HISTORY} --chat "
     "--trust-remote-code --device-map auto --adapter @in/adapter",
     "history-plugin": f"{_HISTORY} {_QUICK_HISTORY} --probes MeanNorm LinearDecodability NDims",
-    "history-workers": f"history @in/series --prompts @in/long-prompts.jsonl --out out {_QUICK_HISTORY} --workers 2 "
-    "--job-timeout 300 --too-long truncate --position mean",
+    "history-long": f"history @in/series --prompts @in/long-prompts.jsonl --out out {_QUICK_HISTORY} --workers 1 "
+    "--too-long truncate --position mean",
 }
 _TOPICS_CALLS = {
     "topics": f"{_TOPICS} {_QUICK_TOPICS} --untrained 1 --stop-words none --max-documents 20 --max-length 24 --seed 1 "
@@ -110,7 +110,6 @@ _TOPICS_CALLS = {
     "topics-lines": "topics @in/gpt2 --corpus @in/corpus.jsonl @in/corpus-lines.txt --text-field body --split line "
     f"--out out {_QUICK_TOPICS} --untrained 0 --stop-words @in/stop-words.txt --adapter @in/adapter --device-map auto "
     "--trust-remote-code",
-    "topics-workers": f"{_TOPICS} {_QUICK_TOPICS} --untrained 1 --workers 2 --job-timeout 300",
     "suite": f"{_SUITE} {_QUICK_SUITE} --weights counts --stop-words none --split paragraph --min-words 5 "
     "--least-words 2 --document 3 --seed 1 --bos model --tokens-per-batch 64 --device cpu --dtype float32 --engine "
     "local --gpus-per-job 0 --no-verify",
@@ -130,7 +129,7 @@ _MOSSA_CALLS = {
     "--chat-template @in/chat.jinja --no-rbf --no-without-top --trust-remote-code --device-map auto",
     "mossa-elsewhere": f"{_MOSSA} {_QUICK_MOSSA} --experimental @in/mossa-tuned --without-held-out @in/mossa-tuned "
     "--controls copy=@in/mossa-controls/copy swap=@in/mossa-controls/swap @in/mossa-controls/first "
-    "@in/mossa-controls/last --clusters @in/tasks-clusters.toml --workers 2 --job-timeout 300",
+    "@in/mossa-controls/last --clusters @in/tasks-clusters.toml --workers 1",
     "mossa-epochs": f"{_MOSSA} --tuning.lr 1e-2 --tuning.rank 2 --tuning.epochs 0.25 --cutoff 32 --ceilings 0 "
     "--nulls 0 --n-answers 0 --n-shown 6 --n-held-out 0 --only copy swap first --no-rbf --no-without-top",
 }
@@ -213,7 +212,7 @@ REFUSED: dict[str, tuple[str, str]] = {
     "refused-memory": (f"{_COMPARE} --max-memory nan", "nan"),
     "refused-compare-tolerance": (f"{_COMPARE} --tolerance nan", "nan"),
     "refused-model": ("clusters @in/nowhere --prompts @in/prompts.jsonl --out out", "nowhere"),
-    "refused-nan": (f"clusters @in/bad/nan --prompts @in/prompts.jsonl --out out {_QUICK_CLUSTERS}", "nan"),
+    "refused-nan": (f"clusters @in/bad/nan --prompts @in/prompts.jsonl --out out {_QUICK_CLUSTERS}", "blocks.1"),
     "refused-cut-weights": ("clusters @in/bad/cut-weights --prompts @in/prompts.jsonl --out out", "cut-weights"),
     "refused-wrong-config": ("clusters @in/bad/wrong-config --prompts @in/prompts.jsonl --out out", "wrong-config"),
     "refused-adapter": (f"{_CLUSTERS} --adapter @in/bad/adapter", "adapter"),
@@ -228,6 +227,10 @@ REFUSED: dict[str, tuple[str, str]] = {
     "refused-out-not-ours": (f"{_CLUSTERS} {_QUICK_CLUSTERS}", "out"),
     "refused-compare-quantize": (f"{_COMPARE} --quantize 5bit", "5bit"),
     "refused-compare-address": (f"{_COMPARE} --address 127.0.0.1:1", "--address"),
+    "refused-compare-timeout": (f"{_COMPARE} --workers 2 --job-timeout -1", "-1"),
+    "refused-history-timeout": (f"{_HISTORY} --workers 2 --job-timeout -1", "-1"),
+    "refused-topics-timeout": (f"{_TOPICS} --workers 2 --job-timeout -1", "-1"),
+    "refused-mossa-timeout": (f"{_MOSSA} --workers 2 --job-timeout -1", "-1"),
     "refused-few": (f"{_COMPARE} --min-per-task 50", "50"),
     "refused-control": (f"{_COMPARE} --controls d=@in/controls/a", "d"),
     "refused-revisions": (
@@ -238,7 +241,7 @@ REFUSED: dict[str, tuple[str, str]] = {
     "refused-cut-series": ("history @in/bad/cut-series --prompts @in/prompts.jsonl --out out", "checkpoint-16"),
     "refused-nan-series": ("history @in/bad/nan-series --prompts @in/prompts.jsonl --out out", "checkpoint-16"),
     "refused-history-cka": (f"{_HISTORY} {_QUICK_HISTORY} --probes CKA", "CKA"),
-    "refused-history-purity": (f"{_HISTORY} {_QUICK_HISTORY} --probes ClusteringHead", "ClusteringHead"),
+    "refused-history-head": (f"{_HISTORY} {_QUICK_HISTORY} --probes ClusteringHead", "multiset"),
     "refused-topics-few": (f"{_TOPICS} --n-topics 1", "1"),
     "refused-topics-quantize": (f"{_TOPICS} --quantize 5bit --address 127.0.0.1:1", "5bit"),
     "refused-corpus": ("topics @in/bert --corpus @in/nowhere --out out", "nowhere"),

@@ -2,33 +2,49 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import subprocess
 import sys
 import sysconfig
 import venv
+from collections.abc import Sequence
+from importlib import metadata
 from pathlib import Path
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+HERE = Path(__file__).resolve().parent
+REPOSITORY = HERE.parents[1]
 HOME = REPOSITORY / ".parity"
-SIDES = ("old", "new")
 BUILT_FROM = ("mechclust", "probes", "tasks", "pyproject.toml", "README.md", "LICENSE", "MANIFEST.in")
 
 
-def prepare() -> dict[str, Path]:
+def prepare(sides: Sequence[str]) -> dict[str, Path]:
     """Return the Python of each side, with its wheel installed."""
-    HOME.mkdir(exist_ok=True)
-    sources = {side: _empty(HOME / side / "source") for side in SIDES}
-    _export_base(sources["old"])
-    _export_present(sources["new"])
-    return {side: _install(HOME / side, _wheel(source)) for side, source in sources.items()}
+    export = {"old": _export_base, "new": _export_present}
+    pythons = {}
+    for side in sides:
+        source = _empty(HOME / side / "source")
+        export[side](source)
+        pythons[side] = _install(HOME / side, _wheel(source))
+    return pythons
+
+
+def key_of_base() -> str:
+    """Return a digest of what the old side's observations depend on: base, calls, inputs and dependencies."""
+    digest = hashlib.sha256(sys.version.encode())
+    for path in sorted(HERE.iterdir()):
+        if path.is_file() and path.name not in ("compare.py", "differences.toml", "__main__.py"):
+            digest.update(path.read_bytes())
+    installed = sorted(f"{each.name} {each.version}" for each in metadata.distributions())
+    digest.update("\n".join(installed).encode())
+    return digest.hexdigest()
 
 
 def witness() -> Path:
     """Copy this package to where it can be imported without the repository's own packages."""
     folder = _empty(HOME / "witness")
-    shutil.copytree(Path(__file__).parent, folder / "tests" / "parity", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(HERE, folder / "tests" / "parity", ignore=shutil.ignore_patterns("__pycache__"))
     (folder / "tests" / "__init__.py").touch()  # before any package of that name among the dependencies
     return folder
 
@@ -41,7 +57,7 @@ def _empty(folder: Path) -> Path:
 
 def _export_base(folder: Path) -> None:
     """Write the files of the base commit."""
-    base = (Path(__file__).parent / "base.txt").read_text().strip()
+    base = (HERE / "base.txt").read_text().strip()
     archive = subprocess.run(["git", "archive", base], cwd=REPOSITORY, stdout=subprocess.PIPE, check=True).stdout
     subprocess.run(["tar", "--extract", "--directory", str(folder)], input=archive, check=True)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -142,7 +143,7 @@ def refused_arrays(lib: Library, inputs: Path) -> Any:
         "adjusted_rand_score": lambda rows: f.adjusted_rand_score(rows, labels),
     }
     found = {
-        f"{name} of {kind}": outcome(lambda function=function, rows=rows: function(rows))
+        f"{name} of {kind}": outcome(partial(function, rows))
         for name, function in functions.items()
         for kind, rows in wrong.items()
     }

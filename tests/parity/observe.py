@@ -85,6 +85,13 @@ def text(words: str) -> str:
     return _DIGEST.sub("DIGEST", words)
 
 
+def headings(printed: str) -> list[str]:
+    """Return what the lines of a printed list begin with: names, without the texts after them."""
+    lines = [line for line in printed.splitlines() if line.strip() and not line.startswith(" " * 8)]
+    columns = [" ".join(re.split(r"\s{2,}", line.strip())[:2]) for line in lines]
+    return sorted({kind(re.split("[:;]", column)[0]) for column in columns})
+
+
 # ---- folders ----
 
 
@@ -201,7 +208,11 @@ def _parameters(value: Any) -> list[str]:
 
 
 def _parameter(parameter: inspect.Parameter) -> str:
-    star = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**", parameter.KEYWORD_ONLY: "keyword "}
+    star: dict[Any, str] = {
+        parameter.VAR_POSITIONAL: "*",
+        parameter.VAR_KEYWORD: "**",
+        parameter.KEYWORD_ONLY: "keyword ",
+    }
     words = f"{star.get(parameter.kind, '')}{parameter.name}"
     if parameter.default is parameter.empty:
         return words

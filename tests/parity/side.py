@@ -15,6 +15,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any
@@ -61,27 +62,19 @@ def _check_origin() -> None:
 def _calls(side: str, home: Path, work: Path) -> dict[str, Callable[[Path], dict[str, Any]]]:
     """Return all calls by name, in order: some use what earlier ones wrote."""
 
-    def argv(line: str) -> list[str]:
-        return commands.words(line, home / "inputs", work)
-
+    argv = partial(commands.words, inputs=home / "inputs", work=work)
     calls: dict[str, Callable[[Path], dict[str, Any]]] = {}
     for name, line in commands.HELP.items():
-        calls[f"help {name}"] = lambda folder, line=line: _help(folder, argv(line))
+        calls[f"help {name}"] = partial(_help, argv(line))
     for name, function in library.CALLS.items():
-        calls[name] = lambda folder, function=function: _python(folder, function, names.Library(side), home)
+        calls[name] = partial(_python, function, names.Library(side), home)
     for name, line in commands.commands().items():
-        calls[name] = lambda folder, name=name, line=line: _command(folder, argv(line), name, home)
+        calls[name] = partial(_command, argv(line), name, home)
     for name, (line, expected) in commands.REFUSED.items():
-        calls[name] = lambda folder, name=name, line=line, expected=expected: {
-            **_command(folder, argv(line), name, home),
-            "names what is wrong": expected in (folder / "stderr.txt").read_text(),
-        }
+        calls[name] = partial(_refused, argv(line), name, home, expected)
     for name, (line, pattern) in commands.KILLED.items():
-        calls[name] = lambda folder, name=name, line=line, pattern=pattern: {
-            "killed": _kill(folder, argv(line), pattern),
-            **_command(folder, argv(line), name, home),
-        }
-    calls["signatures"] = lambda folder: _signatures()
+        calls[name] = partial(_killed, argv(line), name, home, pattern)
+    calls["signatures"] = _signatures
     return calls
 
 
@@ -133,7 +126,7 @@ def _mechclust(argv: list[str]) -> int:
 # ---- kinds of calls ----
 
 
-def _command(folder: Path, argv: list[str], name: str, home: Path) -> dict[str, Any]:
+def _command(argv: list[str], name: str, home: Path, folder: Path) -> dict[str, Any]:
     """Run a command line, and observe its exit code and the files in its folder."""
     if name in commands.COPIED:
         shutil.copytree(home / "inputs" / commands.COPIED[name], folder / "out", dirs_exist_ok=True)
@@ -148,18 +141,29 @@ def _command(folder: Path, argv: list[str], name: str, home: Path) -> dict[str, 
     said = (folder / "stderr.txt").read_text(errors="replace")
     found: dict[str, Any] = {"exit": code, "traceback": "Traceback (most recent call last)" in said}
     if name in commands.SHOWN:
-        lines = (folder / "stdout.txt").read_text().splitlines()
-        found["lines"] = sorted({observe.kind(line) for line in lines if line.strip()})
+        found["lines"] = observe.headings((folder / "stdout.txt").read_text())
     load_result = names.Library("old").probes.load_result
     return found | {"folder": observe.folder(folder, load_result)}
 
 
-def _help(folder: Path, argv: list[str]) -> dict[str, Any]:
+def _refused(argv: list[str], name: str, home: Path, expected: str, folder: Path) -> dict[str, Any]:
+    """Run a command line that must be refused, and observe whether the message names what is wrong."""
+    found = _command(argv, name, home, folder)
+    return found | {"names what is wrong": expected in (folder / "stderr.txt").read_text(errors="replace")}
+
+
+def _killed(argv: list[str], name: str, home: Path, pattern: str, folder: Path) -> dict[str, Any]:
+    """Kill a command line while it runs, and run it again."""
+    return {"killed": _kill(folder, argv, pattern), **_command(argv, name, home, folder)}
+
+
+def _help(argv: list[str], folder: Path) -> dict[str, Any]:
+    """Ask for a command's help, and observe its options."""
     code = _wait(_fork(folder, lambda: _mechclust(argv)))
     return {"exit": code, "options": observe.options((folder / "stdout.txt").read_text())}
 
 
-def _python(folder: Path, function: Callable[..., Any], library_of: names.Library, home: Path) -> dict[str, Any]:
+def _python(function: Callable[..., Any], library_of: names.Library, home: Path, folder: Path) -> dict[str, Any]:
     """Run a call in Python, and observe what it returns, or the class of its error."""
 
     def run() -> int:
@@ -190,7 +194,7 @@ def _kill(folder: Path, argv: list[str], pattern: str) -> bool:
     return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == -signal.SIGKILL
 
 
-def _signatures() -> dict[str, Any]:
+def _signatures(folder: Path) -> dict[str, Any]:
     """Return the signatures of all public names."""
     found: dict[str, Any] = {}
     for module in names.MODULES:
