@@ -75,7 +75,9 @@ def _export_present(folder: Path) -> None:
 def _wheel(source: Path) -> Path:
     """Build the wheel of a source folder, with the build tools of this environment."""
     command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", "dist", "."]
-    subprocess.run(command, cwd=source, stdout=subprocess.DEVNULL, check=True)
+    built = subprocess.run(command, cwd=source, capture_output=True, text=True, check=False)
+    if built.returncode:
+        sys.exit(f"no wheel could be built from {source}:\n{built.stdout}{built.stderr}")
     return next((source / "dist").glob("*.whl"))
 
 
@@ -99,6 +101,7 @@ def _install(folder: Path, wheel: Path) -> Path:
 def environment_of(work: Path, witness_folder: Path) -> dict[str, str]:
     """Return the environment variables of a side: offline, one thread, no settings of the user."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("MECHCLUST", "HF_", "RAY_"))}
+    kept.pop("PYTHONDONTWRITEBYTECODE", None)  # workers would compile everything again
     return kept | {
         "PYTHONPATH": str(witness_folder),
         "HF_HUB_OFFLINE": "1",

@@ -59,6 +59,7 @@ def write_inputs(folder: Path) -> None:
     folder.mkdir(parents=True)
     random.seed(0)
     torch.manual_seed(0)
+    transformers.utils.logging.disable_progress_bar()
     _write_models(folder)
     _write_derived_models(folder)
     _write_prompts(folder)
