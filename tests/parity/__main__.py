@@ -98,8 +98,10 @@ def _uncovered(old: dict[str, Any]) -> list[str]:
 def _unused_options(old: dict[str, Any]) -> list[str]:
     used: dict[str, set[str]] = {name: set() for name in commands.HELP}
     for line in commands.all_lines():
-        if (name := commands.command_of(line)) in used:
-            used[name] |= {word.partition("=")[0] for word in line.split() if word.startswith("--")}
+        options = {word.partition("=")[0] for word in line.split() if word.startswith("--")}
+        name = commands.command_of(line)
+        for known in {name, name.split()[0]} & set(used):  # "run" has the options of "run STUDY"
+            used[known] |= options
     missing = []
     for name in commands.HELP:
         for option in old[f"help {name}"]["options"]:

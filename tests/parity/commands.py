@@ -264,6 +264,10 @@ REFUSED: dict[str, tuple[str, str]] = {
 }
 """Bad input: the command line, and what the message must name."""
 
+for _study in STUDIES:  # options that every study has, and that would start processes
+    _line = f"run {_study} --preset smoke --out out --probes Nothing --address 127.0.0.1:1 --job-timeout -1"
+    REFUSED[f"refused-engine-of-{_study}"] = (_line, "-1")
+
 KILLED = {
     "killed-compare": (f"{_COMPARE} {_QUICK_COMPARE}", "out/**/*.safetensors"),
     "killed-history": (f"{_HISTORY} {_QUICK_HISTORY}", "out/**/*.safetensors"),

@@ -144,7 +144,7 @@ def findings(records: Any) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for entry in entries:
         parts = {part["name"]: [encode(part["measured"]), part["verdict"]] for part in entry.get("parts", ())}
-        found[entry["id"]] = {"verdict": entry["verdict"], "parts": parts}
+        found[entry["id"]] = {"verdict": entry.get("verdict"), "parts": parts}
     return found
 
 
