@@ -100,8 +100,8 @@ def _unused_options(old: dict[str, Any]) -> list[str]:
     for line in commands.all_lines():
         options = {word.partition("=")[0] for word in line.split() if word.startswith("--")}
         name = commands.command_of(line)
-        for known in {name, name.split()[0]} & set(used):  # "run" has the options of "run STUDY"
-            used[known] |= options
+        for known in (name, "run") if name.startswith("run ") else (name,):
+            used.setdefault(known, set()).update(options)
     missing = []
     for name in commands.HELP:
         for option in old[f"help {name}"]["options"]:
