@@ -55,7 +55,6 @@ def _of_pairs(lib: Library) -> list[Any]:
     return [
         probes.CKA(label="task", n_resamples=20, n_permutations=20),
         probes.CKA(form="moments"),
-        probes.CKA(estimator="minibatch", batch_rows=8),
         probes.CKA(precision="float32", form="rows"),
         probes.RBFCKA(label="task", fraction=0.7),
         probes.SVCCA(readout=probes.first_token(), variance=0.9),

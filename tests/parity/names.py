@@ -24,7 +24,18 @@ MODULES = (
 )
 """Modules whose public names have their signatures compared."""
 
-MOVED: dict[str, str] = {}
+MOVED: dict[str, str] = {
+    "probes.testing.check_probe": "probes.extend.check_probe",
+    "mechclust.training.tuning.AnswerScores": "mechclust.training.tuning.ExampleScores",
+    "mechclust.training.tuning.answer_scores": "mechclust.training.tuning.score_answers",
+    "mechclust.report.LayerGroups": "mechclust.mossa.LayerGroups",
+    "mechclust.report.LayerGroupsInterval": "mechclust.mossa.LayerGroupsInterval",
+    "mechclust.report.TaskCurves": "mechclust.mossa.TaskCurves",
+    "mechclust.report.bootstrap": "mechclust.mossa.bootstrap",
+    "mechclust.report.crossover": "mechclust.mossa.crossover",
+    "mechclust.report.layer_groups": "mechclust.mossa.layer_groups",
+    "mechclust.report.layer_groups_interval": "mechclust.mossa.layer_groups_interval",
+}
 """For the new side: the old path of a name, and its new one. For example "mechclust.models.set_adapter": "probes.x"."""
 
 UNUSED: dict[str, str] = {}
