@@ -1,28 +1,25 @@
 """What the study runs: settings, arms, jobs.
 
 The predictions, written down before the confirmatory seeds (200 to 209) were run; ``findings.py`` tests them. The
-design was explored on seed 0, and most predictions are based on what was seen there. T3 is no longer tested: at this
-size, it had a power of .05.
+design was explored on seed 0, and most predictions are based on what was seen there. Numbers that are missing below are
+of findings that the study of task clusters tests (T2, T4, T6, T7, T10), or that had too little power at this size (T3).
 
 1. At x, the last layer clusters by output at every overlap of the outputs (T9, T12). It clusters by task only to the
    extent that the outputs identify the task: with private outputs both appear at once, and task clusters disappear as
-   the overlap grows (T2, T10, T11). They are by-products of output clusters, not the reverse: with shared outputs,
-   outputs cluster within tasks but tasks hardly cluster within outputs (T24).
+   the overlap grows (T11). They are by-products of output clusters, not the reverse: with shared outputs, outputs
+   cluster within tasks but tasks hardly cluster within outputs (T24).
 2. The task is represented nevertheless: a linear classifier reads it at x even with shared outputs (T20), and at the
    last token of the instruction, where no output is known yet, the last layer clusters by task at every overlap (T13).
 3. This holds for a loss on all tokens, which requires the model to predict at the end of the instruction which inputs
    the task has. With a loss on y only, it holds for private outputs only (T21). Doubling the width changes nothing
    (T22).
-4. Layer 1 clusters by x, the last layer by output (T14). Task clusters strengthen with depth (T4) and move up during
-   training: from step 100 on they weaken in layers 1 and 2 while they strengthen in the last two (T15), including at a
-   constant learning rate (T16; less certain: on seed 0 the fall was small).
+4. Layer 1 clusters by x, the last layer by output (T14). Task clusters move up during training: from step 100 on they
+   weaken in layers 1 and 2 while they strengthen in the last two (T15), including at a constant learning rate (T16;
+   less certain: on seed 0 the fall was small).
 5. Causes: with private outputs, adding the difference between two tasks' means at x changes the answer to the other
    task's, in the upper half of the layers (T17, T19). With shared outputs it has no effect (T18): there the task is not
    a component added to the state at x.
-6. At a constant learning rate the index still rises (T3), but whether it saturates within .1 is open: k-means
-   occasionally merges two clusters, which shifts the index by .2. Training and validation agree (T6). Untrained
-   networks cluster by task hardly more than x explains (T7); the mean of their embeddings of the prompt, a bag of
-   symbols, does (T23).
+6. The mean of an untrained network's embeddings of the prompt, a bag of symbols, clusters by task (T23).
 """
 
 from __future__ import annotations

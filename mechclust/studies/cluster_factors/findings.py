@@ -1,7 +1,7 @@
 """The findings of the study with their controls, and the checks T1, T5 and T8.
 
-Bounds were written before the confirmatory seeds were run. Unless it says otherwise, a finding concerns the states at
-``x`` on held-out examples at the end of training.
+The study of task clusters tests T2, T4, T6, T7 and T10. Bounds were written before the confirmatory seeds were run.
+Unless it says otherwise, a finding concerns the states at ``x`` on held-out examples at the end of training.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Float
 
 from mechclust.evidence import Bound, Control, EarlierRun, Finding, Part, Verdict, check_part, mean_part, share_part
-from mechclust.report.growth import climbing, spearman
+from mechclust.report.growth import spearman
 from mechclust.studies.cluster_factors.config import (
     ARMS,
     CONSTANT,
@@ -26,7 +26,6 @@ from mechclust.studies.cluster_factors.config import (
     SHARED_WIDE,
     SHARED_Y,
     TWO,
-    UNSEEN,
     ClusterFactorsConfig,
     overlap_arm,
     task_of,
@@ -36,7 +35,6 @@ from mechclust.studies.cluster_factors.swap import HALVES, KINDS, POSITIONS, RAN
 from mechclust.studies.study import Job
 
 _PAPER = "Wu & Varshney"
-_PAPER_BOUND_OURS = f"{_PAPER}; bound ours"
 _TOO_SMALL = "this size of the study cannot test it"
 _START = 0
 _END = -1
@@ -47,14 +45,9 @@ _WITH_PRIVATE_OUTPUTS = "networks whose tasks have private outputs"
 _CHECKED = "now a check: it holds by construction"
 _EARLIER: Mapping[str, tuple[Verdict, str]] = {
     "T1": ("holds", "20 tasks, lowest over arms"),
-    "T2": ("undecided", "20 tasks, d 64, the last layer"),
-    "T4": ("undecided", "20 tasks, d 64"),
     "T5": ("holds", _CHECKED),
-    "T6": ("undecided", "10 seeds, constant learning rate"),
-    "T7": ("holds", "relabelled within the classes of x"),
     "T8": ("holds", _CHECKED),
     "T9": ("holds", "five outputs shared by all tasks"),
-    "T10": ("undecided", "20 tasks, d 64, the last layer"),
 }
 
 _ours = partial(Finding, source="ours")
@@ -63,11 +56,10 @@ Runs = Sequence[RunResults]
 
 
 def findings_of(config: ClusterFactorsConfig, found: Found) -> list[Finding]:
-    """Return T1 to T24 without T3; of these T1, T5 and T8 are checks. An arm that was not run has no values."""
+    """Return the findings and the checks T1, T5 and T8. An arm that was not run has no values."""
     arms = {arm: found.get(arm, ()) for arm in ARMS}
     findings = [
         *_checks(config, arms),
-        *_private_outputs(config, arms),
         *_shared_outputs(config, arms),
         *_overlaps(config, arms),
         *_layers(config, arms),
@@ -124,50 +116,6 @@ def _checks(config: ClusterFactorsConfig, arms: Found) -> list[Finding]:
             source=f"{_PAPER}; bound ours (3 x chance)",
             parts=(check_part("", guesses, Bound("<=", 3 / n_tasks)),),
             note=f"chance: {1 / n_tasks:.3g}",
-        ),
-    ]
-
-
-def _private_outputs(config: ClusterFactorsConfig, arms: Found) -> list[Finding]:
-    n = config.n_layers
-    shared = Control(_WITH_SHARED_OUTPUTS, _clear_by_task(config, arms[SHARED]))
-    return [
-        Finding(
-            id="T2",
-            statement=f"two private outputs per task: layer {n} clusters by task (ARI)",
-            source=_PAPER_BOUND_OURS,
-            parts=_clear_by_task(config, arms[TWO]),
-            control=shared,
-            shown="table",
-            not_tested=_missing(arms, TWO),
-        ),
-        Finding(
-            id="T4",
-            statement=f"two private outputs per task: task-ARI rises with layer, 0 to {n}",
-            source=_PAPER,
-            parts=climbing(_by_layer(config, arms[TWO], _END)),
-            control=Control(_UNTRAINED, climbing(_by_layer(config, arms[TWO], _START))),
-            shown="table",
-            not_tested=_missing(arms, TWO),
-        ),
-        Finding(
-            id="T6",
-            statement=f"constant learning rate: training subset and validation agree at layer {n} (difference of "
-            "task-ARI)",
-            source=_PAPER,
-            parts=_agree(config, arms[CONSTANT]),
-            control=Control(_WITH_SHARED_OUTPUTS, _agree(config, arms[SHARED])),
-            shown="table",
-            not_tested=_missing(arms, CONSTANT),
-        ),
-        Finding(
-            id="T10",
-            statement=f"instructions never seen: layer {n} clusters by task (two private outputs)",
-            source=_PAPER_BOUND_OURS,
-            parts=_clear_by_task(config, arms[UNSEEN]),
-            control=shared,
-            shown="table",
-            not_tested=_missing(arms, UNSEEN),
         ),
     ]
 
@@ -330,15 +278,6 @@ def _losses_and_widths(config: ClusterFactorsConfig, arms: Found) -> list[Findin
 
 def _untrained(config: ClusterFactorsConfig, arms: Found) -> list[Finding]:
     return [
-        Finding(
-            id="T7",
-            statement="before training, no layer clusters by task beyond what x explains (largest task-ARI minus its "
-            "mean under relabelling within the classes of x)",
-            source=_PAPER_BOUND_OURS,
-            parts=_beyond_input(arms[PRIVATE], _START),
-            control=Control("trained networks", _beyond_input(arms[PRIVATE], _END)),
-            shown="table",
-        ),
         _ours(
             id="T23",
             statement="a bag of symbols clusters by task: mean of the prompt's untrained embeddings (ARI)",
@@ -359,11 +298,6 @@ def _values(runs: Runs, curve: str, layer: int, step: int) -> Float[np.ndarray, 
     return np.array([run.ari[curve][step, layer] for run in runs])
 
 
-def _by_layer(config: ClusterFactorsConfig, runs: Runs, step: int) -> Float[np.ndarray, "seed layer"]:
-    values = [run.ari["x task"][step] for run in runs]
-    return np.array(values).reshape(len(runs), config.n_layers + 1)
-
-
 def _at_overlaps(config: ClusterFactorsConfig, arms: Found, curve: str, step: int) -> list[Float[np.ndarray, "seed"]]:
     """Return the last layer's index for each overlap."""
     return [_values(arms[arm], curve, config.n_layers, step) for arm in _OVERLAP_ARMS]
@@ -371,17 +305,6 @@ def _at_overlaps(config: ClusterFactorsConfig, arms: Found, curve: str, step: in
 
 def _best_layer_at_start(runs: Runs, curve: str) -> Float[np.ndarray, "seed"]:
     return np.array([run.ari[curve][_START].max() for run in runs])
-
-
-def _clear_by_task(config: ClusterFactorsConfig, runs: Runs) -> tuple[Part, ...]:
-    return (mean_part("", _values(runs, "x task", config.n_layers, _END), Bound(">=", config.clear)),)
-
-
-def _agree(config: ClusterFactorsConfig, runs: Runs) -> tuple[Part, ...]:
-    """Judge the difference between validation and training subset at the end; the latter is measured there only."""
-    n = config.n_layers
-    differences = [abs(run.ari["x task"][_END, n] - run.train_ari[n]) for run in runs]
-    return (mean_part("", differences, Bound("<=", 0.1)),)
 
 
 def _by_output_rather_than_task(config: ClusterFactorsConfig, runs: Runs) -> tuple[Part, ...]:
@@ -481,11 +404,6 @@ def _task_only_with_private(config: ClusterFactorsConfig, private: Runs, shared:
         *_task_then_output(config, private, shared, _END),
         mean_part("shared, end of the instruction: task", at_instruction, Bound("<", config.clear)),
     )
-
-
-def _beyond_input(runs: Runs, step: int) -> tuple[Part, ...]:
-    largest = [(run.ari["x task"][step] - run.null["x task"][step, :, 2]).max() for run in runs]
-    return (mean_part("", largest, Bound("<=", 0.1)),)
 
 
 def _embeddings_cluster(config: ClusterFactorsConfig, runs: Runs, curve: str) -> tuple[Part, ...]:
