@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
 
 import einops
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 
+from mechclust.evidence.bounds import Bound, verdict_of
 from mechclust.evidence.intervals import mean_interval
 from mechclust.report.style import (
     BLUE,
@@ -32,7 +33,6 @@ from mechclust.report.style import (
     widest_chance,
 )
 from mechclust.studies.cluster_factors.config import OVERLAPS, PRIVATE, ClusterFactorsConfig, overlap_arm
-from mechclust.studies.cluster_factors.phases import BOTH, NEITHER, OUTPUT, TASK, UNDECIDED, phases, verdicts
 from mechclust.studies.cluster_factors.results import ArmResults, Results
 from mechclust.studies.cluster_factors.swap import HALVES, KINDS, POSITIONS, PROMPT, RANDOM
 from mechclust.studies.cluster_factors.swap import TASK as TASK_MEANS
@@ -40,6 +40,7 @@ from mechclust.studies.cluster_factors.swap import TASK as TASK_MEANS
 MAX_STEPS_DRAWN = 7  # checkpoints of the phase diagram
 LABEL_SIZE = 7.5  # points
 
+Look = tuple[str, str]  # name and colour of a curve
 Label = tuple[float, str, object]  # last value of a curve, its name, its colour
 
 
@@ -78,9 +79,42 @@ def _arm_titles(arms: Iterable[str]) -> list[str]:
 
 # ---- phases ----
 
+NEITHER = "neither"
+TASK = "task"
+OUTPUT = "output"
+BOTH = "both"
+UNDECIDED = "undecided"
 PHASE_COLORS = {NEITHER: "#d9d9d9", TASK: BLUE, OUTPUT: RED, BOTH: PURPLE, UNDECIDED: "#ffffff"}
 PHASE_NAMES = {NEITHER: "neither task nor output", BOTH: "task and output"}
 UNDECIDED_HATCH = "////"
+
+
+def verdicts(index: Float[np.ndarray, "seed layer"], clear: float) -> Shaped[np.ndarray, "layer"]:
+    """Return whether states cluster by a label: the whole 95% interval of its index over seeds is at least ``clear``.
+
+    A single seed decides nothing.
+
+    Example:
+        >>> verdicts(np.array([[0.9, 0.1, 0.2], [0.8, 0.2, 0.9]]), 0.1).tolist()
+        ['holds', 'undecided', 'undecided']
+    """
+    return np.array([verdict_of(Bound(">=", clear), mean_interval(of_layer)) for of_layer in index.T.tolist()])
+
+
+def phases(arm: ArmResults, step: int, clear: float, position: str = "x") -> Shaped[np.ndarray, "layer"]:
+    """Return the phase of each layer at a checkpoint; ``undecided`` if an interval straddles ``clear``.
+
+    At the end of the instruction only the task counts, since no output is known yet.
+    """
+    task = arm.ari[f"{position} task"]
+    output = arm.ari.get(f"{position} output", np.zeros_like(task))
+    by_task = verdicts(task[:, step], clear)
+    by_output = verdicts(output[:, step], clear)
+    undecided = (by_task == UNDECIDED) | (by_output == UNDECIDED)
+    held_by_task = by_task == "holds"
+    held_by_output = by_output == "holds"
+    conditions = [undecided, held_by_task & held_by_output, held_by_task, held_by_output]
+    return np.select(conditions, [UNDECIDED, BOTH, TASK, OUTPUT], NEITHER)
 
 
 def phase_diagram(config: ClusterFactorsConfig, results: Results) -> Figure:
@@ -134,18 +168,13 @@ def _phase_legend(figure: Figure) -> None:
 
 def by_layer(results: Results) -> Figure:
     """Draw ARI at x by layer at the end, against task, output and x, one panel per arm."""
+    curves = {"x task": ("task", BLUE), "x output": ("output", RED), "x input": ("x", GREEN)}
     figure, axes = _grid(_arm_titles(results), ["ARI at the end; accuracy"], (3.2, 2.7), layer_axis)
     for axis, arm in zip(axes, results.values(), strict=True):
+        labels = _curves(axis, arm, curves, ["x task"])
         linear = arm.linear[:, -1].mean(axis=0)
-        labels = [
-            _chance_at_end(axis, arm, ["x task"]),
-            _curve(axis, arm.ari["x task"][:, -1], "task", BLUE),
-            _curve(axis, arm.ari["x output"][:, -1], "output", RED),
-            _curve(axis, arm.ari["x input"][:, -1], "x", GREEN),
-            (float(linear[-1]), "task, linear", BLUE),
-        ]
         axis.plot(linear, color=BLUE, ls=":", lw=1.2)
-        direct_labels(axis, labels, LABEL_SIZE)
+        direct_labels(axis, [*labels, (float(linear[-1]), "task, linear", BLUE)], LABEL_SIZE)
     return figure
 
 
@@ -155,22 +184,21 @@ def within_the_other(results: Results) -> Figure:
     results = {name: arm for name, arm in results.items() if curves.keys() <= arm.ari.keys()}
     figure, axes = _grid(_arm_titles(results), ["ARI at the end"], (3.2, 2.7), layer_axis)
     for axis, arm in zip(axes, results.values(), strict=True):
-        labels = [_curve(axis, arm.ari[curve][:, -1], *look) for curve, look in curves.items()]
-        labels.append(_chance_at_end(axis, arm, list(curves)))
-        direct_labels(axis, labels, LABEL_SIZE)
+        direct_labels(axis, _curves(axis, arm, curves, list(curves)), LABEL_SIZE)
     return figure
+
+
+def _curves(axis: Axes, arm: ArmResults, looks: Mapping[str, Look], chance: Sequence[str]) -> list[Label]:
+    """Draw curves at the end, and the band of chance that is the widest of some and of all seeds; return labels."""
+    null = np.concatenate([arm.null[curve][:, -1] for curve in chance])
+    labels = [widest_chance(axis, range(null.shape[1]), null)]
+    return labels + [_curve(axis, arm.ari[curve][:, -1], *look) for curve, look in looks.items()]
 
 
 def _curve(axis: Axes, values: Float[np.ndarray, "seed layer"], name: str, color: str) -> Label:
     """Draw values by layer, and return their label."""
     seed_curve(axis, range(values.shape[1]), values, color=color, marker=".")
     return float(values[:, -1].mean()), name, color
-
-
-def _chance_at_end(axis: Axes, arm: ArmResults, curves: Sequence[str]) -> Label:
-    """Draw the band of chance at the end, the widest of all seeds and curves, and return its label."""
-    null = np.concatenate([arm.null[curve][:, -1] for curve in curves])
-    return widest_chance(axis, range(null.shape[1]), null)
 
 
 # ---- over training ----

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
 from mechclust.evidence import Bound, Control, EarlierRun, Finding, Part, check_part, mean_part, share_part
+from mechclust.evidence.finding import Shown
 from mechclust.report.growth import spearman
 from mechclust.studies.cluster_factors.config import (
     ARMS,
@@ -56,8 +58,7 @@ Curve = Float[np.ndarray, "seed step"]  # an index in the last layer
 
 def findings_of(config: ClusterFactorsConfig, results: Results) -> list[Finding]:
     """Return the findings and the checks T1, T5 and T8. An arm that was not run has no values."""
-    not_run = _without_seeds(results[SHARED])
-    arms = {arm: results.get(arm, not_run) for arm in ARMS}
+    arms = dict.fromkeys(ARMS, _without_seeds(results[SHARED])) | dict(results)
     findings = [
         *_checks(config, results),
         *_shared_outputs(config, arms),
@@ -97,6 +98,7 @@ def _finding(
     values: Sequence[Seeds],
     control: str,
     control_values: Sequence[Seeds],
+    shown: Shown = "table",
     **details: Any,
 ) -> Finding:
     """Return a finding about means over seeds, with the same means on a control; ``bounds`` names them."""
@@ -106,6 +108,7 @@ def _finding(
         source="ours",
         parts=_parts(bounds, values),
         control=Control(control, _parts(bounds, control_values)),
+        shown=shown,
         **details,
     )
 
@@ -136,26 +139,24 @@ def _checks(config: ClusterFactorsConfig, results: Results) -> list[Finding]:
     embedding = results[PRIVATE].ari["x task"][:, :, 0]
     guesses = [task_of(config, Job(PRIVATE, seed)).input_only_accuracy() for seed in config.seeds]
     n_tasks = _n_tasks(config)
+    check = partial(Finding, kind="check")
     return [
-        Finding(
+        check(
             id="T1",
-            kind="check",
             statement="networks learn the tasks: validation accuracy at the end of training, lowest over arms",
             source="set-up",
             parts=(check_part("", np.min(accuracies, axis=0), Bound(">=", 0.95)),),
             history=_earlier("20 tasks, lowest over arms"),
         ),
-        Finding(
+        check(
             id="T5",
-            kind="check",
             statement="layer 0 at x is the embedding of x: its partition never changes (range of task-ARI)",
             source="Wu & Varshney",
             parts=(check_part("", np.ptp(embedding, axis=1), Bound("<=", 0.01)),),
             history=_earlier("now a check: it holds by construction"),
         ),
-        Finding(
+        check(
             id="T8",
-            kind="check",
             statement="the best guess of the task from x alone is right at most three times as often as chance",
             source="Wu & Varshney; bound ours (3 x chance)",
             parts=(check_part("", guesses, Bound("<=", 3 / n_tasks)),),
@@ -200,6 +201,7 @@ def _shared_outputs(config: ClusterFactorsConfig, arms: Results) -> list[Finding
             {ACCURACY: Bound(">=", 0.8), "task-ARI": Bound("<=", 0.3)},
             [linear, _last_layer(shared, "x task")],
             note=f"chance of the classifier: {1 / _n_tasks(config):.2g}",
+            shown="page",
         ),
         _beyond_untrained(
             "T24",
@@ -207,7 +209,6 @@ def _shared_outputs(config: ClusterFactorsConfig, arms: Results) -> list[Finding
             "(difference of ARI)",
             {"": Bound(">=", 0.2)},
             [within],
-            shown="table",
         ),
     ]
 
@@ -229,7 +230,6 @@ def _overlaps(config: ClusterFactorsConfig, arms: Results) -> list[Finding]:
             f"layer {n} clusters by output at every overlap (ARI)",
             clear,
             [_last_layer(arms[arm], "x output") for arm in OVERLAP_ARMS],
-            shown="table",
         ),
         _finding(
             "T13",
@@ -266,7 +266,7 @@ def _layers(config: ClusterFactorsConfig, arms: Results) -> list[Finding]:
         f"{n + 1 - third} to {n}"
     )
     rises = {"lowest layers fall": Bound(">", 0), "highest layers rise": Bound(">", 0)}
-    shared = _falls_and_rises(config, arms[SHARED], third)
+    two, constant, shared = (_falls_and_rises(config, arms[arm], third) for arm in (TWO, CONSTANT, SHARED))
     difference = (_by_overlap(arms, "x output") - _by_overlap(arms, "x input")).mean(axis=0)
     return [
         _beyond_untrained(
@@ -275,26 +275,9 @@ def _layers(config: ClusterFactorsConfig, arms: Results) -> list[Finding]:
             "over overlaps)",
             {"layer 1: x - output": Bound(">", 0), f"layer {n}: output - x": Bound(">", 0)},
             [-difference[..., 1], difference[..., n]],
-            shown="table",
         ),
-        _finding(
-            "T15",
-            f"two private outputs per task: {moves}",
-            rises,
-            _falls_and_rises(config, arms[TWO], third),
-            SHARED_NETWORKS,
-            shared,
-            shown="table",
-        ),
-        _finding(
-            "T16",
-            f"constant learning rate: {moves}",
-            rises,
-            _falls_and_rises(config, arms[CONSTANT], third),
-            SHARED_NETWORKS,
-            shared,
-            shown="table",
-        ),
+        _finding("T15", f"two private outputs per task: {moves}", rises, two, SHARED_NETWORKS, shared),
+        _finding("T16", f"constant learning rate: {moves}", rises, constant, SHARED_NETWORKS, shared),
     ]
 
 
@@ -318,6 +301,7 @@ def _swapped_means(config: ClusterFactorsConfig, arms: Results) -> list[Finding]
             [private],
             SHARED_NETWORKS,
             [shared],
+            shown="page",
         ),
         _finding(
             "T18",
@@ -326,7 +310,6 @@ def _swapped_means(config: ClusterFactorsConfig, arms: Results) -> list[Finding]
             [shared],
             PRIVATE_NETWORKS,
             [private],
-            shown="table",
         ),
         _finding(
             "T19",
@@ -336,7 +319,6 @@ def _swapped_means(config: ClusterFactorsConfig, arms: Results) -> list[Finding]
             [_upper_minus_lower(arms[PRIVATE], TASK)],
             "the difference of two halves of one task",
             [_upper_minus_lower(arms[PRIVATE], HALVES)],
-            shown="table",
         ),
     ]
 
@@ -374,12 +356,14 @@ def _losses_and_widths(config: ClusterFactorsConfig, arms: Results) -> list[Find
             _instruction_and_x(arms[PRIVATE_Y], arms[SHARED_Y]),
             "loss on all tokens",
             _instruction_and_x(arms[PRIVATE], arms[SHARED]),
+            shown="page",
         ),
         _beyond_untrained(
             "T22",
             f"twice the width: layer {n} clusters in the same way",
             clusters,
             [_last_layer(arms[PRIVATE_WIDE], "instruction task"), _output_minus_task(arms[SHARED_WIDE])],
+            shown="page",
         ),
     ]
 
@@ -400,5 +384,4 @@ def _bag_of_symbols(config: ClusterFactorsConfig, private: ArmResults) -> Findin
         [private.ari["mean task"][:, START, 0]],
         "the last token of the instruction alone",
         [private.ari["instruction task"][:, START, 0]],
-        shown="table",
     )

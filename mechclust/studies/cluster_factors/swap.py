@@ -63,6 +63,7 @@ def swap_centroids(
     """
     rng = np.random.default_rng([seed, 18])
     sites = [site.name for site in resolve(model, residual())]
+    known_task, known_input = _task_and_input(task, known)
     other = _other_tasks(task, known, edited, rng)
     paired = np.flatnonzero(other >= 0)
     if not len(paired):
@@ -77,16 +78,18 @@ def swap_centroids(
     states = _states(model, known, sites)
     half = rng.random(len(known)) < 0.5
     random = rng.normal(size=(len(paired), states[sites[0]].shape[-1]))
-    every = np.ones(len(known), dtype=bool)
-    to_other_task = _weights(task, known, b, x, every) - _weights(task, known, a, x, every)
-    between_halves = _weights(task, known, a, x, half) - _weights(task, known, a, x, ~half)
+    of_a = (known_task == a[:, None]) & (known_input != x[:, None])
+    of_b = (known_task == b[:, None]) & (known_input != x[:, None])
+    to_other_task = _averages(of_b) - _averages(of_a)
+    between_halves = _averages(of_a & half) - _averages(of_a & ~half)
+    over_same_input = _averages(known_input == known_input[:, None])
     shares = np.zeros((len(OUTCOMES), len(POSITIONS), len(KINDS), len(sites)))
     for p, position in enumerate(POSITIONS):
         places = _places(batch, position)
         for layer, site in enumerate(sites):
             rows = _pooled(states[site], _places(known, position))
             if position != "instruction_end":
-                rows = _centred(rows, known.label("input").numpy())
+                rows = rows - over_same_input @ rows
             shift = to_other_task @ rows
             for k, direction in enumerate((shift, random, between_halves @ rows)):
                 added = torch.from_numpy(_scaled(direction, shift))
@@ -155,20 +158,8 @@ def _pooled(states: Float[Tensor, "example pos d"], places: Bool[Tensor, "exampl
     return einops.einsum(states.double(), weights, "example pos d, example pos -> example d").numpy()
 
 
-def _centred(rows: Rows, inputs: Numbers) -> Rows:
-    """Subtract from each row the mean of all rows with the same input."""
-    centred = rows.copy()
-    for x in np.unique(inputs):
-        centred[inputs == x] -= rows[inputs == x].mean(axis=0)
-    return centred
-
-
-def _weights(
-    task: InstructionFollowing, known: Batch, tasks: Numbers, inputs: Numbers, part: Bool[np.ndarray, "known"]
-) -> Float[np.ndarray, "example known"]:
-    """Return what averages, for each example, the known rows of a task that have another input; 0 if there are none."""
-    known_task, known_input = _task_and_input(task, known)
-    chosen = part & (known_task == tasks[:, None]) & (known_input != inputs[:, None])
+def _averages(chosen: Bool[np.ndarray, "example known"]) -> Float[np.ndarray, "example known"]:
+    """Return weights that average, for each example, the known rows that are chosen; 0 if there are none."""
     return chosen / np.maximum(chosen.sum(axis=1, keepdims=True), 1)
 
 

@@ -11,7 +11,7 @@ from matplotlib.patches import Rectangle
 from mechclust.evidence.intervals import mean_interval
 from mechclust.studies.cluster_factors import figures
 from mechclust.studies.cluster_factors.config import CONSTANT, OVERLAPS, PRIVATE, SHARED, TWO, overlap_arm
-from mechclust.studies.cluster_factors.phases import UNDECIDED, phases, verdicts
+from mechclust.studies.cluster_factors.figures import UNDECIDED, phases, verdicts
 from mechclust.studies.cluster_factors.swap import KINDS, POSITIONS
 from tests.mechclust.studies.cluster_factors.test_findings import (
     CONFIG,

@@ -28,9 +28,9 @@ from mechclust.studies.cluster_factors.config import (
     overlap_arm,
     task_of,
 )
+from mechclust.studies.cluster_factors.figures import BOTH, NEITHER, OUTPUT, TASK, UNDECIDED, phases, verdicts
 from mechclust.studies.cluster_factors.findings import findings_of
 from mechclust.studies.cluster_factors.measurements import CURVES, probes_of
-from mechclust.studies.cluster_factors.phases import BOTH, NEITHER, OUTPUT, TASK, UNDECIDED, phases, verdicts
 from mechclust.studies.cluster_factors.results import ArmResults, table_of
 from mechclust.studies.cluster_factors.swap import KINDS, POSITIONS
 from mechclust.studies.study import Job
