@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 
 import einops
@@ -25,11 +25,11 @@ from mechclust.report.style import (
     RED,
     direct_labels,
     layer_axis,
+    layer_curve,
     log_steps,
-    outer_labels,
+    panel_rows,
     seed_curve,
     shades,
-    subplots,
     widest_chance,
 )
 from mechclust.studies.cluster_factors.config import OVERLAPS, PRIVATE, ClusterFactorsConfig, overlap_arm
@@ -41,24 +41,7 @@ MAX_STEPS_DRAWN = 7  # checkpoints of the phase diagram
 LABEL_SIZE = 7.5  # points
 
 Look = tuple[str, str]  # name and colour of a curve
-Label = tuple[float, str, object]  # last value of a curve, its name, its colour
-
-
-def _grid(
-    titles: Sequence[str], ylabels: Sequence[str], size: tuple[float, float], x_axis: Callable[[Axes], None]
-) -> tuple[Figure, list[Axes]]:
-    """Return a figure with a row of titled panels for each label of the y axis; a single row is broken after five."""
-    columns = len(titles) if len(ylabels) > 1 else min(5, len(titles))
-    figure, axes = subplots(len(titles) * len(ylabels), columns, size=size, sharex=True, sharey=True)
-    for axis in axes:
-        axis.set_ylim(-0.05, 1.05)
-        x_axis(axis)
-    for axis, title in zip(axes, titles, strict=False):
-        axis.set_title(title)
-    for axis, ylabel in zip(axes[:: len(titles)], ylabels, strict=True):
-        axis.set_ylabel(ylabel)
-    outer_labels(axes, columns)
-    return figure, axes
+Label = tuple[float, str, str]  # last value of a curve, its name, its colour
 
 
 def _arm_titles(arms: Iterable[str]) -> list[str]:
@@ -86,7 +69,8 @@ BOTH = "both"
 UNDECIDED = "undecided"
 PHASE_COLORS = {NEITHER: "#d9d9d9", TASK: BLUE, OUTPUT: RED, BOTH: PURPLE, UNDECIDED: "#ffffff"}
 PHASE_NAMES = {NEITHER: "neither task nor output", BOTH: "task and output"}
-UNDECIDED_HATCH = "////"
+HATCHES = {UNDECIDED: "////"}
+EDGES = {UNDECIDED: "#aaaaaa"}
 
 
 def verdicts(index: Float[np.ndarray, "seed layer"], clear: float) -> Shaped[np.ndarray, "layer"]:
@@ -125,7 +109,7 @@ def phase_diagram(config: ClusterFactorsConfig, results: Results) -> Figure:
     where = {"x": "at x", "instruction": "end of instruction", "mean": "mean of prompt"}
     titles = [f"step {step}" for step in steps[drawn]]
     ylabels = [f"layer\n{name}" for name in where.values()]
-    figure, axes = _grid(titles, ylabels, (2.05, 2.15), _overlap_axis)
+    figure, axes = panel_rows(titles, ylabels, size=(2.05, 2.15), x_axis=_overlap_axis)
     for axis, (position, step) in zip(axes, product(where, drawn), strict=True):
         for x, overlap in enumerate(overlaps):
             _phase_column(axis, x, results[overlap_arm(overlap)], position, step, config.clear)
@@ -144,10 +128,10 @@ def _overlap_axis(axis: Axes) -> None:
 def _phase_column(axis: Axes, x: int, arm: ArmResults, position: str, step: int, clear: float) -> None:
     """Draw the layers of one arm: a cell for the phase, and a dot where states cluster by x."""
     for layer, phase in enumerate(phases(arm, step, clear, position)):
-        hatch = UNDECIDED_HATCH if phase == UNDECIDED else None
-        edge = "#aaaaaa" if phase == UNDECIDED else "#ffffff"
+        color = PHASE_COLORS[phase]
+        edge = EDGES.get(phase, "#ffffff")
         corner = (x - 0.5, layer - 0.5)
-        axis.add_patch(Rectangle(corner, 1, 1, facecolor=PHASE_COLORS[phase], edgecolor=edge, hatch=hatch, lw=0.8))
+        axis.add_patch(Rectangle(corner, 1, 1, facecolor=color, edgecolor=edge, hatch=HATCHES.get(phase), lw=0.8))
     if f"{position} input" in arm.ari:
         by_input = verdicts(arm.ari[f"{position} input"][:, step], clear) == "holds"
         layers = np.flatnonzero(by_input)
@@ -157,8 +141,8 @@ def _phase_column(axis: Axes, x: int, arm: ArmResults, position: str, step: int,
 def _phase_legend(figure: Figure) -> None:
     handles: list[Artist] = []
     for phase, color in PHASE_COLORS.items():
-        hatch = UNDECIDED_HATCH if phase == UNDECIDED else None
-        handles.append(Patch(facecolor=color, edgecolor="#888888", hatch=hatch, label=PHASE_NAMES.get(phase, phase)))
+        name = PHASE_NAMES.get(phase, phase)
+        handles.append(Patch(facecolor=color, edgecolor="#888888", hatch=HATCHES.get(phase), label=name))
     handles.append(Line2D([], [], ls="", marker="o", ms=5, color=GREEN, mec="white", label="x (on any colour)"))
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False, title="clusters by")
 
@@ -169,7 +153,7 @@ def _phase_legend(figure: Figure) -> None:
 def by_layer(results: Results) -> Figure:
     """Draw ARI at x by layer at the end, against task, output and x, one panel per arm."""
     curves = {"x task": ("task", BLUE), "x output": ("output", RED), "x input": ("x", GREEN)}
-    figure, axes = _grid(_arm_titles(results), ["ARI at the end; accuracy"], (3.2, 2.7), layer_axis)
+    figure, axes = panel_rows(_arm_titles(results), ["ARI at the end; accuracy"], size=(3.2, 2.7), x_axis=layer_axis)
     for axis, arm in zip(axes, results.values(), strict=True):
         labels = _curves(axis, arm, curves, ["x task"])
         linear = arm.linear[:, -1].mean(axis=0)
@@ -182,7 +166,7 @@ def within_the_other(results: Results) -> Figure:
     """Draw ARI at x by layer at the end: task within outputs and output within tasks, for arms that have both."""
     curves = {"x task|output": ("task within output", BLUE), "x output|task": ("output within task", RED)}
     results = {name: arm for name, arm in results.items() if curves.keys() <= arm.ari.keys()}
-    figure, axes = _grid(_arm_titles(results), ["ARI at the end"], (3.2, 2.7), layer_axis)
+    figure, axes = panel_rows(_arm_titles(results), ["ARI at the end"], size=(3.2, 2.7), x_axis=layer_axis)
     for axis, arm in zip(axes, results.values(), strict=True):
         direct_labels(axis, _curves(axis, arm, curves, list(curves)), LABEL_SIZE)
     return figure
@@ -192,13 +176,7 @@ def _curves(axis: Axes, arm: ArmResults, looks: Mapping[str, Look], chance: Sequ
     """Draw curves at the end, and the band of chance that is the widest of some and of all seeds; return labels."""
     null = np.concatenate([arm.null[curve][:, -1] for curve in chance])
     labels = [widest_chance(axis, range(null.shape[1]), null)]
-    return labels + [_curve(axis, arm.ari[curve][:, -1], *look) for curve, look in looks.items()]
-
-
-def _curve(axis: Axes, values: Float[np.ndarray, "seed layer"], name: str, color: str) -> Label:
-    """Draw values by layer, and return their label."""
-    seed_curve(axis, range(values.shape[1]), values, color=color, marker=".")
-    return float(values[:, -1].mean()), name, color
+    return labels + [layer_curve(axis, arm.ari[curve][:, -1], *look) for curve, look in looks.items()]
 
 
 # ---- over training ----
@@ -208,7 +186,7 @@ def over_training(results: Results, arms: Sequence[str]) -> Figure:
     """Draw task-ARI over training, one line per layer: above at x, below at the end of the instruction."""
     arms = [arm for arm in arms if arm in results]
     rows = {"x task": "task-ARI, at x", "instruction task": "task-ARI, end of the instruction"}
-    figure, axes = _grid(_arm_titles(arms), list(rows.values()), (3.2, 2.7), log_steps)
+    figure, axes = panel_rows(_arm_titles(arms), list(rows.values()), size=(3.2, 2.7), x_axis=log_steps)
     for axis, (curve, arm) in zip(axes, product(rows, arms), strict=True):
         _layers_over_training(axis, results[arm], curve)
     return figure
@@ -217,7 +195,7 @@ def over_training(results: Results, arms: Sequence[str]) -> Figure:
 def _layers_over_training(axis: Axes, arm: ArmResults, curve: str) -> None:
     """Draw a curve of each layer, with its 95% interval at the end right of it."""
     null = einops.rearrange(arm.null[curve], "seed step layer end -> (seed layer) step end")
-    labels: list[Label] = [widest_chance(axis, arm.steps, null)]
+    labels: list[tuple[float, str, object]] = [widest_chance(axis, arm.steps, null)]
     layers = einops.rearrange(arm.ari[curve], "seed step layer -> layer seed step")
     for k, (values, color) in enumerate(zip(layers, shades(len(layers)), strict=True)):
         axis.plot(arm.steps, values.mean(axis=0), color=color, marker=".", ms=3)
@@ -230,7 +208,7 @@ def _layers_over_training(axis: Axes, arm: ArmResults, curve: str) -> None:
 
 def accuracy(results: Results) -> Figure:
     """Draw validation accuracy over training, one panel per arm."""
-    figure, axes = _grid(_arm_titles(results), ["validation accuracy"], (2.6, 2.0), log_steps)
+    figure, axes = panel_rows(_arm_titles(results), ["validation accuracy"], size=(2.6, 2.0), x_axis=log_steps)
     for axis, arm in zip(axes, results.values(), strict=True):
         seed_curve(axis, arm.steps, arm.accuracy, color=BLUE, marker=".")
     return figure
@@ -244,10 +222,10 @@ def swaps(results: Results) -> Figure:
     curves = {TASK_MEANS: ("tasks' means", BLUE), RANDOM: ("random", COLORS[7]), HALVES: ("halves of a task", ORANGE)}
     where = {"instruction_end": "end of the instruction", "input": "at x", PROMPT: "whole prompt"}
     ylabels = [f"{name}\nshare" for name in where.values()]
-    figure, axes = _grid(_arm_titles(results), ylabels, (2.3, 2.3), layer_axis)
+    figure, axes = panel_rows(_arm_titles(results), ylabels, size=(2.3, 2.3), x_axis=layer_axis)
     for n, (axis, (position, arm)) in enumerate(zip(axes, product(where, results.values()), strict=True), 1):
         became = arm.became[:, POSITIONS.index(position)]
-        labels = [_curve(axis, became[:, KINDS.index(kind)], *look) for kind, look in curves.items()]
+        labels = [layer_curve(axis, became[:, KINDS.index(kind)], *look) for kind, look in curves.items()]
         if n % len(results) == 0:
             direct_labels(axis, labels, LABEL_SIZE)
     return figure

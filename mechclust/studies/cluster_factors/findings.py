@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
-from mechclust.evidence import Bound, Control, EarlierRun, Finding, Part, check_part, mean_part, share_part
-from mechclust.evidence.finding import Shown
+from mechclust.evidence import Bound, EarlierRun, Finding, check_part
+from mechclust.evidence.compared import beyond_untrained, compared
 from mechclust.report.growth import spearman
 from mechclust.studies.cluster_factors.config import (
     ARMS,
@@ -39,10 +38,8 @@ from mechclust.studies.study import Job
 
 START = 0
 END = -1
-UNTRAINED = "untrained networks"
 SHARED_NETWORKS = "networks whose tasks share all outputs"
 PRIVATE_NETWORKS = "networks whose tasks have private outputs"
-ACCURACY = "linear accuracy"
 TOO_SMALL = "this size of the study cannot test it"
 ARMS_NEEDED: Mapping[str, Sequence[str]] = {
     **dict.fromkeys(("T11", "T12", "T13", "T14"), OVERLAP_ARMS),
@@ -53,7 +50,10 @@ ARMS_NEEDED: Mapping[str, Sequence[str]] = {
 }
 
 Seeds = Float[np.ndarray, "seed"]
-Curve = Float[np.ndarray, "seed step"]  # an index in the last layer
+Curve = Float[np.ndarray, "seed step"]
+
+_finding = partial(compared, source="ours", shown="table")
+_beyond_untrained = partial(beyond_untrained, source="ours", shown="table")
 
 
 def findings_of(config: ClusterFactorsConfig, results: Results) -> list[Finding]:
@@ -89,45 +89,6 @@ def _not_tested(config: ClusterFactorsConfig, id: str) -> str:
 
 def _number(finding: Finding) -> int:
     return int(finding.id[1:])
-
-
-def _finding(
-    id: str,
-    statement: str,
-    bounds: Mapping[str, Bound],
-    values: Sequence[Seeds],
-    control: str,
-    control_values: Sequence[Seeds],
-    shown: Shown = "table",
-    **details: Any,
-) -> Finding:
-    """Return a finding about means over seeds, with the same means on a control; ``bounds`` names them."""
-    return Finding(
-        id=id,
-        statement=statement,
-        source="ours",
-        parts=_parts(bounds, values),
-        control=Control(control, _parts(bounds, control_values)),
-        shown=shown,
-        **details,
-    )
-
-
-def _beyond_untrained(
-    id: str, statement: str, bounds: Mapping[str, Bound], curves: Sequence[Curve], **details: Any
-) -> Finding:
-    """Return a finding about the end of training, with the untrained networks as its control."""
-    end = [curve[:, END] for curve in curves]
-    start = [curve[:, START] for curve in curves]
-    return _finding(id, statement, bounds, end, UNTRAINED, start, **details)
-
-
-def _parts(bounds: Mapping[str, Bound], values: Sequence[Seeds]) -> tuple[Part, ...]:
-    parts = []
-    for (name, bound), of_seeds in zip(bounds.items(), values, strict=True):
-        judge = share_part if name == ACCURACY else mean_part
-        parts.append(judge(name, of_seeds, bound))
-    return tuple(parts)
 
 
 def _earlier(changed: str) -> tuple[EarlierRun, ...]:
@@ -182,7 +143,6 @@ def _output_minus_task(arm: ArmResults) -> Curve:
 def _shared_outputs(config: ClusterFactorsConfig, arms: Results) -> list[Finding]:
     n = config.n_layers
     shared = arms[SHARED]
-    linear = shared.linear[:, :, -1]
     within = _last_layer(shared, "x output|task") - _last_layer(shared, "x task|output")
     return [
         _finding(
@@ -198,8 +158,9 @@ def _shared_outputs(config: ClusterFactorsConfig, arms: Results) -> list[Finding
         _beyond_untrained(
             "T20",
             f"all outputs shared: a linear classifier reads the task from layer {n}, whose states do not cluster by it",
-            {ACCURACY: Bound(">=", 0.8), "task-ARI": Bound("<=", 0.3)},
-            [linear, _last_layer(shared, "x task")],
+            {"linear accuracy": Bound(">=", 0.8), "task-ARI": Bound("<=", 0.3)},
+            [shared.linear[:, :, -1], _last_layer(shared, "x task")],
+            shares=["linear accuracy"],
             note=f"chance of the classifier: {1 / _n_tasks(config):.2g}",
             shown="page",
         ),
@@ -236,7 +197,7 @@ def _overlaps(config: ClusterFactorsConfig, arms: Results) -> list[Finding]:
             f"at the end of the instruction, layer {n} clusters by task at every overlap (ARI)",
             clear,
             [index[:, END, -1] for index in instruction],
-            f"{UNTRAINED}, the layer that clusters most",
+            "untrained networks, the layer that clusters most",
             [index[:, START].max(axis=1) for index in instruction],
             shown="headline",
         ),

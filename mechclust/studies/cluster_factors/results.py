@@ -15,7 +15,7 @@ from mechclust.studies.cluster_factors.config import VALIDATION, ClusterFactorsC
 from mechclust.studies.cluster_factors.measurements import CURVES, probes_of, result_files
 from mechclust.studies.kept import check_there
 from mechclust.studies.study import Job
-from mechclust.training.callbacks import result_path
+from mechclust.training import load_steps
 from probes import ProbeResult, load_result
 
 if TYPE_CHECKING:
@@ -70,7 +70,10 @@ def load_arm(config: ClusterFactorsConfig, out: Path, arm: str) -> ArmResults:
     """Read the results of one arm, in the order of the seeds."""
     steps = measured_steps(config)
     folders = [out / "results" / Job(arm, seed).name for seed in config.seeds]
-    measured = {name: _load_checkpoints(folders, steps, name) for name in [*probes_of(config, arm), "accuracy"]}
+    measured = {}
+    for name in [*probes_of(config, arm), "accuracy"]:
+        runs = [load_steps(folder, f"{VALIDATION}.{name}") for folder in folders]
+        measured[name] = [[run[step] for step in steps] for run in runs]
     null_low = _curves(measured, "null_low")
     null_high = _curves(measured, "null_high")
     swaps = [load_result(folder / "swap.safetensors") for folder in folders]
@@ -83,11 +86,6 @@ def load_arm(config: ClusterFactorsConfig, out: Path, arm: str) -> ArmResults:
         accuracy=np.array([[float(result["accuracy"]) for result in run] for run in measured["accuracy"]]),
         became=np.stack([swap["became"].numpy() for swap in swaps]),
     )
-
-
-def _load_checkpoints(folders: Sequence[Path], steps: Sequence[int], name: str) -> list[list[ProbeResult]]:
-    """Return the results of one probe, by seed and step."""
-    return [[load_result(result_path(folder, step, f"{VALIDATION}.{name}")) for step in steps] for folder in folders]
 
 
 def _curves(measured: Measured, measure: str) -> Curves:
