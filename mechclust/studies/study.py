@@ -41,12 +41,12 @@ def check_checkpoint(config: Any) -> None:
         find(config.model)
 
 
-def nothing(config: Any, results: Any) -> Sequence[Any]:
+def nothing(config: Any, results: object) -> Sequence[Any]:
     """Return no findings, figures or notes."""
     return ()
 
 
-def no_tables(config: Any, results: Any) -> Mapping[str, pd.DataFrame]:
+def no_tables(config: Any, results: object) -> Mapping[str, pd.DataFrame]:
     """Return no tables."""
     return {}
 

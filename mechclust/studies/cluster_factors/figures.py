@@ -94,7 +94,7 @@ def phases(arm: ArmResults, step: int, clear: float, position: str = "x") -> Sha
     output = arm.ari.get(f"{position} output", np.zeros_like(task))
     by_task = verdicts(task[:, step], clear)
     by_output = verdicts(output[:, step], clear)
-    undecided = (by_task == UNDECIDED) | (by_output == UNDECIDED)
+    undecided = (by_task == "undecided") | (by_output == "undecided")
     held_by_task = by_task == "holds"
     held_by_output = by_output == "holds"
     conditions = [undecided, held_by_task & held_by_output, held_by_task, held_by_output]
