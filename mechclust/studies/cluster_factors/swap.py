@@ -176,5 +176,7 @@ def _answers(model: HookedModel, batch: Batch, site: str, shift: Float[Tensor, "
     return logits[torch.arange(len(batch)), batch.position("input")].argmax(-1).numpy()
 
 
-def _add(shift: Float[Tensor, "#example #pos #d"], name: str, activation: Tensor) -> Tensor:
+def _add(
+    shift: Float[Tensor, "#example #pos #d"], name: str, activation: Float[Tensor, "example pos d"]
+) -> Float[Tensor, "example pos d"]:
     return activation + shift.to(activation)
