@@ -21,7 +21,7 @@ import re
 from pathlib import Path
 
 from mechclust.evidence import Findings, family_notes, load_findings
-from mechclust.evidence.tables import control_text, markdown_table, shown, verdict_text, with_interval
+from mechclust.evidence.tables import control_text, markdown_table, shown_on_pages, verdict_text, with_interval
 
 _ROOT = Path(__file__).parents[1]
 _RESULTS = _ROOT / "examples" / "results"
@@ -58,7 +58,7 @@ def _findings_table(study: str, *ids: str) -> str:
     findings = _recorded(study)
     if ids:
         return markdown_table([finding for finding in findings if finding.id in ids])
-    return "\n\n".join([markdown_table(shown(findings)), *family_notes(findings)])
+    return "\n\n".join([markdown_table(shown_on_pages(findings)), *family_notes(findings)])
 
 
 def _headlines() -> str:
@@ -90,7 +90,7 @@ def _counted(row: str) -> str:
     """Fill in ``| study | paper | tested, how many seeds | hold | not specific | undecided | do not hold | link |``."""
     title, paper, tested, *_, link = _cells(row)
     name = re.findall(r"([\w-]+\.md(?:#[\w-]+)?)\)", link)[0].replace(".md#", "-").removesuffix(".md")
-    findings = [finding for finding in shown(_recorded(name)) if finding.kind == "finding"]
+    findings = [finding for finding in shown_on_pages(_recorded(name)) if finding.kind == "finding"]
     verdicts = [finding.verdict for finding in findings if finding.verdict != "not tested"]
     of = "" if len(verdicts) == len(findings) else f" of {len(findings)}"
     settings, n = _folder(name) / "config.json", tested.partition(", ")[2]

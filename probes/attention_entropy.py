@@ -14,7 +14,7 @@ from probes.engine.result import ProbeResult
 from probes.engine.sites import Site, Sites, attention_pattern
 from probes.engine.state import Sum
 from probes.functional.attention_entropy import attention_entropy
-from probes.functional.mean_interval import mean_interval
+from probes.functional.mean_interval import interval_from_sums
 from tasks import Batch, InputError
 
 
@@ -101,7 +101,7 @@ class AttentionEntropy(Probe):
                 f"the sites have different numbers of heads {sorted(heads)}; measure them with a probe each"
             )
         total, uniform, squares = torch.stack(sums).unbind(dim=-1)
-        low, high = mean_interval(total, squares, n)
+        low, high = interval_from_sums(total, squares, n)
         values = {
             "entropy": total / n,
             "entropy_low": low,

@@ -18,7 +18,7 @@ from probes.engine.sites import Site, Sites, residual, resolve
 from probes.engine.state import Rows, Sum
 from probes.functional.linear_decodability import wilson_interval
 from probes.functional.logit_lens import answer_scores
-from probes.functional.mean_interval import mean_interval
+from probes.functional.mean_interval import interval_from_sums
 from tasks import Batch, InputError
 
 _STREAM = ("hook_embed", "hook_resid_pre", "hook_resid_mid", "hook_resid_post", "unembed.hook_in")
@@ -168,7 +168,7 @@ class LogitLens(Probe):
         probability, rank, top = self.scores.get(site)[1].unbind(dim=1)
         n, d_vocab = len(answers), len(self.spread[site])
         right = top.long() == answers
-        low, high = mean_interval(probability.sum(), probability.square().sum(), n)
+        low, high = interval_from_sums(probability.sum(), probability.square().sum(), n)
         top_low, top_high = wilson_interval(int(right.sum()), n)
         others = max(n - 1, 1)
         frequency = torch.bincount(top.long(), minlength=d_vocab)[answers].double()

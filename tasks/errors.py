@@ -24,10 +24,10 @@ def first_line(error: BaseException) -> str:
 
 def suggest(name: str, known: Iterable[str]) -> str:
     """``" (it has a, b); did you mean 'a'?"``."""
-    return f" (it has {', '.join(known)}){nearest(name, known)}"
+    return f" (it has {', '.join(known)}){did_you_mean(name, known)}"
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
+def did_you_mean(name: str, known: Iterable[str]) -> str:
     """``"; did you mean 'a'?"``, or nothing where no name is like this one."""
     near = difflib.get_close_matches(name, list(known), n=1)
     return f"; did you mean {near[0]!r}?" if near else ""

@@ -194,3 +194,35 @@ def test_a_door_is_sorted_and_leads_somewhere(path: Path) -> None:
     package = importlib.import_module(".".join(path.relative_to(ROOT).parent.parts))
     missing = [name for name in names if not hasattr(package, name)]
     assert not missing, f"{relative(path)} promises {missing}, which it does not have"
+
+
+# ---- names ----
+
+# What is alike in every study and every command, and is rebuilt with them.
+STUDIES_AND_COMMANDS = ("mechclust/studies/", "mechclust/commands/", "mechclust/cli_commands/")
+TWICE_ON_PURPOSE = {"main", "judge", "result_path"}  # a command line; a finding and a study; a checkpoint and a study
+
+
+def public_names(path: Path) -> set[str]:
+    """Public classes, functions and constants that a file defines at its top level."""
+    names: set[str] = set()
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names |= {target.id for target in targets if isinstance(target, ast.Name)}
+    return {name for name in names if not name.startswith("_")}
+
+
+def test_no_public_name_has_two_meanings() -> None:
+    files_of: dict[str, list[str]] = {}
+    for path in FILES:
+        for name in public_names(path):
+            files_of.setdefault(name, []).append(relative(path))
+    twice = {
+        name: files
+        for name, files in files_of.items()
+        if len(files) > 1 and not all(file.startswith(STUDIES_AND_COMMANDS) for file in files)
+    }
+    assert {name: files for name, files in twice.items() if name not in TWICE_ON_PURPOSE} == {}

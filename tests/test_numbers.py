@@ -1,7 +1,7 @@
 """No number changes unless somebody means it to: every study's smoke preset and every command, to the bit.
 
 ``python -m tests.test_numbers`` writes ``tests/data/numbers/`` anew, after a change that is meant to change numbers.
-Bits depend on the processor and on the versions of what computes, so that elsewhere these tests are skipped.
+Bits depend on the processor and on the versions of what computes, so that elsewhere the runs are made and not compared.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import math
 import os
 import platform
 import re
+import shutil
 import struct
 import sys
 import tempfile
@@ -26,9 +27,13 @@ import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
-from tests.mechclust.conftest import WORDS, checkpoint
+from mechclust.command_table import COMMANDS
+from mechclust.studies.registry import registered_studies
+from tests.mechclust.commands.history.walk import walked_weights
+from tests.mechclust.commands.mossa.tiny import write_base, write_tasks
+from tests.mechclust.conftest import WORDS, checkpoint, quick_print_files  # noqa: F401 - a fixture
 
 RECORDED = Path(__file__).parent / "data" / "numbers"
 Numbers = dict[str, list[str]]  # digest to where such a number stands
@@ -66,8 +71,7 @@ def numbers_in(folder: Path) -> Numbers:
                 for key in file.keys():  # noqa: SIM118 - a file, not a mapping
                     add(_tensor(file.get_tensor(key)), f"{name}: {key}")
         elif path.suffix == ".csv" and path.name != "findings.csv":  # which repeats findings.json
-            rows = list(csv.reader(path.read_text().splitlines()))[1:]
-            for row in sorted(map(_numbers_of, rows)):  # whatever the order of rows and columns
+            for row in sorted(map(_numbers_of, _rows(path))):  # whatever the order of rows and columns
                 add(_digest(row), name)
         elif path.name == "findings.json":
             for finding in json.loads(path.read_text()):
@@ -75,6 +79,12 @@ def numbers_in(folder: Path) -> Numbers:
                 kept = [[part["values"], part["interval"]] for part in [*finding["parts"], *control["parts"]]]
                 add(_digest(json.dumps([kept, finding["paper"]]).encode()), f"{name}: {finding['id']}")
     return found
+
+
+def _rows(path: Path) -> list[list[str]]:
+    """A table's rows, without how long something took."""
+    names, *rows = csv.reader(path.read_text().splitlines())
+    return [[cell for name, cell in zip(names, row, strict=True) if name != "seconds"] for row in rows]
 
 
 def _tensor(x: torch.Tensor) -> str:
@@ -132,6 +142,34 @@ def write_corpus(folder: Path) -> Path:
     return folder / "corpus"
 
 
+def write_series(folder: Path) -> Path:
+    """Three checkpoints of a model whose weights walk at random, prompts and a corpus."""
+    write_prompts(folder)
+    write_corpus(folder)
+    for i, weights in enumerate(walked_weights(load_file(folder / "gpt2" / "model.safetensors"), 3)):
+        step = shutil.copytree(folder / "gpt2", folder / "series" / f"checkpoint-{10 * (i + 1)}")
+        save_file(weights, step / "model.safetensors", {"format": "pt"})
+    return folder / "series"
+
+
+def write_answers(folder: Path) -> Path:
+    """A model and tasks with answers."""
+    write_base(folder / "base")
+    return write_tasks(folder / "answers")
+
+
+def write_suite(folder: Path) -> Path:
+    """Two encoders, one of which stands beside a published one, and a corpus."""
+    write_corpus(folder)
+    checkpoint(folder / "albert", "albert", seed=7)
+    path = folder / "suite.toml"
+    path.write_text(
+        f'[[model]]\nmodel = "{folder}/bert"\nname = "one"\npublished = "BERT"\n'
+        f'[[model]]\nmodel = "{folder}/albert"\nname = "other"\ntwins = 0\n'
+    )
+    return path
+
+
 def command(*arguments: str, inputs: Callable[[Path], Path] | None = None) -> Callable[[Path], None]:
     """A command on small random models; ``{}`` stands for the folder of its inputs."""
 
@@ -186,6 +224,9 @@ RUNS: dict[str, Callable[[Path], None]] = {
     "topic-structure": study("topic-structure"),
     "clustering-heads": study("clustering-heads"),
     "mossa": study("mossa"),
+    "cluster-factors": study("cluster-factors"),
+    "planted-layers": study("planted-layers"),
+    "heads-in-models": study("heads-in-models"),
     "clusters": command("clusters", "{}/gpt2", *PROMPTS, "--also", "form", inputs=write_prompts),
     "compare": command(
         *("compare", "{}/gpt2", "{}/tuned", *PROMPTS, "--min-per-task", "8", "--n-resamples", "20"),
@@ -197,9 +238,34 @@ RUNS: dict[str, Callable[[Path], None]] = {
         *("--split", "file", "--n-permutations", "19", "--max-length", "16"),
         inputs=write_corpus,
     ),
+    "history": command(
+        *("history", "{}/series", *PROMPTS, "--probes", "clusters", "cka", "heads", "topics", "AttentionEntropy"),
+        *("--corpus", "{}/corpus", "--n-topics", "3", "--threshold", ".2", "--max-length", "16", "--n-init", "1"),
+        *("--n-permutations", "19", "--cka-permutations", "9", "--map-prompts", "12"),
+        inputs=write_series,
+    ),
+    "mossa-command": command(
+        *("mossa", "{}/base", "--tasks", "{}/answers", "--steps-per-task", "3", "--cutoff", "32", "--ceilings", "1"),
+        *("--nulls", "1", "--n-answers", "4", "--n-shown", "6", "--tuning.lr", "1e-2", "--tuning.rank", "2"),
+        *("--tuning.batch-size", "4", "--tuning.accumulation", "1", "--svcca"),
+        inputs=write_answers,
+    ),
+    "topics-suite": command(
+        *("topics", "--suite", "{}/suite.toml", "--corpus", "{}/corpus", "--split", "file", "--topic-seeds", "0", "1"),
+        *("--n-topics", "3", "--passes", "3", "--no-below", "1", "--no-above", "1", "--weights", "counts"),
+        *("--thresholds", ".1", ".2", "--max-length", "16", "--resamples", "20"),
+        inputs=write_suite,
+    ),
     "check": check_rows,
     "sandbox": sandbox,
 }
+
+
+def test_every_study_and_command_is_run() -> None:
+    ours = {found.name for found in registered_studies() if found.package.startswith("mechclust ")}
+    assert ours <= RUNS.keys()
+    measuring = set(COMMANDS) - {"run", "list", "report"}  # which run studies, or measure nothing
+    assert {"mossa-command" if name == "mossa" else name for name in measuring} <= RUNS.keys()
 
 
 def measured(name: str, folder: Path) -> Numbers:
@@ -212,9 +278,10 @@ def measured(name: str, folder: Path) -> Numbers:
 def test_numbers_are_the_recorded_ones(name: str, tmp_path: Path, tl_major: int) -> None:
     path = RECORDED / f"{name}-transformer-lens-{tl_major}.json"
     recorded = json.loads(path.read_text())
-    if recorded["machine"] != machine():
-        pytest.skip(f"recorded on {recorded['machine']}; run python -m tests.test_numbers before a change to compare")
     found = measured(name, tmp_path)
+    assert found, f"{name} left no numbers"
+    if recorded["machine"] != machine():
+        pytest.skip(f"ran, but was recorded on {recorded['machine']}; record before a change to compare")
     new, known = Counter({digest: len(where) for digest, where in found.items()}), Counter(recorded["numbers"])
     others = [found[digest][0] for digest in new - known]
     assert new == known, f"{len(others)} numbers of {name} are new ({'; '.join(others[:8])}), {len(known - new)} gone"

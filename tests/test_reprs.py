@@ -14,7 +14,7 @@ import torch
 from matplotlib.figure import Figure
 
 from mechclust import Check, CheckReport, ClustersResult, MossaResult, TopicsResult
-from mechclust.commands.clusters.result import Curves
+from mechclust.commands.clusters.result import ModelCurves
 from mechclust.evidence import Bound, Finding, Findings, mean_part
 from mechclust.mossa import TaskCurves
 from mechclust.mossa.layer_groups import LayerGroups, LayerGroupsInterval
@@ -79,7 +79,7 @@ OBJECTS: dict[str, Callable[[], Any]] = {
         "tiny", [Check("finite values", False, TEXT)] * LONG
     ),
     "ClustersResult(tiny, 2000 layers, labels: ['first', 'second'])": lambda: ClustersResult(
-        "tiny", None, Curves(RESULT), [], None
+        "tiny", None, ModelCurves(RESULT), [], None
     ),
     "CompareResult(tuned against base, 2 layers, 2 tasks)": lambda: found(*np.zeros((3, 2, 2))),
     "MossaResult(tiny, 12 layers, 2000 tasks)": lambda: MossaResult(

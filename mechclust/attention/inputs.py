@@ -15,7 +15,7 @@ from probes.engine.texts import tokenizers_of
 from tasks import InputError
 from tasks.text.beginning import Bos, text_encoder
 
-Heads: TypeAlias = int | Sequence[int] | Sequence[tuple[int, int]] | Sequence[Head]
+HeadChoice: TypeAlias = int | Sequence[int] | Sequence[tuple[int, int]] | Sequence[Head]
 Labels: TypeAlias = Sequence[str | int | None] | Tensor
 
 
@@ -36,7 +36,7 @@ class ChosenHead(NamedTuple):
 def choose_heads(
     models: Mapping[str, HookedModel],
     layers: int | Sequence[int] | None,
-    heads: Heads | None,
+    heads: HeadChoice | None,
     count: Callable[[HookedModel], int],
 ) -> list[ChosenHead]:
     """The heads asked for, the same in every model.
@@ -110,7 +110,7 @@ def _span(heads: Sequence[ChosenHead]) -> str:
     return heads[0].name if len(heads) == 1 else f"{heads[0].name} to {heads[-1].name}"
 
 
-def encode(models: Mapping[str, HookedModel], text: str, bos: Bos) -> list[int]:
+def encode_for_all(models: Mapping[str, HookedModel], text: str, bos: Bos) -> list[int]:
     """Return the token ids of a text, the same in every model that has a tokenizer."""
     ids = {name: text_encoder(tokenizer, bos)([text])[0] for name, tokenizer in tokenizers_of(models).items()}
     if not ids:
@@ -129,7 +129,7 @@ def encode(models: Mapping[str, HookedModel], text: str, bos: Bos) -> list[int]:
     return tokens
 
 
-def check_ids(models: Mapping[str, HookedModel], ids: Tensor) -> None:
+def check_ids_of_models(models: Mapping[str, HookedModel], ids: Tensor) -> None:
     """Every model knows these token ids and has room for them."""
     for name, model in models.items():
         cfg, whose = getattr(model, "cfg", None), f"model {name!r}" if name else "the model"

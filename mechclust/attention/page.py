@@ -54,7 +54,7 @@ h1 {{ font-size: 1.3em; margin: 0 0 .6em }}</style>
 """
 
 
-def packed(patterns: Tensor, causal: bool) -> str:
+def packed_pattern(patterns: Tensor, causal: bool) -> str:
     """``[head query key]`` row by row in base64 of 16-bit integers; causal ones without what is above the diagonal."""
     whole = (patterns * STEPS).round().to(torch.int16)
     if causal:
@@ -73,7 +73,7 @@ def code_bytes() -> int:
     return len(_code().encode())
 
 
-def visible(text: str, space: str = "·") -> str:
+def visible_token(text: str, space: str = "·") -> str:
     r"""A text whose whitespace and control characters can be seen: ``" a\n"`` becomes ``"·a\\n"``."""
     return "".join(space if c == " " else c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 

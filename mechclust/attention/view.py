@@ -13,16 +13,16 @@ from torch import Tensor
 
 from mechclust.attention import page as attention_page
 from mechclust.attention.inputs import (
-    Heads,
+    HeadChoice,
     Labels,
-    check_ids,
+    check_ids_of_models,
     checked_labels,
     choose_heads,
     decode,
-    encode,
+    encode_for_all,
     one_sequence,
 )
-from mechclust.attention.page import visible
+from mechclust.attention.page import visible_token
 from probes import HookedModel, attention_pattern, record, resolve
 from probes.engine.hooks import device_of, evaluation_mode, forward
 from probes.engine.run import check_models
@@ -71,12 +71,12 @@ class AttentionView:
         values = ["" if value is None else f"{value:.3g}" for value in self.values or [None] * len(self.names)]
         data = {
             "causal": self.causal,
-            "heads": [{"name": visible(n), "value": value} for n, value in zip(self.names, values, strict=True)],
-            "labels": [label if label is None else visible(label, space=" ") for label in self.labels],
-            "models": [visible(name, space=" ") for name in self.models],
+            "heads": [{"name": visible_token(n), "value": value} for n, value in zip(self.names, values, strict=True)],
+            "labels": [label if label is None else visible_token(label, space=" ") for label in self.labels],
+            "models": [visible_token(name, space=" ") for name in self.models],
             "steps": attention_page.STEPS,
-            "tokens": [visible(token) for token in self.str_tokens],
-            "weights": [attention_page.packed(patterns, self.causal) for patterns in self._each_model],
+            "tokens": [visible_token(token) for token in self.str_tokens],
+            "weights": [attention_page.packed_pattern(patterns, self.causal) for patterns in self._each_model],
         }
         return attention_page.fragment(data, str(self), include_js=include_js)
 
@@ -114,9 +114,9 @@ class AttentionView:
             patterns = self.patterns[self.models.index(model)]
         else:
             patterns = self.patterns
-        names = [visible(name) for name in self.names]
+        names = [visible_token(name) for name in self.names]
         return attention_heads(
-            patterns.float().cpu(), [visible(t) for t in self.str_tokens], names, mask_upper_tri=self.causal
+            patterns.float().cpu(), [visible_token(t) for t in self.str_tokens], names, mask_upper_tri=self.causal
         )
 
     @property
@@ -136,13 +136,13 @@ class AttentionView:
 
     def __str__(self) -> str:
         """Where the last token attends most, a line for each head."""
-        shown = [f"{visible(token)} ({i})" for i, token in enumerate(self.str_tokens)]
+        shown = [f"{visible_token(token)} ({i})" for i, token in enumerate(self.str_tokens)]
         lines = [self.summary, f"The last token, {shown[-1]}, attends most to:"]
         for model, patterns in zip(self.models or ("",), self._each_model, strict=True):
             for name, pattern in list(zip(self.names, patterns, strict=True))[:_LISTED]:
                 keys = pattern[-1].abs().topk(min(3, len(shown))).indices.tolist()
                 strongest = [f"{shown[k]} {pattern[-1, k]:.3f}" for k in keys]
-                lines.append("  " + "  ".join([*filter(None, [visible(model), visible(name)]), *strongest]))
+                lines.append("  " + "  ".join([*filter(None, [visible_token(model), visible_token(name)]), *strongest]))
             if len(patterns) > _LISTED:
                 lines.append(f"  ... and {len(patterns) - _LISTED} more")
         return "\n".join(lines)
@@ -156,7 +156,7 @@ def attention_view(
     tokens: Tensor | Sequence[int] | str,
     *,
     layers: int | Sequence[int] | None = None,
-    heads: Heads | None = None,
+    heads: HeadChoice | None = None,
     str_tokens: Sequence[str] | None = None,
     labels: Labels | None = None,
     attention_mask: Tensor | None = None,
@@ -206,7 +206,7 @@ def attention_view(
     models = dict(model) if isinstance(model, Mapping) else {"": model}
     if isinstance(model, Mapping):
         check_models(models)
-    ids = one_sequence("tokens", encode(models, tokens, bos) if isinstance(tokens, str) else tokens)
+    ids = one_sequence("tokens", encode_for_all(models, tokens, bos) if isinstance(tokens, str) else tokens)
     mask = torch.ones_like(ids, dtype=torch.bool)
     if attention_mask is not None:
         mask = one_sequence("attention_mask", attention_mask).bool().to(ids.device)
@@ -225,7 +225,7 @@ def attention_view(
     batch, real = Batch(ids[None], attention_mask=mask[None]), mask.cpu()
     chosen = choose_heads(models, layers, heads, lambda each: _n_heads(each, batch))
     _check_size(len(models), len(chosen), int(real.sum()), max_bytes)
-    check_ids(models, ids)
+    check_ids_of_models(models, ids)
 
     patterns = {}
     for name, each in models.items():

@@ -17,7 +17,7 @@ from mechclust.commands.folder import default_folder, goes_on
 from mechclust.commands.mossa import MossaConfig, presets, run_mossa, write_mossa_report
 from mechclust.commands.mossa.sentences import lead_of, notes_of
 from mechclust.commands.mossa.tables import groups_table
-from mechclust.evidence.tables import shown, text_table
+from mechclust.evidence.tables import shown_on_pages, text_table
 from mechclust.report.text import LAYERS, table_text
 from tasks import InputError
 from tasks.errors import suggest
@@ -67,7 +67,7 @@ def mossa_command(argv: list[str]) -> None:
         result = run_mossa(parsed.base, parsed.config, folder, progress=True)
         sentences = [*lead_of(result), *notes_of(result)]
         report = partial(write_mossa_report, result, folder)
-        findings = text_table(shown(result.findings))
+        findings = text_table(shown_on_pages(result.findings))
         show(table_text(groups_table(result), ".3f"), sentences, report, f"{LAYERS}\n\n{findings}")
 
 

@@ -9,7 +9,7 @@ import tyro
 
 from mechclust.cli_commands.printing import print_visible, show
 from mechclust.cli_settings import Perhaps
-from mechclust.evidence.tables import markdown_table, shown, text_table
+from mechclust.evidence.tables import markdown_table, shown_on_pages, text_table
 from mechclust.studies import open_run, report_run
 from mechclust.studies.record import is_record, judge_again, record_run
 from tasks import InputError
@@ -33,10 +33,10 @@ def command(
         raise InputError("figures are kept in a record alone; add --record FOLDER")
     table = markdown_table if markdown else text_table
     if record is None and is_record(run_folder):
-        print_visible(f"{table(shown(judge_again(run_folder)))}\n\nfindings: {run_folder / 'findings.json'}")
+        print_visible(f"{table(shown_on_pages(judge_again(run_folder)))}\n\nfindings: {run_folder / 'findings.json'}")
         return
     if record is None:
         found, below = report_run(*open_run(run_folder), run_folder), ""
     else:
         found, below = record_run(run_folder, record, figures), f"record: {record}"
-    show(table(shown(found.findings)), found.lead, lambda: run_folder / "report.html", below)
+    show(table(shown_on_pages(found.findings)), found.lead, lambda: run_folder / "report.html", below)

@@ -14,11 +14,11 @@ from mechclust.cli_commands.printing import show
 from mechclust.cli_settings import SETTINGS, Perhaps, option_paths
 from mechclust.command_table import UNVERIFIED
 from mechclust.commands.settings import EngineSettings
-from mechclust.evidence.tables import shown, text_table
+from mechclust.evidence.tables import shown_on_pages, text_table
 from mechclust.jobs.interrupts import telling_what_is_kept
 from mechclust.studies import Study, get_study, list_studies, run_study
 from tasks import InputError
-from tasks.errors import nearest
+from tasks.errors import did_you_mean
 
 
 def command(study: tyro.conf.Positional[str], preset: str = "quick", out: Perhaps[Path] = None) -> None:
@@ -99,7 +99,7 @@ def run_study_command(name: str, argv: list[str]) -> None:
             for path in ("preset", "out", "probes", *option_paths(_RunSettings()), *option_paths(config))
         ]
         where = f" (see mechclust run {name} --help)"
-        raise InputError(f"{name} has no option {unknown[0]!r}{where}{nearest(unknown[0], known)}")
+        raise InputError(f"{name} has no option {unknown[0]!r}{where}{did_you_mean(unknown[0], known)}")
     again = f"mechclust run {name} {shlex.join(argv)}".strip()
     parsed.check()
     with telling_what_is_kept(lambda: f"; everything measured so far is in {parsed.out}; to resume: {again}"):
@@ -112,4 +112,4 @@ def run_study_command(name: str, argv: list[str]) -> None:
             engine=parsed.jobs,
             timeout=parsed.job_timeout,
         )
-    show(text_table(shown(analysis.findings)), analysis.lead, lambda: parsed.out / "report.html")
+    show(text_table(shown_on_pages(analysis.findings)), analysis.lead, lambda: parsed.out / "report.html")

@@ -15,7 +15,7 @@ from mechclust.command_table import UNVERIFIED
 from mechclust.commands.folder import default_folder, goes_on
 from mechclust.commands.topics.suite import SuiteConfig, run_suite, write_suite_report
 from mechclust.commands.topics.suite.sentences import lead_of, notes_of
-from mechclust.evidence.tables import shown, text_table
+from mechclust.evidence.tables import shown_on_pages, text_table
 
 _OUT = "folder of the topics, the measurements and the report; runs/topics-suite-SUITE-CORPUS by default"
 _ABOUT = (
@@ -31,7 +31,7 @@ def suite_command(argv: list[str]) -> None:
     with goes_on(folder):
         result = run_suite(parsed.config, folder, progress=True)
         report = partial(write_suite_report, result, folder)
-        show(result.text, [*lead_of(result), *notes_of(result)], report, text_table(shown(result.findings)))
+        show(result.text, [*lead_of(result), *notes_of(result)], report, text_table(shown_on_pages(result.findings)))
 
 
 def _arguments(argv: list[str]) -> Any:

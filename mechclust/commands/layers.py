@@ -20,7 +20,7 @@ def layers_bytes(tuned: Sequence[int], base: Sequence[int], n: int, svcca: int =
     return max(rows, NDims().memory([*tuned, *base], n), 3 * 4 * svcca * (sum(tuned) + sum(base)))
 
 
-def layer_groups(
+def layers_that_fit(
     layers: Sequence[int], tuned: int, base: int, n: int, room: float, *, most: int | None = None, svcca: int = 0
 ) -> list[list[int]]:
     """Layers in groups that take at most ``room`` bytes each; one by one where even two are too many.
@@ -35,7 +35,7 @@ def layer_groups(
         svcca: as in ``layers_bytes``.
 
     Example:
-        >>> layer_groups([1, 2, 3, 4, 5], 8, 8, 100, room=1e9, most=2)
+        >>> layers_that_fit([1, 2, 3, 4, 5], 8, 8, 100, room=1e9, most=2)
         [[1, 2], [3, 4], [5]]
     """
     sizes = range(min(len(layers), most or len(layers)), 0, -1)

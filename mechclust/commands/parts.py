@@ -22,7 +22,7 @@ _SHARD_ROWS, _SHARDS = 128, 64  # of which an interruption costs two: prompts at
 
 
 @dataclass(frozen=True)
-class Part:
+class MeasurementPart:
     """One measurement, which another process may make.
 
     Attributes:
@@ -62,7 +62,7 @@ class Part:
 
 
 def measured(
-    groups: Mapping[str, Sequence[Part]], settings: EngineSettings, folder: Path, *, progress: bool = False
+    groups: Mapping[str, Sequence[MeasurementPart]], settings: EngineSettings, folder: Path, *, progress: bool = False
 ) -> dict[str, list[ProbeResult]]:
     """The results of parts, by group: in this process one after the other, or as jobs of the engine.
 
@@ -82,13 +82,13 @@ def measured(
 
 
 def _by_workers(
-    groups: Mapping[str, Sequence[Part]], settings: EngineSettings, folder: Path, told: str | None
+    groups: Mapping[str, Sequence[MeasurementPart]], settings: EngineSettings, folder: Path, told: str | None
 ) -> dict[str, list[ProbeResult]]:
     """The workers send their results: over NFS a file that was not there when it was looked for is seen much later."""
     parts = {(name, i): part for name, group in groups.items() for i, part in enumerate(group)}
     found = {key: result for key, part in parts.items() if (result := part.kept()) is not None}
     lacking = {key: part for key, part in parts.items() if key not in found}
-    made = map_jobs(Part.found, [*lacking.values()], **settings.on, folder=folder, progress=told)
+    made = map_jobs(MeasurementPart.found, [*lacking.values()], **settings.on, folder=folder, progress=told)
     found |= zip(lacking, made, strict=True)
     return {name: [found[name, i] for i in range(len(group))] for name, group in groups.items()}
 

@@ -15,13 +15,13 @@ from mechclust.models.weights import set_weights
 from mechclust.report.folder import check_writable
 from mechclust.report.html import png
 from mechclust.sandbox import SandboxRun, record_sandbox, sandbox_figure, sandbox_film, sandbox_page
-from mechclust.sandbox.frames import choose_frames, shares
-from mechclust.sandbox.planes import NAMES, PlaneName
+from mechclust.sandbox.frames import change_shares, choose_frames
+from mechclust.sandbox.planes import PLANE_NAMES, PlaneName
 from mechclust.studies import open_run
 from mechclust.studies.clustering_heads.results import load_network
 from mechclust.studies.clustering_heads.sandbox import sandbox_run
 from mechclust.training import Snapshots
-from mechclust.training.state import task_of
+from mechclust.training.state import task_of_state
 from probes.engine.hooks import HookedModel
 from probes.engine.readout import last_token, token_at
 from probes.store.files import write_atomic
@@ -65,7 +65,7 @@ class View:
 
     def check(self) -> None:
         """Refuse a plane there is none of."""
-        check_choice(plane=(self.plane, NAMES))
+        check_choice(plane=(self.plane, PLANE_NAMES))
 
 
 class _Checkpoints:
@@ -116,7 +116,9 @@ def open_sandbox(
     if view is None and (getattr(config, "d_model", 0), getattr(config, "n_heads", 0)) == (2, 1):
         return sandbox_run(snapshots, member, max_frames=max_frames)
     weights = snapshots.of(member)
-    change = np.mean([shares(values.diff(dim=0).flatten(1).norm(dim=1).numpy()) for values in weights.values()], axis=0)
+    change = np.mean(
+        [change_shares(values.diff(dim=0).flatten(1).norm(dim=1).numpy()) for values in weights.values()], axis=0
+    )
     rows = {snapshots.steps[row]: row for row in choose_frames(snapshots.steps, change, max_frames)}
     model = build_model(config)
 
@@ -199,7 +201,7 @@ def _of_checkpoints(folder: Path, found: dict[int, Path], max_frames: int, view:
 def _task_of(folder: Path) -> Task:
     for path in (folder / "state.safetensors", folder.parent / "state.safetensors"):
         if path.exists():
-            return task_of(path)
+            return task_of_state(path)
     raise InputError(
         f"{str(folder)!r} has no state.safetensors that says which task was trained; give the `out` of train, or a "
         "folder in it"

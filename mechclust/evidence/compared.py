@@ -11,17 +11,17 @@ from jaxtyping import Float
 from mechclust.evidence.bounds import Bound, Within
 from mechclust.evidence.finding import Control, Finding, Part, mean_part, share_part
 
-Units = Float[np.ndarray, "unit"]
-Curve = Float[np.ndarray, "unit step"]
+_Units = Float[np.ndarray, "unit"]
+_Curve = Float[np.ndarray, "unit step"]
 
 
 def compared(
     id: str,
     statement: str,
     bounds: Mapping[str, Bound | Within],
-    values: Sequence[Units],
+    values: Sequence[_Units],
     control: str,
-    control_values: Sequence[Units],
+    control_values: Sequence[_Units],
     *,
     shares: Sequence[str] = (),
     **details: Any,
@@ -51,7 +51,7 @@ def compared(
 
 
 def beyond_untrained(
-    id: str, statement: str, bounds: Mapping[str, Bound | Within], curves: Sequence[Curve], **details: Any
+    id: str, statement: str, bounds: Mapping[str, Bound | Within], curves: Sequence[_Curve], **details: Any
 ) -> Finding:
     """Return a finding about the last checkpoint whose control are the networks at the first, before training.
 
@@ -62,7 +62,7 @@ def beyond_untrained(
     return compared(id, statement, bounds, end, "untrained networks", start, **details)
 
 
-def _parts(bounds: Mapping[str, Bound | Within], values: Sequence[Units], shares: Sequence[str]) -> tuple[Part, ...]:
+def _parts(bounds: Mapping[str, Bound | Within], values: Sequence[_Units], shares: Sequence[str]) -> tuple[Part, ...]:
     parts = []
     for (name, bound), of_units in zip(bounds.items(), values, strict=True):
         part = share_part if name in shares else mean_part

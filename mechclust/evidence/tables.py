@@ -46,7 +46,7 @@ def verdict_text(finding: Finding) -> str:
     return f"{text}: {finding.why_not}" if finding.verdict == "not tested" else text
 
 
-def shown(findings: Sequence[Finding]) -> list[Finding]:
+def shown_on_pages(findings: Sequence[Finding]) -> list[Finding]:
     """Return the findings and checks that pages show; all others stand in ``findings.csv`` only."""
     return [finding for finding in findings if finding.shown != "table"]
 

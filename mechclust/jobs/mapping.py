@@ -19,23 +19,23 @@ from mechclust.jobs.pool import Rules, each_outcome
 from mechclust.jobs.progress import progress_bar
 from tasks import InputError
 
-Job = TypeVar("Job")
-Out = TypeVar("Out")
+_Job = TypeVar("_Job")
+_Out = TypeVar("_Out")
 
 LOCAL_RETRIES = 3
 
 
 def map_jobs(
-    fn: Callable[[Job], Out],
-    jobs: Sequence[Job],
+    fn: Callable[[_Job], _Out],
+    jobs: Sequence[_Job],
     workers: int | None = None,
     *,
     engine: Engine = "local",
     timeout: float | None = None,
     folder: Path | None = None,
-    name: Callable[[Job], str] | None = None,
+    name: Callable[[_Job], str] | None = None,
     progress: str | None = None,
-) -> list[Out]:
+) -> list[_Out]:
     """``[fn(job) for job in jobs]`` over processes, with one thread in each, or over a Ray cluster.
 
     Two threads on a busy core are many times slower than one, so each worker computes with one. A job that fails does
@@ -67,7 +67,7 @@ def map_jobs(
         >>> map_jobs(abs, [3, -4], workers=1)
         [3, 4]
     """
-    outcomes: list[Outcome[Out]] = []
+    outcomes: list[Outcome[_Out]] = []
     results = each_result(fn, jobs, workers, engine=engine, timeout=timeout, folder=folder, name=name)
     bar = progress_bar(total=len(jobs), desc=progress, unit="job", disable=progress is None or not jobs)
     with closing(results), closing(bar):
@@ -81,17 +81,17 @@ def map_jobs(
 
 
 def each_result(
-    fn: Callable[..., Out],
-    jobs: Iterable[Job],
+    fn: Callable[..., _Out],
+    jobs: Iterable[_Job],
     workers: int | None = None,
     *,
     engine: Engine = "local",
     setup: Callable[[], Any] | None = None,
     timeout: float | None = None,
     folder: Path | None = None,
-    name: Callable[[Job], str] | None = None,
+    name: Callable[[_Job], str] | None = None,
     lead: int | None = None,
-) -> Generator[Outcome[Out], None, None]:
+) -> Generator[Outcome[_Out], None, None]:
     """Results as they are finished, in no fixed order.
 
     Jobs are drawn as they are needed, at most two per worker ahead. Everything else is as in ``map_jobs``. Close the
@@ -149,8 +149,8 @@ def each_result(
 
 
 def _in_this_process(
-    fn: Callable[..., Out], setup: Callable[[], Any] | None, jobs: Iterable[Any], rules: Rules
-) -> Generator[Outcome[Out], None, None]:
+    fn: Callable[..., _Out], setup: Callable[[], Any] | None, jobs: Iterable[Any], rules: Rules
+) -> Generator[Outcome[_Out], None, None]:
     """With one thread as in a worker, so that the number of workers changes no bit."""
     if setup is not None:
         fn = partial(fn, _with_one_thread(setup))
@@ -161,7 +161,7 @@ def _in_this_process(
             yield Outcome(position, None, named(failure, f"job {rules.name(position, job)}"))
 
 
-def _with_one_thread(fn: Callable[..., Out], *args: Any) -> Out:
+def _with_one_thread(fn: Callable[..., _Out], *args: Any) -> _Out:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

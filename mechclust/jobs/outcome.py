@@ -10,11 +10,11 @@ from typing import Any, Generic, TypeVar
 
 from tasks import InputError
 
-Out = TypeVar("Out")
+_Out = TypeVar("_Out")
 
 
 @dataclass(frozen=True)
-class Outcome(Generic[Out]):
+class Outcome(Generic[_Out]):
     """A finished job.
 
     Args:
@@ -24,7 +24,7 @@ class Outcome(Generic[Out]):
     """
 
     position: int
-    value: Out | None = None
+    value: _Out | None = None
     error: Exception | None = None
 
 

@@ -23,9 +23,9 @@ from mechclust.jobs.shards import (
     Load,
     Loaded,
     Shard,
-    check_given,
+    batches_digest,
+    check_sharded_inputs,
     count_shards,
-    digest_of,
     reading_of,
     shards_of,
 )
@@ -145,7 +145,7 @@ def run_sharded(
         >>> result.metadata["examples"][:2]
         '20'
     """
-    check_given(batches, shard_examples=shard_examples)
+    check_sharded_inputs(batches, shard_examples=shard_examples)
     several = each_probe(probes)
     reading = reading_of(tokenizer, bos)
     shards = shards_of(batches, shard_examples, reading=reading, tokens_per_batch=tokens_per_batch)
@@ -265,7 +265,7 @@ def _measure(
     path = folder and folder / f"shard-{shard.number:05d}.safetensors"
     if path is not None:
         batches = iter(kept := list(batches))
-        header["data"] = digest_of(kept)
+        header["data"] = batches_digest(kept)
         if (held := _held(path)) is not None:
             _check_same(path, held, header)
             return path

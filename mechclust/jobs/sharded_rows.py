@@ -15,12 +15,12 @@ from mechclust.jobs.engine import Engine
 from mechclust.jobs.mapping import each_result
 from mechclust.jobs.outcome import first_of
 from mechclust.jobs.progress import progress_bar
-from mechclust.jobs.shards import Given, Load, Shard, check_given, count_shards, reading_of, shards_of
+from mechclust.jobs.shards import Given, Load, Shard, check_sharded_inputs, count_shards, reading_of, shards_of
 from probes.engine.hooks import HookedModel
 from probes.engine.readout import Readout, last_token
 from probes.engine.run import measuring
 from probes.engine.sites import Sites, residual
-from probes.rows.kept_rows import Keeping, Stored, begun, check_space, count_given, files_of
+from probes.rows.kept_rows import Keeping, Stored, check_space, count_given, files_of, kept_shards
 from probes.rows.row_store import (
     RowStore,
     next_shard,
@@ -94,7 +94,7 @@ def save_rows_sharded(
         ...     len(store), store.sites
         (20, ['hook_embed', 'blocks.0.hook_resid_post'])
     """
-    check_given(batches, shard_rows=shard_rows)
+    check_sharded_inputs(batches, shard_rows=shard_rows)
     keeping, folder = Keeping(at, readout, labels, dtype), Path(folder).absolute()
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{str(folder)!r} is a file; give a new folder")
@@ -103,7 +103,7 @@ def save_rows_sharded(
     known = None if count_shards(batches) else count_given(batches)
     with locked(folder, way="give a new folder"):
         remove_leftovers(folder, everyones=True)  # workers of an earlier driver, on whatever node
-        store = _Store(folder, Stored.of(folder, keeping.labels, begun(folder, keeping.settings)))
+        store = _Store(folder, Stored.of(folder, keeping.labels, kept_shards(folder, keeping.settings)))
         results = each_result(
             _measure,
             shards,
@@ -164,7 +164,7 @@ class _Worker:
         if isinstance(model, Mapping):
             raise InputError(f"rows of one model are saved at a time, but load returns {len(model)}; save each alone")
         header = keeping.header(model)
-        stored = Stored.of(folder, keeping.labels, begun(folder, header))
+        stored = Stored.of(folder, keeping.labels, kept_shards(folder, header))
         if known is not None:
             keeping.check_space(folder, known - len(stored), model)
         return cls(model, header, keeping, stored, known)

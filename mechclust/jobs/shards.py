@@ -13,8 +13,8 @@ import torch
 from probes.engine.batches import Batches, each_batch, readable
 from probes.engine.hooks import HookedModel
 from probes.engine.identity import fingerprint
-from probes.engine.run import HookedModels
-from probes.engine.texts import Reading
+from probes.engine.recorder import HookedModels
+from probes.engine.texts import TextTokenizer
 from probes.store import digest
 from tasks import Batch, InputError
 from tasks.errors import check_count
@@ -69,11 +69,11 @@ class Shard:
         """In errors."""
         return f"shard {self.number}"
 
-    def reading(self, models: Mapping[str, HookedModel]) -> Reading:
+    def reading(self, models: Mapping[str, HookedModel]) -> TextTokenizer:
         """What turns the shard's texts into tokens for these models."""
-        return Reading(models, **self.texts)
+        return TextTokenizer(models, **self.texts)
 
-    def batches(self, models: Mapping[str, HookedModel], reading: Reading) -> Iterator[Batch]:
+    def batches(self, models: Mapping[str, HookedModel], reading: TextTokenizer) -> Iterator[Batch]:
         """As ``run`` would give them to these models."""
         if isinstance(self.given, bytes):
             yield from (readable(_unpacked(*packed), models) for packed in pickle.loads(self.given))
@@ -87,12 +87,12 @@ class Shard:
             )
 
 
-def reading_of(tokenizer: Any, bos: Bos) -> Reading:
+def reading_of(tokenizer: Any, bos: Bos) -> TextTokenizer:
     """What turns texts into tokens in the driver, which has no model."""
-    return Reading({}, tokenizer, bos, lacking="the workers have the model")
+    return TextTokenizer({}, tokenizer, bos, lacking="the workers have the model")
 
 
-def shards_of(batches: Given, size: int, *, reading: Reading, tokens_per_batch: int) -> Iterator[Shard]:
+def shards_of(batches: Given, size: int, *, reading: TextTokenizer, tokens_per_batch: int) -> Iterator[Shard]:
     """Shards of at least ``size`` examples (the last has the rest), one after another as they are asked for.
 
     A batch is never cut. Of functions, one shard each.
@@ -113,7 +113,7 @@ def count_shards(batches: Given) -> int | None:
     return len(_functions(batches)) or None
 
 
-def check_given(batches: Given, **sizes: int) -> None:
+def check_sharded_inputs(batches: Given, **sizes: int) -> None:
     """Refuse what cannot be cut into shards, before work starts."""
     check_count(**{name: (size, 1) for name, size in sizes.items()})
     functions = _functions(batches)
@@ -158,7 +158,7 @@ def _unpacked(arrays: Mapping[str, np.ndarray], lacks: Mapping[str, str]) -> Bat
     return Batch(**fields, lacks=lacks)
 
 
-def digest_of(batches: Iterable[Batch]) -> str:
+def batches_digest(batches: Iterable[Batch]) -> str:
     """32 hexadecimal digits that tell these batches from all others."""
     arrays = (part for batch in batches for part in sorted(arrays_of(batch).items()))
     return digest.digest_of(x for part in arrays for x in part)

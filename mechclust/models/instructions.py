@@ -11,7 +11,7 @@ from typing import Any
 from mechclust.models.tokenizers import OWN_TEMPLATE, encoder, rendered
 from tasks import InputError
 from tasks.errors import check_at_least
-from tasks.text.beginning import Bos, first_token, special_around
+from tasks.text.beginning import Bos, leading_bos, special_around
 from tasks.text.files import read_text
 
 PLAIN_END = "\nAnswer:"
@@ -129,7 +129,7 @@ class InstructionFormat:
     def beginning(self) -> str:
         """State with which token prompts begin."""
         (ids,) = self.prompts(["a"])
-        token = first_token(self.tokenizer, ids)
+        token = leading_bos(self.tokenizer, ids)
         return f"Prompts begin with {'no beginning-of-sequence token' if token == 'none' else token}."
 
     def prompts(self, texts: Sequence[str]) -> list[list[int]]:

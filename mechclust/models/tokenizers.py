@@ -11,7 +11,7 @@ from mechclust.models.huggingface import find, read_config, read_tokenizer, read
 from mechclust.models.sizes import Sizes
 from tasks import Batch, InputError, LabelledPrompts
 from tasks.errors import first_line
-from tasks.text.beginning import Bos, first_token, special_around, text_encoder
+from tasks.text.beginning import Bos, leading_bos, special_around, text_encoder
 from tasks.text.beginning import tokenization as plain_tokenization
 from tasks.text.prompts import Encode
 
@@ -102,7 +102,7 @@ def rendered(template: Any, *turns: str, called: str = OWN_TEMPLATE, mend: str =
         raise InputError(f"{called} fails{where} ({first_line(error)}); {mend}") from None
 
 
-def tokenization(tokenizer: Any, *, chat: bool = False, template: Any = None, bos: Bos = "model") -> dict[str, Any]:
+def tokenization_of(tokenizer: Any, *, chat: bool = False, template: Any = None, bos: Bos = "model") -> dict[str, Any]:
     """Return how texts become tokens, to be kept with a result.
 
     Args:
@@ -116,7 +116,7 @@ def tokenization(tokenizer: Any, *, chat: bool = False, template: Any = None, bo
     if not chat:
         return plain
     (ids,) = encoder(tokenizer, chat, template, bos)(["a"])
-    return {"tokenizer": plain["tokenizer"], "bos": bos, "chat": True, "begins": first_token(tokenizer, ids)}
+    return {"tokenizer": plain["tokenizer"], "bos": bos, "chat": True, "begins": leading_bos(tokenizer, ids)}
 
 
 def what_is_wrong(tokenizer: Any, batches: Sequence[Batch], repeated: int) -> list[str]:
@@ -181,7 +181,7 @@ def prompt_batches(
 
 
 def in_words(found: Mapping[str, Any]) -> str:
-    """``tokenization`` as a sentence.
+    """``tokenization_of`` as a sentence.
 
     Example:
         >>> in_words({"tokenizer": "BertTokenizer", "bos": "model", "chat": False, "adds": "[CLS] before, [SEP] after"})

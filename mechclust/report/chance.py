@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-LEVEL = 0.05  # of every sentence that says "above chance"
+CHANCE_LEVEL = 0.05  # of every sentence that says "above chance"
 
 
 def corrected(p: ArrayLike) -> np.ndarray:
@@ -35,4 +35,4 @@ def least_permutations(n_tests: int) -> int:
         >>> least_permutations(13)
         259
     """
-    return int(np.ceil(n_tests / LEVEL)) - 1
+    return int(np.ceil(n_tests / CHANCE_LEVEL)) - 1

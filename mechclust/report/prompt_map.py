@@ -80,13 +80,13 @@ def prompt_map(
     shares = _shares(variance or {}, called)
     data = {
         "n": len(texts),
-        "texts": [shown(text) for text in texts],
+        "texts": [shortened(text) for text in texts],
         "models": [
             {
                 "name": clean(name),
                 "layers": called[name],
                 "start": first[name],
-                "xy": [packed(layer) for layer in xy],
+                "xy": [packed_plane(layer) for layer in xy],
                 "spot": [bool((layer == layer[0]).all()) for layer in xy],
                 "variance": shares.get(name),
             }
@@ -99,7 +99,7 @@ def prompt_map(
     return _fragment(data, len(texts), sum(map(len, called.values())))
 
 
-def shown(text: str) -> str:
+def shortened(text: str) -> str:
     """As much of a text as the page holds, with an ellipsis where it is cut."""
     return clean(text if len(text) <= MOST_TEXT else text[: MOST_TEXT - 1] + "…")
 
@@ -109,7 +109,7 @@ def clean(text: str) -> str:
     return str(text).encode("utf-8", "surrogatepass").decode("utf-8", "replace")
 
 
-def packed(layer: Float[np.ndarray, "examples 2"]) -> str:
+def packed_plane(layer: Float[np.ndarray, "examples 2"]) -> str:
     """A plane in base64 of 16-bit integers, x and y in turn: 30,000 is half the frame's width, and 32,767 marks an axis
     of a prompt outside the frame, which stands where the line to it from the middle meets the edge."""
     low, high = np.quantile(layer, [0.02, 0.98], axis=0)
@@ -218,7 +218,7 @@ def _classes(values: Sequence[str]) -> dict[str, Any]:
     names = sorted(counts, key=lambda t: (numbers[t], t)) if ordered else sorted(counts, key=lambda t: (-counts[t], t))
     place = {text: i for i, text in enumerate(names)}
     return {
-        "classes": [shown(name) for name in names],
+        "classes": [shortened(name) for name in names],
         "codes": _base64([place[text] for text in texts], "<u4"),
         "numbers": [numbers[name] for name in names] if ordered and len(names) > _NUMBERS else None,
     }

@@ -95,13 +95,13 @@ def with_texts(table: pd.DataFrame, change: Callable[[str], str]) -> pd.DataFram
     return pd.DataFrame({**dict(table.items()), **columns}).rename(columns=changed)
 
 
-def plain(text: str, longest: int = 40) -> str:
+def figure_text(text: str, longest: int = 40) -> str:
     r"""A user's text for a figure: what matplotlib reads as a formula, or leaves out of legends, stands there as it is.
 
     Control characters are written out, and a long text is cut.
 
     Example:
-        >>> plain("cost $_$ x")
+        >>> figure_text("cost $_$ x")
         'cost \\$_\\$ x'
     """
     wide = any(east_asian_width(character) in "WF" for character in text)

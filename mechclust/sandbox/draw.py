@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mechclust.report.text import plain
+from mechclust.report.text import figure_text
 from mechclust.sandbox.labels import place_labels
 from mechclust.sandbox.legend import Key, legend_of
 from mechclust.sandbox.panels import SandboxPanel
@@ -47,7 +47,7 @@ def wipe(axis: Axes) -> None:
 
 def draw_panel(axis: Axes, panel: SandboxPanel, run: SandboxRun, frame: int) -> None:
     """Draw ``panel`` at a frame of ``run``; ``axis`` is empty before."""
-    axis.set_title(plain(panel.title, 60), fontsize=9, fontweight="bold", loc="left", color=INK)
+    axis.set_title(figure_text(panel.title, 60), fontsize=9, fontweight="bold", loc="left", color=INK)
     axis.tick_params(which="both", labelsize=6.5, colors=SOFT, length=0, pad=2)
     for side in axis.spines.values():
         side.set_color("#dfe4ea")
@@ -58,7 +58,7 @@ def draw_legend(figure: Figure, run: SandboxRun, panels: Sequence[SandboxPanel])
     """Under the panels, what their colours and shapes mean."""
     keys = legend_of(run, panels)
     handles: list[Any] = [_handle(key) for key in keys]
-    texts = [plain(key.text, 60) for key in keys]
+    texts = [figure_text(key.text, 60) for key in keys]
     if not keys:
         return
     from matplotlib.legend_handler import HandlerTuple
@@ -164,7 +164,7 @@ def _labels(axis: Axes, panel: SandboxPanel, points: np.ndarray, half: float) ->
     sizes = [(_LETTER[0] * len(name) * unit, _LETTER[1] * unit) for name in names]
     for name, place in zip(names, place_labels(points[near], sizes, 3.2 * unit), strict=True):
         if place is not None:
-            axis.text(*place, plain(name), fontsize=6.5, color=SOFT, ha="center", va="center", clip_on=True)
+            axis.text(*place, figure_text(name), fontsize=6.5, color=SOFT, ha="center", va="center", clip_on=True)
 
 
 def _triangle(axis: Axes, corners: list[str]) -> None:
@@ -201,7 +201,7 @@ def _heat(axis: Axes, panel: SandboxPanel, run: SandboxRun, frame: int) -> None:
     every = max(1, -(-length // 16))
     axis.set(yticks=[], xticks=range(0, length, every), xlim=(-0.5, length - 0.5), ylim=(rows - 0.5, -0.5))
     if panel.columns:
-        axis.set_xticklabels([plain(name, 9) for name in panel.columns[::every]])
+        axis.set_xticklabels([figure_text(name, 9) for name in panel.columns[::every]])
     for t, label in zip(range(0, length, every), axis.get_xticklabels(), strict=True):
         label.set_fontweight("bold" if inside[t] else "normal")
 
@@ -225,7 +225,7 @@ def _curves(axis: Axes, panel: SandboxPanel, run: SandboxRun, frame: int) -> Non
         values = np.array(series)
         values[(values <= 0) & panel.log] = np.nan
         axis.plot(epochs, values, color=line_color(i), lw=0.8, alpha=0.25)
-        axis.plot(epochs[past], values[past], color=line_color(i), lw=1, label=plain(name))
+        axis.plot(epochs[past], values[past], color=line_color(i), lw=1, label=figure_text(name))
         if i == 0 and panel.name in ("loss", "spikes"):
             for spikes, fill in ((run.curves.small_spikes, "#ffffff"), (run.curves.spikes, SPIKE)):
                 places = np.searchsorted(epochs, [epoch for epoch, _ in spikes])

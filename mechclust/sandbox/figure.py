@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mechclust.report.text import plain
+from mechclust.report.text import figure_text
 from mechclust.sandbox.draw import draw_legend, draw_panel, wipe
 from mechclust.sandbox.film import check_film, write_film
 from mechclust.sandbox.panels import Grid, SandboxPanel, panel_grid
@@ -76,8 +76,10 @@ def sandbox_strip(
             draw_panel(axis, panel, run, frame)
     names = titles or [f"{run.unit} {epoch:,}" for epoch in epochs]
     for axis, name in zip(axes[0], names, strict=True):
-        axis.set_title(f"{plain(name, 60)}\n{plain(chosen[0].title, 60)}", fontsize=9, fontweight="bold", loc="left")
-    figure.suptitle(plain(run.title, 120), fontsize=11)
+        axis.set_title(
+            f"{figure_text(name, 60)}\n{figure_text(chosen[0].title, 60)}", fontsize=9, fontweight="bold", loc="left"
+        )
+    figure.suptitle(figure_text(run.title, 120), fontsize=11)
     return figure
 
 
@@ -140,4 +142,4 @@ def _draw(title: Text, axes: Sequence[tuple[SandboxPanel, Axes]], run: SandboxRu
     for panel, axis in axes:
         wipe(axis)
         draw_panel(axis, panel, run, frame)
-    title.set_text(f"{plain(run.title, 120)}: {run.unit} {run.epochs[frame]:,} of {run.epochs[-1]:,}")
+    title.set_text(f"{figure_text(run.title, 120)}: {run.unit} {run.epochs[frame]:,} of {run.epochs[-1]:,}")

@@ -63,7 +63,7 @@ def choose_frames(
     return sorted(kept)
 
 
-def shares(change: ArrayLike) -> Float[np.ndarray, "n"]:
+def change_shares(change: ArrayLike) -> Float[np.ndarray, "n"]:
     """Each change's share of all of it; zeros when there is none. What is not finite counts as 0."""
     values = np.abs(np.nan_to_num(np.asarray(change, dtype=np.float64), nan=0.0, posinf=0.0, neginf=0.0))
     total = values.sum()
@@ -72,7 +72,7 @@ def shares(change: ArrayLike) -> Float[np.ndarray, "n"]:
 
 def _mixed(lengths: Float[np.ndarray, "n"]) -> Float[np.ndarray, "n"]:
     even = np.full(len(lengths), 1 / len(lengths))
-    share = shares(lengths)
+    share = change_shares(lengths)
     return even if not share.any() else _UNIFORM * even + (1 - _UNIFORM) * share
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tasks import InputError
-from tasks.errors import nearest
+from tasks.errors import did_you_mean
 
 Of = Literal["token", "position", "pair", "sequence", "neuron"]
 Grid = Sequence[Sequence[str]]
@@ -77,7 +77,7 @@ def panel_grid(panels: Iterable[str] | Grid | None, known: Mapping[str, SandboxP
         raise InputError(f"panels is empty; expected names such as {', '.join(list(known)[:3])}, or None for all")
     for name in names:
         if name not in known:
-            raise InputError(f"no panel {name!r} (there are {', '.join(known)}){nearest(str(name), known)}")
+            raise InputError(f"no panel {name!r} (there are {', '.join(known)}){did_you_mean(str(name), known)}")
         if names.count(name) > 1:
             raise InputError(f"panel {name!r} is asked for twice; expected each once")
     if all(isinstance(row, str) for row in asked):

@@ -15,7 +15,7 @@ from torch import Tensor
 from mechclust.sandbox.class_map import GRID, answers_at, grid
 from mechclust.sandbox.curves import Curves
 from mechclust.sandbox.examples import Examples
-from mechclust.sandbox.frames import choose_frames, shares
+from mechclust.sandbox.frames import change_shares, choose_frames
 from mechclust.sandbox.places import Place, find_places
 from mechclust.sandbox.planes import Plane, PlaneName, fit_plane
 from mechclust.sandbox.run import SandboxRun, reach
@@ -25,7 +25,7 @@ from probes.engine.readout import Readout, last_token
 from tasks import Batch, InputError
 
 Checkpoints = Iterable[tuple[int, HookedModel]]
-Planes = PlaneName | Mapping[str, PlaneName | ArrayLike]
+PlaneChoice = PlaneName | Mapping[str, PlaneName | ArrayLike]
 _MAP = "class_map"
 
 
@@ -128,7 +128,7 @@ class SandboxRecorder:
     def run(
         self,
         *,
-        planes: Planes = "pca",
+        planes: PlaneChoice = "pca",
         max_frames: int = 300,
         curves: Curves | None = None,
         title: str | None = None,
@@ -152,7 +152,7 @@ class SandboxRecorder:
         return self._run(planes, max_frames, curves, title, unit)[0]
 
     def _run(
-        self, planes: Planes, max_frames: int, curves: Curves | None, title: str | None, unit: str
+        self, planes: PlaneChoice, max_frames: int, curves: Curves | None, title: str | None, unit: str
     ) -> tuple[SandboxRun, dict[str, Plane]]:
         steps = sorted(self._frames)
         events = [] if curves is None else [step for step, _ in curves.spikes]
@@ -195,7 +195,7 @@ class SandboxRecorder:
         """How much happens from each frame to the next, over all that is drawn."""
         pairs = list(pairwise(steps))
         parts = [
-            shares([np.linalg.norm(self._frames[b][name] - self._frames[a][name]) for a, b in pairs])
+            change_shares([np.linalg.norm(self._frames[b][name] - self._frames[a][name]) for a, b in pairs])
             for name in self._frames[steps[0]]
         ]
         return np.mean(parts, axis=0)
@@ -205,7 +205,7 @@ def record_sandbox(
     checkpoints: Checkpoints,
     batches: Batch | Iterable[Batch],
     *,
-    planes: Planes = "pca",
+    planes: PlaneChoice = "pca",
     class_map: bool = False,
     max_frames: int = 300,
     curves: Curves | None = None,
@@ -246,7 +246,9 @@ def record_sandbox(
     return _with_map(run, recorder, fitted, checkpoints) if class_map else run
 
 
-def _fit(names: Sequence[str], raw: Mapping[str, np.ndarray], planes: Planes, examples: Examples) -> dict[str, Plane]:
+def _fit(
+    names: Sequence[str], raw: Mapping[str, np.ndarray], planes: PlaneChoice, examples: Examples
+) -> dict[str, Plane]:
     own = planes if isinstance(planes, Mapping) else dict.fromkeys(names, planes)
     for name in own:
         if name not in names:

@@ -15,7 +15,7 @@ from tasks import InputError
 from tasks.errors import suggest
 from tasks.settings import from_json
 
-GROUP = "mechclust.studies"
+STUDY_ENTRY_POINTS = "mechclust.studies"
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,9 @@ def open_run(out: str | Path) -> tuple[Study, Any]:
 
 
 def _points() -> list[EntryPoint]:
-    return sorted(entry_points(group=GROUP), key=lambda point: (not _is_ours(point), point.name, package_of(point)))
+    return sorted(
+        entry_points(group=STUDY_ENTRY_POINTS), key=lambda point: (not _is_ours(point), point.name, package_of(point))
+    )
 
 
 def _is_ours(point: EntryPoint) -> bool:

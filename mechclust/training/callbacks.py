@@ -16,8 +16,8 @@ from mechclust.models.config import config_to_json
 from mechclust.models.weights import get_weights
 from probes import Probe, ProbeResult, load_result, run
 from probes.engine.hooks import HookedModel, device_of, evaluation_mode, forward
-from probes.engine.identity import Examples, fingerprint
-from probes.engine.probe import plain
+from probes.engine.identity import ExamplesDigest, fingerprint
+from probes.engine.probe import as_json
 from probes.store.files import is_whole, versions
 from tasks import Batch, InputError, Task
 
@@ -125,7 +125,7 @@ class ProbeCallback:
         for split, batches in self.batches.items():
             examples = ""
             for name, probe in self.probes.items():
-                own = _texts({key: plain(value) for key, value in probe.parameters().items()})
+                own = _texts({key: as_json(value) for key, value in probe.parameters().items()})
                 for path, held in _held(self.out, f"{split}.{name}"):
                     examples = examples or _digest(batches)
                     _compare(path, {"probe": held.probe}, {"probe": type(probe).__name__})
@@ -232,7 +232,7 @@ def _steps(out: Path, name: str) -> list[tuple[int, Path]]:
 
 
 def _digest(batches: Sequence[Batch]) -> str:
-    examples = Examples()
+    examples = ExamplesDigest()
     for batch in batches:
         examples.add(batch)
     return examples.digest

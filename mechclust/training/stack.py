@@ -84,7 +84,7 @@ class Stack:
         named = [trainable(model) for model in models]
         shares = trained_names(named[0], config, type(models[0]).__name__)
         stacked = {
-            name: torch.stack([padded(own[name].detach(), like.shape) for own in named]).to(device)
+            name: torch.stack([zero_padded(own[name].detach(), like.shape) for own in named]).to(device)
             for name, like in named[widest].items()
         }
         free = {name for names in shares.values() for name in names}
@@ -241,11 +241,11 @@ def width_of(config: AnyConfig) -> int:
     return config.d_feedforward if isinstance(config, ModelConfig) else getattr(config, "d_mlp", 0)
 
 
-def padded(values: Tensor, shape: Sequence[int]) -> Tensor:
+def zero_padded(values: Tensor, shape: Sequence[int]) -> Tensor:
     """The values with zeros behind them, along every axis that is shorter than in ``shape``.
 
     Example:
-        >>> padded(torch.ones(2), (3,)).tolist()
+        >>> zero_padded(torch.ones(2), (3,)).tolist()
         [1.0, 1.0, 0.0]
     """
     if tuple(values.shape) == tuple(shape):

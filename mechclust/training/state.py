@@ -85,7 +85,7 @@ def load_state(
     return State(int(header["step"]), tensors["losses"], weights, saved)
 
 
-def task_of(path: Path) -> Task:
+def task_of_state(path: Path) -> Task:
     """The task of the run that a state belongs to.
 
     Raises:

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from probes.clustering_head import ClusteringHead
+from probes.engine.attach import attach
 from probes.engine.batches import Batches, each_batch
 from probes.engine.hooks import HookedModel, device_of, evaluation_mode, forward, record
 from probes.engine.result import ProbeResult
-from probes.engine.run import attach
-from probes.engine.texts import Reading
+from probes.engine.texts import TextTokenizer
 from probes.functional.clustering_head import integer_sum
 from probes.store.files import versions
 from tasks import Batch, InputError
@@ -90,7 +90,7 @@ def causal_checks(
     if not len(probe.points):
         raise InputError("this ClusteringHead has not been run; call run(model, batches, probe) before causal_checks")
     probe.bind(model)
-    reading = Reading({"": model}, tokenizer, bos)
+    reading = TextTokenizer({"": model}, tokenizer, bos)
     bench = Bench(model, list(each_batch(batches, {"": model}, reading=reading)), probe, correct)
     chosen = check_heads(heads, probe)
     draw = torch.Generator().manual_seed(seed)

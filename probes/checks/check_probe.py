@@ -24,9 +24,10 @@ from torch import Tensor
 
 from probes.engine.batches import readable
 from probes.engine.hooks import HookedModel, device_of, evaluation_mode, forward, modules_of
-from probes.engine.probe import Probe, check_no_class, shown
+from probes.engine.probe import Probe, check_no_class, parameter_text
+from probes.engine.recorder import HookedModels, Kept, Recorder
 from probes.engine.result import ProbeResult, load_result
-from probes.engine.run import HookedModels, Kept, _Recorder, run
+from probes.engine.run import run
 from probes.engine.state import Rows, Sum
 from probes.store.index_set import IndexSet
 from tasks import Batch, InputError
@@ -109,11 +110,13 @@ def _parameters(case: Case) -> None:
         raise Broken(f"__init__ changes {changed[0]!r}; store it as given, and prepare it in update or compute")
     names = {**vars(sys.modules[cls.__module__]), "torch": torch, **vars(sys.modules["probes"]), cls.__name__: cls}
     ways: dict[str, Callable[[], Probe]] = {"repr": lambda: eval(repr(probe), names), "clone": probe.clone}
-    if any(shown(v).startswith("<") and isinstance(v, (torch.Tensor, np.ndarray)) for v in given.values()):
+    if any(parameter_text(v).startswith("<") and isinstance(v, (torch.Tensor, np.ndarray)) for v in given.values()):
         del ways["repr"]  # a large array is shown by its digest, which tells it from others but does not build it
     for way, make in ways.items():
         try:
-            same = {k: shown(v) for k, v in make().parameters().items()} == {k: shown(v) for k, v in given.items()}
+            same = {k: parameter_text(v) for k, v in make().parameters().items()} == {
+                k: parameter_text(v) for k, v in given.items()
+            }
         except Exception as error:
             raise Broken(f"{way} of {probe!r} fails with {error}; give every argument a repr that builds it") from None
         if not same:
@@ -424,7 +427,7 @@ class Case:
         probe = self.fresh()
         kept: Kept = {}
         for name, model in by_name(self.model).items():
-            recorder = _Recorder(model, [probe], name or None, self.home)
+            recorder = Recorder(model, [probe], name or None, self.home)
             with torch.no_grad(), evaluation_mode(model), recorder.recording():
                 kept |= recorder.measure(self.batch)
         return {site: kept[site, probe.readout].clone() for site in probe.site_names}

@@ -13,7 +13,7 @@ from probes.clustering_head import ClusteringHead
 from probes.engine.batches import Batches, each_batch
 from probes.engine.hooks import HookedModel, evaluation_mode, forward, record
 from probes.engine.result import ProbeResult
-from probes.engine.texts import Reading
+from probes.engine.texts import TextTokenizer
 from probes.functional.clustering_head import within_ratio
 from probes.functional.relabelling import enough_permutations, holm_over_heads, relabelling_p_values
 from probes.store.files import versions
@@ -72,7 +72,7 @@ def head_attribution(
         >>> # run(model, batches, probe)
         >>> # head_attribution(model, batches, probe).top_heads("effect")
     """
-    reading = Reading({"": model}, tokenizer, bos)
+    reading = TextTokenizer({"": model}, tokenizer, bos)
     bench = bench_of(model, batches, probe, reading)
     found = Attribution.of(bench)
     sites, n = probe.outputs, bench.n
@@ -124,7 +124,9 @@ def head_attribution(
     )
 
 
-def bench_of(model: HookedModel, batches: Batches, probe: ClusteringHead, reading: Reading | None = None) -> Bench:
+def bench_of(
+    model: HookedModel, batches: Batches, probe: ClusteringHead, reading: TextTokenizer | None = None
+) -> Bench:
     """The examples and what the model makes of them, where nothing is right or wrong."""
     if not len(probe.points):
         raise InputError("this ClusteringHead has not been run; call run(model, batches, probe) first")

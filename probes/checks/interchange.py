@@ -15,7 +15,7 @@ from probes.clustering_head import ClusteringHead
 from probes.engine.batches import Batches, each_batch
 from probes.engine.hooks import HookedModel
 from probes.engine.result import ProbeResult
-from probes.engine.texts import Reading
+from probes.engine.texts import TextTokenizer
 from probes.functional.adjusted_rand import adjusted_rand_score
 from probes.functional.clustering_head import within_ratio
 from probes.functional.relabelling import enough_permutations, holm_over_heads, relabelling_p_values
@@ -25,7 +25,7 @@ from tasks import InputError
 from tasks.errors import check_count
 from tasks.text.beginning import Bos
 
-Head = tuple[str, int]  # site and number
+HeadPlace = tuple[str, int]  # site and number
 
 _PER_HEAD = ("changed", "classes", "stability", "within_ratio", "within_ratio_gaussian")
 _WITHOUT_EFFECT = "all outputs lead to the same answers, so p-values are NaN"
@@ -102,7 +102,7 @@ def interchange(
         >>> # found = interchange(model, batches, probe, heads=4)
         >>> # found.sel("discovered", site="blocks.1.attn.hook_z", head="0")
     """
-    reading = Reading({"": model}, tokenizer, bos)
+    reading = TextTokenizer({"": model}, tokenizer, bos)
     plan = _Plan.of(model, batches, probe, reading, heads, recipients, tolerance, permutations, seed)
     bench, labels, sites = plan.bench, list(plan.bench.labels.values()), probe.outputs
     chosen, shape = plan.chosen, plan.effect.shape
@@ -145,7 +145,7 @@ def interchange_together(
     batches: Batches,
     probe: ClusteringHead,
     *,
-    heads: Sequence[Head] | int = 16,
+    heads: Sequence[HeadPlace] | int = 16,
     recipients: int = 8,
     tolerance: float = 0.0,
     permutations: int = 999,
@@ -192,7 +192,7 @@ def interchange_together(
     check_count(permutations=(permutations, 1))
     if isinstance(heads, Sequence) and not heads:
         raise InputError("heads is empty; give at least one pair of site and head")
-    reading = Reading({"": model}, tokenizer, bos)
+    reading = TextTokenizer({"": model}, tokenizer, bos)
     plan = _Plan.of(model, batches, probe, reading, heads, recipients, tolerance, permutations, seed)
     if not plan.chosen:
         raise InputError(
@@ -247,7 +247,7 @@ class _Plan(NamedTuple):
 
     bench: Bench
     effect: Tensor
-    chosen: list[Head]
+    chosen: list[HeadPlace]
     recipients: Tensor
     noise: Tensor
     tolerance: float
@@ -260,8 +260,8 @@ class _Plan(NamedTuple):
         model: HookedModel,
         batches: Batches,
         probe: ClusteringHead,
-        reading: Reading,
-        heads: Sequence[Head] | int,
+        reading: TextTokenizer,
+        heads: Sequence[HeadPlace] | int,
         recipients: int,
         tolerance: float,
         permutations: int | None,
@@ -310,7 +310,7 @@ class _Plan(NamedTuple):
     def coords(self) -> dict[str, list[str]]:
         return {"equivalence": self.bench.probe.labels, "example": [str(i) for i in self.examples.tolist()]}
 
-    def too_few(self, heads: Sequence[Head] | int) -> list[str]:
+    def too_few(self, heads: Sequence[HeadPlace] | int) -> list[str]:
         """Whether fewer heads were chosen than asked for."""
         if isinstance(heads, Sequence) or len(self.chosen) >= heads:
             return []
@@ -354,7 +354,7 @@ class _Interchanged(NamedTuple):
     gaussian: tuple[Tensor, Tensor]
 
     @staticmethod
-    def of(plan: _Plan, heads: Sequence[Head]) -> _Interchanged:
+    def of(plan: _Plan, heads: Sequence[HeadPlace]) -> _Interchanged:
         points = plan.bench.outputs(heads).double()
         answers = plan.bench.responses(heads, points, plan.recipients)
         mean, half = points.mean(dim=0), len(plan.recipients) // 2

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from probes.engine.hooks import HookedModel
-from probes.engine.texts import Reading
+from probes.engine.texts import TextTokenizer
 from tasks import Batch, InputError, LabelledPrompts
 from tasks.batch import token_batches
 from tasks.errors import check_count
@@ -62,7 +62,7 @@ def each_batch(
     given: Batches,
     models: Mapping[str, HookedModel],
     *,
-    reading: Reading | None = None,
+    reading: TextTokenizer | None = None,
     tokens_per_batch: int = 4096,
     progress: str | None = None,
     first: int = 0,
@@ -88,7 +88,7 @@ def each_batch(
             model cannot read, see ``readable``.
     """
     check_count(tokens_per_batch=(tokens_per_batch, 1))
-    source: Iterable[Batch] = _numbered(given, reading or Reading(models), tokens_per_batch, first)
+    source: Iterable[Batch] = _numbered(given, reading or TextTokenizer(models), tokens_per_batch, first)
     if progress is not None:
         from tqdm.auto import tqdm
 
@@ -110,7 +110,7 @@ def one_batch(given: Batch | Tensor | Mapping[str, Any], model: HookedModel) -> 
     if rows := [piece for piece in pieces if isinstance(piece, _Row)]:
         for number, row in enumerate(rows):
             row.take(number)
-        _encode(rows, Reading({"": model}))
+        _encode(rows, TextTokenizer({"": model}))
         found = [_padded(rows)]
     else:
         found = [piece if isinstance(piece, Batch) else piece.batch(0) for piece in pieces]  # type: ignore[union-attr]
@@ -180,7 +180,7 @@ def _first(batch: Batch, chosen: Tensor) -> int:
 # ---- from what was given to batches ----
 
 
-def _numbered(given: Batches, reading: Reading, budget: int, first: int) -> Iterator[Batch]:
+def _numbered(given: Batches, reading: TextTokenizer, budget: int, first: int) -> Iterator[Batch]:
     """Batches of all that was given; examples that bring no index of their own get numbers."""
     whole = isinstance(given, (Sequence, Mapping, np.ndarray))  # in memory anyway: sorted as one
     count, waiting, texts = first, list[_Row](), list[_Row]()
@@ -329,7 +329,7 @@ def _row(main: Any, rest: Mapping[str, Any]) -> _Row:
     return _unpadded(torch.tensor(ids, dtype=torch.int64), bits, labels, strings)
 
 
-def _encode(rows: Sequence[_Row], reading: Reading) -> None:
+def _encode(rows: Sequence[_Row], reading: TextTokenizer) -> None:
     """Sets the ids of those that are texts, which are then let go."""
     if texts := [row for row in rows if row.text is not None]:
         for row, ids in zip(texts, reading([row.text or "" for row in texts]), strict=True):

@@ -19,7 +19,7 @@ from probes.functional.products import Precision, add_product
 _FIELDS = [field.name for field in fields(CrossMoments)]
 _OF_TWO = ("product", "fourth", "cube_x", "cube_y")  # what a pair does not share with its sites' own moments
 _LEAST_ROWS, _LARGEST = 512, 2**22  # of a block: rows at least, or elements
-Pair = tuple[str, str]
+SitePair = tuple[str, str]
 
 
 class Moments(Declared["MomentsState"]):
@@ -74,10 +74,10 @@ class Together:
     square: Tensor
     cube: Tensor
     fourth: Tensor
-    product: dict[Pair, Tensor]
+    product: dict[SitePair, Tensor]
 
     @classmethod
-    def about(cls, point: Tensor, dims: Mapping[str, int], pairs: Iterable[Pair]) -> Together:
+    def about(cls, point: Tensor, dims: Mapping[str, int], pairs: Iterable[SitePair]) -> Together:
         """Of no examples yet; ``dims`` are each site's."""
         ends = list(accumulate(dims.values()))
         places = {site: slice(end - d, end) for (site, d), end in zip(dims.items(), ends, strict=True)}
@@ -88,7 +88,7 @@ class Together:
         return cls(0, places, point, total, square, cube, fourth, empty)
 
     @classmethod
-    def of_pairs(cls, pairs: Mapping[Pair, CrossMoments]) -> Together:
+    def of_pairs(cls, pairs: Mapping[SitePair, CrossMoments]) -> Together:
         """From each pair's moments, about the points of their sites with themselves."""
         own = {x: moments for (x, y), moments in sorted(pairs.items()) if x == y}
         dims = {site: len(moments.x0) for site, moments in own.items()}
@@ -168,7 +168,7 @@ class Together:
         for pair, found in small.items():
             self._put(pair, found)
 
-    def _put(self, pair: Pair, moments: CrossMoments) -> None:
+    def _put(self, pair: SitePair, moments: CrossMoments) -> None:
         """A pair's moments, about our points after it was moved there."""
         sites, (at_x, at_y) = list(self.places), (self.places[site] for site in pair)
         i, j = (sites.index(site) for site in pair)
@@ -212,7 +212,7 @@ class MomentsState(Keyed[Together]):
         self,
         rows: Mapping[str, Tensor],
         classes: Int[Tensor, "n"] | None = None,
-        pairs: Sequence[Pair] = (),
+        pairs: Sequence[SitePair] = (),
         *,
         precision: Precision = "float64",
         device: str | torch.device | None = None,
@@ -268,7 +268,7 @@ class MomentsState(Keyed[Together]):
         }
 
     def load(self, tensors: dict[str, Tensor]) -> None:
-        pairs: dict[str, dict[Pair, CrossMoments]] = {}
+        pairs: dict[str, dict[SitePair, CrossMoments]] = {}
         for name in dict.fromkeys(name.rsplit("/", 1)[0] for name in tensors):
             n, *sums = (tensors[f"{name}/{field}"] for field in _FIELDS)
             x, y, key = map(unquote, name.split("|"))

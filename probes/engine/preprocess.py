@@ -9,7 +9,7 @@ from torch import Tensor
 
 from probes.functional.preprocess import (
     outlier_dimensions,
-    principal,
+    principal_coordinates,
     standardised,
     unit_length,
     without_class_means,
@@ -78,7 +78,7 @@ class Preprocess:
                 notes.append(
                     f"{len(rows)} rows of {rows.shape[1]} dimensions have {k} principal components, not {self.pca}"
                 )
-            rows = principal(rows, k)
+            rows = principal_coordinates(rows, k)
         if self.cosine:
             rows = unit_length(rows)
             if zero := int((rows == 0).all(1).sum()):

@@ -265,7 +265,7 @@ class Probe(ABC):
         return {name: getattr(self, name) for name in names}
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(f'{k}={shown(v)}' for k, v in self.parameters().items())})"
+        return f"{type(self).__name__}({', '.join(f'{k}={parameter_text(v)}' for k, v in self.parameters().items())})"
 
     def result(
         self,
@@ -295,7 +295,7 @@ class Probe(ABC):
             coords=names if "site" in names else {"site": self.site_names, **names},
             layers={site.name: site.layer for site in self.sites} if layers is None else layers,
             metadata={
-                "parameters": {name: plain(value) for name, value in self.parameters().items()},
+                "parameters": {name: as_json(value) for name, value in self.parameters().items()},
                 "versions": versions(),
                 **(metadata or {}),
             },
@@ -363,23 +363,23 @@ def each_probe(probes: Probe | Sequence[Probe], *, least: int = 0) -> list[Probe
     return several
 
 
-def plain(value: object) -> Any:
-    """A parameter as JSON has it: numbers, texts, lists and tables of them as they are, all else as ``shown``.
+def as_json(value: object) -> Any:
+    """A parameter as JSON has it: numbers, texts, lists and tables of them as they are, all else as ``parameter_text``.
 
     Example:
-        >>> plain(2.0), plain(("task", None)), plain(residual(1))
+        >>> as_json(2.0), as_json(("task", None)), as_json(residual(1))
         (2.0, ['task', None], 'residual(layers=[1])')
     """
     if value is None or type(value) in (bool, int, float, str):
         return value
     if isinstance(value, Mapping) and all(type(name) is str for name in value):
-        return {name: plain(part) for name, part in value.items()}
+        return {name: as_json(part) for name, part in value.items()}
     if type(value) in (list, tuple):
-        return [plain(part) for part in value]  # type: ignore[attr-defined]
-    return shown(value)
+        return [as_json(part) for part in value]  # type: ignore[attr-defined]
+    return parameter_text(value)
 
 
-def shown(value: object) -> str:
+def parameter_text(value: object) -> str:
     """``repr``; of an array the code that builds it, or, where that is long, its type, shape and digest."""
     if not isinstance(value, (Tensor, np.ndarray)):
         return repr(value)

@@ -12,7 +12,7 @@ from probes.engine.probe import Probe
 from tasks import InputError
 from tasks.errors import first_line, suggest
 
-GROUP = "mechclust.probes"
+PROBE_ENTRY_POINTS = "mechclust.probes"
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def list_probes() -> list[RegisteredProbe]:
         >>> [probe.name for probe in list_probes()][:3]
         ['AttentionEntropy', 'CKA', 'ClusteringHead']
     """
-    found = sorted(entry_points(group=GROUP), key=lambda point: point.name)
+    found = sorted(entry_points(group=PROBE_ENTRY_POINTS), key=lambda point: point.name)
     own = _own()
     names = [*own, *(point.name for point in found)]
     return [*own.values(), *(_loaded(point, names.count(point.name) > 1) for point in found)]

@@ -251,10 +251,6 @@ class RowsState(Keyed[list[tuple[Tensor, Tensor]]]):
         """Index and rows as they were given."""
         return self._values[key]
 
-    def forget(self, key: str) -> None:
-        """Hold nothing at ``key`` any more."""
-        del self._values[key]
-
     def merge(self, other: RowsState) -> None:
         for key in other:
             self.add(key, *other._joined(key))

@@ -14,7 +14,7 @@ KEPT_TOKENIZER = "mechclust_tokenizer"
 """Attribute of a TransformerLens model whose tokenizer is the checkpoint's: ``load_pretrained`` sets it."""
 
 
-class Reading:
+class TextTokenizer:
     """Turn texts into token ids, the same for every model.
 
     Args:

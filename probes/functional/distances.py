@@ -20,7 +20,7 @@ _NEAR = 2.0**-20  # of |a|^2 + |b|^2: a squared distance below it has lost six d
 _FAR = 1e3  # times what matters: where |a|^2 + |b|^2 is below it, rounding is below 1e-12 of it
 
 
-def finite(rows: Any, name: str) -> Shaped[Tensor, "n d"]:
+def finite_matrix(rows: Any, name: str) -> Shaped[Tensor, "n d"]:
     """``rows`` as a matrix of at least one row in its own dtype.
 
     Raises:
@@ -110,7 +110,7 @@ class Distances:
     def __init__(
         self, x: Shaped[Tensor, "n d"], which: Int[Tensor, "n"] | None = None, device: str | None = None
     ) -> None:
-        self._x, self._which = finite(x, "x"), which
+        self._x, self._which = finite_matrix(x, "x"), which
         self._device = torch.device(device) if device is not None else float64(self._x[:1]).device
         self._middle, self.scale = centre_and_scale(self._x if which is None else self._x[which])
         self.alike = first_alike(self._x if which is None else self._x[which])

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 
-def mean_interval(total: Tensor, squares: Tensor, n: int) -> tuple[Tensor, Tensor]:
+def interval_from_sums(total: Tensor, squares: Tensor, n: int) -> tuple[Tensor, Tensor]:
     """95% interval of a mean by Student's t; NaN for one example.
 
     Args:
@@ -15,7 +15,7 @@ def mean_interval(total: Tensor, squares: Tensor, n: int) -> tuple[Tensor, Tenso
         n: number of examples.
 
     Example:
-        >>> low, high = mean_interval(torch.tensor(6.0), torch.tensor(14.0), 3)  # 1, 2, 3
+        >>> low, high = interval_from_sums(torch.tensor(6.0), torch.tensor(14.0), 3)  # 1, 2, 3
         >>> round(float(low), 2), round(float(high), 2)
         (-0.48, 4.48)
     """

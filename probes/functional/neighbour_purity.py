@@ -12,7 +12,7 @@ from torch import Tensor
 
 from probes.functional.arrays import Array, Labels, computed_in_torch
 from probes.functional.cka import float64
-from probes.functional.distances import centre_and_scale, finite, first_alike, squared_differences
+from probes.functional.distances import centre_and_scale, finite_matrix, first_alike, squared_differences
 from probes.functional.products import float32_as_it_is
 from tasks import InputError
 
@@ -103,7 +103,7 @@ def nearest_of_other_units(
     member = torch.unique(units.cpu(), return_inverse=True)[1]
     if k > (others := len(x) - int(member.bincount().max())):
         raise InputError(f"k is {k}, but the largest unit leaves {others} examples of others; give a lower k")
-    rows = float64(finite(x, "x")).to(device or "cpu")
+    rows = float64(finite_matrix(x, "x")).to(device or "cpu")
     rows = rows - rows.mean(dim=0)
     neighbours = torch.empty(len(asked), k, dtype=torch.int64)
     for unit in torch.unique(member[asked]).tolist():
@@ -219,7 +219,7 @@ def nearest(
         >>> nearest(torch.tensor([[0.0], [1.0], [10.0], [2.0]]), 2).tolist()
         [[1, 3], [0, 3], [1, 3], [0, 1]]
     """
-    x, n = finite(x, "x"), len(x)
+    x, n = finite_matrix(x, "x"), len(x)
     if not 1 <= k < n:
         raise InputError(f"k is {k} for {n} examples; expected 1 to {n - 1}")
     asked = torch.arange(n) if queries is None else queries.cpu()

@@ -51,13 +51,13 @@ def standardised(rows: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
     return apart / torch.where(deviation > 0, deviation, 1.0)
 
 
-def principal(rows: Float[Tensor, "n d"], k: int) -> Float[Tensor, "n k"]:
+def principal_coordinates(rows: Float[Tensor, "n d"], k: int) -> Float[Tensor, "n k"]:
     """Coordinates along the ``k`` directions of largest variance, centred; ``k`` is at most ``n - 1`` and ``d``.
 
     Each direction's largest weight is positive.
 
     Example:
-        >>> principal(torch.tensor([[0.0, 0.0], [3.0, 4.0], [6.0, 8.0]]), 1).flatten().tolist()
+        >>> principal_coordinates(torch.tensor([[0.0, 0.0], [3.0, 4.0], [6.0, 8.0]]), 1).flatten().tolist()
         [-5.0, 0.0, 5.0]
     """
     rows = rows.double()

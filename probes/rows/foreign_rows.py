@@ -13,15 +13,15 @@ from torch import Tensor
 
 from probes.engine.identity import token_digests
 from probes.engine.readout import Readout, check_row_readout, last_token
-from probes.rows.row_store import check_names, places_of
-from probes.rows.vllm_rows import VllmFiles, check_finite, files_of, site_called
+from probes.rows.row_store import check_row_names, places_of
+from probes.rows.vllm_rows import VllmFiles, check_finite_rows, row_files, site_called
 from tasks import Batch, InputError
 from tasks.text.visible import quoted
 
 States: TypeAlias = Tensor | np.ndarray | Sequence[Any]
 """``[n d]``, ``[n pos d]``, or a list of ``[tokens d]``."""
 
-Values: TypeAlias = Tensor | np.ndarray | Sequence[Any]
+RowValues: TypeAlias = Tensor | np.ndarray | Sequence[Any]
 """One for each example."""
 
 _BLOCK = 4096  # examples
@@ -31,10 +31,10 @@ def rows_from(
     rows: Mapping[str, States] | Mapping[int, States] | str | Path | Sequence[str | Path],
     *,
     index: Sequence[int] | Tensor | np.ndarray | Mapping[str, int] | None = None,
-    labels: Mapping[str, Values] | None = None,
-    tokens: Values | None = None,
+    labels: Mapping[str, RowValues] | None = None,
+    tokens: RowValues | None = None,
     attention_mask: Tensor | np.ndarray | None = None,
-    positions: Mapping[str, Values] | None = None,
+    positions: Mapping[str, RowValues] | None = None,
     readout: Readout = last_token(),
     layers: Sequence[int] | None = None,
     model: str = "unknown",
@@ -98,7 +98,7 @@ def rows_from(
     else:
         if tokens is not None or attention_mask is not None:
             raise InputError("vLLM's files bring their own tokens; leave tokens and attention_mask out")
-        paths, index = files_of(rows, index)
+        paths, index = row_files(rows, index)
         given = VllmFiles(paths, layers, places, readout)
     n = len(given)
     numbers = _index(index, n)
@@ -199,7 +199,7 @@ class ForeignRows:
             InputError: for a site, a label or an example that is not there, and files that cannot be read.
         """
         places = places_of(index, self.index, self.source)
-        check_names(names, self.sites, self.labels, self.source)
+        check_row_names(names, self.sites, self.labels, self.source)
         sites = [name.removeprefix("rows/") for name in names if name.startswith("rows/")]
         rows = self._given.rows(self._places[places], sites, index) if sites else {}
         return {
@@ -233,7 +233,7 @@ class _Tensors:
     def __init__(
         self,
         given: Mapping[Any, States],
-        tokens: Values | None,
+        tokens: RowValues | None,
         attention_mask: Tensor | np.ndarray | None,
         positions: Mapping[str, Tensor],
         readout: Readout,
@@ -281,7 +281,7 @@ class _Tensors:
                 "out"
             )
         for site, x in self._rows.items():
-            check_finite(site, x, index)
+            check_finite_rows(site, x, index)
 
 
 def _rows_of(
@@ -328,7 +328,7 @@ def _wrong_shape(what: str, x: Tensor) -> InputError:
     )
 
 
-def _digests(tokens: Values, mask: Tensor | None, n: int, lengths: Tensor | None) -> Tensor:
+def _digests(tokens: RowValues, mask: Tensor | None, n: int, lengths: Tensor | None) -> Tensor:
     """``[n]``, as ``RowStore.tokens``."""
     if len(tokens) != n:
         raise InputError(f"tokens is for {len(tokens)} examples and the rows for {n}; give tokens for every example")
@@ -366,7 +366,7 @@ def _index(given: Any, n: int) -> Tensor:
     return index
 
 
-def _label(name: str, values: Values, n: int) -> tuple[Tensor, list[str]]:
+def _label(name: str, values: RowValues, n: int) -> tuple[Tensor, list[str]]:
     """``[n]`` integers, and what they stand for where strings were given."""
     listed = values.tolist() if isinstance(values, (Tensor, np.ndarray)) else list(values)
     if len(listed) != n:

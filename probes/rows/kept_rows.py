@@ -18,7 +18,7 @@ from probes.engine.readout import Readout
 from probes.engine.sites import Sites, resolve
 from probes.engine.state import RowsState
 from probes.rows.collect import Gather
-from probes.rows.row_store import FORMAT, check_files, read_header, read_index, shards
+from probes.rows.row_store import ROWS_FORMAT, check_shards, read_header, read_index, shards
 from probes.store.files import is_temporary
 from probes.store.index_set import IndexSet
 from tasks import Batch, InputError
@@ -56,7 +56,7 @@ class Keeping:
     def settings(self) -> dict[str, Any]:
         """The part of a store's header that no model is needed for."""
         return {
-            "format": FORMAT,
+            "format": ROWS_FORMAT,
             "readout": repr(self.readout),
             "labels": self.labels,
             "dtype": self.dtype and str(self.dtype).removeprefix("torch."),
@@ -122,7 +122,7 @@ class Stored:
         """What these shards hold, of which every file must be there."""
         parts = [read_index(path) for path in found]
         for path in found:
-            check_files(path)
+            check_shards(path)
         if not parts:
             return cls(folder, labels, {"index": torch.zeros(0, dtype=torch.int64)})
         joined = {key: torch.cat([part[key] for part in parts]) for key in parts[0]}
@@ -194,7 +194,7 @@ def files_of(rows: RowsState) -> tuple[dict[str, Tensor], Iterator[tuple[str, Te
     return beside, ((site, rows.pop(f"rows/{site}")[1]) for site in sites)
 
 
-def begun(folder: Path, header: Mapping[str, Any]) -> list[Path]:
+def kept_shards(folder: Path, header: Mapping[str, Any]) -> list[Path]:
     """The shards that a folder holds of these rows. Writes nothing.
 
     Raises:

@@ -32,7 +32,7 @@ from probes.store.files import (
 from tasks import InputError
 from tasks.errors import suggest
 
-FORMAT = "mechclust-rows-3"
+ROWS_FORMAT = "mechclust-rows-3"
 _SHARD = "shard-"
 _INDEX = "index.safetensors"
 _HEADER = ("format", "model", "sites", "readout", "labels", "dtype", "hooks")
@@ -127,7 +127,7 @@ class RowStore:
             InputError: for a site, a label or an example that is not there, and a missing or damaged file.
         """
         places = places_of(index, self.index, self.source)
-        check_names(names, self.sites, self.labels, self.source)
+        check_row_names(names, self.sites, self.labels, self.source)
         found = {name: self._labels[label][places] for name, label in _of("labels/", names)}
         shard, row = self._shard[places], self._row[places]
         wanted = torch.unique(shard).tolist() if len(places) else [0]
@@ -168,7 +168,7 @@ def places_of(index: Tensor, among: Tensor, source: str) -> Tensor:
     return places
 
 
-def check_names(names: Sequence[str], sites: Sequence[str], labels: Sequence[str], source: str) -> None:
+def check_row_names(names: Sequence[str], sites: Sequence[str], labels: Sequence[str], source: str) -> None:
     """Refuse names of rows and labels that are not there.
 
     Raises:
@@ -249,7 +249,7 @@ def read_index(shard: Path) -> dict[str, Tensor]:
     return _open(shard / _INDEX)
 
 
-def check_files(shard: Path) -> None:
+def check_shards(shard: Path) -> None:
     """Refuse a shard of which a file is missing, cut short or of other numbers. Only how each begins is read.
 
     Raises:
@@ -272,7 +272,7 @@ def check_files(shard: Path) -> None:
 def _write(path: Path, tensors: Mapping[str, Tensor]) -> str:
     """A file of a shard, which is renamed as a whole; its checksum."""
     with open(path, "wb") as file:
-        found = dump_tensors(file, tensors, {"format": FORMAT})
+        found = dump_tensors(file, tensors, {"format": ROWS_FORMAT})
         file.flush()
         os.fsync(file.fileno())
     return found
@@ -340,14 +340,14 @@ def read_header(folder: Path) -> dict[str, Any] | None:
     try:
         header: dict[str, Any] = read_json(path, handwritten=True)  # another version's may have no checksum
         kind = str(header.get("format"))
-        header = read_json(path) if kind == FORMAT else header
+        header = read_json(path) if kind == ROWS_FORMAT else header
     except (InputError, AttributeError):
         kind = ""
-    if kind.startswith("mechclust-rows-") and kind != FORMAT:
+    if kind.startswith("mechclust-rows-") and kind != ROWS_FORMAT:
         raise InputError(
             f"{str(folder)!r} was written by another version ({kind}); save the rows again, in a new folder"
         )
-    if kind != FORMAT or not set(_HEADER) <= set(header):
+    if kind != ROWS_FORMAT or not set(_HEADER) <= set(header):
         raise InputError(
             f"{str(path)!r} is damaged or not the header of a row store; expected a folder from save_rows: save the "
             "rows again, in a new folder"

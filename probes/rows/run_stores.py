@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from probes.engine.hooks import HookPoints
-from probes.engine.identity import Examples
+from probes.engine.identity import ExamplesDigest
 from probes.engine.probe import Probe, computed_of, each_probe
 from probes.engine.result import ProbeResult
 from probes.engine.sites import split_site
@@ -187,7 +187,7 @@ def _recorded(result: ProbeResult, named: Mapping[str, RowSource], notes: Sequen
     """With whose rows they were."""
     first = next(iter(named.values()))
     tokens = next((store.tokens for store in named.values() if store.tokens is not None), torch.zeros_like(first.index))
-    examples = Examples()
+    examples = ExamplesDigest()
     examples.add_digests(first.index, tokens)
     what = examples.record({name: store.model for name, store in named.items()})
     said = [how for store in named.values() if (how := getattr(store, "tokenization", None))]

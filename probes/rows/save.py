@@ -17,8 +17,8 @@ from probes.engine.readout import Readout, last_token
 from probes.engine.run import measuring
 from probes.engine.sites import Sites, residual
 from probes.engine.state import RowsState
-from probes.engine.texts import Reading
-from probes.rows.kept_rows import Keeping, Stored, _KeptRows, begun, check_space, count_given, files_of
+from probes.engine.texts import TextTokenizer
+from probes.rows.kept_rows import Keeping, Stored, _KeptRows, check_space, count_given, files_of, kept_shards
 from probes.rows.row_store import (
     RowStore,
     next_shard,
@@ -93,14 +93,14 @@ def save_rows(
         raise InputError(f"{str(folder)!r} is a file; give a new folder")
     with locked(folder, way="give a new folder"):
         remove_leftovers(folder)
-        found = begun(folder, header)
+        found = kept_shards(folder, header)
         if not found:
             write_header(folder, header)
         stored = Stored.of(folder, keeping.labels, found)
         known = count_given(batches)
         if known is not None:
             keeping.check_space(folder, known - len(stored), model)
-        reading = Reading({"": model}, tokenizer, bos)
+        reading = TextTokenizer({"": model}, tokenizer, bos)
         source = each_batch(
             batches,
             {"": model},

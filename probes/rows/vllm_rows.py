@@ -78,7 +78,7 @@ class VllmFiles:
                 found.append(self._readout(states, batch)[0, [c - first for c in columns]])
         rows = torch.stack(found, dim=1) if found else torch.zeros(len(sites), 0, self._width or 0)
         for site, x in zip(sites, rows, strict=True):
-            check_finite(site, x, index)
+            check_finite_rows(site, x, index)
         return dict(zip(sites, rows, strict=True))
 
     def check(self, index: Tensor) -> None:
@@ -110,7 +110,7 @@ def _token_ids(file: Any, path: Path) -> Tensor:
     return tokens.reshape(-1)
 
 
-def files_of(
+def row_files(
     given: str | Path | Sequence[str | Path], index: Any
 ) -> tuple[list[Path], Sequence[int] | Tensor | np.ndarray | None]:
     """The files in the order of their examples, and which examples these are."""
@@ -165,7 +165,7 @@ def site_called(key: object) -> str:
     return "hook_embed" if key == 0 else f"blocks.{key - 1}.hook_resid_post"
 
 
-def check_finite(site: str, rows: Tensor, index: Tensor) -> None:
+def check_finite_rows(site: str, rows: Tensor, index: Tensor) -> None:
     """Refuse NaN and infinity, naming the example."""
     if bool((bad := ~torch.isfinite(rows).flatten(1).all(dim=1)).any()):
         raise InputError(

@@ -14,7 +14,7 @@ from tasks.errors import InputError, check_choice
 from tasks.text.topic_model import WordCounts
 from tasks.text.vocabulary import Vocabulary
 
-Weights = Literal["counts", "tfidf"]
+Weighting = Literal["counts", "tfidf"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,13 +41,13 @@ class Bags:
     """
 
     vocabulary: Vocabulary
-    weights: Weights
+    weights: Weighting
     start: np.ndarray
     numbers: np.ndarray
     counts: np.ndarray
 
     @classmethod
-    def gather(cls, texts: Iterable[str], vocabulary: Vocabulary, folder: str | Path, weights: Weights) -> Bags:
+    def gather(cls, texts: Iterable[str], vocabulary: Vocabulary, folder: str | Path, weights: Weighting) -> Bags:
         """Count the words of each text into two files of ``folder``, for as long as it is there.
 
         Args:
@@ -59,7 +59,7 @@ class Bags:
         Raises:
             InputError: for other weights, and when the disk is full.
         """
-        check_choice(weights=(weights, get_args(Weights)))
+        check_choice(weights=(weights, get_args(Weighting)))
         places = [Path(folder) / name for name in ("numbers.i32", "counts.i32")]
         start = array("q", [0])
         try:

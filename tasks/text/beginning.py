@@ -90,7 +90,7 @@ def tokenization(tokenizer: Any, bos: Bos = "model") -> dict[str, Any]:
     return {"tokenizer": type(tokenizer).__name__, "bos": bos, "chat": False, "adds": ", ".join(adds) or "none"}
 
 
-def first_token(tokenizer: Any, ids: Sequence[int]) -> str:
+def leading_bos(tokenizer: Any, ids: Sequence[int]) -> str:
     """Return the beginning-of-sequence token if it is the first of these ids, and ``"none"`` otherwise.
 
     Example:
@@ -98,7 +98,7 @@ def first_token(tokenizer: Any, ids: Sequence[int]) -> str:
         ...     bos_token_id = 0
         ...     def convert_ids_to_tokens(self, i):
         ...         return ["<s>", "a"][i]
-        >>> first_token(Words(), [0, 1]), first_token(Words(), [1])
+        >>> leading_bos(Words(), [0, 1]), leading_bos(Words(), [1])
         ('<s>', 'none')
     """
     beginning = beginning_id(tokenizer, "model")

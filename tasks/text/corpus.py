@@ -14,7 +14,7 @@ from tasks.errors import InputError, check_at_least, check_choice
 from tasks.text.beginning import Bos
 from tasks.text.encoding import EncodedCorpus, encode
 from tasks.text.files import check_texts, read_text
-from tasks.text.splitting import Split, split_lines
+from tasks.text.splitting import SplitBy, split_lines
 from tasks.text.words import words_of
 
 
@@ -72,7 +72,7 @@ class Corpus:
 
     @classmethod
     def from_files(
-        cls, paths: str | Path | Iterable[str | Path], split: Split = "paragraph", min_words: int = 100
+        cls, paths: str | Path | Iterable[str | Path], split: SplitBy = "paragraph", min_words: int = 100
     ) -> Corpus:
         """Read UTF-8 text files; of a directory, every ``*.txt`` in it and below, sorted by name.
 
@@ -90,7 +90,7 @@ class Corpus:
             InputError: for a file that is missing or not UTF-8 (with line and byte), and when no file
                 holds a word.
         """
-        check_choice(split=(split, get_args(Split)))
+        check_choice(split=(split, get_args(SplitBy)))
         check_at_least(min_words=(min_words, 1))
         files = list(_files([paths] if isinstance(paths, (str, Path)) else list(paths)))
         documents: list[str] = []

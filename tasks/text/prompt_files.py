@@ -53,10 +53,10 @@ def read_prompt_file(path: Path, fields: PromptFields) -> tuple[list[str], dict[
     Raises:
         InputError: naming the file and the line or row.
     """
-    return labelled(_records(path, fields), fields)
+    return labelled_records(_records(path, fields), fields)
 
 
-def labelled(records: Records, fields: PromptFields) -> tuple[list[str], dict[str, list[str]]]:
+def labelled_records(records: Records, fields: PromptFields) -> tuple[list[str], dict[str, list[str]]]:
     """The same from records."""
     if fields.prompt == fields.task:
         raise InputError(f"the field {quoted(fields.prompt)} is given for the prompt and for the task; give two fields")

@@ -15,7 +15,7 @@ from tasks.errors import InputError, check_choice
 from tasks.text.beginning import Bos, beginning_id, begun
 from tasks.text.encoding import check_ids, pad_within
 from tasks.text.files import check_texts
-from tasks.text.prompt_files import PromptFields, json_lines, labelled, read_prompt_file
+from tasks.text.prompt_files import PromptFields, json_lines, labelled_records, read_prompt_file
 from tasks.text.visible import quoted, short
 
 Encode = Callable[[Sequence[str]], Any]
@@ -129,7 +129,7 @@ class LabelledPrompts:
             InputError: as ``from_file``.
         """
         fields = PromptFields()
-        prompts, labels = labelled(json_lines(Path(path), fields), fields)
+        prompts, labels = labelled_records(json_lines(Path(path), fields), fields)
         return cls(prompts, labels, source=str(path))
 
     def batches(

@@ -7,12 +7,12 @@ from typing import Literal
 
 from tasks.text.words import word_spans
 
-Split = Literal["paragraph", "file", "line"]
+SplitBy = Literal["paragraph", "file", "line"]
 
 
 def split_lines(
     lines: Iterable[str],
-    split: Split,
+    split: SplitBy,
     min_words: int,
     longest: int | None = None,
     was_cut: Callable[[], None] = lambda: None,

@@ -256,16 +256,6 @@ def decimals_in_float32() -> float:
     return decimals(_ours(precision="float32"))
 
 
-def decimals_of_minibatches() -> float:
-    return decimals(_ours("minibatch_cka", estimator="minibatch", batch_rows=_BATCH))
-
-
-def minibatches_faster(precision: str = "float32") -> float:
-    """``pytorch-cka`` in batches of 256 over ours of 256 rows, both from tokens to the 6 x 6 matrix."""
-    ours = {"measure": "minibatch_cka", "estimator": "minibatch", "batch_rows": _BATCH, "precision": precision}
-    return alternate(lambda: _theirs(_BATCH), lambda: _ours(**ours), rounds=3)
-
-
 def n_dims_over_svd(n: int, d: int) -> float:
     """Time of ``n_dims`` over that of the singular values of the same rows in float64."""
     from probes.functional import n_dims
@@ -299,11 +289,8 @@ def table() -> list[tuple[str, Callable[[], float], str]]:
     return [
         ("pytorch-cka, 10,000 rows at once / CKA, 6 x 6 layers", faster_at_once, ">= 5"),
         ("the same, pytorch-cka in batches of 256", lambda: faster(256), ""),
-        ("the same, CKA from mini-batches of 256 in float32", minibatches_faster, ">= 1"),
-        ("the same, in float64", lambda: minibatches_faster("float64"), ""),
         ("correct decimals: CKA (no ratio)", decimals, ">= 10"),
         ("correct decimals: CKA in float32 (no ratio)", decimals_in_float32, ">= 6"),
-        ("correct decimals: CKA from mini-batches of 256 (no ratio)", decimals_of_minibatches, ""),
         ("correct decimals: pytorch-cka, at once (no ratio)", decimals_at_once, ""),
         ("correct decimals: pytorch-cka, batches of 256 (no ratio)", lambda: decimals_in_batches(256), ""),
         ("CKA moments 10,000 x 768, 6 x 6, float32 / float64", float32_over_float64, "<= .6"),

@@ -38,7 +38,7 @@ def _setting(n_prompts: int = _PROMPTS, small: bool = False) -> _Setting:
     from mechclust.commands.mossa import MossaConfig
     from mechclust.commands.mossa.inputs import read_inputs
     from mechclust.commands.mossa.measure import _batches, task_jobs
-    from mechclust.commands.mossa.models import Resident
+    from mechclust.commands.mossa.models import ResidentBase
     from tests.mechclust.commands.mossa import tiny
 
     torch.set_num_threads(1)
@@ -67,7 +67,7 @@ def _setting(n_prompts: int = _PROMPTS, small: bool = False) -> _Setting:
     )  # fmt: skip
     inputs = read_inputs(str(base), config)
     job = replace(task_jobs(inputs, [], 0)[0])
-    resident = Resident(str(base), config, folder / "out")
+    resident = ResidentBase(str(base), config, folder / "out")
     return _Setting(resident, job, _batches(resident, [resident.collection[job.task]], n_prompts, job.numbers))
 
 

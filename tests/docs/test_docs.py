@@ -22,7 +22,7 @@ import yaml
 
 import probes
 from mechclust.evidence import load_findings
-from mechclust.evidence.tables import markdown_table, shown
+from mechclust.evidence.tables import markdown_table, shown_on_pages
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -99,13 +99,13 @@ def test_the_study_of_the_page_is_one_folder_and_one_line(tmp_path: Path) -> Non
     assert (tmp_path / "run" / "report.html").exists()
 
 
-def alike(shown: str, printed: str) -> bool:
+def alike(shown_on_pages: str, printed: str) -> bool:
     """Word for word; decimals up to the rounding of another machine."""
-    if (shown := shown.strip()) == (printed := printed.strip()):
+    if (shown_on_pages := shown_on_pages.strip()) == (printed := printed.strip()):
         return True
-    if re.sub(r"\s+", "", NUMBER.sub("#", shown)) != re.sub(r"\s+", "", NUMBER.sub("#", printed)):
+    if re.sub(r"\s+", "", NUMBER.sub("#", shown_on_pages)) != re.sub(r"\s+", "", NUMBER.sub("#", printed)):
         return False
-    pairs = zip(NUMBER.findall(shown), NUMBER.findall(printed), strict=True)
+    pairs = zip(NUMBER.findall(shown_on_pages), NUMBER.findall(printed), strict=True)
     return all(abs(float(a) - float(b)) <= 0.002 + 0.01 * abs(float(b)) for a, b in pairs)
 
 
@@ -138,8 +138,8 @@ def test_command_lines_have_options_that_exist(
     monkeypatch.setenv("COLUMNS", "200")
     with contextlib.suppress(SystemExit):
         main([*command.split(), "--help"])
-    shown = capsys.readouterr()
-    assert option in re.findall(r"--[\w.-]+", shown.out + shown.err)
+    shown_on_pages = capsys.readouterr()
+    assert option in re.findall(r"--[\w.-]+", shown_on_pages.out + shown_on_pages.err)
 
 
 # ---- what was measured ----
@@ -158,7 +158,7 @@ def test_the_findings_are_the_measured_ones(run: Path) -> None:
         return
     ids, page = marked[0]
     findings = load_findings(run / "findings.json")
-    assert markdown_table([f for f in findings if f.id in ids] if ids else shown(findings)) in page
+    assert markdown_table([f for f in findings if f.id in ids] if ids else shown_on_pages(findings)) in page
 
 
 def test_the_numbers_are_what_their_generator_writes() -> None:
@@ -214,9 +214,9 @@ def test_the_list_of_public_names_is_that_of_the_packages() -> None:
 
 
 def test_every_door_has_an_api_page() -> None:
-    shown = {name for text in PAGES.values() for name in re.findall(r"(?m)^::: ([\w.]+)$", text)}
+    shown_on_pages = {name for text in PAGES.values() for name in re.findall(r"(?m)^::: ([\w.]+)$", text)}
     doors = set(re.findall(r"(?m)^## `([\w.]+)`", PAGES["public-api.md"]))
-    assert doors <= shown
+    assert doors <= shown_on_pages
 
 
 def test_every_probe_has_a_page() -> None:

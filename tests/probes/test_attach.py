@@ -114,6 +114,35 @@ def test_tokens_are_numbered_on_from_what_the_probe_holds(model: Any, keep: Any)
     assert probe.examples.tensor().tolist() == [[0, 5]]
 
 
+@pytest.mark.parametrize("fresh_first", [False, True])
+def test_tokens_are_new_to_a_used_probe_and_to_a_fresh_one(model: Any, keep: Any, fresh_first: bool) -> None:
+    """Both go on from the used one's examples: its own are kept, and the fresh one holds the new ones alone."""
+    tokens = torch.randint(10, (6, 4), generator=torch.Generator().manual_seed(0))
+    used, fresh, whole = keep(), keep(), keep()
+    for probe, some in ((used, tokens[:4]), (whole, tokens)):
+        with attach(model, probe) as attached, torch.no_grad(), attached.on(some):
+            model(some)
+    both = [fresh, used] if fresh_first else [used, fresh]
+    with attach(model, both) as attached, torch.no_grad(), attached.on(tokens[4:]):
+        model(tokens[4:])
+    assert used.compute().coords["example"] == ["0", "1", "2", "3", "4", "5"]
+    assert fresh.compute().coords["example"] == ["4", "5"]
+    torch.testing.assert_close(used.compute()["sum"], whole.compute()["sum"])
+    torch.testing.assert_close(fresh.compute()["sum"], whole.compute()["sum"][:, 4:])
+
+
+def test_a_probe_of_another_model_is_refused_until_reset(model: Any, tiny_model: Any, batch: Batch, keep: Any) -> None:
+    probe, shallow = keep(), tiny_model(n_layers=1)
+    before = run(model, batch, probe)
+    with pytest.raises(InputError, match="Keep holds state"), attach(shallow, [keep(), probe]):
+        pass
+    assert torch.equal(probe.compute()["sum"], before["sum"])
+    probe.reset()
+    with attach(shallow, probe) as attached, attached.on(batch):
+        shallow(batch.tokens)
+    assert probe.compute().coords["site"] == before.coords["site"][:2]
+
+
 def test_an_exception_inside_removes_the_hooks(model: Any, batch: Batch, keep: Any, hooks_of: Any) -> None:
     clean, probe = hooks_of(model), keep()
     with pytest.raises(ZeroDivisionError), attach(model, probe) as attached, attached.on(batch):

@@ -14,7 +14,7 @@ import torch
 
 from probes import NDims, TaskClusterARI, attach, collect_rows, last_token, run, save_rows
 from probes.engine.batches import each_batch
-from probes.engine.texts import Reading
+from probes.engine.texts import TextTokenizer
 from tasks import Batch, InputError
 
 IDS = [[5, 6, 7], [1, 2], [3, 4, 5, 6], [8], [9, 1, 9]]
@@ -384,7 +384,7 @@ def test_a_streams_texts_are_tokenized_a_window_at_a_time(model: Any, monkeypatc
     tokenizer, texts = Letters(), ["b", "cde", "f", "gh", "i", "bb"]
     for given in (iter(texts), texts):
         tokenizer.calls.clear()
-        batches = list(each_batch(given, {"": model}, reading=Reading({"": model}, tokenizer)))
+        batches = list(each_batch(given, {"": model}, reading=TextTokenizer({"": model}, tokenizer)))
         assert [len(call) for call in tokenizer.calls] == [4, 2]
         assert sorted(i for batch in batches for i in batch.index.tolist()) == list(range(6))
     assert len(batches) == 1  # a list is sorted as a whole

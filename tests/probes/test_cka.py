@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from probes import CKA, attach, head_output, last_token, mean, residual, run, token_at
-from probes.engine.state import hashed
 from probes.extend import check_probe
 from probes.functional import cka_null, cka_resamples, linear_cka
 from tasks import Batch, InputError
@@ -172,10 +171,9 @@ def test_nothing_left_without_the_largest_component(fake_model: Any) -> None:
         CKA(residual([1, 2]), label="task", form="rows"),
         CKA(residual([0, -1]), n_resamples=2, n_permutations=2),
         CKA([residual(-1, final_norm=True), head_output(1)], mean(), label="task", pairs="all", max_memory=1.0),
-        CKA(label="task", estimator="minibatch", batch_rows=4),
         CKA(residual([1, 2]), label="task", remove_top=1, n_resamples=2),
     ],
-    ids=lambda p: f"{p.form}-{p.label}-{p.n_resamples}-{p.pairs}-{p.precision}-{p.estimator}-{p.remove_top}",
+    ids=lambda p: f"{p.form}-{p.label}-{p.n_resamples}-{p.pairs}-{p.precision}-{p.remove_top}",
 )
 def test_the_contract(probe: CKA, model: Any, batch: Batch) -> None:
     check_probe(probe, model, batch)
@@ -312,99 +310,6 @@ def test_a_device_for_the_sums(fake_model: Any) -> None:
         CKA(device="gpu")
 
 
-# ---- mini-batches ----
-
-
-def brute_minibatches(x: torch.Tensor, y: torch.Tensor, index: torch.Tensor, size: int) -> float:
-    """From HSIC_1 of each mini-batch's kernel matrices by its definition, in float64."""
-    groups: list[torch.Tensor] = []
-    for span in torch.unique(index // (64 * size)):
-        here = (index // (64 * size) == span).nonzero()[:, 0]
-        order = here[torch.tensor([int(i) for i in hashed(index[here])]).argsort()]
-        groups += [g for g in order.tensor_split(max(1, round(len(order) / size))) if len(g) > 3]
-
-    def hsic(a: torch.Tensor, b: torch.Tensor) -> float:
-        total = 0.0
-        for g in groups:
-            k, l = ((rows[g].double() @ rows[g].double().T).fill_diagonal_(0) for rows in (a, b))  # noqa: E741
-            m = len(g)
-            one = (k @ l).trace() + k.sum() * l.sum() / ((m - 1) * (m - 2)) - 2 / (m - 2) * (k @ l).sum()
-            total += m * float(one) / (m * (m - 3))
-        return total
-
-    return hsic(x, y) / (hsic(x, x) * hsic(y, y)) ** 0.5
-
-
-@pytest.mark.parametrize("n", [30, 700])  # 64 x 8 indices are a span
-def test_minibatches_by_brute_force(fake_model: Any, n: int) -> None:
-    """Also by class, in any order of examples, and merged from two parts."""
-    planted, order = states(n, 4, 6, 5), torch.randperm(n, generator=torch.Generator().manual_seed(0))
-    model, index, probe = fake_model(*planted), torch.arange(n), CKA(label="task", estimator="minibatch", batch_rows=8)
-    found = run(model, every_token(n).split(64), probe)
-    assert set(found.values) == {"minibatch_cka", "n"}
-    assert (found.metadata["estimator"], found.metadata["batch_rows"]) == ("minibatch", 8)
-    for k, chosen in enumerate([index >= 0, *(index % 3 == c for c in range(3))]):
-        for i, j in itertools.product(range(3), repeat=2):
-            expected = brute_minibatches(planted[i][chosen], planted[j][chosen], index[chosen], 8)
-            assert float(found["minibatch_cka"][i, j, k]) == pytest.approx(expected, abs=1e-10)
-    shuffled = run(model, every_token(n, order).split(11), probe.clone())
-    torch.testing.assert_close(shuffled["minibatch_cka"], found["minibatch_cka"], atol=1e-12, rtol=0)
-    parts = [probe.clone(), probe.clone()]
-    for part, some in zip(parts, (order[: n // 3], order[n // 3 :]), strict=True):
-        run(model, every_token(n, some).split(11), part)
-    parts[0].merge(parts[1])
-    torch.testing.assert_close(parts[0].compute()["minibatch_cka"], found["minibatch_cka"], atol=1e-12, rtol=0)
-
-
-def test_minibatches_estimate_the_debiased_form(fake_model: Any) -> None:
-    planted = states(3000, 20, 20)
-    model, options = fake_model(*planted), {"estimator": "minibatch", "batch_rows": 64}
-    exact = run(model, every_token(3000).split(500), CKA())
-    found = run(model, every_token(3000).split(500), CKA(**options))  # type: ignore[arg-type]
-    rough = run(model, every_token(3000).split(500), CKA(precision="float32", **options))  # type: ignore[arg-type]
-    value = found["minibatch_cka"]
-    assert value.diagonal().flatten().tolist() == pytest.approx([1, 1])
-    assert 0 < abs(float(value[0, 1, 0] - exact["debiased_cka"][0, 1, 0])) < 0.01
-    assert 0 < float((rough["minibatch_cka"] - value).abs().max()) < 1e-6
-    assert found.notes == [
-        "minibatch_cka is an estimate, from HSIC averaged over mini-batches drawn by a hash of the examples' index: "
-        "label all (47)",
-        "mini-batches are drawn within spans of 4096 consecutive indices (64 batches' worth): where the index follows "
-        "classes, minibatch_cka is too high (.93 for .69 was measured); give examples an index in random order",
-    ]
-
-
-def test_minibatches_keep_only_what_is_not_complete(fake_model: Any) -> None:
-    model, probe, sizes = fake_model(*states(1100, 4, 4)), CKA(estimator="minibatch", batch_rows=8), []
-    with attach(model, probe) as attached, torch.no_grad():
-        for batch in every_token(1100).split(100):
-            with attached.on(batch):
-                model(batch.tokens)
-            sizes.append(probe.batches.waiting)
-    assert sizes == [100, 200, 300, 400, 500, 88, 188, 288, 388, 488, 76]
-    needed = 512 * 8 * 4 / 2**30
-    assert CKA(estimator="minibatch").memory([4, 4], n=512) == 512 * 8 * 4
-    run(model, every_token(1024).split(64), CKA(estimator="minibatch", batch_rows=8, max_memory=needed))
-    message = r"of rows: 512 examples so far .*give fewer examples, give them in the order of their index"
-    with pytest.raises(InputError, match=message):
-        run(model, every_token(1024).split(64), CKA(estimator="minibatch", batch_rows=8, max_memory=needed / 1.01))
-
-
-def test_what_minibatches_leave_out(fake_model: Any) -> None:
-    planted = states(20, 4, 4)
-    planted[1] = torch.full((20, 4), 1 / 3)
-    batch = Batch(torch.arange(20)[:, None], labels={"task": (torch.arange(20) > 17).long()})
-    found = run(fake_model(*planted), batch, CKA(label="task", estimator="minibatch"))
-    assert found["minibatch_cka"][0, 1].isnan().all()
-    assert found["minibatch_cka"][0, 0].isnan().tolist() == [False, False, True]
-    for note in (
-        "blocks.0.hook_resid_post: all examples are the same (label all, 0), so its CKA is NaN there",
-        "hook_embed: no mini-batch has 4 examples (label 1), so its CKA is NaN there",
-        "fewer than 4 examples of a class in a span of 16384 indices are in no mini-batch: label 1 (n = 2)",
-    ):
-        assert note in found.notes
-
-
 # ---- memory ----
 
 
@@ -456,20 +361,6 @@ def test_too_much_memory_is_refused_with_the_numbers(fake_model: Any) -> None:
         (lambda: CKA(form="gram"), "form is 'gram'; expected 'auto', 'moments' or 'rows'"),  # type: ignore[arg-type]
         (lambda: CKA(n_resamples=-1), "n_resamples is -1; expected at least 0"),
         (lambda: CKA(precision="half"), "precision is 'half'; expected 'float64' or 'float32'"),  # type: ignore[arg-type]
-        (lambda: CKA(estimator="mean"), "estimator is 'mean'; expected 'exact' or"),  # type: ignore[arg-type]
-        (lambda: CKA(estimator="minibatch", batch_rows=3), "batch_rows is 3; expected at least 4"),
-        (
-            lambda: CKA(estimator="minibatch", n_resamples=5),
-            "n_resamples is 5, but mini-batches have no interval, null or units; use estimator='exact'",
-        ),
-        (
-            lambda: CKA(estimator="minibatch", form="moments"),
-            "form is 'moments', which mini-batches do not have; leave it out or use estimator='exact'",
-        ),
-        (
-            lambda: CKA(estimator="minibatch").memory([4]),
-            "estimator 'minibatch' keeps every example; give their number, memory(..., n=1000)",
-        ),
         (
             lambda: CKA(form="moments", n_permutations=5),
             "n_permutations is 5, which needs the examples themselves; use",
@@ -478,10 +369,6 @@ def test_too_much_memory_is_refused_with_the_numbers(fake_model: Any) -> None:
         (
             lambda: CKA(form="moments", remove_top=1),
             "remove_top is 1, which needs the examples themselves; use form='rows' or 'auto'",
-        ),
-        (
-            lambda: CKA(estimator="minibatch", remove_top=1),
-            "remove_top is 1, but mini-batches have no principal components of all examples; use estimator='exact'",
         ),
         (
             lambda: CKA(form="rows").memory([4]),

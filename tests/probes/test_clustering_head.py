@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from mechclust.models import build_model
 from mechclust.studies.clustering_heads.config import PoolingTransformerConfig
 from probes import ClusteringHead, attach, last_token, run, token_at
-from probes.clustering_head import VERDICTS
+from probes.clustering_head import HEAD_VERDICTS
 from probes.functional import integer_weights, nearest_centroid_accuracy, within_ratio
 from tasks import Batch, InputError, InstructionFollowing, SparseModularAddition
 from tests.probes.planted_heads import TASK, Z, everything, ideal_head
@@ -53,7 +53,7 @@ def test_the_ideal_head_has_its_published_numbers(
             if nearest is None
             else shown(torch.tensor(accuracy), nearest) == nearest
         )
-    assert VERDICTS[int(result["verdict"])] == VERDICTS[verdict]
+    assert HEAD_VERDICTS[int(result["verdict"])] == HEAD_VERDICTS[verdict]
     assert int(result["integer_head"]) == (verdict == 2)
     assert result["clusters"].tolist() == [6, 6, 2]
     assert float(result.sel("within_ratio", equivalence="answer")) == pytest.approx(1)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from probes import NDims, collect_rows, run, save_rows
-from probes.engine.identity import fingerprint, settings_of
+from probes.engine.identity import block_multipliers, fingerprint, settings_of, weight_digest
 from tasks import Batch, InputError
 
 
@@ -91,13 +93,78 @@ def test_names_dtypes_and_shapes_count_and_where_it_lies_does_not() -> None:
     assert one(rows[:1].expand(40, 30)) == one(rows[:1].repeat(40, 1))
 
 
-@pytest.mark.parametrize("chunk", [1, 7, 64, 2**26])
-def test_pieces_make_no_difference(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = nn.Module()
-    module.register_buffer("x", torch.arange(210).reshape(5, 6, 7).transpose(0, 2))
-    whole = fingerprint(module)  # type: ignore[arg-type]
-    monkeypatch.setattr("probes.engine.identity._CHUNK", chunk)
-    assert fingerprint(module) == whole  # type: ignore[arg-type]
+def digest(weight: torch.Tensor, **options: Any) -> int:
+    return int(weight_digest(weight, block_multipliers(weight.device), **options))
+
+
+BLOCK_BYTES = 8 * len(block_multipliers(torch.device("cpu")))
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float32, torch.bfloat16, torch.int8])
+def test_pieces_and_strides_make_no_difference(dtype: torch.dtype) -> None:
+    shape = (5, 7, 2 * BLOCK_BYTES // (16 * dtype.itemsize))
+    weight = torch.randint(-100, 100, shape, generator=torch.Generator().manual_seed(0)).to(dtype)
+    whole = digest(weight)
+    assert weight.nbytes > 4 * BLOCK_BYTES
+    for blocks_at_once in (1, 3, 100):
+        assert digest(weight, blocks_at_once=blocks_at_once) == whole
+        for strided in (weight.transpose(0, 2), weight.permute(1, 2, 0), weight[..., 1:]):
+            assert digest(strided, blocks_at_once=blocks_at_once) == digest(strided.contiguous())
+    shifted = torch.cat([weight.flatten()[:1], weight.flatten()])[1:]  # its bytes need not begin at a multiple of 8
+    assert digest(shifted) == digest(shifted.clone())
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_signs_and_places_count(dtype: torch.dtype) -> None:
+    rows = 2 * BLOCK_BYTES // (64 * dtype.itemsize)
+    weight = torch.randn(rows, 64, generator=torch.Generator().manual_seed(0)).to(dtype)
+    seen = {
+        digest(weight),
+        digest(weight.flip(0)),
+        digest(weight.roll(rows // 2, 0)),
+        digest(weight[:, torch.randperm(64)]),
+    }
+    for changed in ([0], [0, 1], [0, rows // 2], slice(None)):
+        negated = weight.clone()
+        negated[changed] *= -1
+        seen.add(digest(negated))
+    assert len(seen) == 8
+
+
+@pytest.mark.parametrize("how", ["fused AdamW", "data", "tied"])
+def test_a_change_that_no_version_counter_notices_is_seen(how: str) -> None:
+    model = nn.ModuleDict({"embed": nn.Embedding(30, 8), "unembed": nn.Linear(8, 30, bias=False)})
+    model["unembed"].weight = model["embed"].weight
+    before = fingerprint(model)  # type: ignore[arg-type]
+    if how == "fused AdamW":
+        model["unembed"](model["embed"](torch.arange(30))).sum().backward()
+        torch.optim.AdamW(model.parameters(), fused=True).step()
+    elif how == "data":
+        model["embed"].weight.data[3, 4] += 1e-6
+    else:
+        model["unembed"].weight.data.view(-1)[5:7].neg_()
+    assert fingerprint(model) != before  # type: ignore[arg-type]
+
+
+def test_one_number_of_each_weight_comes_to_the_host() -> None:
+    copies = Counter[str]()
+
+    class Recorder(TorchDispatchMode):
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            copies[str(function.overloadpacket)] += 1
+            return function(*args, **(kwargs or {}))
+
+    model = small()
+    with Recorder():
+        fingerprint(model)
+    assert copies["aten._local_scalar_dense"] == len(list(model.parameters())) + len(list(model.buffers()))
+    assert not copies["aten._to_copy"]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+def test_cuda_gives_the_same() -> None:
+    model = small()
+    assert fingerprint(model) == fingerprint(small().to("cuda"))
 
 
 def test_a_tied_weight_counts_once_and_untying_is_another_model() -> None:

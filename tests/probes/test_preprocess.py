@@ -9,7 +9,7 @@ from sklearn.decomposition import PCA
 from sklearn.preprocessing import StandardScaler
 
 from probes import Preprocess
-from probes.functional.preprocess import outlier_dimensions, principal, unit_length, without_class_means
+from probes.functional.preprocess import outlier_dimensions, principal_coordinates, unit_length, without_class_means
 from tasks import InputError
 
 DRAW = torch.Generator().manual_seed(0)
@@ -58,7 +58,10 @@ def test_standardised_as_scikit_learn() -> None:
 
 @pytest.mark.parametrize("n", [40, 6])
 def test_components_are_scikit_learns(n: int) -> None:
-    found, expected = principal(ROWS[:n], 3), torch.from_numpy(PCA(3).fit_transform(ROWS[:n].double().numpy()))
+    found, expected = (
+        principal_coordinates(ROWS[:n], 3),
+        torch.from_numpy(PCA(3).fit_transform(ROWS[:n].double().numpy())),
+    )
     torch.testing.assert_close(found.abs(), expected.abs(), rtol=1e-8, atol=1e-8)
 
 

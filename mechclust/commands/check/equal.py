@@ -22,7 +22,7 @@ from torch import Tensor
 
 from mechclust.commands.check.batches import relative
 from mechclust.commands.check.inputs import CheckedModel, counted, dtypes_of
-from mechclust.commands.check.reference import AS_IT_IS, FROM_THE_MASK, Case, Reference, Values
+from mechclust.commands.check.reference import AS_IT_IS, FROM_THE_MASK, Reference, ReferenceCase, ReferenceValues
 from mechclust.commands.check.result import NotTried
 from tasks.errors import first_line
 
@@ -129,7 +129,7 @@ def read_only_equals(checked: CheckedModel, reference: Reference | str) -> tuple
     return True, "as clusters and compare read it: " + _well(found, bound, reference, False) + "".join(refused)
 
 
-def _all_compared(checked: CheckedModel, cases: list[Case]) -> tuple[list[Compared], list[str]]:
+def _all_compared(checked: CheckedModel, cases: list[ReferenceCase]) -> tuple[list[Compared], list[str]]:
     """And what is said of padded batches that the model refuses: it does not give wrong numbers then."""
     found, refused = [_compared(checked, cases[0])], []
     for case in cases[1:]:
@@ -140,7 +140,7 @@ def _all_compared(checked: CheckedModel, cases: list[Case]) -> tuple[list[Compar
     return found, refused
 
 
-def _compared(checked: CheckedModel, case: Case) -> Compared:
+def _compared(checked: CheckedModel, case: ReferenceCase) -> Compared:
     """One pass, compared with each of Hugging Face's."""
     layers = next(iter(case.found.values())).n_layers
     posts = {i + 1: f"blocks.{i}.hook_resid_post" for i in range(layers)}
@@ -172,7 +172,7 @@ def _compared(checked: CheckedModel, case: Case) -> Compared:
     return Compared(case.padded, best, others, found, at_real)
 
 
-def _output_off(output: Tensor, values: Values, real: Tensor) -> Difference:
+def _output_off(output: Tensor, values: ReferenceValues, real: Tensor) -> Difference:
     """How far the output is from logits, or from the last hidden state where that is what the model gives."""
     found = {"the logits": values.outputs[0], "the last hidden state": values.outputs[-1]}
     if len(values.outputs) == 1:

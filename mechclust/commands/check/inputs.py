@@ -59,7 +59,7 @@ class CheckedModel:
 
     def random(self, purpose: str, *index: int) -> np.random.Generator:
         """A generator that depends on the seed, the purpose and the index alone."""
-        return generator(self.seed, purpose, *index)
+        return example_generator(self.seed, purpose, *index)
 
     @cached_property
     def pad_id(self) -> int:
@@ -171,7 +171,7 @@ def _config(model: Any) -> Any:
     return getattr(inner, "config", None)
 
 
-def generator(seed: int, purpose: str, *index: int) -> np.random.Generator:
+def example_generator(seed: int, purpose: str, *index: int) -> np.random.Generator:
     """A generator that depends on the seed, the purpose and the index alone."""
     return np.random.default_rng([seed, zlib.crc32(purpose.encode()), *index])
 

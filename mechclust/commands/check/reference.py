@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from mechclust.commands.check.inputs import LENGTH, dtypes_of, generator, ordinary_ids, pad_id
+from mechclust.commands.check.inputs import LENGTH, dtypes_of, example_generator, ordinary_ids, pad_id
 from probes.engine.hooks import device_of, evaluation_mode
 from tasks import Batch
 
@@ -20,7 +20,7 @@ AS_IT_IS = "as it is"  # positions as the bare forward pass counts them: with th
 FROM_THE_MASK = "from the mask"  # as ``generate`` makes them: from the first real token
 
 
-class Values(NamedTuple):
+class ReferenceValues(NamedTuple):
     """What a model gives for a batch, on the CPU.
 
     Attributes:
@@ -40,12 +40,12 @@ class Values(NamedTuple):
     n_layers: int
 
 
-class Case(NamedTuple):
+class ReferenceCase(NamedTuple):
     """One batch, and what Hugging Face gives for it: once, or with padding on the left by how positions are counted."""
 
     padded: str  # "", "right" or "left"
     batch: Batch
-    found: Mapping[str, Values]
+    found: Mapping[str, ReferenceValues]
 
 
 @dataclass(frozen=True)
@@ -63,8 +63,8 @@ class Reference:
     model: str
     dtype: torch.dtype
     weights: str
-    cases: list[Case]
-    base: list[Case]
+    cases: list[ReferenceCase]
+    base: list[ReferenceCase]
 
 
 def take_reference(plain: Any, tokenizer: Any, seed: int) -> Reference:
@@ -103,7 +103,7 @@ def _batches(model: Any, tokenizer: Any, seed: int) -> list[tuple[str, Batch]]:
     length = min(LENGTH, getattr(model.config, "max_position_embeddings", None) or LENGTH)
     lengths = [max(1, length - k) for k in (0, 1, 3, 5)]
     ids, pad = ordinary_ids(d_vocab, tokenizer, model.config), pad_id(d_vocab, tokenizer, model.config)
-    tokens = torch.from_numpy(generator(seed, "reference").choice(ids, size=(len(lengths), length))).long()
+    tokens = torch.from_numpy(example_generator(seed, "reference").choice(ids, size=(len(lengths), length))).long()
     batches = [("", Batch(tokens))]
     for padded in ("right", "left") if length > 1 else ():
         mask = torch.arange(length) < torch.tensor(lengths)[:, None]
@@ -112,14 +112,14 @@ def _batches(model: Any, tokenizer: Any, seed: int) -> list[tuple[str, Batch]]:
     return batches
 
 
-def _case(model: Any, padded: str, batch: Batch) -> Case:
+def _case(model: Any, padded: str, batch: Batch) -> ReferenceCase:
     found = {AS_IT_IS: _values(model, batch, {})}
     if padded == "left" and _takes_positions(model):
         assert batch.attention_mask is not None
         mask = batch.attention_mask.long()
         positions = (mask.cumsum(-1) - 1).masked_fill(mask == 0, 1)
         found[FROM_THE_MASK] = _values(model, batch, {"position_ids": positions})
-    return Case(padded, batch, found)
+    return ReferenceCase(padded, batch, found)
 
 
 def _takes_positions(model: Any) -> bool:
@@ -128,7 +128,7 @@ def _takes_positions(model: Any) -> bool:
     return not own and "position_ids" in inspect.signature(model.forward).parameters
 
 
-def _values(model: Any, batch: Batch, options: dict[str, Tensor]) -> Values:
+def _values(model: Any, batch: Batch, options: dict[str, Tensor]) -> ReferenceValues:
     device = device_of(model)
     if batch.attention_mask is not None:
         options = {**options, "attention_mask": batch.attention_mask.long()}
@@ -148,7 +148,7 @@ def _values(model: Any, batch: Batch, options: dict[str, Tensor]) -> Values:
     elif not _bare(model):
         del states[last]
     logits = getattr(out, "logits", None)
-    return Values(
+    return ReferenceValues(
         embeddings=[hidden[0], *embedded],
         states=states,
         patterns=[_kept(x) for x in getattr(out, "attentions", None) or () if x is not None],

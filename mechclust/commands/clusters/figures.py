@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mechclust.commands.clusters.result import ClustersResult
-from mechclust.report.text import plain
+from mechclust.report.text import figure_text
 from probes.engine.plots import COLORS, MARKERS
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def curves_figure(result: ClustersResult) -> Figure:
         _curve(upper, table, "ari", ("null_low", "null_high"), "untrained", _BLUE, "o", "clusters")
         if "given_ari" in table:
             band = ("given_null_low", "given_null_high")
-            name = f"clusters given {plain(result.followed.called(str(result.given)))}"
+            name = f"clusters given {figure_text(result.followed.called(str(result.given)))}"
             _curve(upper, table, "given_ari", band, "untrained_given", _ORANGE, "s", name)
         if "accuracy" in table:
             band = ("linear_null_low", "linear_null_high")
@@ -44,7 +44,7 @@ def curves_figure(result: ClustersResult) -> Figure:
             lower.fill_between(table["layer"], low, high, color=_GREEN, alpha=0.18, lw=0)
             _curve(lower, table, "accuracy", band, "untrained_accuracy", _GREEN, "^", "linear classifier")
         verdicts = result.verdicts[label]
-        name = "the task" if label == "task" else f"'{plain(label)}'"
+        name = "the task" if label == "task" else f"'{figure_text(label)}'"
         upper.set_title(f"{name}\nclusters: {verdicts['clusters']}", fontsize="medium")
         if "accuracy" in table and "linear" in verdicts:
             lower.set_title(f"linear classifier: {verdicts['linear']}", fontsize="medium")
@@ -113,7 +113,7 @@ def followed_figure(result: ClustersResult) -> Figure:
             marker=MARKERS[k],
             ms=4 if strong else 3,
             lw=2.2 if strong else 1.1,
-            label=f"{plain(name)} ({followed.means[name]:z.2f})",
+            label=f"{figure_text(name)} ({followed.means[name]:z.2f})",
         )
         if strong and result.untrained:
             axis.plot(table["layer"], table["untrained"], color=COLORS[k], ls="--", lw=1.1)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Int
 
-from mechclust.report.chance import LEVEL, corrected, least_permutations
+from mechclust.report.chance import CHANCE_LEVEL, corrected, least_permutations
 from probes.functional.adjusted_rand import adjusted_rand_moments, adjusted_rand_null, adjusted_rand_score
 from probes.functional.units import Relabelling
 from tasks.text.visible import short
@@ -77,7 +77,7 @@ class Followed:
     @cached_property
     def shown(self) -> dict[str, float]:
         """Those of ``means`` that are above chance at some layer, and large enough to speak of."""
-        above = set(self.table["name"][self.table["p_corrected"] <= LEVEL]) - set(self.unshown)
+        above = set(self.table["name"][self.table["p_corrected"] <= CHANCE_LEVEL]) - set(self.unshown)
         return {name: mean for name, mean in self.means.items() if name in above and mean >= PARTLY}
 
     def best(self, first: Sequence[str] = ()) -> str | None:
@@ -172,7 +172,7 @@ def what_clusters_follow(
         for i, a in enumerate(names)
         for b in names[i + 1 :]
     }
-    unshown = [name for name, p in (p_values or {}).items() if not (corrected(p) <= LEVEL).any()]
+    unshown = [name for name, p in (p_values or {}).items() if not (corrected(p) <= CHANCE_LEVEL).any()]
     return Followed(table, alike, unshown)
 
 

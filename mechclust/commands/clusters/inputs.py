@@ -20,8 +20,8 @@ from mechclust.models import load_tokenizer
 from mechclust.models.adapter_bases import adapter_notes
 from mechclust.models.pretrained import model_name
 from mechclust.models.sizes import Sizes
-from mechclust.models.tokenizers import prompt_batches, tokenization, what_is_wrong
-from mechclust.report.chance import LEVEL
+from mechclust.models.tokenizers import prompt_batches, tokenization_of, what_is_wrong
+from mechclust.report.chance import CHANCE_LEVEL
 from mechclust.report.text import join
 from probes.engine.identity import token_digests
 from probes.engine.state import hashed
@@ -29,7 +29,7 @@ from probes.engine.texts import tokenizer_of
 from probes.functional.adjusted_rand import n_relabellings
 from probes.rows.row_store import read_index, shards
 from tasks import Batch, InputError, LabelledPrompts
-from tasks.errors import nearest, suggest
+from tasks.errors import did_you_mean, suggest
 from tasks.text.visible import quoted
 
 
@@ -124,7 +124,7 @@ def read_inputs(model: Any, config: ClustersConfig, tokenizer: Any = None) -> In
         features=features,
         batches=batches,
         sizes=sizes,
-        tokenization=tokenization(reader, chat=config.chat, bos=config.bos),
+        tokenization=tokenization_of(reader, chat=config.chat, bos=config.bos),
         units=units,
         notes=[
             *_few(some, config),
@@ -219,7 +219,7 @@ def _check_named(prompts: LabelledPrompts, config: ClustersConfig) -> None:
         names = [*WORDS, *TOKENS]
         raise InputError(
             f"{config.prompts} has no label {config.given!r}, and surface features are {join(names)}"
-            f"{nearest(config.given, [*known, *names])}"
+            f"{did_you_mean(config.given, [*known, *names])}"
         )
     _check_leaves(config.given, known[config.given], prompts.labels, config)
 
@@ -290,7 +290,7 @@ def _few(prompts: LabelledPrompts, config: ClustersConfig) -> list[str]:
             notes.append(
                 f"Of {len(sizes)} classes of {quoted(name)}, {which} a single prompt, which cannot form a cluster."
             )
-        if (least := 1 / n_relabellings(prompts.labels[name])) > LEVEL:
+        if (least := 1 / n_relabellings(prompts.labels[name])) > CHANCE_LEVEL:
             notes.append(
                 f"{len(prompts)} prompts are too few for {quoted(name)}: clusters that are exactly its classes "
                 f"arise by chance with p = {least:.2g}; give more."

@@ -21,9 +21,9 @@ from mechclust.commands.clusters.follow import what_clusters_follow
 from mechclust.commands.clusters.inputs import Inputs, check_same_prompts, read_inputs
 from mechclust.commands.clusters.parts import Parts
 from mechclust.commands.clusters.report import results_of
-from mechclust.commands.clusters.result import ClustersResult, Curves, Shown
+from mechclust.commands.clusters.result import ClustersResult, MapContents, ModelCurves
 from mechclust.commands.folder import own_folder
-from mechclust.commands.parts import Part, measured, shard_rows
+from mechclust.commands.parts import MeasurementPart, measured, shard_rows
 from mechclust.commands.settings import everywhere
 from mechclust.commands.units import NONE
 from mechclust.jobs import map_jobs, save_rows_sharded
@@ -134,7 +134,7 @@ class _Steps:
         for each in parts.values():
             each.remove_others()
         within, linear = found.get("given", {}), found["linear"]
-        trained, *untrained = (Curves(raw[name], within.get(name), linear[name]) for name in stores)
+        trained, *untrained = (ModelCurves(raw[name], within.get(name), linear[name]) for name in stores)
         return ClustersResult(
             model=config.title(model),
             config=config,
@@ -182,7 +182,7 @@ class _Steps:
         self, parts: Mapping[str, Parts], probes: Mapping[str, _ProbeAt]
     ) -> dict[str, dict[str, ProbeResult]]:
         """By kind and model, probes at one layer after another, so that one layer's rows are in memory."""
-        groups: dict[str, list[Part]] = {}
+        groups: dict[str, list[MeasurementPart]] = {}
         for model, each in parts.items():
             layers = [site.layer for site in resolve(each.store, residual())]
             for kind, probe in probes.items():
@@ -243,7 +243,7 @@ def _given(config: ClustersConfig, inputs: Inputs, followed: str | None) -> str 
 
 def _shown(
     store: RowStore, inputs: Inputs, clusters: np.ndarray, layers: Sequence[int], config: ClustersConfig
-) -> Shown | None:
+) -> MapContents | None:
     """What the map shows."""
     if not config.map_prompts:
         return None
@@ -254,7 +254,7 @@ def _shown(
     rows = (store.take(inputs.index[places], [f"rows/{site}"])[f"rows/{site}"] for site in sites)
 
     planes = aligned_planes(rows)
-    return Shown(
+    return MapContents(
         layers=list(layers),
         places=places.tolist(),
         texts=[inputs.texts[i] for i in places.tolist()],

@@ -10,7 +10,7 @@ from pathlib import Path
 from torch import Tensor
 
 from mechclust.commands.clusters.labelled import Labelled
-from mechclust.commands.parts import Part, part_path, remove_others
+from mechclust.commands.parts import MeasurementPart, part_path, remove_others
 from probes import ProbeResult, RowStore, run_stores
 from probes.engine.probe import Probe
 
@@ -35,7 +35,7 @@ class Parts:
         """Where they are."""
         return self.store.folder / "measured"
 
-    def part(self, name: str, probe: Probe, layer: int) -> Part:
+    def part(self, name: str, probe: Probe, layer: int) -> MeasurementPart:
         """What a probe finds.
 
         Args:
@@ -48,7 +48,7 @@ class Parts:
         path = part_path(self.folder, name, settings, [store.index, store.tokens, self.index, *codes.values()])
         self._used.add(path)
         title = f"{self.store.folder.name}: {name}, layer {layer}"
-        return Part(path, title, partial(_measure, self.store, self.index, self.codes, probe))
+        return MeasurementPart(path, title, partial(_measure, self.store, self.index, self.codes, probe))
 
     def remove_others(self) -> None:
         """Remove what was measured with other settings or labels."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mechclust.report.chance import LEVEL, corrected, least_permutations
+from mechclust.report.chance import CHANCE_LEVEL, corrected, least_permutations
 from mechclust.report.text import ranges
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Asked = tuple[int, int]  # relabellings of the indices, and of the classifier
 
 
-class Verdict(StrEnum):
+class LabelVerdict(StrEnum):
     """Whether a measure shows a label, given its value, its chance level and its value with random weights."""
 
     UNDEFINED = "undefined"
@@ -30,7 +30,7 @@ class Verdict(StrEnum):
     MORE = "more than random weights"
 
 
-def verdict_of(lower_end: float, random_weights: float | None, *, above_chance: bool, too_few: bool) -> Verdict:
+def label_verdict(lower_end: float, random_weights: float | None, *, above_chance: bool, too_few: bool) -> LabelVerdict:
     """Return the verdict on a measure of a label.
 
     Args:
@@ -40,16 +40,16 @@ def verdict_of(lower_end: float, random_weights: float | None, *, above_chance: 
         too_few: whether there are too few relabellings for any layer to be above chance.
 
     Example:
-        >>> str(verdict_of(0.8, 0.9, above_chance=True, too_few=False))
+        >>> str(label_verdict(0.8, 0.9, above_chance=True, too_few=False))
         'no more than random weights'
     """
     if not above_chance:
-        return Verdict.TOO_FEW if too_few else Verdict.NOT_SHOWN
+        return LabelVerdict.TOO_FEW if too_few else LabelVerdict.NOT_SHOWN
     if random_weights is None:
-        return Verdict.NOT_COMPARED
+        return LabelVerdict.NOT_COMPARED
     if np.isnan(lower_end):
-        return Verdict.UNDEFINED
-    return Verdict.MORE if lower_end > random_weights else Verdict.NO_MORE
+        return LabelVerdict.UNDEFINED
+    return LabelVerdict.MORE if lower_end > random_weights else LabelVerdict.NO_MORE
 
 
 @dataclass(frozen=True)
@@ -84,10 +84,10 @@ class Reading:
     untrained_best: tuple[float, int] | None
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> LabelVerdict:
         """What value, chance level and random weights say together."""
         highest = None if self.untrained_best is None else self.untrained_best[0]
-        return verdict_of(self.lower_end, highest, above_chance=bool(self.above), too_few=self.too_few)
+        return label_verdict(self.lower_end, highest, above_chance=bool(self.above), too_few=self.too_few)
 
     @property
     def where(self) -> str:
@@ -112,10 +112,10 @@ class LabelReadings:
     linear: Reading | None
 
     @property
-    def verdicts(self) -> dict[str, Verdict]:
+    def verdicts(self) -> dict[str, LabelVerdict]:
         """The verdict of each measure that there is, and that of the clusters."""
         verdicts = {name: reading.verdict for name, reading in vars(self).items() if reading is not None}
-        return {"clusters": Verdict.UNDEFINED} | verdicts
+        return {"clusters": LabelVerdict.UNDEFINED} | verdicts
 
 
 def read_label(table: pd.DataFrame, asked: Asked) -> LabelReadings:
@@ -153,7 +153,7 @@ def read(
     table = table[table[value].notna()].reset_index(drop=True)
     together = f"{p}_corrected" in table
     p_corrected = table[f"{p}_corrected"].to_numpy() if together else corrected(table[p])
-    above = p_corrected <= LEVEL
+    above = p_corrected <= CHANCE_LEVEL
     best = table.loc[(table[above] if above.any() else table)[value].idxmax()]
     low, high = float(best[f"{null}_low"]), float(best[f"{null}_high"])
     fresh = untrained in table and table[untrained].notna().any()

@@ -15,10 +15,10 @@ from jaxtyping import Float, Int
 from mechclust.commands.clusters.config import ClustersConfig
 from mechclust.commands.clusters.features import LEAST
 from mechclust.commands.clusters.follow import MOSTLY, PARTLY, TIE, Followed
-from mechclust.commands.clusters.readings import Asked, LabelReadings, Verdict, read_label
+from mechclust.commands.clusters.readings import Asked, LabelReadings, LabelVerdict, read_label
 from mechclust.commands.clusters.sentences import agreements, conclusion, details
 from mechclust.models.tokenizers import in_words
-from mechclust.report.chance import LEVEL
+from mechclust.report.chance import CHANCE_LEVEL
 from mechclust.report.html import table_html
 from mechclust.report.text import join, ranges, short_name
 from probes import ProbeResult
@@ -52,7 +52,7 @@ _SHOWN = [
 
 
 @dataclass(frozen=True)
-class Curves:
+class ModelCurves:
     """Of one model.
 
     Attributes:
@@ -73,7 +73,7 @@ class Curves:
 
 
 @dataclass(frozen=True)
-class Shown:
+class MapContents:
     """What the map of the prompts shows.
 
     Attributes:
@@ -111,12 +111,12 @@ class ClustersResult:
 
     model: str
     config: ClustersConfig
-    trained: Curves
-    untrained: Sequence[Curves]
+    trained: ModelCurves
+    untrained: Sequence[ModelCurves]
     followed: Followed
     given: str | None = None
     values: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    shown: Shown | None = None
+    shown: MapContents | None = None
     input_notes: Sequence[str] = ()
 
     def __repr__(self) -> str:
@@ -164,9 +164,9 @@ class ClustersResult:
             *([in_words(found["tokenization"])] if "tokenization" in found else []),
             *self._of_given(),
             f"Chance: 95% of the indices when labels are permuted among the {self._exchanged}; p: the share of "
-            f"{self.config.n_permutations} such permutations at least as high. Above chance: p of at most {LEVEL:g}, "
-            "corrected for the number of layers looked at (Benjamini-Hochberg: of the layers named, at most 5% are "
-            "there by chance, on average).",
+            f"{self.config.n_permutations} such permutations at least as high. Above chance: p of at most "
+            f"{CHANCE_LEVEL:g}, corrected for the number of layers looked at (Benjamini-Hochberg: of the layers "
+            "named, at most 5% are there by chance, on average).",
             *self._of_linear(),
             *self._of_random_weights(),
             f"Surface features are read from a prompt's text and tokens; values of fewer than {LEAST} prompts count as "
@@ -233,7 +233,7 @@ class ClustersResult:
         return [
             "Linear: held-out accuracy of a ridge classifier on the states, with nothing subtracted; "
             f"chance: the same with {self.config.n_shuffles} shuffles of the labels. Above "
-            f"chance: at most {LEVEL:g} of the shuffles have a layer as high (Westfall & Young 1993). Always "
+            f"chance: at most {CHANCE_LEVEL:g} of the shuffles have a layer as high (Westfall & Young 1993). Always "
             f"predicting the commonest class gives {shares}. What a classifier reads may be the prompts' wording: "
             "compare with random weights."
         ]
@@ -242,7 +242,7 @@ class ClustersResult:
         if not self.untrained:
             return ["Nothing was compared with random weights, because none were asked for (--untrained 0)."]
         return [
-            f"{Verdict.NO_MORE.capitalize()}: the highest value, less half the width of the chance range (of the "
+            f"{LabelVerdict.NO_MORE.capitalize()}: the highest value, less half the width of the chance range (of the "
             "accuracy: the lower end of its interval), is not above the highest value of any model with random weights "
             "at any layer. Of surface features, and of labels that are not given with --also: the mean agreement is "
             f"not above the highest of random weights by more than {TIE:g}.",

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mechclust.commands.clusters.follow import MOSTLY, Followed
-from mechclust.commands.clusters.readings import Asked, LabelReadings, Reading, Verdict, read_label
-from mechclust.report.chance import LEVEL, least_permutations
+from mechclust.commands.clusters.readings import Asked, LabelReadings, LabelVerdict, Reading, read_label
+from mechclust.report.chance import CHANCE_LEVEL, least_permutations
 from mechclust.report.text import join, ranges
 from tasks.text.visible import quoted, short
 
@@ -63,20 +63,20 @@ def _what_is_followed(readings: Mapping[str, LabelReadings], followed: Followed,
     return f"{_follow(name, verdict)} ({agreement}), {_task_beside(raw, followed, best)}."
 
 
-def _feature_against_random_weights(followed: Followed, name: str) -> tuple[Verdict, str]:
+def _feature_against_random_weights(followed: Followed, name: str) -> tuple[LabelVerdict, str]:
     """Compare the mean agreement with a surface feature to that of clusters of random weights."""
     random = followed.highest_of_random[name]
     if np.isnan(random):
-        return Verdict.NOT_COMPARED, "not compared with random weights"
-    verdict = Verdict.NO_MORE if followed.no_more_than_random(name) else Verdict.MORE
+        return LabelVerdict.NOT_COMPARED, "not compared with random weights"
+    verdict = LabelVerdict.NO_MORE if followed.no_more_than_random(name) else LabelVerdict.MORE
     return verdict, f"random weights {random:z.2f} on average"
 
 
-def _follow(name: str, verdict: Verdict) -> str:
+def _follow(name: str, verdict: LabelVerdict) -> str:
     """What the clusters follow, and whether those of random weights do so as much."""
-    if verdict == Verdict.NO_MORE:
+    if verdict == LabelVerdict.NO_MORE:
         return f"{_SUBJECT} agree with {name} no more than random weights do"
-    more = ", more than random weights do" if verdict == Verdict.MORE else ""
+    more = ", more than random weights do" if verdict == LabelVerdict.MORE else ""
     return f"{_SUBJECT} follow {name}{more}"
 
 
@@ -93,7 +93,7 @@ def _nothing_is_followed(raw: Reading, followed: Followed) -> str:
     if not raw.above:
         return f"{_SUBJECT} are not shown to follow the task ({_index(raw)}){f', nor{nor}' if nor else ''}."
     do_not = f", and do not follow{nor}" if nor else ""
-    if raw.verdict == Verdict.NO_MORE:
+    if raw.verdict == LabelVerdict.NO_MORE:
         return f"{_SUBJECT} agree with the task no more than random weights do ({_index(raw)}){do_not}."
     return f"{_SUBJECT} agree a little with the task ({_index(raw)}){do_not}."
 
@@ -119,7 +119,7 @@ def _what_of_the_task(task: LabelReadings, followed: Followed, best: str | None,
     if best == "task":
         text = ", and ".join(judged).replace("classifier reads it", "classifier reads the task")
         return f"{text[0].upper()}{text[1:]}."
-    shows = [reading.verdict in (Verdict.MORE, Verdict.NOT_COMPARED) for reading, _ in parts]
+    shows = [reading.verdict in (LabelVerdict.MORE, LabelVerdict.NOT_COMPARED) for reading, _ in parts]
     if any(shows):
         present = [text for text, shown in zip(judged, shows, strict=True) if shown]
         rest = [text for text, shown in zip(judged, shows, strict=True) if not shown]
@@ -128,17 +128,17 @@ def _what_of_the_task(task: LabelReadings, followed: Followed, best: str | None,
     return f"{_not_shown(verdicts, task.clusters)}: {', and '.join(text for _, text in parts)}."
 
 
-def _not_shown(verdicts: Collection[Verdict], raw: Reading | None) -> str:
+def _not_shown(verdicts: Collection[LabelVerdict], raw: Reading | None) -> str:
     """What it means that no further measure shows the task."""
-    if Verdict.NO_MORE in verdicts:
+    if LabelVerdict.NO_MORE in verdicts:
         return "Other measures show the task no more than random weights do, for which the wording is enough"
-    if Verdict.TOO_FEW in verdicts:
+    if LabelVerdict.TOO_FEW in verdicts:
         return "Whether other measures show the task is open, because there were too few relabellings to tell"
     return "Nor do other measures show the task" if raw is None or not raw.above else "Other measures do not show it"
 
 
 def _no_more(reading: Reading) -> str:
-    return f", {Verdict.NO_MORE}" if reading.verdict == Verdict.NO_MORE else ""
+    return f", {LabelVerdict.NO_MORE}" if reading.verdict == LabelVerdict.NO_MORE else ""
 
 
 def _number(reading: Reading, form: str) -> str:
@@ -268,7 +268,7 @@ def _said(table: pd.DataFrame, reading: Reading, of: str, what: str, measure: st
             f"{of}, no layer is shown {shown if shown != what else 'to be read by a linear classifier'} above chance: "
             f"{highest}, and the smallest p, {looked}, is {reading.least_p:.2g}."
         ]
-    return [f"{of}, {what} above chance at {reading.where} (p of at most {LEVEL:g}, {looked}); {highest}."]
+    return [f"{of}, {what} above chance at {reading.where} (p of at most {CHANCE_LEVEL:g}, {looked}); {highest}."]
 
 
 def _untrained(reading: Reading, n: int, form: str) -> list[str]:

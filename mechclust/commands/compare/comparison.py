@@ -16,8 +16,8 @@ from mechclust.commands.compare.config import CompareConfig
 from mechclust.commands.compare.draw import drawn_of_each
 from mechclust.commands.compare.opinions import OPINIONS
 from mechclust.commands.compare.tables import ALL
-from mechclust.commands.layers import layer_groups
-from mechclust.commands.parts import Part, part_path
+from mechclust.commands.layers import layers_that_fit
+from mechclust.commands.parts import MeasurementPart, part_path
 from probes import CKA, RBFCKA, SVCCA, NDims, NeighbourPurity, ProbeResult, RowStore, residual, resolve, run_stores
 from probes.engine.probe import Probe
 from probes.engine.sites import Selector
@@ -46,10 +46,10 @@ class Comparison:
         """Whether the models have the same layers."""
         return self.pair["tuned"].sites == self.pair["base"].sites
 
-    def parts(self) -> dict[str, list[Part]]:
+    def parts(self) -> dict[str, list[MeasurementPart]]:
         """By measure: ``cka`` and, where asked for, ``n_dims``, ``purity`` and, where layers are the same, the second
         opinions, or, where they are not, ``best_pair``."""
-        found: dict[str, list[Part]] = {}
+        found: dict[str, list[MeasurementPart]] = {}
         for at in self._layer_groups() if self.alike else [residual()]:
             for name, probe, most in self._probes(at):
                 found.setdefault(name, []).append(self._of_both(name, probe, most))
@@ -61,14 +61,16 @@ class Comparison:
         """The prompts of all tasks together, and of each."""
         return {ALL: torch.cat([*self.of_task.values()]), **self.of_task}
 
-    def _best_pair(self, label: str, index: Tensor) -> Part:
+    def _best_pair(self, label: str, index: Tensor) -> MeasurementPart:
         config, stores = self.config, self.pair.values()
         numbers = [config.n_permutations, config.n_resamples, config.seed, BEST_PAIR_PROMPTS, config.unit_label]
         settings = [label, numbers, [[store.model, repr(store.dtype)] for store in stores], config.states]
         path = part_path(self.folder, "best_pair", settings, (index, *(x for s in stores for x in (s.index, s.tokens))))
-        return Part(path, f"best_pair of {label}", partial(measure_best_pairs, label, index, config, self.pair))
+        return MeasurementPart(
+            path, f"best_pair of {label}", partial(measure_best_pairs, label, index, config, self.pair)
+        )
 
-    def _of_both(self, name: str, probe: Probe, most: int | None) -> Part:
+    def _of_both(self, name: str, probe: Probe, most: int | None) -> MeasurementPart:
         """A measure of at most so many prompts of each task."""
         of_task = drawn_of_each(self.of_task, most)
         if name in OPINIONS:
@@ -79,9 +81,9 @@ class Comparison:
             pair = {model: store.select(some) for model, store in pair.items()}
         return self._part(name, probe, pair, run_stores)
 
-    def of_control(self, control: RowStore, task: str) -> dict[str, list[Part]]:
+    def of_control(self, control: RowStore, task: str) -> dict[str, list[MeasurementPart]]:
         """CKA of a control with each model, over the prompts of its task."""
-        config, found = self.config, dict[str, list[Part]]()
+        config, found = self.config, dict[str, list[MeasurementPart]]()
         options: dict[str, Any] = {"n_resamples": config.n_resamples, "seed": config.seed}
         options |= {"max_memory": config.max_memory, "units": config.unit_label}
         for at in self._layer_groups() if self.alike else [residual()]:
@@ -139,12 +141,12 @@ class Comparison:
         of: str = "",
         *,
         arrays: Iterable[Tensor] = (),
-    ) -> Part:
+    ) -> MeasurementPart:
         """One measurement, which depends on these arrays too."""
         settings = [of, repr(probe), {k: [s.model, repr(s.dtype)] for k, s in stores.items()}, list(self.of_task)]
         of_stores = (x for store in stores.values() for x in (store.index, store.tokens))
         path = part_path(self.folder, name, settings, (*of_stores, *self.of_task.values(), *arrays))
-        return Part(path, f"{name}{of and f' of {of}'}", partial(measure, dict(stores), probe))
+        return MeasurementPart(path, f"{name}{of and f' of {of}'}", partial(measure, dict(stores), probe))
 
     def _layer_groups(self) -> list[Selector]:
         """Layers that fit in memory together."""
@@ -157,7 +159,7 @@ class Comparison:
         )
         svcca, most = config.svcca_of(self.of_task), max(1, -(-len(layers) // _GROUPS))
         room = config.max_memory * 2**30 / config.at_once
-        return [residual(of) for of in layer_groups(layers, tuned, base, n, room, most=most, svcca=svcca)]
+        return [residual(of) for of in layers_that_fit(layers, tuned, base, n, room, most=most, svcca=svcca)]
 
 
 def labelled(result: ProbeResult, labels: Sequence[str] | None) -> ProbeResult:

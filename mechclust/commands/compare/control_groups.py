@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mechclust.commands.compare.task_clusters import TaskClusters
+from mechclust.commands.compare.task_clusters import ClustersOfTasks
 from mechclust.mossa.layer_groups import LEAST_FOR_GROUPS, LayerGroupsInterval, layer_groups_interval
 from mechclust.mossa.task_curves import TaskCurves
 from mechclust.report.text import join, ranges
@@ -81,7 +81,7 @@ class ControlGroups:
 def control_groups(
     controls: Mapping[str, Mapping[str, ProbeResult]],
     n_dims: ProbeResult | None,
-    clusters: TaskClusters,
+    clusters: ClustersOfTasks,
     label: str,
     seed: int,
 ) -> ControlGroups | None:

@@ -18,7 +18,7 @@ from mechclust.commands.compare.result import CompareResult
 from mechclust.commands.compare.tables import ALL
 from mechclust.report.analysis import Panel
 from mechclust.report.style import BLUE, CHANCE, COLORS, GREEN, ORANGE, RED, layer_axis, styled, subplots
-from mechclust.report.text import plain
+from mechclust.report.text import figure_text
 from probes import ProbeResult
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def _by_layer(result: CompareResult) -> Figure:
         )
     for i, task in enumerate(summary["task"]):
         part = table[table["task"] == task]
-        label = plain(task) if i < _NAMED else ("other tasks" if i == _NAMED else None)
+        label = figure_text(task) if i < _NAMED else ("other tasks" if i == _NAMED else None)
         axis.fill_between(part["layer"], part["low"], part["high"], color=colors[task], alpha=0.16, lw=0)
         axis.plot(part["layer"], part["debiased_cka"], color=colors[task], marker="o", ms=4, label=label)
     part = table[table["task"] == ALL]
@@ -139,7 +139,7 @@ def _by_layer(result: CompareResult) -> Figure:
     axis.set(ylabel="debiased CKA, tuned with base", xlim=ends, ylim=(low, 1.03))
     layer_axis(axis)
     legend = figure.legend(loc="outside right upper", frameon=False)
-    bold = set(map(plain, summary.loc[summary["stands_out"].eq(True), "task"]))
+    bold = set(map(figure_text, summary.loc[summary["stands_out"].eq(True), "task"]))
     for text in legend.get_texts():
         text.set_fontweight("bold" if text.get_text() in bold else "normal")
     return figure
@@ -151,7 +151,7 @@ def _heat_map(result: CompareResult) -> Figure:
     change, known = result.change.T[order], result.known.T[order]
     out, changed = (x.filled(False).T[order] for x in (result.stands_out, result.changed))
     rows, columns = change.shape
-    names = list(map(plain, tasks))
+    names = list(map(figure_text, tasks))
     size = (min(14.0, 3.4 + 0.36 * columns + 0.06 * max(map(len, names))), 1.3 + 0.3 * rows)
     figure, (axis,) = subplots(1, size=size, grid=None)
     top = max(0.1, min(1.0, float(np.nanmax(change)))) if np.isfinite(change).any() else 1.0
@@ -182,7 +182,7 @@ def _all_pairs(result: CompareResult) -> Figure:
             if result.best_pair is not None and result.elsewhere(i, k):
                 best = int(result.best_pair["best"][i, k])
                 axis.plot(theirs[best], result.layer_numbers[i], "o", color="white", mec=_INK, ms=4)
-        axis.set_title("all prompts" if label == ALL else plain(label), fontsize=10)
+        axis.set_title("all prompts" if label == ALL else figure_text(label), fontsize=10)
         axis.set(xlabel="base layer", ylabel="tuned layer")
         axis.locator_params(integer=True)
     figure.colorbar(image, ax=axes, label="debiased CKA", shrink=0.8)

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from mechclust.commands.compare.control_groups import REST, ControlGroups
 from mechclust.report.style import BLUE, GREY, ORANGE, RED, layer_axis, outer_labels, subplots
-from mechclust.report.text import plain
+from mechclust.report.text import figure_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -75,7 +75,7 @@ def clusters_figure(table: pd.DataFrame, clusters: Sequence[str]) -> Figure:
         else:
             _band(axis, part, [1 - part[f"change{end}"] for end in ("", "_most", "_least")], BLUE, "tuned with base")
             many = int(part["change_tasks"].max())
-        axis.set_title(f"{plain(cluster, 28)} ({many} task{'s' * (many != 1)})", fontsize=10)
+        axis.set_title(f"{figure_text(cluster, 28)} ({many} task{'s' * (many != 1)})", fontsize=10)
         axis.set_ylim(top=1.03)
         layer_axis(axis)
     outer_labels(axes, min(4, n))

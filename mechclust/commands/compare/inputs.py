@@ -13,13 +13,13 @@ from torch import Tensor
 
 from mechclust.commands.compare.checkpoints import Checkpoint, find_checkpoints
 from mechclust.commands.compare.config import CompareConfig
-from mechclust.commands.compare.task_clusters import TaskClusters, find_task_clusters
+from mechclust.commands.compare.task_clusters import ClustersOfTasks, find_task_clusters
 from mechclust.commands.layers import layers_bytes
 from mechclust.commands.units import Units, units_of
 from mechclust.models.adapter_bases import adapter_notes
 from mechclust.models.adapters import check_adapter
 from mechclust.models.sizes import Sizes
-from mechclust.models.tokenizers import check_read_alike, encoder, n_leading, tokenization, what_is_wrong
+from mechclust.models.tokenizers import check_read_alike, encoder, n_leading, tokenization_of, what_is_wrong
 from mechclust.report.folder import check_command, free_space, kept_bytes
 from probes.functional.cka import LEAST_DEBIASED
 from probes.store.digest import digest_of
@@ -52,7 +52,7 @@ class Inputs:
     notes: Sequence[str]
     tokenization: Mapping[str, Any]
     units: Units
-    clusters: TaskClusters = TaskClusters()
+    clusters: ClustersOfTasks = ClustersOfTasks()
     families: tuple[str, ...] = ()
 
     def of_task(self) -> dict[str, Tensor]:
@@ -143,7 +143,7 @@ def read_inputs(base: Any, tuned: Any, config: CompareConfig, out: Path, tokeniz
                 f"{model} has {size.d_vocab} token embeddings, but its tokenizer gives id {largest}; "
                 "save the tokenizer that belongs to the model"
             )
-    read_as = tokenization(first, chat=config.chat, template=templates, bos=config.bos)
+    read_as = tokenization_of(first, chat=config.chat, template=templates, bos=config.bos)
     notes += [units.sentence]
     notes += adapter_notes((m.adapter, m.source) for m in checkpoints if m.adapter is not None)
     families = _two_families(*(sizes[model].family for model in checkpoints[:2]))

@@ -22,7 +22,7 @@ from mechclust.commands.compare.report import results_of
 from mechclust.commands.compare.result import CompareResult
 from mechclust.commands.compare.tables import ALL
 from mechclust.commands.folder import own_folder
-from mechclust.commands.parts import Part, measured, remove_others, shard_rows
+from mechclust.commands.parts import MeasurementPart, measured, remove_others, shard_rows
 from mechclust.commands.settings import everywhere
 from mechclust.commands.units import NONE
 from mechclust.jobs import map_jobs, progress_bar
@@ -102,7 +102,7 @@ def _compared(inputs: Inputs, config: CompareConfig, out: Path, progress: bool) 
     by_part = dict(zip((step.path for step in steps), results, strict=True))
     remove_others(rows / "measured", by_part)
 
-    def results_of_parts(of: Mapping[str, Sequence[Part]]) -> dict[str, list[ProbeResult]]:
+    def results_of_parts(of: Mapping[str, Sequence[MeasurementPart]]) -> dict[str, list[ProbeResult]]:
         return {name: [by_part[part.path] for part in each] for name, each in of.items()}
 
     found = comparison.joined(results_of_parts(parts))

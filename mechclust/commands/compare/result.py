@@ -37,7 +37,7 @@ class CompareResult(CompareTables):
         notes: what a reader must know of the input.
         distinct: by site and label without a CKA or an interval, how many different hidden states the prompts have, in
             the model that has fewer.
-        tokenization: how the prompts were read, as ``mechclust.models.tokenizers.tokenization`` says it.
+        tokenization: how the prompts were read, as ``mechclust.models.tokenizers.tokenization_of`` says it.
         planes: where prompts lie in each layer's plane, or ``None``; ``planes.html()`` is the report's map.
     """
 

@@ -15,7 +15,7 @@ from mechclust.commands.compare.control_groups import ControlGroups, control_gro
 from mechclust.commands.compare.opinions import OPINIONS
 from mechclust.commands.compare.planes import PromptPlanes
 from mechclust.commands.compare.rule import common_layers, standing_out
-from mechclust.commands.compare.task_clusters import TaskClusters
+from mechclust.commands.compare.task_clusters import ClustersOfTasks
 from mechclust.report.text import ranges
 from probes import ProbeResult
 from tasks import InputError
@@ -49,7 +49,7 @@ class CompareTables:
     n_dims: ProbeResult | None = None
     purity: ProbeResult | None = None
     best_pair: ProbeResult | None = None
-    clusters: TaskClusters = TaskClusters()
+    clusters: ClustersOfTasks = ClustersOfTasks()
     families: tuple[str, ...] = ()
     notes: Sequence[str] = ()
     distinct: Mapping[tuple[str, str], int] = field(default_factory=dict)

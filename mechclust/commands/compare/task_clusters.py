@@ -14,7 +14,7 @@ _LABEL = "cluster"
 
 
 @dataclass(frozen=True)
-class TaskClusters:
+class ClustersOfTasks:
     """Clusters of tasks.
 
     Attributes:
@@ -34,7 +34,7 @@ class TaskClusters:
         return found
 
 
-def find_task_clusters(path: Path | None, prompts: LabelledPrompts) -> TaskClusters:
+def find_task_clusters(path: Path | None, prompts: LabelledPrompts) -> ClustersOfTasks:
     """Of a file, or else of the prompts' label ``cluster``, where they have one.
 
     Raises:
@@ -49,7 +49,7 @@ def find_task_clusters(path: Path | None, prompts: LabelledPrompts) -> TaskClust
                 f'{str(path)!r} has no clusters; give a table [clusters] with name = ["task", ...], or leave out '
                 "--clusters"
             )
-        return TaskClusters({task: file.clusters[task] for task in tasks if task in file.clusters}, file.held_out)
+        return ClustersOfTasks({task: file.clusters[task] for task in tasks if task in file.clusters}, file.held_out)
     of_task: dict[str, str] = {}
     for task, cluster in zip(prompts.labels["task"], prompts.labels.get(_LABEL, ()), strict=False):
         if of_task.setdefault(task, cluster) != cluster:
@@ -57,4 +57,4 @@ def find_task_clusters(path: Path | None, prompts: LabelledPrompts) -> TaskClust
                 f"{prompts.source}: prompts of the task {quoted(task)} have the clusters {quoted(of_task[task])} and "
                 f"{quoted(cluster)}; give every prompt of a task the same, or give clusters of tasks with --clusters"
             )
-    return TaskClusters({task: of_task[task] for task in tasks if task in of_task})
+    return ClustersOfTasks({task: of_task[task] for task in tasks if task in of_task})

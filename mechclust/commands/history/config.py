@@ -12,7 +12,7 @@ from probes import CKA, ClusteringHead, Probe, TaskClusterARI, head_output, list
 from probes.engine.registry import find_probe
 from probes.engine.sites import Sites
 from tasks import InputError
-from tasks.errors import check_at_least, nearest
+from tasks.errors import check_at_least, did_you_mean
 from tasks.text.topic_model import check_threshold, check_topics
 
 PROBES = ("clusters", "cka", "heads", "topics")
@@ -109,7 +109,7 @@ class HistoryConfig(ModelSettings, PromptSettings):
         if name not in known:
             raise InputError(
                 f"probes is {name!r}; expected {', '.join(PROBES)}, or a probe that mechclust list names"
-                f"{nearest(name, known)}"
+                f"{did_you_mean(name, known)}"
             )
         found = find_probe(name)
         probe = found.new()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Bool, Float
 
-from mechclust.report.chance import LEVEL, corrected
+from mechclust.report.chance import CHANCE_LEVEL, corrected
 from probes import ProbeResult
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def above_chance(curve: Curve, right: Sequence[int]) -> Bool[np.ndarray, "checkp
     found = np.zeros(curve.p.shape, dtype=bool)
     if len(right):
         p = corrected(curve.p[list(right)].reshape(-1)).reshape(len(right), -1)
-        found[list(right)] = np.nan_to_num(p, nan=1.0) <= LEVEL
+        found[list(right)] = np.nan_to_num(p, nan=1.0) <= CHANCE_LEVEL
     return found
 
 

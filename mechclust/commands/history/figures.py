@@ -14,7 +14,7 @@ from mechclust.commands.history.curves import Curve
 from mechclust.commands.history.planes import spread
 from mechclust.commands.history.result import HistoryResult
 from mechclust.report.style import BLUE, CHANCE, RED, SOFT, chance_band, direct_labels, layer_axis, shades, subplots
-from mechclust.report.text import plain
+from mechclust.report.text import figure_text
 
 _CURVES = 8  # checkpoints in a figure of curves by layer
 _TICKS = 12  # names along an axis of checkpoints
@@ -31,10 +31,10 @@ def layers_figure(result: HistoryResult, curve: Curve) -> Figure:
     _band(axis, curve.layers, _over(np.nanmin, curve.low[measured]), _over(np.nanmax, curve.high[measured]), CHANCE)
     for i, colour in zip(chosen, shades(len(chosen)), strict=True):
         if i not in wrong:
-            axis.plot(curve.layers, curve.value[i], color=colour, marker="o", ms=3, label=plain(result.names[i]))
+            axis.plot(curve.layers, curve.value[i], color=colour, marker="o", ms=3, label=figure_text(result.names[i]))
     for i in wrong[:_CURVES]:
         style: dict[str, Any] = {"color": RED, "marker": "o", "mfc": "white", "ls": ":", "lw": 1.0}
-        axis.plot(curve.layers, curve.value[i], label=f"{plain(result.names[i])} (flagged)", **style)
+        axis.plot(curve.layers, curve.value[i], label=f"{figure_text(result.names[i])} (flagged)", **style)
     layer_axis(axis)
     axis.set_xlabel(curve.place)
     axis.set_ylabel("debiased CKA" if curve.name.startswith("cka") else curve.title.split(" (")[-1].rstrip(")"))
@@ -84,7 +84,7 @@ def map_figure(result: HistoryResult, curve: Curve) -> Figure:
 
 def _named_ticks(axis: Axes, names: Sequence[str], few: int) -> None:
     places = spread(len(names), few)
-    axis.set_xticks(places, [plain(names[i], 16) for i in places], rotation=45, ha="right", fontsize=8)
+    axis.set_xticks(places, [figure_text(names[i], 16) for i in places], rotation=45, ha="right", fontsize=8)
 
 
 def _over(widest: Callable[..., np.ndarray], ends: np.ndarray) -> np.ndarray:

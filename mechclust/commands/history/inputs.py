@@ -19,7 +19,7 @@ from mechclust.models import load_tokenizer
 from mechclust.models.adapters import base_of, is_adapter
 from mechclust.models.huggingface import find, read_config, reading
 from mechclust.models.sizes import Sizes
-from mechclust.models.tokenizers import encoder, in_words, prompt_batches, tokenization, what_is_wrong
+from mechclust.models.tokenizers import encoder, in_words, prompt_batches, tokenization_of, what_is_wrong
 from probes.engine.identity import token_digests
 from probes.store.digest import digest_of
 from tasks import Batch, CorpusStream, InputError, LabelledPrompts
@@ -117,7 +117,7 @@ def read_inputs(model: Any, series: Sequence[Checkpoint], config: HistoryConfig,
         corpus=corpus,
         topics=topics,
         notes=[
-            in_words(tokenization(reader, chat=config.chat, bos=config.bos)),
+            in_words(tokenization_of(reader, chat=config.chat, bos=config.bos)),
             *what_is_wrong(reader, batches, prompts.repeated),
             units.sentence,
             *left_out,

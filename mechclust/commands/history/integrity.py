@@ -15,7 +15,7 @@ from mechclust.models.sketch import WeightSketch
 from mechclust.report.text import join
 from tasks.text.visible import quoted
 
-Kind = Literal["last", "equal", "order", "states", "tokenizer", "config"]
+DefectKind = Literal["last", "equal", "order", "states", "tokenizer", "config"]
 _SHORTER = 0.8  # of the way past a checkpoint: what another place must bring it below
 _ENDS = 0.6  # likewise where the first is moved behind the last, or the last before the first: one distance for another
 _SAME_STATES = 1e-5  # 1 - CKA, at every layer
@@ -40,7 +40,7 @@ class Identity:
 
 
 @dataclass(frozen=True)
-class Finding:
+class Defect:
     """What is wrong with some checkpoints.
 
     Attributes:
@@ -51,14 +51,14 @@ class Finding:
         text: the finding as a sentence.
     """
 
-    kind: Kind
+    kind: DefectKind
     checkpoints: tuple[int, ...]
     text: str
 
 
 def check_series(
     series: Sequence[Identity], cka_with_last: Float[np.ndarray, "checkpoint layer"] | None = None
-) -> list[Finding]:
+) -> list[Defect]:
     """What is wrong with a series of checkpoints, given in training order.
 
     A checkpoint is out of order if moving it elsewhere shortens the path through the weights: the sum of the distances
@@ -97,17 +97,17 @@ def distances(series: Sequence[Identity]) -> Float[np.ndarray, "checkpoint check
     return found
 
 
-def _other_parts(series: Sequence[Identity]) -> Iterator[Finding]:
+def _other_parts(series: Sequence[Identity]) -> Iterator[Defect]:
     """Tokenizers and configurations that are not the last one's."""
     last = series[-1]
     known = next((each.tokenizer for each in reversed(series) if each.tokenizer is not None), None)
     if other := tuple(i for i, each in enumerate(series) if each.tokenizer not in (None, known)):
-        yield Finding("tokenizer", other, f"{_named(series, other)} {_have(other)} another tokenizer than the last.")
+        yield Defect("tokenizer", other, f"{_named(series, other)} {_have(other)} another tokenizer than the last.")
     for i, each in enumerate(series):
         if unlike := _unlike(each.config, last.config):
             told = [f"{key} {_value(each, key)}, not {_value(last, key)}" for key in unlike[:3]]
             more = f", and {len(unlike) - 3} more" if len(unlike) > 3 else ""
-            yield Finding("config", (i,), f"{quoted(each.name)} has another configuration ({'; '.join(told)}{more}).")
+            yield Defect("config", (i,), f"{quoted(each.name)} has another configuration ({'; '.join(told)}{more}).")
 
 
 def _unlike(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
@@ -122,19 +122,19 @@ def _value(each: Identity, key: str) -> str:
     return quoted(str(each.config[key]), 40) if key in each.config else "missing"
 
 
-def _equal(series: Sequence[Identity]) -> Iterator[Finding]:
+def _equal(series: Sequence[Identity]) -> Iterator[Defect]:
     groups: dict[str, list[int]] = {}
     for i, each in enumerate(series):
         groups.setdefault(each.weights.digest, []).append(i)
     for group in groups.values():
         if len(group) > 1 and group[-1] == len(series) - 1:
             stale = tuple(group[:-1])
-            yield Finding("last", stale, f"{_named(series, stale)} {_have(stale)} the weights of the last checkpoint.")
+            yield Defect("last", stale, f"{_named(series, stale)} {_have(stale)} the weights of the last checkpoint.")
         elif len(group) > 1:
-            yield Finding("equal", tuple(group), f"{_named(series, group)} have the same weights.")
+            yield Defect("equal", tuple(group), f"{_named(series, group)} have the same weights.")
 
 
-def _order(series: Sequence[Identity], left: list[int]) -> Iterator[Finding]:
+def _order(series: Sequence[Identity], left: list[int]) -> Iterator[Defect]:
     """Checkpoints whose removal to another place makes the path shorter, the worst first, each taken out."""
     apart, found = distances(series), list[tuple[int, ...]]()
     while len(left) > 2:
@@ -151,7 +151,7 @@ def _order(series: Sequence[Identity], left: list[int]) -> Iterator[Finding]:
         else:
             sides = [_name(series, i) for i in _place_of(wrong[0], apart, left)]
             text = f"By the weights, {named[0]} belongs {'between' if len(sides) > 1 else 'beside'} {join(sides)}."
-        yield Finding("order", tuple(sorted(wrong)), text)
+        yield Defect("order", tuple(sorted(wrong)), text)
 
 
 def _place_of(moved: int, apart: np.ndarray, left: Sequence[int]) -> list[int]:
@@ -190,7 +190,7 @@ def _edge(apart: np.ndarray, a: int | None, b: int | None) -> float:
     return 0.0 if a is None or b is None else float(apart[a, b])
 
 
-def _same_states(series: Sequence[Identity], cka: np.ndarray, wrong: set[int]) -> Iterator[Finding]:
+def _same_states(series: Sequence[Identity], cka: np.ndarray, wrong: set[int]) -> Iterator[Defect]:
     """Hidden states of the last checkpoint, long before it, that its weights do not tell; at the layers where CKA is
     defined (layer 0 may be the same for all prompts)."""
     away = np.array([1 - of[np.isfinite(of)].min() if np.isfinite(of).any() else np.nan for of in cka])
@@ -200,7 +200,7 @@ def _same_states(series: Sequence[Identity], cka: np.ndarray, wrong: set[int]) -
     )
     if stale:
         text = f"{_named(series, stale)} {_have(stale)} the hidden states of the last checkpoint, with other weights."
-        yield Finding("states", stale, text)
+        yield Defect("states", stale, text)
 
 
 def _have(which: Sequence[int]) -> str:

@@ -25,7 +25,7 @@ from mechclust.commands.history.integrity import Identity
 from mechclust.commands.history.random_copy import RandomCopy
 from mechclust.commands.history.result import HistoryResult, measured_history
 from mechclust.commands.history.series import Checkpoint, find_series
-from mechclust.commands.parts import Part, measured, part_path, shard_rows
+from mechclust.commands.parts import MeasurementPart, measured, part_path, shard_rows
 from mechclust.commands.settings import stamps_of
 from mechclust.commands.units import NONE
 from mechclust.jobs import map_jobs, progress_bar
@@ -158,8 +158,8 @@ class _Steps:
         tag = digest_of([checkpoint.source])[:8]
         return _Job(checkpoint, self.folder.absolute() / f"{name}-{tag}", self.inputs, self.config, self.own_tokenizers)
 
-    def _parts(self, stores: Sequence[RowStore]) -> dict[str, list[Part]]:
-        config, parts = self.config, dict[str, list[Part]]()
+    def _parts(self, stores: Sequence[RowStore]) -> dict[str, list[MeasurementPart]]:
+        config, parts = self.config, dict[str, list[MeasurementPart]]()
         if "clusters" in config.measured:
             parts["clusters"] = [
                 self._part(f"clusters-{layer}", config.clustering(residual(layer)), [stores[i]])
@@ -173,11 +173,11 @@ class _Steps:
                 ]
         return parts
 
-    def _part(self, name: str, probe: Probe, stores: Sequence[RowStore]) -> Part:
+    def _part(self, name: str, probe: Probe, stores: Sequence[RowStore]) -> MeasurementPart:
         arrays: list[Tensor] = [array for store in stores for array in (store.index, store.tokens)]
         settings = [repr(probe), self.inputs.prompts_digest, *(store.model for store in stores)]  # with their tasks
         path = part_path(stores[0].folder.parent / "measured", name, settings, arrays)
-        return Part(path, f"{stores[0].folder.parent.name}: {name}", partial(_of_stores, stores, probe))
+        return MeasurementPart(path, f"{stores[0].folder.parent.name}: {name}", partial(_of_stores, stores, probe))
 
     def _places(self, name: str, stores: Sequence[RowStore]) -> list[Any]:
         """What a group of parts is of: (checkpoint, layer), or checkpoints that have another to be compared with."""

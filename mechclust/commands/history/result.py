@@ -13,7 +13,7 @@ from torch import Tensor
 from mechclust.commands.history.config import HistoryConfig
 from mechclust.commands.history.curves import SINGLE, TESTED, TITLES, Curve, crossings, other_curves, read_curve
 from mechclust.commands.history.inputs import Inputs
-from mechclust.commands.history.integrity import Finding, Identity, check_series
+from mechclust.commands.history.integrity import Defect, Identity, check_series
 from mechclust.commands.history.planes import FixedPlanes, fixed_planes
 from mechclust.commands.history.series import Checkpoint
 from mechclust.commands.history.start import Origin, RandomWeights, Start, start_of
@@ -51,7 +51,7 @@ class HistoryResult:
     model: str
     config: HistoryConfig
     series: Sequence[Checkpoint]
-    findings: Sequence[Finding]
+    findings: Sequence[Defect]
     results: Mapping[str, ProbeResult]
     curves: Mapping[str, Curve]
     planes: FixedPlanes | None

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from mechclust.commands.history.result import HistoryResult
-from mechclust.report.prompt_map import MOST_TEXT, clean, shown
+from mechclust.report.prompt_map import MOST_TEXT, clean, shortened
 from probes.engine.sites import head_name
 
 _REACH = 4.0  # most of half a frame's width, where the mean square distance from the middle is 1
@@ -36,7 +36,7 @@ def slider(result: HistoryResult) -> str | None:
             [finding.text for finding in result.findings if i in finding.checkpoints] for i in range(len(result.series))
         ],
         "layers": [f"layer {layer} ({site})" for layer, site in zip(planes.layers, planes.sites, strict=True)],
-        "texts": [shown(text) for text in planes.texts],
+        "texts": [shortened(text) for text in planes.texts],
         "places": list(planes.places),
         "labels": [{"name": clean(name), **_classes(values)} for name, values in planes.labels.items()],
         "xy": [[_packed(own / reach) for own in of] for of in planes.xy],

@@ -9,7 +9,7 @@ import torch
 
 from mechclust.commands.controls import task_and_model
 from mechclust.commands.mossa.config import MossaConfig
-from mechclust.commands.mossa.margins import Pairs, pairs_of, swapped
+from mechclust.commands.mossa.margins import Pairs, pairs_of, swapped_answers
 from mechclust.commands.mossa.models import CONTROL, UNSEEN, Model, format_of, models_of
 from mechclust.commands.units import few_units
 from mechclust.models.adapter_bases import adapter_notes, check_fits_base
@@ -279,7 +279,7 @@ def questions(task: InstructionTask, most: int, own: InstructionFormat) -> tuple
     chosen = chosen_examples(task, most)
     prompts, answers = [e.prompt for e in chosen], [e.answer for e in chosen]
     pairs = pairs_of(answers)
-    return own.answered(prompts, answers), own.answered(*swapped(prompts, answers, pairs)), pairs
+    return own.answered(prompts, answers), own.answered(*swapped_answers(prompts, answers, pairs)), pairs
 
 
 def chosen_prompts(task: InstructionTask, most: int) -> list[str]:

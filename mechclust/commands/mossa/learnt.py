@@ -13,7 +13,7 @@ from mechclust.evidence.intervals import paired_share_interval, share_interval
 from probes import ProbeResult
 
 Ends = tuple[float, float]
-State = Literal["learnt", "form only", "not learnt", "not measured"]
+LearningState = Literal["learnt", "form only", "not learnt", "not measured"]
 ROLES = ("base", "control", "tuned", "all-tasks")
 _NONE = (math.nan, math.nan)
 _LEVEL = 0.975
@@ -59,7 +59,7 @@ class Score:
     margin_gain_ends: Ends = _NONE
 
     @property
-    def state(self) -> State:
+    def state(self) -> LearningState:
         """``learnt``: right answers are told apart from other prompts' better than at random and than by the base
         model, by the intervals; ``form only``: they are more probable or more often exact, as they are where a model
         learnt which answers there are; ``not measured``: with fewer than two pairs, as where all answers are the same;
@@ -91,7 +91,7 @@ def scores_of(of_task: Mapping[str, Mapping[str, ProbeResult]]) -> dict[str, dic
     return found
 
 
-def states_of(scores: Mapping[str, Mapping[str, Score]], role: str = "control") -> dict[str, State]:
+def states_of(scores: Mapping[str, Mapping[str, Score]], role: str = "control") -> dict[str, LearningState]:
     """By task, whether a role's model learnt it."""
     return {task: of[role].state if role in of and "base" in of else "not measured" for task, of in scores.items()}
 

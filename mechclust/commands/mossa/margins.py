@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from mechclust.models.instructions import Answered
-from mechclust.training.tuning import answer_scores
+from mechclust.training.tuning import score_answers
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -34,11 +34,11 @@ def pairs_of(answers: Sequence[str]) -> Pairs:
     return found
 
 
-def swapped(prompts: Sequence[str], answers: Sequence[str], pairs: Pairs) -> tuple[list[str], list[str]]:
+def swapped_answers(prompts: Sequence[str], answers: Sequence[str], pairs: Pairs) -> tuple[list[str], list[str]]:
     """Both prompts of each pair, with each other's answers.
 
     Example:
-        >>> swapped(["a?", "b?"], ["yes", "no"], [(0, 1)])
+        >>> swapped_answers(["a?", "b?"], ["yes", "no"], [(0, 1)])
         (['a?', 'b?'], ['no', 'yes'])
     """
     ordered = [i for pair in pairs for i in pair]
@@ -57,13 +57,13 @@ def margins(
     Args:
         model: Hugging Face's.
         nats: ``[prompt]`` negative log-likelihoods of the right answers.
-        exchanged: what ``swapped`` gave, as tokens.
+        exchanged: what ``swapped_answers`` gave, as tokens.
         pairs: of prompts.
-        tokens_per_batch: as in ``answer_scores``.
+        tokens_per_batch: as in ``score_answers``.
     """
     if not pairs:
         return torch.zeros(0, dtype=torch.float64)
-    other = total(answer_scores(model, exchanged, tokens_per_batch).loss, exchanged).view(-1, 2).sum(1)
+    other = total(score_answers(model, exchanged, tokens_per_batch).loss, exchanged).view(-1, 2).sum(1)
     return other - nats[torch.tensor(pairs)].sum(1)
 
 

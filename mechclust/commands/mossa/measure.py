@@ -12,13 +12,13 @@ from typing import Any
 
 import torch
 
-from mechclust.commands.layers import layer_groups, layers_bytes
+from mechclust.commands.layers import layers_bytes, layers_that_fit
 from mechclust.commands.mossa.config import MossaConfig
 from mechclust.commands.mossa.inputs import Inputs, cluster_of, questions, test_batches
 from mechclust.commands.mossa.margins import Pairs, margins, total
-from mechclust.commands.mossa.models import AGAIN, BASE, CONTROL, TUNED, UNSEEN, Model, Resident
+from mechclust.commands.mossa.models import AGAIN, BASE, CONTROL, TUNED, UNSEEN, Model, ResidentBase
 from mechclust.commands.mossa.purity import purity_by_task
-from mechclust.commands.parts import Part, part_path
+from mechclust.commands.parts import MeasurementPart, part_path
 from mechclust.commands.settings import everywhere
 from mechclust.jobs import progress_bar
 from mechclust.jobs.mapping import each_result
@@ -26,7 +26,7 @@ from mechclust.jobs.outcome import first_of
 from mechclust.models.adapters import plain_model
 from mechclust.models.instructions import Answered
 from mechclust.report.folder import rows_errors
-from mechclust.training.tuning import answer_scores
+from mechclust.training.tuning import score_answers
 from probes import (
     CKA,
     RBFCKA,
@@ -162,7 +162,7 @@ def measure_models(
     results = each_result(
         _measure,
         jobs,
-        setup=partial(Resident, everywhere(inputs.base), config.portable, out.absolute()),
+        setup=partial(ResidentBase, everywhere(inputs.base), config.portable, out.absolute()),
         workers=config.workers or (1 if config.here else None),
         engine=config.jobs,
         timeout=config.job_timeout,
@@ -187,7 +187,7 @@ def measure_models(
     return tasks, models
 
 
-def _measure(resident: Resident, job: TaskJob | ModelJob) -> dict[str, ProbeResult]:
+def _measure(resident: ResidentBase, job: TaskJob | ModelJob) -> dict[str, ProbeResult]:
     with rows_errors("--n-prompts"):
         return _measure_task(resident, job) if isinstance(job, TaskJob) else _describe(resident, job)
 
@@ -195,7 +195,7 @@ def _measure(resident: Resident, job: TaskJob | ModelJob) -> dict[str, ProbeResu
 # ---- one task ----
 
 
-def _measure_task(resident: Resident, job: TaskJob) -> dict[str, ProbeResult]:
+def _measure_task(resident: ResidentBase, job: TaskJob) -> dict[str, ProbeResult]:
     config, task = resident.config, resident.collection[job.task]
     batches = _batches(resident, [task], config.n_prompts, job.numbers)
     prints = {role: resident.print_of(model) for role, model in job.models.items()}
@@ -206,7 +206,7 @@ def _measure_task(resident: Resident, job: TaskJob) -> dict[str, ProbeResult]:
     tokens = [t for b in batches for t in (b.index, b.tokens, *(b.labels[name] for name in kept_labels))]
     at = sites(n_layers)
     stores: dict[str, RowStore] = {}
-    parts: dict[str, Part] = {}
+    parts: dict[str, MeasurementPart] = {}
 
     def path(name: str, *settings: Any) -> Path:
         return part_path(folder, name, settings, tokens)
@@ -216,14 +216,14 @@ def _measure_task(resident: Resident, job: TaskJob) -> dict[str, ProbeResult]:
             for measure, probe in _probes(resident, at, role).items():
                 name, partner = f"{role}.{measure}", partner_of(role)
                 make = partial(_compare, resident, stores, role, measure)
-                parts[name] = Part(path(name, prints[role], prints[partner], repr(probe)), name, make)
+                parts[name] = MeasurementPart(path(name, prints[role], prints[partner], repr(probe)), name, make)
     if config.n_answers and task.test:
         examples, exchanged, pairs = questions(task, config.n_answers, resident.format)
         asked = str([e.tokens for e in [*examples, *exchanged]])
         for role in ("base", "tuned", "control", *(["all-tasks"] if "all-tasks" in job.models else [])):
             name = f"{role}.answers"
             make = partial(_answers, resident, job.models[role], examples, exchanged, pairs)
-            parts[name] = Part(path(name, prints[role], asked), name, make)
+            parts[name] = MeasurementPart(path(name, prints[role], asked), name, make)
     lacking = [part for part in parts.values() if part.kept() is None]
     if any(not part.name.endswith(".answers") for part in lacking):
         for role, model in job.models.items():
@@ -256,7 +256,7 @@ def partner_of(role: str) -> str:
     return "tuned" if is_other_control(role) else "control"
 
 
-def _probes(resident: Resident, at: Sites, role: str, **options: Any) -> dict[str, Probe]:
+def _probes(resident: ResidentBase, at: Sites, role: str, **options: Any) -> dict[str, Probe]:
     """What is measured of a role's model and its partner."""
     config = resident.config
     shared: dict[str, Any] = {"at": at, "readout": READOUT, **_where(resident), **options}
@@ -276,7 +276,7 @@ def _probes(resident: Resident, at: Sites, role: str, **options: Any) -> dict[st
     return found
 
 
-def _where(resident: Resident) -> dict[str, Any]:
+def _where(resident: ResidentBase) -> dict[str, Any]:
     """Where states are compared, as probes take it: where the model is, since products of many prompts' states take
     hours on the CPU beside a large model."""
     config = resident.config
@@ -284,7 +284,7 @@ def _where(resident: Resident) -> dict[str, Any]:
     return {} if device == "cpu" else {"device": device}
 
 
-def _compare(resident: Resident, stores: Mapping[str, RowStore], role: str, measure: str) -> ProbeResult:
+def _compare(resident: ResidentBase, stores: Mapping[str, RowStore], role: str, measure: str) -> ProbeResult:
     """One measure of a role's model, in groups of layers that fit in memory."""
     config, n_layers = resident.config, _n_layers(resident)
     store, layers = stores[role], list(range(1, n_layers + 1))
@@ -292,7 +292,7 @@ def _compare(resident: Resident, stores: Mapping[str, RowStore], role: str, meas
     svcca = n * config.svcca
     room = config.max_memory * 2**30 / config.at_once - layers_bytes([d], [d], n, svcca)  # that of the final norm
     found = []
-    for group in layer_groups(layers, d, d, n, room, svcca=svcca):
+    for group in layers_that_fit(layers, d, d, n, room, svcca=svcca):
         probes = _probes(resident, sites(n_layers, group), role, max_memory=config.max_memory)
         found.append(_compared(stores, role, probes[measure]))
     return reduce(ProbeResult.merge, found)
@@ -309,12 +309,12 @@ def _compared(stores: Mapping[str, RowStore], role: str, probe: Probe) -> ProbeR
 
 
 def _answers(
-    resident: Resident, model: Model, examples: Sequence[Answered], exchanged: Sequence[Answered], pairs: Pairs
+    resident: ResidentBase, model: Model, examples: Sequence[Answered], exchanged: Sequence[Answered], pairs: Pairs
 ) -> ProbeResult:
     most = resident.config.tokens_per_batch
     with resident.as_model(model) as hooked:
         plain = plain_model(hooked)
-        scores = answer_scores(plain, examples, most)
+        scores = score_answers(plain, examples, most)
         margin = margins(plain, total(scores.loss, examples), exchanged, pairs, most)
     return ProbeResult(
         "Answers",
@@ -328,7 +328,7 @@ def _answers(
 # ---- all tasks together ----
 
 
-def _describe(resident: Resident, job: ModelJob) -> dict[str, ProbeResult]:
+def _describe(resident: ResidentBase, job: ModelJob) -> dict[str, ProbeResult]:
     config = resident.config
     seen = [task for task in resident.collection.seen if not task.too_few]
     batches = _batches(resident, seen, config.n_shown, job.numbers, job.clusters)
@@ -364,12 +364,12 @@ def _describe(resident: Resident, job: ModelJob) -> dict[str, ProbeResult]:
     for name, probe in probes.items():
         path = part_path(folder, f"{job.model.kind}.{name}", [print_, repr(probe), str(job.clusters)], tokens)
         of = in_clusters if name == "purity" else store
-        found[name] = Part(path, name, lambda probe=probe, of=of: run_stores(of(), probe)).found()  # type: ignore[misc]
+        found[name] = MeasurementPart(path, name, lambda probe=probe, of=of: run_stores(of(), probe)).found()  # type: ignore[misc]
     if "purity" in probes:
         path = part_path(folder, f"{job.model.kind}.task-purity", [print_, _NEIGHBOURS, str(job.clusters)], tokens)
         names = {number: name for name, number in job.numbers.items()}
         make = partial(_purity_by_task, in_clusters, names)
-        found["task-purity"] = Part(path, "task-purity", make).found()
+        found["task-purity"] = MeasurementPart(path, "task-purity", make).found()
     if not config.keep_rows:
         shutil.rmtree(resident.out / "rows" / POOLED / job.model.kind, ignore_errors=True)
     return found
@@ -380,7 +380,7 @@ def _purity_by_task(rows: Callable[[], RowStore], names: Mapping[int, str]) -> P
 
 
 def _batches(
-    resident: Resident,
+    resident: ResidentBase,
     tasks: Sequence[InstructionTask],
     most: int,
     numbers: Mapping[str, int],
@@ -401,5 +401,5 @@ def _batches(
     ]
 
 
-def _n_layers(resident: Resident) -> int:
+def _n_layers(resident: ResidentBase) -> int:
     return int(plain_model(resident.hooked).config.get_text_config().num_hidden_layers)

@@ -34,7 +34,7 @@ from mechclust.report.style import (
     picture,
     subplots,
 )
-from mechclust.report.text import plain
+from mechclust.report.text import figure_text
 
 _ROLES = ("base", "tuned")
 
@@ -233,7 +233,7 @@ def picture_figure(result: MossaResult) -> Figure:
 
 def _cluster(result: MossaResult, code: int) -> str:
     names = result.cluster_names
-    return plain(names[code], 28) if code < len(names) else "no cluster"
+    return figure_text(names[code], 28) if code < len(names) else "no cluster"
 
 
 def purity_figure(result: MossaResult) -> Figure:

@@ -48,7 +48,7 @@ class Model:
         return Path(self.source) if self.source else out / "adapters" / self.name
 
 
-class Resident:
+class ResidentBase:
     """One base in memory, its tokenizer and the tasks: what a worker holds.
 
     Args:

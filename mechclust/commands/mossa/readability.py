@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from mechclust.commands.parts import Part, part_path
+from mechclust.commands.parts import MeasurementPart, part_path
 from probes import ProbeResult
 from probes.store.digest import digest_of
 from probes.store.files import versions
@@ -63,7 +63,7 @@ def kept_readability(texts: Sequence[str], folder: Path) -> tuple[dict[str, floa
         return ProbeResult("Readability", values, dict.fromkeys(values, ()), {}, metadata={"versions": versions()})
 
     path = part_path(folder, "readability", [digest, how, version("textstat")], [])
-    found = Part(path, "readability", made).found()
+    found = MeasurementPart(path, "readability", made).found()
     return {index: float(found[index]) for index in INDICES}, _said(how)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from mechclust.commands.mossa.config import MossaConfig
 from mechclust.commands.mossa.findings import findings_of
-from mechclust.commands.mossa.learnt import Score, State, scores_of, states_of
+from mechclust.commands.mossa.learnt import LearningState, Score, scores_of, states_of
 from mechclust.commands.mossa.measure import POOLED
 from mechclust.commands.mossa.models import Model
 from mechclust.evidence import Findings
@@ -186,7 +186,7 @@ class MossaResult:
         """What is known of answers, by task and role."""
         return scores_of({task: self.of_task[task] for task in self.tasks})
 
-    def states(self, role: str = "control") -> dict[str, State]:
+    def states(self, role: str = "control") -> dict[str, LearningState]:
         """By task, whether a role's model learnt it."""
         return states_of(self.scores, role)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mechclust.commands.mossa.learnt import State
+from mechclust.commands.mossa.learnt import LearningState
 from mechclust.commands.mossa.result import MossaResult
 from mechclust.commands.mossa.tables import clusters_table, tasks_table
 from mechclust.evidence import Finding
@@ -42,7 +42,7 @@ def _learnt(result: MossaResult) -> list[str]:
     states = result.states()
     if set(states.values()) == {"not measured"}:
         return ["Answers were not measured, so nothing shows whether any model learnt its tasks."]
-    of: dict[State, list[str]] = {}
+    of: dict[LearningState, list[str]] = {}
     for task, state in states.items():
         of.setdefault(state, []).append(task)
     known = [task for task, state in states.items() if state != "not measured"]

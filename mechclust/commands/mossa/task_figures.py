@@ -26,7 +26,7 @@ from mechclust.commands.mossa.tables import NO_CLUSTER, parts_of
 from mechclust.mossa.published import CLUSTERS, HELD_OUT, SEEN
 from mechclust.mossa.task_curves import TaskCurves, Which, bootstrap
 from mechclust.report.style import GREY, ORANGE, SOFT, direct_labels, layer_axis, subplots
-from mechclust.report.text import plain
+from mechclust.report.text import figure_text
 
 SHADES = {"shared": "#eef1f4", "transition": "#fdf0dc", "refinement": "#e3eef6"}
 _MOST = 12  # panels, of held-out tasks
@@ -84,7 +84,7 @@ def clusters_figure(result: MossaResult) -> Figure:
                 axis.plot([layer], [value], "D", mfc="none", mec=LOOKS[role].color, ms=8, mew=1.6)
         finish(axis, part, lowest, CKA_LABEL if k % columns == 0 else "")
         many = len(part.tasks)
-        called = "no cluster" if name == NO_CLUSTER else plain(name, 28)
+        called = "no cluster" if name == NO_CLUSTER else figure_text(name, 28)
         axis.set_title(f"{called} ({many} task{'s' * (many != 1)})", fontsize=10)
         if k + columns < len(parts):
             axis.set_xlabel("")
@@ -111,7 +111,7 @@ def held_out_figure(result: MossaResult) -> Figure:
             axis.plot(places(part), others[k], color=look.color, ls="--", lw=1.5)
             labels.append((float(others[k, -1]), look.name, look.color))
         finish(axis, part, lowest, CKA_LABEL if k % columns == 0 else "")
-        axis.set_title(plain(curves.tasks[k], 40), fontsize=10)
+        axis.set_title(figure_text(curves.tasks[k], 40), fontsize=10)
         if k + columns < n:
             axis.set_xlabel("")
         direct_labels(axis, labels, size=8.5)

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from mechclust.commands.mossa.config import MossaConfig
-from mechclust.commands.mossa.models import TUNED, Model, Resident
+from mechclust.commands.mossa.models import TUNED, Model, ResidentBase
 from mechclust.commands.settings import everywhere
 from mechclust.jobs import progress_bar
 from mechclust.jobs.mapping import each_result
@@ -50,7 +50,7 @@ def train_adapters(
         results = each_result(
             partial(_train, progress=progress),
             [*lacking, *(model for model in wanted if model not in lacking)],
-            setup=partial(Resident, everywhere(base), config.portable, out.absolute()),
+            setup=partial(ResidentBase, everywhere(base), config.portable, out.absolute()),
             workers=config.workers or (1 if config.here else None),
             engine=config.jobs,
             timeout=config.job_timeout,
@@ -75,7 +75,7 @@ def train_adapters(
     return Trained(found, failed)
 
 
-def _train(resident: Resident, model: Model, *, progress: bool) -> str | None:
+def _train(resident: ResidentBase, model: Model, *, progress: bool) -> str | None:
     """One adapter; why it was given up, or ``None``."""
     examples, tuning = resident.training(model)
     try:

@@ -12,7 +12,7 @@ from mechclust.commands.mossa.learnt import ROLES
 from mechclust.commands.mossa.models import AGAIN, CONTROL, TUNED, UNSEEN, Model
 from mechclust.commands.mossa.result import MossaResult
 from mechclust.report.style import BLUE, COLORS, ORANGE, SOFT, direct_labels, subplots
-from mechclust.report.text import plain
+from mechclust.report.text import figure_text
 from mechclust.training.tuning import Tuned
 
 _MULTI = {TUNED: (ORANGE, "on all tasks"), UNSEEN: (BLUE, "without held-out")}
@@ -55,14 +55,14 @@ def _panels(result: MossaResult) -> dict[str, list[tuple[Model, Tuned]]]:
     controls = [pair for pair in there if pair[0].kind in (CONTROL, AGAIN)]
     for name in sorted({cluster_of.get(model.task) or "" for model, _ in controls}):
         own = [pair for pair in controls if (cluster_of.get(pair[0].task) or "") == name]
-        found[f"controls: {plain(name, 28) if name else 'no cluster'}"] = own
+        found[f"controls: {figure_text(name, 28) if name else 'no cluster'}"] = own
     return found
 
 
 def _look(model: Model, tasks: Sequence[str]) -> tuple[str, str]:
     if model.kind in _MULTI:
         return _MULTI[model.kind]
-    return COLORS[tasks.index(model.task) % len(COLORS)], plain(model.task, 24)
+    return COLORS[tasks.index(model.task) % len(COLORS)], figure_text(model.task, 24)
 
 
 def answers_figure(result: MossaResult) -> Figure:
@@ -85,7 +85,7 @@ def answers_figure(result: MossaResult) -> Figure:
             axis.plot(numbers, np.array(at) + shift, look.marker, color=look.color, ms=5, label=look.name)
         for row in rows[::2]:
             axis.axhspan(row - 0.5, row + 0.5, color="#f3f5f7", zorder=-2, lw=0)
-    names = [f"{plain(task, 30)}{' *' if held_out[task] else ''}" for task in tasks]
+    names = [f"{figure_text(task, 30)}{' *' if held_out[task] else ''}" for task in tasks]
     axes[0].set_yticks(rows, names, fontsize=9)
     axes[0].set_ylim(len(tasks) - 0.4, -0.6)
     for tick, task in zip(axes[0].get_yticklabels(), tasks, strict=True):

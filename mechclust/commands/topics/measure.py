@@ -21,7 +21,7 @@ from mechclust.jobs import map_jobs, progress_bar, run_sharded
 from mechclust.models import load_tokenizer, token_embeddings
 from mechclust.models.pretrained import AnyModel
 from mechclust.models.sizes import Sizes
-from mechclust.models.tokenizers import tokenization
+from mechclust.models.tokenizers import tokenization_of
 from mechclust.report.folder import check_command, check_subject
 from mechclust.report.page import save_results
 from probes import ProbeResult, TopicAttention, TopicEmbedding, attention_pattern, residual, run
@@ -133,7 +133,7 @@ def _measured(model: AnyModel, corpus: Corpus, way: _Way) -> TopicsResult:
         if way.out is not None and reader.hooked is not None:  # before there is anything to lose
             check_subject(way.out, {"weights": fingerprint(reader.hooked)})
         reads: dict[str, Any] = {"bos": config.bos, "d_vocab": reader.d_vocab}
-        used = tokenization(reader.tokenizer, bos=config.bos)
+        used = tokenization_of(reader.tokenizer, bos=config.bos)
         sample = corpus if config.max_documents is None else corpus.sample(config.max_documents, config.seed)
         max_length = config.max_length if reader.n_ctx is None else min(config.max_length, reader.n_ctx)
         if max_length > config.tokens_per_batch:

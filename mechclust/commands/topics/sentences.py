@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mechclust.report.chance import LEVEL, corrected, least_permutations
+from mechclust.report.chance import CHANCE_LEVEL, corrected, least_permutations
 from mechclust.report.text import join, number_format
 from probes.engine.sites import head_name
 
@@ -27,7 +27,7 @@ def first_token_notes(tokenization: Mapping[str, Any]) -> list[str]:
     """What it means for attention if a text's first token is a word of it.
 
     Args:
-        tokenization: as from ``mechclust.models.tokenizers.tokenization``.
+        tokenization: as from ``mechclust.models.tokenizers.tokenization_of``.
 
     Example:
         >>> first_token_notes({"adds": "[CLS] before, [SEP] after"})
@@ -63,7 +63,7 @@ def conclusions(measures: pd.DataFrame, heads: pd.DataFrame, n_permutations: int
     variants = measures.groupby("measure", sort=False).size().max()
     found = [_measure(name, part, len(table), variants) for name, part in groups.items()]
     found[1:1] = _heads(heads, n_permutations)
-    if not (table["corrected"] <= LEVEL).any():
+    if not (table["corrected"] <= CHANCE_LEVEL).any():
         if (few := _few(table["p_value"], n_permutations)) is not None:
             found.append(few)
         found.append(
@@ -75,7 +75,7 @@ def conclusions(measures: pd.DataFrame, heads: pd.DataFrame, n_permutations: int
 
 def _measure(name: str, table: pd.DataFrame, n: int, variants: int) -> str:
     """One measure at every threshold, with and without overlap, of which so many variants were asked for."""
-    above = table[table["corrected"] <= LEVEL]
+    above = table[table["corrected"] <= CHANCE_LEVEL]
     sentence = f"{_ABOUT[name].format(_span(table['value']))}"
     chance = f"chance: within {_number(table['null_low'].min())} to {_number(table['null_high'].max())}"
     untrained = f"; untrained: {_span(table['untrained'])}" if "untrained" in table else ""
@@ -106,7 +106,7 @@ def _heads(heads: pd.DataFrame, n_permutations: int) -> list[str]:
         f"the highest ratio is {_number(best.ratio)}, of {head_name(best.layer, best['head'])} (chance: "
         f"{_number(best.null_low)} to {_number(best.null_high)})"
     )
-    above = table[corrected(table["p_value"]) <= LEVEL]
+    above = table[corrected(table["p_value"]) <= CHANCE_LEVEL]
     if len(above):
         blocks, verb = sorted(set(above["layer"])), "attends" if len(above) == 1 else "attend"
         return [

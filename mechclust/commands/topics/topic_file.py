@@ -16,7 +16,7 @@ from tasks import InputError, TopicModel
 from tasks.text.topic_model import WordCounts, fit_counts
 from tasks.text.words import words_of
 
-FORMAT = "mechclust-topics-1"
+TOPIC_FILE_FORMAT = "mechclust-topics-1"
 TOKENIZER = "mechclust-words-1"  # what a word is: tasks.text.words
 _WAY = "fit the topics anew (leave out --topic-model), or give a file made from this corpus with the same settings"
 
@@ -103,7 +103,7 @@ def save_topics(path: str | Path, fitted: FittedTopics) -> None:
         "words": torch.frombuffer(bytearray("".join(f"{word}\n" for word in fitted.words).encode()), dtype=torch.uint8),
     }
     header = {
-        "format": FORMAT,
+        "format": TOPIC_FILE_FORMAT,
         "tokenizer": fitted.tokenizer,
         "vocabulary": fitted.vocabulary,
         "corpus": fitted.corpus,
@@ -122,10 +122,10 @@ def load_topics(path: str | Path) -> FittedTopics:
             than ours, and one whose vocabulary is not the one it says.
     """
     tensors, header = read_safetensors(path)
-    if header.get("format") != FORMAT:
+    if header.get("format") != TOPIC_FILE_FORMAT:
         raise InputError(
             f"{str(path)!r} is not a file of topics (its format is {header.get('format', 'not said')}); expected "
-            f"{FORMAT}, as mechclust topics writes it"
+            f"{TOPIC_FILE_FORMAT}, as mechclust topics writes it"
         )
     tokenizer = header.get("tokenizer", "not said")
     if tokenizer != TOKENIZER:

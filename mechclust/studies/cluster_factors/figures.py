@@ -40,8 +40,8 @@ from mechclust.studies.cluster_factors.swap import TASK as TASK_MEANS
 MAX_STEPS_DRAWN = 7  # checkpoints of the phase diagram
 LABEL_SIZE = 7.5  # points
 
-Look = tuple[str, str]  # name and colour of a curve
-Label = tuple[float, str, str]  # last value of a curve, its name, its colour
+_Look = tuple[str, str]  # name and colour of a curve
+_Label = tuple[float, str, str]  # last value of a curve, its name, its colour
 
 
 def _arm_titles(arms: Iterable[str]) -> list[str]:
@@ -172,7 +172,7 @@ def within_the_other(results: Results) -> Figure:
     return figure
 
 
-def _curves(axis: Axes, arm: ArmResults, looks: Mapping[str, Look], chance: Sequence[str]) -> list[Label]:
+def _curves(axis: Axes, arm: ArmResults, looks: Mapping[str, _Look], chance: Sequence[str]) -> list[_Label]:
     """Draw curves at the end, and the band of chance that is the widest of some and of all seeds; return labels."""
     null = np.concatenate([arm.null[curve][:, -1] for curve in chance])
     labels = [widest_chance(axis, range(null.shape[1]), null)]
@@ -206,7 +206,7 @@ def _layers_over_training(axis: Axes, arm: ArmResults, curve: str) -> None:
     direct_labels(axis, labels, LABEL_SIZE)
 
 
-def accuracy(results: Results) -> Figure:
+def accuracy_figure(results: Results) -> Figure:
     """Draw validation accuracy over training, one panel per arm."""
     figure, axes = panel_rows(_arm_titles(results), ["validation accuracy"], size=(2.6, 2.0), x_axis=log_steps)
     for axis, arm in zip(axes, results.values(), strict=True):

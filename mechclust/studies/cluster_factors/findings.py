@@ -49,8 +49,8 @@ ARMS_NEEDED: Mapping[str, Sequence[str]] = {
     "T22": (PRIVATE_WIDE, SHARED_WIDE),
 }
 
-Seeds = Float[np.ndarray, "seed"]
-Curve = Float[np.ndarray, "seed step"]
+_Seeds = Float[np.ndarray, "seed"]
+_Curve = Float[np.ndarray, "seed step"]
 
 _finding = partial(compared, source="ours", shown="table")
 _beyond_untrained = partial(beyond_untrained, source="ours", shown="table")
@@ -132,11 +132,11 @@ def _n_tasks(config: ClusterFactorsConfig) -> int:
     return min(config.task.n_eval_tasks, config.task.n_tasks)
 
 
-def _last_layer(arm: ArmResults, curve: str) -> Curve:
+def _last_layer(arm: ArmResults, curve: str) -> _Curve:
     return arm.ari[curve][:, :, -1]
 
 
-def _output_minus_task(arm: ArmResults) -> Curve:
+def _output_minus_task(arm: ArmResults) -> _Curve:
     return _last_layer(arm, "x output") - _last_layer(arm, "x task")
 
 
@@ -211,7 +211,7 @@ def _by_overlap(arms: Results, curve: str) -> Float[np.ndarray, "overlap seed st
     return np.stack([index[:n_seeds] for index in curves])
 
 
-def _correlation_with_overlap(arms: Results) -> Curve:
+def _correlation_with_overlap(arms: Results) -> _Curve:
     """Return Spearman's correlation of overlap and task-ARI in the last layer, at the start and at the end."""
     overlaps = np.array(OVERLAPS)
     task = _by_overlap(arms, "x task")[..., -1]
@@ -242,7 +242,7 @@ def _layers(config: ClusterFactorsConfig, arms: Results) -> list[Finding]:
     ]
 
 
-def _falls_and_rises(config: ClusterFactorsConfig, arm: ArmResults, third: int) -> list[Seeds]:
+def _falls_and_rises(config: ClusterFactorsConfig, arm: ArmResults, third: int) -> list[_Seeds]:
     """Return how much task-ARI falls in the lowest layers and rises in the highest, from the early step on."""
     task = arm.ari["x task"]
     rise = task[:, END] - task[:, measured_steps(config).index(config.early_step)]
@@ -289,13 +289,13 @@ def _became(arm: ArmResults, kind: str) -> Float[np.ndarray, "seed layer"]:
     return arm.became[:, POSITIONS.index("input"), KINDS.index(kind), 1:]
 
 
-def _effect_of_swap(arm: ArmResults) -> Seeds:
+def _effect_of_swap(arm: ArmResults) -> _Seeds:
     """Return how much more often the tasks' difference works than both control directions, each in its best layer."""
     controls = np.maximum(_became(arm, RANDOM), _became(arm, HALVES))
     return _became(arm, TASK).max(axis=1) - controls.max(axis=1)
 
 
-def _upper_minus_lower(arm: ArmResults, kind: str) -> Seeds:
+def _upper_minus_lower(arm: ArmResults, kind: str) -> _Seeds:
     became = _became(arm, kind)
     half = became.shape[1] // 2
     return became[:, half:].mean(axis=1) - became[:, :half].mean(axis=1)
@@ -329,7 +329,7 @@ def _losses_and_widths(config: ClusterFactorsConfig, arms: Results) -> list[Find
     ]
 
 
-def _instruction_and_x(private: ArmResults, shared: ArmResults) -> list[Seeds]:
+def _instruction_and_x(private: ArmResults, shared: ArmResults) -> list[_Seeds]:
     return [
         _last_layer(private, "instruction task")[:, END],
         _output_minus_task(shared)[:, END],

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 UNKNOWN = "–"
 LINEAR = "x task, linear (accuracy)"
-Curves = Mapping[str, Float[np.ndarray, "seed step layer"]]
-Measured = Mapping[str, Sequence[Sequence[ProbeResult]]]  # by probe, seed and step
+_Curves = Mapping[str, Float[np.ndarray, "seed step layer"]]
+_Measured = Mapping[str, Sequence[Sequence[ProbeResult]]]  # by probe, seed and step
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,8 @@ class ArmResults:
     """
 
     steps: Int[np.ndarray, "step"]
-    ari: Curves
-    ami: Curves
+    ari: _Curves
+    ami: _Curves
     null: Mapping[str, Float[np.ndarray, "seed step layer 2"]]
     linear: Float[np.ndarray, "seed step layer"]
     accuracy: Float[np.ndarray, "seed step"]
@@ -88,7 +88,7 @@ def load_arm(config: ClusterFactorsConfig, out: Path, arm: str) -> ArmResults:
     )
 
 
-def _curves(measured: Measured, measure: str) -> Curves:
+def _curves(measured: _Measured, measure: str) -> _Curves:
     """Return a measure of every curve whose probe was run."""
     return {
         curve: _stack(measured[probe], measure, label) for curve, (probe, label) in CURVES.items() if probe in measured

@@ -63,7 +63,7 @@ def panels(config: ClusterFactorsConfig, results: Results) -> list[Panel]:
         "within_the_other": figures.within_the_other(results),
         "ari_over_training": figures.over_training(results, (TWO, CONSTANT, PRIVATE, SHARED)),
         "swaps": figures.swaps(swapped),
-        "accuracy": figures.accuracy(results),
+        "accuracy": figures.accuracy_figure(results),
     }
     seeds = "1 seed" if len(config.seeds) == 1 else f"{len(config.seeds)} seeds"
     captions = {name: caption.format(seeds=seeds, clear=config.clear) for name, caption in CAPTIONS.items()}

@@ -26,8 +26,8 @@ PROMPT = "prompt"
 POSITIONS = ("instruction_end", "input", PROMPT)
 OUTCOMES = ("became", "stayed")
 
-Numbers = Int[np.ndarray, "example"]
-Rows = Float[np.ndarray, "example d"]
+_Numbers = Int[np.ndarray, "example"]
+_Rows = Float[np.ndarray, "example d"]
 
 
 def swap_centroids(
@@ -119,12 +119,12 @@ def _result(
     )
 
 
-def _task_and_input(task: InstructionFollowing, batch: Batch) -> tuple[Numbers, Numbers]:
+def _task_and_input(task: InstructionFollowing, batch: Batch) -> tuple[_Numbers, _Numbers]:
     """Return the task and the input of each example, as numbers from 0."""
     return batch.label("task").numpy(), batch.label("input").numpy() - 1 - task.n_symbols
 
 
-def _other_tasks(task: InstructionFollowing, known: Batch, edited: Batch, rng: np.random.Generator) -> Numbers:
+def _other_tasks(task: InstructionFollowing, known: Batch, edited: Batch, rng: np.random.Generator) -> _Numbers:
     """Return another task for each edited example; -1 if there is none."""
     known_task, known_input = _task_and_input(task, known)
     other = np.full(len(edited), -1)
@@ -152,7 +152,7 @@ def _places(batch: Batch, position: str) -> Bool[Tensor, "example pos"]:
     return pos == batch.position(position)[:, None]
 
 
-def _pooled(states: Float[Tensor, "example pos d"], places: Bool[Tensor, "example pos"]) -> Rows:
+def _pooled(states: Float[Tensor, "example pos d"], places: Bool[Tensor, "example pos"]) -> _Rows:
     """Return the mean of the states at each example's places."""
     weights = places.double() / places.sum(1, keepdim=True)
     return einops.einsum(states.double(), weights, "example pos d, example pos -> example d").numpy()
@@ -163,13 +163,13 @@ def _averages(chosen: Bool[np.ndarray, "example known"]) -> Float[np.ndarray, "e
     return chosen / np.maximum(chosen.sum(axis=1, keepdims=True), 1)
 
 
-def _scaled(direction: Rows, like: Rows) -> Rows:
+def _scaled(direction: _Rows, like: _Rows) -> _Rows:
     """Scale directions to the norms of others; 0 where a direction has norm 0."""
     norm = np.linalg.norm(direction, axis=1, keepdims=True)
     return direction * np.linalg.norm(like, axis=1, keepdims=True) / np.where(norm > 0, norm, 1)
 
 
-def _answers(model: HookedModel, batch: Batch, site: str, shift: Float[Tensor, "#example #pos #d"]) -> Numbers:
+def _answers(model: HookedModel, batch: Batch, site: str, shift: Float[Tensor, "#example #pos #d"]) -> _Numbers:
     """Return the tokens that the model answers with when a shift is added to its states at a site."""
     with torch.inference_mode(), evaluation_mode(model), record(model, [site], partial(_add, shift)):
         logits = forward(model, batch.to(device_of(model))).cpu()

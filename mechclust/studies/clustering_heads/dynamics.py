@@ -20,7 +20,7 @@ from probes.engine.hooks import record
 from probes.functional import within_ratio
 from tasks import Batch, SparseModularAddition
 
-GROUPS = {
+WEIGHT_GROUPS = {
     "embeddings": ("embed", "pos_embed"),
     "attention": ("blocks.0.attn",),
     "feed-forward": (MLP,),
@@ -107,7 +107,7 @@ def dynamics(snapshots: Snapshots, member: int, partition: Tensor | None = None,
         "HeadDynamics",
         {name: v.double() for name, v in values.items()},
         {name: ("epoch", "group") if v.ndim == 2 else ("epoch",) for name, v in values.items()},
-        {"epoch": [str(epoch) for epoch in snapshots.epochs], "group": [*GROUPS, "all"]},
+        {"epoch": [str(epoch) for epoch in snapshots.epochs], "group": [*WEIGHT_GROUPS, "all"]},
     )
 
 
@@ -162,5 +162,5 @@ class _Measure:
 def _norms(gradients: Mapping[str, Tensor]) -> Tensor:
     """``[group]`` norms of the gradient by group of parameters, and over all of them."""
     squares = {name: value.square().sum() for name, value in gradients.items()}
-    groups = [sum(s for name, s in squares.items() if name.startswith(starts)) for starts in GROUPS.values()]
+    groups = [sum(s for name, s in squares.items() if name.startswith(starts)) for starts in WEIGHT_GROUPS.values()]
     return torch.stack([*groups, sum(squares.values())]).sqrt()  # type: ignore[list-item]

@@ -143,8 +143,8 @@ class TrainedNetwork(NetworkTraining):
 
     @property
     def kind(self) -> str:
-        """The kind of head, as named by ``kind_of``."""
-        return kind_of(self.head)
+        """The kind of head, as named by ``head_kind``."""
+        return head_kind(self.head)
 
     @property
     def on_plane(self) -> bool:
@@ -264,7 +264,7 @@ def is_textbook(head: ProbeResult) -> bool:
     return int(head["verdict"]) == 2
 
 
-def kind_of(head: ProbeResult) -> str:
+def head_kind(head: ProbeResult) -> str:
     """``"textbook"``, ``"integer-weight"``, ``"planar"`` (lattice) or ``"neither"``; the first that applies."""
     if is_textbook(head):
         return "textbook"

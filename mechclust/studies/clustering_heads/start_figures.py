@@ -9,7 +9,7 @@ from mechclust.report.analysis import Panel
 from mechclust.report.html import table_html
 from mechclust.report.style import BLUE, GREEN, GREY, ORANGE, median_curve, subplots
 from mechclust.studies.clustering_heads.config import SCRATCH, SECOND_STAGE, SOLVED, TRANSFER, ClusteringHeadsConfig
-from mechclust.studies.clustering_heads.results import WEAK, HeadsResults, kind_of
+from mechclust.studies.clustering_heads.results import WEAK, HeadsResults, head_kind
 
 _CIRCUITS = {"textbook": BLUE, "integer-weight": ORANGE, "planar": GREEN, "neither": GREY, "not solved": "#ececec"}
 
@@ -37,7 +37,7 @@ def circuits(results: HeadsResults, arm: str) -> dict[str, int]:
     else:
         ends = results.final.get(arm, {})
         there = {seed: head for seed, head in results.started[arm].items() if seed in ends}
-        kinds = [kind_of(head) if ends[seed][1] > SOLVED else "not solved" for seed, head in there.items()]
+        kinds = [head_kind(head) if ends[seed][1] > SOLVED else "not solved" for seed, head in there.items()]
     return {kind: kinds.count(kind) for kind in _CIRCUITS}
 
 
@@ -49,7 +49,7 @@ def modulus_table(config: ClusteringHeadsConfig, results: HeadsResults) -> str:
         f"p = {config.task.p}": [(n.accuracy, n.kind) for n in results.networks.values()],
         **{
             f"p = {config.task.p + 1}, {name}": [
-                (results.final[arm][seed][1], kind_of(head))
+                (results.final[arm][seed][1], head_kind(head))
                 for seed, head in results.next_modulus.get(arm, {}).items()
                 if seed in results.final.get(arm, {})
             ]

@@ -29,7 +29,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mechclust.studies.heads_in_models.prompts import NAMES, NOUNS, ORDERS, WordPrompts
+from mechclust.studies.heads_in_models.prompts import NOUNS, ORDERS, PERSON_NAMES, WordPrompts
 from mechclust.studies.study import Job, check_seeds
 from mechclust.training import TrainConfig
 from tasks import InputError, InstructionFollowing, SparseModularAddition, Task
@@ -110,7 +110,7 @@ class HeadsInModelsConfig:
     word_recipients: int = 3
     together: tuple[int, ...] = (4, 16, 64)
     together_recipients: int = 6
-    names: tuple[str, ...] = NAMES
+    names: tuple[str, ...] = PERSON_NAMES
     nouns: tuple[str, ...] = NOUNS
     share: float = 0.5
     level: float = 0.05

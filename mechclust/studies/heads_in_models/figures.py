@@ -24,10 +24,10 @@ from mechclust.studies.heads_in_models.heads import Heads, switching_heads
 from mechclust.studies.heads_in_models.prompts import ORDERS
 from mechclust.studies.heads_in_models.together import DONORS
 
-Models = Mapping[str, Sequence[Heads]]
+HeadsByModel = Mapping[str, Sequence[Heads]]
 
 
-def addition(config: HeadsInModelsConfig, arms: Mapping[str, Models]) -> Figure:
+def addition(config: HeadsInModelsConfig, arms: Mapping[str, HeadsByModel]) -> Figure:
     """One dot per head and seed: how tightly it clusters by the sum, and how far answers follow the sum."""
     figure, axes = subplots(2 * len(arms), len(arms), size=(3.6, 3.2), sharex="row", sharey="row")
     for i, (title, models) in enumerate(arms.items()):
@@ -74,7 +74,7 @@ def _dots(
     axis.set_xticks(range(layers))
 
 
-def prompts(config: HeadsInModelsConfig, models: Models) -> Figure:
+def prompts(config: HeadsInModelsConfig, models: HeadsByModel) -> Figure:
     """Effect of every head, which prompts its outputs are alike for at both endings, and what interchanges carry."""
     figure, (image, alike, causal, together) = subplots(4, columns=2, size=(5.2, 3.9), grid=None)
     effect = np.mean([h.values["effect"] for o in ORDERS for h in models[prompt_subject(PRETRAINED, o)]], axis=0)
@@ -113,7 +113,7 @@ def prompts(config: HeadsInModelsConfig, models: Models) -> Figure:
     return figure
 
 
-def _discovery(axis: Axes, config: HeadsInModelsConfig, models: Models) -> None:
+def _discovery(axis: Axes, config: HeadsInModelsConfig, models: HeadsByModel) -> None:
     """Agreement of the classes discovered with the thing asked for, by number of heads; mean of both endings."""
     sizes = np.array(config.together)
     for kind, name_of, label, color, style in (
@@ -143,7 +143,7 @@ def _hollow(axis: Axes, x: np.ndarray, y: np.ndarray, filled: np.ndarray, color:
         axis.scatter(x[these], y[these], s=9, facecolor=face, edgecolor=color, lw=0.7, zorder=above)
 
 
-def instructions(config: HeadsInModelsConfig, models: Models) -> Figure:
+def instructions(config: HeadsInModelsConfig, models: HeadsByModel) -> Figure:
     """Both papers' structures: clusters of the residual stream by layer, and heads that are alike within tasks."""
     figure, axes = subplots(3, size=(4.2, 3.8))
     for (subject, style), (which, (label, color)) in (

@@ -47,7 +47,7 @@ _UNDECIDED_BEFORE = ("A3", "I6")
 
 _ours = partial(Finding, source="ours")
 
-Values = Mapping[str, Float[np.ndarray, "seed"]]  # by the name of a part
+ValuesByName = Mapping[str, Float[np.ndarray, "seed"]]  # by the name of a part
 
 
 def findings_of(config: HeadsInModelsConfig, data: Data) -> list[Finding]:
@@ -101,7 +101,7 @@ def _addition(config: HeadsInModelsConfig, data: Data) -> list[Finding]:
     ]
 
 
-def _agreement_with_answer(config: HeadsInModelsConfig, data: Data, subject: str) -> Values:
+def _agreement_with_answer(config: HeadsInModelsConfig, data: Data, subject: str) -> ValuesByName:
     answer = _by_modulus(data, config.moduli, subject, "agreement answer")
     return _minus(answer, _by_modulus(data, config.moduli, subject, f"agreement {OFF}"))
 
@@ -372,30 +372,30 @@ def _checks(data: Data) -> list[Finding]:
 # ---- values and parts ----
 
 
-def _by_modulus(data: Data, moduli: Iterable[int], subject: str, measure: str) -> Values:
+def _by_modulus(data: Data, moduli: Iterable[int], subject: str, measure: str) -> ValuesByName:
     return {f"p = {p}": data[key(addition_arm(p), subject, measure)] for p in moduli}
 
 
-def _at_ends(data: Data, kind: str, measure: str) -> Values:
+def _at_ends(data: Data, kind: str, measure: str) -> ValuesByName:
     """Return a measure at both endings of the prompts."""
     return {f"{order} name last": data[key(PROMPTS, prompt_subject(kind, order), measure)] for order in ORDERS}
 
 
-def _of_instructions(data: Data, subject: str, measure: str) -> Values:
+def _of_instructions(data: Data, subject: str, measure: str) -> ValuesByName:
     return {"": data[key(INSTRUCTIONS, subject, measure)]}
 
 
-def _minus(values: Values, subtracted: Values) -> Values:
+def _minus(values: ValuesByName, subtracted: ValuesByName) -> ValuesByName:
     return {name: of - subtracted[name] for name, of in values.items()}
 
 
-def _larger(values: Values, others: Values) -> Values:
+def _larger(values: ValuesByName, others: ValuesByName) -> ValuesByName:
     return {name: np.maximum(of, others[name]) for name, of in values.items()}
 
 
-def _means(values: Values, bound: Bound) -> tuple[Part, ...]:
+def _means(values: ValuesByName, bound: Bound) -> tuple[Part, ...]:
     return tuple(mean_part(name, of, bound) for name, of in values.items())
 
 
-def _shares(values: Values, bound: Bound) -> tuple[Part, ...]:
+def _shares(values: ValuesByName, bound: Bound) -> tuple[Part, ...]:
     return tuple(share_part(name, of, bound) for name, of in values.items())

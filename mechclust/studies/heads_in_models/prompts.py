@@ -19,7 +19,7 @@ from tasks.text.prompts import Encode
 
 Order = Literal["first", "second"]
 ORDERS: tuple[Order, ...] = ("first", "second")
-NAMES = ("Anna", "Paul", "Mary", "John", "Lucy", "Mark", "Jane", "Adam", "Kate", "Luke")
+PERSON_NAMES = ("Anna", "Paul", "Mary", "John", "Lucy", "Mark", "Jane", "Adam", "Kate", "Luke")
 NOUNS = (
     *("boat", "horse", "house", "car", "dog", "cat", "book", "hat", "ring", "bike", "knife", "lamp"),
     *("sword", "bell", "coat", "ship", "gun", "map", "key", "phone", "watch", "garden", "farm", "piano"),
@@ -52,7 +52,7 @@ class WordPrompts:
 
     n_words: int = 5
     seed: int = 0
-    names: tuple[str, ...] = NAMES
+    names: tuple[str, ...] = PERSON_NAMES
     nouns: tuple[str, ...] = NOUNS
 
     def __post_init__(self) -> None:

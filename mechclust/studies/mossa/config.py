@@ -16,8 +16,8 @@ from tasks.skills import OPERATIONS
 MODELS = ("base", "tuned")
 FROZEN = ("embed", "pos_embed", "unembed")
 # One argument of each operation is never tuned on (its words are, but never together); which one depends on the seed.
-HELD_OUT = ("copy-3", "swap-0", "translate-1", "type-2", "classify-3", "sentiment-0")
-SEEN = tuple(f"{name}-{k}" for name in OPERATIONS for k in range(4) if f"{name}-{k}" not in HELD_OUT)
+HELD_OUT_TASKS = ("copy-3", "swap-0", "translate-1", "type-2", "classify-3", "sentiment-0")
+SEEN_TASKS = tuple(f"{name}-{k}" for name in OPERATIONS for k in range(4) if f"{name}-{k}" not in HELD_OUT_TASKS)
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ class MossaConfig:
     experiment: Literal["tuning", "origin"] = "tuning"
     origin: OriginConfig = OriginConfig()
     seeds: tuple[int, ...] = tuple(range(100, 112))
-    suite: SkillSuite = SkillSuite(seen=SEEN)
+    suite: SkillSuite = SkillSuite(seen=SEEN_TASKS)
     turn: bool = True
     n_layers: int = 8
     d_model: int = 64

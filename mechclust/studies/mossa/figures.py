@@ -194,7 +194,7 @@ def clusters(found: Sequence[SeedResults], names: Sequence[str]) -> Figure:
     return figure
 
 
-def accuracy(found: Sequence[SeedResults], names: Sequence[str]) -> Figure:
+def accuracy_figure(found: Sequence[SeedResults], names: Sequence[str]) -> Figure:
     """Accuracy by operation, seen and held out: base, tuned, the tasks' own controls; grey: without the skill."""
     kinds = _kinds(found, names)
     figure, (axis,) = subplots(1, size=(11, 3.6), grid="y")

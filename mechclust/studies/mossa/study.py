@@ -15,7 +15,7 @@ from mechclust.evidence import Finding
 from mechclust.report.analysis import Analysis, Panel
 from mechclust.report.html import table_html
 from mechclust.studies.extra_probes import TrainedModel
-from mechclust.studies.mossa.config import FROZEN, MODELS, SEEN, ModelJob, MossaConfig, jobs, result_path
+from mechclust.studies.mossa.config import FROZEN, MODELS, SEEN_TASKS, ModelJob, MossaConfig, jobs, result_path
 from mechclust.studies.mossa.findings import boundary_note, findings_of
 from mechclust.studies.mossa.origin.findings import origin_findings
 from mechclust.studies.mossa.origin.jobs import OriginJob, origin_jobs
@@ -97,7 +97,7 @@ def analyse(config: MossaConfig, out: Path) -> Analysis:
         ),
         Panel(
             "accuracy",
-            figures.accuracy(found, suite.cluster_names),
+            figures.accuracy_figure(found, suite.cluster_names),
             f"Accuracy on {suite.n_eval} test prompts per task, by operation, mean and range over {seeds}. Grey: "
             "without the skill, by the commonest answer or by the operation on a wrong argument, whichever is correct "
             "more often.",
@@ -182,7 +182,7 @@ STUDY = Study(
         ),
         "quick": MossaConfig(
             seeds=(20,),
-            suite=SkillSuite(n_eval=700, seen=SEEN),
+            suite=SkillSuite(n_eval=700, seen=SEEN_TASKS),
             n_layers=6,
             pretraining=TrainConfig(steps=800, batch_size=64, lr=2e-3, warmup=50),
             tuning=TrainConfig(steps=18 * 60, batch_size=32, lr=5e-4, warmup=20, freeze=FROZEN),

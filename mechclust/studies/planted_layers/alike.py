@@ -13,7 +13,7 @@ from mechclust.studies.planted_layers.measure import (
     FEW,
     RESIDUAL,
     SAME_INPUT,
-    SIMILARITIES,
+    SIMILARITY_MEASURES,
     alike_of,
     states_of,
 )
@@ -61,7 +61,7 @@ def measure_alike(
         InputError: for a task without prompts.
     """
     layers, sizes = n_layers_of(model), {ALL: None, **({} if n_few is None else {FEW: n_few})}
-    shape = (len(sizes), len(CONTROL_VIEWS), len(SIMILARITIES), len(controls), layers)
+    shape = (len(sizes), len(CONTROL_VIEWS), len(SIMILARITY_MEASURES), len(controls), layers)
     similarity = torch.full(shape, math.nan, dtype=torch.float64)
     counts, own = torch.zeros(len(sizes), len(controls), dtype=torch.int64), []
     for k, (task, control) in enumerate(controls.items()):
@@ -91,7 +91,7 @@ def measure_alike(
         {
             "prompts": list(sizes),
             "view": list(CONTROL_VIEWS),
-            "measure": list(SIMILARITIES),
+            "measure": list(SIMILARITY_MEASURES),
             "task": list(controls),
             "layer": [str(layer + 1) for layer in range(layers)],
         },

@@ -22,7 +22,7 @@ RESIDUAL, CONTRIBUTION, SAME_INPUT = "residual", "contribution", "same input"
 VIEWS = (RESIDUAL, CONTRIBUTION, SAME_INPUT)
 ALL, FEW = "all", "few"
 Loss = Callable[[Tensor, Batch], Tensor]
-Rows = dict[str, list[Tensor]]  # by view, one [n d] per layer
+RowsByView = dict[str, list[Tensor]]  # by view, one [n d] per layer
 
 
 def _distance(x: Tensor, y: Tensor) -> float:
@@ -32,7 +32,7 @@ def _distance(x: Tensor, y: Tensor) -> float:
 
 
 WITHOUT_TOP = "debiased CKA without the top component"
-SIMILARITIES: dict[str, Callable[[Tensor, Tensor], float]] = {
+SIMILARITY_MEASURES: dict[str, Callable[[Tensor, Tensor], float]] = {
     "CKA": lambda x, y: float(linear_cka(x, y)),
     "debiased CKA": lambda x, y: float(linear_cka(x, y, debiased=True)),
     WITHOUT_TOP: lambda x, y: float(linear_cka(x, y, debiased=True, remove_top=1)),
@@ -43,7 +43,7 @@ _OTHERS: dict[str, Callable[[Tensor, Tensor], float]] = {
     "n99": lambda x, y: abs(n_dims(y) - n_dims(x)),
     "distance": _distance,
 }
-MEASURES = (*SIMILARITIES, *_OTHERS)
+MEASURES = (*SIMILARITY_MEASURES, *_OTHERS)
 
 
 def change_of(x: Tensor, y: Tensor) -> dict[str, float]:
@@ -66,21 +66,21 @@ def change_of(x: Tensor, y: Tensor) -> dict[str, float]:
     if _same(x, y):
         return dict.fromkeys(MEASURES, 0.0)
     x, y = x.double(), y.double()
-    found = {name: 1 - similarity(x, y) for name, similarity in SIMILARITIES.items()}
+    found = {name: 1 - similarity(x, y) for name, similarity in SIMILARITY_MEASURES.items()}
     return found | {name: change(x, y) for name, change in _OTHERS.items()}
 
 
 def alike_of(x: Tensor, y: Tensor) -> dict[str, float]:
-    """How similar two models' rows for the same examples are, by each of ``SIMILARITIES``: 1 if they are the same.
+    """How similar two models' rows of the same examples are, by each of ``SIMILARITY_MEASURES``: 1 if they are alike.
 
     Args:
         x: ``[n d]``, one model's rows.
         y: ``[n d]``, the other's.
     """
     if _same(x, y):
-        return dict.fromkeys(SIMILARITIES, 1.0)
+        return dict.fromkeys(SIMILARITY_MEASURES, 1.0)
     x, y = x.double(), y.double()
-    return {name: similarity(x, y) for name, similarity in SIMILARITIES.items()}
+    return {name: similarity(x, y) for name, similarity in SIMILARITY_MEASURES.items()}
 
 
 def _same(x: Tensor, y: Tensor) -> bool:
@@ -233,7 +233,7 @@ def can_write(model: HookedModel) -> bool:
 
 def _gather(
     base: HookedModel, tuned: HookedModel, batches: Iterable[Batch], readout: Readout, label: str | None
-) -> tuple[tuple[Rows, Rows], Tensor | None]:
+) -> tuple[tuple[RowsByView, RowsByView], Tensor | None]:
     """Both models' rows of all prompts in the order of their index, and each prompt's class."""
     n = n_layers_of(base)
     kept: tuple[dict[tuple[str, int], list[Tensor]], ...] = (defaultdict(list), defaultdict(list))

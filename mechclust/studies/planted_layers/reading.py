@@ -16,7 +16,7 @@ from mechclust.mossa.task_curves import over_tasks
 from mechclust.studies.kept import check_there
 from mechclust.studies.planted_layers.alike import CONTROL_VIEWS
 from mechclust.studies.planted_layers.config import PlantedConfig, Span, result_path
-from mechclust.studies.planted_layers.measure import ALL, RESIDUAL, SIMILARITIES
+from mechclust.studies.planted_layers.measure import ALL, RESIDUAL, SIMILARITY_MEASURES
 from mechclust.studies.planted_layers.results import PROMPTS, cell_of, keys_of
 from mechclust.studies.planted_layers.score import auc, chance_error, errors, layer_error, shares, truth_of
 from mechclust.studies.planted_layers.trios import CROSSED, SAME, Trio, base_name, control_sets, trios_of
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _KNOWN = 0.9  # accuracy from which on a skill is known
-CONTROL_MEASURES = tuple(SIMILARITIES)
+CONTROL_MEASURES = tuple(SIMILARITY_MEASURES)
 READ = (
     "auc",
     "onset",
@@ -53,7 +53,7 @@ OF_GROUPS = (
 
 
 @dataclass(frozen=True)
-class Reading:
+class TrioReading:
     """What was measured on a trio.
 
     Attributes:
@@ -91,17 +91,17 @@ class SeedReadings:
         notes: why a value is NaN.
     """
 
-    readings: tuple[Reading, ...]
+    readings: tuple[TrioReading, ...]
     accuracy: Mapping[str, Mapping[str, float]]
     chance: Mapping[str, float]
     notes: tuple[str, ...] = ()
 
-    def of(self, column: str) -> list[Reading]:
+    def of(self, column: str) -> list[TrioReading]:
         """The readings of a column."""
         return [reading for reading in self.readings if reading.trio.column == column]
 
 
-def reading_scores(reading: Reading, margin: float) -> dict[str, np.ndarray]:
+def reading_scores(reading: TrioReading, margin: float) -> dict[str, np.ndarray]:
     """How far the readings are from the layers in which E was trained, each ``[prompts view measure]``.
 
     By the gain of the medians over tasks, with a layer called if it is above ``margin``: ``auc``, ``onset``, ``end``,
@@ -201,7 +201,7 @@ def reading_table(
     return pd.DataFrame(rows, columns=["measured on", "measure", *heads])
 
 
-def reading_chance(readings: Sequence[Reading], name: str) -> float:
+def reading_chance(readings: Sequence[TrioReading], name: str) -> float:
     """The expected error of a layer drawn at random; NaN for scores that are not errors."""
     end = {"onset": 0, "crossing": 0, "shared": 0, "end": 1, "transition": 1, "by spread": 1}.get(name)
     if name == "auc":
@@ -254,7 +254,7 @@ def in_order(found: Sequence[SeedReadings], order: Int[np.ndarray, " layer"]) ->
     return [replace(run, readings=tuple(_in_order(reading, order) for reading in run.readings)) for run in found]
 
 
-def _in_order(reading: Reading, order: Int[np.ndarray, " layer"]) -> Reading:
+def _in_order(reading: TrioReading, order: Int[np.ndarray, " layer"]) -> TrioReading:
     return replace(
         reading,
         base=reading.base[..., order],
@@ -285,7 +285,7 @@ def load_readings(config: PlantedConfig, out: Path, seed: int) -> SeedReadings:
         return over_tasks(similar[name], share)
 
     readings = tuple(
-        Reading(
+        TrioReading(
             trio,
             over(base_name(trio.controls), 0.5),
             over(trio.name, 0.5),

@@ -2,14 +2,14 @@
 
 from mechclust.studies.topic_structure.blocks import TopicBlocks, topic_blocks
 from mechclust.studies.topic_structure.config import Beyond, TopicStructureConfig, TopicTransformerConfig
-from mechclust.studies.topic_structure.optimum import Moments, minimiser, moments_of, population_moments
+from mechclust.studies.topic_structure.optimum import DocumentMoments, minimiser, moments_of, population_moments
 from mechclust.studies.topic_structure.stages import TwoStages, covered, two_stages
 from mechclust.studies.topic_structure.tables import TableTopics, table_topics
 from mechclust.studies.topic_structure.theory import stage_one_value, theory_gap
 
 __all__ = [
     "Beyond",
-    "Moments",
+    "DocumentMoments",
     "TableTopics",
     "TopicBlocks",
     "TopicStructureConfig",

@@ -18,7 +18,7 @@ _BLOCK = 500  # documents drawn at once
 _SEEDS = 10**6  # distance between the document seeds of one run and the next
 
 
-class Moments(NamedTuple):
+class DocumentMoments(NamedTuple):
     """The moments of documents that the squared loss depends on, in float64.
 
     With ``s`` the share of each token among those a document shows, and ``y`` the correct word at a selected position:
@@ -32,7 +32,7 @@ class Moments(NamedTuple):
     targets: Float[Tensor, "d_vocab d_vocab"]
 
 
-def moments_of(task: TopicDocuments) -> Moments:
+def moments_of(task: TopicDocuments) -> DocumentMoments:
     """Means over the selected positions of all training documents.
 
     Memory: the documents of ``task``, and ``O(d_vocab^2)``.
@@ -57,10 +57,10 @@ def moments_of(task: TopicDocuments) -> Moments:
         inputs += shown.T @ (n * shown)
         targets += wanted.T @ shown
         selected += int(n.sum())
-    return Moments(inputs / selected, targets / selected)
+    return DocumentMoments(inputs / selected, targets / selected)
 
 
-def population_moments(task: TopicDocuments) -> Moments:
+def population_moments(task: TopicDocuments) -> DocumentMoments:
     """The means over all documents of the theory as long as ``task``'s, with exact mask shares in each.
 
     Given a document's topics, its words are independent, so the products of the shares are those of a multinomial
@@ -105,7 +105,7 @@ def population_moments(task: TopicDocuments) -> Moments:
     targets[words, MASK] = mask / n * even
     own = right / selected  # chance that y is one of the shown words
     targets[words, words] = ((shown - own) * pairs + other * even[:, None] * even + own * torch.diag(even)) / n
-    return Moments(inputs, targets)
+    return DocumentMoments(inputs, targets)
 
 
 def _counts(task: TopicDocuments) -> tuple[int, int, int]:
@@ -119,7 +119,7 @@ def _counts(task: TopicDocuments) -> tuple[int, int, int]:
     return selected, min(below[1], selected), min(below[2], selected) - min(below[1], selected)
 
 
-def minimiser(moments: Moments, weight_decay: float) -> Float[Tensor, "d_vocab d_vocab"]:
+def minimiser(moments: DocumentMoments, weight_decay: float) -> Float[Tensor, "d_vocab d_vocab"]:
     """``W_V`` that minimises the squared loss plus ``weight_decay / 2`` times its squared norm (paper's orientation).
 
     Gradient descent with this weight decay converges to it, given uniform attention and one-hot input.
@@ -149,7 +149,7 @@ def distance(value: Tensor, other: Tensor, task: TopicDocuments) -> float:
     return float(difference / size)
 
 
-def drawn(task: TopicDocuments, ladder: Sequence[int], seed: int) -> Iterator[Moments]:
+def drawn(task: TopicDocuments, ladder: Sequence[int], seed: int) -> Iterator[DocumentMoments]:
     """Moments of increasing numbers of documents: the first ``ladder[0]``, the first ``ladder[1]``, ...
 
     Args:
@@ -164,4 +164,4 @@ def drawn(task: TopicDocuments, ladder: Sequence[int], seed: int) -> Iterator[Mo
             n = min(_BLOCK, wanted - done)
             of = moments_of(replace(task, n_documents=n, seed=_SEEDS * (seed + 1) + block))
             inputs, targets, done, block = inputs + n * of.inputs, targets + n * of.targets, done + n, block + 1
-        yield Moments(inputs / done, targets / done)
+        yield DocumentMoments(inputs / done, targets / done)

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from mechclust.models.adapters import adapter_of
 from mechclust.models.huggingface import ADAPTER
 from mechclust.models.instructions import Answered
-from mechclust.training.tuning.answers import check_fits
+from mechclust.training.tuning.answers import check_examples_fit
 from mechclust.training.tuning.checkpoints import newest_whole
 from mechclust.training.tuning.config import TuneConfig
 from mechclust.training.tuning.errors import DivergedError
@@ -163,7 +163,7 @@ def _check(model: PreTrainedModel, examples: Sequence[Answered], config: TuneCon
         raise InputError(
             f"tuning.warmup is {config.warmup}, and {name} is trained for {steps} steps; give fewer, or train for more"
         )
-    check_fits(model, examples, name)
+    check_examples_fit(model, examples, name)
     check_modules(model, config.modules)
 
 

@@ -25,7 +25,7 @@ IGNORED = -100  # Hugging Face's, of labels without a loss
 
 
 @dataclass(frozen=True)
-class AnswerScores:
+class ExampleScores:
     """One value per example.
 
     Attributes:
@@ -39,7 +39,7 @@ class AnswerScores:
 
 
 @torch.inference_mode()
-def answer_scores(model: PreTrainedModel, examples: Sequence[Answered], tokens_per_batch: int = 4096) -> AnswerScores:
+def score_answers(model: PreTrainedModel, examples: Sequence[Answered], tokens_per_batch: int = 4096) -> ExampleScores:
     """Loss and exact matches from one forward pass per batch, with the right answers fed in.
 
     Args:
@@ -51,9 +51,9 @@ def answer_scores(model: PreTrainedModel, examples: Sequence[Answered], tokens_p
         Float64 and bool, in the examples' order.
 
     Raises:
-        InputError: for examples that the model cannot read, see ``check_fits``, or longer than a batch.
+        InputError: for examples that the model cannot read, see ``check_examples_fit``, or longer than a batch.
     """
-    check_fits(model, examples, "the answers")
+    check_examples_fit(model, examples, "the answers")
     loss = torch.full((len(examples),), torch.nan, dtype=torch.float64)
     exact = torch.zeros(len(examples), dtype=torch.bool)
     device, collate = device_of(model), collator(model)
@@ -72,10 +72,10 @@ def answer_scores(model: PreTrainedModel, examples: Sequence[Answered], tokens_p
             index, row = torch.as_tensor(rows), known.nonzero()[:, 0]
             loss[index] = torch.zeros(len(rows), dtype=torch.float64).index_add_(0, row, each) / known.sum(1)
             exact[index] = torch.ones(len(rows), dtype=torch.bool).index_fill_(0, row[~right], False)
-    return AnswerScores(loss, exact)
+    return ExampleScores(loss, exact)
 
 
-def check_fits(model: PreTrainedModel, examples: Sequence[Answered], name: str) -> None:
+def check_examples_fit(model: PreTrainedModel, examples: Sequence[Answered], name: str) -> None:
     """Refuse examples with more tokens than a model has positions, and tokens of another model.
 
     Raises:
@@ -98,8 +98,8 @@ def check_fits(model: PreTrainedModel, examples: Sequence[Answered], name: str) 
 
 
 def collator(model: PreTrainedModel) -> Callable[[Sequence[Answered]], dict[str, Tensor]]:
-    """``padded`` for this Hugging Face model."""
-    return partial(padded, all_logits=not {"logits_to_keep", "position_ids"} <= {*_takes(model)})
+    """``padded_answers`` for this Hugging Face model."""
+    return partial(padded_answers, all_logits=not {"logits_to_keep", "position_ids"} <= {*_takes(model)})
 
 
 def _takes(model: Any) -> Collection[str]:
@@ -108,7 +108,7 @@ def _takes(model: Any) -> Collection[str]:
     return inspect.signature(inner.forward).parameters
 
 
-def padded(examples: Sequence[Answered], *, all_logits: bool = False) -> dict[str, Tensor]:
+def padded_answers(examples: Sequence[Answered], *, all_logits: bool = False) -> dict[str, Tensor]:
     """A batch, with labels for the answers' tokens alone.
 
     It is padded on the left, so that all answers end in the last place. Logits are asked for from the first place whose

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tasks.errors import InputError, nearest
+from tasks.errors import InputError, did_you_mean
 from tasks.text.files import read_text
 from tasks.text.instructions.collection import check_names
 from tasks.text.visible import quoted
@@ -66,7 +66,7 @@ def read_clusters(path: str | Path) -> ClusterFile:
         if name not in _TABLES:
             raise InputError(
                 f"{str(path)!r} has {quoted(name)}; expected the tables [clusters] and [held_out]"
-                f"{nearest(name, _TABLES)}"
+                f"{did_you_mean(name, _TABLES)}"
             )
     clusters: dict[str, str] = {}
     lines = _lines(text)

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from tasks.errors import InputError, nearest
+from tasks.errors import InputError, did_you_mean
 from tasks.text.visible import quoted, short
 
 LEAST_TEST_PROMPTS = 4
@@ -182,7 +182,7 @@ def check_names(names: Collection[str], known: Sequence[str], problem: str) -> N
         raise InputError(f"{problem} ...: the string {quoted(names)} was given; expected a list of names")
     for name in names:
         if name not in known:
-            raise InputError(f"{problem} {quoted(name)} (there are {_listed(known)}){nearest(str(name), known)}")
+            raise InputError(f"{problem} {quoted(name)} (there are {_listed(known)}){did_you_mean(str(name), known)}")
 
 
 def _listed(names: Sequence[str], most: int = 12) -> str:

@@ -14,9 +14,9 @@ from tasks.text.corpus import Corpus
 from tasks.text.files import check_texts
 from tasks.text.json_lines import check_field, parse_object
 from tasks.text.parquet import parquet_rows
-from tasks.text.splitting import Split, split_lines
+from tasks.text.splitting import SplitBy, split_lines
 from tasks.text.streams.mediawiki import pages, plain_text, wikitext_parser
-from tasks.text.streams.reading import COMPRESSED, LONGEST, Reading, byte_chunks, kind_of, lines
+from tasks.text.streams.reading import COMPRESSED, LONGEST, FileProgress, byte_chunks, file_kind, lines
 from tasks.text.visible import quoted
 from tasks.text.words import word_spans
 
@@ -64,24 +64,24 @@ class CorpusStream:
     def __init__(
         self,
         paths: str | Path | Iterable[str | Path],
-        split: Split = "paragraph",
+        split: SplitBy = "paragraph",
         min_words: int = 100,
         least_words: int = 1,
         text_field: str = "text",
     ) -> None:
-        check_choice(split=(split, get_args(Split)))
+        check_choice(split=(split, get_args(SplitBy)))
         check_at_least(min_words=(min_words, 1), least_words=(least_words, 1))
         self.split, self.min_words, self.least_words, self.text_field = split, min_words, least_words, text_field
         self.files = list(_files([paths] if isinstance(paths, (str, Path)) else list(paths)))
-        self.readings: list[Reading] = []
+        self.readings: list[FileProgress] = []
         for path in self.files:
             self._check_beginning(path)
 
     def __iter__(self) -> Iterator[str]:
-        readings: list[Reading] = []
+        readings: list[FileProgress] = []
         self.readings = readings
         for path in self.files:
-            reading = Reading(path)
+            reading = FileProgress(path)
             readings.append(reading)
             for text in self._documents(reading):
                 if len(word_spans(text)) < self.least_words:
@@ -143,8 +143,8 @@ class CorpusStream:
             raise InputError(f"the corpus of {len(self.files)} files holds no words; give files with text")
         return Corpus([text for *_, text, _ in kept], [source for *_, source in kept])
 
-    def _documents(self, reading: Reading) -> Iterator[str]:
-        path, kind = reading.path, kind_of(reading.path)
+    def _documents(self, reading: FileProgress) -> Iterator[str]:
+        path, kind = reading.path, file_kind(reading.path)
         if kind == ".xml":
             return map(plain_text, pages(reading))
         if kind == ".parquet":
@@ -158,7 +158,7 @@ class CorpusStream:
 
         return split_lines(lines(reading), self.split, self.min_words, LONGEST, was_cut)
 
-    def _objects(self, reading: Reading) -> Iterator[str]:
+    def _objects(self, reading: FileProgress) -> Iterator[str]:
         for number, line in enumerate(lines(reading, whole=True), start=1):
             if line.strip():
                 where = f"{reading.path}, line {number}"
@@ -176,14 +176,14 @@ class CorpusStream:
 
     def _check_beginning(self, path: Path) -> None:
         """Refuse a file that is another thing than its name says, by its first documents."""
-        kind = kind_of(path)
+        kind = file_kind(path)
         if kind == ".parquet" and path.suffix.lower() in COMPRESSED:
             raise InputError(
                 f"{str(path)!r} is compressed parquet; decompress it, because parquet is read from its end"
             )
         if kind == ".xml":
             wikitext_parser()
-        reading = Reading(path)
+        reading = FileProgress(path)
         if kind != ".parquet" and next(byte_chunks(reading), None) is None:
             raise InputError(f"{str(path)!r} is empty; give a file with text, or leave it out")
         first: Iterator[object] = pages(reading) if kind == ".xml" else self._documents(reading)
@@ -199,7 +199,7 @@ def _files(paths: list[str | Path]) -> dict[Path, None]:
     found: dict[Path, None] = {}
     for path in map(Path, paths):
         if path.is_dir():
-            inside = sorted(file for file in path.rglob("*") if file.is_file() and kind_of(file) in _KINDS)
+            inside = sorted(file for file in path.rglob("*") if file.is_file() and file_kind(file) in _KINDS)
             if not inside:
                 raise InputError(
                     f"the directory {str(path)!r} holds no corpus file ({', '.join(_KINDS)}, or these with .gz or "

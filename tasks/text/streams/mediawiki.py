@@ -10,7 +10,7 @@ from typing import Any
 from xml.etree.ElementTree import Element, ParseError, XMLPullParser
 
 from tasks.errors import InputError
-from tasks.text.streams.reading import Reading, byte_chunks
+from tasks.text.streams.reading import FileProgress, byte_chunks
 
 _FILES = ("file", "image", "media", "category")  # MediaWiki's own names, which hold in every language
 _FILE_KEYS = ("-2", "6", "14")  # media, file and category among a wiki's namespaces
@@ -33,7 +33,7 @@ class Page:
     files: frozenset[str]
 
 
-def pages(reading: Reading) -> Iterator[Page]:
+def pages(reading: FileProgress) -> Iterator[Page]:
     """The articles of a dump: pages of the main namespace that are no redirects. Memory: one revision.
 
     Where the dump breaks off, those before; ``reading.ended`` says why.

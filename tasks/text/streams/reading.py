@@ -22,7 +22,7 @@ _MENDED = "; the {n} documents before are kept. Fetch the file again to have the
 
 
 @dataclass
-class Reading:
+class FileProgress:
     """How far one file was read.
 
     Attributes:
@@ -47,12 +47,12 @@ class Reading:
         return ""
 
 
-def kind_of(path: Path) -> str:
+def file_kind(path: Path) -> str:
     """The suffix that says what a file holds, without that of its compression: ``".xml"`` of ``a.xml.bz2``."""
     return (path.with_suffix("") if path.suffix.lower() in COMPRESSED else path).suffix.lower()
 
 
-def byte_chunks(reading: Reading) -> Iterator[bytes]:
+def byte_chunks(reading: FileProgress) -> Iterator[bytes]:
     """A file's bytes, unpacked. Of a compressed file that is damaged, what is before the damage.
 
     Raises:
@@ -84,7 +84,7 @@ def _opened(path: Path) -> gzip.GzipFile | bz2.BZ2File | io.BufferedReader:
     return bz2.open(path, "rb") if path.suffix.lower() == ".bz2" else open(path, "rb")
 
 
-def text_chunks(reading: Reading) -> Iterator[str]:
+def text_chunks(reading: FileProgress) -> Iterator[str]:
     """A UTF-8 file's text, with line ends as on Unix and without byte order mark.
 
     Raises:
@@ -108,7 +108,7 @@ def text_chunks(reading: Reading) -> Iterator[str]:
         ) from None
 
 
-def lines(reading: Reading, *, whole: bool = False) -> Iterator[str]:
+def lines(reading: FileProgress, *, whole: bool = False) -> Iterator[str]:
     """A text file's lines, without their ends.
 
     A line longer than ``LONGEST`` is given in parts, cut at a space where there is one. Where a file breaks off, the

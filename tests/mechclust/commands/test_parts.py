@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from mechclust.commands.parts import Part
+from mechclust.commands.parts import MeasurementPart
 from probes import ProbeResult
 from tasks import InputError
 
@@ -22,7 +22,7 @@ class TestPart:
             made.append(1)
             return result(0.5)
 
-        part = Part(tmp_path / "a.safetensors", "a", measure)
+        part = MeasurementPart(tmp_path / "a.safetensors", "a", measure)
         assert part.kept() is None
         assert float(part.found()["ari"]) == float(part.found()["ari"]) == 0.5
         assert len(made) == 1
@@ -35,7 +35,7 @@ class TestPart:
         path = Path(tmp_path) / "a.safetensors"
         path.mkdir()
         with pytest.raises(InputError) as caught:
-            Part(path, "a", lambda: result(0.5)).found()
+            MeasurementPart(path, "a", lambda: result(0.5)).found()
         assert str(caught.value) == (
             f"{str(path)!r} is a folder where a measurement is kept; remove it, or give another folder with --out"
         )

@@ -27,7 +27,7 @@ from mechclust.commands.compare.inputs import read_inputs
 from mechclust.models import load_tokenizer
 from mechclust.models.adapters import plain_model
 from mechclust.models.instructions import InstructionFormat
-from mechclust.models.tokenizers import encoder, in_words, tokenization
+from mechclust.models.tokenizers import encoder, in_words, tokenization_of
 from mechclust.training import ProbeHook
 from probes import NDims, collect_rows, run, run_stores, save_rows
 from tasks import Corpus, InputError, LabelledPrompts
@@ -318,11 +318,11 @@ class TestReportsStateIt:
         tokenizer.chat_template = template + "{{ messages[0].content }}"
         (ids,) = encoder(tokenizer, chat=True)(["ab"])
         assert ids == [2, 3][begins == "none" :]  # the tokenizer adds none to it
-        recorded = tokenization(tokenizer, chat=True)
+        recorded = tokenization_of(tokenizer, chat=True)
         assert recorded["begins"] == begins
         assert ("<s>" in in_words(recorded)) == (begins == "<s>")
-        assert tokenization(tokenizer, chat=True, bos="yes")["begins"] == "<s>"
-        assert tokenization(tokenizer, chat=True, bos="no")["begins"] == "none"
+        assert tokenization_of(tokenizer, chat=True, bos="yes")["begins"] == "<s>"
+        assert tokenization_of(tokenizer, chat=True, bos="no")["begins"] == "none"
 
     @pytest.mark.parametrize("around", ["<s> $A", "$A"])
     def test_of_prompts_with_answers(self, tmp_path, around):

@@ -114,7 +114,6 @@ class TestEqualToRun:
             (one, CKA(label="task", form="moments")),
             (two, CKA(label="task", form="moments")),
             (two, CKA(label="task", pairs="all")),
-            (two, CKA(label="task", estimator="minibatch", batch_rows=4)),
         ],
     )
     def test_to_rounding_where_moments_are(self, load: Any, probe: Probe) -> None:
@@ -240,12 +239,6 @@ class TestOrder:
         assert found.metadata["form"] == "moments"
         assert not len(probe.rows)
         torch.testing.assert_close(found["cka"], expected.compute()["cka"], rtol=1e-12, atol=0)
-
-    def test_rows_of_complete_spans_of_mini_batches_are_let_go(self) -> None:
-        many = Batch(TOKENS.repeat(8, 1)[:600])
-        probe = CKA(estimator="minibatch", batch_rows=4)  # spans of 256
-        run_sharded(one, many.split(50), probe, workers=1, shard_examples=100)
-        assert probe.batches.waiting == 600 - 512
 
 
 class TestProcesses:

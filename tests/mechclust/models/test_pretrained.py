@@ -15,7 +15,7 @@ import transformers
 
 from mechclust.models import load_pretrained, load_tokenizer
 from mechclust.models.pretrained import load_huggingface
-from mechclust.models.tokenizers import encoder, tokenization
+from mechclust.models.tokenizers import encoder, tokenization_of
 from probes import ClusteringHead, causal_checks, head_attribution, interchange, interchange_together, run
 from tasks import InputError
 from tests.mechclust.models.hooked import MASK, TOKENS, activations, check_untrained
@@ -405,8 +405,8 @@ class TestTokenization:
         ]  # fmt: skip
         assert encoder(tokenizer, bos="yes")(["<pad> w0", "w0"]) == [[0, 2], [0, 2]]  # never twice
         assert encoder(tokenizer)([]) == []
-        assert tokenization(tokenizer)["adds"] == "none"
-        assert tokenization(tokenizer, bos="yes")["adds"] == "<pad> before"
+        assert tokenization_of(tokenizer)["adds"] == "none"
+        assert tokenization_of(tokenizer, bos="yes")["adds"] == "<pad> before"
 
     def test_interventions_read_texts_as_the_probe_did(self, gpt2_with_bos):
         model = load_pretrained(gpt2_with_bos)
@@ -426,7 +426,7 @@ class TestTokenization:
         tokenizer = bert_like(load_tokenizer(checkpoint("bert"))[0])
         found = [encoder(tokenizer, bos=bos)(["w0", "w1"])[0] for bos in ("model", "yes", "no")]
         assert found == [[0, 2, 1], [0, 2, 1], [2, 1]]
-        assert tokenization(tokenizer) == {
+        assert tokenization_of(tokenizer) == {
             "tokenizer": type(tokenizer).__name__,
             "bos": "model",
             "chat": False,
@@ -512,6 +512,18 @@ class TestPlacement:
         )
         assert moved[1][site].device.type == device
         torch.testing.assert_close(moved[1][site].cpu(), whole[1][site], atol=1e-4, rtol=0)
+
+    @pytest.mark.parametrize("untrained", [False, True])
+    @pytest.mark.parametrize(("option", "value"), [("device_map", "auto"), ("quantization", "8bit")])
+    def test_a_model_in_memory_is_neither_spread_nor_quantised(self, checkpoint, option, value, untrained):
+        plain, tokenizer = load_huggingface(checkpoint("gpt2"))
+        with pytest.raises(InputError, match=f"{option} is '{value}', but the model is in memory"):
+            load_pretrained(plain, tokenizer=tokenizer, untrained=untrained, **{option: value})
+
+    def test_an_untrained_copy_of_a_model_in_memory_takes_a_device_and_a_dtype(self, checkpoint):
+        plain, tokenizer = load_huggingface(checkpoint("gpt2"))
+        copy = load_pretrained(plain, tokenizer=tokenizer, untrained=True, device="cpu", dtype=torch.bfloat16)
+        assert {p.dtype for p in copy.parameters()} == {torch.bfloat16}
 
     def test_a_device_map_that_is_none(self, checkpoint):
         with pytest.raises(InputError, match="device_map is 'autoo'; expected 'auto', 'balanced', 'sequential', a dev"):

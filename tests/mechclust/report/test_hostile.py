@@ -18,7 +18,7 @@ from mechclust.report.analysis import Analysis, Panel
 from mechclust.report.html import content_policy, png, table_html
 from mechclust.report.page import render_report, write_report
 from mechclust.report.style import MATHTEXT, subplots
-from mechclust.report.text import csv, plain, table_text
+from mechclust.report.text import csv, figure_text, table_text
 from tasks.text.visible import visible
 from tests.faults.hostile import HOSTILE
 
@@ -46,9 +46,9 @@ class TestFigures:
         texts = list(HOSTILE.values())[part::4]
         figure, axes = subplots(len(texts), 6, size=(5, 1))
         for axis, text in zip(axes, texts, strict=True):
-            axis.plot([0, 1], [0, 1], label=plain(text) or "nothing")
-            axis.set_yticks([0, 1], [plain(text), "other"])
-            axis.set_title(plain(text))
+            axis.plot([0, 1], [0, 1], label=figure_text(text) or "nothing")
+            axis.set_yticks([0, 1], [figure_text(text), "other"])
+            axis.set_title(figure_text(text))
             assert len(axis.legend().get_texts()) == 1
         with warnings.catch_warnings():
             warnings.simplefilter("error")
@@ -82,12 +82,12 @@ class TestFigures:
 
     def test_a_name_that_begins_with_an_underscore_is_in_the_legend(self):
         _, (axis,) = subplots(1, size=(4, 3))
-        axis.plot([0, 1], label=plain("_hidden"))
+        axis.plot([0, 1], label=figure_text("_hidden"))
         assert [text.get_text().strip() for text in axis.legend().get_texts()] == ["_hidden"]
 
     def test_a_long_name_leaves_room_for_the_figure(self):
         figure, (axis,) = subplots(1, size=(6, 3))
-        axis.set_yticks([0], [plain("\u4efb" * 10_000)])
+        axis.set_yticks([0], [figure_text("\u4efb" * 10_000)])
         png(figure)
         assert axis.get_position().width > 0.25
 

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from mechclust.report.chance import LEVEL, corrected, least_permutations
+from mechclust.report.chance import CHANCE_LEVEL, corrected, least_permutations
 from mechclust.report.html import table_html
 from mechclust.report.text import join, ranges, table_text
 
@@ -32,7 +32,7 @@ def test_corrected_p_by_the_definition():
     for m in (1, 2, 5, 40):
         p = draw.beta(0.3, 1, m)
         order = np.sort(p)
-        for level in (0.01, LEVEL, 0.2):
+        for level in (0.01, CHANCE_LEVEL, 0.2):
             most = max((k for k in range(1, m + 1) if order[k - 1] <= k * level / m), default=0)
             assert (corrected(p) <= level).sum() == most
 
@@ -48,4 +48,4 @@ def test_a_p_that_is_nowhere_is_no_test():
 def test_so_many_relabellings_let_one_place_alone_be_above_chance(m):
     for n, above in ((least_permutations(m), True), (least_permutations(m) - 1, False)):
         p = [1 / (1 + n), *(m - 1) * [1.0]]
-        assert (corrected(p)[0] <= LEVEL + 1e-12) == above
+        assert (corrected(p)[0] <= CHANCE_LEVEL + 1e-12) == above

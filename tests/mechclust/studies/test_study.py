@@ -15,7 +15,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from mechclust.evidence import Bound, Finding, mean_part
-from mechclust.evidence.tables import shown
+from mechclust.evidence.tables import shown_on_pages
 from mechclust.report import Analysis, Panel
 from mechclust.studies import configure, get_study, list_studies, open_run, record_run, report_run, run_study
 from mechclust.studies.study import analyse_run, judge_run
@@ -68,7 +68,7 @@ class TestSmoke:
         assert "url(http" not in page
         assert "this size of the study cannot test it" in page
         assert "Attention of run private-seed0" in page
-        for finding in shown(smoke_run[0].findings):
+        for finding in shown_on_pages(smoke_run[0].findings):
             assert f"<b>{finding.id}</b>" in page
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from scipy.spatial.distance import cdist
 
-from probes.functional.distances import Distances, finite, first_alike, squared_differences
+from probes.functional.distances import Distances, finite_matrix, first_alike, squared_differences
 from tasks import InputError
 from tests.probes.functional.test_cka import gaussians
 
@@ -102,4 +102,4 @@ def test_what_is_refused() -> None:
         (torch.zeros(0, 3), "x has shape (0, 3); expected [examples dimensions], at least one of each"),
     ):
         with pytest.raises(InputError, match=re.escape(message)):
-            finite(given, "x")
+            finite_matrix(given, "x")

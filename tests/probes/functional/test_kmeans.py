@@ -121,6 +121,13 @@ def test_a_graphics_card_finds_the_same_clusters() -> None:
     assert torch.equal(found.labels, kmeans(rows, 6, device="cuda").labels)
 
 
+def test_cuda_is_refused_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    for device in ("cuda", "cuda:1", torch.device("cuda")):
+        with pytest.raises(InputError, match=f"'{device}'"):
+            kmeans(blobs(20, 2, 2)[0], 2, device=device)
+
+
 def test_the_same_seed_gives_the_same_and_the_global_state_stays() -> None:
     rows, _ = blobs(500, 4, 6, spread=0.3)
     before = torch.get_rng_state()

@@ -162,6 +162,16 @@ def test_articles_are_pages_of_the_main_namespace(tmp_path):
     assert list(CorpusStream(packed(tmp_path / "a.xml", dump(pages)))) == ["new words", "last"]
 
 
+def test_an_article_is_the_text_among_the_tags_of_its_revision(tmp_path):
+    """As MediaWiki exports it: tags before the text and after it, and some within others."""
+    revision = (
+        "<revision><id>7</id><contributor><username>text</username><id>1</id></contributor><model>wikitext</model>"
+        '<text bytes="9">the words</text><sha1>phoiac9h4m842xq45sp7s6u21eteeq1</sha1><comment>a reason</comment>'
+        "</revision>"
+    )
+    assert list(CorpusStream(packed(tmp_path / "a.xml", dump([page("A", more=revision)])))) == ["the words"]
+
+
 def test_markup_is_left_out():
     wikitext = (
         "'''Cats''' are [[Felidae|felines]].<ref name=x>{{cite|a=b}} Source</ref> {{Infobox|name=Tom}}\n"

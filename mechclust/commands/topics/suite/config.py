@@ -10,8 +10,8 @@ from mechclust.commands.settings import ModelSettings
 from mechclust.commands.topics.suite.published import THRESHOLDS
 from tasks import InputError
 from tasks.errors import check_at_least, check_choice
-from tasks.text.bags import Weights
-from tasks.text.splitting import Split
+from tasks.text.bags import Weighting
+from tasks.text.splitting import SplitBy
 from tasks.text.topic_model import check_threshold, check_topics
 
 _PUBLISHED: dict[str, Any] = {
@@ -54,7 +54,7 @@ class SuiteConfig(ModelSettings):
 
     suite: tuple[str, ...]
     corpus: tuple[Path, ...]
-    split: Split = "paragraph"
+    split: SplitBy = "paragraph"
     min_words: int = 100
     least_words: int = 1
     text_field: str = "text"
@@ -65,7 +65,7 @@ class SuiteConfig(ModelSettings):
     vocabulary: int | None = None
     no_below: int | None = None
     no_above: float | None = None
-    weights: Weights | None = None
+    weights: Weighting | None = None
     stop_words: str | None = None
     thresholds: tuple[float, ...] = THRESHOLDS
     max_documents: int = 1000

@@ -17,7 +17,7 @@ from mechclust.commands.topics.result import Variant
 from mechclust.commands.topics.suite.vectors import PARTS, WordStates
 from mechclust.commands.topics.suite.view import load_view, save_view
 from mechclust.models import token_embeddings
-from mechclust.models.tokenizers import tokenization
+from mechclust.models.tokenizers import tokenization_of
 from probes import (
     DistanceMatchedTopicAttention,
     ProbeResult,
@@ -42,7 +42,7 @@ _SHOWN_TOKENS, _SHOWN_HEADS = 72, 8
 
 
 @dataclass(frozen=True)
-class Reading:
+class SuiteReading:
     """How documents are read and measured.
 
     Attributes:
@@ -102,7 +102,7 @@ class ModelJob:
     words: list[str]
     topics: Mapping[int, Sequence[Variant]]
     documents: Sequence[str]
-    reading: Reading
+    reading: SuiteReading
     folder: Path
     shown: bool
     about: Mapping[str, Any]
@@ -188,7 +188,7 @@ def _measure(job: ModelJob) -> Measured:
     about = {
         **job.about,
         **lost,
-        "tokenization": tokenization(tokenizer, bos=how.bos),
+        "tokenization": tokenization_of(tokenizer, bos=how.bos),
         "model": found[0].metadata["model"],
     }
     topics_of = dict(zip(job.topics, seen, strict=True))

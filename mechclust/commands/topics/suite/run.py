@@ -11,7 +11,7 @@ from mechclust.commands.folder import own_folder
 from mechclust.commands.settings import everywhere, stamps_of
 from mechclust.commands.topics.result import Variant
 from mechclust.commands.topics.suite.config import SuiteConfig
-from mechclust.commands.topics.suite.job import Measured, ModelJob, Reading, measure_model
+from mechclust.commands.topics.suite.job import Measured, ModelJob, SuiteReading, measure_model
 from mechclust.commands.topics.suite.models import SuiteModel, suite_models
 from mechclust.commands.topics.suite.result import SuiteResult
 from mechclust.commands.topics.suite.texts import Texts, read_texts
@@ -99,7 +99,9 @@ def _jobs(
         raise InputError(
             f"document is {document}, and {len(texts.documents)} documents are measured; give a smaller number"
         )
-    reading = Reading(config.max_length, config.tokens_per_batch, config.bos, config.resamples, config.seed, document)
+    reading = SuiteReading(
+        config.max_length, config.tokens_per_batch, config.bos, config.resamples, config.seed, document
+    )
     seeds: list[tuple[SuiteModel, int | None]] = [(model, None) for model in models]
     seeds += [(model, seed) for model in models for seed in range(model.twins)]
     jobs: dict[tuple[str, int | None], ModelJob] = {}

@@ -9,7 +9,7 @@ from mechclust.attention import AttentionView, attention_view_from_patterns
 from probes.store.files import read_safetensors, write_safetensors
 from tasks import InputError
 
-FORMAT = "mechclust-attention-view-1"
+VIEW_FORMAT = "mechclust-attention-view-1"
 
 
 def save_view(path: Path, view: AttentionView) -> None:
@@ -21,7 +21,7 @@ def save_view(path: Path, view: AttentionView) -> None:
         "labels": view.labels,
         "values": view.values,
     }
-    write_safetensors(path, {"patterns": view.patterns}, {"format": FORMAT, "about": json.dumps(about)})
+    write_safetensors(path, {"patterns": view.patterns}, {"format": VIEW_FORMAT, "about": json.dumps(about)})
 
 
 def load_view(path: Path) -> AttentionView | None:
@@ -33,7 +33,7 @@ def load_view(path: Path) -> AttentionView | None:
     if not path.exists():
         return None
     tensors, header = read_safetensors(path)
-    if header.get("format") != FORMAT:
+    if header.get("format") != VIEW_FORMAT:
         raise InputError(f"{str(path)!r} is not an attention view (its format is {header.get('format')}); remove it")
     about = json.loads(header["about"])
     return attention_view_from_patterns(

@@ -12,7 +12,7 @@ from torch import Tensor
 from mechclust.models import build_model
 from mechclust.sandbox.class_map import grid
 from mechclust.sandbox.curves import Curves
-from mechclust.sandbox.frames import choose_frames, shares
+from mechclust.sandbox.frames import change_shares, choose_frames
 from mechclust.sandbox.run import Lines, SandboxRun, reach
 from mechclust.studies.clustering_heads.config import PoolingTransformerConfig
 from mechclust.studies.clustering_heads.sandbox.panels import PANELS
@@ -134,11 +134,11 @@ def _in_triangle(p: np.ndarray) -> np.ndarray:
 
 def _change(snapshots: Snapshots, member: int, weights: Mapping[str, Tensor]) -> np.ndarray:
     """How much changes from each snapshot to the next: in the log loss, and in each weight."""
-    parts = [shares(values.diff(dim=0).flatten(1).norm(dim=1).numpy()) for values in weights.values()]
+    parts = [change_shares(values.diff(dim=0).flatten(1).norm(dim=1).numpy()) for values in weights.values()]
     losses = snapshots.losses()[:, member].double()
     means = [losses[a:b].mean().item() for a, b in pairwise(snapshots.steps)]
     level = np.log(np.maximum(means, _QUIET_LOSS))
-    return shares(np.diff(level, prepend=level[:1])) + np.mean(parts, axis=0)
+    return change_shares(np.diff(level, prepend=level[:1])) + np.mean(parts, axis=0)
 
 
 def _level_lines(model: HookedModel, weights: Mapping[str, Tensor], half_height: float) -> Lines:

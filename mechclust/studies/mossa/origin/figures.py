@@ -56,7 +56,7 @@ def layers(found: Sequence[OriginResults]) -> Figure:
     return figure
 
 
-def accuracy(found: Sequence[OriginResults]) -> Figure:
+def accuracy_figure(found: Sequence[OriginResults]) -> Figure:
     """Test accuracy of the model of all domains and of the controls, by width and by data size."""
     figure, axes = subplots(2, size=(5.0, 3.2), sharey=True)
     for axis, along in zip(axes, _SWEEPS, strict=True):

@@ -36,7 +36,7 @@ def analyse_origin(config: MossaConfig, out: Path) -> Analysis:
         ),
         Panel(
             "accuracy",
-            figures.accuracy(found),
+            figures.accuracy_figure(found),
             "Share of correct answers on the test prompts, of E on all domains and of the controls on their own; mean "
             f"over domains, range over {seeds}.",
         ),

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from mechclust.commands.clusters.follow import Followed
-from mechclust.commands.clusters.readings import Verdict, read_label, verdict_of
+from mechclust.commands.clusters.readings import LabelVerdict, label_verdict, read_label
 from mechclust.commands.clusters.sentences import agreements, details
 from mechclust.commands.clusters.sentences import conclusion as concluded
 
@@ -268,21 +268,21 @@ class TestVerdict:
     @pytest.mark.parametrize(
         ("lower_end", "random_weights", "above_chance", "too_few", "expected"),
         [
-            (0.8, 0.2, True, False, Verdict.MORE),
-            (0.8, 0.8, True, False, Verdict.NO_MORE),
-            (0.8, 0.9, True, False, Verdict.NO_MORE),
-            (0.8, None, True, False, Verdict.NOT_COMPARED),
-            (0.8, 0.2, False, False, Verdict.NOT_SHOWN),
-            (0.8, None, False, True, Verdict.TOO_FEW),
-            (math.nan, 0.2, True, False, Verdict.UNDEFINED),
+            (0.8, 0.2, True, False, LabelVerdict.MORE),
+            (0.8, 0.8, True, False, LabelVerdict.NO_MORE),
+            (0.8, 0.9, True, False, LabelVerdict.NO_MORE),
+            (0.8, None, True, False, LabelVerdict.NOT_COMPARED),
+            (0.8, 0.2, False, False, LabelVerdict.NOT_SHOWN),
+            (0.8, None, False, True, LabelVerdict.TOO_FEW),
+            (math.nan, 0.2, True, False, LabelVerdict.UNDEFINED),
         ],
     )
     def test_of_value_chance_and_random_weights(self, lower_end, random_weights, above_chance, too_few, expected):
-        assert verdict_of(lower_end, random_weights, above_chance=above_chance, too_few=too_few) == expected
+        assert label_verdict(lower_end, random_weights, above_chance=above_chance, too_few=too_few) == expected
 
     def test_the_interval_counts(self):
         """The index is .9, and half the width of its chance range .055."""
-        for untrained, expected in ((0.84, Verdict.MORE), (0.85, Verdict.NO_MORE)):
+        for untrained, expected in ((0.84, LabelVerdict.MORE), (0.85, LabelVerdict.NO_MORE)):
             table = a_table(HIGH, SOME, fresh={"ari": [untrained] * 4})
             assert read_label(table, (1000, 1000)).verdicts == {"clusters": expected}
 
@@ -290,7 +290,7 @@ class TestVerdict:
         """Too few distinct relabellings: no p, no chance range, and nothing is said of chance."""
         none = [math.nan] * 4
         table = a_table(HIGH, none).assign(null_low=math.nan, null_high=math.nan)
-        assert read_label(table, (1000, 1000)).verdicts == {"clusters": Verdict.TOO_FEW}
+        assert read_label(table, (1000, 1000)).verdicts == {"clusters": LabelVerdict.TOO_FEW}
         first, _ = conclusion(table, followed(p=0.6, task=0.5), None)
         assert "not shown to follow the task (adjusted Rand index at most 0.900, at layer 1; not tested)" in first
         (sentence,) = details(table, "task", None, 0, (1000, 1000))

@@ -15,7 +15,7 @@ from mechclust.cli import main
 from mechclust.commands.compare import CompareConfig, compare_models, write_compare_report
 from mechclust.commands.compare.control_groups import control_groups
 from mechclust.commands.compare.report import group_rule
-from mechclust.commands.compare.task_clusters import TaskClusters
+from mechclust.commands.compare.task_clusters import ClustersOfTasks
 from mechclust.models import load_pretrained
 from probes import RowStore
 from tasks import InputError
@@ -192,7 +192,7 @@ class TestLayerGroups:
         assert measured.groups is None
         assert "layer_groups" not in measured.tables
         assert not any("ayer groups" in sentence for sentence in measured.sentences)
-        assert control_groups({}, None, TaskClusters(), "(all)", 0) is None
+        assert control_groups({}, None, ClustersOfTasks(), "(all)", 0) is None
 
 
 @pytest.fixture(scope="module")
@@ -253,7 +253,7 @@ class TestClusters:
         assert "Debiased CKA between the tuned and the base model, by cluster of tasks" in page
 
     def test_none(self, measured):
-        assert measured.clusters == TaskClusters()
+        assert measured.clusters == ClustersOfTasks()
         assert "clusters" not in measured.tables
 
     @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from mechclust.commands.compare import compare_models
 from mechclust.commands.compare.figures import compare_panels
 from mechclust.commands.compare.inputs import read_inputs
 from mechclust.commands.compare.report import what_to_know
-from mechclust.commands.compare.task_clusters import TaskClusters
+from mechclust.commands.compare.task_clusters import ClustersOfTasks
 from mechclust.commands.layers import layers_bytes
 from mechclust.models import load_pretrained
 from probes import CKA, RBFCKA, RowStore, mean, run
@@ -221,7 +221,7 @@ class TestOtherLayers:
         table, values = layers.to_dataframe(), layers.cka["debiased_cka"]
         assert not layers.diagonal
         assert not {"low", "high", "changed"} & set(table.columns)
-        clusters = TaskClusters(dict.fromkeys(layers.tasks, "both"))
+        clusters = ClustersOfTasks(dict.fromkeys(layers.tasks, "both"))
         for asked, names in (
             (
                 replace(layers, config=replace(layers.config, svcca=True), clusters=clusters),

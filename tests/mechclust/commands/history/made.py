@@ -8,7 +8,7 @@ import numpy as np
 
 from mechclust.commands.history.config import HistoryConfig
 from mechclust.commands.history.curves import Curve
-from mechclust.commands.history.integrity import Finding
+from mechclust.commands.history.integrity import Defect
 from mechclust.commands.history.result import HistoryResult
 from mechclust.commands.history.series import Checkpoint
 from mechclust.commands.history.start import Origin, Start
@@ -35,7 +35,7 @@ def made_result(curves, flagged=()):
         model="made",
         config=HistoryConfig(Path("prompts.jsonl")),
         series=[Checkpoint(f"step{i}", i, f"made@step{i}") for i in range(n)],
-        findings=[Finding("last", tuple(flagged), "stale")] if flagged else [],
+        findings=[Defect("last", tuple(flagged), "stale")] if flagged else [],
         results={},
         curves={curve.name: curve for curve in curves},
         planes=None,

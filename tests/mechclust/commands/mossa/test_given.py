@@ -106,7 +106,9 @@ def test_an_adapter_with_another_scale_is_measured_again(result, base, tasks, ou
 
 def test_layers_in_groups(result, base, tasks, out, tmp_path, monkeypatch):
     """As many layers at a time as fit change nothing."""
-    monkeypatch.setattr("mechclust.commands.mossa.measure.layer_groups", lambda layers, *_, **__: [[i] for i in layers])
+    monkeypatch.setattr(
+        "mechclust.commands.mossa.measure.layers_that_fit", lambda layers, *_, **__: [[i] for i in layers]
+    )
     found = tiny.run(base, tasks, tmp_path / "run", **adapters(out), svcca=True)
     for task, measures in found.of_task.items():
         for name, ours in measures.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mechclust.commands.mossa.inputs import read_inputs
-from mechclust.commands.mossa.models import CONTROL, Model, Resident
+from mechclust.commands.mossa.models import CONTROL, Model, ResidentBase
 from tasks import InputError
 from tests.mechclust.commands.mossa import tiny
 
@@ -28,7 +28,7 @@ def test_prompts_and_answers_are_read_with_it(base, tasks, template, tmp_path):
     said = "Prompts are user's messages in the chat template of --chat-template, with its default system prompt."
     assert said in inputs.notes
     assert all(any(note.startswith("Prompts begin with ") for note in each.notes) for each in (inputs, plain))
-    resident = Resident(str(base), config, tmp_path / "run")
+    resident = ResidentBase(str(base), config, tmp_path / "run")
     examples, _ = resident.training(Model(CONTROL, "copy"))
     read = resident.hooked.tokenizer.decode(examples[0].tokens).split()
     asked = inputs.collection["copy"].train[0]

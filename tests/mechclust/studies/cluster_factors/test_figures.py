@@ -80,7 +80,7 @@ def test_swaps_and_accuracy_are_means_over_seeds(found: Runs) -> None:
             for kind in range(len(KINDS)):
                 values = [run.became[row, kind] for run in found[arm]]
                 assert has_curve(figure.axes[2 * row + column], values)
-    accuracy = figures.accuracy(results_of(chosen))
+    accuracy = figures.accuracy_figure(results_of(chosen))
     for axis, runs_of_arm in zip(accuracy.axes, chosen.values(), strict=True):
         assert has_curve(axis, [run.accuracy for run in runs_of_arm])
 

@@ -9,7 +9,7 @@ from mechclust.models import build_model
 from mechclust.studies.clustering_heads import dynamics as dynamics_module
 from mechclust.studies.clustering_heads.boundary import boundary_distance
 from mechclust.studies.clustering_heads.config import XI, PoolingTransformerConfig
-from mechclust.studies.clustering_heads.dynamics import GROUPS, dynamics, measured_rows
+from mechclust.studies.clustering_heads.dynamics import WEIGHT_GROUPS, dynamics, measured_rows
 from mechclust.training import Member, TrainConfig, accuracy, train_ensemble
 from probes import ClusteringHead, record, run
 from tasks import SparseModularAddition
@@ -85,7 +85,9 @@ class TestDynamics:
             model = trained.model(0, trained.steps[place])
             task.loss(model(batch.tokens), batch).backward()
             weights = {name: p.grad for name, p in model.named_parameters()}
-            groups = [[g for name, g in weights.items() if name.startswith(starts)] for starts in GROUPS.values()]
+            groups = [
+                [g for name, g in weights.items() if name.startswith(starts)] for starts in WEIGHT_GROUPS.values()
+            ]
             expected = torch.stack(
                 [torch.cat([g.flatten() for g in group]).norm() for group in [*groups, weights.values()]]
             )

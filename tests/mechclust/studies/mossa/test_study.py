@@ -297,8 +297,17 @@ def test_over_four_seeds_each_skill_is_held_out_once():
     assert len(set.union(*held)) == 24
 
 
+def made_ceiling(*medians):
+    """``[seen task layer]`` with these medians over tasks: 2 tasks above them, 11 at them and 5 far below."""
+    offsets = np.array([0.01] * 2 + [0.0] * 11 + [-0.5] * 5)
+    return offsets[:, None] + np.array(medians)
+
+
 def test_tables_of_the_report():
-    found = [measured(), measured(tuned=[0.5] * 8)]
+    found = [
+        replace(measured(), ceiling=made_ceiling(0.9, 0.8, 0.7, 0.6, 0.8, 0.9, 0.95, 0.99)),
+        replace(measured(tuned=[0.5] * 8), ceiling=made_ceiling(0.7, 0.6, 0.7, 0.8, 0.6, 0.7, 0.85, 0.97)),
+    ]
     groups, medians = groups_table((3, 4), found), medians_table(found)
     assert groups["seen"].tolist() == [str(m.groups) for m in found]
     assert groups["seed"].tolist() == [3, 4]
@@ -306,12 +315,10 @@ def test_tables_of_the_report():
         *([which, model] for which in ("seen", "held out", "held out, not encoded") for model in ("pre", "tuned")),
         ["seen", "ceiling"],
     ]
-    assert medians.iloc[-1][[f"L{i + 1}" for i in range(LAYERS)]].tolist() == pytest.approx(
-        np.mean([np.median(m.ceiling, axis=0) for m in found], axis=0)
-    )
-    assert medians.loc[1, [f"L{i + 1}" for i in range(LAYERS)]].tolist() == pytest.approx(
-        np.mean([m.median("tuned") for m in found], axis=0)
-    )
+    layers = [f"L{i + 1}" for i in range(LAYERS)]
+    assert medians.columns.tolist() == ["tasks", "model", *layers]
+    assert medians.iloc[-1][layers].tolist() == pytest.approx([0.8, 0.7, 0.7, 0.7, 0.7, 0.8, 0.9, 0.98])
+    assert medians.loc[1, layers].tolist() == pytest.approx(np.mean([m.median("tuned") for m in found], axis=0))
 
 
 def test_what_is_lost_or_damaged_is_made_again(smoke, tmp_path):

@@ -10,8 +10,8 @@ import pytest
 from mechclust.studies import get_study
 from mechclust.studies.planted_layers.alike import CONTROL_VIEWS
 from mechclust.studies.planted_layers.control_findings import control_findings_of
-from mechclust.studies.planted_layers.measure import SIMILARITIES
-from mechclust.studies.planted_layers.reading import Reading, SeedReadings, in_order, place, reading_table
+from mechclust.studies.planted_layers.measure import SIMILARITY_MEASURES
+from mechclust.studies.planted_layers.reading import SeedReadings, TrioReading, in_order, place, reading_table
 from mechclust.studies.planted_layers.results import PROMPTS
 from mechclust.studies.planted_layers.trios import (
     ABOVE,
@@ -27,8 +27,8 @@ from mechclust.studies.planted_layers.trios import (
 PAPER = get_study("planted-layers").preset("paper")
 L = 8
 LAYERS = np.arange(1, L + 1)
-SHAPE = (len(PROMPTS), len(CONTROL_VIEWS), len(SIMILARITIES), L)
-BIASED = list(SIMILARITIES).index("CKA")
+SHAPE = (len(PROMPTS), len(CONTROL_VIEWS), len(SIMILARITY_MEASURES), L)
+BIASED = list(SIMILARITY_MEASURES).index("CKA")
 SAME_INPUT = CONTROL_VIEWS.index("same input")
 FIRST = {BELOW: L + 1, ABOVE: L + 1, EVERYWHERE: 2, LONGER: 2, DECAYED: 5, ALL_DECAYED: 5}
 
@@ -62,7 +62,7 @@ def measured(seed, *, first=None, same_input_ends=True, residual_ends=False, bia
                 dims = np.where(trio.truth[1] <= LAYERS, 9.0, 1.0)
             if biased_misses:
                 tuned[PROMPTS.index("few"), :, BIASED] = 0.5
-        return Reading(trio, np.full(SHAPE, 0.5), tuned, np.zeros(SHAPE), np.stack([dims] * len(PROMPTS)))
+        return TrioReading(trio, np.full(SHAPE, 0.5), tuned, np.zeros(SHAPE), np.stack([dims] * len(PROMPTS)))
 
     models = {name for trio in trios_of(PAPER) for name in (trio.tuned, f"controls {trio.controls}")}
     learnt = {"copy-0": accuracy, "type-2": accuracy, "known": 0.95}
@@ -157,8 +157,8 @@ def test_tables_have_a_row_for_each_measure_and_groups_of_the_residual_stream_al
     runs = [measured(1), measured(2)]
     ends = reading_table(PAPER, runs, "end", (SAME, BELOW))
     assert list(ends.columns[2:]) == [SAME, f"{SAME}, few prompts", BELOW, f"{BELOW}, few prompts"]
-    assert len(ends) == len(CONTROL_VIEWS) * len(SIMILARITIES) + 1
+    assert len(ends) == len(CONTROL_VIEWS) * len(SIMILARITY_MEASURES) + 1
     assert ends[SAME].iloc[place("residual", "SVCCA")[2]].startswith("3.00")  # 8 - 3 and 8 - 7
     shared = reading_table(PAPER, runs, "shared layers", (SAME, EVERYWHERE))
-    assert len(shared) == len(SIMILARITIES)
+    assert len(shared) == len(SIMILARITY_MEASURES)
     assert shared[EVERYWHERE].iloc[0].startswith("1.00")

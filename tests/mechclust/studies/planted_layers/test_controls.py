@@ -15,9 +15,9 @@ from mechclust.studies import get_study
 from mechclust.studies.planted_layers import PlantedConfig, plant_in
 from mechclust.studies.planted_layers.alike import CONTROL_VIEWS, learnt, measure_alike
 from mechclust.studies.planted_layers.control_findings import control_findings_of
-from mechclust.studies.planted_layers.measure import SIMILARITIES, WITHOUT_TOP
+from mechclust.studies.planted_layers.measure import SIMILARITY_MEASURES, WITHOUT_TOP
 from mechclust.studies.planted_layers.reading import (
-    Reading,
+    TrioReading,
     reading_scores,
 )
 from mechclust.studies.planted_layers.results import PROMPTS
@@ -107,7 +107,7 @@ class TestMeasureAlike:
                 "RBF CKA": rbf.sel("debiased_rbf_cka", label="all"),
                 "SVCCA": svcca.sel("svcca", label="all"),
             }
-            assert list(expected) == list(SIMILARITIES)
+            assert list(expected) == list(SIMILARITY_MEASURES)
             for m, values in enumerate(expected.values()):
                 measured = found["similarity"][0, CONTROL_VIEWS.index("residual"), m, k]
                 assert measured.tolist() == pytest.approx(values.tolist(), abs=1e-8)
@@ -149,7 +149,7 @@ class TestMeasureAlike:
 
 # ---- readings, constructed ----
 
-SHAPE = (len(PROMPTS), len(CONTROL_VIEWS), len(SIMILARITIES), L)
+SHAPE = (len(PROMPTS), len(CONTROL_VIEWS), len(SIMILARITY_MEASURES), L)
 
 
 def reading(trio, gain, dims=None, spread=None):
@@ -157,7 +157,9 @@ def reading(trio, gain, dims=None, spread=None):
     zero, gain = np.zeros(SHAPE), np.asarray(gain, dtype=float)
     full = np.arange(1.0, L + 1) if dims is None else np.asarray(dims, dtype=float)
     tuned = 0.5 + np.broadcast_to(gain, SHAPE)
-    return Reading(trio, zero + 0.5, tuned, zero if spread is None else zero + spread, np.stack([full] * len(PROMPTS)))
+    return TrioReading(
+        trio, zero + 0.5, tuned, zero if spread is None else zero + spread, np.stack([full] * len(PROMPTS))
+    )
 
 
 class TestReading:

@@ -228,15 +228,15 @@ def test_what_a_folder_holds(tmp_path: Path) -> None:
 def test_peft_runs_it(tmp_path: Path) -> None:
     """And it has learnt something."""
     from mechclust.models.adapters import with_adapter
-    from mechclust.training.tuning import answer_scores
+    from mechclust.training.tuning import score_answers
 
     model, given = language_model(), examples()
-    before = answer_scores(model, given).loss.mean()
+    before = score_answers(model, given).loss.mean()
     tuned = tune_adapter(model, given, settings(rank=8, steps=40, modules=("q_proj", "v_proj", "o_proj", "down_proj")),
                          tmp_path, base="b")  # fmt: skip
     assert tuned.losses[-1][1] < tuned.losses[0][1] - 0.5
-    torch.testing.assert_close(answer_scores(model, given).loss.mean(), before)
-    assert answer_scores(with_adapter(model, tmp_path), given).loss.mean() < before - 0.5
+    torch.testing.assert_close(score_answers(model, given).loss.mean(), before)
+    assert score_answers(with_adapter(model, tmp_path), given).loss.mean() < before - 0.5
 
 
 def test_a_digest_is_of_names_and_weights(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ import torch
 import transformers
 
 from mechclust.models.instructions import Answered
-from mechclust.training.tuning import answer_scores
-from mechclust.training.tuning.answers import IGNORED, collator, padded
+from mechclust.training.tuning import score_answers
+from mechclust.training.tuning.answers import IGNORED, collator, padded_answers
 from tasks import InputError
 from tests.mechclust.training.tuning.small import FAMILIES, examples, language_model
 
@@ -43,7 +43,7 @@ def test_against_single_forward_passes_and_decoding(family: str) -> None:
     given = decodable(model)
     assert len({len(example.tokens) for example in given}) > 3
     assert model.training
-    found = answer_scores(model, given, tokens_per_batch=40)
+    found = score_answers(model, given, tokens_per_batch=40)
     assert model.training
     model.eval()
     for i, example in enumerate(given):
@@ -59,7 +59,7 @@ def test_against_single_forward_passes_and_decoding(family: str) -> None:
 
 
 def test_of_no_examples() -> None:
-    found = answer_scores(language_model(), [])
+    found = score_answers(language_model(), [])
     assert found.loss.shape == found.exact.shape == (0,)
 
 
@@ -78,7 +78,7 @@ def test_models_that_take_no_logits_to_keep() -> None:
     given = examples()
     assert "logits_to_keep" in collator(model)(given)
     assert "logits_to_keep" not in collator(simple)(given)
-    few, every = answer_scores(model, given), answer_scores(simple, given)
+    few, every = score_answers(model, given), score_answers(simple, given)
     torch.testing.assert_close(few.loss, every.loss, atol=1e-6, rtol=0)
     assert torch.equal(few.exact, every.exact)
 
@@ -90,7 +90,7 @@ def test_only_wanted_logits_are_computed_also_behind_peft() -> None:
     given = [Answered([1, 2, 3, 4, 5, 6], 4), Answered([1, 2, 3, 4, 5], 4)]
     seen = []
     model.get_base_model().lm_head.register_forward_hook(lambda module, args, out: seen.append(tuple(out.shape)))
-    found = answer_scores(model, given)
+    found = score_answers(model, given)
     assert seen == [(2, 3, 40)]  # from the last token of the prompt on
     model.eval()
     with torch.no_grad():
@@ -100,13 +100,13 @@ def test_only_wanted_logits_are_computed_also_behind_peft() -> None:
 
 def test_a_padded_batch_is_what_it_says() -> None:
     given = [Answered([5, 6, 7, 8], 3), Answered([9, 1], 1)]
-    batch = padded(given)
+    batch = padded_answers(given)
     assert batch["input_ids"].tolist() == [[5, 6, 7, 8], [0, 0, 9, 1]]
     assert batch["attention_mask"].tolist() == [[1, 1, 1, 1], [0, 0, 1, 1]]
     assert batch["position_ids"].tolist() == [[0, 1, 2, 3], [0, 0, 0, 1]]
     assert batch["labels"].tolist() == [[IGNORED, 8], [IGNORED, 1]]  # whatever the prompts' lengths
     assert batch["logits_to_keep"].tolist() == [2, 3]
-    whole = padded(given, all_logits=True)
+    whole = padded_answers(given, all_logits=True)
     assert whole["input_ids"].tolist() == [[5, 6, 7, 8], [9, 1, 0, 0]]
     assert whole["attention_mask"].tolist() == [[1, 1, 1, 1], [1, 1, 0, 0]]
     assert whole["labels"].tolist() == [[IGNORED, IGNORED, IGNORED, 8], [IGNORED, 1, IGNORED, IGNORED]]
@@ -116,16 +116,16 @@ def test_a_padded_batch_is_what_it_says() -> None:
 def test_what_a_model_cannot_read() -> None:
     model = language_model(max_position_embeddings=8)
     with pytest.raises(InputError) as refused:
-        answer_scores(model, [Answered(list(range(9)), 4)])
+        score_answers(model, [Answered(list(range(9)), 4)])
     assert str(refused.value) == (
         "an example of the answers has 9 tokens with its answer, but the model takes 8; give --cutoff 8"
     )
     with pytest.raises(InputError) as refused:
-        answer_scores(model, [Answered([1, 2], 1), Answered([3, 40], 1)])
+        score_answers(model, [Answered([1, 2], 1), Answered([3, 40], 1)])
     assert str(refused.value) == (
         "an example of the answers has the token 40, but the model's vocabulary has 40 tokens; give the "
         "tokenizer of this "
         "model"
     )
     with pytest.raises(InputError, match="fewer than the 5 tokens of example 2; give at least 5"):
-        answer_scores(model, [Answered([1, 2], 1), Answered([1, 2, 3, 4, 5], 2)], tokens_per_batch=4)
+        score_answers(model, [Answered([1, 2], 1), Answered([1, 2, 3, 4, 5], 2)], tokens_per_batch=4)
