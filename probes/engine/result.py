@@ -255,7 +255,7 @@ class ProbeResult:
         for is missing (``NA``); axes without a column of their own stand in ``coords``, as
         ``"similarity=cosine, bucket=same"``. Layer, head and step are integers.
         """
-        return dataframe_of(self)
+        return dataframe_of(self.probe, self.values, self.axes, self.coords, self.layers)
 
     def to_xarray(self) -> xr.Dataset:
         """Return the measures as variables of a data set, with the result's axes and coordinates.
@@ -273,7 +273,8 @@ class ProbeResult:
             >>> float(result.to_xarray()["score"].sel(site="hook_embed"))  # doctest: +SKIP
             0.5
         """
-        return dataset_of(self)
+        about = {"probe": self.probe, "notes": list(self.notes), "metadata": json.dumps(self.metadata)}
+        return dataset_of(self.values, self.axes, self.coords, self.layers, about)
 
     def __repr__(self) -> str:
         axes = {axis: len(self.coords[axis]) for axes in self.axes.values() for axis in axes}
