@@ -10,7 +10,7 @@ export TOKENIZERS_PARALLELISM := false
 IN_MEMORY := $(shell [ "$$(df -k --output=avail /dev/shm 2> /dev/null | tail -1)" -gt 4000000 ] 2> /dev/null && \
 	echo PYTEST_DEBUG_TEMPROOT=/dev/shm)
 
-.PHONY: demo test cluster examples docs docs-serve pictures notebooks lint bench record real faults dist install clean
+.PHONY: demo test cluster examples docs docs-serve pictures notebooks lint bench record real faults parity dist install clean
 
 demo: $(VENV)/installed
 	$(BIN)/mechclust run task-clusters --preset quick --out runs/demo
@@ -73,6 +73,11 @@ ONLY ?=
 faults: $(VENV)/installed-dev
 	$(BIN)/python -m tests.faults --round $(ROUND) --seed $(SEED) --only "$(ONLY)" $(if $(KINDS),--kinds $(KINDS)) $(if $(RECORD),--record)
 
+# Old and new code side by side until the refactoring is done: tests/parity. Some calls only: make parity CALLS="check.*".
+CALLS ?= .*
+parity: $(VENV)/installed-dev
+	$(BIN)/python -m tests.parity --calls "$(CALLS)" $(if $(AGAIN),--again)
+
 # The measured numbers of the documentation, from examples/results. -P: docs/probes is not the package `probes`.
 record: $(VENV)/installed
 	$(BIN)/python -P docs/record.py
@@ -101,4 +106,4 @@ $(WHEEL)/installed: pyproject.toml constraints.txt | dist
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(WHEEL) .venv-tl3 runs build dist *.egg-info
+	rm -rf $(VENV) $(WHEEL) .venv-tl3 .parity runs build dist *.egg-info

@@ -17,6 +17,7 @@ with paused_collection():  # torch is imported here
     from probes.cka import CKA
     from probes.clustering_head import ClusteringHead
     from probes.distance_matched_topic_attention import DistanceMatchedTopicAttention
+    from probes.engine.attach import Attached, attach
     from probes.engine.hooks import HookedModel, HookPoints, record
     from probes.engine.moments import Moments
     from probes.engine.preprocess import Preprocess
@@ -24,7 +25,7 @@ with paused_collection():  # torch is imported here
     from probes.engine.readout import Readout, all_tokens, first_token, last_token, mean, token_at
     from probes.engine.registry import RegisteredProbe, find_probe, get_probe, list_probes
     from probes.engine.result import Head, ProbeResult, load_result
-    from probes.engine.run import Attached, attach, run
+    from probes.engine.run import run
     from probes.engine.sites import Selector, Site, Sites, attention_pattern, embedding, head_output, residual, resolve
     from probes.engine.state import Rows, Sum
     from probes.linear_decodability import LinearDecodability

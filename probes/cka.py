@@ -44,7 +44,7 @@ _MAX_ROUNDING = 1e-5  # that float32 may leave without a note
 _INTERVAL = torch.tensor([0.025, 0.975], dtype=torch.float64)
 _NULL_SUFFIXES = ("_null_low", "_null_high", "_p_value")
 
-Measured = tuple[str, float, str]  # measure, value, and why it is NaN
+_Measured = tuple[str, float, str]  # measure, value, and why it is NaN
 
 
 class CKA(Pairwise, RowsOrMoments):
@@ -198,7 +198,7 @@ class CKA(Pairwise, RowsOrMoments):
             **metadata,
         )
 
-    def _compare(self, sides: _Sides, x: str, y: str, group: str) -> Iterator[Measured]:
+    def _compare(self, sides: _Sides, x: str, y: str, group: str) -> Iterator[_Measured]:
         """Yield every measure of two sites."""
         if why := sides.no_top_components(x, y, group):
             for measure in _DEBIASED:
@@ -219,7 +219,7 @@ class CKA(Pairwise, RowsOrMoments):
         if "cka" in defined and self.n_permutations:
             yield from self._null(sides, x, y, group, defined)
 
-    def _interval(self, sides: _Sides, x: str, y: str, group: str, values: Mapping[str, float]) -> Iterator[Measured]:
+    def _interval(self, sides: _Sides, x: str, y: str, group: str, values: Mapping[str, float]) -> Iterator[_Measured]:
         """Yield the interval over examples of each measure with a value."""
         halves = [sides.half_hsics(*pair, group) for pair in ((x, y), (x, x), (y, y))]
         for measure, value in values.items():
@@ -227,7 +227,7 @@ class CKA(Pairwise, RowsOrMoments):
             yield f"{measure}_low", low, ""
             yield f"{measure}_high", high, ""
 
-    def _null(self, sides: _Sides, x: str, y: str, group: str, values: Mapping[str, float]) -> Iterator[Measured]:
+    def _null(self, sides: _Sides, x: str, y: str, group: str, values: Mapping[str, float]) -> Iterator[_Measured]:
         """Yield the interval by chance, and the p-value, of each measure with a value."""
         units = self._units_of(group)
         rows_x = matrix(sides.rows(x, group), x)

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 import torch
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from probes.engine.hooks import HookPoints
@@ -37,6 +38,36 @@ TEXTBOOK_WITHIN_RATIO = 0.05  # below: a textbook head
 TEXTBOOK_NEAREST_CENTROID = 0.99  # above
 INTEGER_DEVIATION = 0.25  # below: an integer-weight head
 INTEGER_NEAREST_CENTROID = 0.95  # at least
+
+_BY_HEAD = ("site", "head")
+_BY_HEAD_AND_LABEL = ("site", "head", "equivalence")
+_BEST_HEAD = ("site", "equivalence")
+_AXES: Mapping[str, tuple[str, ...]] = {
+    "variance": _BY_HEAD,
+    "within_ratio": _BY_HEAD_AND_LABEL,
+    "nearest_centroid": _BY_HEAD_AND_LABEL,
+    "rank_two": _BY_HEAD,
+    "planar_deviation": _BY_HEAD,
+    "planar_match": _BY_HEAD,
+    "planar_accuracy": _BY_HEAD,
+    "integer_weights": ("site", "head", "position", "digit"),
+    "integer_deviation": _BY_HEAD,
+    "rank_one": _BY_HEAD,
+    "integer_match": _BY_HEAD,
+    "integer_accuracy": _BY_HEAD,
+    "integer_head": _BY_HEAD,
+    "support_mass": _BY_HEAD,
+    "entropy": _BY_HEAD,
+    "within_ratio_chance": ("equivalence",),
+    "clusters": ("equivalence",),
+    "p_value": _BY_HEAD_AND_LABEL,
+    "p_holm": _BY_HEAD_AND_LABEL,
+    "best_within_ratio": _BEST_HEAD,
+    "best_within_ratio_null_low": _BEST_HEAD,
+    "best_within_ratio_null_high": _BEST_HEAD,
+    "best_p_value": _BEST_HEAD,
+    "verdict": _BY_HEAD,
+}
 
 
 class ClusteringHead(Probe):
@@ -144,23 +175,29 @@ query=last_token(), max_rows=None, permutations=0, units=None)
             raise InputError("query is mean(); expected one position per example: last_token() or token_at(...)")
         if max_rows is not None and max_rows < 2:
             raise InputError(f"max_rows is {max_rows}; expected at least 2, or None for no limit")
-        self.equivalence, self.support, self.modulus = equivalence, support, modulus
         if permutations is not None:
             check_at_least(permutations=(permutations, 0))
         check_units(units, {"permutations": permutations is None or permutations})
         for name in named:
             check_given(name, units=units)
-        self.at, self.query, self.max_rows, self.permutations, self.units = at, query, max_rows, permutations, units
+        self.equivalence = equivalence
+        self.support = support
+        self.modulus = modulus
+        self.at = at
+        self.query = query
+        self.max_rows = max_rows
+        self.permutations = permutations
+        self.units = units
 
     @property
     def labels(self) -> list[str]:
-        """Names of the equivalence labels."""
+        """The names of the equivalence labels."""
         return [self.equivalence] if isinstance(self.equivalence, str) else list(self.equivalence)
 
     # ---- sites ----
 
     def _sites_in(self, model: HookPoints) -> list[Site]:
-        """Head outputs, and the attention patterns of the same blocks where there are any."""
+        """Return the head outputs, and the attention patterns of the same blocks where there are any."""
         hooks = getattr(model, "hook_dict", None)
         if hooks is not None and not any(is_output(name) for name in hooks):
             raise InputError(
@@ -180,8 +217,8 @@ query=last_token(), max_rows=None, permutations=0, units=None)
         """Hook names of the head outputs, in order."""
         return [name for name in self.site_names if is_output(name)]
 
-    def query_positions(self, batch: Batch) -> Tensor:
-        """``[batch]`` the query position of each example."""
+    def query_positions(self, batch: Batch) -> Int[Tensor, "batch"]:
+        """Return the query position of each example."""
         n, length = batch.tokens.shape
         return self.query(torch.arange(length, device=batch.tokens.device).expand(n, -1), batch)
 
@@ -217,8 +254,8 @@ query=last_token(), max_rows=None, permutations=0, units=None)
         if self.modulus is not None:
             self.digits.add("digits", batch.index, batch.tokens)
 
-    def head_outputs(self, site: str) -> tuple[Tensor, Tensor]:
-        """``(index [n], points [n head d_head])``: the outputs kept at a site, in the order of the index."""
+    def head_outputs(self, site: str) -> tuple[Int[Tensor, "n"], Float[Tensor, "n head d_head"]]:
+        """Return the index of the examples, ascending, and the outputs kept at a site."""
         if site not in self.points:
             raise InputError(
                 f"no head outputs of {site!r} were kept (of {', '.join(self.points) or 'none'}); run the probe"
@@ -226,38 +263,38 @@ query=last_token(), max_rows=None, permutations=0, units=None)
         return self.points.get(site)
 
     @property
-    def unit_of_examples(self) -> Tensor | None:
-        """``[n]`` the unit of each example, in the order of the index; ``None`` without ``units``."""
+    def unit_of_examples(self) -> Int[Tensor, "n"] | None:
+        """The unit of each example, in the order of the index; ``None`` without ``units``."""
         return None if self.units is None else self.classes.get(self.units)[1]
 
     def integer_fit(self, site: str, head: int) -> IntegerWeights:
-        """``functional.integer_weights`` of one head, ``classes`` in the order of the index.
+        """Return ``functional.integer_weights`` of one head, ``classes`` in the order of the index.
 
         Raises:
             InputError: where the probe has no ``modulus`` or was not run there.
         """
         return self._fit(self.head_outputs(site)[1][:, head])
 
-    def _fit(self, points: Tensor) -> IntegerWeights:
+    def _fit(self, points: Float[Tensor, "n d_head"]) -> IntegerWeights:
         if self.support is None or self.modulus is None:
             raise InputError("this ClusteringHead has no modulus, so no integer sums; give it support and modulus")
         return integer_weights(points, self.digits.get("digits")[1], self.support, self.modulus)
 
     def planar_fit(self, site: str, head: int) -> PlanarLattice:
-        """``functional.planar_lattice`` of one head, ``classes`` in the order of the index.
+        """Return ``functional.planar_lattice`` of one head, ``classes`` in the order of the index.
 
         Raises:
             InputError: as ``integer_fit``.
         """
         return self._planar(self.head_outputs(site)[1][:, head])
 
-    def _planar(self, points: Tensor) -> PlanarLattice:
+    def _planar(self, points: Float[Tensor, "n d_head"]) -> PlanarLattice:
         if self.support is None or self.modulus is None:
             raise InputError("this ClusteringHead has no modulus, so no planar lattice; give it support and modulus")
         return planar_lattice(points, self.digits.get("digits")[1], self.support, self.modulus)
 
-    def partition(self, site: str, head: int) -> tuple[Tensor, Tensor]:
-        """``(index [n], classes [n])``: the clusters of an integer-weight head, the integer sum of each example.
+    def partition(self, site: str, head: int) -> tuple[Int[Tensor, "n"], Int[Tensor, "n"]]:
+        """Return the index of the examples and their clusters in an integer-weight head, which are its integer sums.
 
         Raises:
             InputError: as ``integer_fit``, and where the weights are undefined.
@@ -275,57 +312,53 @@ query=last_token(), max_rows=None, permutations=0, units=None)
                 f"merged states hold sequences of {' and of '.join(sorted(self.lengths))} tokens, where a position of "
                 "the support means different things; merge states of sequences of one length"
             )
+        labels = self._labels_with_classes()
+        n_heads = self._heads_per_site()
+        values = {**self._of_heads(labels), **self._of_attention(n_heads), **_of_labels(labels)}
+        if self.permutations != 0 and labels:
+            values |= self._p_values(labels, len(self.outputs) * n_heads)
+        values["verdict"] = _verdicts(values)
+        n_positions, n_digits = values["integer_weights"].shape[2:]
+        result = self.result(
+            values,
+            {name: _AXES[name] for name in values},
+            {
+                "site": self.outputs,
+                "head": [str(head) for head in range(n_heads)],
+                "equivalence": self.labels,
+                "position": [str(position) for position in range(n_positions)],
+                "digit": [str(digit + 1) for digit in range(n_digits)],
+            },
+            metadata={"n": len(self.head_outputs(self.outputs[0])[1]), "verdicts": list(HEAD_VERDICTS)},
+            notes=[*self._notes(values), *self._relabelling_notes(labels)],
+        )
+        return replace(result, layers={site: result.layers[site] for site in result.layers if site in self.outputs})
+
+    def _labels_with_classes(self) -> dict[str, Int[Tensor, "n"]]:
+        """Return the class of each example by label."""
         labels = {name: self.classes.get(name)[1] for name in self.labels}
         for name, label in labels.items():
             if len(torch.unique(label)) < 2:
                 raise InputError(f"label {name!r} has one class only; clusters need examples of at least 2 classes")
-        n = len(self.head_outputs(self.outputs[0])[1])
+        return labels
+
+    def _heads_per_site(self) -> int:
         heads = {site: self.head_outputs(site)[1].shape[1] for site in self.outputs}
         if len(set(heads.values())) > 1:
             raise InputError(f"the sites have different numbers of heads {heads}; measure each with its own probe")
-        chance = {name: within_ratio_chance(label) for name, label in labels.items()}
-        measured = [[self._head(x, labels) for x in self.head_outputs(site)[1].unbind(1)] for site in heads]
-        values = {k: torch.stack([torch.stack([m[k] for m in row]) for row in measured]) for k in measured[0][0]}
-        attention = torch.stack([self._attention(site, heads[site]) for site in heads])
-        values |= {"support_mass": attention[..., 0], "entropy": attention[..., 1]}
-        values["within_ratio_chance"] = torch.tensor(list(chance.values()), dtype=torch.float64)
-        values["clusters"] = torch.tensor([len(torch.unique(x)) for x in labels.values()])
-        if self.permutations != 0 and labels:
-            values |= self._p_values(labels, sum(heads.values()))
-        textbook = values["within_ratio"][..., :1] < TEXTBOOK_WITHIN_RATIO  # of the first label, if there is one
-        textbook &= values["nearest_centroid"][..., :1] > TEXTBOOK_NEAREST_CENTROID
-        textbook &= values["within_ratio_chance"][:1] >= TEXTBOOK_WITHIN_RATIO
-        values["verdict"] = torch.where(textbook.any(dim=-1), 2, values["integer_head"])
-        axes: dict[str, tuple[str, ...]] = dict.fromkeys(values, ("site", "head"))
-        by_label = {"within_ratio", "nearest_centroid", "p_value", "p_holm"} & set(values)
-        axes |= {name: ("site", "equivalence") for name in values if name.startswith("best_")}
-        axes |= dict.fromkeys(by_label, ("site", "head", "equivalence"))
-        axes |= dict.fromkeys(("within_ratio_chance", "clusters"), ("equivalence",))
-        axes["integer_weights"] = ("site", "head", "position", "digit")
-        n_pos, n_values = values["integer_weights"].shape[2:]
-        result = self.result(
-            values,
-            axes,
-            {
-                "site": list(heads),
-                "head": [str(h) for h in range(attention.shape[1])],
-                "equivalence": self.labels,
-                "position": [str(t) for t in range(n_pos)],
-                "digit": [str(v + 1) for v in range(n_values)],
-            },
-            metadata={"n": n, "verdicts": list(HEAD_VERDICTS)},
-            notes=[*self._notes(values, list(heads), chance), *self._relabelling_notes(labels)],
-        )
-        return replace(result, layers={site: layer for site, layer in result.layers.items() if site in heads})
+        return heads[self.outputs[0]]
 
-    def _p_values(self, labels: Mapping[str, Tensor], tests: int) -> dict[str, Tensor]:
-        """p-values of relabelling: ``[site head equivalence]``, and of the best head ``[site equivalence]``."""
+    def _p_values(self, labels: Mapping[str, Int[Tensor, "n"]], tests: int) -> dict[str, Float[Tensor, "site ..."]]:
+        """Return the measures of relabelling, with Holm's correction over so many tests' heads."""
         draws = enough_permutations(tests) if self.permutations is None else self.permutations
-        units = self.unit_of_examples
-        of = [[relabelled(self.head_outputs(s)[1], x, draws, units) for x in labels.values()] for s in self.outputs]
-        found = {name: torch.stack([torch.stack([r[name] for r in row], dim=-1) for row in of]) for name in of[0][0]}
-        found["p_holm"] = holm_over_heads(found["p_value"])
-        return found
+        by_site = []
+        for site in self.outputs:
+            points = self.head_outputs(site)[1]
+            by_label = [relabelled(points, label, draws, self.unit_of_examples) for label in labels.values()]
+            by_site.append(_stacked(by_label, dim=-1))
+        values = _stacked(by_site)
+        values["p_holm"] = holm_over_heads(values["p_value"])
+        return values
 
     def _relabelling_notes(self, labels: Mapping[str, Tensor]) -> list[str]:
         if self.permutations == 0 or not labels:
@@ -340,50 +373,69 @@ query=last_token(), max_rows=None, permutations=0, units=None)
             notes.append(repeats_note({"head outputs": outputs}, {}))
         return [note for note in notes if note]
 
-    def _head(self, points: Tensor, labels: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The measures of one head that need its points ``[n d_head]``."""
-        measures = {"variance": (points.double() - points[:1].double()).var(dim=0, correction=0).sum()}
-        for name, measure in (("within_ratio", within_ratio), ("nearest_centroid", nearest_centroid_accuracy)):
-            of_label = [measure(points, label) for label in labels.values()]
-            measures[name] = torch.tensor(of_label, dtype=torch.float64)
-        nan = torch.tensor(torch.nan, dtype=torch.float64)
+    def _of_heads(self, labels: Mapping[str, Int[Tensor, "n"]]) -> dict[str, Shaped[Tensor, "site head ..."]]:
+        """Return the measures of each head's points."""
+        by_site = []
+        for site in self.outputs:
+            heads = self.head_outputs(site)[1].unbind(dim=1)
+            by_site.append(_stacked([self._of_head(points, labels) for points in heads]))
+        return _stacked(by_site)
+
+    def _of_head(
+        self, points: Float[Tensor, "n d_head"], labels: Mapping[str, Int[Tensor, "n"]]
+    ) -> dict[str, Shaped[Tensor, "..."]]:
+        ratios = [within_ratio(points, label) for label in labels.values()]
+        accuracies = [nearest_centroid_accuracy(points, label) for label in labels.values()]
+        return {
+            "variance": (points.double() - points[:1].double()).var(dim=0, correction=0).sum(),
+            "within_ratio": torch.tensor(ratios, dtype=torch.float64),
+            "nearest_centroid": torch.tensor(accuracies, dtype=torch.float64),
+            **self._of_planar_lattice(points),
+            **self._of_integer_weights(points),
+        }
+
+    def _of_planar_lattice(self, points: Float[Tensor, "n d_head"]) -> dict[str, Shaped[Tensor, ""]]:
         if self.modulus is None:
+            nan = torch.tensor(torch.nan, dtype=torch.float64)
+            return {"rank_two": nan, "planar_deviation": nan, "planar_match": torch.tensor(0), "planar_accuracy": nan}
+        lattice = self._planar(points)
+        return {
+            "rank_two": lattice.rank_two,
+            "planar_deviation": lattice.deviation,
+            "planar_match": lattice.matches.long(),
+            "planar_accuracy": nearest_centroid_accuracy(points, lattice.classes),
+        }
+
+    def _of_integer_weights(self, points: Float[Tensor, "n d_head"]) -> dict[str, Shaped[Tensor, "..."]]:
+        if self.modulus is None:
+            nan = torch.tensor(torch.nan, dtype=torch.float64)
             fit = IntegerWeights(nan.new_empty(0, 0), nan, nan, nan, torch.tensor(False), nan)
             accuracy = nan
-            planar = {"rank_two": nan, "planar_deviation": nan, "planar_match": torch.tensor(0), "planar_accuracy": nan}
         else:
-            fit, plane = self._fit(points), self._planar(points)
+            fit = self._fit(points)
             accuracy = nearest_centroid_accuracy(points, fit.classes)
-            planar = {
-                "rank_two": plane.rank_two,
-                "planar_deviation": plane.deviation,
-                "planar_match": plane.matches.long(),
-                "planar_accuracy": nearest_centroid_accuracy(points, plane.classes),
-            }
-        found = fit.matches & (fit.deviation < INTEGER_DEVIATION) & (accuracy >= INTEGER_NEAREST_CENTROID)
-        return (
-            measures
-            | planar
-            | {
-                "integer_weights": fit.weights,
-                "integer_deviation": fit.deviation,
-                "rank_one": fit.rank_one,
-                "integer_match": fit.matches.long(),
-                "integer_accuracy": accuracy,
-                "integer_head": found.long(),
-            }
-        )
+        is_integer = fit.matches & (fit.deviation < INTEGER_DEVIATION) & (accuracy >= INTEGER_NEAREST_CENTROID)
+        return {
+            "integer_weights": fit.weights,
+            "integer_deviation": fit.deviation,
+            "rank_one": fit.rank_one,
+            "integer_match": fit.matches.long(),
+            "integer_accuracy": accuracy,
+            "integer_head": is_integer.long(),
+        }
 
-    def _attention(self, site: str, heads: int) -> Tensor:
-        """``[head 2]`` mean support mass and entropy."""
-        found = torch.full((heads, 2), torch.nan, dtype=torch.float64)
-        if pattern_of(site) in self.attention:
-            found[:] = self.attention.get(pattern_of(site))[1].mean(dim=0)
+    def _of_attention(self, n_heads: int) -> dict[str, Float[Tensor, "site head"]]:
+        """Return each head's mean mass on the support and mean entropy; NaN where no pattern was measured."""
+        means = torch.full((len(self.outputs), n_heads, 2), torch.nan, dtype=torch.float64)
+        for place, site in enumerate(self.outputs):
+            if pattern_of(site) in self.attention:
+                means[place] = self.attention.get(pattern_of(site))[1].mean(dim=0)
         if self.support is None:
-            found[:, 0] = torch.nan
-        return found
+            means[..., 0] = torch.nan
+        return {"support_mass": means[..., 0], "entropy": means[..., 1]}
 
-    def _notes(self, values: Mapping[str, Tensor], sites: Sequence[str], chance: Mapping[str, float]) -> list[str]:
+    def _notes(self, values: Mapping[str, Tensor]) -> list[str]:
+        sites = self.outputs
         unseen = [site for site in sites if pattern_of(site) not in self.attention]
         notes = [f"{site}: no attention pattern was measured, so support_mass and entropy are NaN" for site in unseen]
         if self.support is None:
@@ -395,33 +447,54 @@ query=last_token(), max_rows=None, permutations=0, units=None)
             )
         notes += [
             f"{name!r}: most examples are alone in their class, so a within-ratio near 0 is chance, no sign of a head"
-            for name, expected in chance.items()
-            if expected < TEXTBOOK_WITHIN_RATIO
+            for name, chance in zip(self.labels, values["within_ratio_chance"].tolist(), strict=True)
+            if chance < TEXTBOOK_WITHIN_RATIO
         ]
         undefined = values["integer_deviation"].isnan() & (self.modulus is not None)
-        for s, h in (values["variance"] == 0).nonzero().tolist():
-            notes.append(f"{sites[s]} head {h}: all examples give one output, so its measures are NaN")
-        for s, h in (undefined & (values["variance"] != 0)).nonzero().tolist():
+        for site, head in (values["variance"] == 0).nonzero().tolist():
+            notes.append(f"{sites[site]} head {head}: all examples give one output, so its measures are NaN")
+        for site, head in (undefined & (values["variance"] != 0)).nonzero().tolist():
             notes.append(
-                f"{sites[s]} head {h}: no integer weights, as the examples do not determine all of them "
+                f"{sites[site]} head {head}: no integer weights, as the examples do not determine all of them "
                 "or the median weight of the support is 0"
             )
         on_a_line = values["planar_deviation"].isnan() & ~values["rank_two"].isnan()
-        for s, h in on_a_line.nonzero().tolist():
-            notes.append(f"{sites[s]} head {h}: its fitted points lie on a line, so planar measures are NaN")
+        for site, head in on_a_line.nonzero().tolist():
+            notes.append(f"{sites[site]} head {head}: its fitted points lie on a line, so planar measures are NaN")
         return notes
 
 
+def _stacked(tables: Sequence[Mapping[str, Tensor]], dim: int = 0) -> dict[str, Tensor]:
+    """Return the tensors of each name stacked along a new axis."""
+    return {name: torch.stack([table[name] for table in tables], dim=dim) for name in tables[0]}
+
+
+def _of_labels(labels: Mapping[str, Int[Tensor, "n"]]) -> dict[str, Shaped[Tensor, "equivalence"]]:
+    chances = [within_ratio_chance(label) for label in labels.values()]
+    return {
+        "within_ratio_chance": torch.tensor(chances, dtype=torch.float64),
+        "clusters": torch.tensor([len(torch.unique(label)) for label in labels.values()]),
+    }
+
+
+def _verdicts(values: Mapping[str, Tensor]) -> Int[Tensor, "site head"]:
+    """Return the places in ``HEAD_VERDICTS``; a textbook head is one of the first label, if there is one."""
+    textbook = values["within_ratio"][..., :1] < TEXTBOOK_WITHIN_RATIO
+    textbook &= values["nearest_centroid"][..., :1] > TEXTBOOK_NEAREST_CENTROID
+    textbook &= values["within_ratio_chance"][:1] >= TEXTBOOK_WITHIN_RATIO
+    return torch.where(textbook.any(dim=-1), 2, values["integer_head"])
+
+
 def is_output(name: str) -> bool:
-    """Whether a hook point is a block's head outputs."""
+    """Return whether a hook point is a block's head outputs."""
     return name.endswith("attn.hook_z")
 
 
 def pattern_of(output: str) -> str:
-    """The hook name of the attention pattern beside head outputs."""
+    """Return the hook name of the attention pattern of the same block."""
     return output.removesuffix("hook_z") + "hook_pattern"
 
 
-def _at(x: Tensor, where: Tensor) -> Tensor:
-    """``[batch query ...] -> [batch ...]``; a network that pools the sequence has one query for all of it."""
-    return x[:, 0] if x.shape[1] == 1 else x[torch.arange(len(x), device=x.device), where]
+def _at(x: Shaped[Tensor, "batch query ..."], query: Int[Tensor, "batch"]) -> Shaped[Tensor, "batch ..."]:
+    """Return each example's row at its query; a network that pools the sequence has one query for all of it."""
+    return x[:, 0] if x.shape[1] == 1 else x[torch.arange(len(x), device=x.device), query]

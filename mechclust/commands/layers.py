@@ -35,7 +35,7 @@ def layers_that_fit(
         svcca: as in ``layers_bytes``.
 
     Example:
-        >>> layer_groups([1, 2, 3, 4, 5], 8, 8, 100, room=1e9, most=2)
+        >>> layers_that_fit([1, 2, 3, 4, 5], 8, 8, 100, room=1e9, most=2)
         [[1, 2], [3, 4], [5]]
     """
     sizes = range(min(len(layers), most or len(layers)), 0, -1)

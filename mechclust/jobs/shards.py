@@ -13,7 +13,7 @@ import torch
 from probes.engine.batches import Batches, each_batch, readable
 from probes.engine.hooks import HookedModel
 from probes.engine.identity import fingerprint
-from probes.engine.run import HookedModels
+from probes.engine.recorder import HookedModels
 from probes.engine.texts import TextTokenizer
 from probes.store import digest
 from tasks import Batch, InputError

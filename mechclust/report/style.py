@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
@@ -10,6 +10,7 @@ import matplotlib
 import matplotlib.style
 import numpy as np
 from cycler import cycler
+from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.cbook import is_math_text
 from matplotlib.figure import Figure
@@ -108,6 +109,43 @@ def subplots(
     return figure, axes[:n]
 
 
+def panel_rows(
+    titles: Sequence[str],
+    ylabels: Sequence[str],
+    *,
+    size: tuple[float, float],
+    x_axis: Callable[[Axes], None],
+    ylim: tuple[float, float] = (-0.05, 1.05),
+    columns: int = 5,
+) -> tuple[Figure, list[Axes]]:
+    """Return a figure with a row of titled panels for each label of the y axis; a single row is broken into lines.
+
+    Args:
+        titles: of the panels in a row.
+        ylabels: of the rows.
+        size: width and height of one panel, in inches.
+        x_axis: names the x axis of a panel, such as ``layer_axis`` or ``log_steps``.
+        ylim: limits of the y axis, which all panels share.
+        columns: of a single row.
+
+    Example:
+        >>> figure, axes = panel_rows(["a", "b", "c"], ["ARI"], size=(3, 2), x_axis=layer_axis, columns=2)
+        >>> [axis.get_ylabel() for axis in axes], [axis.get_xlabel() for axis in axes]
+        (['ARI', '', ''], ['', 'layer', 'layer'])
+    """
+    columns = len(titles) if len(ylabels) > 1 else min(columns, len(titles))
+    figure, axes = subplots(len(titles) * len(ylabels), columns, size=size, sharex=True, sharey=True)
+    for axis in axes:
+        axis.set_ylim(ylim)
+        x_axis(axis)
+    for axis, title in zip(axes, titles, strict=False):
+        axis.set_title(title)
+    for axis, ylabel in zip(axes[:: len(titles)], ylabels, strict=True):
+        axis.set_ylabel(ylabel)
+    outer_labels(axes, columns)
+    return figure, axes
+
+
 def outer_labels(axes: Sequence[Axes], columns: int) -> None:
     """Names and numbers of the axes only at the left, and below the lowest panel of each column.
 
@@ -137,6 +175,12 @@ def seed_curve(axis: Axes, x: Sequence[float] | np.ndarray, values: np.ndarray, 
     (line,) = axis.plot(x, values.mean(axis=0), **style)
     if len(values) > 1:
         axis.fill_between(x, values.min(axis=0), values.max(axis=0), color=line.get_color(), alpha=0.12, lw=0)
+
+
+def layer_curve(axis: Axes, values: Float[np.ndarray, "seed layer"], name: str, color: str) -> tuple[float, str, str]:
+    """Draw the mean over seeds by layer, in its band, and return its label for ``direct_labels``."""
+    seed_curve(axis, range(values.shape[1]), values, color=color, marker=".")
+    return float(values[:, -1].mean()), name, color
 
 
 def median_curve(

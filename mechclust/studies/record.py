@@ -15,7 +15,7 @@ from mechclust.report.folder import check_command, check_writable, differences, 
 from mechclust.report.manifest import MANIFEST, add_files, check_files, read_manifest, replace_files
 from mechclust.report.text import csv
 from mechclust.studies.registry import open_run
-from mechclust.studies.study import Study, report_run
+from mechclust.studies.study import Study, judge_run, report_run
 from probes.store.files import json_bytes
 from tasks import InputError
 from tasks.errors import suggest
@@ -115,9 +115,8 @@ def judge_again(folder: str | Path) -> Findings:
     check_files(folder, [FILE], _JUDGE_COPY)
     with tempfile.TemporaryDirectory() as place:
         unpack(archive, Path(place))
-        judge = study.judge or (lambda config, out: study.analyse(config, out).findings)
         try:
-            findings = with_history(judge(config, Path(place)), folder)
+            findings = with_history(judge_run(study, config, Path(place)), folder)
         except InputError as error:
             why = str(error).replace(repr(place), repr(str(archive))).partition(";")[0]
             raise InputError(f"{why}; {_RECORD_AGAIN}") from error

@@ -7,13 +7,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mechclust.evidence import Finding, Findings, family_notes
 from mechclust.jobs import Engine, map_jobs
 from mechclust.models.huggingface import find
-from mechclust.report.analysis import Analysis
+from mechclust.report.analysis import Analysis, Panel
 from mechclust.report.folder import check_command, check_writable, open_folder, read_record, record_command
+from mechclust.report.html import table_html
 from mechclust.report.manifest import check_measured, forget_measured, read_manifest, record_measured
 from mechclust.report.page import write_report
 from mechclust.studies.extra_probes import TrainedModel, chosen_probes, further_notes, further_views, measure_further
@@ -22,6 +23,9 @@ from probes.store.locks import locked
 from tasks import InputError
 from tasks.errors import repeated, suggest
 from tasks.settings import check_finite, to_json
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def check_machine(config: Any) -> None:
@@ -37,9 +41,21 @@ def check_checkpoint(config: Any) -> None:
         find(config.model)
 
 
+def nothing(config: Any, results: object) -> Sequence[Any]:
+    """Return no findings, figures or notes."""
+    return ()
+
+
+def no_tables(config: Any, results: object) -> Mapping[str, pd.DataFrame]:
+    """Return no tables."""
+    return {}
+
+
 @dataclass(frozen=True)
 class Study:
     """An experiment, usually a published one.
+
+    What a study concludes is given by ``load``, ``findings`` and ``panels``, or by ``analyse`` alone.
 
     Attributes:
         name: its name on the command line.
@@ -51,9 +67,15 @@ class Study:
         check: refuses a configuration that cannot run on this machine, before anything is written; reports do not ask.
         stage: number of a job's stage; the jobs of a stage are independent and start when earlier stages are done.
         run_job: ``(config, job, out)``: makes a job's artefacts in ``out``, resuming where an interrupted call stopped.
-        analyse: ``(config, out)``: findings and figures from the artefacts.
-        judge: ``(config, out)``: the findings alone, from ``results/`` alone, which is all that a record keeps of the
-            artefacts; ``None`` if ``analyse`` needs no more than that.
+        load: ``(config, out)``: what was measured, from ``results/`` alone, which is all that a record keeps of the
+            artefacts.
+        findings: ``(config, results)``: the findings, from what ``load`` returned.
+        panels: ``(config, results)``: the figures.
+        tables: ``(config, results)``: long tables by title, which a report shows folded.
+        notes: ``(config, results)``: what a reader must know.
+        analyse: ``(config, out)``: findings and figures from the artefacts, instead of the five above.
+        judge: ``(config, out)``: the findings alone, from ``results/`` alone; ``None`` if that is all that ``analyse``
+            needs.
         unrecorded: names of files in ``results/`` that neither findings nor figures need, such as training losses; a
             record leaves them out.
     """
@@ -64,12 +86,21 @@ class Study:
     presets: Mapping[str, Any]
     jobs: Callable[[Any], Sequence[Any]]
     run_job: Callable[[Any, Any, Path], None]
-    analyse: Callable[[Any, Path], Analysis]
     trained_models: Callable[[Any, Path], Iterable[TrainedModel]]
+    load: Callable[[Any, Path], Any] | None = None
+    findings: Callable[[Any, Any], Sequence[Finding]] = nothing
+    panels: Callable[[Any, Any], Sequence[Panel]] = nothing
+    tables: Callable[[Any, Any], Mapping[str, pd.DataFrame]] = no_tables
+    notes: Callable[[Any, Any], Sequence[str]] = nothing
     check: Callable[[Any], None] = check_machine
     stage: Callable[[Any], int] = lambda job: 0
+    analyse: Callable[[Any, Path], Analysis] | None = None
     judge: Callable[[Any, Path], Sequence[Finding]] | None = None
     unrecorded: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        if self.load is None and self.analyse is None:
+            raise InputError(f"the study {self.name!r} has neither load nor analyse; give load, findings and panels")
 
     def preset(self, name: str) -> Any:
         """The configuration called ``name``.
@@ -184,12 +215,12 @@ def report_run(study: Study, config: Any, out: Path) -> Analysis:
         raise InputError(f"the run in {str(out)!r} is not finished; start the study again with the same --out")
     check_measured(out)
     with styled():
-        found = study.analyse(config, out)
+        analysis = analyse_run(study, config, out)
     analysis = replace(
-        found,
-        findings=Findings(found.findings),
-        views={**found.views, **further_views(out)},
-        notes=[*found.notes, *family_notes(found.findings), *further_notes(out)],
+        analysis,
+        findings=Findings(analysis.findings),
+        views={**analysis.views, **further_views(out)},
+        notes=[*analysis.notes, *family_notes(analysis.findings), *further_notes(out)],
     )
     write_report(
         out,
@@ -201,6 +232,38 @@ def report_run(study: Study, config: Any, out: Path) -> Analysis:
         command=f"run {study.name}",
     )
     return analysis
+
+
+def analyse_run(study: Study, config: Any, out: Path) -> Analysis:
+    """Return what a study concludes from a run's artefacts.
+
+    Raises:
+        InputError: if a file is missing.
+    """
+    if study.load is None:
+        assert study.analyse is not None  # a study has one of them
+        return study.analyse(config, out)
+    results = study.load(config, out)
+    tables = study.tables(config, results)
+    return Analysis(
+        findings=study.findings(config, results),
+        panels=study.panels(config, results),
+        folded={title: table_html(table) for title, table in tables.items()},
+        notes=study.notes(config, results),
+    )
+
+
+def judge_run(study: Study, config: Any, out: Path) -> Sequence[Finding]:
+    """Return a study's findings from ``results/`` alone.
+
+    Raises:
+        InputError: if a file is missing.
+    """
+    if study.load is not None:
+        return study.findings(config, study.load(config, out))
+    if study.judge is not None:
+        return study.judge(config, out)
+    return analyse_run(study, config, out).findings
 
 
 def _run_job(run_job: Callable[[Any, Any, Path], None], config: Any, out: Path, job: Any) -> None:

@@ -5,20 +5,19 @@ from __future__ import annotations
 import hashlib
 import json
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from mechclust.models.config import AnyConfig, ModelConfig, config_to_json
 from mechclust.training.config import TrainConfig
-from mechclust.training.loop import WAIT, step_bar
+from mechclust.training.loop import WAIT, lost_error, step_bar
 from mechclust.training.low_rank import LowRank
-from mechclust.training.snapshots import Segment, Snapshots, backend_of, check_run, file_of, lost_files, snapshot_steps
+from mechclust.training.snapshots import Segment, Snapshots, backend_of, check_run, lost_files, snapshot_steps
 from mechclust.training.stack import Backend, Member, Stack, StackData, width_of
 from mechclust.training.state import load_state, save_state
 from probes.engine.hooks import check_device
@@ -67,8 +66,7 @@ def train_ensemble(
             ``config.batch_size``.
         config: the settings; a member's ``rate`` multiplies the learning rate.
         out: folder of snapshots and resumable state, for one process at a time. A run that was interrupted, even by
-            ``kill -9``, resumes from its last save and ends with the same bits. If a file of snapshots is lost,
-            the steps up to it are trained again in memory, with a warning.
+            ``kill -9``, resumes from its last save and ends with the same bits.
         snapshot_every: steps between snapshots; ``None``: an epoch. The start and the end are always kept.
         backend: ``"loop"``: one member after the other; ``"vmap"``: all at the same time; ``"compiled"``: the same with
             ``torch.compile``; ``"auto"``: compiled if that works and pays for itself.
@@ -80,8 +78,7 @@ def train_ensemble(
 
     Raises:
         InputError: for no members, members of different shapes, a damaged file, a folder with another run or in
-            which another process trains, and when lost files cannot be recreated, because training gives different
-            numbers here.
+            which another process trains, and when a file of snapshots is lost.
 
     Example:
         >>> from mechclust.studies.clustering_heads import PoolingTransformerConfig
@@ -122,29 +119,23 @@ def train_ensemble(
     wanted = set(snapshot_steps(config.steps, every))
     with locked(out, wait=WAIT):
         remove_leftovers(out)
-        path, start, saved = out / "state.safetensors", 0, None
+        path = out / "state.safetensors"
+        start = 0
         if path.exists():
             saved = load_state(path, stack.optimizer, run)
             stack.set(saved.weights)
             start = saved.step
         check_run(out, header)
         lost = lost_files(out, start, config.save_every)
-        if start == config.steps and not lost:
+        if lost:
+            raise lost_error(path, start, lost)
+        if start == config.steps:
             return Snapshots(out)
         chosen = backend
         if backend == "auto":
             worth = config.steps * (1 + len(members) * config.batch_size / 2000) >= _WORTH_COMPILING
-            known = start and len(lost) < -(-start // config.save_every)
-            chosen = backend_of(out) if known else ("compiled" if worth else "vmap")
+            chosen = backend_of(out) if start else ("compiled" if worth else "vmap")
         header["backend"] = stack.use(chosen, first, forgiving=backend == "auto")
-        if saved is not None and lost:
-            warnings.warn(
-                f"{_named(lost)} missing; the steps up to there are trained again to restore what is lost", stacklevel=2
-            )
-            again = Stack(members, config, device, low_rank)
-            again.gradients = stack.gradients
-            parts = _segments(again, data, config, wanted, range(start), progress, f"{name}, what is lost")
-            _make(lost, parts, again, saved.weights, header)
         if start < config.steps:
             for segment in _segments(stack, data, config, wanted, range(start, config.steps), progress, name):
                 segment.write(out, header)
@@ -187,50 +178,6 @@ def _warn_of_divergence(segment: Segment, name: str) -> None:
         f"{name} diverged: the loss of member {diverged[0]}{others} is not finite (step {step}); give a smaller lr or "
         "rate",
         stacklevel=3,
-    )
-
-
-def _make(
-    lost: Sequence[Path], parts: Iterable[Segment], stack: Stack, end: Mapping[str, Tensor], header: Mapping[str, str]
-) -> None:
-    """Write what is lost, once something that is kept and comes after it shows that it is of the same training.
-
-    Args:
-        lost: the files.
-        parts: of a training from the start to the saved state.
-        stack: which is trained.
-        end: the weights of the saved state.
-        header: of the files.
-    """
-    folder, waiting, left = lost[0].parent, list[Segment](), set(lost)
-    for segment in parts:
-        path = file_of(folder, segment.start)
-        if path in left:
-            waiting.append(segment)
-            left.remove(path)
-        elif not segment.agrees(path):
-            raise _otherwise(lost)
-        else:
-            while waiting:
-                waiting.pop(0).write(folder, header)
-            if not left:
-                return
-    if any(not torch.equal(values.detach().cpu(), end[name]) for name, values in stack.weights.items()):
-        raise _otherwise(lost)
-    for segment in waiting:
-        segment.write(folder, header)
-
-
-def _named(lost: Sequence[Path]) -> str:
-    more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
-    return f"{str(lost[0])!r}{more} {'are' if more else 'is'}"
-
-
-def _otherwise(lost: Sequence[Path]) -> InputError:
-    return InputError(
-        f"{_named(lost)} missing and cannot be recreated here, where training gives numbers other than those that were "
-        "saved; run the same command on the machine, and with the versions and number of threads, that it was "
-        "trained with, or give another folder"
     )
 
 

@@ -1,16 +1,15 @@
-"""The training loop."""
+"""Train one network, resumably, with callbacks at checkpoints."""
 
 from __future__ import annotations
 
-import json
 import math
 import re
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from mechclust.jobs import progress_bar
@@ -43,15 +42,15 @@ def train(
     progress: bool = False,
     name: str = "training",
     stop_if_diverged: bool = True,
-) -> Tensor:
+) -> Float[Tensor, "step"]:
     """Train ``model`` on ``task``; resumes from ``out`` when a run was interrupted there.
 
     A model that computes the loss without a full forward pass (``logits_at_loss``) is trained that way,
     and its hook points do not fire; probe it in callbacks.
 
     An interrupted run (also by ``kill -9``) started again ends with the same bits as one that was
-    not, on the same machine with the same number of threads. If a callback has lost a file of an earlier step,
-    the steps up to it are trained again in memory, with a warning, and training continues from the saved state.
+    not, on the same machine with the same number of threads. If a callback has lost a file of an earlier step than the
+    saved state's, the error says what to delete to train again.
 
     Args:
         model: from ``build_model``, on any device; trained in place. To resume, give it with the weights from before
@@ -66,13 +65,13 @@ def train(
             before stays.
 
     Returns:
-        ``[steps]`` training loss of every step, as the task defines it (float32).
+        The training loss of every step, as the task defines it (float32).
 
     Raises:
         DivergedError: naming the step at which training diverged.
         InputError: when ``out`` holds a run with other settings or from other weights, or a damaged state, or
-            another process trains there, when callbacks hold files of other settings, and when a lost file cannot be
-            recreated, because the steps up to it give different numbers here.
+            another process trains there, when callbacks hold files of other settings, and when a file of a step
+            before that of the saved state is lost.
     """
     run = _Training(model, task, config, None if out is None else Path(out), callbacks, stop_if_diverged)
     if out is None:
@@ -83,7 +82,7 @@ def train(
 
 
 class _Training:
-    """A training run: where it stands, what it keeps."""
+    """A training run: its network, optimiser and losses, and the state that it saves."""
 
     def __init__(
         self,
@@ -94,34 +93,39 @@ class _Training:
         callbacks: Sequence[Callback],
         stop_if_diverged: bool,
     ) -> None:
-        self.model, self.task, self.config, self.callbacks = model, task, config, callbacks
+        self.model = model
+        self.task = task
+        self.config = config
+        self.callbacks = callbacks
         self.stop_if_diverged = stop_if_diverged
         self.path = None if out is None else out / "state.safetensors"
         self.optimizer = make_optimizer(_groups(model, config), config)
-        self.losses, self.loss_of = torch.zeros(config.steps), _loss(model, task)
+        self.losses = torch.zeros(config.steps)
+        self.loss_of = _loss(model, task)
         self.dropout_at = dropout_of(model, config_of(model).seed)
         self.record = {} if out is None else self._record()
 
     def __call__(self, progress: bool, name: str) -> Tensor:
         lacking = self._lacking()
         self.model.train()
-        start = self._resume(lacking, progress, name)
-        config, checkpoints = self.config, set(self.config.checkpoint_steps)
+        start = self._resume(lacking)
+        config = self.config
+        checkpoints = set(config.checkpoint_steps)
         for step in step_bar(start, config.steps, progress, name):
             # Also before a file is made: after a kill what was measured has the bits of what is gone on from.
             if step != start and (step % config.save_every == 0 or lacking.get(step)):
                 self._save(step)
             if step in checkpoints:
                 self._check_weights(step)
-                self._call(step, self.callbacks)
+                self._call(step)
             loss = self._loss(step)
             self.losses[step] = loss.detach()
             self._check_loss(step)
-            self._update(step, loss, self.optimizer)
+            self._update(step, loss)
         if start < config.steps:
             self._save(config.steps)
         self._check_weights(config.steps)
-        self._call(config.steps, self.callbacks)
+        self._call(config.steps)
         return self.losses
 
     def _check_loss(self, step: int) -> None:
@@ -135,7 +139,7 @@ class _Training:
             raise DivergedError(f"training diverged: weights are not finite before step {step}; {_LOWER}")
 
     def _record(self) -> dict[str, Any]:
-        """What run a saved state belongs to."""
+        """Return what a saved state must have been trained with to be resumed."""
         # The optimiser's state follows the order of the parameters, which the TransformerLens major decides.
         major = versions()["transformer-lens"].split(".")[0]
         began = {"transformer-lens": major, "initial weights": fingerprint(self.model)}
@@ -150,18 +154,18 @@ class _Training:
         with self.dropout_at(step):
             return self.loss_of(batch)
 
-    def _update(self, step: int, loss: Tensor, optimizer: torch.optim.Optimizer) -> None:
-        for group in optimizer.param_groups:
+    def _update(self, step: int, loss: Tensor) -> None:
+        for group in self.optimizer.param_groups:
             group["lr"] = self.config.lr_at(step) * group["share"]
         self.model.zero_grad(set_to_none=True)  # of frozen parameters too
         loss.backward()  # type: ignore[no-untyped-call]
         if self.config.clip is not None:
-            parameters = [p for group in optimizer.param_groups for p in group["params"]]
+            parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
             torch.nn.utils.clip_grad_norm_(parameters, self.config.clip)
-        optimizer.step()
+        self.optimizer.step()
 
     def _lacking(self) -> dict[int, list[Path]]:
-        """What callbacks lack of each checkpoint; refuses files of other settings, before any work."""
+        """Return the files that callbacks lack at each checkpoint; refuse files of other settings, before any work."""
         checkpoints = self.config.checkpoint_steps
         for callback in self.callbacks:
             at = callback.at if isinstance(callback, (CheckpointCallback, ProbeCallback)) else None
@@ -172,80 +176,56 @@ class _Training:
                     f"of TrainConfig.checkpoint_steps ({', '.join(map(str, checkpoints[:8]))}"
                     f"{', …' if len(checkpoints) > 8 else ''}), or set checkpoint_every"
                 )
+        keeping = [callback for callback in self.callbacks if isinstance(callback, KeepsFiles)]
         return {
-            step: [path for callback in self._keeping() for path in callback.lacks(step, self.model)]
-            for step in checkpoints
+            step: [path for callback in keeping for path in callback.lacks(step, self.model)] for step in checkpoints
         }
 
-    def _keeping(self) -> list[KeepsFiles]:
-        return [callback for callback in self.callbacks if isinstance(callback, KeepsFiles)]
+    def _resume(self, lacking: Mapping[int, Sequence[Path]]) -> int:
+        """Put the saved state in place, if there is one, and return the next step.
 
-    def _resume(self, lacking: Mapping[int, Sequence[Path]], progress: bool, name: str) -> int:
-        """Go on from the saved state, if there is one; returns the next step."""
+        Raises:
+            InputError: if callbacks lack files of earlier steps.
+        """
         if self.path is None or not self.path.exists():
             return 0
         saved = load_state(self.path, self.optimizer, self.record, get_weights(self.model))
-        lost = {step: paths for step, paths in lacking.items() if paths and step < saved.step}
+        lost = [path for step, paths in lacking.items() if step < saved.step for path in paths]
         if lost:
-            if saved.run != json.loads(json.dumps(self.record)):
-                raise InputError(
-                    f"{self._named(lost)} missing or damaged, and this model was trained already; build it again "
-                    "(build_model(config)) to restore what is lost"
-                )
-            self._make(lost, saved.losses, progress, name)
+            raise lost_error(self.path, saved.step, lost)
         set_weights(self.model, saved.weights)
         self.losses[: saved.step] = saved.losses
         self.record = saved.run  # with the weights that it began from
         return saved.step
-
-    def _make(self, lost: Mapping[int, Sequence[Path]], losses: Tensor, progress: bool, name: str) -> None:
-        """Train up to what is lost, in memory, and measure it there; the saved state stays as it is."""
-        last, optimizer = max(lost), make_optimizer(_groups(self.model, self.config), self.config)
-        warnings.warn(
-            f"{self._named(lost)} missing or damaged; the steps up to {last} are trained again to restore what is lost",
-            stacklevel=5,
-        )
-        checkpoints = set(self.config.checkpoint_steps)
-        for step in step_bar(0, last + 1, progress, f"{name}, what is lost"):
-            loss = self._loss(step)
-            found, held = loss.detach().cpu(), losses[step]
-            if not torch.equal(found.view(torch.int32), held.view(torch.int32)):
-                raise InputError(
-                    f"{self._named(lost)} missing or damaged and cannot be recreated here: the loss of step {step} is "
-                    f"{float(found):.9g}, not {float(held):.9g} as before; run the same command on the machine, and "
-                    "with the versions and number of threads, that it was trained with, or give another folder"
-                )
-            if step in checkpoints:  # where nothing is lost, the weights are compared with those measured
-                self._call(step, self._keeping())
-            if step < last:
-                self._update(step, loss, optimizer)
-
-    def _named(self, lost: Mapping[int, Sequence[Path]]) -> str:
-        """The first lost file, how many more, and the verb."""
-        paths = [path for at in lost.values() for path in at]
-        more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
-        folder = "" if self.path is None else f" of the training in {str(self.path.parent)!r}"
-        return f"{str(paths[0])!r}{more}{folder} {'are' if more else 'is'}"
 
     def _save(self, step: int) -> None:
         if self.path is not None:
             self._check_weights(step)
             save_state(self.path, get_weights(self.model), self.optimizer, step, self.losses, self.record)
 
-    def _call(self, step: int, callbacks: Sequence[Callback]) -> None:
-        for callback in callbacks:
+    def _call(self, step: int) -> None:
+        for callback in self.callbacks:
             callback(step, self.model)
 
 
+def lost_error(state: Path, step: int, lost: Sequence[Path]) -> InputError:
+    """Return the error that files of earlier steps than that of a saved state are lost."""
+    more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
+    return InputError(
+        f"{str(state)!r} is of step {step}, but {str(lost[0])!r}{more} of earlier steps cannot be read; "
+        "delete the state to train again"
+    )
+
+
 def _groups(model: HookedModel, config: TrainConfig) -> list[dict[str, Any]]:
-    """What to train, in groups of one share of the learning rate each."""
+    """Return the parameters that are trained, in groups of one share of the learning rate each."""
     named = trainable(model)
     shares = trained_names(named, config, type(model).__name__)
     return [{"params": [named[name] for name in names], "share": share} for share, names in shares.items()]
 
 
 def trained_names(named: Mapping[str, Tensor], config: TrainConfig, kind: str) -> dict[float, list[str]]:
-    """Which parameters are trained, by their share of the learning rate.
+    """Return the names of the parameters that are trained, by their share of the learning rate.
 
     Args:
         named: the parameters, as ``trainable`` names them.
@@ -275,7 +255,7 @@ def trained_names(named: Mapping[str, Tensor], config: TrainConfig, kind: str) -
 
 
 def make_optimizer(parameters: list[Tensor] | list[dict[str, Any]], config: TrainConfig) -> torch.optim.Optimizer:
-    """PyTorch's own optimiser with the settings of ``config``."""
+    """Return PyTorch's own optimiser with the settings of ``config``."""
     decay: dict[str, Any] = {"lr": config.lr, "weight_decay": config.weight_decay, "fused": True}
     if config.optimizer == "sgd":
         return torch.optim.SGD(parameters, **decay)
@@ -284,18 +264,26 @@ def make_optimizer(parameters: list[Tensor] | list[dict[str, Any]], config: Trai
 
 
 def _loss(model: HookedModel, task: Task) -> Callable[[Batch], Tensor]:
-    """Batch to training loss. A model that computes only where the loss counts is asked for that."""
-    logits_at_loss, loss_at = getattr(model, "logits_at_loss", None), getattr(task, "loss_at", None)
-    if logits_at_loss is not None and loss_at is not None:
-        return lambda batch: loss_at(logits_at_loss(batch), batch.targets[batch.loss_mask])  # type: ignore[index]
+    """Return the function from a batch to its training loss.
+
+    A model that can compute logits only where the loss counts (``logits_at_loss``) does so.
+    """
+    logits_at_loss = getattr(model, "logits_at_loss", None)
+    loss_at = getattr(task, "loss_at", None)
     # In a causal model padding on the right changes nothing, and no mask is faster.
     causal = getattr(config_of(model), "attention", None) == "causal"
-    return lambda batch: task.loss(
-        model(batch.tokens) if causal and batch.padded_right else forward(model, batch), batch
-    )
+
+    def sparse_loss(batch: Batch) -> Float[Tensor, ""]:
+        return loss_at(logits_at_loss(batch), batch.targets[batch.loss_mask])  # type: ignore[index,misc,no-any-return]
+
+    def loss(batch: Batch) -> Float[Tensor, ""]:
+        logits = model(batch.tokens) if causal and batch.padded_right else forward(model, batch)
+        return task.loss(logits, batch)
+
+    return loss if logits_at_loss is None or loss_at is None else sparse_loss
 
 
 def step_bar(start: int, steps: int, progress: bool, name: str) -> Any:
-    """The steps still to do, with a progress bar where one is wanted."""
+    """Return the steps still to do, with a progress bar if ``progress``."""
     options = {"desc": name, "unit": "step", "initial": start, "total": steps}
     return progress_bar(range(start, steps), disable=not progress, **options)

@@ -19,7 +19,7 @@ from mechclust.models.config import AnyConfig, config_from_json
 from mechclust.models.weights import get_weights, set_weights
 from mechclust.training.stack import width_of
 from probes.engine.hooks import HookedModel
-from probes.store.files import DamagedError, check_safetensors, read_safetensors, write_safetensors
+from probes.store.files import DamagedError, check_safetensors, write_safetensors
 from tasks import InputError, Task
 
 _FORMAT = "mechclust-snapshots-2"
@@ -220,11 +220,6 @@ class Segment:
     def end(self) -> int:
         """The step that it ends before."""
         return self.start + len(self.losses)
-
-    def agrees(self, path: Path) -> bool:
-        """Whether a file of the same steps holds the same losses, to the bit."""
-        held, own = read_safetensors(path)[0]["losses"], torch.stack(self.losses).cpu()
-        return held.shape == own.shape and torch.equal(held.view(torch.int32), own.view(torch.int32))
 
 
 def _files(folder: Path) -> dict[int, tuple[Path, dict[str, str]]]:

@@ -245,7 +245,7 @@ def zero_padded(values: Tensor, shape: Sequence[int]) -> Tensor:
     """The values with zeros behind them, along every axis that is shorter than in ``shape``.
 
     Example:
-        >>> padded(torch.ones(2), (3,)).tolist()
+        >>> zero_padded(torch.ones(2), (3,)).tolist()
         [1.0, 1.0, 0.0]
     """
     if tuple(values.shape) == tuple(shape):

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from probes.clustering_head import ClusteringHead
+from probes.engine.attach import attach
 from probes.engine.batches import Batches, each_batch
 from probes.engine.hooks import HookedModel, device_of, evaluation_mode, forward, record
 from probes.engine.result import ProbeResult
-from probes.engine.run import attach
 from probes.engine.texts import TextTokenizer
 from probes.functional.clustering_head import integer_sum
 from probes.store.files import versions

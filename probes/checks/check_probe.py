@@ -25,8 +25,9 @@ from torch import Tensor
 from probes.engine.batches import readable
 from probes.engine.hooks import HookedModel, device_of, evaluation_mode, forward, modules_of
 from probes.engine.probe import Probe, check_no_class, parameter_text
+from probes.engine.recorder import HookedModels, Kept, Recorder
 from probes.engine.result import ProbeResult, load_result
-from probes.engine.run import HookedModels, Kept, _Recorder, run
+from probes.engine.run import run
 from probes.engine.state import Rows, Sum
 from probes.store.index_set import IndexSet
 from tasks import Batch, InputError
@@ -426,7 +427,7 @@ class Case:
         probe = self.fresh()
         kept: Kept = {}
         for name, model in by_name(self.model).items():
-            recorder = _Recorder(model, [probe], name or None, self.home)
+            recorder = Recorder(model, [probe], name or None, self.home)
             with torch.no_grad(), evaluation_mode(model), recorder.recording():
                 kept |= recorder.measure(self.batch)
         return {site: kept[site, probe.readout].clone() for site in probe.site_names}

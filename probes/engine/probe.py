@@ -367,7 +367,7 @@ def as_json(value: object) -> Any:
     """A parameter as JSON has it: numbers, texts, lists and tables of them as they are, all else as ``parameter_text``.
 
     Example:
-        >>> plain(2.0), plain(("task", None)), plain(residual(1))
+        >>> as_json(2.0), as_json(("task", None)), as_json(residual(1))
         (2.0, ['task', None], 'residual(layers=[1])')
     """
     if value is None or type(value) in (bool, int, float, str):

@@ -18,6 +18,7 @@ from torch import Tensor
 from probes.engine.merged_metadata import MERGE_STATES, merged_metadata
 from probes.engine.plots import first_to_draw, plot
 from probes.engine.result_facts import facts, value_of
+from probes.engine.result_tables import dataframe_of, dataset_of
 from probes.engine.sites import head_name, renumbered
 from probes.store.files import dump_tensors, read_safetensors, write_safetensors
 from tasks import InputError
@@ -25,12 +26,11 @@ from tasks.errors import check_at_least, suggest
 
 if TYPE_CHECKING:
     import pandas as pd
+    import xarray as xr
     from matplotlib.axes import Axes
 
 _FORMAT = "mechclust-result-3"
 _BEFORE = "mechclust-result-2"  # numbered the layers of heads from 1, and kept parameters as their repr
-_OWN_COLUMN = ("site", "other_site", "head", "label", "step")
-_INTEGERS = ("layer", "head", "step")
 _MOST_ROWS = 24  # of a table in a notebook
 _MEASURES_IN_REPR = 4
 
@@ -249,31 +249,32 @@ class ProbeResult:
         return _merged(self, other)
 
     def to_dataframe(self) -> pd.DataFrame:
-        """One row per number, with the same columns for every probe, so that frames of different probes stack.
+        """Return a row for each number, with the same columns for every probe, so that frames of probes stack.
 
         ``probe, measure, site, layer, other_site, head, label, step, coords, value``: what a measure has no axis
         for is missing (``NA``); axes without a column of their own stand in ``coords``, as
         ``"similarity=cosine, bucket=same"``. Layer, head and step are integers.
         """
-        import pandas as pd
+        return dataframe_of(self.probe, self.values, self.axes, self.coords, self.layers)
 
-        columns = ["probe", "measure", "site", "layer", "other_site", "head", "label", "step", "coords", "value"]
-        rows: list[dict[str, Any]] = []
-        for measure, tensor in self.values.items():
-            axes = self.axes[measure]
-            names = [self.coords[axis] for axis in axes]
-            for place, value in zip(product(*names), tensor.flatten().tolist(), strict=True):
-                at = dict(zip(axes, place, strict=True))
-                row: dict[str, Any] = {name: at[name] for name in _OWN_COLUMN if name in at}
-                others = ", ".join(f"{name}={at[name]}" for name in axes if name not in _OWN_COLUMN)
-                row |= {"probe": self.probe, "measure": measure, "coords": others, "value": value}
-                if "site" in at:
-                    row["layer"] = self.layers[at["site"]]
-                rows.append(row)
-        frame = pd.DataFrame(rows, columns=columns)
-        for name in _INTEGERS:
-            frame[name] = pd.to_numeric(frame[name]).astype("Int64")
-        return frame.astype({"value": "float64"} | dict.fromkeys(("site", "other_site", "label"), "string"))
+    def to_xarray(self) -> xr.Dataset:
+        """Return the measures as variables of a data set, with the result's axes and coordinates.
+
+        Along ``site`` there is a second coordinate, ``layer``. Layer, head and step are integers. The attributes are
+        ``probe``, ``notes``, and ``metadata`` as JSON. A measure with the name of an axis gets an underscore behind it.
+        Needs ``pip install "mechclust[xarray]"``.
+
+        Raises:
+            InputError: if xarray is not installed.
+
+        Example:
+            >>> result = ProbeResult("Demo", {"score": torch.tensor([0.5])}, {"score": ("site",)},
+            ...                      {"site": ["hook_embed"]}, {"hook_embed": 0})
+            >>> float(result.to_xarray()["score"].sel(site="hook_embed"))  # doctest: +SKIP
+            0.5
+        """
+        about = {"probe": self.probe, "notes": list(self.notes), "metadata": json.dumps(self.metadata)}
+        return dataset_of(self.values, self.axes, self.coords, self.layers, about)
 
     def __repr__(self) -> str:
         axes = {axis: len(self.coords[axis]) for axes in self.axes.values() for axis in axes}

@@ -15,7 +15,7 @@ def interval_from_sums(total: Tensor, squares: Tensor, n: int) -> tuple[Tensor, 
         n: number of examples.
 
     Example:
-        >>> low, high = mean_interval(torch.tensor(6.0), torch.tensor(14.0), 3)  # 1, 2, 3
+        >>> low, high = interval_from_sums(torch.tensor(6.0), torch.tensor(14.0), 3)  # 1, 2, 3
         >>> round(float(low), 2), round(float(high), 2)
         (-0.48, 4.48)
     """

@@ -57,7 +57,7 @@ def principal_coordinates(rows: Float[Tensor, "n d"], k: int) -> Float[Tensor, "
     Each direction's largest weight is positive.
 
     Example:
-        >>> principal(torch.tensor([[0.0, 0.0], [3.0, 4.0], [6.0, 8.0]]), 1).flatten().tolist()
+        >>> principal_coordinates(torch.tensor([[0.0, 0.0], [3.0, 4.0], [6.0, 8.0]]), 1).flatten().tolist()
         [-5.0, 0.0, 5.0]
     """
     rows = rows.double()

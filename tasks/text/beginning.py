@@ -98,7 +98,7 @@ def leading_bos(tokenizer: Any, ids: Sequence[int]) -> str:
         ...     bos_token_id = 0
         ...     def convert_ids_to_tokens(self, i):
         ...         return ["<s>", "a"][i]
-        >>> first_token(Words(), [0, 1]), first_token(Words(), [1])
+        >>> leading_bos(Words(), [0, 1]), leading_bos(Words(), [1])
         ('<s>', 'none')
     """
     beginning = beginning_id(tokenizer, "model")

@@ -5,6 +5,7 @@ import json
 import math
 import os
 import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -83,6 +84,32 @@ def test_a_dataframe_has_one_row_a_number(result: ProbeResult) -> None:
     assert frame[frame.measure == "label"].value.tolist() == [2, 5, 1]
     assert frame[frame.measure == "label"].site.isna().all()
     assert frame[frame.measure == "label"].coords.tolist() == ["example=0", "example=1", "example=8"]
+
+
+def test_a_dataset_has_a_variable_a_measure(result: ProbeResult) -> None:
+    pytest.importorskip("xarray")
+    found = result.to_xarray()
+    assert set(found.data_vars) == {"ari", "n", "label_"}
+    assert found["ari"].dims == ("site", "label")
+    assert float(found["ari"].sel(site="blocks.0.hook_z", label="task")) == 0.3
+    assert found["ari"].sel(label="task").swap_dims(site="layer").sel(layer=1).item() == 0.3
+    assert math.isnan(float(found["ari"].sel(site="blocks.0.hook_z", label="output")))
+    assert (int(found["n"]), found["label_"].sel(example="8").item()) == (7, 1)
+    assert (found.attrs["probe"], found.attrs["notes"]) == ("Demo", result.notes)
+    assert json.loads(found.attrs["metadata"]) == result.metadata
+
+
+def test_steps_and_heads_are_integers_in_a_dataset() -> None:
+    pytest.importorskip("xarray")
+    coords = {"step": ["0", "20", "100"], "head": ["0", "1"]}
+    result = ProbeResult("Demo", {"score": torch.arange(6).reshape(3, 2)}, {"score": ("step", "head")}, coords)
+    assert int(result.to_xarray()["score"].sel(step=100, head=1)) == 5
+
+
+def test_a_dataset_without_xarray_is_refused(result: ProbeResult, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "xarray", None)
+    with pytest.raises(InputError, match="xarray"):
+        result.to_xarray()
 
 
 def test_a_notebook_shows_the_table_and_the_notes_escaped(result: ProbeResult) -> None:

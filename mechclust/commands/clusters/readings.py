@@ -40,7 +40,7 @@ def label_verdict(lower_end: float, random_weights: float | None, *, above_chanc
         too_few: whether there are too few relabellings for any layer to be above chance.
 
     Example:
-        >>> str(verdict_of(0.8, 0.9, above_chance=True, too_few=False))
+        >>> str(label_verdict(0.8, 0.9, above_chance=True, too_few=False))
         'no more than random weights'
     """
     if not above_chance:
@@ -53,7 +53,7 @@ def label_verdict(lower_end: float, random_weights: float | None, *, above_chanc
 
 
 @dataclass(frozen=True)
-class Reading:
+class LabelReading:
     """A curve over layers, read against chance and random weights.
 
     Attributes:
@@ -107,9 +107,9 @@ class LabelReadings:
         linear: the accuracy of the linear classifier.
     """
 
-    clusters: Reading | None
-    given: Reading | None
-    linear: Reading | None
+    clusters: LabelReading | None
+    given: LabelReading | None
+    linear: LabelReading | None
 
     @property
     def verdicts(self) -> dict[str, LabelVerdict]:
@@ -136,7 +136,7 @@ def read_label(table: pd.DataFrame, asked: Asked) -> LabelReadings:
 
 def read(
     table: pd.DataFrame, value: str, null: str, p: str, untrained: str, asked: int, *, lower_end: str | None = None
-) -> Reading | None:
+) -> LabelReading | None:
     """Read a curve of a table with a row per layer, by the names of its columns; ``None`` if it has no value.
 
     Args:
@@ -161,7 +161,7 @@ def read(
     top = table.loc[table[highest].idxmax()] if fresh else None
     least = least_permutations(1 if together else len(table))
     untested = bool(table[p].isna().all())
-    return Reading(
+    return LabelReading(
         value=float(best[value]),
         layer=int(best["layer"]),
         low=low,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mechclust.commands.clusters.follow import MOSTLY, Followed
-from mechclust.commands.clusters.readings import Asked, LabelReadings, LabelVerdict, Reading, read_label
+from mechclust.commands.clusters.readings import Asked, LabelReading, LabelReadings, LabelVerdict, read_label
 from mechclust.report.chance import CHANCE_LEVEL, least_permutations
 from mechclust.report.text import join, ranges
 from tasks.text.visible import quoted, short
@@ -80,14 +80,14 @@ def _follow(name: str, verdict: LabelVerdict) -> str:
     return f"{_SUBJECT} follow {name}{more}"
 
 
-def _task_beside(raw: Reading, followed: Followed, best: str) -> str:
+def _task_beside(raw: LabelReading, followed: Followed, best: str) -> str:
     """How much of the task is in clusters that follow something else."""
     if "task" in followed.as_much_as(best):
         return f"the task too{_no_more(raw)} ({_index(raw)})"
     return f"and the task less{_no_more(raw)} ({_index(raw)})" if raw.above else f"not the task ({_index(raw)})"
 
 
-def _nothing_is_followed(raw: Reading, followed: Followed) -> str:
+def _nothing_is_followed(raw: LabelReading, followed: Followed) -> str:
     others = [name for name in followed.means if name != "task"]
     nor = f" {_highest_of(followed, others)}" if others else ""
     if not raw.above:
@@ -107,7 +107,7 @@ def _highest_of(followed: Followed, others: Sequence[str]) -> str:
 
 
 def _what_of_the_task(task: LabelReadings, followed: Followed, best: str | None, given: str | None) -> str:
-    parts: list[tuple[Reading, str]] = []
+    parts: list[tuple[LabelReading, str]] = []
     if task.given is not None and given is not None:
         parts.append((task.given, f"given {followed.called(given)}, its index is {_number(task.given, '.3f')}"))
     if task.linear is not None:
@@ -128,7 +128,7 @@ def _what_of_the_task(task: LabelReadings, followed: Followed, best: str | None,
     return f"{_not_shown(verdicts, task.clusters)}: {', and '.join(text for _, text in parts)}."
 
 
-def _not_shown(verdicts: Collection[LabelVerdict], raw: Reading | None) -> str:
+def _not_shown(verdicts: Collection[LabelVerdict], raw: LabelReading | None) -> str:
     """What it means that no further measure shows the task."""
     if LabelVerdict.NO_MORE in verdicts:
         return "Other measures show the task no more than random weights do, for which the wording is enough"
@@ -137,11 +137,11 @@ def _not_shown(verdicts: Collection[LabelVerdict], raw: Reading | None) -> str:
     return "Nor do other measures show the task" if raw is None or not raw.above else "Other measures do not show it"
 
 
-def _no_more(reading: Reading) -> str:
+def _no_more(reading: LabelReading) -> str:
     return f", {LabelVerdict.NO_MORE}" if reading.verdict == LabelVerdict.NO_MORE else ""
 
 
-def _number(reading: Reading, form: str) -> str:
+def _number(reading: LabelReading, form: str) -> str:
     """The highest value with its controls."""
     bound = "" if reading.above or reading.too_few else "at most "
     parts = [_chance(reading, form), _p(reading)]
@@ -155,7 +155,7 @@ def _number(reading: Reading, form: str) -> str:
     return f"{bound}{reading.value:z{form}} at layer {reading.layer} ({'; '.join(filter(None, parts))})"
 
 
-def _p(reading: Reading) -> str:
+def _p(reading: LabelReading) -> str:
     if np.isnan(reading.p):
         return "not tested"
     if reading.above:
@@ -163,7 +163,7 @@ def _p(reading: Reading) -> str:
     return f"p = {reading.p:.2g} for that layer alone" if reading.too_few else "not above chance"
 
 
-def _index(raw: Reading) -> str:
+def _index(raw: LabelReading) -> str:
     """The highest index of the task with its controls."""
     place = f"adjusted Rand index at most {raw.value:z.3f}, at layer {raw.layer}"
     text = ", ".join(filter(None, [place, _chance(raw, ".3f")]))
@@ -172,7 +172,7 @@ def _index(raw: Reading) -> str:
     return f"{text}; above chance at {raw.where}; {_random_weights(raw, '.3f')}" if raw.above else text
 
 
-def _random_weights(reading: Reading, form: str) -> str:
+def _random_weights(reading: LabelReading, form: str) -> str:
     """The highest value of random weights."""
     if reading.untrained_best is None:
         return "not compared with random weights"
@@ -180,7 +180,7 @@ def _random_weights(reading: Reading, form: str) -> str:
     return f"random weights at most {value:z{form}}, at layer {layer}"
 
 
-def _chance(reading: Reading, form: str) -> str:
+def _chance(reading: LabelReading, form: str) -> str:
     return "" if np.isnan(reading.low) else f"chance {reading.low:z{form}} to {reading.high:z{form}}"
 
 
@@ -255,7 +255,7 @@ def _below(table: pd.DataFrame, value: str, low: str, what: str) -> list[str]:
     ]
 
 
-def _said(table: pd.DataFrame, reading: Reading, of: str, what: str, measure: str, form: str) -> list[str]:
+def _said(table: pd.DataFrame, reading: LabelReading, of: str, what: str, measure: str, form: str) -> list[str]:
     n = len(reading.layers)
     looked = f"corrected for {'the layer' if n == 1 else f'the {n} layers'} looked at"
     highest = f"the highest {measure} is {reading.value:z{form}}, at layer {reading.layer}"
@@ -271,7 +271,7 @@ def _said(table: pd.DataFrame, reading: Reading, of: str, what: str, measure: st
     return [f"{of}, {what} above chance at {reading.where} (p of at most {CHANCE_LEVEL:g}, {looked}); {highest}."]
 
 
-def _untrained(reading: Reading, n: int, form: str) -> list[str]:
+def _untrained(reading: LabelReading, n: int, form: str) -> list[str]:
     """What untrained models give at the model's best layer and at their own best layer, with the verdict."""
     if reading.untrained is None or reading.untrained_best is None:
         return ["This was not compared with random weights."] if reading.above else []
@@ -285,7 +285,7 @@ def _untrained(reading: Reading, n: int, form: str) -> list[str]:
     return [f"{who} {there} at that layer{elsewhere}{verdict}."]
 
 
-def _too_few(reading: Reading, n: int, option: str) -> list[str]:
+def _too_few(reading: LabelReading, n: int, option: str) -> list[str]:
     """The note for the case in which no layer could have been above chance, however many prompts there are."""
     if not reading.too_few or np.isnan(reading.p):
         return []

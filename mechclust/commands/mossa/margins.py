@@ -38,7 +38,7 @@ def swapped_answers(prompts: Sequence[str], answers: Sequence[str], pairs: Pairs
     """Both prompts of each pair, with each other's answers.
 
     Example:
-        >>> swapped(["a?", "b?"], ["yes", "no"], [(0, 1)])
+        >>> swapped_answers(["a?", "b?"], ["yes", "no"], [(0, 1)])
         (['a?', 'b?'], ['no', 'yes'])
     """
     ordered = [i for pair in pairs for i in pair]

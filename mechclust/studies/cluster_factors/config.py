@@ -1,86 +1,85 @@
-"""What the study runs: settings, arms, jobs.
+"""Settings, arms and jobs of the study.
 
 The predictions, written down before the confirmatory seeds (200 to 209) were run; ``findings.py`` tests them. The
-design was explored on seed 0, and most predictions are based on what was seen there. T3 is no longer tested: at this
-size, it had a power of .05.
+design was explored on seed 0, and most predictions are based on what was seen there. Numbers that are missing below are
+of findings that the study of task clusters tests (T2, T4, T6, T7, T10), or that had too little power at this size (T3).
 
 1. At x, the last layer clusters by output at every overlap of the outputs (T9, T12). It clusters by task only to the
    extent that the outputs identify the task: with private outputs both appear at once, and task clusters disappear as
-   the overlap grows (T2, T10, T11). They are by-products of output clusters, not the reverse: with shared outputs,
-   outputs cluster within tasks but tasks hardly cluster within outputs (T24).
+   the overlap grows (T11). They are by-products of output clusters, not the reverse: with shared outputs, outputs
+   cluster within tasks but tasks hardly cluster within outputs (T24).
 2. The task is represented nevertheless: a linear classifier reads it at x even with shared outputs (T20), and at the
    last token of the instruction, where no output is known yet, the last layer clusters by task at every overlap (T13).
 3. This holds for a loss on all tokens, which requires the model to predict at the end of the instruction which inputs
    the task has. With a loss on y only, it holds for private outputs only (T21). Doubling the width changes nothing
    (T22).
-4. Layer 1 clusters by x, the last layer by output (T14). Task clusters strengthen with depth (T4) and move up during
-   training: from step 100 on they weaken in layers 1 and 2 while they strengthen in the last two (T15), including at a
-   constant learning rate (T16; less certain: on seed 0 the fall was small).
+4. Layer 1 clusters by x, the last layer by output (T14). Task clusters move up during training: from step 100 on they
+   weaken in layers 1 and 2 while they strengthen in the last two (T15), including at a constant learning rate (T16;
+   less certain: on seed 0 the fall was small).
 5. Causes: with private outputs, adding the difference between two tasks' means at x changes the answer to the other
    task's, in the upper half of the layers (T17, T19). With shared outputs it has no effect (T18): there the task is not
    a component added to the state at x.
-6. At a constant learning rate the index still rises (T3), but whether it saturates within .1 is open: k-means
-   occasionally merges two clusters, which shifts the index by .2. Training and validation agree (T6). Untrained
-   networks cluster by task hardly more than x explains (T7); the mean of their embeddings of the prompt, a bag of
-   symbols, does (T23).
+6. The mean of an untrained network's embeddings of the prompt, a bag of symbols, clusters by task (T23).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from mechclust.studies.study import Job, check_seeds
 from mechclust.training import TrainConfig
-from mechclust.training.callbacks import result_path
 from tasks import InputError, InstructionFollowing
 from tasks.errors import check_at_least
 
-VALIDATION, TRAIN = "validation_subset", "train_subset"
+VALIDATION = "validation_subset"
+TRAIN = "train_subset"
 OVERLAPS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 
 
 @dataclass(frozen=True)
 class Arm:
-    """How an arm differs from the settings.
+    """A setting of the study in which one thing differs.
 
     Attributes:
         task: fields of the data.
         training: fields of the training loop.
-        wide: twice the width.
+        width: factor of the width.
     """
 
     task: Mapping[str, Any] = field(default_factory=dict)
     training: Mapping[str, Any] = field(default_factory=dict)
-    wide: bool = False
+    width: int = 1
 
 
 def overlap_arm(overlap: float) -> str:
-    """The arm with this overlap of the tasks' outputs."""
+    """Return the name of the arm whose tasks have this share of their outputs in common."""
     return f"overlap-{overlap:g}"
 
 
-PRIVATE, SHARED = overlap_arm(0), overlap_arm(1)
-ONE, TWO, CONSTANT, UNSEEN = "outputs-1", "outputs-2", "outputs-2-constant-rate", "outputs-2-unseen"
-PRIVATE_Y, SHARED_Y, PRIVATE_WIDE, SHARED_WIDE = (
-    f"{arm}-{how}" for how in ("output-loss", "wide") for arm in (PRIVATE, SHARED)
-)
-ARMS: Mapping[str, Arm] = MappingProxyType(
-    {
-        **{overlap_arm(overlap): Arm({"overlap": overlap}) for overlap in OVERLAPS},
-        ONE: Arm({"n_outputs": 1}),
-        TWO: Arm({"n_outputs": 2}),
-        CONSTANT: Arm({"n_outputs": 2}, {"schedule": "constant"}),
-        UNSEEN: Arm({"n_outputs": 2, "split_by": "instruction"}),
-        PRIVATE_Y: Arm({"overlap": 0.0, "loss_on": "output"}),
-        SHARED_Y: Arm({"overlap": 1.0, "loss_on": "output"}),
-        PRIVATE_WIDE: Arm({"overlap": 0.0}, wide=True),
-        SHARED_WIDE: Arm({"overlap": 1.0}, wide=True),
-    }
-)
+OVERLAP_ARMS = tuple(overlap_arm(overlap) for overlap in OVERLAPS)
+PRIVATE = overlap_arm(0)
+SHARED = overlap_arm(1)
+ONE = "outputs-1"
+TWO = "outputs-2"
+CONSTANT = "outputs-2-constant-rate"
+UNSEEN = "outputs-2-unseen"
+PRIVATE_Y = "overlap-0-output-loss"
+SHARED_Y = "overlap-1-output-loss"
+PRIVATE_WIDE = "overlap-0-wide"
+SHARED_WIDE = "overlap-1-wide"
+ARMS: Mapping[str, Arm] = {
+    **{overlap_arm(overlap): Arm({"overlap": overlap}) for overlap in OVERLAPS},
+    ONE: Arm({"n_outputs": 1}),
+    TWO: Arm({"n_outputs": 2}),
+    CONSTANT: Arm({"n_outputs": 2}, {"schedule": "constant"}),
+    UNSEEN: Arm({"n_outputs": 2, "split_by": "instruction"}),
+    PRIVATE_Y: Arm({"overlap": 0.0, "loss_on": "output"}),
+    SHARED_Y: Arm({"overlap": 1.0, "loss_on": "output"}),
+    PRIVATE_WIDE: Arm({"overlap": 0.0}, width=2),
+    SHARED_WIDE: Arm({"overlap": 1.0}, width=2),
+}
 
 
 @dataclass(frozen=True)
@@ -124,75 +123,51 @@ class ClusterFactorsConfig:
 
     def __post_init__(self) -> None:
         check_seeds(self.seeds)
-        own = InstructionFollowing()
+        default = InstructionFollowing()
         for name in ("seed", "outputs", "overlap", "split_by", "loss_on"):
-            if getattr(self.task, name) != getattr(own, name):
+            if getattr(self.task, name) != getattr(default, name):
                 raise InputError(f"task.{name} is set by each run, from seeds and arms; leave it out and set those")
-        if unknown := [arm for arm in self.arms if arm not in ARMS]:
-            raise InputError(f"no arm {unknown[0]!r} (there are {', '.join(ARMS)})")
-        if lacking := [arm for arm in (PRIVATE, SHARED) if arm not in self.arms]:
-            raise InputError(f"arms lacks {lacking[0]!r}, the arm that all others are compared with; add it")
+        for arm in self.arms:
+            if arm not in ARMS:
+                raise InputError(f"no arm {arm!r} (there are {', '.join(ARMS)})")
+        for arm in (PRIVATE, SHARED):
+            if arm not in self.arms:
+                raise InputError(f"arms lacks {arm!r}, the arm that all others are compared with; add it")
         check_at_least(n_layers=(self.n_layers, 2), n_init=(self.n_init, 1), n_permutations=(self.n_permutations, 1))
         if not 0 < self.clear < 1:
             raise InputError(f"clear is {self.clear:g}; expected an index between 0 and 1")
-        if self.early_step not in measured_steps(self)[1:-1]:
+        between = measured_steps(self)[1:-1]
+        if self.early_step not in between:
             raise InputError(
                 f"early_step is {self.early_step}; expected one of the measured checkpoints "
-                f"{', '.join(map(str, measured_steps(self)[1:-1]))}"
+                f"{', '.join(map(str, between))}"
             )
         for arm in self.arms:
             task_of(self, Job(arm, self.seeds[0]))
 
 
 def jobs(config: ClusterFactorsConfig) -> list[Job]:
-    """Every run, seed by seed."""
+    """Return every run, seed by seed."""
     return [Job(arm, seed) for seed in config.seeds for arm in config.arms]
 
 
 def task_of(config: ClusterFactorsConfig, job: Job) -> InstructionFollowing:
-    """The data of one run."""
+    """Return the data of one run."""
     return replace(config.task, seed=job.seed, **ARMS[job.arm].task)
 
 
 def training_of(config: ClusterFactorsConfig, arm: str) -> TrainConfig:
-    """The training of an arm; a constant learning rate is half the other arms' initial rate, which is their mean."""
+    """Return the training of an arm; a constant learning rate is half the other arms' initial rate, their mean."""
     settings = replace(config.training, **ARMS[arm].training)
     return replace(settings, lr=settings.lr / 2) if settings.schedule == "constant" else settings
 
 
 def shape_of(config: ClusterFactorsConfig, arm: str) -> dict[str, int]:
-    """The size of an arm's networks."""
-    times = 2 if ARMS[arm].wide else 1
-    return {"n_layers": config.n_layers, "d_model": times * config.d_model, "n_heads": times * config.n_heads}
-
-
-def overlap_of(arm: str) -> float:
-    """The overlap of the tasks' outputs in an arm."""
-    return float(ARMS[arm].task.get("overlap", 0.0))
+    """Return the size of an arm's networks."""
+    width = ARMS[arm].width
+    return {"n_layers": config.n_layers, "d_model": width * config.d_model, "n_heads": width * config.n_heads}
 
 
 def measured_steps(config: ClusterFactorsConfig) -> list[int]:
-    """The checkpoints that are measured: step 0, then from the first measured one to the end."""
-    return [s for s in config.training.checkpoint_steps if s == 0 or s >= config.first_measured]
-
-
-def names_of(arm: str) -> list[str]:
-    """What is measured at every checkpoint of an arm, by the name of its file."""
-    fields = ARMS[arm].task
-    partial = {
-        "x-task-given-output": overlap_of(arm) > 0,  # otherwise the output identifies the task
-        "x-output-given-task": fields.get("n_outputs") != 1,
-    }
-    return [
-        *("x", "x-input", "x-linear", "instruction", "mean", "mean-input"),
-        *(name for name, possible in partial.items() if possible),
-    ]
-
-
-def results_of(config: ClusterFactorsConfig, job: Job, out: Path) -> list[Path]:
-    """Every measurement of one run."""
-    folder, steps = out / "results" / job.name, measured_steps(config)
-    found = [result_path(folder, step, f"{VALIDATION}.{name}") for step in steps for name in names_of(job.arm)]
-    found += [result_path(folder, step, f"{VALIDATION}.accuracy") for step in config.training.checkpoint_steps]
-    found.append(result_path(folder, steps[-1], f"{TRAIN}.x"))
-    return [*found, folder / "swap.safetensors", folder / "loss.safetensors"]
+    """Return the checkpoints that are measured: step 0, then from the first measured one to the end."""
+    return [step for step in config.training.checkpoint_steps if step == 0 or step >= config.first_measured]

@@ -2,229 +2,230 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
 
+import einops
 import numpy as np
+from jaxtyping import Float, Shaped
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 
+from mechclust.evidence.bounds import Bound, verdict_of
 from mechclust.evidence.intervals import mean_interval
 from mechclust.report.style import (
+    BLUE,
     COLORS,
+    GREEN,
+    ORANGE,
+    PURPLE,
+    RED,
     direct_labels,
     layer_axis,
+    layer_curve,
     log_steps,
-    outer_labels,
+    panel_rows,
     seed_curve,
     shades,
-    subplots,
     widest_chance,
 )
-from mechclust.studies.cluster_factors.config import OVERLAPS, ClusterFactorsConfig, measured_steps, overlap_arm
-from mechclust.studies.cluster_factors.phases import BOTH, NEITHER, OUTPUT, PHASES, TASK, UNDECIDED, clear_by, phases
-from mechclust.studies.cluster_factors.results import Found, RunResults
-from mechclust.studies.cluster_factors.swap import KINDS, POSITIONS
+from mechclust.studies.cluster_factors.config import OVERLAPS, PRIVATE, ClusterFactorsConfig, overlap_arm
+from mechclust.studies.cluster_factors.results import ArmResults, Results
+from mechclust.studies.cluster_factors.swap import HALVES, KINDS, POSITIONS, PROMPT, RANDOM
+from mechclust.studies.cluster_factors.swap import TASK as TASK_MEANS
 
-BLUE, VERMILION, GREEN, PURPLE = COLORS[:4]
-_PHASE = {NEITHER: "#d9d9d9", TASK: BLUE, OUTPUT: VERMILION, BOTH: PURPLE, UNDECIDED: "#ffffff"}
-_SAID = {NEITHER: "neither task nor output", BOTH: "task and output"}
-_WHERE = {"x": "at x", "instruction": "end of instruction", "mean": "mean of prompt"}
-_SHOWN = 7  # checkpoints of the phase diagram
+MAX_STEPS_DRAWN = 7  # checkpoints of the phase diagram
+LABEL_SIZE = 7.5  # points
+
+_Look = tuple[str, str]  # name and colour of a curve
+_Label = tuple[float, str, str]  # last value of a curve, its name, its colour
 
 
-def phase_diagram(config: ClusterFactorsConfig, found: Found) -> Figure:
-    """What states cluster by: overlap of the outputs along x, layer along y, one panel per checkpoint."""
-    overlaps = [o for o in OVERLAPS if overlap_arm(o) in found]
-    steps = measured_steps(config)
-    shown = sorted({steps[i] for i in np.linspace(0, len(steps) - 1, min(_SHOWN, len(steps))).round().astype(int)})
-    figure, axes = subplots(
-        len(_WHERE) * len(shown), len(shown), size=(2.05, 2.15), grid=None, sharex=True, sharey=True
-    )
-    for r, (position, where) in enumerate(_WHERE.items()):
-        grid = [phases(found[overlap_arm(o)], config.clear, position) for o in overlaps]
-        for c, step in enumerate(shown):
-            axis = axes[r * len(shown) + c]
-            at = measured_steps(config).index(step)
-            for i, of in enumerate(grid):
-                for layer, phase in enumerate(of[at]):
-                    _cell(axis, i, layer, phase)
-                by_input = clear_by(found[overlap_arm(overlaps[i])], config.clear, f"{position} input")
-                (layers,) = np.nonzero(by_input[at])
-                axis.plot(np.full(len(layers), i), layers, ls="", marker="o", ms=5, color=GREEN, mec="white", mew=0.5)
-            axis.set(xlim=(-0.5, len(overlaps) - 0.5), ylim=(-0.5, config.n_layers + 0.5))
-            axis.set_xticks(range(len(overlaps)), [f"{o:g}" for o in overlaps])
-            axis.set_yticks(range(config.n_layers + 1))
-            if r == 0:
-                axis.set_title(f"step {step}")
-            if r == len(_WHERE) - 1:
-                axis.set_xlabel("overlap of outputs")
-            if c == 0:
-                axis.set_ylabel(f"layer\n{where}")
-    handles: list[Artist] = [
-        Patch(facecolor=_PHASE[p], edgecolor="#888888", hatch="////" if p == UNDECIDED else None, label=_SAID.get(p, p))
-        for p in PHASES
-    ]
+def _arm_titles(arms: Iterable[str]) -> list[str]:
+    """Return the names of arms in words.
+
+    Example:
+        >>> _arm_titles(["outputs-2-constant-rate", "overlap-0.2", "overlap-1-output-loss"])
+        ['2 private outputs, constant rate', 'overlap 0.2', 'overlap 1, output loss']
+    """
+    titles = []
+    for arm in arms:
+        kind, value, *change = arm.split("-")
+        plural = "" if value == "1" else "s"
+        title = f"overlap {value}" if kind == "overlap" else f"{value} private output{plural}"
+        titles.append(f"{title}, {' '.join(change)}" if change else title)
+    return titles
+
+
+# ---- phases ----
+
+NEITHER = "neither"
+TASK = "task"
+OUTPUT = "output"
+BOTH = "both"
+UNDECIDED = "undecided"
+PHASE_COLORS = {NEITHER: "#d9d9d9", TASK: BLUE, OUTPUT: RED, BOTH: PURPLE, UNDECIDED: "#ffffff"}
+PHASE_NAMES = {NEITHER: "neither task nor output", BOTH: "task and output"}
+HATCHES = {UNDECIDED: "////"}
+EDGES = {UNDECIDED: "#aaaaaa"}
+
+
+def verdicts(index: Float[np.ndarray, "seed layer"], clear: float) -> Shaped[np.ndarray, "layer"]:
+    """Return whether states cluster by a label: the whole 95% interval of its index over seeds is at least ``clear``.
+
+    A single seed decides nothing.
+
+    Example:
+        >>> verdicts(np.array([[0.9, 0.1, 0.2], [0.8, 0.2, 0.9]]), 0.1).tolist()
+        ['holds', 'undecided', 'undecided']
+    """
+    return np.array([verdict_of(Bound(">=", clear), mean_interval(of_layer)) for of_layer in index.T.tolist()])
+
+
+def phases(arm: ArmResults, step: int, clear: float, position: str = "x") -> Shaped[np.ndarray, "layer"]:
+    """Return the phase of each layer at a checkpoint; ``undecided`` if an interval straddles ``clear``.
+
+    At the end of the instruction only the task counts, since no output is known yet.
+    """
+    task = arm.ari[f"{position} task"]
+    output = arm.ari.get(f"{position} output", np.zeros_like(task))
+    by_task = verdicts(task[:, step], clear)
+    by_output = verdicts(output[:, step], clear)
+    undecided = (by_task == "undecided") | (by_output == "undecided")
+    held_by_task = by_task == "holds"
+    held_by_output = by_output == "holds"
+    conditions = [undecided, held_by_task & held_by_output, held_by_task, held_by_output]
+    return np.select(conditions, [UNDECIDED, BOTH, TASK, OUTPUT], NEITHER)
+
+
+def phase_diagram(config: ClusterFactorsConfig, results: Results) -> Figure:
+    """Draw the phases: overlap of the outputs along x, layer along y, a column per checkpoint, a row per position."""
+    overlaps = [overlap for overlap in OVERLAPS if overlap_arm(overlap) in results]
+    steps = results[PRIVATE].steps
+    drawn = np.linspace(0, len(steps) - 1, min(MAX_STEPS_DRAWN, len(steps))).round().astype(int)
+    where = {"x": "at x", "instruction": "end of instruction", "mean": "mean of prompt"}
+    titles = [f"step {step}" for step in steps[drawn]]
+    ylabels = [f"layer\n{name}" for name in where.values()]
+    figure, axes = panel_rows(titles, ylabels, size=(2.05, 2.15), x_axis=_overlap_axis)
+    for axis, (position, step) in zip(axes, product(where, drawn), strict=True):
+        for x, overlap in enumerate(overlaps):
+            _phase_column(axis, x, results[overlap_arm(overlap)], position, step, config.clear)
+        axis.grid(visible=False)
+        axis.set(xlim=(-0.5, len(overlaps) - 0.5), ylim=(-0.5, config.n_layers + 0.5))
+        axis.set_xticks(range(len(overlaps)), [f"{overlap:g}" for overlap in overlaps])
+        axis.set_yticks(range(config.n_layers + 1))
+    _phase_legend(figure)
+    return figure
+
+
+def _overlap_axis(axis: Axes) -> None:
+    axis.set_xlabel("overlap of outputs")
+
+
+def _phase_column(axis: Axes, x: int, arm: ArmResults, position: str, step: int, clear: float) -> None:
+    """Draw the layers of one arm: a cell for the phase, and a dot where states cluster by x."""
+    for layer, phase in enumerate(phases(arm, step, clear, position)):
+        color = PHASE_COLORS[phase]
+        edge = EDGES.get(phase, "#ffffff")
+        corner = (x - 0.5, layer - 0.5)
+        axis.add_patch(Rectangle(corner, 1, 1, facecolor=color, edgecolor=edge, hatch=HATCHES.get(phase), lw=0.8))
+    if f"{position} input" in arm.ari:
+        by_input = verdicts(arm.ari[f"{position} input"][:, step], clear) == "holds"
+        layers = np.flatnonzero(by_input)
+        axis.plot(np.full(len(layers), x), layers, ls="", marker="o", ms=5, color=GREEN, mec="white", mew=0.5)
+
+
+def _phase_legend(figure: Figure) -> None:
+    handles: list[Artist] = []
+    for phase, color in PHASE_COLORS.items():
+        name = PHASE_NAMES.get(phase, phase)
+        handles.append(Patch(facecolor=color, edgecolor="#888888", hatch=HATCHES.get(phase), label=name))
     handles.append(Line2D([], [], ls="", marker="o", ms=5, color=GREEN, mec="white", label="x (on any colour)"))
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False, title="clusters by")
+
+
+# ---- by layer, at the end of training ----
+
+
+def by_layer(results: Results) -> Figure:
+    """Draw ARI at x by layer at the end, against task, output and x, one panel per arm."""
+    curves = {"x task": ("task", BLUE), "x output": ("output", RED), "x input": ("x", GREEN)}
+    figure, axes = panel_rows(_arm_titles(results), ["ARI at the end; accuracy"], size=(3.2, 2.7), x_axis=layer_axis)
+    for axis, arm in zip(axes, results.values(), strict=True):
+        labels = _curves(axis, arm, curves, ["x task"])
+        linear = arm.linear[:, -1].mean(axis=0)
+        axis.plot(linear, color=BLUE, ls=":", lw=1.2)
+        direct_labels(axis, [*labels, (float(linear[-1]), "task, linear", BLUE)], LABEL_SIZE)
     return figure
 
 
-def _cell(axis: Axes, x: int, y: int, phase: str) -> None:
-    hatch = "////" if phase == UNDECIDED else None
-    edge = "#aaaaaa" if hatch else "#ffffff"
-    axis.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=_PHASE[phase], edgecolor=edge, hatch=hatch, lw=0.8))
-
-
-_Labels = list[tuple[float, str, str]]
-
-
-def by_layer(found: Found) -> Figure:
-    """ARI at x by layer at the end, against task, output and x, one panel per arm."""
-
-    def draw(axis: Axes, layers: np.ndarray, runs: Sequence[RunResults]) -> _Labels:
-        labels = [_chance(axis, layers, runs, ["x task"])]
-        for name, color in (("task", BLUE), ("output", VERMILION), ("input", GREEN)):
-            labels.append(_curve(axis, layers, runs, f"x {name}", "x" if name == "input" else name, color))
-        linear = np.stack([run.linear[-1] for run in runs]).mean(0)
-        axis.plot(layers, linear, color=BLUE, ls=":", lw=1.2)
-        return [*labels, (float(linear[-1]), "task, linear", BLUE)]
-
-    return _by_arm(found, "ARI at the end; accuracy", draw)
-
-
-def within_the_other(found: Found) -> Figure:
-    """ARI at x by layer at the end: task within outputs, and output within tasks, one panel per arm that has both."""
-    curves = {"x task|output": ("task within output", BLUE), "x output|task": ("output within task", VERMILION)}
-
-    def draw(axis: Axes, layers: np.ndarray, runs: Sequence[RunResults]) -> _Labels:
-        drawn = [_curve(axis, layers, runs, curve, name, color) for curve, (name, color) in curves.items()]
-        return [_chance(axis, layers, runs, [*curves]), *drawn]
-
-    both = {arm: runs for arm, runs in found.items() if curves.keys() <= runs[0].ari.keys()}
-    return _by_arm(both, "ARI at the end", draw)
-
-
-def _by_arm(found: Found, ylabel: str, draw: Callable[[Axes, np.ndarray, Sequence[RunResults]], _Labels]) -> Figure:
-    """One panel per arm over layers 0 to n, with what ``draw`` draws there and the labels that it returns."""
-    columns = min(5, len(found))
-    figure, axes = subplots(len(found), columns, size=(3.2, 2.7), sharex=True, sharey=True)
-    labels = {}
-    for axis, (arm, runs) in zip(axes, found.items(), strict=True):
-        labels[axis] = draw(axis, np.arange(runs[0].linear.shape[1]), runs)
-        axis.set(title=_title(arm), ylim=(-0.05, 1.05))
-        layer_axis(axis)
-    outer_labels(axes, columns)
-    axes[0].set_ylabel(ylabel)
-    for axis, of in labels.items():
-        direct_labels(axis, of, size=7.5)
+def within_the_other(results: Results) -> Figure:
+    """Draw ARI at x by layer at the end: task within outputs and output within tasks, for arms that have both."""
+    curves = {"x task|output": ("task within output", BLUE), "x output|task": ("output within task", RED)}
+    results = {name: arm for name, arm in results.items() if curves.keys() <= arm.ari.keys()}
+    figure, axes = panel_rows(_arm_titles(results), ["ARI at the end"], size=(3.2, 2.7), x_axis=layer_axis)
+    for axis, arm in zip(axes, results.values(), strict=True):
+        direct_labels(axis, _curves(axis, arm, curves, list(curves)), LABEL_SIZE)
     return figure
 
 
-def _title(arm: str) -> str:
-    """
-    Example:
-        >>> _title("outputs-2-constant-rate"), _title("overlap-0.2"), _title("overlap-1-output-loss")
-        ('2 private outputs, constant rate', 'overlap 0.2', 'overlap 1, output loss')
-    """
-    kind, value, *more = arm.split("-")
-    first = f"overlap {value}" if kind == "overlap" else f"{value} private output{'s' * (value != '1')}"
-    return ", ".join([first, " ".join(more)]) if more else first
+def _curves(axis: Axes, arm: ArmResults, looks: Mapping[str, _Look], chance: Sequence[str]) -> list[_Label]:
+    """Draw curves at the end, and the band of chance that is the widest of some and of all seeds; return labels."""
+    null = np.concatenate([arm.null[curve][:, -1] for curve in chance])
+    labels = [widest_chance(axis, range(null.shape[1]), null)]
+    return labels + [layer_curve(axis, arm.ari[curve][:, -1], *look) for curve, look in looks.items()]
 
 
-def _chance(
-    axis: Axes, layers: np.ndarray, runs: Sequence[RunResults], curves: Sequence[str]
-) -> tuple[float, str, str]:
-    """The band of chance at the end, the widest of all seeds and curves; its label."""
-    return widest_chance(axis, layers, np.stack([run.null[curve][-1] for run in runs for curve in curves]))
+# ---- over training ----
 
 
-def _curve(
-    axis: Axes, layers: np.ndarray, runs: Sequence[RunResults], curve: str, name: str, color: str
-) -> tuple[float, str, str]:
-    """An index at the end by layer; its label."""
-    values = np.stack([run.ari[curve][-1] for run in runs])
-    seed_curve(axis, layers, values, color=color, marker=".")
-    return float(values[:, -1].mean()), name, color
-
-
-def over_training(found: Found, arms: Sequence[str]) -> Figure:
-    """Task-ARI over training steps, one line per layer: above at x, below at the end of the instruction.
-
-    Means over seeds; bars: their 95% intervals at the end.
-    """
-    shown = [arm for arm in arms if arm in found]
-    rows = {"x task": "at x", "instruction task": "end of the instruction"}
-    figure, axes = subplots(len(rows) * len(shown), len(shown), size=(3.2, 2.7), sharex=True, sharey=True)
-    labels: dict[Axes, list[tuple[float, str, object]]] = {}
-    for r, (curve, where) in enumerate(rows.items()):
-        for c, arm in enumerate(shown):
-            axis, runs = axes[r * len(shown) + c], found[arm]
-            null = np.concatenate([run.null[curve].swapaxes(0, 1) for run in runs])  # [seed and layer, step, end]
-            steps = runs[0].steps
-            chance = widest_chance(axis, steps, null)
-            values = np.stack([run.ari[curve] for run in runs])
-            colors = shades(values.shape[-1])
-            for layer, color in enumerate(colors):
-                axis.plot(steps, values[..., layer].mean(0), color=color, marker=".", ms=3)
-                if span := mean_interval(values[:, -1, layer].tolist()):
-                    axis.vlines(steps[-1] * 1.12 ** (layer + 1), *span, color=color, lw=1.2)
-            labels[axis] = [(float(values[:, -1, k].mean()), str(k), color) for k, color in enumerate(colors)]
-            labels[axis].append(chance)
-            log_steps(axis)
-            axis.set(ylim=(-0.05, 1.05))
-            if r == 0:
-                axis.set_title(_title(arm))
-            if c == 0:
-                axis.set_ylabel(f"task-ARI, {where}")
-            axis.label_outer()
-    for axis, of in labels.items():
-        direct_labels(axis, of, size=7.5)
+def over_training(results: Results, arms: Sequence[str]) -> Figure:
+    """Draw task-ARI over training, one line per layer: above at x, below at the end of the instruction."""
+    arms = [arm for arm in arms if arm in results]
+    rows = {"x task": "task-ARI, at x", "instruction task": "task-ARI, end of the instruction"}
+    figure, axes = panel_rows(_arm_titles(arms), list(rows.values()), size=(3.2, 2.7), x_axis=log_steps)
+    for axis, (curve, arm) in zip(axes, product(rows, arms), strict=True):
+        _layers_over_training(axis, results[arm], curve)
     return figure
 
 
-def swaps(found: Found) -> Figure:
-    """How often the answer becomes the other task's, by the layer at which mean states are swapped."""
-    figure, axes = subplots(len(POSITIONS) * len(found), len(found), size=(2.3, 2.3), sharex=True, sharey=True)
-    names = dict(
-        zip(KINDS, (("tasks' means", BLUE), ("random", COLORS[7]), ("halves of a task", COLORS[4])), strict=True)
-    )
-    labels: list[tuple[float, str, str]] = []
-    for c, (arm, runs) in enumerate(found.items()):
-        became = np.stack([run.swapped["became"] for run in runs])
-        for p, position in enumerate(POSITIONS):
-            axis = axes[p * len(found) + c]
-            labels = []
-            for k, kind in enumerate(KINDS):
-                name, color = names[kind]
-                seed_curve(axis, np.arange(became.shape[-1]), became[:, p, k], color=color, marker=".")
-                labels.append((float(became[:, p, k, -1].mean()), name, color))
-            axis.set(ylim=(-0.05, 1.05))
-            layer_axis(axis)
-            if p == 0:
-                axis.set_title(_title(arm), fontsize=9)
-            if c == 0:
-                axis.set_ylabel(f"{_SWAPPED_AT[position]}\nshare")
-            axis.label_outer()
-            if c == len(found) - 1:
-                direct_labels(axis, labels, size=7.5)
+def _layers_over_training(axis: Axes, arm: ArmResults, curve: str) -> None:
+    """Draw a curve of each layer, with its 95% interval at the end right of it."""
+    null = einops.rearrange(arm.null[curve], "seed step layer end -> (seed layer) step end")
+    labels: list[tuple[float, str, object]] = [widest_chance(axis, arm.steps, null)]
+    layers = einops.rearrange(arm.ari[curve], "seed step layer -> layer seed step")
+    for k, (values, color) in enumerate(zip(layers, shades(len(layers)), strict=True)):
+        axis.plot(arm.steps, values.mean(axis=0), color=color, marker=".", ms=3)
+        interval = mean_interval(values[:, -1].tolist())
+        if interval is not None:
+            axis.vlines(arm.steps[-1] * 1.12 ** (k + 1), *interval, color=color, lw=1.2)
+        labels.append((float(values[:, -1].mean()), str(k), color))
+    direct_labels(axis, labels, LABEL_SIZE)
+
+
+def accuracy_figure(results: Results) -> Figure:
+    """Draw validation accuracy over training, one panel per arm."""
+    figure, axes = panel_rows(_arm_titles(results), ["validation accuracy"], size=(2.6, 2.0), x_axis=log_steps)
+    for axis, arm in zip(axes, results.values(), strict=True):
+        seed_curve(axis, arm.steps, arm.accuracy, color=BLUE, marker=".")
     return figure
 
 
-_SWAPPED_AT = dict(zip(POSITIONS, ("end of the instruction", "at x", "whole prompt"), strict=True))
+# ---- swapped means ----
 
 
-def accuracy_figure(found: Mapping[str, Sequence[RunResults]]) -> Figure:
-    """Validation accuracy over steps, one panel per arm."""
-    columns = min(5, len(found))
-    figure, axes = subplots(len(found), columns, size=(2.6, 2.0), sharex=True, sharey=True)
-    for axis, (arm, runs) in zip(axes, found.items(), strict=True):
-        seed_curve(axis, runs[0].steps, np.stack([run.accuracy for run in runs]), color=BLUE, marker=".")
-        log_steps(axis)
-        axis.set(ylim=(-0.03, 1.03))
-        axis.set_title(_title(arm), fontsize=9)
-    outer_labels(axes, columns)
-    axes[0].set_ylabel("validation accuracy")
+def swaps(results: Results) -> Figure:
+    """Draw how often the answer becomes the other task's, by the layer at which mean states are swapped."""
+    curves = {TASK_MEANS: ("tasks' means", BLUE), RANDOM: ("random", COLORS[7]), HALVES: ("halves of a task", ORANGE)}
+    where = {"instruction_end": "end of the instruction", "input": "at x", PROMPT: "whole prompt"}
+    ylabels = [f"{name}\nshare" for name in where.values()]
+    figure, axes = panel_rows(_arm_titles(results), ylabels, size=(2.3, 2.3), x_axis=layer_axis)
+    for n, (axis, (position, arm)) in enumerate(zip(axes, product(where, results.values()), strict=True), 1):
+        became = arm.became[:, POSITIONS.index(position)]
+        labels = [layer_curve(axis, became[:, KINDS.index(kind)], *look) for kind, look in curves.items()]
+        if n % len(results) == 0:
+            direct_labels(axis, labels, LABEL_SIZE)
     return figure

@@ -1,7 +1,7 @@
 """The findings of the study with their controls, and the checks T1, T5 and T8.
 
-Bounds were written before the confirmatory seeds were run. Unless it says otherwise, a finding concerns the states at
-``x`` on held-out examples at the end of training.
+The study of task clusters tests T2, T4, T6, T7 and T10. Bounds were written before the confirmatory seeds were run.
+Unless it says otherwise, a finding concerns the states at ``x`` on held-out examples at the end of training.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ from functools import partial
 import numpy as np
 from jaxtyping import Float
 
-from mechclust.evidence import Bound, Control, EarlierRun, Finding, Part, Verdict, check_part, mean_part, share_part
-from mechclust.report.growth import climbing, spearman
+from mechclust.evidence import Bound, EarlierRun, Finding, check_part
+from mechclust.evidence.compared import beyond_untrained, compared
+from mechclust.report.growth import spearman
 from mechclust.studies.cluster_factors.config import (
     ARMS,
     CONSTANT,
+    OVERLAP_ARMS,
     OVERLAPS,
     PRIVATE,
     PRIVATE_WIDE,
@@ -26,467 +28,321 @@ from mechclust.studies.cluster_factors.config import (
     SHARED_WIDE,
     SHARED_Y,
     TWO,
-    UNSEEN,
     ClusterFactorsConfig,
-    overlap_arm,
+    measured_steps,
     task_of,
 )
-from mechclust.studies.cluster_factors.results import Found, RunResults
+from mechclust.studies.cluster_factors.results import ArmResults, Results
 from mechclust.studies.cluster_factors.swap import HALVES, KINDS, POSITIONS, RANDOM, TASK
 from mechclust.studies.study import Job
 
-_PAPER = "Wu & Varshney"
-_PAPER_BOUND_OURS = f"{_PAPER}; bound ours"
-_TOO_SMALL = "this size of the study cannot test it"
-_START = 0
-_END = -1
-_OVERLAP_ARMS = tuple(overlap_arm(overlap) for overlap in OVERLAPS)
-_UNTRAINED = "untrained networks"
-_WITH_SHARED_OUTPUTS = "networks whose tasks share all outputs"
-_WITH_PRIVATE_OUTPUTS = "networks whose tasks have private outputs"
-_CHECKED = "now a check: it holds by construction"
-_EARLIER: Mapping[str, tuple[Verdict, str]] = {
-    "T1": ("holds", "20 tasks, lowest over arms"),
-    "T2": ("undecided", "20 tasks, d 64, the last layer"),
-    "T4": ("undecided", "20 tasks, d 64"),
-    "T5": ("holds", _CHECKED),
-    "T6": ("undecided", "10 seeds, constant learning rate"),
-    "T7": ("holds", "relabelled within the classes of x"),
-    "T8": ("holds", _CHECKED),
-    "T9": ("holds", "five outputs shared by all tasks"),
-    "T10": ("undecided", "20 tasks, d 64, the last layer"),
+START = 0
+END = -1
+SHARED_NETWORKS = "networks whose tasks share all outputs"
+PRIVATE_NETWORKS = "networks whose tasks have private outputs"
+TOO_SMALL = "this size of the study cannot test it"
+ARMS_NEEDED: Mapping[str, Sequence[str]] = {
+    **dict.fromkeys(("T11", "T12", "T13", "T14"), OVERLAP_ARMS),
+    "T15": (TWO,),
+    "T16": (CONSTANT,),
+    "T21": (PRIVATE_Y, SHARED_Y),
+    "T22": (PRIVATE_WIDE, SHARED_WIDE),
 }
 
-_ours = partial(Finding, source="ours")
+_Seeds = Float[np.ndarray, "seed"]
+_Curve = Float[np.ndarray, "seed step"]
 
-Runs = Sequence[RunResults]
+_finding = partial(compared, source="ours", shown="table")
+_beyond_untrained = partial(beyond_untrained, source="ours", shown="table")
 
 
-def findings_of(config: ClusterFactorsConfig, found: Found) -> list[Finding]:
-    """Return T1 to T24 without T3; of these T1, T5 and T8 are checks. An arm that was not run has no values."""
-    arms = {arm: found.get(arm, ()) for arm in ARMS}
+def findings_of(config: ClusterFactorsConfig, results: Results) -> list[Finding]:
+    """Return the findings and the checks T1, T5 and T8. An arm that was not run has no values."""
+    arms = dict.fromkeys(ARMS, _without_seeds(results[SHARED])) | dict(results)
     findings = [
-        *_checks(config, arms),
-        *_private_outputs(config, arms),
+        *_checks(config, results),
         *_shared_outputs(config, arms),
         *_overlaps(config, arms),
         *_layers(config, arms),
         *_swapped_means(config, arms),
         *_losses_and_widths(config, arms),
-        *_untrained(config, arms),
+        _bag_of_symbols(config, arms[PRIVATE]),
     ]
+    findings = [replace(finding, not_tested=_not_tested(config, finding.id)) for finding in findings]
+    return sorted(findings, key=_number)
+
+
+def _without_seeds(arm: ArmResults) -> ArmResults:
+    ari = {curve: index[:0] for curve, index in arm.ari.items()}
+    return replace(arm, ari=ari)
+
+
+def _not_tested(config: ClusterFactorsConfig, id: str) -> str:
+    """Return why a run cannot test a finding; ``""`` if it can."""
     if not config.test_findings:
-        findings = [replace(finding, not_tested=_TOO_SMALL) for finding in findings]
-    return [_with_history(finding) for finding in sorted(findings, key=lambda finding: int(finding.id[1:]))]
+        return TOO_SMALL
+    for arm in ARMS_NEEDED.get(id, ()):
+        if arm not in config.arms:
+            return f"needs the arm {arm!r}"
+    return ""
 
 
-def _with_history(finding: Finding) -> Finding:
-    if finding.id not in _EARLIER:
-        return finding
-    verdict, changed = _EARLIER[finding.id]
-    earlier = EarlierRun("task-clusters, paper, 2026-11-21, seeds 0 to 2", 3, verdict, changed)
-    return replace(finding, history=(earlier,))
+def _number(finding: Finding) -> int:
+    return int(finding.id[1:])
 
 
-def _missing(arms: Found, *needed: str) -> str:
-    """Return why a finding cannot be tested if an arm that it needs was not run; else ``""``."""
-    lacking = [arm for arm in needed if not arms[arm]]
-    return f"needs the arm {lacking[0]!r}" if lacking else ""
+def _earlier(changed: str) -> tuple[EarlierRun, ...]:
+    return (EarlierRun("task-clusters, paper, 2026-11-21, seeds 0 to 2", 3, "holds", changed),)
 
 
-# ---- findings ----
-
-
-def _checks(config: ClusterFactorsConfig, arms: Found) -> list[Finding]:
-    lowest = [min(run.accuracy[_END] for run in of_seed) for of_seed in zip(*filter(len, arms.values()), strict=True)]
-    ranges = [np.ptp(run.ari["x task"][:, 0]) for run in arms[PRIVATE]]
+def _checks(config: ClusterFactorsConfig, results: Results) -> list[Finding]:
+    accuracies = [arm.accuracy[:, END] for arm in results.values()]
+    embedding = results[PRIVATE].ari["x task"][:, :, 0]
     guesses = [task_of(config, Job(PRIVATE, seed)).input_only_accuracy() for seed in config.seeds]
-    n_tasks = min(config.task.n_eval_tasks, config.task.n_tasks)
+    n_tasks = _n_tasks(config)
+    check = partial(Finding, kind="check")
     return [
-        Finding(
+        check(
             id="T1",
-            kind="check",
             statement="networks learn the tasks: validation accuracy at the end of training, lowest over arms",
             source="set-up",
-            parts=(check_part("", lowest, Bound(">=", 0.95)),),
+            parts=(check_part("", np.min(accuracies, axis=0), Bound(">=", 0.95)),),
+            history=_earlier("20 tasks, lowest over arms"),
         ),
-        Finding(
+        check(
             id="T5",
-            kind="check",
             statement="layer 0 at x is the embedding of x: its partition never changes (range of task-ARI)",
-            source=_PAPER,
-            parts=(check_part("", ranges, Bound("<=", 0.01)),),
+            source="Wu & Varshney",
+            parts=(check_part("", np.ptp(embedding, axis=1), Bound("<=", 0.01)),),
+            history=_earlier("now a check: it holds by construction"),
         ),
-        Finding(
+        check(
             id="T8",
-            kind="check",
             statement="the best guess of the task from x alone is right at most three times as often as chance",
-            source=f"{_PAPER}; bound ours (3 x chance)",
+            source="Wu & Varshney; bound ours (3 x chance)",
             parts=(check_part("", guesses, Bound("<=", 3 / n_tasks)),),
             note=f"chance: {1 / n_tasks:.3g}",
+            history=_earlier("now a check: it holds by construction"),
         ),
     ]
 
 
-def _private_outputs(config: ClusterFactorsConfig, arms: Found) -> list[Finding]:
-    n = config.n_layers
-    shared = Control(_WITH_SHARED_OUTPUTS, _clear_by_task(config, arms[SHARED]))
-    return [
-        Finding(
-            id="T2",
-            statement=f"two private outputs per task: layer {n} clusters by task (ARI)",
-            source=_PAPER_BOUND_OURS,
-            parts=_clear_by_task(config, arms[TWO]),
-            control=shared,
-            shown="table",
-            not_tested=_missing(arms, TWO),
-        ),
-        Finding(
-            id="T4",
-            statement=f"two private outputs per task: task-ARI rises with layer, 0 to {n}",
-            source=_PAPER,
-            parts=climbing(_by_layer(config, arms[TWO], _END)),
-            control=Control(_UNTRAINED, climbing(_by_layer(config, arms[TWO], _START))),
-            shown="table",
-            not_tested=_missing(arms, TWO),
-        ),
-        Finding(
-            id="T6",
-            statement=f"constant learning rate: training subset and validation agree at layer {n} (difference of "
-            "task-ARI)",
-            source=_PAPER,
-            parts=_agree(config, arms[CONSTANT]),
-            control=Control(_WITH_SHARED_OUTPUTS, _agree(config, arms[SHARED])),
-            shown="table",
-            not_tested=_missing(arms, CONSTANT),
-        ),
-        Finding(
-            id="T10",
-            statement=f"instructions never seen: layer {n} clusters by task (two private outputs)",
-            source=_PAPER_BOUND_OURS,
-            parts=_clear_by_task(config, arms[UNSEEN]),
-            control=shared,
-            shown="table",
-            not_tested=_missing(arms, UNSEEN),
-        ),
-    ]
+def _n_tasks(config: ClusterFactorsConfig) -> int:
+    """Return how many tasks the measured examples are of."""
+    return min(config.task.n_eval_tasks, config.task.n_tasks)
 
 
-def _shared_outputs(config: ClusterFactorsConfig, arms: Found) -> list[Finding]:
+def _last_layer(arm: ArmResults, curve: str) -> _Curve:
+    return arm.ari[curve][:, :, -1]
+
+
+def _output_minus_task(arm: ArmResults) -> _Curve:
+    return _last_layer(arm, "x output") - _last_layer(arm, "x task")
+
+
+def _shared_outputs(config: ClusterFactorsConfig, arms: Results) -> list[Finding]:
     n = config.n_layers
+    shared = arms[SHARED]
+    within = _last_layer(shared, "x output|task") - _last_layer(shared, "x task|output")
     return [
-        _ours(
-            id="T9",
-            statement=f"all outputs shared: layer {n} clusters by output more than by task (difference of ARI)",
-            parts=_by_output_rather_than_task(config, arms[SHARED]),
-            control=Control(_WITH_PRIVATE_OUTPUTS, _by_output_rather_than_task(config, arms[PRIVATE])),
+        _finding(
+            "T9",
+            f"all outputs shared: layer {n} clusters by output more than by task (difference of ARI)",
+            {"": Bound(">", 0)},
+            [_output_minus_task(shared)[:, END]],
+            PRIVATE_NETWORKS,
+            [_output_minus_task(arms[PRIVATE])[:, END]],
             shown="headline",
+            history=_earlier("five outputs shared by all tasks"),
         ),
-        _ours(
-            id="T20",
-            statement=f"all outputs shared: a linear classifier reads the task from layer {n}, whose states do not "
-            "cluster by it",
-            parts=_read_but_not_clustered(config, arms[SHARED], _END),
-            control=Control(_UNTRAINED, _read_but_not_clustered(config, arms[SHARED], _START)),
-            note=f"chance of the classifier: {1 / min(config.task.n_eval_tasks, config.task.n_tasks):.2g}",
+        _beyond_untrained(
+            "T20",
+            f"all outputs shared: a linear classifier reads the task from layer {n}, whose states do not cluster by it",
+            {"linear accuracy": Bound(">=", 0.8), "task-ARI": Bound("<=", 0.3)},
+            [shared.linear[:, :, -1], _last_layer(shared, "x task")],
+            shares=["linear accuracy"],
+            note=f"chance of the classifier: {1 / _n_tasks(config):.2g}",
+            shown="page",
         ),
-        _ours(
-            id="T24",
-            statement=f"all outputs shared: layer {n} clusters by output within tasks more than by task within outputs "
+        _beyond_untrained(
+            "T24",
+            f"all outputs shared: layer {n} clusters by output within tasks more than by task within outputs "
             "(difference of ARI)",
-            parts=_output_within_task(config, arms[SHARED], _END),
-            control=Control(_UNTRAINED, _output_within_task(config, arms[SHARED], _START)),
-            shown="table",
+            {"": Bound(">=", 0.2)},
+            [within],
         ),
     ]
 
 
-def _overlaps(config: ClusterFactorsConfig, arms: Found) -> list[Finding]:
+def _overlaps(config: ClusterFactorsConfig, arms: Results) -> list[Finding]:
     n = config.n_layers
-    missing = _missing(arms, *_OVERLAP_ARMS)
-    best_untrained = [_best_layer_at_start(arms[arm], "instruction task") for arm in _OVERLAP_ARMS]
+    clear = {f"overlap {overlap:g}": Bound(">=", config.clear) for overlap in OVERLAPS}
+    instruction = [arms[arm].ari["instruction task"] for arm in OVERLAP_ARMS]
     return [
-        _ours(
-            id="T11",
-            statement=f"task-ARI of layer {n} falls as the outputs overlap more (Spearman over six overlaps)",
-            parts=_falls_with_overlap(config, arms, _END),
-            control=Control(_UNTRAINED, _falls_with_overlap(config, arms, _START)),
+        _beyond_untrained(
+            "T11",
+            f"task-ARI of layer {n} falls as the outputs overlap more (Spearman over six overlaps)",
+            {"": Bound("<", -0.7)},
+            [_correlation_with_overlap(arms)],
             shown="headline",
-            not_tested=missing,
         ),
-        _ours(
-            id="T12",
-            statement=f"layer {n} clusters by output at every overlap (ARI)",
-            parts=_clear_at_every_overlap(config, _at_overlaps(config, arms, "x output", _END)),
-            control=Control(
-                _UNTRAINED, _clear_at_every_overlap(config, _at_overlaps(config, arms, "x output", _START))
-            ),
-            shown="table",
-            not_tested=missing,
+        _beyond_untrained(
+            "T12",
+            f"layer {n} clusters by output at every overlap (ARI)",
+            clear,
+            [_last_layer(arms[arm], "x output") for arm in OVERLAP_ARMS],
         ),
-        _ours(
-            id="T13",
-            statement=f"at the end of the instruction, layer {n} clusters by task at every overlap (ARI)",
-            parts=_clear_at_every_overlap(config, _at_overlaps(config, arms, "instruction task", _END)),
-            control=Control(
-                f"{_UNTRAINED}, the layer that clusters most", _clear_at_every_overlap(config, best_untrained)
-            ),
+        _finding(
+            "T13",
+            f"at the end of the instruction, layer {n} clusters by task at every overlap (ARI)",
+            clear,
+            [index[:, END, -1] for index in instruction],
+            "untrained networks, the layer that clusters most",
+            [index[:, START].max(axis=1) for index in instruction],
             shown="headline",
-            not_tested=missing,
         ),
     ]
 
 
-def _layers(config: ClusterFactorsConfig, arms: Found) -> list[Finding]:
+def _by_overlap(arms: Results, curve: str) -> Float[np.ndarray, "overlap seed step layer"]:
+    """Return a curve of the arms that differ in overlap; without seeds if one of them was not run."""
+    curves = [arms[arm].ari[curve] for arm in OVERLAP_ARMS]
+    n_seeds = min(map(len, curves))
+    return np.stack([index[:n_seeds] for index in curves])
+
+
+def _correlation_with_overlap(arms: Results) -> _Curve:
+    """Return Spearman's correlation of overlap and task-ARI in the last layer, at the start and at the end."""
+    overlaps = np.array(OVERLAPS)
+    task = _by_overlap(arms, "x task")[..., -1]
+    by_step = [[spearman(overlaps, ari) for ari in task[:, :, step].T] for step in (START, END)]
+    return np.array(by_step).T
+
+
+def _layers(config: ClusterFactorsConfig, arms: Results) -> list[Finding]:
     n = config.n_layers
-    third = _third(config)
+    third = max(1, n // 3)
     moves = (
         f"from step {config.early_step} to the end, task-ARI falls in layers 1 to {third} and rises in layers "
         f"{n + 1 - third} to {n}"
     )
-    shared = Control(_WITH_SHARED_OUTPUTS, _moves_up(config, arms[SHARED]))
+    rises = {"lowest layers fall": Bound(">", 0), "highest layers rise": Bound(">", 0)}
+    two, constant, shared = (_falls_and_rises(config, arms[arm], third) for arm in (TWO, CONSTANT, SHARED))
+    difference = (_by_overlap(arms, "x output") - _by_overlap(arms, "x input")).mean(axis=0)
     return [
-        _ours(
-            id="T14",
-            statement=f"layer 1 clusters by x more than by output, and layer {n} the reverse (difference of ARI, mean "
+        _beyond_untrained(
+            "T14",
+            f"layer 1 clusters by x more than by output, and layer {n} the reverse (difference of ARI, mean "
             "over overlaps)",
-            parts=_input_then_output(config, arms, _END),
-            control=Control(_UNTRAINED, _input_then_output(config, arms, _START)),
-            shown="table",
-            not_tested=_missing(arms, *_OVERLAP_ARMS),
+            {"layer 1: x - output": Bound(">", 0), f"layer {n}: output - x": Bound(">", 0)},
+            [-difference[..., 1], difference[..., n]],
         ),
-        _ours(
-            id="T15",
-            statement=f"two private outputs per task: {moves}",
-            parts=_moves_up(config, arms[TWO]),
-            control=shared,
-            shown="table",
-            not_tested=_missing(arms, TWO),
-        ),
-        _ours(
-            id="T16",
-            statement=f"constant learning rate: {moves}",
-            parts=_moves_up(config, arms[CONSTANT]),
-            control=shared,
-            shown="table",
-            not_tested=_missing(arms, CONSTANT),
-        ),
+        _finding("T15", f"two private outputs per task: {moves}", rises, two, SHARED_NETWORKS, shared),
+        _finding("T16", f"constant learning rate: {moves}", rises, constant, SHARED_NETWORKS, shared),
     ]
 
 
-def _swapped_means(config: ClusterFactorsConfig, arms: Found) -> list[Finding]:
+def _falls_and_rises(config: ClusterFactorsConfig, arm: ArmResults, third: int) -> list[_Seeds]:
+    """Return how much task-ARI falls in the lowest layers and rises in the highest, from the early step on."""
+    task = arm.ari["x task"]
+    rise = task[:, END] - task[:, measured_steps(config).index(config.early_step)]
+    return [-rise[:, 1 : third + 1].mean(axis=1), rise[:, -third:].mean(axis=1)]
+
+
+def _swapped_means(config: ClusterFactorsConfig, arms: Results) -> list[Finding]:
     half = config.n_layers // 2
-    effective = Bound(">=", 0.3)
-    rare = Bound("<=", 0.1)
-    effect = {arm: _effect_of_swap(arms[arm]) for arm in (PRIVATE, SHARED)}
+    private = _effect_of_swap(arms[PRIVATE])
+    shared = _effect_of_swap(arms[SHARED])
     return [
-        _ours(
-            id="T17",
-            statement="private outputs: adding the difference between two tasks' mean states at x changes the answer "
+        _finding(
+            "T17",
+            "private outputs: adding the difference between two tasks' mean states at x changes the answer "
             "to the other task's, more often than control directions of the same norm do (best layer of each)",
-            parts=(mean_part("", effect[PRIVATE], effective),),
-            control=Control(_WITH_SHARED_OUTPUTS, (mean_part("", effect[SHARED], effective),)),
+            {"": Bound(">=", 0.3)},
+            [private],
+            SHARED_NETWORKS,
+            [shared],
+            shown="page",
         ),
-        _ours(
-            id="T18",
-            statement="all outputs shared: adding this difference rarely changes the answer to the other task's",
-            parts=(mean_part("", effect[SHARED], rare),),
-            control=Control(_WITH_PRIVATE_OUTPUTS, (mean_part("", effect[PRIVATE], rare),)),
-            shown="table",
+        _finding(
+            "T18",
+            "all outputs shared: adding this difference rarely changes the answer to the other task's",
+            {"": Bound("<=", 0.1)},
+            [shared],
+            PRIVATE_NETWORKS,
+            [private],
         ),
-        _ours(
-            id="T19",
-            statement=f"private outputs: adding it works in layers {half + 1} to {config.n_layers} rather than in 1 to "
+        _finding(
+            "T19",
+            f"private outputs: adding it works in layers {half + 1} to {config.n_layers} rather than in 1 to "
             f"{half} (difference of means)",
-            parts=_works_in_upper_layers(config, arms[PRIVATE], TASK),
-            control=Control(
-                "the difference of two halves of one task", _works_in_upper_layers(config, arms[PRIVATE], HALVES)
-            ),
-            shown="table",
+            {"": Bound(">=", 0.2)},
+            [_upper_minus_lower(arms[PRIVATE], TASK)],
+            "the difference of two halves of one task",
+            [_upper_minus_lower(arms[PRIVATE], HALVES)],
         ),
     ]
 
 
-def _losses_and_widths(config: ClusterFactorsConfig, arms: Found) -> list[Finding]:
-    n = config.n_layers
-    return [
-        _ours(
-            id="T21",
-            statement=f"loss on y only: at the end of the instruction, layer {n} clusters by task with private outputs "
-            "but not with shared ones, and with shared ones it clusters by output at x",
-            parts=_task_only_with_private(config, arms[PRIVATE_Y], arms[SHARED_Y]),
-            control=Control("loss on all tokens", _task_only_with_private(config, arms[PRIVATE], arms[SHARED])),
-            not_tested=_missing(arms, PRIVATE_Y, SHARED_Y),
-        ),
-        _ours(
-            id="T22",
-            statement=f"twice the width: layer {n} clusters in the same way",
-            parts=_task_then_output(config, arms[PRIVATE_WIDE], arms[SHARED_WIDE], _END),
-            control=Control(_UNTRAINED, _task_then_output(config, arms[PRIVATE_WIDE], arms[SHARED_WIDE], _START)),
-            not_tested=_missing(arms, PRIVATE_WIDE, SHARED_WIDE),
-        ),
-    ]
+def _became(arm: ArmResults, kind: str) -> Float[np.ndarray, "seed layer"]:
+    """Return the share of answers that become the other task's if a direction is added at x in layers 1 to n."""
+    return arm.became[:, POSITIONS.index("input"), KINDS.index(kind), 1:]
 
 
-def _untrained(config: ClusterFactorsConfig, arms: Found) -> list[Finding]:
-    return [
-        Finding(
-            id="T7",
-            statement="before training, no layer clusters by task beyond what x explains (largest task-ARI minus its "
-            "mean under relabelling within the classes of x)",
-            source=_PAPER_BOUND_OURS,
-            parts=_beyond_input(arms[PRIVATE], _START),
-            control=Control("trained networks", _beyond_input(arms[PRIVATE], _END)),
-            shown="table",
-        ),
-        _ours(
-            id="T23",
-            statement="a bag of symbols clusters by task: mean of the prompt's untrained embeddings (ARI)",
-            parts=_embeddings_cluster(config, arms[PRIVATE], "mean task"),
-            control=Control(
-                "the last token of the instruction alone",
-                _embeddings_cluster(config, arms[PRIVATE], "instruction task"),
-            ),
-            shown="table",
-        ),
-    ]
-
-
-# ---- what is measured ----
-
-
-def _values(runs: Runs, curve: str, layer: int, step: int) -> Float[np.ndarray, "seed"]:
-    return np.array([run.ari[curve][step, layer] for run in runs])
-
-
-def _by_layer(config: ClusterFactorsConfig, runs: Runs, step: int) -> Float[np.ndarray, "seed layer"]:
-    values = [run.ari["x task"][step] for run in runs]
-    return np.array(values).reshape(len(runs), config.n_layers + 1)
-
-
-def _at_overlaps(config: ClusterFactorsConfig, arms: Found, curve: str, step: int) -> list[Float[np.ndarray, "seed"]]:
-    """Return the last layer's index for each overlap."""
-    return [_values(arms[arm], curve, config.n_layers, step) for arm in _OVERLAP_ARMS]
-
-
-def _best_layer_at_start(runs: Runs, curve: str) -> Float[np.ndarray, "seed"]:
-    return np.array([run.ari[curve][_START].max() for run in runs])
-
-
-def _clear_by_task(config: ClusterFactorsConfig, runs: Runs) -> tuple[Part, ...]:
-    return (mean_part("", _values(runs, "x task", config.n_layers, _END), Bound(">=", config.clear)),)
-
-
-def _agree(config: ClusterFactorsConfig, runs: Runs) -> tuple[Part, ...]:
-    """Judge the difference between validation and training subset at the end; the latter is measured there only."""
-    n = config.n_layers
-    differences = [abs(run.ari["x task"][_END, n] - run.train_ari[n]) for run in runs]
-    return (mean_part("", differences, Bound("<=", 0.1)),)
-
-
-def _by_output_rather_than_task(config: ClusterFactorsConfig, runs: Runs) -> tuple[Part, ...]:
-    return (mean_part("", _output_minus_task(config, runs, _END), Bound(">", 0)),)
-
-
-def _output_minus_task(config: ClusterFactorsConfig, runs: Runs, step: int) -> Float[np.ndarray, "seed"]:
-    n = config.n_layers
-    return _values(runs, "x output", n, step) - _values(runs, "x task", n, step)
-
-
-def _read_but_not_clustered(config: ClusterFactorsConfig, runs: Runs, step: int) -> tuple[Part, ...]:
-    n = config.n_layers
-    return (
-        share_part("linear accuracy", [run.linear[step, n] for run in runs], Bound(">=", 0.8)),
-        mean_part("task-ARI", _values(runs, "x task", n, step), Bound("<=", 0.3)),
-    )
-
-
-def _output_within_task(config: ClusterFactorsConfig, runs: Runs, step: int) -> tuple[Part, ...]:
-    n = config.n_layers
-    differences = _values(runs, "x output|task", n, step) - _values(runs, "x task|output", n, step)
-    return (mean_part("", differences, Bound(">=", 0.2)),)
-
-
-def _falls_with_overlap(config: ClusterFactorsConfig, arms: Found, step: int) -> tuple[Part, ...]:
-    by_overlap = _at_overlaps(config, arms, "x task", step)
-    correlations = [spearman(np.array(OVERLAPS), np.array(of_seed)) for of_seed in zip(*by_overlap, strict=False)]
-    return (mean_part("", correlations, Bound("<", -0.7)),)
-
-
-def _clear_at_every_overlap(
-    config: ClusterFactorsConfig, by_overlap: Sequence[Float[np.ndarray, "seed"]]
-) -> tuple[Part, ...]:
-    clear = Bound(">=", config.clear)
-    named = zip(OVERLAPS, by_overlap, strict=True)
-    return tuple(mean_part(f"overlap {overlap:g}", values, clear) for overlap, values in named)
-
-
-def _input_then_output(config: ClusterFactorsConfig, arms: Found, step: int) -> tuple[Part, ...]:
-    """Judge the difference between the indices for output and x, mean over overlaps, in the first and last layer."""
-    runs_of_seeds = list(zip(*(arms[arm] for arm in _OVERLAP_ARMS), strict=False))
-    first = [-_output_minus_input(runs, 1, step) for runs in runs_of_seeds]
-    last = [_output_minus_input(runs, config.n_layers, step) for runs in runs_of_seeds]
-    return (
-        mean_part("layer 1: x - output", first, Bound(">", 0)),
-        mean_part(f"layer {config.n_layers}: output - x", last, Bound(">", 0)),
-    )
-
-
-def _output_minus_input(runs: Runs, layer: int, step: int) -> float:
-    return float(np.mean(_values(runs, "x output", layer, step) - _values(runs, "x input", layer, step)))
-
-
-def _third(config: ClusterFactorsConfig) -> int:
-    """Return how many of the layers 1 to n are a third of them, at least one."""
-    return max(1, config.n_layers // 3)
-
-
-def _moves_up(config: ClusterFactorsConfig, runs: Runs) -> tuple[Part, ...]:
-    """Judge how the task-ARI of the lowest and the highest third of the layers changes from the early step on."""
-    third = _third(config)
-    changes = [run.ari["x task"][_END] - run.ari["x task"][run.at(config.early_step)] for run in runs]
-    return (
-        mean_part("lowest layers fall", [-change[1 : third + 1].mean() for change in changes], Bound(">", 0)),
-        mean_part("highest layers rise", [change[-third:].mean() for change in changes], Bound(">", 0)),
-    )
-
-
-def _became(run: RunResults, kind: str) -> Float[np.ndarray, "layer"]:
-    """Return the share of answers that become the other task's, by the layer at which a direction is added at x."""
-    return run.swapped["became"][POSITIONS.index("input"), KINDS.index(kind), 1:]
-
-
-def _effect_of_swap(runs: Runs) -> list[float]:
+def _effect_of_swap(arm: ArmResults) -> _Seeds:
     """Return how much more often the tasks' difference works than both control directions, each in its best layer."""
-    return [_became(run, TASK).max() - max(_became(run, RANDOM).max(), _became(run, HALVES).max()) for run in runs]
+    controls = np.maximum(_became(arm, RANDOM), _became(arm, HALVES))
+    return _became(arm, TASK).max(axis=1) - controls.max(axis=1)
 
 
-def _works_in_upper_layers(config: ClusterFactorsConfig, runs: Runs, kind: str) -> tuple[Part, ...]:
-    half = config.n_layers // 2
-    differences = [_became(run, kind)[half:].mean() - _became(run, kind)[:half].mean() for run in runs]
-    return (mean_part("", differences, Bound(">=", 0.2)),)
+def _upper_minus_lower(arm: ArmResults, kind: str) -> _Seeds:
+    became = _became(arm, kind)
+    half = became.shape[1] // 2
+    return became[:, half:].mean(axis=1) - became[:, :half].mean(axis=1)
 
 
-def _task_then_output(config: ClusterFactorsConfig, private: Runs, shared: Runs, step: int) -> tuple[Part, ...]:
-    at_instruction = _values(private, "instruction task", config.n_layers, step)
-    return (
-        mean_part("private, end of the instruction: task", at_instruction, Bound(">=", config.clear)),
-        mean_part("shared, x: output - task", _output_minus_task(config, shared, step), Bound(">", 0)),
+def _losses_and_widths(config: ClusterFactorsConfig, arms: Results) -> list[Finding]:
+    n = config.n_layers
+    clusters = {
+        "private, end of the instruction: task": Bound(">=", config.clear),
+        "shared, x: output - task": Bound(">", 0),
+    }
+    unless_shared = {"shared, end of the instruction: task": Bound("<", config.clear)}
+    return [
+        _finding(
+            "T21",
+            f"loss on y only: at the end of the instruction, layer {n} clusters by task with private outputs "
+            "but not with shared ones, and with shared ones it clusters by output at x",
+            clusters | unless_shared,
+            _instruction_and_x(arms[PRIVATE_Y], arms[SHARED_Y]),
+            "loss on all tokens",
+            _instruction_and_x(arms[PRIVATE], arms[SHARED]),
+            shown="page",
+        ),
+        _beyond_untrained(
+            "T22",
+            f"twice the width: layer {n} clusters in the same way",
+            clusters,
+            [_last_layer(arms[PRIVATE_WIDE], "instruction task"), _output_minus_task(arms[SHARED_WIDE])],
+            shown="page",
+        ),
+    ]
+
+
+def _instruction_and_x(private: ArmResults, shared: ArmResults) -> list[_Seeds]:
+    return [
+        _last_layer(private, "instruction task")[:, END],
+        _output_minus_task(shared)[:, END],
+        _last_layer(shared, "instruction task")[:, END],
+    ]
+
+
+def _bag_of_symbols(config: ClusterFactorsConfig, private: ArmResults) -> Finding:
+    return _finding(
+        "T23",
+        "a bag of symbols clusters by task: mean of the prompt's untrained embeddings (ARI)",
+        {"": Bound(">=", config.clear)},
+        [private.ari["mean task"][:, START, 0]],
+        "the last token of the instruction alone",
+        [private.ari["instruction task"][:, START, 0]],
     )
-
-
-def _task_only_with_private(config: ClusterFactorsConfig, private: Runs, shared: Runs) -> tuple[Part, ...]:
-    at_instruction = _values(shared, "instruction task", config.n_layers, _END)
-    return (
-        *_task_then_output(config, private, shared, _END),
-        mean_part("shared, end of the instruction: task", at_instruction, Bound("<", config.clear)),
-    )
-
-
-def _beyond_input(runs: Runs, step: int) -> tuple[Part, ...]:
-    largest = [(run.ari["x task"][step] - run.null["x task"][step, :, 2]).max() for run in runs]
-    return (mean_part("", largest, Bound("<=", 0.1)),)
-
-
-def _embeddings_cluster(config: ClusterFactorsConfig, runs: Runs, curve: str) -> tuple[Part, ...]:
-    return (mean_part("", _values(runs, curve, 0, _START), Bound(">=", config.clear)),)

@@ -6,14 +6,12 @@ tasks share.
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from mechclust.evidence import Finding
-from mechclust.report.analysis import Analysis, Panel
-from mechclust.report.html import table_html
+from mechclust.report.analysis import Panel
 from mechclust.studies.cluster_factors.config import (
     CONSTANT,
-    OVERLAPS,
+    OVERLAP_ARMS,
     PRIVATE,
     SHARED,
     TWO,
@@ -22,84 +20,67 @@ from mechclust.studies.cluster_factors.config import (
     overlap_arm,
 )
 from mechclust.studies.cluster_factors.findings import findings_of
-from mechclust.studies.cluster_factors.results import RunResults, by_arm, load_results, table_of
+from mechclust.studies.cluster_factors.results import Results, load, table_of
 from mechclust.studies.cluster_factors.run import run_job, trained_models
 from mechclust.studies.study import Study
 from mechclust.training import TrainConfig
 from tasks import InstructionFollowing
 
+if TYPE_CHECKING:
+    import pandas as pd
 
-def judge(config: ClusterFactorsConfig, out: Path) -> list[Finding]:
-    """Findings from a run's results."""
-    return findings_of(config, _loaded(config, out))
+CAPTIONS = {
+    "phases": "What hidden states cluster by, as a function of the share of output tokens that tasks have in common, "
+    "layer and training step; {seeds}. States cluster by a label if the whole 95% interval of its adjusted Rand index "
+    "over seeds is at least {clear:g}; undecided: an interval straddles this bound. At the end of the instruction only "
+    "the task counts, since the output is not known yet. Dots: by x, alone where grey. The prompt's mean at step 0 and "
+    "layer 0 is a bag of symbols, without any training.",
+    "ari_by_layer": "ARI at x by layer at the end of training, with as many clusters as the label has classes; mean "
+    "over {seeds}, band: minimum to maximum. Dotted: accuracy of a linear classifier that reads the task. Hatched: 95% "
+    "of the task-ARI under relabelling within the classes of x, the widest of all seeds.",
+    "within_the_other": "ARI at x by layer at the end of training, of task within the classes of output and of output "
+    "within those of task; mean over {seeds}, band: minimum to maximum. Where an output belongs to one task only, "
+    "there is no task within it. Hatched: 95% under relabelling within these classes, the widest of both curves and "
+    "all seeds.",
+    "ari_over_training": "Task-ARI over training, one line per layer (its number on the right), at x and at the last "
+    "token of the instruction; mean over {seeds}, bars: 95% intervals at the end. Hatched: 95% under relabelling, at x "
+    "within the classes of x, the widest of all seeds and layers.",
+    "swaps": "Share of answers that become another task's when the difference between the two tasks' mean states is "
+    "added at one layer, compared with a random direction and with the difference between two halves of one task, both "
+    "of the same norm; mean over {seeds}. The means are over examples with other inputs.",
+    "accuracy": "Validation accuracy of every arm; {seeds}.",
+}
 
 
-def _loaded(config: ClusterFactorsConfig, out: Path) -> dict[str, list[RunResults]]:
-    return by_arm(config, {job: load_results(config, out, job) for job in jobs(config)})
+def panels(config: ClusterFactorsConfig, results: Results) -> list[Panel]:
+    """Draw the figures, with their captions."""
+    from mechclust.studies.cluster_factors import figures  # loads matplotlib
 
-
-def analyse(config: ClusterFactorsConfig, out: Path) -> Analysis:
-    """Findings and figures from a run's artefacts."""
-    from mechclust.studies.cluster_factors import figures
-
-    found = _loaded(config, out)
-    seeds = f"{len(config.seeds)} seed{'s' * (len(config.seeds) > 1)}"
-    swapped = {arm: found[arm] for arm in (*map(overlap_arm, OVERLAPS), TWO) if arm in found}
-    panels = [
-        Panel(
-            "phases",
-            figures.phase_diagram(config, found),
-            f"What hidden states cluster by, as a function of the share of output tokens that tasks have in common, "
-            f"layer and training step; {seeds}. States cluster by a label if the whole 95% interval of its adjusted "
-            f"Rand index over seeds is at least {config.clear:g}; undecided: an interval straddles this bound. At the "
-            "end of the instruction only the task counts, since the output is not known yet. Dots: by x, alone "
-            "where grey. The prompt's mean at step 0 and layer 0 is a bag of symbols, without any training.",
-        ),
-        Panel(
-            "ari_by_layer",
-            figures.by_layer(found),
-            f"ARI at x by layer at the end of training, with as many clusters as the label has classes; mean over "
-            f"{seeds}, band: minimum to maximum. Dotted: accuracy of a linear classifier that reads the task. Hatched: "
-            "95% of the task-ARI under relabelling within the classes of x, the widest of all seeds.",
-        ),
-        Panel(
-            "within_the_other",
-            figures.within_the_other(found),
-            f"ARI at x by layer at the end of training, of task within the classes of output and of output within "
-            f"those of task; mean over {seeds}, band: minimum to maximum. Where an output belongs to one task only, "
-            "there is no task within it. Hatched: 95% under relabelling within these classes, the widest of both "
-            "curves and all seeds.",
-        ),
-        Panel(
-            "ari_over_training",
-            figures.over_training(found, (TWO, CONSTANT, PRIVATE, SHARED)),
-            "Task-ARI over training, one line per layer (its number on the right), at x and at the last token of "
-            f"the instruction; mean over {seeds}, bars: 95% intervals at the end. Hatched: 95% under "
-            "relabelling, at x within the classes of x, the widest of all seeds and layers.",
-        ),
-        Panel(
-            "swaps",
-            figures.swaps(swapped),
-            "Share of answers that become another task's when the difference between the two tasks' mean states is "
-            "added at one layer, compared with a random direction and with the difference between two halves of one "
-            f"task, both of the same norm; mean over {seeds}. The means are over examples with other inputs.",
-        ),
-        Panel("accuracy", figures.accuracy_figure(found), f"Validation accuracy of every arm; {seeds}."),
-    ]
-    where = "of the last layer at the end of training, by position and label"
-    tables = {
-        f"Adjusted Rand index {where}": table_of(found, "ari"),
-        f"Adjusted mutual information {where}": table_of(found, "ami"),
+    swapped = {arm: results[arm] for arm in (*OVERLAP_ARMS, TWO) if arm in results}
+    drawn = {
+        "phases": figures.phase_diagram(config, results),
+        "ari_by_layer": figures.by_layer(results),
+        "within_the_other": figures.within_the_other(results),
+        "ari_over_training": figures.over_training(results, (TWO, CONSTANT, PRIVATE, SHARED)),
+        "swaps": figures.swaps(swapped),
+        "accuracy": figures.accuracy_figure(results),
     }
-    return Analysis(
-        findings=findings_of(config, found),
-        panels=panels,
-        folded={title: table_html(table) for title, table in tables.items()},
-        notes=_notes(config),
-    )
+    seeds = "1 seed" if len(config.seeds) == 1 else f"{len(config.seeds)} seeds"
+    captions = {name: caption.format(seeds=seeds, clear=config.clear) for name, caption in CAPTIONS.items()}
+    return [Panel(name, figure, captions[name]) for name, figure in drawn.items()]
 
 
-def _notes(config: ClusterFactorsConfig) -> list[str]:
+def tables(config: ClusterFactorsConfig, results: Results) -> dict[str, pd.DataFrame]:
+    """Return both indices of the last layer, by title."""
+    where = "of the last layer at the end of training, by position and label"
+    return {
+        f"Adjusted Rand index {where}": table_of(results, "ari"),
+        f"Adjusted mutual information {where}": table_of(results, "ami"),
+    }
+
+
+def notes(config: ClusterFactorsConfig, results: Results) -> list[str]:
+    """Return what a reader of the report must know."""
     return [
         "Overlap: the share of its output tokens that a task has in common with every other task. The functions of a "
         "seed's tasks are the same at every overlap except for the names of the outputs.",
@@ -138,7 +119,10 @@ STUDY = Study(
     },
     jobs=jobs,
     run_job=run_job,
-    analyse=analyse,
-    judge=judge,
     trained_models=trained_models,
+    load=load,
+    findings=findings_of,
+    panels=panels,
+    tables=tables,
+    notes=notes,
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import warnings
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -56,9 +55,7 @@ def _jobs(study: Study, config: Any, out: Path) -> None:
 def _refused(study: Study, config: Any, job: Any, out: Path) -> Path | None:
     """The file that a job refuses to go on with; ``None`` when it is done."""
     try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", ".*trained again to restore what is lost")
-            study.run_job(config, job, out)
+        study.run_job(config, job, out)
     except InputError as error:
         if (named := _NAMED.search(str(error))) is None:
             raise

@@ -10,11 +10,15 @@ import shutil
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import pandas as pd
 import pytest
+from matplotlib.figure import Figure
 
+from mechclust.evidence import Bound, Finding, mean_part
 from mechclust.evidence.tables import shown_on_pages
-from mechclust.report import Analysis
+from mechclust.report import Analysis, Panel
 from mechclust.studies import configure, get_study, list_studies, open_run, record_run, report_run, run_study
+from mechclust.studies.study import analyse_run, judge_run
 from probes import load_result
 from probes.store.files import read_json, write_json
 from tasks import InputError
@@ -305,6 +309,44 @@ def test_the_studies_are_listed_by_name():
         "topic-structure",
     ]
     assert [study.name for study in list_studies()] == names
+
+
+def test_a_study_of_load_findings_and_panels(tmp_path):
+    """Findings, figures, tables and notes are made from what ``load`` returned, which a record has too."""
+
+    def load(config, out):
+        return [float(path.read_text()) for path in sorted((out / "results").glob("*.txt"))]
+
+    def findings(config, results):
+        return [Finding(id="Q1", statement="small", source="ours", parts=(mean_part("", results, Bound("<", 9)),))]
+
+    def panels(config, results):
+        return [Panel("values", Figure(figsize=(2, 1)), f"{len(results)} values")]
+
+    study = replace(
+        STUDY,
+        analyse=None,
+        judge=None,
+        load=load,
+        findings=findings,
+        panels=panels,
+        tables=lambda config, results: {"All values": pd.DataFrame({"value": results})},
+        notes=lambda config, results: [f"the largest is {max(results)}"],
+    )
+    (tmp_path / "results").mkdir()
+    for n in (1, 2):
+        (tmp_path / "results" / f"{n}.txt").write_text(str(n))
+    analysis = analyse_run(study, SMOKE, tmp_path)
+    assert analysis.findings[0].parts[0].values == (1.0, 2.0)
+    assert [(panel.name, panel.caption) for panel in analysis.panels] == [("values", "2 values")]
+    assert "<td>2</td>" in analysis.folded["All values"]
+    assert analysis.notes == ["the largest is 2.0"]
+    assert judge_run(study, SMOKE, tmp_path)[0].parts == analysis.findings[0].parts
+
+
+def test_a_study_without_conclusions_is_refused():
+    with pytest.raises(InputError, match="'task-clusters' has neither load nor analyse"):
+        replace(STUDY, analyse=None)
 
 
 def test_a_study_of_another_kind(tmp_path, monkeypatch):

@@ -162,13 +162,15 @@ class TestFolder:
             model(SUITE.train_batch(0, 3).tokens)
         assert seen == [(3, SUITE.n_ctx, 8)]
 
-    def test_lost_snapshots_are_made_again(self, tmp_path):
+    def test_lost_snapshots_are_made_again_without_the_state(self, tmp_path):
         train_ensemble(MEMBERS, CONFIG, tmp_path)
         path = tmp_path / "snapshots-00000002.safetensors"
         kept = path.read_bytes()
         path.unlink()
-        with pytest.warns(UserWarning, match="trained again to restore what is lost"):
+        with pytest.raises(InputError, match=r"snapshots-00000002.safetensors' of earlier steps"):
             train_ensemble(MEMBERS, CONFIG, tmp_path)
+        (tmp_path / "state.safetensors").unlink()
+        train_ensemble(MEMBERS, CONFIG, tmp_path)
         assert path.read_bytes() == kept
         assert len(Snapshots(tmp_path)) == 2
 

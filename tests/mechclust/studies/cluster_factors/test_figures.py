@@ -11,9 +11,17 @@ from matplotlib.patches import Rectangle
 from mechclust.evidence.intervals import mean_interval
 from mechclust.studies.cluster_factors import figures
 from mechclust.studies.cluster_factors.config import CONSTANT, OVERLAPS, PRIVATE, SHARED, TWO, overlap_arm
-from mechclust.studies.cluster_factors.phases import UNDECIDED, clear_by, phases
+from mechclust.studies.cluster_factors.figures import UNDECIDED, phases, verdicts
 from mechclust.studies.cluster_factors.swap import KINDS, POSITIONS
-from tests.mechclust.studies.cluster_factors.test_findings import CONFIG, LAYERS, STEPS, Runs, random_run, runs
+from tests.mechclust.studies.cluster_factors.test_findings import (
+    CONFIG,
+    LAYERS,
+    STEPS,
+    Runs,
+    random_run,
+    results_of,
+    runs,
+)
 
 N = len(LAYERS)
 
@@ -34,7 +42,7 @@ def has_curve(axis: Axes, values: list[np.ndarray]) -> bool:
 
 
 def test_curves_by_layer_are_of_the_end_of_training(found: Runs) -> None:
-    figure = figures.by_layer(found)
+    figure = figures.by_layer(results_of(found))
     panels = dict(zip(found, figure.axes, strict=False))
     for arm, of_arm in found.items():
         for label in ("task", "output", "input"):
@@ -42,7 +50,7 @@ def test_curves_by_layer_are_of_the_end_of_training(found: Runs) -> None:
         linear = sum(run.linear[-1] for run in of_arm) / len(of_arm)
         assert any(np.allclose(line.get_ydata(), linear) for line in panels[arm].lines)
     assert panels[TWO].get_title() == "2 private outputs"
-    within = figures.within_the_other(found)
+    within = figures.within_the_other(results_of(found))
     titles = [axis.get_title() for axis in within.axes]
     assert "overlap 0" not in titles  # an output belongs to one task there
     shared = within.axes[titles.index("overlap 1")]
@@ -51,7 +59,7 @@ def test_curves_by_layer_are_of_the_end_of_training(found: Runs) -> None:
 
 
 def test_curves_over_training_have_a_line_and_an_interval_for_each_layer(found: Runs) -> None:
-    figure = figures.over_training(found, (TWO, CONSTANT, "not run"))
+    figure = figures.over_training(results_of(found), (TWO, CONSTANT, "not run"))
     assert len(figure.axes) == 4
     for row, curve in enumerate(("x task", "instruction task")):
         for column, arm in enumerate((TWO, CONSTANT)):
@@ -66,19 +74,19 @@ def test_curves_over_training_have_a_line_and_an_interval_for_each_layer(found: 
 
 def test_swaps_and_accuracy_are_means_over_seeds(found: Runs) -> None:
     chosen = {arm: found[arm] for arm in (PRIVATE, SHARED)}
-    figure = figures.swaps(chosen)
+    figure = figures.swaps(results_of(chosen))
     for row in range(len(POSITIONS)):
         for column, arm in enumerate(chosen):
             for kind in range(len(KINDS)):
-                values = [run.swapped["became"][row, kind] for run in found[arm]]
+                values = [run.became[row, kind] for run in found[arm]]
                 assert has_curve(figure.axes[2 * row + column], values)
-    accuracy = figures.accuracy_figure(chosen)
+    accuracy = figures.accuracy_figure(results_of(chosen))
     for axis, runs_of_arm in zip(accuracy.axes, chosen.values(), strict=True):
         assert has_curve(axis, [run.accuracy for run in runs_of_arm])
 
 
 def test_the_phase_diagram_has_the_phase_of_every_overlap_layer_and_step() -> None:
-    ideal = runs()
+    ideal = results_of(runs())
     figure = figures.phase_diagram(CONFIG, ideal)
     for column, step in enumerate(STEPS):
         axis = figure.axes[column]  # the top row: at x
@@ -88,10 +96,11 @@ def test_the_phase_diagram_has_the_phase_of_every_overlap_layer_and_step() -> No
         by_input = set()
         for i, overlap in enumerate(OVERLAPS):
             of_arm = ideal[overlap_arm(overlap)]
-            for layer, phase in enumerate(phases(of_arm, CONFIG.clear)[column]):
-                assert to_hex(cells[i, layer].get_facecolor()) == figures._PHASE[phase].lower()
+            for layer, phase in enumerate(phases(of_arm, column, CONFIG.clear)):
+                assert to_hex(cells[i, layer].get_facecolor()) == figures.PHASE_COLORS[phase].lower()
                 assert (cells[i, layer].get_hatch() is not None) == (phase == UNDECIDED)
-            by_input |= {(i, layer) for layer in np.flatnonzero(clear_by(of_arm, CONFIG.clear, "x input")[column])}
+            clear = verdicts(of_arm.ari["x input"][:, column], CONFIG.clear) == "holds"
+            by_input |= {(i, layer) for layer in np.flatnonzero(clear)}
         dots = {(int(x), int(y)) for line in axis.lines for x, y in zip(*line.get_data(), strict=True)}
         assert dots == by_input
     assert len(dots) > 0

@@ -22,19 +22,19 @@ from mechclust.studies.cluster_factors.config import (
     TWO,
     jobs,
     measured_steps,
-    names_of,
     overlap_arm,
-    results_of,
     shape_of,
     task_of,
     training_of,
 )
-from mechclust.studies.cluster_factors.results import load_results
+from mechclust.studies.cluster_factors.measurements import probes_of, result_files
+from mechclust.studies.cluster_factors.results import load
 from mechclust.studies.cluster_factors.run import _without_answer, built
 from mechclust.studies.cluster_factors.study import STUDY
 from mechclust.studies.study import Job, run_study
 from probes import load_result
 from tasks import InputError, InstructionFollowing
+from tests.mechclust.studies.cluster_factors.test_findings import IDS
 from tests.mechclust.studies.damaged import check_made_whole
 from tests.mechclust.studies.recorded import check_judged_again
 
@@ -68,9 +68,9 @@ class TestPlan:
         assert rates[0] == pytest.approx(rates[1], rel=1e-2)
 
     def test_what_an_output_tells_is_not_asked_for(self):
-        assert "x-task-given-output" not in names_of(PRIVATE)
-        assert "x-task-given-output" in names_of(SHARED)
-        assert "x-output-given-task" not in names_of("outputs-1")
+        assert "x-task-given-output" not in probes_of(PAPER, PRIVATE)
+        assert "x-task-given-output" in probes_of(PAPER, SHARED)
+        assert "x-output-given-task" not in probes_of(PAPER, "outputs-1")
 
     def test_networks_of_a_seed_begin_alike(self):
         one, other = (get_weights(built(SMOKE, Job(arm, 0))) for arm in (PRIVATE, SHARED))
@@ -93,8 +93,8 @@ class TestRun:
         analysis, out = smoke
         for job in jobs(SMOKE):
             held = {path.name for path in (out / "results" / job.name).glob("*.safetensors")}
-            assert held == {path.name for path in results_of(SMOKE, job, out)}
-        assert [finding.id for finding in analysis.findings] == [f"T{i}" for i in range(1, 25) if i != 3]
+            assert held == {path.name for path in result_files(SMOKE, job, out)}
+        assert [finding.id for finding in analysis.findings] == IDS
         assert {finding.verdict for finding in analysis.findings} == {"not tested"}
         assert [finding.parts for finding in load_findings(out / "findings.json")] == [
             finding.parts for finding in analysis.findings
@@ -116,23 +116,25 @@ class TestRun:
 
     def test_curves_are_what_was_measured(self, smoke):
         job = Job(overlap_arm(0.4), 0)
-        found, folder = load_results(SMOKE, smoke[1], job), smoke[1] / "results" / job.name
+        found = load(SMOKE, smoke[1])[job.arm]
+        folder = smoke[1] / "results" / job.name
         assert found.steps.tolist() == measured_steps(SMOKE)
         last = load_result(folder / "step-000020.validation_subset.x.safetensors")
-        assert found.ari["x output"][-1].tolist() == last.sel("ari", label="output").tolist()
-        assert found.null["x task"][-1, :, 2].tolist() == last.sel("null_mean", label="task").tolist()
+        assert found.ari["x output"][0, -1].tolist() == last.sel("ari", label="output").tolist()
+        assert found.null["x task"][0, -1, :, 0].tolist() == last.sel("null_low", label="task").tolist()
+        assert found.null["x task"][0, -1, :, 1].tolist() == last.sel("null_high", label="task").tolist()
         within = load_result(folder / "step-000020.validation_subset.x-task-given-output.safetensors")
-        assert found.ari["x task|output"][-1].tolist() == within.sel("ari", label="task").tolist()
+        assert found.ari["x task|output"][0, -1].tolist() == within.sel("ari", label="task").tolist()
         linear = load_result(folder / "step-000020.validation_subset.x-linear.safetensors")
-        assert found.linear[-1].tolist() == linear.sel("accuracy", label="task").tolist()
-        assert found.at(20) == len(found.steps) - 1
-        assert len(found.loss) == 20
+        assert found.linear[0, -1].tolist() == linear.sel("accuracy", label="task").tolist()
+        swap = load_result(folder / "swap.safetensors")
+        assert found.became[0].tolist() == swap["became"].tolist()
 
     def test_a_lost_measurement_is_named(self, smoke, tmp_path):
         copy = shutil.copytree(smoke[1], tmp_path / "run")
         (copy / "results" / "overlap-0-seed0" / "swap.safetensors").unlink()
         with pytest.raises(InputError) as refused:
-            STUDY.analyse(SMOKE, copy)
+            STUDY.load(SMOKE, copy)
         assert str(refused.value).endswith(
             "lacks results/overlap-0-seed0/swap.safetensors; start the study again with the same --out"
         )

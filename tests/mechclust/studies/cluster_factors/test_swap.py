@@ -115,6 +115,6 @@ def test_without_another_task_it_is_refused():
     with pytest.raises(InputError) as refused:
         swap_centroids(Circuit(one, (known, asked)), one, known, asked)
     assert str(refused.value) == (
-        f"none of the {len(asked)} asked examples has another task that is defined on its input, answers "
+        f"none of the {len(asked)} edited examples has another task that is defined on its input, answers "
         "differently and has other examples to average over; give more known examples"
     )

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from mechclust.studies.mossa.config import SEEN_TASKS as _SEEN
+from mechclust.studies.mossa.config import SEEN_TASKS
 from mechclust.studies.mossa.results import SeedResults
 from tasks import SkillSuite
 
-SUITE = SkillSuite(seen=_SEEN)
+SUITE = SkillSuite(seen=SEEN_TASKS)
 NAMES = tuple(SUITE.task_names)
-SEEN_TASKS = np.array([name in SUITE.seen for name in NAMES])
+SEEN = np.array([name in SUITE.seen for name in NAMES])
 ENCODED = np.array([name.startswith(("copy", "swap")) for name in NAMES])
 LAYERS = 8
 
@@ -41,22 +41,22 @@ def measured(draw: int = 0, **changes) -> SeedResults:
     }
     noise = np.random.default_rng(draw)
     cka = {kind: np.zeros((24, LAYERS)) for kind in ("base", "tuned")}
-    for tasks, tuned in ((SEEN_TASKS, "tuned"), (~SEEN_TASKS, "unseen_tuned")):
+    for tasks, tuned in ((SEEN, "tuned"), (~SEEN, "unseen_tuned")):
         rows = int(tasks.sum())
         cka["base"][tasks] = curves(values["pre"], values["pre_spread"], rows)
         cka["tuned"][tasks] = curves(values[tuned], values[f"{tuned}_spread"], rows)
     # held-out tasks that were encoded have the greatest similarity and gain nothing
     order = np.r_[4:6, 0:4]
     for kind in ("base", "tuned"):
-        cka[kind][~SEEN_TASKS] = cka[kind][~SEEN_TASKS][order]
-    both = ~SEEN_TASKS & ENCODED
+        cka[kind][~SEEN] = cka[kind][~SEEN][order]
+    both = ~SEEN & ENCODED
     cka["tuned"][both] = np.minimum(cka["tuned"][both], cka["base"][both] - 0.01)
     # the order of tasks decides nothing but C7: tuned falls from task to task by as much as asked
-    gain = cka["tuned"][SEEN_TASKS] - cka["base"][SEEN_TASKS]
+    gain = cka["tuned"][SEEN] - cka["base"][SEEN]
     order = np.argsort(gain[:, LAYERS // 2 :].mean(axis=1))
-    wanted = np.argsort(np.argsort(np.where(ENCODED[SEEN_TASKS], values["encoded_gain"], 0.0), kind="stable"))
+    wanted = np.argsort(np.argsort(np.where(ENCODED[SEEN], values["encoded_gain"], 0.0), kind="stable"))
     for kind in ("base", "tuned"):
-        cka[kind][SEEN_TASKS] = cka[kind][SEEN_TASKS][order][wanted]
+        cka[kind][SEEN] = cka[kind][SEEN][order][wanted]
         cka[kind] = cka[kind] + noise.normal(0, 1e-3, LAYERS)
     flat = np.full(LAYERS, 0.4)
     chance = np.full(24, 0.1)
@@ -64,13 +64,13 @@ def measured(draw: int = 0, **changes) -> SeedResults:
         names=NAMES,
         cka=cka,
         biased={kind: table + values["bias"] for kind, table in cka.items()},
-        ceiling=np.full((int(SEEN_TASKS.sum()), LAYERS), 0.99),
+        ceiling=np.full((int(SEEN.sum()), LAYERS), 0.99),
         dims=dict(zip(("base", "tuned"), map(np.array, values["dims"]), strict=True)),
         purity={"base": flat, "tuned": flat + np.asarray(values["purer"])},
         purity_chance=0.16,
         accuracy={"base": chance, "tuned": chance + values["zero_shot"], "control": np.ones(24)},
         chance=chance,
-        seen=SEEN_TASKS,
+        seen=SEEN,
         encoded=ENCODED,
         cluster=np.arange(24) // 4,
         identity=values["identity"],

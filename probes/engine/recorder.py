@@ -1,0 +1,245 @@
+"""Keep what probes need of one model's forward passes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, TypeAlias
+
+import torch
+from jaxtyping import Shaped
+from torch import Tensor, nn
+
+from probes.engine.hooks import HookedModel, device_of, forward, record
+from probes.engine.probe import Probe
+from probes.engine.readout import Readout, check_readout
+from probes.engine.sites import split_site
+from tasks import Batch, InputError
+
+HookedModels: TypeAlias = HookedModel | Mapping[str, HookedModel]
+Kept: TypeAlias = dict[tuple[str, Readout], Tensor]  # by site and readout
+_SUMMED_IN = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
+
+
+class _StopForward(BaseException):
+    """Ends a forward pass once the deepest site was seen. Not an Exception: nobody may swallow it."""
+
+
+class Recorder:
+    """Hooks on one model that keep what its probes need of the current batch.
+
+    What is kept goes to one device: a model may lie on several, and probes see one.
+
+    Args:
+        model: to be hooked.
+        probes: whose sites and readouts are recorded.
+        name: the model's, where several are measured: its sites are then called ``"name/hook"``.
+        home: the device that kept tensors go to; by default the batch's.
+        stops: whether a pass ends after the deepest site, and never computes logits that no site needs.
+    """
+
+    def __init__(
+        self,
+        model: HookedModel,
+        probes: Sequence[Probe],
+        name: str | None = None,
+        home: torch.device | None = None,
+        *,
+        stops: bool = True,
+    ) -> None:
+        if isinstance(model, torch._dynamo.OptimizedModule):
+            which = "" if name is None else f", {name!r},"
+            raise InputError(
+                f"this model{which} went through torch.compile, which silently ignores hooks "
+                "added later; measure the original module (model._orig_mod)"
+            )
+        self.model = model
+        self.home = device_of(model) if home is None else home
+        self.prefix = "" if name is None else f"{name}/"
+        self.stops = stops
+        self.batch: Batch | None = None
+        self.kept: Kept = {}
+        self._of_model = "" if name is None else f" of model {name!r}"
+        self._readouts = _readouts_by_hook(probes, name)
+        self._seen: set[str] = set()
+        self._stop_early = False
+        self._max_tokens = sys.maxsize  # that fit in memory at once, padding included
+        self._places: dict[tuple[Readout, torch.device], tuple[Tensor, Tensor]] = {}
+
+    # ---- hooks ----
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Hook the model inside the block."""
+        head = _head(self.model) if self.stops else None
+        handle = None if head is None else head.register_forward_pre_hook(self._at_head)
+        try:
+            with record(self.model, self._readouts, self._receive):
+                yield
+        finally:
+            if handle is not None:
+                handle.remove()
+
+    def _at_head(self, *_: Any) -> None:
+        """Stop before the logits, the largest tensor of a pass, if no site lies behind them."""
+        if self.batch is not None and len(self._seen) == len(self._readouts):
+            raise _StopForward
+
+    def _receive(self, hook: str, activation: Tensor) -> None:
+        if self.batch is None:
+            return
+        if hook in self._seen:
+            raise InputError(
+                f"hook point {hook!r}{self._of_model} fired twice in one forward pass (a shared layer, or generation); "
+                "measure a model whose hook points fire once"
+            )
+        for readout in self._readouts[hook]:
+            self.kept[self.prefix + hook, readout] = self._read(readout, activation.detach(), self.batch)
+        self._seen.add(hook)
+        is_last = self._stop_early or (self.stops and hook == "unembed.hook_in")
+        if is_last and len(self._seen) == len(self._readouts):
+            raise _StopForward
+
+    def _read(self, readout: Readout, activation: Shaped[Tensor, "batch ..."], batch: Batch) -> Shaped[Tensor, "..."]:
+        """Apply a readout; where each example is read is found once a pass, not once per site."""
+        if activation.shape[1:2] != batch.tokens.shape[1:]:
+            return readout(activation, batch)
+        key = (readout, activation.device)
+        if key not in self._places:
+            places = readout.places(batch)
+            if places is None:
+                return readout(activation, batch)
+            examples = torch.arange(len(batch), device=activation.device)
+            self._places[key] = (examples, places.to(activation.device))
+        return activation[self._places[key]]
+
+    # ---- forward passes ----
+
+    def measure(self, batch: Batch) -> Kept:
+        """Return what is kept of one forward pass; later passes stop after the deepest site.
+
+        Where the device runs out of memory, the batch is tried once more, in halves.
+        """
+        moved = batch.to(device_of(self.model))
+        length = max(1, moved.tokens.shape[1])
+        size = max(1, min(self._max_tokens // length, len(moved)))
+        half = (size + 1) // 2
+        for examples in (size, half) if half < size else (size,):
+            kept = self._measure_in_parts(moved, examples)
+            if kept is not None:
+                return kept
+            self._max_tokens = half * length
+            torch.cuda.empty_cache()  # does nothing where there is no CUDA
+        raise out_of_memory(f"the forward pass{self._of_model}", moved, half)
+
+    def _measure_in_parts(self, batch: Batch, size: int) -> Kept | None:
+        """Return what is kept of the batch, ``size`` examples at a time; ``None`` if the device runs out of memory."""
+        parts = [batch] if size >= len(batch) else batch.split(size)
+        try:
+            kept_of_parts = [self._measure_part(part) for part in parts]
+        except torch.OutOfMemoryError:
+            self.forget()
+            return None
+        if len(kept_of_parts) == 1:
+            return kept_of_parts[0]
+        return {key: torch.cat([kept[key] for kept in kept_of_parts]) for key in kept_of_parts[0]}
+
+    def _measure_part(self, batch: Batch) -> Kept:
+        self.start(batch)
+        with suppress(_StopForward):
+            forward(self.model, batch)
+        self._stop_early = True
+        return self.finish()
+
+    def start(self, batch: Batch) -> None:
+        """Record the forward pass that comes next, of this batch."""
+        self.batch = batch
+        self.kept = {}
+        self._seen = set()
+        self._places = {}
+
+    def finish(self) -> Kept:
+        """Return what was kept of the batch; hooks do nothing until the next ``start``.
+
+        Raises:
+            InputError: for a hook point that did not fire, and for NaN or infinity.
+        """
+        silent = [hook for hook in self._readouts if hook not in self._seen]
+        if silent:
+            raise InputError(
+                f"hook point {silent[0]!r}{self._of_model} exists but did not fire in this forward pass; "
+                "choose another hook name, or run the part of the model it belongs to"
+            )
+        assert self.batch is not None
+        kept = {key: rows.to(self.home) for key, rows in self.kept.items()}
+        self._check_finite(kept, self.batch)
+        self.forget()
+        return kept
+
+    def forget(self) -> None:
+        """Let the batch and what was kept of it go."""
+        self.batch = None
+        self.kept = {}
+        self._places = {}
+
+    def _check_finite(self, kept: Kept, batch: Batch) -> None:
+        """Look at all sites at once, because each look waits for the device; at each only if something is wrong."""
+        sums = [rows.sum(dtype=_SUMMED_IN.get(rows.dtype)).float() for rows in kept.values()]
+        if bool(torch.stack(sums).isfinite().all()):  # NaN and infinity survive sums
+            return
+        for (site, readout), rows in kept.items():
+            example = readout.check(rows, batch)
+            if example is not None:
+                raise InputError(
+                    f"NaN or infinity in the activations at {site.removeprefix(self.prefix)!r}{self._of_model} for "
+                    f"example index {example}; find its cause in the model or leave the example out"
+                )
+
+
+def _readouts_by_hook(probes: Sequence[Probe], model_name: str | None) -> dict[str, list[Readout]]:
+    """Return the readouts that probes need at each hook point of a model, each once."""
+    readouts: dict[str, list[Readout]] = {}
+    for probe in probes:
+        readout = check_readout(probe.readout)
+        for site in probe.site_names:
+            owner, hook = ("", site) if model_name is None else split_site(site)
+            if owner != (model_name or ""):
+                continue
+            if readout.row_per_example and hook.endswith(("hook_pattern", "hook_attn_scores")):
+                raise InputError(
+                    f"readout {readout!r} picks positions, but {hook!r} is [batch head query key]; "
+                    "give the probe readout=all_tokens()"
+                )
+            at_hook = readouts.setdefault(hook, [])
+            if readout not in at_hook:
+                at_hook.append(readout)
+    return readouts
+
+
+def _head(model: HookedModel) -> nn.Module | None:
+    """Return what computes logits; of TransformerLens's bridge, what lies between its two hook points."""
+    head = getattr(model, "unembed", None)
+    inner = getattr(head, "original_component", None)
+    return next((module for module in (inner, head) if isinstance(module, nn.Module)), None)
+
+
+def out_of_memory(what: str, batch: Batch, size: int) -> InputError:
+    """Return the error that even parts of so many examples of a batch do not fit on its device."""
+    n, length = batch.tokens.shape
+    examples = "1 example" if n == 1 else f"{n} examples"
+    parts = f", nor for parts of {size}" if size < n else ""
+    fewer = size // 2
+    way = "shorter texts"
+    if fewer:
+        way = f"batches of at most {fewer} (tokens_per_batch={fewer * length} for texts and rows)"
+    return InputError(
+        f"device {str(batch.tokens.device)!r} has too little memory for {what} of {examples} of {length} "
+        f"tokens{parts}; give {way}, or a device with more"
+    )
+
+
+def observe(probes: Sequence[Probe], kept: Kept, batch: Batch) -> None:
+    """Give each probe what was kept at its sites."""
+    for probe in probes:
+        probe.observe({site: kept[site, probe.readout] for site in probe.site_names}, batch)

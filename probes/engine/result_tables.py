@@ -1,0 +1,72 @@
+"""A result's numbers in the containers of other packages: a data frame, and a data set with named axes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from tasks import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import xarray as xr
+
+_COLUMNS = ("probe", "measure", "site", "layer", "other_site", "head", "label", "step", "coords", "value")
+_AXES_WITH_COLUMN = ("site", "other_site", "head", "label", "step")
+_INTEGERS = ("layer", "head", "step")
+
+
+def dataframe_of(
+    probe: str,
+    values: Mapping[str, Tensor],
+    axes: Mapping[str, tuple[str, ...]],
+    coords: Mapping[str, list[str]],
+    layers: Mapping[str, int],
+) -> pd.DataFrame:
+    """Return a row for each number of a result with these fields; see ``ProbeResult.to_dataframe``."""
+    import pandas as pd
+
+    rows: list[dict[str, Any]] = []
+    for measure, tensor in values.items():
+        places = product(*(coords[axis] for axis in axes[measure]))
+        for place, value in zip(places, tensor.flatten().tolist(), strict=True):
+            at = dict(zip(axes[measure], place, strict=True))
+            row: dict[str, Any] = {axis: at[axis] for axis in _AXES_WITH_COLUMN if axis in at}
+            others = ", ".join(f"{axis}={at[axis]}" for axis in at if axis not in _AXES_WITH_COLUMN)
+            row |= {"probe": probe, "measure": measure, "coords": others, "value": value}
+            if "site" in at:
+                row["layer"] = layers[at["site"]]
+            rows.append(row)
+    frame = pd.DataFrame(rows, columns=_COLUMNS)
+    for name in _INTEGERS:
+        frame[name] = pd.to_numeric(frame[name]).astype("Int64")
+    return frame.astype({"value": "float64"} | dict.fromkeys(("site", "other_site", "label"), "string"))
+
+
+def dataset_of(
+    values: Mapping[str, Tensor],
+    axes: Mapping[str, tuple[str, ...]],
+    coords: Mapping[str, list[str]],
+    layers: Mapping[str, int],
+    attributes: Mapping[str, object],
+) -> xr.Dataset:
+    """Return a variable for each measure of a result with these fields; see ``ProbeResult.to_xarray``."""
+    try:
+        import xarray as xr
+    except ImportError:
+        raise InputError("to_xarray needs xarray; install it with: pip install 'mechclust[xarray]'") from None
+    used = {axis for names in axes.values() for axis in names}
+    along: dict[str, object] = {}
+    for axis, names in coords.items():
+        if axis in used:
+            along[axis] = [int(name) for name in names] if axis in _INTEGERS else names
+    if "site" in along:
+        along["layer"] = ("site", [layers[site] for site in coords["site"]])
+    variables = {}
+    for measure, tensor in values.items():
+        name = f"{measure}_" if measure in along else measure
+        variables[name] = (axes[measure], tensor.numpy())
+    return xr.Dataset(variables, along, attributes)
