@@ -103,7 +103,7 @@ def results_by_layer(
     """
     kept = folder / "measured"
     parts: dict[tuple[str, str], list[MeasurementPart]] = {}  # by task of a control, if it is one, and measure or model
-    for layers in _layer_groups(rows, config):
+    for layers in _layers_at_once(rows, config):
         for measure, part in _pair_parts(layers, rows, config, kept):
             parts.setdefault(("", measure), []).append(part)
         for task, model, part in _control_parts(layers, rows, config, kept):
@@ -196,7 +196,7 @@ def _largest_unit(rows: SavedRows, config: CompareConfig) -> int:
     return int(units.bincount().max())
 
 
-def _layer_groups(rows: SavedRows, config: CompareConfig) -> list[Selector]:
+def _layers_at_once(rows: SavedRows, config: CompareConfig) -> list[Selector]:
     """Return groups of layers that fit in memory; one of all layers if every layer is compared with every other."""
     if not rows.same_layers:
         return [residual()]

@@ -191,7 +191,8 @@ def _opinion_panels(result: Measurements, table: pd.DataFrame) -> Iterator[Panel
     figure, (axis,) = subplots(1, size=(9, 3.8))
     opinions = [SECOND_OPINIONS[name] for name in result.opinions]
     columns = ["debiased_cka", *(opinion.column for opinion in opinions)]
-    for column, (color, marker) in zip(columns, ((_INK, "o"), *_OPINION_STYLES), strict=False):
+    styles = ((_INK, "o"), *_OPINION_STYLES)[: len(columns)]
+    for column, (color, marker) in zip(columns, styles, strict=True):
         low, middle, high = (of_tasks[column].quantile(share) for share in (0.25, 0.5, 0.75))
         draw_band(axis, middle, low, high, color, label=column, marker=marker, ms=4)
     axis.set(ylabel="tuned with base, median over tasks", ylim=(None, 1.03))

@@ -85,15 +85,15 @@ def verdicts(index: Float[np.ndarray, "seed layer"], clear: float) -> Shaped[np.
     return np.array([verdict_of(Bound(">=", clear), mean_interval(of_layer)) for of_layer in index.T.tolist()])
 
 
-def phases(arm: ArmResults, step: int, clear: float, position: str = "x") -> Shaped[np.ndarray, "layer"]:
+def phases(arm: ArmResults, checkpoint: int, clear: float, position: str = "x") -> Shaped[np.ndarray, "layer"]:
     """Return the phase of each layer at a checkpoint; ``undecided`` if an interval straddles ``clear``.
 
     At the end of the instruction only the task counts, since no output is known yet.
     """
     task = arm.ari[f"{position} task"]
     output = arm.ari.get(f"{position} output", np.zeros_like(task))
-    by_task = verdicts(task[:, step], clear)
-    by_output = verdicts(output[:, step], clear)
+    by_task = verdicts(task[:, checkpoint], clear)
+    by_output = verdicts(output[:, checkpoint], clear)
     undecided = (by_task == "undecided") | (by_output == "undecided")
     held_by_task = by_task == "holds"
     held_by_output = by_output == "holds"
@@ -110,9 +110,9 @@ def phase_diagram(config: ClusterFactorsConfig, results: Results) -> Figure:
     titles = [f"step {step}" for step in steps[drawn]]
     ylabels = [f"layer\n{name}" for name in where.values()]
     figure, axes = panel_rows(titles, ylabels, size=(2.05, 2.15), x_axis=_overlap_axis)
-    for axis, (position, step) in zip(axes, product(where, drawn), strict=True):
+    for axis, (position, checkpoint) in zip(axes, product(where, drawn), strict=True):
         for x, overlap in enumerate(overlaps):
-            _phase_column(axis, x, results[overlap_arm(overlap)], position, step, config.clear)
+            _phase_column(axis, x, results[overlap_arm(overlap)], position, checkpoint, config.clear)
         axis.grid(visible=False)
         axis.set(xlim=(-0.5, len(overlaps) - 0.5), ylim=(-0.5, config.n_layers + 0.5))
         axis.set_xticks(range(len(overlaps)), [f"{overlap:g}" for overlap in overlaps])
@@ -125,15 +125,15 @@ def _overlap_axis(axis: Axes) -> None:
     axis.set_xlabel("overlap of outputs")
 
 
-def _phase_column(axis: Axes, x: int, arm: ArmResults, position: str, step: int, clear: float) -> None:
+def _phase_column(axis: Axes, x: int, arm: ArmResults, position: str, checkpoint: int, clear: float) -> None:
     """Draw the layers of one arm: a cell for the phase, and a dot where states cluster by x."""
-    for layer, phase in enumerate(phases(arm, step, clear, position)):
+    for layer, phase in enumerate(phases(arm, checkpoint, clear, position)):
         color = PHASE_COLORS[phase]
         edge = EDGES.get(phase, "#ffffff")
         corner = (x - 0.5, layer - 0.5)
         axis.add_patch(Rectangle(corner, 1, 1, facecolor=color, edgecolor=edge, hatch=HATCHES.get(phase), lw=0.8))
     if f"{position} input" in arm.ari:
-        by_input = verdicts(arm.ari[f"{position} input"][:, step], clear) == "holds"
+        by_input = verdicts(arm.ari[f"{position} input"][:, checkpoint], clear) == "holds"
         layers = np.flatnonzero(by_input)
         axis.plot(np.full(len(layers), x), layers, ls="", marker="o", ms=5, color=GREEN, mec="white", mew=0.5)
 

@@ -52,8 +52,8 @@ ARMS_NEEDED: Mapping[str, Sequence[str]] = {
 _Seeds = Float[np.ndarray, "seed"]
 _Curve = Float[np.ndarray, "seed step"]
 
-_finding = partial(compared, source="ours", shown="table")
-_beyond_untrained = partial(beyond_untrained, source="ours", shown="table")
+_finding = partial(compared, source="ours", shown="table")  # of values and those of a control, by seed
+_beyond_untrained = partial(beyond_untrained, source="ours", shown="table")  # of the end and the start of curves
 
 
 def findings_of(config: ClusterFactorsConfig, results: Results) -> list[Finding]:
@@ -73,8 +73,16 @@ def findings_of(config: ClusterFactorsConfig, results: Results) -> list[Finding]
 
 
 def _without_seeds(arm: ArmResults) -> ArmResults:
-    ari = {curve: index[:0] for curve, index in arm.ari.items()}
-    return replace(arm, ari=ari)
+    """Return results of the same shape of no network, for an arm that was not run."""
+    return ArmResults(
+        steps=arm.steps,
+        ari={curve: values[:0] for curve, values in arm.ari.items()},
+        ami={curve: values[:0] for curve, values in arm.ami.items()},
+        null={curve: values[:0] for curve, values in arm.null.items()},
+        linear=arm.linear[:0],
+        accuracy=arm.accuracy[:0],
+        became=arm.became[:0],
+    )
 
 
 def _not_tested(config: ClusterFactorsConfig, id: str) -> str:
