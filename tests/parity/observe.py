@@ -98,6 +98,7 @@ def headings(printed: str) -> list[str]:
 def folder(path: Path, load_result: Any) -> dict[str, Any]:
     """Return the names of a folder's files, and what its tables, findings and results hold."""
     found: dict[str, Any] = {"files": [], "tables": {}, "findings": {}, "results": {}}
+    results: dict[str, list[Any]] = {}  # by name; several where only digests tell files apart
     for file in sorted(path.rglob("*")):
         name = _DIGEST.sub("DIGEST", str(file.relative_to(path)))
         if not file.is_file() or file.name.endswith(_LOCKS):
@@ -110,8 +111,18 @@ def folder(path: Path, load_result: Any) -> dict[str, Any]:
         elif file.suffix == ".safetensors":
             loaded = _loaded(file, load_result)
             if loaded is not None:
-                found["results"][name] = loaded
+                results.setdefault(name, []).append(loaded)
+    for name, several in results.items():
+        for number, result in enumerate(sorted(several, key=_rough)):
+            found["results"][f"{name} {number}" if len(several) > 1 else name] = result
+    found["files"].sort()
     return found
+
+
+def _rough(result: Any) -> str:
+    """Return a result as text with two digits of each number: an order of results that rounding does not change."""
+    words = json.dumps(result, sort_keys=True)
+    return re.sub(r"-?\d+\.\d+(e-?\d+)?", lambda match: f"{float(match[0]):.1e}", words)
 
 
 def _loaded(file: Path, load_result: Any) -> Any:
