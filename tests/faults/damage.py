@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 import shutil
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -79,25 +80,41 @@ def _one(name: str, damage: str, n: int | None, bench: Bench, draw: random.Rando
         shutil.copytree(known.out, folder / "out", symlinks=True)
         path = Path("out") / draw.choice(files[n % len(files)] if n is not None else draw.choice(files))
         told = f"{path} {apply(damage, folder / path, draw)}"
-        refused = False
         try:
-            for _ in range(_FOLLOWED):
-                ended = run(bench.call(name), folder)
-                if ended.code == 0:
-                    bench.check_same(name, folder, ended)
-                    return "refused" if refused else "same bits"
-                said = sentence(ended)
-                if not refused and not any(part in said for part in _names(path)):
-                    raise Failed(f"the sentence does not name the file: {said}")
-                refused = True
-                if follow(said, folder) == "elsewhere":
-                    with bench.place(draw) as other:
-                        bench.begin(name, other)
-                        bench.finish(name, other)
-                    return "refused"
-            raise Failed(f"the ways out lead nowhere; the last: {said}")
+            return go_on(name, bench, folder, draw, _names(path))
         except Failed as failure:
             raise Failed(f"{told}: {failure}") from None
+
+
+def go_on(name: str, bench: Bench, folder: Path, draw: random.Random, names: Sequence[str] = ()) -> Outcome:
+    """Give the same command, and follow the ways out that it names, until it gives the same bits.
+
+    Args:
+        name: of the subject.
+        bench: that knows the bits.
+        folder: the working folder.
+        draw: of another folder, where a sentence asks for one.
+        names: one of which the first refusal must say; empty: any.
+
+    Raises:
+        Failed: for other bits, a refusal without a way out, and ways out that lead nowhere.
+    """
+    said = ""
+    for _ in range(_FOLLOWED):
+        ended = run(bench.call(name), folder)
+        if ended.code == 0:
+            bench.check_same(name, folder, ended)
+            return "refused" if said else "same bits"
+        is_first = not said
+        said = sentence(ended)
+        if is_first and names and not any(part in said for part in names):
+            raise Failed(f"the sentence does not name the file: {said}")
+        if follow(said, folder) == "elsewhere":
+            with bench.place(draw) as other:
+                bench.begin(name, other)
+                bench.finish(name, other)
+            return "refused"
+    raise Failed(f"the ways out lead nowhere; the last: {said}")
 
 
 def _names(path: Path) -> list[str]:

@@ -1,4 +1,4 @@
-"""Folders removed in the middle of a run: it refuses in one sentence or ends, and the same command makes all anew."""
+"""Folders removed in the middle of a run: it refuses or ends, and the same command, or its way out, makes all anew."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import random
 import shutil
 
 from tests.faults.bench import Bench, Outcome, Trial, each_subject
+from tests.faults.damage import go_on
 from tests.faults.process import Failed, Process, sentence
 
 KIND = "removed folders"
@@ -31,7 +32,7 @@ def _removed(name: str, bench: Bench, draw: random.Random) -> Outcome:
         told = f"{gone.relative_to(folder)} removed after {after:.2f} s of {seconds:.2f} s"
         try:
             refused = bool(ended.code) and bool(sentence(ended))
-            bench.finish(name, folder)
+            outcome = go_on(name, bench, folder, draw)
         except Failed as failure:
             raise Failed(f"{told}: {failure}") from None
-    return "refused" if refused else "same bits"
+    return "refused" if refused else outcome
