@@ -56,9 +56,7 @@ def functions(door: str) -> Iterator[tuple[str, Callable[..., Any]]]:
             yield name, value
         for key, member in vars(value).items() if inspect.isclass(value) else ():
             function = getattr(member, "__func__", getattr(member, "fget", member))
-            shown = not key.startswith("_") or (
-                key in ("__init__", "__call__") and not name.endswith(("Result", "Attached"))
-            )
+            shown = not key.startswith("_") or (key in ("__init__", "__call__") and not name.endswith("Result"))
             if shown and inspect.isfunction(function) and function.__name__ != "<lambda>":
                 yield f"{name}.{key}", function
 

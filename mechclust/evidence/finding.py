@@ -60,7 +60,7 @@ class Part:
     def verdict(self) -> Verdict:
         """The interval against the bound; for a check, the worst value, where an undefined one violates every bound.
 
-        A single value is not tested, unless it is a check's or has an interval of its own (``resampled_part``).
+        A single value is not tested, unless it is a check's or came with its interval (``resampled_part``).
         """
         if not self.values:
             return "not tested"

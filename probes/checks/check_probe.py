@@ -25,7 +25,7 @@ from torch import Tensor
 from probes.engine.batches import readable
 from probes.engine.hooks import HookedModel, device_of, evaluation_mode, forward, modules_of
 from probes.engine.probe import Probe, check_no_class, parameter_text
-from probes.engine.recorder import HookedModels, Kept, Recorder
+from probes.engine.recorder import HookedModels, Kept, _Recorder
 from probes.engine.result import ProbeResult, load_result
 from probes.engine.run import run
 from probes.engine.state import Rows, Sum
@@ -427,7 +427,7 @@ class Case:
         probe = self.fresh()
         kept: Kept = {}
         for name, model in by_name(self.model).items():
-            recorder = Recorder(model, [probe], name or None, self.home)
+            recorder = _Recorder(model, [probe], name or None, self.home)
             with torch.no_grad(), evaluation_mode(model), recorder.recording():
                 kept |= recorder.measure(self.batch)
         return {site: kept[site, probe.readout].clone() for site in probe.site_names}

@@ -12,14 +12,14 @@ from torch import Tensor
 from probes.engine.batches import one_batch
 from probes.engine.hooks import HookedModel
 from probes.engine.probe import Probe, each_probe
-from probes.engine.recorder import Recorder, observe
+from probes.engine.recorder import _Recorder, observe
 from tasks import Batch, InputError
 
 
 class Attached:
     """What ``attach`` returns: give it the batch whose forward pass comes next."""
 
-    def __init__(self, recorder: Recorder, probes: Sequence[Probe]) -> None:
+    def __init__(self, recorder: _Recorder, probes: Sequence[Probe]) -> None:
         self._recorder = recorder
         self._probes = probes
 
@@ -65,6 +65,6 @@ def attach(model: HookedModel, probes: Probe | Sequence[Probe]) -> Iterator[Atta
     several = each_probe(probes)
     for probe in several:
         probe.bind(model)
-    recorder = Recorder(model, several, stops=False)
+    recorder = _Recorder(model, several, stops=False)
     with recorder.recording():
         yield Attached(recorder, several)

@@ -26,7 +26,7 @@ class _StopForward(BaseException):
     """Ends a forward pass once the deepest site was seen. Not an Exception: nobody may swallow it."""
 
 
-class Recorder:
+class _Recorder:
     """Hooks on one model that keep what its probes need of the current batch.
 
     What is kept goes to one device: a model may lie on several, and probes see one.

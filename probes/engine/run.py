@@ -13,7 +13,7 @@ from probes.engine.batches import Batches, each_batch
 from probes.engine.hooks import HookedModel, device_of, evaluation_mode
 from probes.engine.identity import ExamplesDigest, fingerprint
 from probes.engine.probe import Probe, computed_of, each_probe
-from probes.engine.recorder import HookedModels, Kept, Recorder, observe, out_of_memory
+from probes.engine.recorder import HookedModels, Kept, _Recorder, observe, out_of_memory
 from probes.engine.result import ProbeResult
 from probes.engine.texts import TextTokenizer
 from tasks import Batch, InputError
@@ -164,7 +164,7 @@ class Measuring:
         examples: those measured so far.
     """
 
-    def __init__(self, recorders: Sequence[Recorder], probes: Sequence[Probe]) -> None:
+    def __init__(self, recorders: Sequence[_Recorder], probes: Sequence[Probe]) -> None:
         self.examples = ExamplesDigest()
         self._recorders = recorders
         self._probes = probes
@@ -218,7 +218,7 @@ def measuring(model: HookedModels, probes: Sequence[Probe]) -> Iterator[Measurin
         probe.reset()
         probe.bind(model)
     home = device_of(models[0][1])
-    recorders = [Recorder(each, probes, name, home) for name, each in models]
+    recorders = [_Recorder(each, probes, name, home) for name, each in models]
     with ExitStack() as stack:
         for recorder in recorders:
             stack.enter_context(evaluation_mode(recorder.model))
