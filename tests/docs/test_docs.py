@@ -99,13 +99,13 @@ def test_the_study_of_the_page_is_one_folder_and_one_line(tmp_path: Path) -> Non
     assert (tmp_path / "run" / "report.html").exists()
 
 
-def alike(shown_on_pages: str, printed: str) -> bool:
+def alike(shown: str, printed: str) -> bool:
     """Word for word; decimals up to the rounding of another machine."""
-    if (shown_on_pages := shown_on_pages.strip()) == (printed := printed.strip()):
+    if (shown := shown.strip()) == (printed := printed.strip()):
         return True
-    if re.sub(r"\s+", "", NUMBER.sub("#", shown_on_pages)) != re.sub(r"\s+", "", NUMBER.sub("#", printed)):
+    if re.sub(r"\s+", "", NUMBER.sub("#", shown)) != re.sub(r"\s+", "", NUMBER.sub("#", printed)):
         return False
-    pairs = zip(NUMBER.findall(shown_on_pages), NUMBER.findall(printed), strict=True)
+    pairs = zip(NUMBER.findall(shown), NUMBER.findall(printed), strict=True)
     return all(abs(float(a) - float(b)) <= 0.002 + 0.01 * abs(float(b)) for a, b in pairs)
 
 
@@ -138,8 +138,8 @@ def test_command_lines_have_options_that_exist(
     monkeypatch.setenv("COLUMNS", "200")
     with contextlib.suppress(SystemExit):
         main([*command.split(), "--help"])
-    shown_on_pages = capsys.readouterr()
-    assert option in re.findall(r"--[\w.-]+", shown_on_pages.out + shown_on_pages.err)
+    printed = capsys.readouterr()
+    assert option in re.findall(r"--[\w.-]+", printed.out + printed.err)
 
 
 # ---- what was measured ----
@@ -214,9 +214,9 @@ def test_the_list_of_public_names_is_that_of_the_packages() -> None:
 
 
 def test_every_door_has_an_api_page() -> None:
-    shown_on_pages = {name for text in PAGES.values() for name in re.findall(r"(?m)^::: ([\w.]+)$", text)}
+    documented = {name for text in PAGES.values() for name in re.findall(r"(?m)^::: ([\w.]+)$", text)}
     doors = set(re.findall(r"(?m)^## `([\w.]+)`", PAGES["public-api.md"]))
-    assert doors <= shown_on_pages
+    assert doors <= documented
 
 
 def test_every_probe_has_a_page() -> None:
