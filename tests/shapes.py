@@ -10,7 +10,6 @@ from typing import Any, get_args
 from beartype import BeartypeConf, beartype
 from jaxtyping import AbstractArray
 
-
 _check = beartype(conf=BeartypeConf(is_pep484_tower=True))  # an int is a float
 
 

@@ -262,7 +262,7 @@ class Finding:
 
     @property
     def remarks(self) -> list[str]:
-        """What a reader must know: why it is not tested, values that are undefined, and the note."""
+        """Remarks for the reader: why it is not tested, undefined values, and the note."""
         texts = [f"not tested: {self.why_not}" if self.why_not else ""]
         for part in self.parts:
             undefined = sum(not math.isfinite(value) for value in part.values)
