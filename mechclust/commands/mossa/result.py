@@ -54,6 +54,10 @@ class MossaResult:
         clusters_there: names of all clusters of the collection, in the order of the numbers that pictures carry; by
             default those of the measured tasks.
         unmeasured: held-out tasks of which nothing was measured; the notes say why.
+
+    Example:
+        >>> result = run_mossa("google/gemma-3-270m", MossaConfig(tasks=Path("flan")), "runs/mossa")  # doctest: +SKIP
+        >>> result.curves().seen.gap  # doctest: +SKIP
     """
 
     base: str
