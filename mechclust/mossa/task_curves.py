@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from tasks import InputError
 
-Curve: TypeAlias = Float[np.ndarray, "... task layer"]
+ByTaskAndLayer: TypeAlias = Float[np.ndarray, "... task layer"]
 ByLayer: TypeAlias = Float[np.ndarray, "... layer"]
 Numbers: TypeAlias = Float[np.ndarray, "..."] | np.floating[Any]
 Which = Literal["base", "tuned", "ceiling", "null"]
@@ -53,10 +53,10 @@ class TaskCurves:
 
     tasks: tuple[str, ...]
     layers: tuple[str, ...]
-    base: Curve
-    tuned: Curve
-    ceiling: Curve | None
-    null: Curve | None
+    base: ByTaskAndLayer
+    tuned: ByTaskAndLayer
+    ceiling: ByTaskAndLayer | None
+    null: ByTaskAndLayer | None
     held_out: Bool[np.ndarray, "task"]
     clusters: tuple[str | None, ...]
     dims: Mapping[str, Shaped[np.ndarray, "layer"]] = field(default_factory=dict)
@@ -163,13 +163,13 @@ class TaskCurves:
             **others,
         )
 
-    def values(self, which: Which) -> Curve:
+    def values(self, which: Which) -> ByTaskAndLayer:
         """Return one of the curves.
 
         Raises:
             InputError: if it was not measured.
         """
-        curve: Curve | None = getattr(self, which)
+        curve: ByTaskAndLayer | None = getattr(self, which)
         if curve is None:
             raise InputError(f"the curves have no {which}; measure it, or look at base and tuned")
         return curve
@@ -209,7 +209,7 @@ class TaskCurves:
         return defined_mean((self.tuned - self.base)[..., self.upper])
 
 
-def over_tasks(values: Curve, share: float) -> ByLayer:
+def over_tasks(values: ByTaskAndLayer, share: float) -> ByLayer:
     """Return a quantile over tasks of the numbers that are defined, or NaN.
 
     Example:

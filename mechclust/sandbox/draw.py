@@ -18,7 +18,7 @@ from mechclust.sandbox.style import (
     INK,
     MARK,
     PALE,
-    SOFT,
+    MUTED,
     SPIKE,
     curves_of,
     line_color,
@@ -50,7 +50,7 @@ def wipe(axis: Axes) -> None:
 def draw_panel(axis: Axes, panel: SandboxPanel, run: SandboxRun, frame: int) -> None:
     """Draw ``panel`` at a frame of ``run``; ``axis`` is empty before."""
     axis.set_title(figure_text(panel.title, 60), fontsize=9, fontweight="bold", loc="left", color=INK)
-    axis.tick_params(which="both", labelsize=6.5, colors=SOFT, length=0, pad=2)
+    axis.tick_params(which="both", labelsize=6.5, colors=MUTED, length=0, pad=2)
     for side in axis.spines.values():
         side.set_color("#dfe4ea")
     {"plane": _plane, "heat": _heat, "curves": _curves}[panel.kind](axis, panel, run, frame)
@@ -106,7 +106,7 @@ def _plane(axis: Axes, panel: SandboxPanel, run: SandboxRun, frame: int) -> None
     share = run.variance.get(panel.name)
     if share is not None and np.isfinite(share[frame]):
         text = f"{share[frame]:.0%} of variance"
-        axis.text(0.98, 0.02, text, fontsize=6.5, color=SOFT, ha="right", va="bottom", transform=axis.transAxes)
+        axis.text(0.98, 0.02, text, fontsize=6.5, color=MUTED, ha="right", va="bottom", transform=axis.transAxes)
     if panel.background == "triangle":
         _triangle(axis, run.corners)
         return
@@ -181,7 +181,7 @@ def _labels(axis: Axes, panel: SandboxPanel, points: Float[np.ndarray, "point 2"
     sizes = [(_LETTER[0] * len(name) * unit, _LETTER[1] * unit) for name in names]
     for name, place in zip(names, place_labels(points[near], sizes, 3.2 * unit), strict=True):
         if place is not None:
-            axis.text(*place, figure_text(name), fontsize=6.5, color=SOFT, ha="center", va="center", clip_on=True)
+            axis.text(*place, figure_text(name), fontsize=6.5, color=MUTED, ha="center", va="center", clip_on=True)
 
 
 def _triangle(axis: Axes, corners: list[str]) -> None:
@@ -233,7 +233,7 @@ def _shades() -> Any:
 def _curves(axis: Axes, panel: SandboxPanel, run: SandboxRun, frame: int) -> None:
     curves = curves_of(run.curves, panel.curves)
     if not curves:
-        axis.text(0.5, 0.5, "not measured", ha="center", va="center", color=SOFT, fontsize=9, transform=axis.transAxes)
+        axis.text(0.5, 0.5, "not measured", ha="center", va="center", color=MUTED, fontsize=9, transform=axis.transAxes)
         axis.set(xticks=[], yticks=[])
         return
     epochs = np.asarray(run.curves.epochs)

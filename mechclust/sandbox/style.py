@@ -9,7 +9,7 @@ from mechclust.sandbox.curves import Curves
 from mechclust.sandbox.run import SandboxRun
 
 INK = "#1d2733"
-SOFT = "#6b7682"
+MUTED = "#6b7682"
 MARK = "#c2007b"
 SPIKE = "#b3382c"
 UNUSED = "#8a8f96"
