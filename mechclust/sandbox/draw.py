@@ -17,8 +17,8 @@ from mechclust.sandbox.run import SandboxRun
 from mechclust.sandbox.style import (
     INK,
     MARK,
-    PALE,
     MUTED,
+    PALE,
     SPIKE,
     curves_of,
     line_color,
