@@ -329,7 +329,7 @@ def layer_groups_interval(curves: TaskCurves, draws: int = 1000, seed: int = 0) 
         count = "1 task" if len(curves.tasks) == 1 else f"{len(curves.tasks)} tasks"
         why = f"{count}: boundaries have no interval over tasks, which needs {LEAST_TASKS}"
         return LayerGroupsInterval(groups, None, None, float(not groups.transition), 0, (why,), farther, tuned_alone)
-    shared, end = boundaries_of(curves.resampled(draws, seed))
+    shared, end = map(np.asarray, boundaries_of(curves.resampled(draws, seed)))
     has_transition = end > shared
     notes = [f"intervals are over {len(curves.tasks)} tasks drawn with replacement"]
     if "tuned" in curves.dims:

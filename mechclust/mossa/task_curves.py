@@ -150,7 +150,10 @@ class TaskCurves:
 
     def _take(self, places: Int[np.ndarray, "... place"], **others: Any) -> TaskCurves:
         """Return the curves of the tasks at these places."""
-        optional = {name: getattr(self, name) for name in ("ceiling", "null")}
+        optional: dict[str, Any] = {}
+        for name in ("ceiling", "null"):
+            curve = getattr(self, name)
+            optional[name] = None if curve is None else np.take(curve, places, axis=-2)
         return replace(
             self,
             base=np.take(self.base, places, axis=-2),
@@ -159,7 +162,7 @@ class TaskCurves:
                 name: np.take(np.asarray(values, dtype=float), places, axis=-1)
                 for name, values in self.covariates.items()
             },
-            **{name: np.take(curve, places, axis=-2) for name, curve in optional.items() if curve is not None},
+            **optional,
             **others,
         )
 
@@ -206,7 +209,7 @@ class TaskCurves:
     @property
     def gain(self) -> Float[np.ndarray, "... task"]:
         """Tuned - base, mean over the upper half of the layers."""
-        return defined_mean((self.tuned - self.base)[..., self.upper])
+        return np.asarray(defined_mean((self.tuned - self.base)[..., self.upper]))
 
 
 def over_tasks(values: ByTaskAndLayer, share: float) -> ByLayer:

@@ -142,7 +142,7 @@ def _query(axis: Axes, tip: Float[np.ndarray, "2"], longest: float) -> None:
         text = f"query: length {float(np.linalg.norm(tip)):.3g}"
         axis.text(0.98, 0.02, text, fontsize=6.5, color=MARK, ha="right", va="bottom", transform=axis.transAxes)
         tip = tip * (longest / largest)
-    axis.annotate("", xy=tip, xytext=(0, 0), arrowprops={"arrowstyle": "->", "color": MARK, "lw": 1.6})
+    axis.annotate("", xy=tuple(tip), xytext=(0, 0), arrowprops={"arrowstyle": "->", "color": MARK, "lw": 1.6})
 
 
 def _points(
@@ -162,8 +162,8 @@ def _points(
     elif panel.of == "neuron":
         axis.scatter(x, y, c=[answers[vote] for vote in run.values["votes"][frame]], s=12, **white)
     elif panel.of == "token":
-        colors = (answers if run.n_digits else [PALE] * len(points))[: len(points)]
-        axis.scatter(x, y, c=colors, s=28 if run.n_digits else 14, **ink)
+        token_shades = (answers if run.n_digits else [PALE] * len(points))[: len(points)]
+        axis.scatter(x, y, c=token_shades, s=28 if run.n_digits else 14, **ink)
     else:
         in_support = np.isin(np.arange(len(points)) % run.length, run.support or range(run.length))
         colors = np.where(in_support, INK, PALE)

@@ -124,7 +124,9 @@ class MossaResult:
         """The similarity with controls by task and layer, with ceiling and null where they were measured."""
         again = self.values("again", measure)
         others = [self.values(f"other-{k}", measure) for k in range(1, self.config.nulls + 1)]
-        null = defined_mean(np.moveaxis(np.array(others), 0, -1)) if others and MEASURES[measure][0] == "cka" else None
+        null = None
+        if others and MEASURES[measure][0] == "cka":
+            null = np.asarray(defined_mean(np.moveaxis(np.array(others), 0, -1)))
         return TaskCurves(
             tasks=tuple(self.tasks),
             layers=self.layers,
