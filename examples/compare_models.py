@@ -2,8 +2,7 @@
 
 from dataclasses import replace
 
-from mechclust import TrainConfig, build_model, load_model, model_for, save_model, train
-from mechclust.training import accuracy
+from mechclust import TrainConfig, accuracy, build_model, load_model, model_for, save_model, train
 from probes import CKA, SVCCA, residual, run, token_at
 from tasks import SkillSuite
 

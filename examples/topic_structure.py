@@ -1,8 +1,7 @@
 """Train a one-layer masked LM on documents that mix topics, and see the topics in its embeddings and attention."""
 
-from mechclust import TrainConfig, build_model, train
+from mechclust import TrainConfig, WeightNorms, build_model, train
 from mechclust.studies.topic_structure import TopicTransformerConfig
-from mechclust.training import WeightNorms
 from probes import TopicAttention, TopicEmbedding, run
 from tasks import TopicDocuments
 

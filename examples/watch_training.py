@@ -9,8 +9,7 @@ from pathlib import Path
 import pandas as pd
 import torch
 
-from mechclust import TrainConfig, build_model, load_result, model_for, train
-from mechclust.training import ProbeCallback
+from mechclust import ProbeCallback, TrainConfig, build_model, load_result, model_for, train
 from probes import NDims, TaskClusterARI, attach, residual, token_at
 from tasks import InstructionFollowing
 

@@ -13,49 +13,96 @@ from mechclust import aliases  # noqa: F401 - first: it refuses files that stand
 from mechclust.lazy import lazily
 
 if TYPE_CHECKING:
+    from mechclust.attention import AttentionView, attention_view, attention_view_from_patterns
     from mechclust.commands.check import Check, CheckReport, check_model
     from mechclust.commands.clusters import ClustersConfig, ClustersResult, measure_clusters, write_clusters_report
     from mechclust.commands.compare import CompareConfig, CompareResult, compare_models, write_compare_report
     from mechclust.commands.history import HistoryConfig, HistoryResult, measure_history, write_history_report
     from mechclust.commands.mossa import MossaConfig, MossaResult, run_mossa, write_mossa_report
     from mechclust.commands.topics import TopicsConfig, TopicsResult, measure_topics, write_topics_report
+    from mechclust.evidence import Bound, Control, Finding, load_findings, mean_part
     from mechclust.jobs import Ray, map_jobs, run_sharded, save_rows_sharded
-    from mechclust.models import ModelConfig, build_model, load_model, load_pretrained, model_for, save_model
-    from mechclust.training import TrainConfig, train
+    from mechclust.models import (
+        ModelConfig,
+        build_model,
+        load_model,
+        load_pretrained,
+        model_for,
+        save_model,
+        set_adapter,
+    )
+    from mechclust.report import Analysis, Panel
+    from mechclust.sandbox import SandboxRecorder, record_sandbox, sandbox_figure, sandbox_film, sandbox_page
+    from mechclust.studies import Study, get_study, run_study
+    from mechclust.training import (
+        Member,
+        ProbeCallback,
+        ProbeHook,
+        TrainConfig,
+        WeightNorms,
+        accuracy,
+        train,
+        train_ensemble,
+    )
     from probes.engine.result import load_result
 
 __all__ = [
+    "Analysis",
+    "AttentionView",
+    "Bound",
     "Check",
     "CheckReport",
     "ClustersConfig",
     "ClustersResult",
     "CompareConfig",
     "CompareResult",
+    "Control",
+    "Finding",
     "HistoryConfig",
     "HistoryResult",
+    "Member",
     "ModelConfig",
     "MossaConfig",
     "MossaResult",
+    "Panel",
+    "ProbeCallback",
+    "ProbeHook",
     "Ray",
+    "SandboxRecorder",
+    "Study",
     "TopicsConfig",
     "TopicsResult",
     "TrainConfig",
+    "WeightNorms",
+    "accuracy",
+    "attention_view",
+    "attention_view_from_patterns",
     "build_model",
     "check_model",
     "compare_models",
+    "get_study",
+    "load_findings",
     "load_model",
     "load_pretrained",
     "load_result",
     "map_jobs",
+    "mean_part",
     "measure_clusters",
     "measure_history",
     "measure_topics",
     "model_for",
+    "record_sandbox",
     "run_mossa",
     "run_sharded",
+    "run_study",
+    "sandbox_figure",
+    "sandbox_film",
+    "sandbox_page",
     "save_model",
     "save_rows_sharded",
+    "set_adapter",
     "train",
+    "train_ensemble",
     "write_clusters_report",
     "write_compare_report",
     "write_history_report",

@@ -1,4 +1,4 @@
-"""The command line: the asked command is imported, parsed and run, and its errors are told."""
+"""Import, parse and run the command that a command line names, and print its errors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tasks import InputError
 from tasks.errors import suggest
 from tasks.text.visible import quoted, short, visible
 
-_LONGEST = 2000  # characters of an error
+_MAX_ERROR = 2000  # characters
 _HELP: dict[str, Any] = {
     "config": (tyro.conf.PositionalMetavarFromFieldName, tyro.conf.DisallowNone),
     "registry": SETTINGS,
@@ -28,63 +28,65 @@ _DESCRIPTION = f"{ABOUT}\n\n{', '.join(READERS)} also take {UNVERIFIED}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; bad input gives one sentence on standard error and exit code 2."""
+    """Run a command, and return its exit code: 2 for bad input, after one sentence on standard error."""
     argv = list(sys.argv[1:] if argv is None else argv)
-    if isinstance(sys.stdout, io.TextIOWrapper):  # where it cannot write a character, it writes its number
-        sys.stdout.reconfigure(errors="backslashreplace")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # for characters that it cannot write
     if argv and not argv[0].startswith("-") and argv[0] not in COMMANDS:
-        return _refused(InputError(f"no command {argv[0]!r}{suggest(argv[0], COMMANDS)}"))
-    app = _app(argv)  # outside of what follows: Ctrl-C while packages are imported is not of the command
+        return _bad_input(f"no command {argv[0]!r}{suggest(argv[0], COMMANDS)}")
+    parser = _parser(argv)  # before one_interrupt, because Ctrl-C during imports does not interrupt a command
     try:
         with one_interrupt(), verifying(argv, READERS) as argv:
-            return _run(app, argv)
+            return _run(parser, argv)
     except InputError as error:
-        return _refused(error)
+        return _bad_input(str(error))
     except SystemExit as end:
-        if end.code == 2:  # tyro has said what it did not understand
-            _tell_nearest(app, argv)
+        if end.code == 2:  # tyro has printed which option it did not understand
+            _suggest_options(parser, argv)
         raise
-    except KeyboardInterrupt as stop:
-        close_bars()
-        print(f"\nmechclust: interrupted{visible(str(stop.args[0])) if stop.args else ''}", file=sys.stderr)
-        return 130
+    except KeyboardInterrupt as interrupt:
+        return _interrupted(interrupt)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
-    except OSError as error:  # a name that no file can have, a file that is not ours to read
+    except OSError as error:  # such as an impossible file name, or a file without permission
         if error.filename is None:
             raise  # a defect of ours
-        close_bars()
-        what = quoted(error.filename, _LONGEST)
-        print(f"mechclust: cannot use {what} ({visible(error.strerror or str(error))}); give another", file=sys.stderr)
-        return 2
+        reason = visible(error.strerror or str(error))
+        return _bad_input(f"cannot use {quoted(error.filename, _MAX_ERROR)} ({reason}); give another")
 
 
-def _refused(error: InputError) -> int:
-    """Print an error's sentence, and return the exit code of bad input.
-
-    The sentence is harmless to a terminal. Of a long one, in which names are long, the beginning and the way out stand.
-    """
+def _bad_input(sentence: str) -> int:
+    """Print an error without control characters, cut in the middle if it is long, and return its exit code."""
     close_bars()
-    print(f"mechclust: {short(str(error), _LONGEST)}", file=sys.stderr)
+    print(f"mechclust: {short(sentence, _MAX_ERROR)}", file=sys.stderr)
     return 2
 
 
-def _app(argv: Sequence[str]) -> tyro.extras.SubcommandApp:
-    """Import the asked command, or all commands if none is asked, and make a parser of them."""
-    app = tyro.extras.SubcommandApp()
-    completing = bool(argv) and "completion" in argv[0]  # --tyro-write-completion
+def _interrupted(interrupt: KeyboardInterrupt) -> int:
+    close_bars()
+    hint = visible(str(interrupt.args[0])) if interrupt.args else ""
+    print(f"\nmechclust: interrupted{hint}", file=sys.stderr)
+    return 130
+
+
+def _parser(argv: Sequence[str]) -> tyro.extras.SubcommandApp:
+    """Import the named command, or all commands if there is none, and return a parser."""
+    parser = tyro.extras.SubcommandApp()
+    writes_completion = bool(argv) and "completion" in argv[0]  # --tyro-write-completion
     for name in argv[:1] if argv and argv[0] in COMMANDS else COMMANDS:
         module = import_module(f"mechclust.cli_commands.{name}")
-        every_option = completing and hasattr(module, "for_completion")
-        app.command(name=name, help=COMMANDS[name])(module.for_completion() if every_option else module.command)
+        function = module.command
+        if writes_completion and hasattr(module, "for_completion"):
+            function = module.for_completion()
+        parser.command(name=name, help=COMMANDS[name])(function)
     if _is_suite(argv):
         import mechclust.cli_commands.topics_suite  # noqa: F401
-    return app
+    return parser
 
 
-def _run(app: tyro.extras.SubcommandApp, argv: list[str]) -> int:
-    """Run a command; three of them read their arguments themselves."""
+def _run(parser: tyro.extras.SubcommandApp, argv: list[str]) -> int:
+    """Run a command and return its exit code. Three commands parse their arguments themselves."""
     if argv[:1] == ["run"] and len(argv) > 1 and not argv[1].startswith("-"):
         from mechclust.cli_commands.run import run_study_command
 
@@ -98,21 +100,21 @@ def _run(app: tyro.extras.SubcommandApp, argv: list[str]) -> int:
 
         suite_command(argv[1:])
     else:
-        return int(app.cli(prog="mechclust", args=argv or ["--help"], description=_DESCRIPTION, **_HELP) or 0)
+        return int(parser.cli(prog="mechclust", args=argv or ["--help"], description=_DESCRIPTION, **_HELP) or 0)
     return 0
 
 
 def _is_suite(argv: Sequence[str]) -> bool:
-    """Whether a command line is ``mechclust topics --suite``."""
+    """Return whether a command line is ``mechclust topics --suite``."""
     return argv[:1] == ["topics"] and any(word.partition("=")[0] == "--suite" for word in argv)
 
 
-def _tell_nearest(app: tyro.extras.SubcommandApp, argv: Sequence[str]) -> None:
-    """For options that a command does not have, those it may have been meant to be: ``--nperm``."""
-    told = io.StringIO()
-    with suppress(SystemExit), redirect_stdout(told):
-        _run(app, [argv[0], "--suite", "--help"] if _is_suite(argv) else [argv[0], "--help"])
-    for word, option in nearest_options(argv[1:], told.getvalue()).items():
+def _suggest_options(parser: tyro.extras.SubcommandApp, argv: Sequence[str]) -> None:
+    """Print, for each unknown option such as ``--nperm``, the nearest option of the command."""
+    help_text = io.StringIO()
+    with suppress(SystemExit), redirect_stdout(help_text):
+        _run(parser, [argv[0], "--suite", "--help"] if _is_suite(argv) else [argv[0], "--help"])
+    for word, option in nearest_options(argv[1:], help_text.getvalue()).items():
         print(f"mechclust: no option {quoted(word)}; did you mean {option!r}?", file=sys.stderr)
 
 

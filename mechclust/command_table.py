@@ -1,4 +1,4 @@
-"""The commands and what help says of them. It imports nothing, so that help is printed in a moment."""
+"""List the commands with their help. It imports nothing, so that help is fast."""
 
 ABOUT = "Where inside a transformer does structure live, and when in training does it appear?"
 

@@ -10,6 +10,8 @@ from typing import Any, get_args
 from beartype import BeartypeConf, beartype
 from jaxtyping import AbstractArray
 
+_check = beartype(conf=BeartypeConf(is_pep484_tower=True))  # an int is a float
+
 
 _check = beartype(conf=BeartypeConf(is_pep484_tower=True))  # an int is a float
 

@@ -102,6 +102,17 @@ def public(function: Callable[..., Any]) -> None:
         assert not (inspect.isclass(value) and ours) or name in PUBLIC, f"{name} is not public"
 
 
+@pytest.mark.parametrize("module", ["tasks", "probes", "probes.functional", "probes.extend", "mechclust"])
+def test_every_promised_name_has_an_example(module: str) -> None:
+    without = []
+    for name in importlib.import_module(module).__all__:
+        value = getattr(importlib.import_module(module), name)
+        documented = inspect.isclass(value) or inspect.isroutine(value)
+        if documented and ">>>" not in (inspect.getdoc(value) or ""):
+            without.append(name)
+    assert without == []
+
+
 def test_the_version_is_that_of_the_package() -> None:
     from importlib.metadata import version
 

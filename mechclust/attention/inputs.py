@@ -1,22 +1,23 @@
-"""What an attention view is asked for, checked before a model runs: which tokens, labels and heads."""
+"""Check the tokens, labels and heads of an attention view before a model runs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from numbers import Integral
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
+from jaxtyping import Bool, Int, Integer, Shaped
 from torch import Tensor
 
-from probes import Head, HookedModel, attention_pattern, resolve
+from probes import Head, HookedModel, Site, attention_pattern, resolve
 from probes.engine.sites import head_name
 from probes.engine.texts import tokenizers_of
 from tasks import InputError
 from tasks.text.beginning import Bos, text_encoder
 
 HeadChoice: TypeAlias = int | Sequence[int] | Sequence[tuple[int, int]] | Sequence[Head]
-Labels: TypeAlias = Sequence[str | int | None] | Tensor
+Labels: TypeAlias = Sequence[str | int | None] | Shaped[Tensor, "pos"]
 
 
 class ChosenHead(NamedTuple):
@@ -29,7 +30,7 @@ class ChosenHead(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Such as ``"L0H3"``."""
+        """The layer and head, such as ``"L0H3"``."""
         return head_name(self.layer, self.head)
 
 
@@ -37,48 +38,51 @@ def choose_heads(
     models: Mapping[str, HookedModel],
     layers: int | Sequence[int] | None,
     heads: HeadChoice | None,
-    count: Callable[[HookedModel], int],
+    n_heads: Mapping[str, int],
 ) -> list[ChosenHead]:
-    """The heads asked for, the same in every model.
+    """Return the chosen heads, which are the same in every model.
 
     Args:
-        models: by name; the name of a single one may be ``""``, and is then left out of messages.
+        models: by name. The name of a single one may be ``""``, and is then left out of messages.
         layers: as in ``probes.attention_pattern``.
-        heads: head numbers in each of these layers, or ``(layer, head)`` pairs; all when ``None``.
-        count: the number of heads that each layer of a model has.
+        heads: head numbers in each of these layers, or ``(layer, head)`` pairs. ``None`` for all.
+        n_heads: heads in each layer of a model, by its name.
+
+    Raises:
+        InputError: for a head that is not there, or models that differ in the chosen heads.
     """
-    given = None if heads is None else [heads] if isinstance(heads, int) else list(heads)
-    _check(given, layers)
-    found: dict[str, list[ChosenHead]] = {}
+    choice: list[Any] | None = None
+    if heads is not None:
+        choice = [heads] if isinstance(heads, int) else list(heads)
+        _check_choice(choice, layers)
+    chosen: dict[str, list[ChosenHead]] = {}
     for name, model in models.items():
         try:
-            found[name] = _in_model(model, layers, given, count)
+            chosen[name] = _in_model(model, layers, choice, n_heads[name])
         except InputError as error:
             raise InputError(f"model {name!r}: {error}") if name else error from None
-    first, *others = found
+    first, *others = chosen
     for other in others:
-        if [head.name for head in found[first]] != [head.name for head in found[other]]:
-            meant, instead = _span(found[first]), _span(found[other])
+        if [head.name for head in chosen[first]] != [head.name for head in chosen[other]]:
             raise InputError(
-                f"these are heads {meant} in model {first!r} and {instead} in model {other!r}; "
-                "expected the same in both; choose heads that both have, such as heads=[(0, 0), (0, 1)]"
+                f"these are heads {_span(chosen[first])} in model {first!r} and {_span(chosen[other])} in model "
+                f"{other!r}; expected the same in both; choose heads that both have, such as heads=[(0, 0), (0, 1)]"
             )
-    return found[first]
+    return chosen[first]
 
 
-def _check(given: Sequence[Any] | None, layers: object) -> None:
-    if given is None or (given and layers is None and all(map(_is_pair, given))):
-        return
-    if not given:
+def _check_choice(choice: Sequence[Any], layers: object) -> None:
+    if not choice:
         raise InputError("heads is empty; expected at least one head, or None for all of them")
-    if all(map(_is_pair, given)):
+    if all(map(_is_pair, choice)):
+        if layers is None:
+            return
         raise InputError(
-            f"layers is {layers!r}, and heads has pairs with layers of their own; leave out layers, or give "
-            "heads as numbers"
+            f"layers is {layers!r}, but heads has (layer, head) pairs; leave out layers, or give heads as numbers"
         )
-    if not all(isinstance(head, Integral) for head in given):
+    if not all(isinstance(head, Integral) for head in choice):
         raise InputError(
-            f"heads is {repr(given)[:60]}; expected head numbers, or (layer, head) pairs such as those of "
+            f"heads is {repr(choice)[:60]}; expected head numbers, or (layer, head) pairs such as those of "
             "result.top_heads"
         )
 
@@ -88,22 +92,22 @@ def _is_pair(head: object) -> bool:
 
 
 def _in_model(
-    model: HookedModel,
-    layers: int | Sequence[int] | None,
-    given: Sequence[Any] | None,
-    count: Callable[[HookedModel], int],
+    model: HookedModel, layers: int | Sequence[int] | None, choice: Sequence[Any] | None, n_heads: int
 ) -> list[ChosenHead]:
-    n = count(model)
-    if given is None or isinstance(given[0], Integral):
-        numbers = range(n) if given is None else given
-        wanted = [(site, head, None) for site in resolve(model, attention_pattern(layers)) for head in numbers]
+    wanted: list[tuple[Site, int, float | None]] = []
+    if choice is None or isinstance(choice[0], Integral):
+        for site in resolve(model, attention_pattern(layers)):
+            wanted += [(site, head, None) for head in (range(n_heads) if choice is None else choice)]
     else:
-        triples = [(*head, None)[:3] for head in given]  # a pair has no value
-        wanted = [(resolve(model, attention_pattern(int(layer)))[0], head, value) for layer, head, value in triples]
+        for layer, head, *value in choice:
+            (site,) = resolve(model, attention_pattern(int(layer)))
+            wanted.append((site, head, value[0] if value else None))
     for site, head, _ in wanted:
-        if not -n <= head < n:
-            raise InputError(f"no head {head} in layer {site.layer}, blocks.{site.layer} (it has heads 0-{n - 1})")
-    return [ChosenHead(site.name, site.layer, int(head) % n, value) for site, head, value in wanted]
+        if not -n_heads <= head < n_heads:
+            raise InputError(
+                f"no head {head} in layer {site.layer}, blocks.{site.layer} (it has heads 0-{n_heads - 1})"
+            )
+    return [ChosenHead(site.name, site.layer, int(head) % n_heads, value) for site, head, value in wanted]
 
 
 def _span(heads: Sequence[ChosenHead]) -> str:
@@ -129,19 +133,36 @@ def encode_for_all(models: Mapping[str, HookedModel], text: str, bos: Bos) -> li
     return tokens
 
 
-def check_ids_of_models(models: Mapping[str, HookedModel], ids: Tensor) -> None:
-    """Every model knows these token ids and has room for them."""
+def check_ids_of_models(models: Mapping[str, HookedModel], ids: Int[Tensor, "pos"]) -> None:
+    """Refuse token ids that a model does not know, and a sequence longer than its context."""
     for name, model in models.items():
-        cfg, whose = getattr(model, "cfg", None), f"model {name!r}" if name else "the model"
-        d_vocab, n_ctx = getattr(cfg, "d_vocab", None), getattr(cfg, "n_ctx", None)
-        if d_vocab is not None and (wrong := ids[(ids < 0) | (ids >= d_vocab)].tolist()):
-            raise InputError(f"tokens has the id {wrong[0]}, but {whose} knows ids 0 to {d_vocab - 1}; give others")
+        who = f"model {name!r}" if name else "the model"
+        cfg = getattr(model, "cfg", None)
+        d_vocab = getattr(cfg, "d_vocab", None)
+        if d_vocab is not None:
+            unknown = ids[(ids < 0) | (ids >= d_vocab)].tolist()
+            if unknown:
+                raise InputError(f"tokens has the id {unknown[0]}, but {who} knows ids 0 to {d_vocab - 1}; give others")
+        n_ctx = getattr(cfg, "n_ctx", None)
         if n_ctx is not None and len(ids) > n_ctx:
-            raise InputError(f"there are {len(ids)} tokens, but {whose} reads at most {n_ctx}; give fewer")
+            raise InputError(f"there are {len(ids)} tokens, but {who} reads at most {n_ctx}; give fewer")
+
+
+def real_positions(attention_mask: Any, ids: Int[Tensor, "pos"]) -> Bool[Tensor, "pos"]:
+    """Return where a sequence has real tokens: everywhere without a mask."""
+    if attention_mask is None:
+        return torch.ones_like(ids, dtype=torch.bool)
+    mask = one_sequence("attention_mask", attention_mask).bool().to(ids.device)
+    if mask.shape != ids.shape or not mask.any():
+        raise InputError(
+            f"attention_mask has length {len(mask)} and {int(mask.sum())} real tokens for {len(ids)} token ids; "
+            "expected one value per token, true on the real ones"
+        )
+    return mask
 
 
 def decode(models: Mapping[str, HookedModel], ids: Sequence[int]) -> list[str]:
-    """A string for each token id, by the first tokenizer there is; without one, the ids."""
+    """Return a string for each token id, by the first tokenizer there is. Without one, the ids."""
     for model in models.values():
         tokenizer: Any = getattr(model, "tokenizer", None)
         if tokenizer is not None:
@@ -149,8 +170,8 @@ def decode(models: Mapping[str, HookedModel], ids: Sequence[int]) -> list[str]:
     return [str(i) for i in ids]
 
 
-def one_sequence(name: str, value: Any) -> Tensor:
-    """``[pos]``, from ``[pos]`` or ``[1 pos]``."""
+def one_sequence(name: str, value: Any) -> Integer[Tensor, "pos"] | Bool[Tensor, "pos"]:
+    """Return one sequence of integers, given ``[pos]`` or ``[1 pos]``."""
     try:
         row = torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError):
@@ -166,16 +187,16 @@ def one_sequence(name: str, value: Any) -> Tensor:
 
 
 def checked_labels(labels: Labels | None, n: int) -> tuple[str | None, ...]:
-    """Labels as strings, one for each of ``n`` positions; empty when there are none."""
+    """Return labels as strings, one for each of ``n`` positions. Empty without labels."""
     if labels is None:
         return ()
     if isinstance(labels, str):
         raise InputError(f"labels is the text {labels[:40]!r}; expected one label per position, such as batch.labels")
-    given = labels.tolist() if isinstance(labels, Tensor) else list(labels)
-    if not isinstance(given, list) or len(given) != n or any(isinstance(label, list) for label in given):
-        shape = f"shape {tuple(labels.shape)}" if isinstance(labels, Tensor) else f"{len(given)} labels"
+    values = labels.tolist() if isinstance(labels, Tensor) else list(labels)
+    if not isinstance(values, list) or len(values) != n or any(isinstance(label, list) for label in values):
+        shape = f"shape {tuple(labels.shape)}" if isinstance(labels, Tensor) else f"{len(values)} labels"
         raise InputError(
             f"labels has {shape} for {n} {'token' if n == 1 else 'tokens'}; "
             "expected one label per position, None where there is none"
         )
-    return tuple(None if label is None else str(label) for label in given)
+    return tuple(None if label is None else str(label) for label in values)

@@ -1,4 +1,4 @@
-"""The HTML of an attention view: its data in few bytes, the scripts that draw it, and the page round it."""
+"""Make the HTML of an attention view: its packed data, the scripts that draw it, and a page around it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 from uuid import uuid4
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 # The browser enforces what we promise: an exported page loads nothing, from anywhere.
@@ -21,7 +22,7 @@ STEPS = 10_000  # a weight of 1 as an integer: four decimals fit 16 bits
 
 
 def fragment(data: Mapping[str, Any], text: str, *, include_js: bool) -> str:
-    """A place for a view, and what fills it; without JavaScript the place holds the view as text."""
+    """Return HTML for a view. Without JavaScript it shows the view as text."""
     from jinja2.utils import htmlsafe_json_dumps  # json.dumps would let a token close the script element
 
     place = f"attention-{uuid4().hex[:12]}"
@@ -35,7 +36,7 @@ const data = {htmlsafe_json_dumps(data, separators=(",", ":"))};
 
 
 def page(title: str, body: str) -> str:
-    """A self-contained HTML page that works from a file, without a network."""
+    """Return a self-contained HTML page that works from a file, without a network."""
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -54,33 +55,34 @@ h1 {{ font-size: 1.3em; margin: 0 0 .6em }}</style>
 """
 
 
-def packed_pattern(patterns: Tensor, causal: bool) -> str:
-    """``[head query key]`` row by row in base64 of 16-bit integers; causal ones without what is above the diagonal."""
-    whole = (patterns * STEPS).round().to(torch.int16)
+def packed_pattern(patterns: Float[Tensor, "head query key"], causal: bool) -> str:
+    """Return the weights row by row in base64 of 16-bit integers, causal ones without the part above the diagonal."""
+    integers = (patterns * STEPS).round().to(torch.int16)
     if causal:
-        queries, keys = torch.tril_indices(whole.shape[1], whole.shape[2])
-        whole = whole[:, queries, keys]
-    return base64.b64encode(whole.contiguous().numpy().astype("<i2").tobytes()).decode()
+        queries, keys = torch.tril_indices(integers.shape[1], integers.shape[2])
+        integers = integers[:, queries, keys]
+    return base64.b64encode(integers.contiguous().numpy().astype("<i2").tobytes()).decode()
 
 
 def least_bytes(n_patterns: int, n_tokens: int) -> int:
-    """A page of so many patterns is at least as large."""
+    """Return a lower bound of the size of a page with so many patterns."""
     return code_bytes() + n_patterns * n_tokens * (n_tokens + 1) * 8 // 6
 
 
 def code_bytes() -> int:
-    """JavaScript and styles of every page."""
+    """Return the size of the JavaScript and styles on every page."""
     return len(_code().encode())
 
 
 def visible_token(text: str, space: str = "·") -> str:
-    r"""A text whose whitespace and control characters can be seen: ``" a\n"`` becomes ``"·a\\n"``."""
-    return "".join(space if c == " " else c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    r"""Return a text with visible whitespace and control characters: ``" a\n"`` becomes ``"·a\\n"``."""
+    visible = [c if c.isprintable() else c.encode("unicode_escape").decode() for c in text]
+    return "".join(visible).replace(" ", space)
 
 
 @lru_cache(maxsize=1)
 def _code() -> str:
-    """Styles and scripts. On a page of several views each does its work once."""
+    """Return styles and scripts. On a page of several views each does its work once."""
     templates = files("mechclust.attention") / "templates"
     return f"""<style>{(templates / "attention.css").read_text(encoding="utf-8")}</style>
 <script>window.{_function()} ??= (() => {{
@@ -95,5 +97,5 @@ def _scripts() -> str:
 
 
 def _function() -> str:
-    """The script's global name, with a digest: a notebook may hold the output of another version."""
+    """Return the script's global name, with a digest: a notebook may hold the output of another version."""
     return f"mechclustAttention_{sha256(_scripts().encode()).hexdigest()[:8]}"

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
+import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from mechclust.attention import page as attention_page
 from mechclust.attention.inputs import (
+    ChosenHead,
     HeadChoice,
     Labels,
     check_ids_of_models,
@@ -21,6 +23,7 @@ from mechclust.attention.inputs import (
     decode,
     encode_for_all,
     one_sequence,
+    real_positions,
 )
 from mechclust.attention.page import visible_token
 from probes import HookedModel, attention_pattern, record, resolve
@@ -33,7 +36,9 @@ from tasks.text.beginning import Bos
 if TYPE_CHECKING:
     from circuitsvis.utils.render import RenderedHTML
 
-_LISTED = 16  # heads of a model in a terminal
+Patterns: TypeAlias = Float[Tensor, "head query key"] | Float[np.ndarray, "head query key"]
+
+_MAX_HEADS_LISTED = 16  # of a model, in a terminal
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,13 +49,13 @@ class AttentionView:
     where the last token attends most, for a terminal.
 
     Attributes:
-        patterns: ``[head query key]`` weights, or ``[model head query key]`` where ``models`` stand side by side.
+        patterns: the weights, with an axis of models if ``models`` are compared side by side.
         str_tokens: one per position, as given.
         names: one per head, such as ``"L0H3"``.
-        causal: no weight can stand above the diagonal; that part is drawn grey.
-        models: their names, where several stand side by side; else empty.
-        labels: one per position, by which tokens are coloured, ``None`` where there is none; or empty.
-        values: one number per head, shown beside its name, such as the measure that chose it; or empty.
+        causal: every weight above the diagonal is 0. That part is drawn grey.
+        models: their names if several are compared, else empty.
+        labels: one per position (or ``None``), by which tokens are coloured. Empty without labels.
+        values: one number per head, shown beside its name, such as the measure that chose it. Empty without values.
     """
 
     patterns: Float[Tensor, "*model head query key"]
@@ -89,15 +94,15 @@ class AttentionView:
         write_atomic(path, self.page(title).encode())
 
     def circuitsvis(self, model: str | None = None) -> RenderedHTML:
-        """The same heads in CircuitsVis's own view, for a notebook.
+        """Return the same heads in CircuitsVis's own view, for a notebook.
 
         CircuitsVis loads its scripts over the network when there is one, and stores them in the cell otherwise.
 
         Args:
-            model: which of the models that stand side by side.
+            model: one of ``models``, if there are several.
 
         Raises:
-            InputError: for a model that is not among them, and where several stand side by side and none is named.
+            InputError: for a model that is not among them, or if none is named and there are several.
 
         Example:
             >>> import torch
@@ -121,7 +126,7 @@ class AttentionView:
 
     @property
     def summary(self) -> str:
-        """What it shows, in a few words."""
+        """The number of heads, tokens and models, and the direction of attention."""
         heads = self.names[0] if len(self.names) == 1 else f"{self.names[0]} to {self.names[-1]}"
         parts = [f"{_count(len(self.names), 'head')} ({heads})", _count(len(self.str_tokens), "token")]
         parts.append("causal" if self.causal else "bidirectional")
@@ -135,16 +140,16 @@ class AttentionView:
         return self.fragment()
 
     def __str__(self) -> str:
-        """Where the last token attends most, a line for each head."""
+        """List where the last token attends most, one line per head."""
         shown = [f"{visible_token(token)} ({i})" for i, token in enumerate(self.str_tokens)]
         lines = [self.summary, f"The last token, {shown[-1]}, attends most to:"]
         for model, patterns in zip(self.models or ("",), self._each_model, strict=True):
-            for name, pattern in list(zip(self.names, patterns, strict=True))[:_LISTED]:
+            for name, pattern in list(zip(self.names, patterns, strict=True))[:_MAX_HEADS_LISTED]:
                 keys = pattern[-1].abs().topk(min(3, len(shown))).indices.tolist()
                 strongest = [f"{shown[k]} {pattern[-1, k]:.3f}" for k in keys]
                 lines.append("  " + "  ".join([*filter(None, [visible_token(model), visible_token(name)]), *strongest]))
-            if len(patterns) > _LISTED:
-                lines.append(f"  ... and {len(patterns) - _LISTED} more")
+            if len(patterns) > _MAX_HEADS_LISTED:
+                lines.append(f"  ... and {len(patterns) - _MAX_HEADS_LISTED} more")
         return "\n".join(lines)
 
     def __repr__(self) -> str:
@@ -153,13 +158,13 @@ class AttentionView:
 
 def attention_view(
     model: HookedModel | Mapping[str, HookedModel],
-    tokens: Tensor | Sequence[int] | str,
+    tokens: Int[Tensor, "... pos"] | Sequence[int] | str,
     *,
     layers: int | Sequence[int] | None = None,
     heads: HeadChoice | None = None,
     str_tokens: Sequence[str] | None = None,
     labels: Labels | None = None,
-    attention_mask: Tensor | None = None,
+    attention_mask: Shaped[Tensor, "... pos"] | Sequence[bool] | None = None,
     bos: Bos = "model",
     max_bytes: int = 3_000_000,
 ) -> AttentionView:
@@ -168,19 +173,19 @@ def attention_view(
     Args:
         model: anything with TransformerLens's hook protocol, or several by name, ``{"tuned": a, "base": b}``, to see
             the same heads side by side on the same tokens.
-        tokens: ``[pos]`` or ``[1 pos]`` token ids, or a text when the model has a tokenizer.
+        tokens: token ids of one sequence, or a text if the model has a tokenizer.
         layers: which blocks, from 0 as in ``probes.attention_pattern``: 0 is ``blocks.0``; negative ones count from
             the last. All of them when ``None``.
         heads: which heads of each layer, from 0; all of them when ``None``. Or ``(layer, head)`` pairs, such as
             ``result.top_heads("ratio")``, whose values are then shown beside the names; leave out ``layers``.
         str_tokens: one string per position. By default the tokenizer's, or the ids without one.
-        labels: one label per position, such as its topic or its part of the prompt, by which tokens are coloured;
-            ``None`` where there is none.
-        attention_mask: ``[pos]`` or ``[1 pos]``, true on real tokens; padding is left out of the view.
+        labels: one label (or ``None``) per position, such as its topic or its part of the prompt, by which tokens are
+            coloured.
+        attention_mask: true on real tokens. Padding is left out of the view.
         bos: whether a text begins with the beginning-of-sequence token, as in ``probes.run``: ``"model"`` leaves it to
             the checkpoint's tokenizer, ``"yes"`` adds it if it is missing, ``"no"`` removes it.
-        max_bytes: refuse a view whose page would be larger. 12 heads over 128 tokens take 0.3 MB, or 0.5 MB where
-            attention goes both ways.
+        max_bytes: refuse a view whose page would be larger. 12 heads over 128 tokens take 0.3 MB, or 0.5 MB if
+            attention is bidirectional.
 
     Returns:
         The view; its heads are named as TransformerLens numbers them, ``L0H3`` for head 3 of ``blocks.0``.
@@ -207,47 +212,35 @@ def attention_view(
     if isinstance(model, Mapping):
         check_models(models)
     ids = one_sequence("tokens", encode_for_all(models, tokens, bos) if isinstance(tokens, str) else tokens)
-    mask = torch.ones_like(ids, dtype=torch.bool)
-    if attention_mask is not None:
-        mask = one_sequence("attention_mask", attention_mask).bool().to(ids.device)
-        if mask.shape != ids.shape or not mask.any():
-            raise InputError(
-                f"attention_mask has length {len(mask)} and {int(mask.sum())} real tokens for {len(ids)} token ids; "
-                "expected one value per token, true on the real ones"
-            )
+    mask = real_positions(attention_mask, ids)
     if str_tokens is None:
         str_tokens = decode(models, ids.tolist())
     if len(str_tokens) != len(ids):
         raise InputError(
             f"str_tokens has {len(str_tokens)} strings for {len(ids)} token ids; expected one per position"
         )
-    label_of = checked_labels(labels, len(ids))
-    batch, real = Batch(ids[None], attention_mask=mask[None]), mask.cpu()
-    chosen = choose_heads(models, layers, heads, lambda each: _n_heads(each, batch))
-    _check_size(len(models), len(chosen), int(real.sum()), max_bytes)
+    all_labels = checked_labels(labels, len(ids))
+    batch = Batch(ids[None], attention_mask=mask[None])
+    counts = {name: _n_heads(each, batch) for name, each in models.items()}
+    chosen = choose_heads(models, layers, heads, counts)
+    _check_least_size(len(models), len(chosen), int(mask.sum()), max_bytes)
     check_ids_of_models(models, ids)
 
-    patterns = {}
-    for name, each in models.items():
-        kept = _patterns(each, [head.site for head in chosen], batch)
-        patterns[name] = torch.stack([kept[head.site][head.head] for head in chosen])[:, real][:, :, real]
-    # TransformerLens 4.3 sets "bidirectional" for BERT and LLaDA only, so the weights have the last word.
-    directions = {getattr(getattr(each, "cfg", None), "attention_dir", "causal") for each in models.values()}
-    causal = directions == {"causal"} and not any(bool(each.triu(1).any()) for each in patterns.values())
-    keep = real.tolist()
+    patterns = {name: _head_patterns(each, chosen, batch, mask.cpu()) for name, each in models.items()}
+    real = mask.nonzero().flatten().tolist()
     return attention_view_from_patterns(
         patterns if isinstance(model, Mapping) else patterns[""],
-        [token for token, kept in zip(str_tokens, keep, strict=True) if kept],
+        [str_tokens[position] for position in real],
         [head.name for head in chosen],
-        causal=causal,
-        labels=[label for label, kept in zip(label_of, keep, strict=True) if kept] if label_of else None,
+        causal=_is_causal(models, patterns),
+        labels=[all_labels[position] for position in real] if all_labels else None,
         values=[head.value for head in chosen] if any(head.value is not None for head in chosen) else None,
         max_bytes=max_bytes,
     )
 
 
 def attention_view_from_patterns(
-    patterns: Tensor | Mapping[str, Tensor],
+    patterns: Patterns | Mapping[str, Patterns],
     str_tokens: Sequence[str],
     names: Sequence[str],
     *,
@@ -259,12 +252,12 @@ def attention_view_from_patterns(
     """Show attention patterns from anywhere, such as a mean over examples or the difference of two models.
 
     Args:
-        patterns: ``[head query key]`` weights from -1 to 1, shown to four decimals; or several such by name, to stand
-            side by side. Negative ones are drawn red.
+        patterns: weights from -1 to 1, shown to four decimals. Or several by name, drawn side by side. Negative ones
+            are drawn red.
         str_tokens: one string per position.
         names: one per head.
-        causal: draw the part above the diagonal grey; every weight there must be 0.
-        labels: one label per position, by which tokens are coloured; ``None`` where there is none.
+        causal: draw the part above the diagonal grey. Every weight there must be 0.
+        labels: one label (or ``None``) per position, by which tokens are coloured.
         values: one number per head, shown beside its name.
         max_bytes: refuse a view whose page would be larger.
 
@@ -279,34 +272,48 @@ def attention_view_from_patterns(
         The last token, ·be (1), attends most to:
           copy  ·be (1) 1.000  to (0) 0.000
     """
-    given = dict(patterns) if isinstance(patterns, Mapping) else {"": patterns}
-    if not given:
+    by_model = dict(patterns) if isinstance(patterns, Mapping) else {"": patterns}
+    if not by_model:
         raise InputError("no patterns given; give one tensor, or several by name")
-    checked = torch.stack([_checked(each, name, len(names), len(str_tokens), causal) for name, each in given.items()])
+    checked = torch.stack(
+        [_checked(each, name, len(names), len(str_tokens), causal) for name, each in by_model.items()]
+    )
     if values is not None and len(values) != len(names):
         raise InputError(f"values has {len(values)} numbers for {_count(len(names), 'head')}; expected one per head")
-    _check_size(len(given), len(names), len(str_tokens), max_bytes)
+    _check_least_size(len(by_model), len(names), len(str_tokens), max_bytes)
     view = AttentionView(
         checked if isinstance(patterns, Mapping) else checked[0],
         tuple(map(str, str_tokens)),
         tuple(map(str, names)),
         causal,
-        tuple(map(str, given)) if isinstance(patterns, Mapping) else (),
+        tuple(map(str, by_model)) if isinstance(patterns, Mapping) else (),
         checked_labels(labels, len(str_tokens)),
         tuple(None if value is None else float(value) for value in values or ()),
     )
-    _check_size(len(given), len(names), len(str_tokens), max_bytes, len(view.page().encode()))
+    size = len(view.page().encode())
+    if size > max_bytes:
+        raise _too_large(len(by_model), len(names), len(str_tokens), max_bytes, _in_bytes(size))
     return view
 
 
-def _checked(patterns: Tensor, name: str, n_heads: int, n: int, causal: bool) -> Float[Tensor, "head query key"]:
-    patterns, who = torch.as_tensor(patterns).detach().float().cpu(), f"patterns[{name!r}]" if name else "patterns"
-    if patterns.ndim != 3 or not patterns.numel() or patterns.shape != (n_heads, n, n):
+def _checked(
+    patterns: Shaped[Tensor, "..."] | Shaped[np.ndarray, "..."], name: str, n_heads: int, n_tokens: int, causal: bool
+) -> Float[Tensor, "head query key"]:
+    """Return attention weights as float32 on the CPU.
+
+    Raises:
+        InputError: for another shape, or values that no attention pattern has.
+    """
+    who = f"patterns[{name!r}]" if name else "patterns"
+    patterns = torch.as_tensor(patterns).detach().float().cpu()
+    expected = (n_heads, n_tokens, n_tokens)
+    if not patterns.numel() or patterns.shape != expected:
         raise InputError(
-            f"{who} has shape {tuple(patterns.shape)}; expected [head query key] = {(n_heads, n, n)} "
-            f"for {_count(n_heads, 'name')} and {_count(n, 'token')}; pass one sequence, and a name for each head"
+            f"{who} has shape {tuple(patterns.shape)}; expected [head query key] = {expected} for "
+            f"{_count(n_heads, 'name')} and {_count(n_tokens, 'token')}; pass one sequence, and a name for each head"
         )
-    low, high = float(patterns.min()), float(patterns.max())
+    low = float(patterns.min())
+    high = float(patterns.max())
     if not (low >= -1.001 and high <= 1.001):  # also true for NaN
         raise InputError(
             f"{who} has values from {low:.4g} to {high:.4g}; expected attention weights from -1 to 1; "
@@ -319,39 +326,64 @@ def _checked(patterns: Tensor, name: str, n_heads: int, n: int, causal: bool) ->
     return patterns
 
 
+def _head_patterns(
+    model: HookedModel, heads: Sequence[ChosenHead], batch: Batch, real: Bool[Tensor, "pos"]
+) -> Float[Tensor, "head query key"]:
+    """Return the chosen heads' attention between real tokens."""
+    by_site = _patterns(model, [head.site for head in heads], batch)
+    patterns = torch.stack([by_site[head.site][head.head] for head in heads])
+    return patterns[:, real][:, :, real]
+
+
+def _is_causal(models: Mapping[str, HookedModel], patterns: Mapping[str, Float[Tensor, "head query key"]]) -> bool:
+    """Return whether no model attends to a later token.
+
+    TransformerLens 4.3 sets "bidirectional" for BERT and LLaDA only, so the weights are asked as well.
+    """
+    directions = {getattr(getattr(model, "cfg", None), "attention_dir", "causal") for model in models.values()}
+    return directions == {"causal"} and not any(bool(each.triu(1).any()) for each in patterns.values())
+
+
 def _patterns(model: HookedModel, sites: Sequence[str], batch: Batch) -> dict[str, Float[Tensor, "head query key"]]:
-    """Attention of a batch of one sequence at each site."""
-    with evaluation_mode(model), torch.inference_mode(), record(model, sites) as seen:
+    """Return the attention of a batch of one sequence at each site."""
+    with evaluation_mode(model), torch.inference_mode(), record(model, sites) as recorded:
         forward(model, batch.to(device_of(model)))
-    for site, fired in seen.items():
+    for site, fired in recorded.items():
         if len(fired) != 1:
             raise InputError(
                 f"hook point {site!r} fired {len(fired)} times in one forward pass; expected once; "
                 "choose layers whose attention the model computes once"
             )
-    return {site: pattern[0].float().cpu() for site, (pattern,) in seen.items()}
+    return {site: pattern[0].float().cpu() for site, (pattern,) in recorded.items()}
 
 
 def _n_heads(model: HookedModel, batch: Batch) -> int:
-    """Heads of each layer; a model without a configuration is asked."""
-    n = getattr(getattr(model, "cfg", None), "n_heads", None)
-    if n is None:
-        (pattern,) = _patterns(model, [resolve(model, attention_pattern(0))[0].name], batch).values()
-        n = len(pattern)
-    return int(n)
+    """Return the number of heads in each layer. A model without a configuration is run once to count them."""
+    n_heads = getattr(getattr(model, "cfg", None), "n_heads", None)
+    if n_heads is not None:
+        return int(n_heads)
+    site = resolve(model, attention_pattern(0))[0].name
+    return len(_patterns(model, [site], batch)[site])
 
 
 def _count(n: int, noun: str) -> str:
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
-def _check_size(n_models: int, n_heads: int, n_tokens: int, max_bytes: int, size: int | None = None) -> None:
+def _check_least_size(n_models: int, n_heads: int, n_tokens: int, max_bytes: int) -> None:
+    """Refuse a view that is too large before its page is made."""
     least = attention_page.least_bytes(n_models * n_heads, n_tokens)
-    if (size or least) > max_bytes:
-        about, found = "" if size else "at least ", size or least
-        shown = f"{found / 1e6:.1f} MB" if found >= 1e6 else f"{found / 1e3:.0f} kB"
-        where = "" if n_models == 1 else f" in {n_models} models"
-        raise InputError(
-            f"attention of {_count(n_heads, 'head')} over {_count(n_tokens, 'token')}{where} makes a page of "
-            f"{about}{shown}, and max_bytes is {max_bytes:,}; choose fewer layers, heads or tokens, or raise max_bytes"
-        )
+    if least > max_bytes:
+        raise _too_large(n_models, n_heads, n_tokens, max_bytes, f"at least {_in_bytes(least)}")
+
+
+def _too_large(n_models: int, n_heads: int, n_tokens: int, max_bytes: int, size: str) -> InputError:
+    models = "" if n_models == 1 else f" in {n_models} models"
+    return InputError(
+        f"attention of {_count(n_heads, 'head')} over {_count(n_tokens, 'token')}{models} makes a page of {size}, and "
+        f"max_bytes is {max_bytes:,}; choose fewer layers, heads or tokens, or raise max_bytes"
+    )
+
+
+def _in_bytes(size: int) -> str:
+    return f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{size / 1e3:.0f} kB"

@@ -105,9 +105,9 @@ def together(verdicts: Iterable[Verdict]) -> Verdict:
         >>> together(["holds", "undecided"]), together(["does not hold", "undecided"])
         ('undecided', 'does not hold')
     """
-    found = set(verdicts)
-    if "does not hold" in found:
+    distinct = set(verdicts)
+    if "does not hold" in distinct:
         return "does not hold"
-    if not found or "not tested" in found:
+    if not distinct or "not tested" in distinct:
         return "not tested"
-    return "holds" if found == {"holds"} else "undecided"
+    return "holds" if distinct == {"holds"} else "undecided"

@@ -64,5 +64,6 @@ def _p_of_bound(part: Part, bound: Bound) -> float:
         scale = (high - low) / 2 / float(t.ppf(0.975, freedom))
     else:  # a bootstrap's may be longer on one side: what counts is the end nearer to the bound
         near = part.measured - low if bound.relation.startswith(">") else high - part.measured
-        scale, freedom = near / float(norm.ppf(0.975)), math.inf
+        scale = near / float(norm.ppf(0.975))
+        freedom = math.inf
     return float(2 * t.sf(distance / scale, freedom)) if scale > 0 else 0.0

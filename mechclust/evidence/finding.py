@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from jaxtyping import Float
 
 from mechclust.evidence.bounds import Bound, Verdict, Within, together, verdict_of
 from mechclust.evidence.intervals import (
@@ -71,7 +72,7 @@ class Part:
         return verdict_of(self.bound, self.interval)
 
 
-def mean_part(name: str, values: Sequence[float] | np.ndarray, bound: Bound | Within) -> Part:
+def mean_part(name: str, values: Sequence[float] | Float[np.ndarray, "unit"], bound: Bound | Within) -> Part:
     """Judge a mean by Student's interval.
 
     Args:
@@ -87,7 +88,7 @@ def mean_part(name: str, values: Sequence[float] | np.ndarray, bound: Bound | Wi
     return Part(name, numbers, bound, mean_interval(numbers), "mean")
 
 
-def prediction_part(name: str, values: Sequence[float] | np.ndarray, bound: Bound | Within) -> Part:
+def prediction_part(name: str, values: Sequence[float] | Float[np.ndarray, "unit"], bound: Bound | Within) -> Part:
     """Judge by the interval in which one further run falls, to compare with a paper's single run.
 
     Arguments as ``mean_part``.
@@ -96,7 +97,7 @@ def prediction_part(name: str, values: Sequence[float] | np.ndarray, bound: Boun
     return Part(name, numbers, bound, prediction_interval(numbers), "one more run")
 
 
-def share_part(name: str, values: Sequence[float] | np.ndarray, bound: Bound | Within) -> Part:
+def share_part(name: str, values: Sequence[float] | Float[np.ndarray, "unit"], bound: Bound | Within) -> Part:
     """Judge a share by Wilson's interval. Arguments as ``mean_part``; values lie between 0 and 1.
 
     Raises:
@@ -106,7 +107,9 @@ def share_part(name: str, values: Sequence[float] | np.ndarray, bound: Bound | W
     return Part(name, numbers, bound, share_interval(numbers) if len(numbers) > 1 else None, "share")
 
 
-def paired_share_part(name: str, differences: Sequence[float] | np.ndarray, bound: Bound | Within) -> Part:
+def paired_share_part(
+    name: str, differences: Sequence[float] | Float[np.ndarray, "unit"], bound: Bound | Within
+) -> Part:
     """Judge the difference of two shares of the same units.
 
     Arguments as ``mean_part``; each unit's difference is 1, 0 or -1: the first outcome minus the second.
@@ -116,7 +119,7 @@ def paired_share_part(name: str, differences: Sequence[float] | np.ndarray, boun
 
 
 def resampled_part(
-    name: str, values: Sequence[float] | np.ndarray, interval: Interval | None, bound: Bound | Within
+    name: str, values: Sequence[float] | Float[np.ndarray, "unit"], interval: Interval | None, bound: Bound | Within
 ) -> Part:
     """Judge a value by a given interval, such as a bootstrap over tasks.
 
@@ -136,18 +139,18 @@ def resampled_part(
     return Part(name, _numbers(values), bound, ends, "resampled")
 
 
-def check_part(name: str, values: Sequence[float] | np.ndarray, bound: Bound | Within) -> Part:
+def check_part(name: str, values: Sequence[float] | Float[np.ndarray, "unit"], bound: Bound | Within) -> Part:
     """Judge the worst value, as a check does. Arguments as ``mean_part``."""
     return Part(name, _numbers(values), bound, None, "worst")
 
 
-def _numbers(values: Sequence[float] | np.ndarray) -> tuple[float, ...]:
+def _numbers(values: Sequence[float] | Float[np.ndarray, "unit"]) -> tuple[float, ...]:
     return tuple(float(value) for value in values)
 
 
 @dataclass(frozen=True)
 class Control:
-    """The same parts, measured where what a finding states is not there.
+    """A finding's parts, measured on a control in which the finding should not hold.
 
     Attributes:
         name: what was measured, such as ``"untrained networks"``.
@@ -159,7 +162,7 @@ class Control:
 
     @property
     def verdict(self) -> Verdict:
-        """What the same judgement says of the control."""
+        """The verdict on the control, judged in the same way."""
         return together(part.verdict for part in self.parts)
 
 
@@ -202,9 +205,9 @@ class Finding:
     Example:
         >>> trained = mean_part("", [0.7, 0.8, 0.75], Bound(">", 0.5))
         >>> untrained = mean_part("", [0.1, 0.2, 0.1], Bound(">", 0.5))
-        >>> found = Finding(id="X1", statement="accuracy is above a half", source="ours", parts=(trained,),
-        ...                 control=Control("untrained networks", (untrained,)))
-        >>> found.verdict, found.control.verdict
+        >>> finding = Finding(id="X1", statement="accuracy is above a half", source="ours", parts=(trained,),
+        ...                   control=Control("untrained networks", (untrained,)))
+        >>> finding.verdict, finding.control.verdict
         ('holds', 'does not hold')
     """
 
@@ -259,7 +262,7 @@ class Finding:
 
     @property
     def remarks(self) -> list[str]:
-        """What a reader must know: why it is not tested, values that are undefined, and the note."""
+        """Remarks for the reader: why it is not tested, undefined values, and the note."""
         texts = [f"not tested: {self.why_not}" if self.why_not else ""]
         for part in self.parts:
             undefined = sum(not math.isfinite(value) for value in part.values)
@@ -280,7 +283,7 @@ def judge(finding: Finding) -> Verdict:
     """
     if finding.not_tested:
         return "not tested"
-    own = together(part.verdict for part in finding.parts)
-    if own == "holds" and finding.control is not None and finding.control.verdict == "holds":
+    verdict = together(part.verdict for part in finding.parts)
+    if verdict == "holds" and finding.control is not None and finding.control.verdict == "holds":
         return "not specific"
-    return own
+    return verdict

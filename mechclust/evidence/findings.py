@@ -33,7 +33,9 @@ class Findings(list[Finding]):
         """Return a row for each part of each finding, with its control's values and the verdict on the finding."""
         import pandas as pd
 
-        rows = [row for finding in self for row in _rows(finding)]
+        rows: list[dict[str, Any]] = []
+        for finding in self:
+            rows += _rows(finding)
         return pd.DataFrame(rows, columns=_COLUMNS)
 
     def __repr__(self) -> str:
@@ -121,13 +123,13 @@ def load_findings(path: str | Path) -> Findings:
             raise InputError(f"{str(path.parent)!r} is of mechclust 0.1; mechclust report writes its findings anew")
         raise InputError(f"no findings in {str(path)!r}; give the --out folder of a finished run")
     try:
-        found = Findings(_finding(record) for record in read_json(path, handwritten=True))
+        findings = Findings(_finding(record) for record in read_json(path, handwritten=True))
     except DamagedError:
         why = "was changed or is damaged (its checksum does not match)"
     except (InputError, TypeError, KeyError, ValueError, AttributeError) as error:
         why = "is not a list of findings" + ("" if isinstance(error, InputError) else f" ({error})")
     else:
-        return with_history(found, path.parent)
+        return with_history(findings, path.parent)
     raise InputError(f"{str(path)!r} {why}; delete it, and mechclust report writes it again")
 
 
@@ -154,11 +156,11 @@ def with_history(findings: Sequence[Finding], folder: str | Path) -> Findings:
             f"{str(path)!r} is not a list of earlier verdicts{why}; expected objects with finding, run, seeds, verdict "
             "and changed"
         ) from None
-    found = []
+    with_runs = []
     for finding in findings:
         runs = [*finding.history, *(run for id, run in earlier if id == finding.id)]
-        found.append(replace(finding, history=tuple(dict.fromkeys(runs))))
-    return Findings(found)
+        with_runs.append(replace(finding, history=tuple(dict.fromkeys(runs))))
+    return Findings(with_runs)
 
 
 def _finding(record: Mapping[str, Any]) -> Finding:

@@ -71,15 +71,18 @@ def html_table(findings: Sequence[Finding]) -> str:
 
 
 def _markdown(rows: Sequence[_Row]) -> str:
-    lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
-    return "\n".join([lines[0], "|---" * len(rows[0]) + "|", *lines[1:]])
+    escaped = [[cell.replace("|", "\\|") for cell in row] for row in rows]
+    lines = [f"| {' | '.join(row)} |" for row in escaped]
+    lines.insert(1, f"|{'|'.join('---' for _ in rows[0])}|")
+    return "\n".join(lines)
 
 
 def _text(rows: Sequence[_Row]) -> str:
     cut = [(name, _cut(statement, 62), *map(_cut, others)) for name, statement, *others in rows]
     widths = [max(map(len, column)) for column in zip(*cut, strict=True)]
     lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in cut]
-    return "\n".join([lines[0], "-" * max(map(len, lines)), *lines[1:]])
+    rule = "".ljust(max(map(len, lines)), "-")
+    return "\n".join([lines[0], rule, *lines[1:]])
 
 
 def _cut(text: str, longest: int = 48) -> str:
@@ -89,7 +92,10 @@ def _cut(text: str, longest: int = 48) -> str:
 def _tables(findings: Sequence[Finding]) -> list[list[_Row]]:
     """Return the rows of the findings, and those of the checks if there are any."""
     tables = []
-    rows = [row for finding in findings if finding.kind == "finding" for row in _finding_rows(finding)]
+    rows: list[_Row] = []
+    for finding in findings:
+        if finding.kind == "finding":
+            rows += _finding_rows(finding)
     checks = [_check_row(finding) for finding in findings if finding.kind == "check"]
     if rows or not checks:
         tables.append([_HEADS, *rows])

@@ -1,8 +1,8 @@
-"""Numbers of curves of similarity by task and layer, which findings are about.
+"""Compute the numbers that MOSSA's findings are about from curves of similarity by task and layer.
 
-Every function takes ``TaskCurves`` and looks at all of their tasks, so give it ``curves.seen`` or ``curves.unseen``;
-those that set held-out tasks against the others take both together. Curves with axes in front (``resampled``) give
-arrays with these axes. Bands of layers are shares of the depth, so that models of other depths can be compared.
+Every function takes ``TaskCurves`` and uses all of their tasks, so give it ``curves.seen`` or ``curves.unseen``. Those
+that compare held-out tasks with the others take both together. Curves with leading axes (``resampled``) give arrays
+with these axes. Bands of layers are shares of the depth, so that models of other depths can be compared.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ import math
 from dataclasses import replace
 
 import numpy as np
+from jaxtyping import Bool, Float
 
 from mechclust.mossa.layer_groups import boundaries_of
 from mechclust.mossa.published import GROUPS, N_LAYERS
-from mechclust.mossa.task_curves import TaskCurves, Which, defined_mean, over_tasks
+from mechclust.mossa.task_curves import Numbers, TaskCurves, Which, defined_mean, over_tasks
 
 
 def early(curves: TaskCurves) -> slice:
@@ -31,24 +32,25 @@ def middle(curves: TaskCurves) -> slice:
 # ---- the untuned model ----
 
 
-def fall_with_depth(curves: TaskCurves) -> np.ndarray:
+def fall_with_depth(curves: TaskCurves) -> Numbers:
     """Spearman's correlation of base's median with depth; -1: it falls from layer to layer."""
     return with_depth(curves.median("base"))
 
 
-def fallen(curves: TaskCurves) -> np.ndarray:
-    """How far base's median falls: mean of the first quarter of the layers - mean of the last."""
-    median, part = curves.median("base"), max(curves.n_layers // 4, 1)
+def fallen(curves: TaskCurves) -> Numbers:
+    """Mean of base's median over the first quarter of the layers - mean over the last quarter."""
+    median = curves.median("base")
+    part = max(curves.n_layers // 4, 1)
     return defined_mean(median[..., :part]) - defined_mean(median[..., -part:])
 
 
-def widening(curves: TaskCurves) -> np.ndarray:
+def widening(curves: TaskCurves) -> Numbers:
     """Base's interquartile range over tasks, mean of the upper half - twice that of the first layer."""
     spread = curves.spread("base")
     return defined_mean(spread[..., curves.upper]) - 2 * spread[..., 0]
 
 
-def widening_with_depth(curves: TaskCurves) -> np.ndarray:
+def widening_with_depth(curves: TaskCurves) -> Numbers:
     """Spearman's correlation of base's interquartile range over tasks with depth."""
     return with_depth(curves.spread("base"))
 
@@ -56,69 +58,70 @@ def widening_with_depth(curves: TaskCurves) -> np.ndarray:
 # ---- tuned against untuned ----
 
 
-def last_gap(curves: TaskCurves) -> np.ndarray:
+def last_gap(curves: TaskCurves) -> Numbers:
     """Tuned - base, of the medians, at the last layer."""
     return curves.gap[..., -1]
 
 
-def upper_gap(curves: TaskCurves) -> np.ndarray:
+def upper_gap(curves: TaskCurves) -> Numbers:
     """Tuned - base, of the medians, mean over the upper half."""
     return defined_mean(curves.gap[..., curves.upper])
 
 
-def late_gap(curves: TaskCurves) -> np.ndarray:
+def late_gap(curves: TaskCurves) -> Numbers:
     """Tuned - base, of the medians, mean over the layers after the first third."""
     return defined_mean(curves.gap[..., curves.n_layers // 3 :])
 
 
-def least_upper_gap(curves: TaskCurves) -> np.ndarray:
+def least_upper_gap(curves: TaskCurves) -> Numbers:
     """The least of tuned - base, of the medians, over the upper half."""
     return _least(curves.gap[..., curves.upper])
 
 
-def early_gap(curves: TaskCurves) -> np.ndarray:
+def early_gap(curves: TaskCurves) -> Numbers:
     """Tuned - base, of the medians, mean over the second eighth of the layers."""
     return defined_mean(curves.gap[..., early(curves)])
 
 
-def middle_narrowing(curves: TaskCurves) -> np.ndarray:
+def middle_narrowing(curves: TaskCurves) -> Numbers:
     """Tuned's interquartile range, mean of the second quarter of the layers, as a share of the second eighth's."""
     spread = curves.spread("tuned")
     return _ratio(defined_mean(spread[..., middle(curves)]), defined_mean(spread[..., early(curves)]))
 
 
-def relative_spread(curves: TaskCurves) -> np.ndarray:
+def relative_spread(curves: TaskCurves) -> Numbers:
     """Tuned's interquartile range over tasks as a share of base's, means over the upper half."""
-    tuned, base = (defined_mean(curves.spread(which)[..., curves.upper]) for which in ("tuned", "base"))
+    tuned = defined_mean(curves.spread("tuned")[..., curves.upper])
+    base = defined_mean(curves.spread("base")[..., curves.upper])
     return _ratio(tuned, base)
 
 
-def unseen_upper_gap(curves: TaskCurves) -> np.ndarray:
+def unseen_upper_gap(curves: TaskCurves) -> Numbers:
     """``upper_gap`` of the held-out tasks."""
     return upper_gap(curves.unseen)
 
 
-def gain_correlation(curves: TaskCurves, covariate: str) -> np.ndarray:
+def gain_correlation(curves: TaskCurves, covariate: str) -> Numbers:
     """Correlation over tasks of tuned - base, mean over the upper half, with a covariate."""
     return correlation(curves.gain, np.asarray(curves.covariates[covariate], dtype=float))
 
 
-def shared_end_distance(curves: TaskCurves) -> np.ndarray:
-    """How far the end of the shared layers is from the paper's, in shares of the depth; NaN without a transition."""
+def shared_end_distance(curves: TaskCurves) -> Numbers:
+    """Distance of the shared layers' end from the paper's, as a share of the depth. NaN without a transition."""
     shared, end = boundaries_of(curves)
     expected = GROUPS["shared"][1] / N_LAYERS
     return np.where(end > shared, np.abs(shared / curves.n_layers - expected), np.nan)
 
 
-def transition_end_distance(curves: TaskCurves) -> np.ndarray:
-    """How far the end of the transition is from the paper's, in shares of the depth; NaN without a transition."""
+def transition_end_distance(curves: TaskCurves) -> Numbers:
+    """Distance of the transition's end from the paper's, as a share of the depth. NaN without a transition."""
     shared, end = boundaries_of(curves)
     expected = GROUPS["transition"][1] / N_LAYERS
     return np.where(end > shared, np.abs(end / curves.n_layers - expected), np.nan)
 
 
-def all_groups(curves: TaskCurves) -> np.ndarray:
-    """1 where some layers are shared, some in transition and some refine; 0 otherwise."""
+def all_groups(curves: TaskCurves) -> Numbers:
+    """1 if some layers are shared, some in transition and some refine, else 0."""
     shared, end = boundaries_of(curves)
     return ((shared > 0) & (shared < end) & (end < curves.n_layers)).astype(float)
 
@@ -126,51 +129,55 @@ def all_groups(curves: TaskCurves) -> np.ndarray:
 # ---- held-out tasks ----
 
 
-def smaller_gap(curves: TaskCurves) -> np.ndarray:
+def smaller_gap(curves: TaskCurves) -> Numbers:
     """Tuned - base of the seen tasks - that of the held-out ones, mean over the second quarter of the layers."""
     band = middle(curves)
     return defined_mean(curves.seen.gap[..., band]) - defined_mean(curves.unseen.gap[..., band])
 
 
-def wider_spread(curves: TaskCurves) -> np.ndarray:
+def wider_spread(curves: TaskCurves) -> Numbers:
     """Tuned's interquartile range of the held-out tasks - that of the seen ones, mean over the upper half."""
-    unseen, seen = (part.spread("tuned")[..., curves.upper] for part in (curves.unseen, curves.seen))
-    return defined_mean(unseen) - defined_mean(seen)
+    unseen = defined_mean(curves.unseen.spread("tuned")[..., curves.upper])
+    seen = defined_mean(curves.seen.spread("tuned")[..., curves.upper])
+    return unseen - seen
 
 
 # ---- upper and lower references ----
 
 
-def way_to_ceiling(curves: TaskCurves) -> np.ndarray:
-    """How much of the way from base to the ceiling tuned goes, upper half; NaN where they are less than .01 apart.
+def way_to_ceiling(curves: TaskCurves) -> Numbers:
+    """(tuned - base) / (ceiling - base), upper half. NaN if the ceiling is less than .01 above base.
 
-    Give ``curves.with_ceiling``: of tasks drawn from all, many a draw has none with a ceiling.
+    Give ``curves.with_ceiling``, because in many draws from all tasks none has a ceiling.
     """
-    base, tuned = (_upper_median(_with_ceiling(curves), which) for which in ("base", "tuned"))
+    known = _with_ceiling(curves)
+    base = _upper_median(known, "base")
+    tuned = _upper_median(known, "tuned")
     way = _upper_median(curves, "ceiling") - base
     return np.where(way >= 0.01, _ratio(tuned - base, way), np.nan)
 
 
-def above_null(curves: TaskCurves) -> np.ndarray:
+def above_null(curves: TaskCurves) -> Numbers:
     """Tuned with the task's own control - with those of other tasks, upper half's mean, median over tasks."""
-    difference = defined_mean((curves.values("tuned") - curves.values("null"))[..., curves.upper])
+    difference = np.asarray(defined_mean((curves.values("tuned") - curves.values("null"))[..., curves.upper]))
     return over_tasks(difference[..., None], 0.5)[..., 0]
 
 
 # ---- covariates ----
 
 
-def covariate_correlation(curves: TaskCurves, which: Which, covariate: str) -> np.ndarray:
-    """``[layer]`` correlation over tasks (Pearson's) of a curve with a covariate; NaN with fewer than 3 tasks.
+def covariate_correlation(curves: TaskCurves, which: Which, covariate: str) -> Float[np.ndarray, "... layer"]:
+    """Pearson's correlation over tasks of a curve with a covariate, by layer. NaN with fewer than 3 tasks.
 
     Raises:
-        InputError: where the curve was not measured.
+        InputError: if the curve was not measured.
     """
     values = np.moveaxis(curves.values(which), -1, -2)
-    return correlation(values, np.asarray(curves.covariates[covariate], dtype=float)[..., None, :])
+    covariates = np.asarray(curves.covariates[covariate], dtype=float)[..., None, :]
+    return np.asarray(correlation(values, covariates))
 
 
-def band_correlation(curves: TaskCurves, which: Which, covariate: str, start: float, end: float) -> np.ndarray:
+def band_correlation(curves: TaskCurves, which: Which, covariate: str, start: float, end: float) -> Numbers:
     """``covariate_correlation``, mean over the layers between two shares of the depth; at least one layer.
 
     Args:
@@ -188,23 +195,31 @@ def band_correlation(curves: TaskCurves, which: Which, covariate: str, start: fl
 # ---- computing ----
 
 
-def correlation(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Pearson's correlation over the last axis, where both are defined; NaN with fewer than 3 or without variance.
+def correlation(x: Float[np.ndarray, "..."], y: Float[np.ndarray, "..."]) -> Numbers:
+    """Pearson's correlation over the last axis, using the places at which both are defined.
+
+    NaN for fewer than 3 such places, or without variance.
 
     Example:
         >>> correlation(np.array([1.0, 2.0, 3.0, np.nan]), np.array([2.0, 4.0, 6.0, 0.0])).item()
         1.0
     """
     known = ~(np.isnan(x) | np.isnan(y))
-    x, y = (np.where(known, values, np.nan) for values in (x, y))
-    x, y = (np.where(known, values - defined_mean(values)[..., None], 0.0) for values in (x, y))
+    x = _centred(x, known)
+    y = _centred(y, known)
     scale = np.sqrt((x**2).sum(axis=-1) * (y**2).sum(axis=-1))
     enough = (known.sum(axis=-1) >= 3) & (scale > 1e-12)
     return np.where(enough, (x * y).sum(axis=-1) / np.where(enough, scale, 1.0), np.nan)
 
 
-def with_depth(values: np.ndarray) -> np.ndarray:
-    """Spearman's correlation of ``[... layer]`` with depth, where defined; NaN for a flat curve.
+def _centred(values: Float[np.ndarray, "..."], known: Bool[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
+    """Return values minus their mean over the known places of the last axis, and 0 elsewhere."""
+    values = np.where(known, values, np.nan)
+    return np.where(known, values - np.asarray(defined_mean(values))[..., None], 0.0)
+
+
+def with_depth(values: Float[np.ndarray, "... layer"]) -> Numbers:
+    """Spearman's correlation with depth, over the layers with a value. NaN for a flat curve.
 
     Example:
         >>> with_depth(np.array([[1.0, 0.9, 0.2], [0.5, 0.5, 0.5]])).round(6).tolist()
@@ -217,23 +232,24 @@ def with_depth(values: np.ndarray) -> np.ndarray:
     return correlation(ranks, np.arange(values.shape[-1], dtype=float))
 
 
-def _least(values: np.ndarray) -> np.ndarray:
-    """The least over layers of what is defined and not infinite; NaN for none."""
+def _least(values: Float[np.ndarray, "... layer"]) -> Numbers:
+    """Return the least finite value over layers, or NaN."""
     finite = np.where(np.isnan(values), np.inf, values)
     least = finite.min(axis=-1, initial=np.inf)
     return np.where(np.isinf(least), np.nan, least)
 
 
-def _ratio(over: np.ndarray, under: np.ndarray) -> np.ndarray:
+def _ratio(over: Numbers, under: Numbers) -> Numbers:
     return np.divide(over, under, out=np.full(np.broadcast_shapes(over.shape, under.shape), np.nan), where=under > 0)
 
 
-def _upper_median(curves: TaskCurves, which: Which) -> np.ndarray:
+def _upper_median(curves: TaskCurves, which: Which) -> Numbers:
     return defined_mean(curves.median(which)[..., curves.upper])
 
 
 def _with_ceiling(curves: TaskCurves) -> TaskCurves:
-    """Base and tuned only where the ceiling is known."""
+    """Return the curves with base and tuned only where the ceiling is known."""
     known = ~np.isnan(curves.values("ceiling"))
-    base, tuned = (np.where(known, values, np.nan) for values in (curves.base, curves.tuned))
+    base = np.where(known, curves.base, np.nan)
+    tuned = np.where(known, curves.tuned, np.nan)
     return replace(curves, base=base, tuned=tuned)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+from jaxtyping import Float
 
 from mechclust.evidence import Bound, Control, Finding, Part, mean_part, resampled_part, share_part
 from mechclust.evidence.finding import Shown
@@ -371,8 +372,8 @@ def _parts_over_seeds(stated: CurveFinding, curves: Sequence[TaskCurves]) -> tup
     return tuple(part(spec.name, row, spec.bound) for spec, row in zip(stated.parts, values, strict=True))
 
 
-def _values(stated: CurveFinding, curves: Sequence[TaskCurves]) -> np.ndarray:
-    """Return the numbers of each part (rows) in each seed (columns)."""
+def _values(stated: CurveFinding, curves: Sequence[TaskCurves]) -> Float[np.ndarray, "part seed"]:
+    """Return the number of each part in each seed."""
     values = [[float(part.statistic(one)) for one in curves] for part in stated.parts]
     return np.array(values, dtype=float).reshape(len(stated.parts), len(curves))
 
@@ -434,7 +435,7 @@ def _parts_over_tasks(
     return tuple(parts), [remark for remark in remarks if remark]
 
 
-def _interval(over_draws: np.ndarray) -> Interval | None:
+def _interval(over_draws: Float[np.ndarray, "draw"]) -> Interval | None:
     low, high = percentiles(over_draws)
     return (float(low), float(high)) if np.isfinite([low, high]).all() else None
 

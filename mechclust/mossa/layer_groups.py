@@ -1,34 +1,38 @@
-"""Reading layers off two curves: which are shared, in transition, or refine."""
+"""Read from two curves which layers are shared, in transition, or refine."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
+from jaxtyping import Int, Shaped
 from numpy.typing import ArrayLike
 
-from mechclust.mossa.task_curves import LEAST_TASKS, TaskCurves, percentiles
+from mechclust.mossa.task_curves import LEAST_TASKS, ByLayer, TaskCurves, percentiles
 from mechclust.report.text import ranges
 from tasks import InputError
 
-_WIDE, _NARROW, _FULL = 0.10, 0.02, 0.95
+Layers: TypeAlias = Int[np.ndarray, "..."] | np.integer[Any]
+_MAX_NARROW_SPREAD = 0.10  # interquartile range over tasks that a transition must reach
+_SPREAD_TOLERANCE = 0.02  # above the minimum of the spread, within a transition
+_FULL_DIMS = 0.95  # share of the most dimensions, at which a transition ends
 MARGIN = 0.02
-"""How far tuned has to be above base where layers are no longer shared."""
+"""Distance of tuned above base from which layers are no longer shared."""
 LEAST_FOR_GROUPS = 4
-"""Tasks from which on layer groups are named: they are read from medians over tasks and their spread."""
+"""Smallest number of tasks for which layer groups are named. They are read from medians over tasks and their spread."""
 
 
 @dataclass(frozen=True)
 class LayerGroups:
-    """Layers, counted from 1, of each group; ``transition`` may be empty.
+    """The layers of each group, counted from 1. ``transition`` may be empty.
 
     Attributes:
-        shared: where tuning did not bring the model nearer to its controls.
-        transition: where it does. The paper reads it as where representations of tasks are formed, which needs
-            controls that learnt their tasks, and a null.
+        shared: layers in which tuning did not bring the model nearer to its controls.
+        transition: layers in which it does. In the paper's reading, representations of tasks are formed there. That
+            needs controls that learnt their tasks, and a null.
         refinement: the rest.
     """
 
@@ -50,17 +54,17 @@ class LayerGroups:
 
 @dataclass(frozen=True, repr=False)
 class LayerGroupsInterval:
-    """Layer groups, and how much they depend on which tasks were measured.
+    """Layer groups, with 95% intervals of their ends over tasks.
 
     Attributes:
         groups: of all tasks.
-        shared_end: 95% interval of the last shared layer; 0: none is shared.
-        transition_end: of the last layer of the transition, over the draws that have one; None where none has.
+        shared_end: 95% interval of the last shared layer. 0 means that none is shared.
+        transition_end: of the last layer of the transition, over the draws that have one. None if no draw has one.
         no_transition: share of draws without a transition.
-        draws: how often tasks were drawn anew; 0: there were too few.
-        notes: what a reader must know.
-        farther: layers where tuned is less similar to the controls than base, see ``farther_layers``.
-        tuned_alone: those of them where the controls are like base, so that tuned alone changed.
+        draws: how often tasks were drawn. 0 if there were too few.
+        notes: remarks for the reader.
+        farther: layers in which tuned is less similar to the controls than base, see ``farther_layers``.
+        tuned_alone: the subset of ``farther`` in which the controls are like base, so that only tuned changed.
     """
 
     groups: LayerGroups
@@ -79,7 +83,7 @@ class LayerGroupsInterval:
         return self.in_words()
 
     def in_words(self, labels: Sequence[str] | None = None, rest: str = "refinement") -> str:
-        """The groups, with 95% intervals of their ends.
+        """Return the groups as text, with 95% intervals of their ends.
 
         Args:
             labels: of the layers; by default their numbers.
@@ -92,49 +96,69 @@ class LayerGroupsInterval:
         """
         parts = []
         for row in self.rows(labels, rest):
-            name, first, last = row["group"], row["first_layer"], row["last_layer"]
-            said = f"no {name}" if first is None else f"{name} {first}" + (f"-{last}" if last != first else "")
-            notes = []
-            if row["end_low"] is not None and (first is not None or name == "shared"):
-                low, high = row["end_low"], row["end_high"]
-                ends = f"{low}" if low == high else f"{low} to {high}"
-                notes.append(f"{'95% over tasks: ' * (name == 'shared')}end at {ends}")
-            if row["tuned_alone"]:
-                notes.append(f"tuned alone changed at {row['tuned_alone']}")
-            if name == "transition" and self.draws:
-                if first is not None and self.no_transition > 0:
-                    notes.append(f"none in {self.no_transition:.0%} of draws")
-                elif first is None and self.no_transition < 1:
-                    notes.append(f"there is one in {1 - self.no_transition:.0%} of draws")
-            parts.append(said + (f" ({'; '.join(notes)})" if notes else ""))
+            notes = self._notes_on(row)
+            layers = _layers_in_words(row)
+            parts.append(f"{layers} ({'; '.join(notes)})" if notes else layers)
         return ", ".join(parts)
 
+    def _notes_on(self, row: Mapping[str, Any]) -> list[str]:
+        """Return remarks on one group, given its row."""
+        is_empty = row["first_layer"] is None
+        notes = []
+        if row["end_low"] is not None and (not is_empty or row["group"] == "shared"):
+            low = row["end_low"]
+            high = row["end_high"]
+            ends = f"end at {low}" if low == high else f"end at {low} to {high}"
+            notes.append(f"95% over tasks: {ends}" if row["group"] == "shared" else ends)
+        if row["tuned_alone"]:
+            notes.append(f"tuned alone changed at {row['tuned_alone']}")
+        if row["group"] == "transition" and self.draws:
+            if not is_empty and self.no_transition > 0:
+                notes.append(f"none in {self.no_transition:.0%} of draws")
+            elif is_empty and self.no_transition < 1:
+                notes.append(f"there is one in {1 - self.no_transition:.0%} of draws")
+        return notes
+
     def rows(self, labels: Sequence[str] | None = None, rest: str = "refinement") -> list[dict[str, Any]]:
-        """One for each group, for tables.
+        """Return a row for each group, for tables.
 
         Args:
             labels: of the layers; by default their numbers.
             rest: name of the layers above the transition.
 
         Returns:
-            ``group``; ``first_layer`` and ``last_layer``, None where no layer is in it; ``end_low`` and ``end_high``,
-            95% of its last layer over tasks drawn anew (0: before the first layer), None where there is none;
-            ``tuned_alone``, those of its layers where tuned alone changed, such as ``"2-4"``.
+            ``group``; ``first_layer`` and ``last_layer``, None for an empty group; ``end_low`` and ``end_high``, the
+            95% interval of its last layer over tasks (0: before the first layer) or None; ``tuned_alone``, its layers
+            in which only tuned changed, such as ``"2-4"``.
         """
-
-        def called(layer: int | None) -> Any:
-            return layer if layer is None or labels is None else labels[layer - 1] if layer else "0"
-
         rows = []
         for name, ends in (("shared", self.shared_end), ("transition", self.transition_end), ("refinement", None)):
             layers = getattr(self.groups, name)
             first, last = (layers[0], layers[-1]) if layers else (None, None)
             low, high = ends or (None, None)
-            places = {"first_layer": first, "last_layer": last, "end_low": low, "end_high": high}
-            group = rest if name == "refinement" else name
-            alone = ranges(int(called(layer)) for layer in self.tuned_alone if layer in layers)
-            rows.append({"group": group, **{k: called(layer) for k, layer in places.items()}, "tuned_alone": alone})
+            row: dict[str, Any] = {"group": rest if name == "refinement" else name}
+            for column, layer in (("first_layer", first), ("last_layer", last), ("end_low", low), ("end_high", high)):
+                row[column] = _layer_label(layer, labels)
+            row["tuned_alone"] = ranges(
+                int(_layer_label(layer, labels)) for layer in self.tuned_alone if layer in layers
+            )
+            rows.append(row)
         return rows
+
+
+def _layer_label(layer: int | None, labels: Sequence[str] | None) -> Any:
+    """Return the label of a layer counted from 1, or its number without labels. Layer 0 lies before the first."""
+    if layer is None or labels is None:
+        return layer
+    return labels[layer - 1] if layer else "0"
+
+
+def _layers_in_words(row: Mapping[str, Any]) -> str:
+    if row["first_layer"] is None:
+        return f"no {row['group']}"
+    if row["first_layer"] == row["last_layer"]:
+        return f"{row['group']} {row['first_layer']}"
+    return f"{row['group']} {row['first_layer']}-{row['last_layer']}"
 
 
 def layer_groups(
@@ -145,7 +169,7 @@ def layer_groups(
     *,
     margin: float = MARGIN,
 ) -> LayerGroups:
-    """Shared, transition and refinement layers, by a fixed rule.
+    """Return the shared, transition and refinement layers, by a fixed rule.
 
     Shared: the layers before ``crossover(base, tuned, margin)``. Transition: from there to the first layer with 95%
     of the most dimensions; without dimensions, to the last layer before ``spread`` leaves .02 of its minimum. There
@@ -182,25 +206,21 @@ def _groups(shared: int, end: int, last: int) -> LayerGroups:
 
 
 def boundaries(
-    base: np.ndarray,
-    tuned: np.ndarray,
-    spread: np.ndarray,
-    n_dims: np.ndarray | None = None,
+    base: ByLayer,
+    tuned: ByLayer,
+    spread: ByLayer,
+    n_dims: Shaped[np.ndarray, "... layer"] | None = None,
     *,
     margin: float = MARGIN,
-) -> tuple[np.ndarray, np.ndarray]:
-    """The last shared layer and the last layer of the transition, of many curves at once (see ``layer_groups``).
-
-    Args:
-        base, tuned, spread: ``[... layer]``.
-        n_dims: ``[layer]`` or ``[... layer]``.
+) -> tuple[Layers, Layers]:
+    """Return the last shared layer and the last layer of the transition, of many curves at once (see ``layer_groups``).
 
     Returns:
-        Two arrays of layers, counted from 1; the same layer where there is no transition.
+        Two arrays of layers, counted from 1. They are equal where there is no transition.
 
     Example:
         >>> base, tuned = np.array([[1.0, 0.9, 0.7], [1.0, 1.0, 1.0]]), np.full((2, 3), 0.9)
-        >>> [found.tolist() for found in boundaries(base, tuned, np.full((2, 3), 0.05))]
+        >>> [layers.tolist() for layers in boundaries(base, tuned, np.full((2, 3), 0.05))]
         [[2, 3], [3, 3]]
     """
     last = base.shape[-1]
@@ -209,32 +229,33 @@ def boundaries(
     after = place >= shared[..., None]
     narrow = np.where(after & ~np.isnan(spread), spread, np.inf)
     if n_dims is not None and not np.isnan(n_dims).all():
-        full = after & (n_dims >= _FULL * np.nanmax(n_dims, axis=-1, keepdims=True))
+        full = after & (n_dims >= _FULL_DIMS * np.nanmax(n_dims, axis=-1, keepdims=True))
         end = np.where(full.any(axis=-1), np.argmax(full, axis=-1) + 1, shared + 1)
     else:
         least = np.argmin(narrow, axis=-1)[..., None]
         minimum = np.take_along_axis(narrow, least, axis=-1)
-        left = (place > least) & np.isfinite(narrow) & (narrow > minimum + _NARROW)
+        left = (place > least) & np.isfinite(narrow) & (narrow > minimum + _SPREAD_TOLERANCE)
         end = np.where(left.any(axis=-1), np.argmax(left, axis=-1), last)
-    found = narrow.min(axis=-1) <= _WIDE
-    return shared, np.where(found, end, shared)
+    has_transition = narrow.min(axis=-1) <= _MAX_NARROW_SPREAD
+    return shared, np.where(has_transition, end, shared)
 
 
 def crossover(base: ArrayLike, tuned: ArrayLike, margin: float = 0.0, *, exceptions: int = 1) -> int:
-    """The first layer from which ``tuned - base`` stays above ``margin``, up to a number of exceptions.
+    """Return the first layer from which ``tuned - base`` stays above ``margin``, up to a number of exceptions.
 
-    Layers count from 1; one more than there are where it never does. A layer where either is NaN is not above.
+    Layers count from 1. The result is one more than there are if it never does. A layer with NaN is not above.
 
     Example:
         >>> crossover([1.0, 0.9, 0.8, 0.8, 0.7], [0.9, 0.8, 0.9, 0.8, 0.9])
         3
     """
-    found = crossovers(np.asarray(base, dtype=float), np.asarray(tuned, dtype=float), margin, exceptions=exceptions)
-    return int(found)
+    base = np.asarray(base, dtype=float)
+    tuned = np.asarray(tuned, dtype=float)
+    return int(crossovers(base, tuned, margin, exceptions=exceptions))
 
 
-def crossovers(base: np.ndarray, tuned: np.ndarray, margin: float = 0.0, *, exceptions: int = 1) -> np.ndarray:
-    """``crossover`` of many curves at once, ``[... layer]``.
+def crossovers(base: ByLayer, tuned: ByLayer, margin: float = 0.0, *, exceptions: int = 1) -> Layers:
+    """Return ``crossover`` of many curves at once.
 
     Example:
         >>> crossovers(np.array([[0.5, 0.5], [0.5, 0.9]]), np.array([0.4, 0.6])).tolist()
@@ -247,7 +268,7 @@ def crossovers(base: np.ndarray, tuned: np.ndarray, margin: float = 0.0, *, exce
 
 
 def groups_of(curves: TaskCurves) -> LayerGroups:
-    """The layer groups of the curves' tasks, with the dimensions of the tuned model where they are known.
+    """Return the layer groups of the curves' tasks, with the dimensions of the tuned model if they are known.
 
     Example:
         >>> base, tuned = np.array([[1.0, 0.5, 0.4]] * 3), np.array([[1.0, 0.9, 0.9]] * 3)
@@ -259,16 +280,16 @@ def groups_of(curves: TaskCurves) -> LayerGroups:
     return _groups(int(shared), int(end), curves.n_layers)
 
 
-def boundaries_of(curves: TaskCurves) -> tuple[np.ndarray, np.ndarray]:
-    """``boundaries`` of the curves, which may have axes in front."""
+def boundaries_of(curves: TaskCurves) -> tuple[Layers, Layers]:
+    """Return ``boundaries`` of the curves, which may have leading axes."""
     return boundaries(curves.median("base"), curves.median("tuned"), curves.spread("tuned"), curves.dims.get("tuned"))
 
 
 def farther_layers(curves: TaskCurves, draws: int = 1000, seed: int = 0) -> tuple[int, ...]:
     """Return the layers, from 1, where tuned is less similar to the controls than base.
 
-    There the median over tasks is lower by more than ``MARGIN``, and the 95% interval of the difference, by bootstrap
-    over tasks where these are enough, lies below 0.
+    There the median over tasks is lower by more than ``MARGIN``. With enough tasks for a bootstrap, the 95% interval of
+    the difference also lies below 0.
 
     Example:
         >>> base, tuned = np.array([[1.0, 1.0, 0.9]] * 6), np.array([[1.0, 0.4, 0.9]] * 6)
@@ -285,13 +306,13 @@ def farther_layers(curves: TaskCurves, draws: int = 1000, seed: int = 0) -> tupl
 
 
 def layer_groups_interval(curves: TaskCurves, draws: int = 1000, seed: int = 0) -> LayerGroupsInterval:
-    """The layer groups of the curves' tasks, with 95% intervals of both boundaries by bootstrap over tasks.
+    """Return the layer groups of the curves' tasks, with 95% bootstrap intervals of both boundaries over tasks.
 
-    Give ``curves.seen`` or ``curves.unseen``: groups of seen and held-out tasks together mean little.
+    Give ``curves.seen`` or ``curves.unseen``. Groups of seen and held-out tasks together mean little.
 
     Args:
-        curves: by task. Dimensions, where there are any, are of all tasks together and the same in every draw.
-        draws: how often tasks are drawn anew.
+        curves: by task. Dimensions, if there are any, belong to all tasks together and are not drawn.
+        draws: how often tasks are drawn.
         seed: for the draws.
 
     Example:
@@ -305,21 +326,21 @@ def layer_groups_interval(curves: TaskCurves, draws: int = 1000, seed: int = 0) 
     farther = farther_layers(curves, draws, seed)
     tuned_alone = tuple(layer for layer in farther if curves.median("base")[layer - 1] >= 1 - MARGIN)
     if curves.few:
-        many = f"{len(curves.tasks)} task{'s' * (len(curves.tasks) != 1)}"
-        why = f"{many}: boundaries have no interval over tasks, which needs {LEAST_TASKS}"
+        count = "1 task" if len(curves.tasks) == 1 else f"{len(curves.tasks)} tasks"
+        why = f"{count}: boundaries have no interval over tasks, which needs {LEAST_TASKS}"
         return LayerGroupsInterval(groups, None, None, float(not groups.transition), 0, (why,), farther, tuned_alone)
-    shared, end = boundaries_of(curves.resampled(draws, seed))
-    found = end > shared
+    shared, end = map(np.asarray, boundaries_of(curves.resampled(draws, seed)))
+    has_transition = end > shared
     notes = [f"intervals are over {len(curves.tasks)} tasks drawn with replacement"]
     if "tuned" in curves.dims:
         notes.append("dimensions, which end the transition, are of all tasks together and the same in every draw")
-    if 0 < found.mean() < 1:
+    if 0 < has_transition.mean() < 1:
         notes.append("the transition's end is over the draws that have one")
     return LayerGroupsInterval(
         groups=groups,
         shared_end=_whole(shared),
-        transition_end=_whole(end[found]) if found.any() else None,
-        no_transition=float(1 - found.mean()),
+        transition_end=_whole(end[has_transition]) if has_transition.any() else None,
+        no_transition=float(1 - has_transition.mean()),
         draws=draws,
         notes=tuple(notes),
         farther=farther,
@@ -327,6 +348,7 @@ def layer_groups_interval(curves: TaskCurves, draws: int = 1000, seed: int = 0) 
     )
 
 
-def _whole(layers: np.ndarray) -> tuple[int, int]:
+def _whole(layers: Int[np.ndarray, "draw"]) -> tuple[int, int]:
+    """Return the central 95% of layers, rounded outwards."""
     low, high = percentiles(layers)
     return math.floor(low), math.ceil(high)

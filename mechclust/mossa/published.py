@@ -12,10 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from jaxtyping import Float
 
 _NO = math.nan
 N_LAYERS = 32
-FLESCH_KINCAID, COLEMAN_LIAU, DATA_SIZE = "Flesch-Kincaid grade", "Coleman-Liau index", "number of training examples"
+FLESCH_KINCAID = "Flesch-Kincaid grade"
+COLEMAN_LIAU = "Coleman-Liau index"
+DATA_SIZE = "number of training examples"
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,7 @@ class Quartiles:
     high: tuple[float, ...]
 
     @property
-    def spread(self) -> np.ndarray:
+    def spread(self) -> Float[np.ndarray, "layer"]:
         """``[layer]`` interquartile range.
 
         Example:
@@ -144,4 +147,5 @@ CORRELATIONS = (
 
 # The paper's groups of layers, and how many tasks its figures are of.
 GROUPS: Mapping[str, tuple[int, int]] = {"shared": (1, 9), "transition": (10, 15), "refinement": (16, 32)}
-N_SEEN, N_HELD_OUT = 60, 7
+N_SEEN = 60
+N_HELD_OUT = 7

@@ -1,17 +1,21 @@
-"""Similarity with single-task controls by task and layer, and what resampling tasks says of a number made from it."""
+"""Keep similarity with single-task controls by task and layer, and resample the tasks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
+from jaxtyping import Bool, Float, Int, Shaped
 from numpy.typing import ArrayLike
 
 from tasks import InputError
 
+ByTaskAndLayer: TypeAlias = Float[np.ndarray, "... task layer"]
+ByLayer: TypeAlias = Float[np.ndarray, "... layer"]
+Numbers: TypeAlias = Float[np.ndarray, "..."] | np.floating[Any]
 Which = Literal["base", "tuned", "ceiling", "null"]
 _LEVEL = (0.025, 0.975)
 MOST_UNDEFINED = 0.05  # share of draws: an interval is not given where more of them are undefined
@@ -19,24 +23,23 @@ MOST_UNDEFINED = 0.05  # share of draws: an interval is not given where more of 
 
 @dataclass(frozen=True, repr=False)
 class TaskCurves:
-    """How similar models are to each task's control, by task and layer, such as by debiased CKA.
+    """Similarity of models to each task's control by task and layer, such as debiased CKA.
 
-    Medians and quartiles are over the tasks where the number is defined. The arrays ``base``, ``tuned``, ``ceiling``,
-    ``null`` and those of ``covariates`` may have axes in front, as ``resampled`` gives them; what is computed from
-    them has these axes too.
+    Medians and quartiles are over the tasks for which the number is defined. ``base``, ``tuned``, ``ceiling``, ``null``
+    and ``covariates`` may have leading axes (see ``resampled``). Results then have these axes too.
 
     Attributes:
         tasks: their names.
         layers: their labels, from the first block to the last.
-        base: ``[task layer]`` of the untuned model; NaN where undefined.
+        base: of the untuned model. NaN where undefined.
         tuned: of the model that was tuned on many tasks.
-        ceiling: of another control of the same task; None where no task has two.
+        ceiling: of a second control of the same task. None if no task has two.
         null: of the tuned model with the controls of other tasks, or None.
-        held_out: ``[task]`` not among the tasks that ``tuned`` was tuned on.
+        held_out: true for tasks that ``tuned`` was not tuned on.
         clusters: the cluster of each task, or None.
-        dims: ``"base"`` and ``"tuned"`` to ``[layer]``, dimensions for 99% of the variance over the prompts of all
-            tasks that are not held out; may be empty.
-        covariates: name to ``[task]``, such as readability of the prompts; NaN where not known.
+        dims: for ``"base"`` and ``"tuned"``, the dimensions for 99% of the variance over the prompts of all tasks that
+            are not held out. May be empty.
+        covariates: by name, such as readability of the prompts. NaN where unknown.
 
     Example:
         >>> base = np.array([[1.0, 0.6], [1.0, 0.2], [1.0, 0.1]])
@@ -50,18 +53,19 @@ class TaskCurves:
 
     tasks: tuple[str, ...]
     layers: tuple[str, ...]
-    base: np.ndarray
-    tuned: np.ndarray
-    ceiling: np.ndarray | None
-    null: np.ndarray | None
-    held_out: np.ndarray
+    base: ByTaskAndLayer
+    tuned: ByTaskAndLayer
+    ceiling: ByTaskAndLayer | None
+    null: ByTaskAndLayer | None
+    held_out: Bool[np.ndarray, "task"]
     clusters: tuple[str | None, ...]
-    dims: Mapping[str, np.ndarray] = field(default_factory=dict)
-    covariates: Mapping[str, np.ndarray] = field(default_factory=dict)
-    _kept: dict[tuple[str, float], np.ndarray] = field(default_factory=dict, init=False, compare=False)
+    dims: Mapping[str, Shaped[np.ndarray, "layer"]] = field(default_factory=dict)
+    covariates: Mapping[str, Shaped[np.ndarray, "... task"]] = field(default_factory=dict)
+    _quantiles: dict[tuple[str, float], ByLayer] = field(default_factory=dict, init=False, compare=False)
 
     def __post_init__(self) -> None:
-        n, shape = len(self.tasks), (len(self.tasks), len(self.layers))
+        n = len(self.tasks)
+        shape = (n, len(self.layers))
         for name in ("base", "tuned", "ceiling", "null"):
             values = getattr(self, name)
             if values is not None and np.shape(values)[-2:] != shape:
@@ -79,11 +83,12 @@ class TaskCurves:
 
     @property
     def n_layers(self) -> int:
+        """The number of layers."""
         return len(self.layers)
 
     @property
     def few(self) -> bool:
-        """Whether the seen or the held-out tasks, where there are any, are fewer than ``LEAST_TASKS``."""
+        """Whether there are fewer than ``LEAST_TASKS`` seen or held-out tasks (a group without tasks aside)."""
         unseen = int(self.held_out.sum())
         return any(0 < count < LEAST_TASKS for count in (unseen, len(self.tasks) - unseen)) or not self.tasks
 
@@ -99,17 +104,17 @@ class TaskCurves:
 
     @cached_property
     def unseen(self) -> TaskCurves:
-        """The held-out tasks; without dimensions, which are the other tasks'."""
+        """The held-out tasks, without dimensions, which belong to the other tasks."""
         return self.select(self.held_out)
 
     @cached_property
     def with_ceiling(self) -> TaskCurves:
-        """The tasks that have a ceiling: what is said of it depends on these alone."""
+        """The tasks that have a ceiling."""
         known = np.zeros(len(self.tasks), dtype=bool) if self.ceiling is None else ~np.isnan(self.ceiling).all(axis=-1)
         return replace(self.select(known), dims=self.dims)
 
-    def select(self, tasks: np.ndarray | Sequence[str]) -> TaskCurves:
-        """Some of the tasks, by names or by a mask; without dimensions, which are of all tasks together.
+    def select(self, tasks: Bool[np.ndarray, "task"] | Sequence[str]) -> TaskCurves:
+        """Return some of the tasks, by names or by a mask, without dimensions, which belong to all tasks together.
 
         Raises:
             InputError: naming a task that is not there.
@@ -117,11 +122,12 @@ class TaskCurves:
         if isinstance(tasks, np.ndarray) and tasks.dtype == bool:
             places = np.flatnonzero(tasks)
         else:
-            if missing := [name for name in tasks if name not in self.tasks]:
+            missing = [name for name in tasks if name not in self.tasks]
+            if missing:
                 raise InputError(f"no task {missing[0]!r}; there are {', '.join(self.tasks)}")
             places = np.array([self.tasks.index(str(name)) for name in tasks], dtype=int)
         return self._take(
-            lambda values, axis: np.take(values, places, axis=axis),
+            places,
             tasks=tuple(self.tasks[i] for i in places),
             held_out=self.held_out[places],
             clusters=tuple(self.clusters[i] for i in places),
@@ -129,77 +135,85 @@ class TaskCurves:
         )
 
     def resampled(self, draws: int, seed: int = 0) -> TaskCurves:
-        """Tasks drawn with replacement, seen ones among seen ones and held-out ones among held-out ones.
+        """Draw tasks with replacement, seen ones from the seen and held-out ones from the held-out ones.
 
         Returns:
-            Curves with an axis for the draws in front of every array. Names and clusters stay those of the places.
+            Curves with a leading axis of draws in every array. Names and clusters are not drawn.
         """
-        rng, places = np.random.default_rng(seed), np.zeros((draws, len(self.tasks)), dtype=int)
-        for kind in (False, True):
-            own = np.flatnonzero(self.held_out == kind)
-            if len(own):
-                places[:, own] = own[rng.integers(len(own), size=(draws, len(own)))]
-        return self._take(lambda values, axis: values[places])
+        rng = np.random.default_rng(seed)
+        places = np.zeros((draws, len(self.tasks)), dtype=int)
+        for held_out in (False, True):
+            group = np.flatnonzero(self.held_out == held_out)
+            if len(group):
+                places[:, group] = group[rng.integers(len(group), size=(draws, len(group)))]
+        return self._take(places)
 
-    def _take(self, chosen: Callable[[np.ndarray, int], np.ndarray], **others: Any) -> TaskCurves:
+    def _take(self, places: Int[np.ndarray, "... place"], **others: Any) -> TaskCurves:
+        """Return the curves of the tasks at these places."""
+        optional: dict[str, Any] = {}
+        for name in ("ceiling", "null"):
+            curve = getattr(self, name)
+            optional[name] = None if curve is None else np.take(curve, places, axis=-2)
         return replace(
             self,
-            base=chosen(self.base, -2),
-            tuned=chosen(self.tuned, -2),
-            ceiling=None if self.ceiling is None else chosen(self.ceiling, -2),
-            null=None if self.null is None else chosen(self.null, -2),
-            covariates={name: chosen(np.asarray(values, dtype=float), -1) for name, values in self.covariates.items()},
+            base=np.take(self.base, places, axis=-2),
+            tuned=np.take(self.tuned, places, axis=-2),
+            covariates={
+                name: np.take(np.asarray(values, dtype=float), places, axis=-1)
+                for name, values in self.covariates.items()
+            },
+            **optional,
             **others,
         )
 
-    def values(self, which: Which) -> np.ndarray:
-        """``[task layer]`` of one of the curves.
+    def values(self, which: Which) -> ByTaskAndLayer:
+        """Return one of the curves.
 
         Raises:
-            InputError: where these curves were not measured.
+            InputError: if it was not measured.
         """
-        found: np.ndarray | None = getattr(self, which)
-        if found is None:
+        curve: ByTaskAndLayer | None = getattr(self, which)
+        if curve is None:
             raise InputError(f"the curves have no {which}; measure it, or look at base and tuned")
-        return found
+        return curve
 
-    def median(self, which: Which) -> np.ndarray:
-        """``[layer]`` over tasks; NaN at a layer where no task has a number."""
+    def median(self, which: Which) -> ByLayer:
+        """Return the median over tasks. NaN at a layer where no task has a number."""
         return self._over_tasks(which, 0.5)
 
-    def quartiles(self, which: Which) -> tuple[np.ndarray, np.ndarray]:
-        """``[layer]`` first and third quartile over tasks."""
+    def quartiles(self, which: Which) -> tuple[ByLayer, ByLayer]:
+        """Return the first and third quartile over tasks."""
         return self._over_tasks(which, 0.25), self._over_tasks(which, 0.75)
 
-    def _over_tasks(self, which: Which, share: float) -> np.ndarray:
+    def _over_tasks(self, which: Which, share: float) -> ByLayer:
         key = (which, share)
-        if key not in self._kept:
-            self._kept[key] = over_tasks(self.values(which), share)
-        return self._kept[key].copy()
+        if key not in self._quantiles:
+            self._quantiles[key] = over_tasks(self.values(which), share)
+        return self._quantiles[key].copy()
 
-    def spread(self, which: Which) -> np.ndarray:
-        """``[layer]`` interquartile range over tasks."""
+    def spread(self, which: Which) -> ByLayer:
+        """Return the interquartile range over tasks."""
         low, high = self.quartiles(which)
         return high - low
 
     @property
-    def gap(self) -> np.ndarray:
-        """``[layer]`` tuned - base, of the medians over tasks."""
+    def gap(self) -> ByLayer:
+        """Tuned - base, of the medians over tasks."""
         return self.median("tuned") - self.median("base")
 
     @property
     def undefined_layers(self) -> tuple[str, ...]:
-        """Labels of the layers where no task has a number for base or for tuned."""
+        """Labels of the layers at which no task has a number for base or for tuned."""
         return tuple(layer for layer, gap in zip(self.layers, self.gap, strict=True) if np.isnan(gap))
 
     @property
-    def gain(self) -> np.ndarray:
-        """``[task]`` tuned - base, mean over the upper half."""
-        return defined_mean((self.tuned - self.base)[..., self.upper])
+    def gain(self) -> Float[np.ndarray, "... task"]:
+        """Tuned - base, mean over the upper half of the layers."""
+        return np.asarray(defined_mean((self.tuned - self.base)[..., self.upper]))
 
 
-def over_tasks(values: np.ndarray, share: float) -> np.ndarray:
-    """A quantile over the tasks of ``[... task layer]``, of the numbers that are defined; NaN where none is.
+def over_tasks(values: ByTaskAndLayer, share: float) -> ByLayer:
+    """Return a quantile over tasks of the numbers that are defined, or NaN.
 
     Example:
         >>> over_tasks(np.array([[1.0, np.nan], [2.0, np.nan], [np.nan, np.nan]]), 0.5).tolist()
@@ -212,12 +226,13 @@ def over_tasks(values: np.ndarray, share: float) -> np.ndarray:
     ordered = np.sort(values, axis=-2)  # NaN last
     last = np.maximum((~np.isnan(values)).sum(axis=-2, keepdims=True) - 1, 0)
     below = np.floor(share * last).astype(int)
-    low, high = (np.take_along_axis(ordered, np.minimum(i, last), axis=-2) for i in (below, below + 1))
+    low = np.take_along_axis(ordered, np.minimum(below, last), axis=-2)
+    high = np.take_along_axis(ordered, np.minimum(below + 1, last), axis=-2)
     return (low + (share * last - below) * (high - low)).squeeze(-2)
 
 
-def defined_mean(values: np.ndarray) -> np.ndarray:
-    """Mean over the last axis of the numbers that are defined; NaN where none is.
+def defined_mean(values: Float[np.ndarray, "... n"]) -> Numbers:
+    """Return the mean over the last axis of the numbers that are defined, or NaN.
 
     Example:
         >>> defined_mean(np.array([[1.0, 3.0], [np.nan, 2.0], [np.nan, np.nan]])).tolist()
@@ -233,28 +248,28 @@ def defined_mean(values: np.ndarray) -> np.ndarray:
 
 Statistic = Callable[[TaskCurves], Any]
 LEAST_TASKS = 6
-"""From which on there are intervals over tasks: a median of fewer has none of 95% that asks nothing of the data, and
+"""Smallest number of tasks with an interval over tasks. For fewer, a median has no distribution-free 95% interval, and
 resampling covers too little (two tasks: 50%, three: 75%)."""
 
 
 def bootstrap(
     curves: TaskCurves, statistic: Statistic, draws: int = 1000, seed: int = 0
 ) -> tuple[Any, tuple[Any, Any]]:
-    """A statistic of the curves, and its 95% bootstrap interval over tasks (percentiles).
+    """Return a statistic of the curves with its 95% bootstrap interval over tasks (percentiles).
 
-    The interval says how much depends on which tasks were measured. It knows nothing of the tuning's own chance (seeds,
-    order of the data), nor that tasks of one cluster are alike. As many seen and held-out tasks are drawn as there are.
+    The interval says how much depends on which tasks were measured. It ignores the randomness of tuning (seeds, order
+    of the data) and the similarity of tasks in one cluster. As many seen and held-out tasks are drawn as there are.
 
     Args:
         curves: to resample.
         statistic: of curves, such as ``last_gap``, or ``lambda c: c.median("tuned")`` with a number for each layer.
-            It is given all draws at once, as axes in front.
+            It is given all draws at once, as a leading axis.
         draws: how many.
         seed: for the draws.
 
     Returns:
-        The statistic, and the ends of its interval: numbers, or arrays where the statistic is an array. NaN for
-        fewer than ``LEAST_TASKS`` seen or held-out tasks, where there are any, and where the statistic is undefined in
+        The statistic, and the ends of its interval: numbers, or arrays if the statistic is an array. NaN for fewer than
+        ``LEAST_TASKS`` seen or held-out tasks (a group without tasks aside), and where the statistic is undefined in
         more than 5% of the draws.
 
     Example:
@@ -274,8 +289,8 @@ def bootstrap(
     return float(value), (float(ends[0]), float(ends[1]))
 
 
-def percentiles(drawn: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
-    """The central 95% of the first axis; NaN where more than 5% of it is.
+def percentiles(drawn: ArrayLike) -> tuple[Float[np.ndarray, "..."], Float[np.ndarray, "..."]]:
+    """Return the ends of the central 95% of the first axis, or NaN where more than 5% of it is NaN.
 
     Example:
         >>> low, high = percentiles(np.arange(1001.0))
@@ -287,4 +302,5 @@ def percentiles(drawn: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
     missing = np.isnan(flat).mean(axis=0) > MOST_UNDEFINED
     columns = flat.T[:, :, None]  # [place draw 1]
     low, high = (np.where(missing, np.nan, over_tasks(columns, share)[:, 0]) for share in _LEVEL)
-    return low.reshape(values.shape[1:]), high.reshape(values.shape[1:])
+    shape = values.shape[1:]
+    return low.reshape(shape), high.reshape(shape)

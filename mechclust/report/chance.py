@@ -1,19 +1,19 @@
-"""p-values read together: what is above chance, of many places that were looked at."""
+"""Correct p-values for the number of places that were tested."""
 
 from __future__ import annotations
 
 import numpy as np
+from jaxtyping import Float
 from numpy.typing import ArrayLike
 
-CHANCE_LEVEL = 0.05  # of every sentence that says "above chance"
+CHANCE_LEVEL = 0.05  # the level of every "above chance"
 
 
-def corrected(p: ArrayLike) -> np.ndarray:
-    """p-values corrected for how many there are (Benjamini & Hochberg 1995), in the same places.
+def corrected(p: ArrayLike) -> Float[np.ndarray, "..."]:
+    """Return p-values corrected for their number (Benjamini & Hochberg 1995), in the same order.
 
     Of the places at or below a level, at most that share are there by chance on average. That holds for independent
-    tests and for positively dependent ones, such as layers that pass on what they read. NaN stays NaN
-    and is not counted as a test.
+    tests and for positively dependent ones, such as consecutive layers. NaN stays NaN and is not counted as a test.
 
     Example:
         >>> corrected([0.01, 0.5, 0.02, float("nan")]).tolist()
@@ -21,15 +21,15 @@ def corrected(p: ArrayLike) -> np.ndarray:
     """
     from scipy.stats import false_discovery_control
 
-    given = np.asarray(p, dtype=float)
-    found, tests = given.copy(), np.isfinite(given)
-    if tests.any():
-        found[tests] = false_discovery_control(given[tests])
-    return found
+    p_values = np.array(p, dtype=float)
+    tested = np.isfinite(p_values)
+    if tested.any():
+        p_values[tested] = false_discovery_control(p_values[tested])
+    return p_values
 
 
 def least_permutations(n_tests: int) -> int:
-    """How many relabellings let one test of ``n_tests`` alone be above chance.
+    """Return the number of relabellings with which a single one of ``n_tests`` tests can be above chance.
 
     Example:
         >>> least_permutations(13)

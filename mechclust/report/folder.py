@@ -159,18 +159,15 @@ def rows_errors(fewer: str) -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        said = str(error)
+        message = str(error)
         for python, command in words.items():
-            if python in said and command not in said:
-                said = said.replace(python, command)
-                break
-        if said == str(error):
-            raise
-        raise InputError(said) from error
+            if python in message and command not in message:
+                raise InputError(message.replace(python, command)) from error
+        raise
 
 
 def machine() -> dict[str, Any]:
-    """Date, versions and machine, for reports."""
+    """Return date, versions and machine, for reports."""
     return {
         "date": time.strftime("%Y-%m-%d"),
         "python": platform.python_version(),
@@ -191,7 +188,8 @@ def open_folder(out: Path, study: str, config: Mapping[str, Any]) -> Iterator[No
     """
     check_writable(out)
     if not (out / "config.json").exists():
-        if lost := [name for name in ("models", "results") if (out / name).exists()]:
+        lost = [name for name in ("models", "results") if (out / name).exists()]
+        if lost:
             raise InputError(
                 f"{str(out)!r} has {lost[0]}/ but no config.json, which says which run they are from; put config.json "
                 "back, or choose another folder with --out"

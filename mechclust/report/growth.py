@@ -1,4 +1,4 @@
-"""Whether a measure grows: over training, and from layer to layer."""
+"""Judge whether a measure grows over training, or from layer to layer."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int, Shaped
 
 from mechclust.evidence import Bound, Part, mean_part
 
 
-def rising(steps: Sequence[int] | np.ndarray, curves: Float[np.ndarray, "seed checkpoint"]) -> tuple[Part, ...]:
+def rising(
+    steps: Sequence[int] | Int[np.ndarray, "checkpoint"], curves: Float[np.ndarray, "seed checkpoint"]
+) -> tuple[Part, ...]:
     """Judge whether a measure rises with log step, then saturates: it changes little over the last third of training.
 
     Args:
@@ -45,7 +47,7 @@ def climbing(layers: Float[np.ndarray, "seed layer"]) -> tuple[Part, ...]:
     )
 
 
-def spearman(x: np.ndarray, y: np.ndarray) -> float:
+def spearman(x: Shaped[np.ndarray, "n"], y: Shaped[np.ndarray, "n"]) -> float:
     """Return Spearman's correlation; NaN for a flat curve, which has no ranks."""
     from scipy.stats import spearmanr
 

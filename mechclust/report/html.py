@@ -50,22 +50,20 @@ def png(figure: Figure, dpi: int = 130) -> bytes:
 
 
 def safe(text: object) -> Markup:
-    """A text for a page: escaped, its control characters written out."""
+    """Return a text for a page: escaped, its control characters written out."""
     return escape(visible(str(text), keep="\n"))
 
 
 def content_policy(*fragments: str, images: str = "data:") -> str:
-    """What a page may do, for its Content-Security-Policy: run the scripts of these fragments, and load nothing.
-
-    Any other script that got into the page, in an element or an attribute, is not run by the browser.
+    """Return a Content-Security-Policy with which a page runs the scripts of these fragments only, and loads nothing.
 
     Args:
-        fragments: HTML of ours whose scripts are to run.
-        images: whence pictures may come.
+        fragments: HTML of ours whose scripts may run.
+        images: allowed sources of pictures.
     """
-    scripts = dict.fromkeys(script for fragment in fragments for script in _SCRIPT.findall(fragment))
+    scripts = dict.fromkeys(_SCRIPT.findall("\n".join(fragments)))
     hashes = [base64.b64encode(sha256(_as_read(script)).digest()).decode() for script in scripts]
-    allowed = " ".join(f"'sha256-{found}'" for found in hashes) or "'none'"
+    allowed = " ".join(f"'sha256-{digest}'" for digest in hashes) or "'none'"
     return (
         f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src {images}; base-uri 'none'; "
         "form-action 'none'"
@@ -73,13 +71,14 @@ def content_policy(*fragments: str, images: str = "data:") -> str:
 
 
 def _as_read(script: str) -> bytes:
-    """A script as a browser takes it out of the page."""
+    """Return a script as a browser reads it from the page."""
     return script.replace("\r\n", "\n").replace("\r", "\n").encode(errors="backslashreplace")
 
 
 def picture_html(name: str, picture: bytes, caption: str) -> str:
-    """A PNG with its caption, without a file beside the page."""
-    text, data = safe(caption), base64.b64encode(picture).decode()
+    """Return a PNG with its caption, embedded in the page."""
+    text = safe(caption)
+    data = base64.b64encode(picture).decode()
     wide = int.from_bytes(picture[16:20], "big")  # of the PNG, for pages that set a least width
     style = f"max-width:100%;--wide:{wide}px"
     return (
@@ -91,14 +90,14 @@ def picture_html(name: str, picture: bytes, caption: str) -> str:
 def table_html(
     table: pd.DataFrame, title: str = "", notes: Iterable[str] = (), *, number: str = ".4g", missing: str = ""
 ) -> str:
-    """A table of numbers, with a heading above and notes below it where they are given.
+    """Return a table of numbers, with its heading and notes.
 
     Args:
-        table: with its columns as they are to be read; its index is not shown.
+        table: with final column names. Its index is not shown.
         title: heading.
         notes: a paragraph for each.
         number: format of floats, such as ``".3f"``.
-        missing: what stands where there is no value.
+        missing: text of a missing value.
     """
     shown = with_texts(table, visible)
     rows: str = shown.to_html(index=False, border=0, float_format=number_format(number), na_rep=missing)
@@ -108,7 +107,7 @@ def table_html(
 
 
 def list_html(notes: Sequence[str]) -> str:
-    """A list of sentences; nothing for none."""
+    """Return a list of sentences, or nothing for none."""
     return f"<ul>{''.join(f'<li>{safe(note)}</li>' for note in notes)}</ul>" if notes else ""
 
 
@@ -118,17 +117,29 @@ def findings_html(findings: Sequence[Finding]) -> str:
 
 
 def template(name: str, package: str = "mechclust.report") -> jinja2.Template:
-    """A package's template, which escapes what it is given and writes control characters out."""
+    """Return a package's template, which escapes its values and writes control characters out."""
     import jinja2
 
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader(package),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
-        finalize=lambda value: value if isinstance(value, Markup) or not isinstance(value, str) else safe(value),
+        finalize=_safe_if_text,
     )
-    environment.filters["number"] = lambda x: "–" if x is None else measured_number(x)
-    environment.filters["digits"] = lambda x: "–" if x is None else f"{x:z.3g}"
+    environment.filters["number"] = _number_or_dash
+    environment.filters["digits"] = _digits_or_dash
     environment.filters["with_interval"] = with_interval
     environment.filters["verdict_text"] = verdict_text
     return environment.get_template(f"{name}.html.jinja")
+
+
+def _safe_if_text(value: object) -> object:
+    return safe(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def _number_or_dash(x: float | None) -> str:
+    return "–" if x is None else measured_number(x)
+
+
+def _digits_or_dash(x: float | None) -> str:
+    return "–" if x is None else f"{x:z.3g}"

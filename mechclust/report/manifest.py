@@ -21,7 +21,7 @@ _WRITTEN_KINDS = (".csv", ".html", ".json", ".safetensors", ".xz")
 
 @dataclass(frozen=True)
 class Manifest:
-    """What ``mechclust.json`` says of its folder.
+    """The content of ``mechclust.json``, which lists the files of its folder.
 
     Attributes:
         command: name of the command that writes there, such as ``clusters``; empty in a folder without a manifest.

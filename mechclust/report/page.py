@@ -64,11 +64,10 @@ def write_report(
     page = render_report(
         title=title, source=source, analysis=analysis, facts=machine() if facts is None else facts, config=config
     )
-    contents = {
-        f"figures/{panel.name}{suffix}": picture
-        for panel in analysis.panels
-        for suffix, picture in print_files(panel).items()
-    }
+    contents: dict[str, bytes] = {}
+    for panel in analysis.panels:
+        pictures = print_files(panel)
+        contents |= {f"figures/{panel.name}{suffix}": picture for suffix, picture in pictures.items()}
     contents |= {f"results/{name}.safetensors": result.to_bytes() for name, result in (results or {}).items()}
     contents |= {f"{name}.csv": csv(table) for name, table in (tables or {}).items()}
     if analysis.findings:

@@ -1,4 +1,4 @@
-"""The interactive map of prompts: each layer's plane with a slider over layers, as an HTML fragment."""
+"""Make the interactive map of prompts: each layer's plane with a slider over layers, as an HTML fragment."""
 
 from __future__ import annotations
 
@@ -14,48 +14,47 @@ from typing import Any
 from uuid import uuid4
 
 import numpy as np
-from jaxtyping import Float, Integer
+from jaxtyping import Float, Integer, Shaped
 
 from tasks import InputError
 
-MOST_TEXT = 300  # characters of a prompt that go into the page
+MAX_CHARACTERS = 300  # of a prompt on the page
 _SCRIPTS = ("prompt_map_draw.js", "prompt_map.js")  # in this order
 CLUSTER = "cluster"  # the colouring that ``clusters`` adds
 _STEPS = 30_000  # half a frame's width as an integer; ``_EDGE`` marks what lies outside
 _EDGE = 32_767
-_NUMBERS = 12  # more different numbers than this are a scale, not classes
+_MAX_NUMERIC_CLASSES = 12  # more different numbers are a scale
 
 
 def prompt_map(
-    planes: Mapping[str, Float[np.ndarray, "_ examples 2"]],
+    planes: Mapping[str, Shaped[np.ndarray, "_ example 2"]],
     layers: Sequence[int] | Mapping[str, Sequence[int]],
     texts: Sequence[str],
     colours: Mapping[str, Sequence[str]],
     *,
-    clusters: Integer[np.ndarray, "layers examples"] | None = None,
+    clusters: Integer[np.ndarray, "layer example"] | None = None,
     start: int | None = None,
     variance: Mapping[str, Sequence[float]] | None = None,
 ) -> str:
-    """An HTML fragment with a map of the prompts per model, a slider over layers, and the prompts' texts.
+    """Return an HTML fragment with a map of the prompts per model, a slider over layers, and the prompts' texts.
 
-    A prompt that is pointed at or clicked on is marked in every model's map. Where the models' layers are the same
-    they share a slider, otherwise each has its own. The fragment needs JavaScript but no network, and may stand
-    several times on a page or in a notebook's outputs.
+    A prompt under the pointer, or selected by a click, is marked in every model's map. Models with the same layers
+    share a slider, otherwise each has one. The fragment needs JavaScript but no network. A page may have several.
 
-    Each layer is drawn in a frame of its own size, so that scales are not compared over layers. A few prompts far off
-    from all others are drawn as triangles at the frame's edge, and the map says how many they are.
+    Each layer's frame fits its prompts, so do not compare scales over layers. A few prompts far from all others are
+    drawn as triangles at the frame's edge, and the map gives their number.
 
     Args:
-        planes: by model name ``[layers examples 2]``, each layer's prompts in a plane, as ``aligned_planes`` gives
-            them. Different models may have different numbers of layers.
-        layers: what the layers are called, ascending; by model name where the models have different ones.
+        planes: by model name, each layer's prompts in a plane, as ``aligned_planes`` gives them. Models may have
+            different numbers of layers.
+        layers: numbers of the layers, ascending. By model name if the models have different ones.
         texts: the prompts. At most 300 characters of each go into the page; the search sees no more.
         colours: by label or surface feature, a value per prompt. The first is shown at the start. One with the same
-            value for all prompts is left out where there are others.
+            value for all prompts is left out if there are others.
         clusters: the cluster of each prompt at each layer, of a single model. Adds the colouring "cluster" and a table
-            of clusters against labels. From layer to layer a cluster keeps its colour where its prompts do.
-        start: the layer shown first; the last by default.
-        variance: by model name, the share of each layer's variance that its plane holds, told under the map.
+            of clusters against labels. A cluster keeps its colour from layer to layer if it keeps its prompts.
+        start: the layer shown first, by default the last.
+        variance: by model name, the share of each layer's variance that its plane holds, shown under the map.
 
     Raises:
         InputError: for no prompts, numbers of layers or of prompts that differ, and values that are not finite.
@@ -67,51 +66,54 @@ def prompt_map(
         2
     """
     _check_given(planes, layers, texts, colours)
-    places = {name: np.asarray(xy, dtype=np.float64) for name, xy in planes.items()}
-    called = {name: list(map(int, layers[name] if isinstance(layers, Mapping) else layers)) for name in planes}
-    _check_planes(places, called, len(texts))
-    for name, values in colours.items():
-        if len(values) != len(texts):
-            raise InputError(
-                f"the colour {name!r} has {len(values)} values and there are {len(texts)} texts; give one per prompt"
-            )
-    found = None if clusters is None else _checked_clusters(np.asarray(clusters), called, len(texts), colours)
-    first = _first(start, called)
-    shares = _shares(variance or {}, called)
-    data = {
-        "n": len(texts),
-        "texts": [shortened(text) for text in texts],
-        "models": [
+    coordinates = {name: np.asarray(xy, dtype=np.float64) for name, xy in planes.items()}
+    numbers = {name: list(map(int, layers[name] if isinstance(layers, Mapping) else layers)) for name in planes}
+    _check_planes(coordinates, numbers, len(texts))
+    _check_colours(colours, len(texts))
+    if clusters is not None:
+        clusters = np.asarray(clusters)
+        _check_clusters(clusters, numbers, len(texts), colours)
+    first = _first_layers(start, numbers)
+    shares = _variance_shares(variance or {}, numbers)
+    models = []
+    for name, xy in coordinates.items():
+        models.append(
             {
                 "name": clean(name),
-                "layers": called[name],
+                "layers": numbers[name],
                 "start": first[name],
                 "xy": [packed_plane(layer) for layer in xy],
                 "spot": [bool((layer == layer[0]).all()) for layer in xy],
                 "variance": shares.get(name),
             }
-            for name, xy in places.items()
-        ],
-        "shared": len({tuple(own) for own in called.values()}) == 1,
+        )
+    data = {
+        "n": len(texts),
+        "texts": [shortened(text) for text in texts],
+        "models": models,
+        "shared": len(set(map(tuple, numbers.values()))) == 1,
         "colours": [{"name": clean(name), **_classes(values)} for name, values in _varied(colours).items()],
-        "clusters": None if found is None else _slots(found),
+        "clusters": None if clusters is None else _colour_slots(clusters),
     }
-    return _fragment(data, len(texts), sum(map(len, called.values())))
+    return _fragment(data, len(texts), sum(map(len, numbers.values())))
 
 
 def shortened(text: str) -> str:
-    """As much of a text as the page holds, with an ellipsis where it is cut."""
-    return clean(text if len(text) <= MOST_TEXT else text[: MOST_TEXT - 1] + "…")
+    """Return a text as the page shows it: cut, with an ellipsis, if it is long."""
+    return clean(text if len(text) <= MAX_CHARACTERS else text[: MAX_CHARACTERS - 1] + "…")
 
 
 def clean(text: str) -> str:
-    """Without halves of surrogate pairs, which no page can hold."""
+    """Return a text without halves of surrogate pairs, which no page can hold."""
     return str(text).encode("utf-8", "surrogatepass").decode("utf-8", "replace")
 
 
-def packed_plane(layer: Float[np.ndarray, "examples 2"]) -> str:
-    """A plane in base64 of 16-bit integers, x and y in turn: 30,000 is half the frame's width, and 32,767 marks an axis
-    of a prompt outside the frame, which stands where the line to it from the middle meets the edge."""
+def packed_plane(layer: Float[np.ndarray, "example 2"]) -> str:
+    """Return a plane in base64 of 16-bit integers, x and y in turn.
+
+    30,000 is half the frame's width. 32,767 marks an axis of a prompt outside the frame, which is drawn where the line
+    to it from the middle meets the edge.
+    """
     low, high = np.quantile(layer, [0.02, 0.98], axis=0)
     placed = layer - (low + high) / 2
     reach = np.abs(placed).max(axis=1)
@@ -123,7 +125,7 @@ def packed_plane(layer: Float[np.ndarray, "examples 2"]) -> str:
 
 
 def _check_given(
-    planes: Mapping[str, np.ndarray],
+    planes: Mapping[str, Shaped[np.ndarray, "..."]],
     layers: Sequence[int] | Mapping[str, Sequence[int]],
     texts: Sequence[str],
     colours: Mapping[str, Sequence[str]],
@@ -138,89 +140,113 @@ def _check_given(
         raise InputError(f"layers are given for {_names(layers)}, and planes for {_names(planes)}; give both by model")
 
 
-def _check_planes(places: Mapping[str, np.ndarray], called: Mapping[str, Sequence[int]], n: int) -> None:
-    for name, xy in places.items():
+def _check_planes(
+    coordinates: Mapping[str, Float[np.ndarray, "..."]], numbers: Mapping[str, Sequence[int]], n: int
+) -> None:
+    for name, xy in coordinates.items():
         if xy.ndim != 3 or xy.shape[2] != 2:
             raise InputError(f"the planes of {name!r} have the shape {list(xy.shape)}; expected [layers examples 2]")
-        if not len(xy) or len(xy) != len(called[name]):
+        if not len(xy) or len(xy) != len(numbers[name]):
             raise InputError(
-                f"the planes of {name!r} have {len(xy)} layers, and layers names {len(called[name])}; "
+                f"the planes of {name!r} have {len(xy)} layers, and layers names {len(numbers[name])}; "
                 "name each layer, at least one"
             )
         if xy.shape[1] != n:
             raise InputError(
                 f"the planes of {name!r} have {xy.shape[1]} examples, and there are {n} texts; give a text per example"
             )
-        if len(wrong := np.flatnonzero(~np.isfinite(xy).all(axis=(1, 2)))):
+        wrong = np.flatnonzero(~np.isfinite(xy).all(axis=(1, 2)))
+        if len(wrong):
             raise InputError(
-                f"the planes of {name!r} have values that are not finite at layer {called[name][wrong[0]]}; "
+                f"the planes of {name!r} have values that are not finite at layer {numbers[name][wrong[0]]}; "
                 "leave these layers or examples out"
             )
 
 
-def _checked_clusters(
-    clusters: np.ndarray, called: Mapping[str, Sequence[int]], n: int, colours: Mapping[str, Sequence[str]]
-) -> np.ndarray:
-    if len(called) != 1:
+def _check_colours(colours: Mapping[str, Sequence[str]], n: int) -> None:
+    for name, values in colours.items():
+        if len(values) != n:
+            raise InputError(
+                f"the colour {name!r} has {len(values)} values and there are {n} texts; give one per prompt"
+            )
+
+
+def _check_clusters(
+    clusters: Shaped[np.ndarray, "..."],
+    numbers: Mapping[str, Sequence[int]],
+    n: int,
+    colours: Mapping[str, Sequence[str]],
+) -> None:
+    if len(numbers) != 1:
         raise InputError(
-            f"clusters are of one model, and planes has {_names(called)}; leave clusters out, or map one model"
+            f"clusters are of one model, and planes has {_names(numbers)}; leave clusters out, or map one model"
         )
-    (own,) = called.values()
-    if clusters.shape != (len(own), n):
+    (layers,) = numbers.values()
+    if clusters.shape != (len(layers), n):
         raise InputError(
-            f"clusters have the shape {list(clusters.shape)}; expected [layers examples], here [{len(own)}, {n}]"
+            f"clusters have the shape {list(clusters.shape)}; expected [layers examples], here [{len(layers)}, {n}]"
         )
     if not np.issubdtype(clusters.dtype, np.integer):
         raise InputError(f"clusters are of the type {clusters.dtype}; expected integers")
     if CLUSTER in colours:
         raise InputError(f"colours has a label {CLUSTER!r}, which clusters adds; rename the label")
-    return clusters
 
 
-def _first(start: int | None, called: Mapping[str, Sequence[int]]) -> dict[str, int]:
-    """By model, the place of the layer that is shown first."""
-    for name, own in called.items():
-        if start is not None and start not in own:
+def _first_layers(start: int | None, numbers: Mapping[str, Sequence[int]]) -> dict[str, int]:
+    """Return, by model, the index of the layer that is shown first."""
+    if start is None:
+        return {name: len(layers) - 1 for name, layers in numbers.items()}
+    for name, layers in numbers.items():
+        if start not in layers:
             raise InputError(
-                f"start is layer {start}, and {name!r} has the layers {', '.join(map(str, own))}; give one of them"
+                f"start is layer {start}, and {name!r} has the layers {', '.join(map(str, layers))}; give one of them"
             )
-    return {name: len(own) - 1 if start is None else list(own).index(start) for name, own in called.items()}
+    return {name: list(layers).index(start) for name, layers in numbers.items()}
 
 
-def _shares(
-    variance: Mapping[str, Sequence[float]], called: Mapping[str, Sequence[int]]
+def _variance_shares(
+    variance: Mapping[str, Sequence[float]], numbers: Mapping[str, Sequence[int]]
 ) -> dict[str, list[float | None]]:
-    """By model, the shares with ``None`` for NaN."""
-    if unknown := [name for name in variance if name not in called]:
+    """Return, by model, the shares of variance, with ``None`` for NaN."""
+    unknown = [name for name in variance if name not in numbers]
+    if unknown:
         raise InputError(
-            f"variance is given for {_names(unknown)}, and planes for {_names(called)}; give both by model"
+            f"variance is given for {_names(unknown)}, and planes for {_names(numbers)}; give both by model"
         )
     for name, shares in variance.items():
-        if len(shares) != len(called[name]):
+        if len(shares) != len(numbers[name]):
             raise InputError(
-                f"variance has {len(shares)} values for {name!r}, which has {len(called[name])} layers; give one each"
+                f"variance has {len(shares)} values for {name!r}, which has {len(numbers[name])} layers; give one each"
             )
-    return {name: [round(float(x), 4) if math.isfinite(x) else None for x in s] for name, s in variance.items()}
+    return {name: list(map(_finite_or_none, shares)) for name, shares in variance.items()}
+
+
+def _finite_or_none(share: float) -> float | None:
+    return round(float(share), 4) if math.isfinite(share) else None
 
 
 def _varied(colours: Mapping[str, Sequence[str]]) -> dict[str, Sequence[str]]:
-    """Those that tell some prompts from others; the first where none does."""
-    found = {name: values for name, values in colours.items() if len(set(values)) > 1}
-    return found or dict([next(iter(colours.items()))])
+    """Return the labels with more than one value, or the first label if there are none."""
+    varied = {name: values for name, values in colours.items() if len(set(values)) > 1}
+    return varied or dict([next(iter(colours.items()))])
 
 
 def _classes(values: Sequence[str]) -> dict[str, Any]:
-    """A label's classes: numbers ascending, others the commonest first; and the class of each prompt."""
+    """Return a label's classes and the class of each prompt.
+
+    Numbers come in ascending order, other values with the most frequent first.
+    """
     texts = [clean(value) for value in values]
     counts = Counter(texts)
-    numbers = {text: number for text in counts if (number := _number(text)) is not None}
-    ordered = len(numbers) == len(counts)
-    names = sorted(counts, key=lambda t: (numbers[t], t)) if ordered else sorted(counts, key=lambda t: (-counts[t], t))
+    numbers = {text: _number(text) for text in counts}
+    is_numeric = None not in numbers.values()
+    order = numbers if is_numeric else {text: -count for text, count in counts.items()}
+    names = [text for _, text in sorted((order[text], text) for text in counts)]
     place = {text: i for i, text in enumerate(names)}
     return {
         "classes": [shortened(name) for name in names],
         "codes": _base64([place[text] for text in texts], "<u4"),
-        "numbers": [numbers[name] for name in names] if ordered and len(names) > _NUMBERS else None,
+        "numbers": [numbers[name] for name in names] if is_numeric and len(names) > _MAX_NUMERIC_CLASSES else None,
     }
 
 
@@ -232,28 +258,29 @@ def _number(text: str) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _slots(clusters: np.ndarray) -> dict[str, Any]:
-    """The clusters of each layer in slots, a slot being a colour: those that share most prompts with a cluster of the
-    layer before have its slot (Hungarian method)."""
+def _colour_slots(clusters: Integer[np.ndarray, "layer example"]) -> dict[str, Any]:
+    """Return the colour slot of each cluster at each layer.
+
+    A cluster takes the slot of the previous layer's cluster with which it shares most prompts (Hungarian method).
+    """
     from scipy.optimize import linear_sum_assignment
 
     names: list[list[str]] = []
     codes: list[str] = []
-    before: np.ndarray | None = None
+    before: Integer[np.ndarray, "example"] | None = None
     for layer in clusters:
-        ids, own = np.unique(layer, return_inverse=True)
-        own = own.reshape(-1)
+        ids, cluster = np.unique(layer, return_inverse=True)
         if before is None:
             slot = np.arange(len(ids))
         else:
             shared = np.zeros((len(ids), max(int(before.max()) + 1, len(ids))), dtype=np.int64)
-            np.add.at(shared, (own, before), 1)
+            np.add.at(shared, (cluster, before), 1)
             slot = linear_sum_assignment(-shared)[1]  # rows come in order
-        before = slot[own]
-        called = [""] * (int(slot.max()) + 1)
+        before = slot[cluster]
+        name_of_slot = [""] * (int(slot.max()) + 1)
         for i, at in enumerate(slot):
-            called[at] = str(ids[i])
-        names.append(called)
+            name_of_slot[at] = str(ids[i])
+        names.append(name_of_slot)
         codes.append(_base64(before, "<u4"))
     return {"names": names, "codes": codes}
 
@@ -271,9 +298,9 @@ def _fragment(data: Mapping[str, Any], n: int, n_layers: int) -> str:
 
     place = f"prompt-map-{uuid4().hex[:12]}"
     inside = htmlsafe_json_dumps(data, separators=(",", ":"), ensure_ascii=False)
-    told = f"A map of {n:,} prompts at {n_layers} layers belongs here; it needs JavaScript, but no network."
+    without_script = f"A map of {n:,} prompts at {n_layers} layers belongs here; it needs JavaScript, but no network."
     # A module runs after the whole page is read, so the order of maps does not matter.
-    return f"""<div id="{place}" data-lm-suppress-shortcuts="true"><p>{escape(told)}</p></div>
+    return f"""<div id="{place}" data-lm-suppress-shortcuts="true"><p>{escape(without_script)}</p></div>
 {_code()}<script type="module">
 {_function()}("{place}", {inside});
 </script>
@@ -282,7 +309,7 @@ def _fragment(data: Mapping[str, Any], n: int, n_layers: int) -> str:
 
 @lru_cache(maxsize=1)
 def _code() -> str:
-    """Style and script. On a page of several maps the script is run once."""
+    """Return style and script. On a page of several maps the script is run once."""
     templates = files("mechclust.report") / "templates"
     style = (templates / "prompt_map.css").read_text(encoding="utf-8")
     return f"""<style>{style}</style>
@@ -298,5 +325,5 @@ def _script() -> str:
 
 
 def _function() -> str:
-    """The script's global name, with a digest: a notebook may hold the output of another version."""
+    """Return the script's global name, with a digest: a notebook may hold the output of another version."""
     return f"mechclustPromptMap_{sha256(_script().encode()).hexdigest()[:8]}"

@@ -1,4 +1,4 @@
-"""What work takes, measured and in words: speed of a device, bytes, seconds."""
+"""Measure the speed of a device, and write bytes and seconds in words."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import time
 import torch
 
 GIB = 2**30
-_SECONDS = 0.05  # of the matrix product that is timed
+_TIMED_S = 0.05  # for which the matrix product is repeated
 
 
 def matmul_speed(device: str, dtype: torch.dtype, width: int, rows: int) -> float:
-    """Multiplications and additions per second of a short matrix product.
+    """Return multiplications and additions per second of a short matrix product.
 
     Args:
         device: where.
@@ -22,15 +22,18 @@ def matmul_speed(device: str, dtype: torch.dtype, width: int, rows: int) -> floa
     x = torch.ones(rows, width, device=device, dtype=dtype)
     weights = torch.ones(width, width, device=device, dtype=dtype)
     float((x @ weights)[0, 0])  # the first is slow, and reading a number waits for the device
-    start, times = time.perf_counter(), 0
-    while (taken := time.perf_counter() - start) < _SECONDS or not times:
+    start = time.perf_counter()
+    products = 0
+    elapsed = 0.0
+    while elapsed < _TIMED_S:
         float((x @ weights)[0, 0])
-        times += 1
-    return 2.0 * times * rows * width * width / taken
+        products += 1
+        elapsed = time.perf_counter() - start
+    return 2.0 * products * rows * width * width / elapsed
 
 
 def size_text(n: float) -> str:
-    """Bytes in words.
+    """Return a number of bytes in words.
 
     Example:
         >>> size_text(3 * 2**30), size_text(2000)
@@ -43,7 +46,7 @@ def size_text(n: float) -> str:
 
 
 def duration_text(seconds: float) -> str:
-    """Seconds in words.
+    """Return seconds in words.
 
     Example:
         >>> duration_text(0.2), duration_text(60), duration_text(600), duration_text(9000)

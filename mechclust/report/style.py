@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from operator import itemgetter
 from typing import Any, Literal
 
 import matplotlib
 import matplotlib.style
 import numpy as np
 from cycler import cycler
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 from matplotlib.axes import Axes
 from matplotlib.cbook import is_math_text
 from matplotlib.figure import Figure
@@ -61,7 +62,7 @@ def styled() -> Iterator[None]:
 
 
 def category(code: int) -> tuple[str, str]:
-    """Colour and marker of one class of many: no two of the first 64 share both.
+    """Return the colour and marker of one class of many. No two of the first 64 share both.
 
     Example:
         >>> category(0), category(8)
@@ -70,8 +71,8 @@ def category(code: int) -> tuple[str, str]:
     return COLORS[code % len(COLORS)], MARKERS[(code + code // len(COLORS)) % len(MARKERS)]
 
 
-def shades(n: int) -> np.ndarray:
-    """``[n 4]`` colours from dark to light, for what has an order, such as layers."""
+def shades(n: int) -> Float[np.ndarray, "n 4"]:
+    """Return colours from dark to light, for ordered curves such as layers."""
     return matplotlib.colormaps["viridis"](np.linspace(0.0, 0.86, n))
 
 
@@ -163,14 +164,16 @@ def outer_labels(axes: Sequence[Axes], columns: int) -> None:
             axis.tick_params(labelbottom=True)
 
 
-def seed_curve(axis: Axes, x: Sequence[float] | np.ndarray, values: np.ndarray, **style: Any) -> None:
-    """The mean over seeds as a line, in a band from the least to the greatest seed.
+def seed_curve(
+    axis: Axes, x: Sequence[float] | Shaped[np.ndarray, "n"], values: Shaped[np.ndarray, "seed n"], **style: Any
+) -> None:
+    """Draw the mean over seeds as a line, in a band from the least to the greatest seed.
 
     Args:
         axis: where to draw.
-        x: ``[n]``.
-        values: ``[seed n]``.
-        style: of the line; its ``color`` is also the band's.
+        x: of each value.
+        values: of each seed.
+        style: of the line. Its ``color`` is also the band's.
     """
     (line,) = axis.plot(x, values.mean(axis=0), **style)
     if len(values) > 1:
@@ -184,16 +187,20 @@ def layer_curve(axis: Axes, values: Float[np.ndarray, "seed layer"], name: str, 
 
 
 def median_curve(
-    axis: Axes, x: Sequence[float] | np.ndarray, values: np.ndarray, shares: Sequence[float], **style: Any
+    axis: Axes,
+    x: Sequence[float] | Shaped[np.ndarray, "n"],
+    values: Float[np.ndarray, "seed n"],
+    shares: Sequence[float],
+    **style: Any,
 ) -> None:
-    """The median over seeds as a line, in bands of quantiles; without the seeds that have no value there.
+    """Draw the median over seeds as a line, in bands of quantiles.
 
     Args:
         axis: where to draw.
-        x: ``[n]``.
-        values: ``[seed n]``, NaN where a seed has none.
-        shares: of the seeds left out on either side of a band; 0.25: the middle half.
-        style: of the line; its ``color`` is also the bands'.
+        x: of each value.
+        values: of each seed. Seeds with NaN at a place are left out there.
+        shares: of the seeds left out on either side of a band, such as 0.25 for the middle half.
+        style: of the line. Its ``color`` is also the bands'.
     """
     (line,) = axis.plot(x, np.nanmedian(values, axis=0), lw=1.6, **style)
     for share in shares:
@@ -201,41 +208,44 @@ def median_curve(
         axis.fill_between(x, low, high, color=line.get_color(), alpha=0.2, lw=0)
 
 
-def widest_chance(axis: Axes, x: Sequence[float] | np.ndarray, null: np.ndarray) -> tuple[float, str, str]:
-    """One band of chance around several; its label for ``direct_labels``.
+def widest_chance(
+    axis: Axes, x: Sequence[float] | Shaped[np.ndarray, "n"], null: Float[np.ndarray, "band n ends"]
+) -> tuple[float, str, str]:
+    """Draw one band of chance around several, and return its label for ``direct_labels``.
 
     Args:
         axis: where to draw.
-        x: ``[n]``.
-        null: ``[band n 2]``, or more along the last axis: lower and upper ends.
+        x: of each value.
+        null: lower and upper end of each band, first along the last axis.
     """
-    low, high = null[..., 0].min(axis=0), null[..., 1].max(axis=0)
+    low = null[..., 0].min(axis=0)
+    high = null[..., 1].max(axis=0)
     chance_band(axis, x, low, high)
     return float(low[-1] + high[-1]) / 2, CHANCE, SOFT
 
 
 def log_steps(axis: Axes) -> None:
-    """Training steps along x, from 0 in logarithmic distances."""
+    """Draw training steps along x, on a logarithmic scale that includes 0."""
     axis.set_xscale("symlog", linthresh=1)
     axis.set_xlabel("training step")
 
 
 def layer_axis(axis: Axes) -> None:
-    """Layers along x, in whole numbers."""
+    """Draw layers along x, in whole numbers."""
     axis.locator_params(axis="x", integer=True)
     axis.set_xlabel("layer")
 
 
 def picture(axis: Axes) -> None:
-    """A panel without numbers, in a thin frame: of points whose axes mean nothing."""
+    """Draw a thin frame without numbers, for points whose axes have no meaning."""
     axis.set(xticks=[], yticks=[])
     for spine in axis.spines.values():
         spine.set(visible=True, color="#c5ccd3", linewidth=0.8)
 
 
 def plain_ticks(axis: Axes, which: Literal["x", "y"] = "y") -> None:
-    """Numbers such as 0.5 and 20 along a logarithmic axis whose limits are final, unless it spans 5 decades."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+    """Write numbers such as 0.5 and 20 along a logarithmic axis whose limits are final, unless it spans 5 decades."""
+    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
     low, high = axis.get_ylim() if which == "y" else axis.get_xlim()
     along = axis.yaxis if which == "y" else axis.xaxis
@@ -243,21 +253,21 @@ def plain_ticks(axis: Axes, which: Literal["x", "y"] = "y") -> None:
         return
     if high / low < 100:
         along.set_major_locator(LogLocator(subs=(1, 2, 5) if high / low > 3 else (1, 1.2, 1.5, 2, 3, 5, 8)))
-    along.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    along.set_major_formatter(StrMethodFormatter("{x:g}"))
     along.set_minor_formatter(NullFormatter())
 
 
 def direct_labels(axis: Axes, labels: Sequence[tuple[float, str, Any]], size: float = 8.5) -> None:
-    """Names of curves at the right of a panel, at their last values.
+    """Write names of curves at the right of a panel, at their last values.
 
     Names that would overlap are moved apart, and lines lead to them. Call it when the panel's limits are final.
 
     Args:
         axis: the panel.
-        labels: ``(value, name, color)``; those without a value are left out.
+        labels: ``(value, name, color)``. Labels with a NaN are left out.
         size: of the letters, in points.
     """
-    known = sorted((label for label in labels if np.isfinite(label[0])), key=lambda label: label[0])
+    known = sorted((label for label in labels if np.isfinite(label[0])), key=itemgetter(0))
     if not known:
         return
     figure: Any = axis.get_figure()
@@ -277,7 +287,7 @@ def direct_labels(axis: Axes, labels: Sequence[tuple[float, str, Any]], size: fl
 
 
 def apart(places: Sequence[float], gap: float) -> list[float]:
-    """Ascending places at least ``gap`` apart, as near as possible to the given ones, within 0 and 1 if there is room.
+    """Return ascending places at least ``gap`` apart, near the given ones, and within 0 and 1 if there is room.
 
     Example:
         >>> [round(place, 3) for place in apart([0.2, 0.5, 0.5, 0.9], gap=0.1)]
@@ -292,7 +302,10 @@ def apart(places: Sequence[float], gap: float) -> list[float]:
                 break
             (a, n), (b, m) = groups[-2:]
             groups[-2:] = [((a * n + b * m) / (n + m), n + m)]
-    return [centre + gap * (i - (n - 1) / 2) for centre, n in groups for i in range(n)]
+    moved: list[float] = []
+    for centre, n in groups:
+        moved += [centre + gap * (i - (n - 1) / 2) for i in range(n)]
+    return moved
 
 
 def _inside(centre: float, n: int, gap: float) -> float:
@@ -301,10 +314,10 @@ def _inside(centre: float, n: int, gap: float) -> float:
 
 
 def without_formulas(figure: Figure) -> Figure:
-    """Let no text of a figure be read as a formula but those marked ``MATHTEXT`` and matplotlib's own numbers."""
+    """Turn off formulas in a figure's texts, except those marked ``MATHTEXT`` and matplotlib's own numbers."""
     for text in figure.findobj(Text):
         assert isinstance(text, Text)
-        said = text.get_text()
-        if is_math_text(said) and text.get_gid() != MATHTEXT and not said.startswith("$\\mathdefault{"):
+        words = text.get_text()
+        if is_math_text(words) and text.get_gid() != MATHTEXT and not words.startswith("$\\mathdefault{"):
             text.set_parse_math(False)
     return figure

@@ -1,10 +1,10 @@
-"""Numbers, layers and tables as they stand in terminals, pages, figures, spreadsheets and sentences."""
+"""Write numbers, layers and tables for terminals, pages, figures, spreadsheets and sentences."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 from unicodedata import east_asian_width
 
 from tasks.text.visible import short, visible
@@ -12,24 +12,23 @@ from tasks.text.visible import short, visible
 if TYPE_CHECKING:
     import pandas as pd
 
-_Value = TypeVar("_Value")
 HOOKS = ("site", "base_site", "hook")  # columns that name the hook beside a layer's number
 LAYERS = "Layer 0 is hook_embed, and layer l is blocks.{l - 1}.hook_resid_post."
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")  # full-width ones too
 
 
 def number_format(number: str) -> Callable[[float], str]:
-    """A function from a number to its text in a format such as ``".3f"``; what rounds to zero has no sign.
+    """Return a function that writes a number in a format such as ``".3f"``, and zero without a sign.
 
     Example:
         >>> number_format(".2f")(-0.001)
         '0.00'
     """
-    return lambda x: format(x, f"z{number}")
+    return f"{{:z{number}}}".format
 
 
 def short_name(model: str) -> str:
-    """What titles call a model: a hub name as it is, of a folder its last part.
+    """Return a model's name for titles: a hub name, or the last part of a folder.
 
     Example:
         >>> short_name("meta-llama/Llama-3.2-1B"), short_name("/data/runs/tuned")
@@ -40,7 +39,7 @@ def short_name(model: str) -> str:
 
 
 def short_hook(name: str) -> str:
-    """A hook name for narrow tables, which leave out ``hook_``.
+    """Return a hook name without ``hook_``, for narrow tables.
 
     Example:
         >>> short_hook("blocks.0.hook_resid_post"), short_hook("blocks.0.attn.hook_pattern"), short_hook("hook_embed")
@@ -51,11 +50,12 @@ def short_hook(name: str) -> str:
 
 
 def table_text(table: pd.DataFrame, number: str) -> str:
-    """A table for a terminal, without its index. Control characters are written out, long texts cut, and hooks named
-    as by ``short_hook``.
+    """Return a table for a terminal, without its index.
+
+    Control characters are written out, long texts are cut, and hooks named as by ``short_hook``.
 
     Args:
-        table: with its columns as they are to be read.
+        table: with final column names.
         number: format of floats, such as ``".3f"``.
     """
     hooks = {name: with_texts(table[[name]], short_hook)[name] for name in HOOKS if name in table}
@@ -64,9 +64,9 @@ def table_text(table: pd.DataFrame, number: str) -> str:
 
 
 def csv(table: pd.DataFrame) -> bytes:
-    r"""A table as CSV, without its index.
+    r"""Return a table as CSV, without its index.
 
-    A text that a spreadsheet would take for a formula begins with ``'``; control characters are written out, so that
+    A text that a spreadsheet would take for a formula begins with ``'``. Control characters are written out, so that
     a row is a line.
 
     Example:
@@ -83,20 +83,21 @@ def _no_formula(text: str) -> str:
 
 
 def with_texts(table: pd.DataFrame, change: Callable[[str], str]) -> pd.DataFrame:
-    """A table with every text in it, columns' names too, put through ``change``; numbers stay."""
+    """Return a table with ``change`` applied to every text in it, column names included."""
     import pandas as pd
 
-    def changed(value: _Value) -> _Value | str:
-        return change(value) if isinstance(value, str) else value
-
-    texts = [name for name in table if not pd.api.types.is_numeric_dtype(table[name])]
-    # Of objects: pandas would make floats of integers and missing values.
-    columns = {name: pd.Series([*map(changed, table[name])], table.index, dtype=object) for name in texts}
-    return pd.DataFrame({**dict(table.items()), **columns}).rename(columns=changed)
+    columns = dict(table.items())
+    for name, column in table.items():
+        if not pd.api.types.is_numeric_dtype(column):
+            values = [change(value) if isinstance(value, str) else value for value in column]
+            # Of objects, because pandas would make floats of integers and missing values.
+            columns[name] = pd.Series(values, table.index, dtype=object)
+    names = {name: change(name) for name in table if isinstance(name, str)}
+    return pd.DataFrame(columns).rename(columns=names)
 
 
 def figure_text(text: str, longest: int = 40) -> str:
-    r"""A user's text for a figure: what matplotlib reads as a formula, or leaves out of legends, stands there as it is.
+    r"""Return a user's text for a figure, in which matplotlib reads no formula and which it shows in legends.
 
     Control characters are written out, and a long text is cut.
 

@@ -1,12 +1,15 @@
-"""What a model answers wherever its last residual stream might stand."""
+"""Ask for a model's answers at any point of its last residual stream."""
 
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import numpy as np
 import torch
+from einops import rearrange
 from jaxtyping import Float
+from torch import Tensor
 
 from mechclust.sandbox.examples import Examples
 from probes.engine.hooks import HookedModel, device_of, evaluation_mode, record
@@ -16,7 +19,7 @@ _ROWS = 256  # sequences of a forward pass
 
 
 def grid(half_height: float, cells: tuple[int, int] = GRID) -> Float[np.ndarray, "point 2"]:
-    """The centres of a map's cells, row by row from below; the map is 1.6 times as wide as high.
+    """Return the centres of a map's cells, row by row from below. The map is 1.6 times as wide as high.
 
     Example:
         >>> grid(1.0)[[0, -1]].round(3).tolist()
@@ -32,24 +35,31 @@ def grid(half_height: float, cells: tuple[int, int] = GRID) -> Float[np.ndarray,
 def answers_at(
     model: HookedModel, site: str, points: Float[np.ndarray, "point d"], examples: Examples, *, pooled: bool
 ) -> Float[np.ndarray, "point answer"]:
-    """The probabilities of the answers where these points take the place of a site that no attention follows.
+    """Return the probabilities of the answers if these points replace a site that no attention follows.
 
     Args:
         model: takes what a hook returns.
-        site: the hook point ``[batch pos d]``.
-        points: to put there.
-        examples: know the answers.
-        pooled: the model gives one answer for each sequence; otherwise one at each position.
+        site: the hook point, of shape ``[batch pos d]``.
+        points: the replacements.
+        examples: with the answers.
+        pooled: whether the model gives one answer for each sequence, not one at each position.
     """
-    device, width = device_of(model), 1 if pooled else examples.batch.tokens.shape[1]
+    device = device_of(model)
+    width = 1 if pooled else examples.batch.tokens.shape[1]
     rows = math.ceil(len(points) / width)
     filled = np.concatenate([points, np.repeat(points[-1:], rows * width - len(points), axis=0)])
-    at = torch.from_numpy(filled).reshape(rows, width, -1)
-    found = []
+    streams = rearrange(torch.from_numpy(filled), "(row pos) d -> row pos d", pos=width)
+    probabilities = []
     for start in range(0, rows, _ROWS):
-        now = at[start : start + _ROWS].to(device)
-        tokens = examples.batch.tokens[:1].expand(len(now), -1).to(device)
-        with evaluation_mode(model), record(model, [site], lambda _, x, now=now: now.to(x).expand_as(x)):  # type: ignore[misc]
+        replacement = streams[start : start + _ROWS].to(device)
+        tokens = examples.batch.tokens[:1].expand(len(replacement), -1).to(device)
+        with evaluation_mode(model), record(model, [site], partial(_replaced, replacement)):
             logits = model(tokens).float().cpu()
-        found.append(examples.probabilities(logits.reshape(-1, logits.shape[-1])))
-    return np.concatenate(found)[: len(points)]
+        probabilities.append(examples.probabilities(logits.reshape(-1, logits.shape[-1])))
+    return np.concatenate(probabilities)[: len(points)]
+
+
+def _replaced(
+    replacement: Float[Tensor, "row pos d"], _: str, activation: Float[Tensor, "..."]
+) -> Float[Tensor, "..."]:
+    return replacement.to(activation).expand_as(activation)

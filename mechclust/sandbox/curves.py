@@ -1,4 +1,4 @@
-"""What was measured at every epoch of a run, for the sandbox to draw."""
+"""Keep numbers that were measured at every epoch of a run, for the sandbox to draw."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
 import numpy as np
+from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from tasks import InputError
@@ -13,24 +14,24 @@ from tasks import InputError
 
 @dataclass(frozen=True, eq=False)
 class Curves:
-    """Numbers of one network over its training. What is ``None`` or missing was not measured.
+    """Numbers of one network over its training. ``None`` means not measured.
 
-    NaN stands for a number that is not defined at its epoch; it is drawn as a gap.
+    NaN is an undefined number, drawn as a gap.
 
     Args:
         epochs: ``[n]`` the epochs measured, in order; they need not be those the sandbox shows.
         train_loss: ``[n]`` mean loss over the training sequences, in nats.
-        test_loss: ``[n]`` the same over the test sequences.
-        train_accuracy: ``[n]`` share of training sequences answered rightly.
-        test_accuracy: ``[n]`` the same over the test sequences.
+        test_loss: ``[n]`` mean loss over the test sequences, in nats.
+        train_accuracy: ``[n]`` share of training sequences answered correctly.
+        test_accuracy: ``[n]`` share of test sequences answered correctly.
         followed_loss: ``[n]`` mean loss over the sequences that the sandbox follows, in nats.
-        followed_accuracy: ``[n]`` share of these answered rightly.
+        followed_accuracy: ``[n]`` share of these answered correctly.
         gradient_norms: group of parameters to the ``[n]`` norms of its gradient.
         within_ratio: ``[n]`` within-cluster over total variance of xi.
         smallest_norm: ``[n]`` the smallest length of xi over sequences.
         margin: ``[n]`` the smallest distance of a cluster to the decision boundary.
         spikes: first epoch of every loss spike, and its diagnosis in a few words.
-        small_spikes: the same of rises that are like spikes but stay below the loss from which spikes are counted.
+        small_spikes: rises that are like spikes but stay below the loss from which spikes are counted.
 
     Raises:
         InputError: for epochs out of order, a curve of another length, or a spike at no measured epoch.
@@ -63,14 +64,16 @@ class Curves:
             )
         object.__setattr__(self, "epochs", epochs.astype(np.int64))
         for name in SERIES:
-            if (values := getattr(self, name)) is not None:
+            values = getattr(self, name)
+            if values is not None:
                 object.__setattr__(self, name, _series(name, values, len(epochs)))
         norms = self.gradient_norms.items()
         groups = {group: _series(f"gradient_norms[{group!r}]", values, len(epochs)) for group, values in norms}
         object.__setattr__(self, "gradient_norms", groups)
         for name in ("spikes", "small_spikes"):
             spikes = [(int(epoch), str(text)) for epoch, text in getattr(self, name)]
-            if lost := [epoch for epoch, _ in spikes if epoch not in epochs]:
+            lost = [epoch for epoch, _ in spikes if epoch not in epochs]
+            if lost:
                 raise InputError(
                     f"a spike is at epoch {lost[0]}, but the curves go from {epochs[0]} to {epochs[-1]} without it; "
                     "give spikes by epoch"
@@ -82,7 +85,7 @@ FOLLOWED = ("followed_loss", "followed_accuracy")
 SERIES = tuple(each.name for each in fields(Curves) if each.default is None)
 
 
-def _series(name: str, values: ArrayLike, n: int) -> np.ndarray:
+def _series(name: str, values: ArrayLike, n: int) -> Float[np.ndarray, "epoch"]:
     array = np.asarray(values, dtype=np.float64)
     if array.shape != (n,):
         raise InputError(f"{name} has shape {array.shape} for {n} epochs; expected one number per epoch")

@@ -1,4 +1,4 @@
-"""One panel of the sandbox on matplotlib axes."""
+"""Draw one panel of the sandbox on matplotlib axes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from jaxtyping import Float
 
 from mechclust.report.text import figure_text
 from mechclust.sandbox.labels import place_labels
@@ -16,8 +17,8 @@ from mechclust.sandbox.run import SandboxRun
 from mechclust.sandbox.style import (
     INK,
     MARK,
+    MUTED,
     PALE,
-    SOFT,
     SPIKE,
     curves_of,
     line_color,
@@ -41,21 +42,22 @@ def wipe(axis: Axes) -> None:
     """Remove what was drawn. The ticks stay, since ``axis.clear()`` would spend most of a film on making them."""
     for artist in [*axis.lines, *axis.collections, *axis.images, *axis.texts, *axis.patches]:
         artist.remove()
-    if legend := axis.get_legend():
+    legend = axis.get_legend()
+    if legend is not None:
         legend.remove()
 
 
 def draw_panel(axis: Axes, panel: SandboxPanel, run: SandboxRun, frame: int) -> None:
     """Draw ``panel`` at a frame of ``run``; ``axis`` is empty before."""
     axis.set_title(figure_text(panel.title, 60), fontsize=9, fontweight="bold", loc="left", color=INK)
-    axis.tick_params(which="both", labelsize=6.5, colors=SOFT, length=0, pad=2)
+    axis.tick_params(which="both", labelsize=6.5, colors=MUTED, length=0, pad=2)
     for side in axis.spines.values():
         side.set_color("#dfe4ea")
     {"plane": _plane, "heat": _heat, "curves": _curves}[panel.kind](axis, panel, run, frame)
 
 
 def draw_legend(figure: Figure, run: SandboxRun, panels: Sequence[SandboxPanel]) -> None:
-    """Under the panels, what their colours and shapes mean."""
+    """Draw the legend under the panels."""
     keys = legend_of(run, panels)
     handles: list[Any] = [_handle(key) for key in keys]
     texts = [figure_text(key.text, 60) for key in keys]
@@ -93,11 +95,30 @@ def _plane(axis: Axes, panel: SandboxPanel, run: SandboxRun, frame: int) -> None
     half = run.map_half_height if panel.background == "map" else run.half_width(panel.points)
     axis.grid(color="#eef1f4", lw=0.6)
     axis.set_axisbelow(True)
+    if panel.background == "circle":
+        half = max(half, 1.55)
+    _background(axis, panel, run, frame, half, answers)
+    if panel.arrow:
+        _query(axis, run.values["query"][frame], 0.9 * half)
+    _points(axis, panel, run, frame, points, answers)
+    if panel.of in ("token", "position"):
+        _labels(axis, panel, points, half)
+    share = run.variance.get(panel.name)
+    if share is not None and np.isfinite(share[frame]):
+        text = f"{share[frame]:.0%} of variance"
+        axis.text(0.98, 0.02, text, fontsize=6.5, color=MUTED, ha="right", va="bottom", transform=axis.transAxes)
+    if panel.background == "triangle":
+        _triangle(axis, run.corners)
+        return
+    _limits(axis, (0, 0), half)
+    axis.locator_params(nbins=5)
+
+
+def _background(axis: Axes, panel: SandboxPanel, run: SandboxRun, frame: int, half: float, answers: list[str]) -> None:
     if panel.background != "triangle":
         axis.axhline(0, color="#cdd4db", lw=0.7, zorder=0.6)
         axis.axvline(0, color="#cdd4db", lw=0.7, zorder=0.6)
     if panel.background == "circle":
-        half = max(half, 1.55)
         turn = np.linspace(0, 2 * np.pi, 73)
         axis.plot(np.sqrt(2) * np.cos(turn), np.sqrt(2) * np.sin(turn), color="#d5dae0", lw=0.8)
     if panel.background == "cloud":
@@ -112,59 +133,55 @@ def _plane(axis: Axes, panel: SandboxPanel, run: SandboxRun, frame: int) -> None
     if panel.background == "lines":
         for answer, level, line in (run.level_lines or [])[frame]:
             axis.plot(*line.T, color=answers[answer], lw=1.2 if level == 0.5 else 0.7)
-    if panel.arrow:
-        tip, inside = run.values["query"][frame], 0.9 * half
-        most = float(np.abs(tip).max())
-        if most > inside:  # too long for the panel: its direction, and its length in words
-            said = f"query: length {float(np.linalg.norm(tip)):.3g}"
-            axis.text(0.98, 0.02, said, fontsize=6.5, color=MARK, ha="right", va="bottom", transform=axis.transAxes)
-            tip = tip * (inside / most)
-        axis.annotate("", xy=tip, xytext=(0, 0), arrowprops={"arrowstyle": "->", "color": MARK, "lw": 1.6})
-    _points(axis, panel, run, frame, points, answers)
-    if panel.of in ("token", "position"):
-        _labels(axis, panel, points, half)
-    if (share := run.variance.get(panel.name)) is not None and np.isfinite(share[frame]):
-        text = f"{share[frame]:.0%} of variance"
-        axis.text(0.98, 0.02, text, fontsize=6.5, color=SOFT, ha="right", va="bottom", transform=axis.transAxes)
-    if panel.background == "triangle":
-        _triangle(axis, run.corners)
-        return
-    _limits(axis, (0, 0), half)
-    axis.locator_params(nbins=5)
 
 
-def _points(axis: Axes, panel: SandboxPanel, run: SandboxRun, frame: int, points: Any, answers: list[str]) -> None:
-    every = slice(None)
-    white: dict[str, Any] = {"edgecolors": "#ffffff", "linewidths": 0.5}
-    ink: dict[str, Any] = {"edgecolors": INK, "linewidths": 0.6}
+def _query(axis: Axes, tip: Float[np.ndarray, "2"], longest: float) -> None:
+    """Draw the query as an arrow, cut and with its length in words if it is too long for the panel."""
+    largest = float(np.abs(tip).max())
+    if largest > longest:
+        text = f"query: length {float(np.linalg.norm(tip)):.3g}"
+        axis.text(0.98, 0.02, text, fontsize=6.5, color=MARK, ha="right", va="bottom", transform=axis.transAxes)
+        tip = tip * (longest / largest)
+    axis.annotate("", xy=tuple(tip), xytext=(0, 0), arrowprops={"arrowstyle": "->", "color": MARK, "lw": 1.6})
 
-    def dots(chosen: Any, colors: list[str], **look: Any) -> None:
-        axis.scatter(points[chosen, 0], points[chosen, 1], c=np.array(colors)[chosen], zorder=3, **look)
 
+def _points(
+    axis: Axes,
+    panel: SandboxPanel,
+    run: SandboxRun,
+    frame: int,
+    points: Float[np.ndarray, "point 2"],
+    answers: list[str],
+) -> None:
+    x = points[:, 0]
+    y = points[:, 1]
+    white: dict[str, Any] = {"edgecolors": "#ffffff", "linewidths": 0.5, "zorder": 3}
+    ink: dict[str, Any] = {"edgecolors": INK, "linewidths": 0.6, "zorder": 3}
     if panel.of == "sequence":
-        dots(every, sequence_colors(run), s=22, **white)
+        axis.scatter(x, y, c=sequence_colors(run), s=22, **white)
     elif panel.of == "neuron":
-        dots(every, [answers[vote] for vote in run.values["votes"][frame]], s=12, **white)
+        axis.scatter(x, y, c=[answers[vote] for vote in run.values["votes"][frame]], s=12, **white)
     elif panel.of == "token":
-        colors = (answers if run.n_digits else [PALE] * len(points))[: len(points)]
-        dots(every, colors, s=28 if run.n_digits else 14, **ink)
+        token_shades = (answers if run.n_digits else [PALE] * len(points))[: len(points)]
+        axis.scatter(x, y, c=token_shades, s=28 if run.n_digits else 14, **ink)
     else:
-        inside = np.isin(np.arange(len(points)) % run.length, run.support or range(run.length))
-        shades = [shade for shade in token_colors(run.n_digits) for _ in range(run.length)]
-        colors = shades if panel.of == "pair" else [INK if there else PALE for there in inside]
-        for marker, chosen in (("o", inside), ("s", ~inside)):
-            dots(chosen, colors, s=20, marker=marker, **ink)
+        in_support = np.isin(np.arange(len(points)) % run.length, run.support or range(run.length))
+        colors = np.where(in_support, INK, PALE)
+        if panel.of == "pair":
+            colors = np.repeat(token_colors(run.n_digits), run.length)
+        for marker, chosen in (("o", in_support), ("s", ~in_support)):
+            axis.scatter(x[chosen], y[chosen], c=colors[chosen], s=20, marker=marker, **ink)
 
 
-def _labels(axis: Axes, panel: SandboxPanel, points: np.ndarray, half: float) -> None:
-    """What the points are called, where there is room."""
+def _labels(axis: Axes, panel: SandboxPanel, points: Float[np.ndarray, "point 2"], half: float) -> None:
+    """Write the points' names where there is room."""
     unit = 2 * half / _HIGH  # of the axes, a typographic point
     near = (np.abs(points) < [half * _WIDE, half]).all(axis=1)
     names = [panel.labels[i] if panel.labels else str(i) for i in np.flatnonzero(near)]
     sizes = [(_LETTER[0] * len(name) * unit, _LETTER[1] * unit) for name in names]
     for name, place in zip(names, place_labels(points[near], sizes, 3.2 * unit), strict=True):
         if place is not None:
-            axis.text(*place, figure_text(name), fontsize=6.5, color=SOFT, ha="center", va="center", clip_on=True)
+            axis.text(*place, figure_text(name), fontsize=6.5, color=MUTED, ha="center", va="center", clip_on=True)
 
 
 def _triangle(axis: Axes, corners: list[str]) -> None:
@@ -178,12 +195,12 @@ def _triangle(axis: Axes, corners: list[str]) -> None:
 
 
 def _limits(axis: Axes, centre: tuple[float, float], half: float) -> None:
-    """Equal units on both axes, so that angles and circles look as they are."""
+    """Set equal units on both axes, so that angles and circles keep their shape."""
     axis.set_box_aspect(1 / _WIDE)
     axis.set(xlim=(centre[0] - half * _WIDE, centre[0] + half * _WIDE), ylim=(centre[1] - half, centre[1] + half))
 
 
-def _map(run: SandboxRun, frame: int, answers: list[str]) -> np.ndarray:
+def _map(run: SandboxRun, frame: int, answers: list[str]) -> Float[np.ndarray, "row column rgb"]:
     from matplotlib.colors import to_rgb
 
     colors = np.array([to_rgb(color) for color in answers])
@@ -216,10 +233,11 @@ def _shades() -> Any:
 def _curves(axis: Axes, panel: SandboxPanel, run: SandboxRun, frame: int) -> None:
     curves = curves_of(run.curves, panel.curves)
     if not curves:
-        axis.text(0.5, 0.5, "not measured", ha="center", va="center", color=SOFT, fontsize=9, transform=axis.transAxes)
+        axis.text(0.5, 0.5, "not measured", ha="center", va="center", color=MUTED, fontsize=9, transform=axis.transAxes)
         axis.set(xticks=[], yticks=[])
         return
-    epochs, now = np.asarray(run.curves.epochs), run.epochs[frame]
+    epochs = np.asarray(run.curves.epochs)
+    now = run.epochs[frame]
     past = epochs <= now
     for i, (name, series) in enumerate(curves.items()):
         values = np.array(series)

@@ -1,14 +1,14 @@
-"""The examples that a sandbox follows, and how the model answers them."""
+"""Choose the examples that a sandbox follows, and score the model's answers to them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from mechclust.sandbox.run import FollowedSequences
@@ -17,7 +17,7 @@ from tasks import Batch, InputError
 from tasks.errors import check_at_least
 
 OTHER = "others"
-_LONGEST = 24  # letters of a token or a name
+_MAX_LETTERS = 24  # of a token or a name
 
 
 class Examples:
@@ -29,10 +29,10 @@ class Examples:
 
     Attributes:
         batch: the examples followed.
-        answers: ``[sequence]`` the token id that is the right answer; ``None`` where none is known.
+        answers: ``[sequence]`` token ids of the right answers, or ``None`` if unknown.
 
     Raises:
-        InputError: for no examples, a label or a position that is not there, and a readout of several positions.
+        InputError: for no examples, a missing label or position, or a readout of several positions.
     """
 
     def __init__(
@@ -58,7 +58,9 @@ class Examples:
         rows = _evenly(groups.numpy(force=True), max_sequences)
         self.batch = given.select(torch.from_numpy(rows)).to("cpu")
         self.answers = None if right is None else right.cpu()[rows]
-        self._groups, self._label, self._vocab = groups.numpy(force=True)[rows], label, vocab
+        self._groups = groups.numpy(force=True)[rows]
+        self._label = label
+        self._vocab = vocab
         self._label_names = label_names
 
     @cached_property
@@ -68,31 +70,31 @@ class Examples:
 
     @cached_property
     def answer_names(self) -> list[str]:
-        """What the answers are called, with all other tokens as the last; empty where no answers are known."""
+        """Names of the answers, with all other tokens as the last. Empty without answers."""
         names = [self._name(token) for token in self.answer_ids.tolist()]
         return [*names, OTHER] if names else []
 
     @cached_property
     def token_ids(self) -> list[int]:
-        """The token ids that stand in the sequences, ascending."""
+        """The token ids in the sequences, ascending."""
         mask = self.batch.attention_mask
         return sorted(set((self.batch.tokens if mask is None else self.batch.tokens[mask]).flatten().tolist()))
 
     @cached_property
     def token_names(self) -> list[str]:
-        """Their names."""
+        """Names of ``token_ids``."""
         return [self._name(token) for token in self.token_ids]
 
     @cached_property
-    def first_places(self) -> tuple[Tensor, Tensor]:
-        """``[token]`` twice: the row and the position at which each token stands first."""
+    def first_places(self) -> tuple[Int[Tensor, "token"], Int[Tensor, "token"]]:
+        """The sequence and the position at which each token comes first."""
         places = [(self._local == i).nonzero()[0] for i in range(len(self.token_ids))]
         both = torch.stack(places)
         return both[:, 0], both[:, 1]
 
     @cached_property
     def _local(self) -> Int[Tensor, "sequence pos"]:
-        """The tokens as places in ``token_ids``; -1 at padding."""
+        """The tokens as indices into ``token_ids``, or -1 at padding."""
         place = {token: i for i, token in enumerate(self.token_ids)}
         local = torch.tensor([[place.get(token, -1) for token in row] for row in self.batch.tokens.tolist()])
         mask = self.batch.attention_mask
@@ -100,7 +102,7 @@ class Examples:
 
     @cached_property
     def followed(self) -> FollowedSequences:
-        """What the sandbox says of them."""
+        """The sequences with names, answers and clusters."""
         known, clusters = np.unique(self._groups, return_inverse=True)
         answers = None if self.answers is None else torch.searchsorted(self.answer_ids, self.answers).numpy()
         if self._label is None:
@@ -108,7 +110,7 @@ class Examples:
         else:
             called = self._label_names
             names = [f"{self._label} {value}" if called is None else str(called[value]) for value in known.tolist()]
-            names = [name[:_LONGEST] for name in names]
+            names = [name[:_MAX_LETTERS] for name in names]
         of_clusters = None
         if answers is not None and all(len(set(answers[clusters == c])) == 1 for c in range(len(known))):
             of_clusters = [int(answers[clusters == c][0]) for c in range(len(known))]
@@ -123,12 +125,12 @@ class Examples:
         )
 
     def probabilities(self, logits: Float[Tensor, "n d_vocab"]) -> Float[np.ndarray, "n answer"]:
-        """The probability of each answer, and of all other tokens together."""
+        """Return the probability of each answer, and of all other tokens together."""
         p = logits.double().softmax(dim=-1)[:, self.answer_ids]
         return torch.cat([p, (1 - p.sum(dim=-1, keepdim=True)).clamp(min=0)], dim=-1).float().numpy()
 
-    def scores(self, logits: Float[Tensor, "sequence d_vocab"]) -> dict[str, np.ndarray]:
-        """Probabilities of the answers, mean loss in nats, and share of right answers, by name."""
+    def scores(self, logits: Float[Tensor, "sequence d_vocab"]) -> dict[str, Shaped[np.ndarray, "..."]]:
+        """Return probabilities of the answers, mean loss in nats, and share of right answers, by name."""
         assert self.answers is not None
         if int(self.answers.max()) >= logits.shape[-1] or int(self.answers.min()) < 0:
             raise InputError(
@@ -143,24 +145,20 @@ class Examples:
         vocab = self._vocab
         if vocab is None:
             return str(token)
-        return str(vocab(token) if callable(vocab) else vocab[token])[:_LONGEST]
+        return str(vocab(token) if callable(vocab) else vocab[token])[:_MAX_LETTERS]
 
 
 def _padded(batch: Batch, width: int) -> Batch:
-    """The same examples with padding on the right."""
-    more = width - batch.tokens.shape[1]
+    """Return the examples with padding on the right."""
+    pad = partial(torch.nn.functional.pad, pad=(0, width - batch.tokens.shape[1]))
     real = torch.ones_like(batch.tokens, dtype=torch.bool) if batch.attention_mask is None else batch.attention_mask
-
-    def longer(values: Tensor) -> Tensor:
-        return torch.nn.functional.pad(values, (0, more))
-
     return replace(
         batch,
-        tokens=longer(batch.tokens),
-        attention_mask=longer(real),
-        targets=None if batch.targets is None else longer(batch.targets),
-        loss_mask=None if batch.loss_mask is None else longer(batch.loss_mask),
-        labels={name: longer(v) if v.ndim == 2 else v for name, v in batch.labels.items()},
+        tokens=pad(batch.tokens),
+        attention_mask=pad(real),
+        targets=None if batch.targets is None else pad(batch.targets),
+        loss_mask=None if batch.loss_mask is None else pad(batch.loss_mask),
+        labels={name: pad(values) if values.ndim == 2 else values for name, values in batch.labels.items()},
     )
 
 
@@ -176,12 +174,12 @@ def _right_answers(batch: Batch, answer: str | None, readout: Readout) -> Int[Te
         return None
     places = places[:, None]
     if batch.loss_mask is not None and not bool(batch.loss_mask.gather(1, places).all()):
-        return None  # what stands there was not learned
+        return None  # the token there was not learned
     return batch.targets.gather(1, places)[:, 0]
 
 
 def _evenly(groups: Int[np.ndarray, "n"], most: int) -> Int[np.ndarray, "kept"]:
-    """At most so many rows, in the order of their groups: the first of each group, then the second, and so on."""
+    """Return at most so many rows, ordered by group: the first of each group, then the second, and so on."""
     order = np.argsort(groups, kind="stable")
     _, start, counts = np.unique(groups[order], return_index=True, return_counts=True)
     turn = np.arange(len(groups)) - np.repeat(start, counts)

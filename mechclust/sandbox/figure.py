@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.text import Text
 
-_WIDTH, _HEIGHT = 3.1, 2.35  # inches a panel
+_WIDTH = 3.1  # inches of a panel
+_HEIGHT = 2.35
 
 
 def sandbox_figure(run: SandboxRun, epoch: int, panels: Iterable[str] | Grid | None = None) -> Figure:
@@ -61,7 +63,7 @@ def sandbox_strip(
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-    chosen = [panel for row in panel_grid([[name] for name in panels], run.panels) for panel in row]
+    chosen = [panel for (panel,) in panel_grid([[name] for name in panels], run.panels)]
     frames = [run.frame(epoch) for epoch in epochs]
     if not frames:
         raise InputError("epochs is empty; expected some of the epochs of the run")
@@ -121,19 +123,21 @@ def sandbox_film(
     if len(frames) < 2:
         raise InputError(f"epochs has {len(frames)}; a film needs at least 2, or sandbox_figure shows one")
     figure, axes, title = _layout(run, rows)
-    return write_film(figure, path, lambda i: _draw(title, axes, run, frames[i]), len(frames), fps=fps, dpi=dpi)
+    return write_film(figure, path, partial(_draw, title, axes, run), frames, fps=fps, dpi=dpi)
 
 
 def _layout(
     run: SandboxRun, rows: Sequence[Sequence[SandboxPanel]]
 ) -> tuple[Figure, list[tuple[SandboxPanel, Axes]], Text]:
-    """The figure, its axes by panel, and its title, which ``_draw`` writes."""
+    """Return an empty figure, its axes by panel, and its title, which ``_draw`` writes."""
     from matplotlib.figure import Figure
 
     across = max(map(len, rows))
     figure = Figure(figsize=(_WIDTH * across, _HEIGHT * len(rows) + 0.55), layout="constrained")
     grid = figure.add_gridspec(len(rows), across)
-    axes = [(panel, figure.add_subplot(grid[i, j])) for i, row in enumerate(rows) for j, panel in enumerate(row)]
+    axes: list[tuple[SandboxPanel, Axes]] = []
+    for i, row in enumerate(rows):
+        axes += [(panel, figure.add_subplot(grid[i, j])) for j, panel in enumerate(row)]
     draw_legend(figure, run, [panel for panel, _ in axes])
     return figure, axes, figure.suptitle("", fontsize=11, ha="center")
 

@@ -1,11 +1,11 @@
-"""A figure that is drawn anew for every frame, as a film."""
+"""Write a film of a figure that is redrawn for every frame."""
 
 from __future__ import annotations
 
 import io
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,15 +34,21 @@ def check_film(path: Path, fps: int) -> None:
 
 
 def write_film(
-    figure: Figure, path: str | Path, draw: Callable[[int], None], frames: int, *, fps: int = 12, dpi: int = 80
+    figure: Figure,
+    path: str | Path,
+    draw: Callable[[int], None],
+    frames: Sequence[int],
+    *,
+    fps: int = 12,
+    dpi: int = 80,
 ) -> Path:
     """Write a film of a figure.
 
     Args:
         figure: drawn on by ``draw``.
         path: ends in ``.gif``, or in ``.mp4``, for which ffmpeg is needed.
-        draw: draws a frame, counted from 0.
-        frames: how many there are.
+        draw: draws a frame, given its number.
+        frames: their numbers, in order.
         fps: frames per second.
         dpi: dots per inch.
 
@@ -65,10 +71,10 @@ def write_film(
     temporary = path.with_name(f".{path.stem}.{os.getpid()}.tmp{path.suffix}")  # its ending tells the writer the format
     try:
         with matplotlib.rc_context(options), writer.saving(figure, temporary, dpi):
-            for i in range(frames):
-                draw(i)
+            for i, frame in enumerate(frames):
+                draw(frame)
                 if i == 0:
-                    # The place of the axes is found once: anew each frame, it would take longer and tremble.
+                    # The axes are placed once: in each frame, it would take longer and they would tremble.
                     figure.savefig(io.BytesIO(), dpi=dpi)
                     figure.set_layout_engine(None)  # "none" keeps a placeholder that draws every frame twice
                 writer.grab_frame()
@@ -79,9 +85,10 @@ def write_film(
 
 
 def _ffmpeg() -> str:
-    """The ffmpeg on the path, or the one that imageio-ffmpeg brings."""
-    if found := shutil.which("ffmpeg"):
-        return found
+    """Return the ffmpeg on the path, or the one of imageio-ffmpeg."""
+    on_path = shutil.which("ffmpeg")
+    if on_path:
+        return on_path
     try:
         from imageio_ffmpeg import get_ffmpeg_exe
 

@@ -1,17 +1,18 @@
-"""Which epochs a sandbox keeps: more of them where something happens."""
+"""Choose the epochs that a sandbox keeps: more of them where something happens."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 
 from tasks import InputError
 
 _UNIFORM = 0.35  # share of the frames spread evenly, so that quiet stretches play on too
-_BEFORE, _AFTER = 2, 5  # epochs kept around one that matters
+_BEFORE = 2  # epochs kept before an event
+_AFTER = 5  # epochs kept after an event
 
 
 def choose_frames(
@@ -51,10 +52,14 @@ def choose_frames(
     kept = _events(np.asarray(epochs), around, max_frames)
     path = np.concatenate([[0.0], np.cumsum(_mixed(lengths))])
     # Equal parts that fall on one epoch, or on one kept already, are lost: take the most parts that fit.
-    low, high = 0, 8 * n
+    low = 0
+    high = 8 * n
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if len(kept | _parts(path, middle)) <= max_frames else (low, middle)
+        if len(kept | _parts(path, middle)) <= max_frames:
+            low = middle
+        else:
+            high = middle
     kept |= _parts(path, low)
     for place in np.argsort(-np.diff(path, prepend=0.0), kind="stable").tolist():
         if len(kept) == max_frames:
@@ -64,7 +69,7 @@ def choose_frames(
 
 
 def change_shares(change: ArrayLike) -> Float[np.ndarray, "n"]:
-    """Each change's share of all of it; zeros when there is none. What is not finite counts as 0."""
+    """Return each change's share of the total, or zeros without change. NaN and infinity count as 0."""
     values = np.abs(np.nan_to_num(np.asarray(change, dtype=np.float64), nan=0.0, posinf=0.0, neginf=0.0))
     total = values.sum()
     return values / total if total > 0 else np.zeros_like(values)
@@ -77,13 +82,13 @@ def _mixed(lengths: Float[np.ndarray, "n"]) -> Float[np.ndarray, "n"]:
 
 
 def _parts(path: Float[np.ndarray, "n"], parts: int) -> set[int]:
-    """Where the ends of equal parts of the path lie."""
+    """Return the places at which equal parts of the path end."""
     ends = np.linspace(0.0, path[-1], parts + 1)[1:-1] if parts > 1 else np.zeros(0)
     return set(np.clip(np.searchsorted(path, ends), 0, len(path) - 1).tolist())
 
 
-def _events(epochs: np.ndarray, around: Sequence[int], max_frames: int) -> set[int]:
-    """First, last and the neighbourhoods of events; nearest first where there is no room for all."""
+def _events(epochs: Int[np.ndarray, "epoch"], around: Sequence[int], max_frames: int) -> set[int]:
+    """Return the first place, the last, and those around events, nearest first until ``max_frames`` are kept."""
     kept = {0, len(epochs) - 1}
     places = [int(np.abs(epochs - event).argmin()) for event in around]
     near = sorted(range(-_BEFORE, _AFTER + 1), key=abs)

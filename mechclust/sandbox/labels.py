@@ -1,4 +1,4 @@
-"""Where the labels of points stand so that none lies on another."""
+"""Place the labels of points so that none covers another."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _PLACES = ((0, 1), (1, 0), (-1, 0), (0, -1), (1, 1), (-1, 1), (1, -1), (-1, -1))
 def place_labels(
     points: Float[np.ndarray, "n 2"], sizes: Sequence[tuple[float, float]], radius: float
 ) -> list[tuple[float, float] | None]:
-    """The centre of each point's label, or ``None`` where there is no room beside the point.
+    """Return the centre of each point's label, or ``None`` if there is no room beside the point.
 
-    Labels are placed one after another, each at the first of eight places beside its point where it covers neither
+    Labels are placed one after another, each at the first of eight places beside its point at which it covers neither
     another label nor another point.
 
     Args:
@@ -29,7 +29,7 @@ def place_labels(
         [(7.0, 0.0), (0.0, 13.0), (50.0, 7.0)]
     """
     boxes: list[tuple[float, float, float, float]] = []
-    found: list[tuple[float, float] | None] = []
+    centres: list[tuple[float, float] | None] = []
     for i, ((x, y), (width, height)) in enumerate(zip(points, sizes, strict=True)):
         place = None
         others = np.delete(points, i, axis=0)
@@ -42,5 +42,5 @@ def place_labels(
                 place = at
                 boxes.append(box)
                 break
-        found.append(place)
-    return found
+        centres.append(place)
+    return centres

@@ -1,4 +1,4 @@
-"""The sandbox as one self-contained, interactive HTML page, drawn by plotly.js."""
+"""Write the sandbox as one self-contained, interactive HTML page, drawn by plotly.js."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from einops import rearrange
+from jaxtyping import Float, Shaped
 
 from mechclust.report.html import content_policy, template
 from mechclust.sandbox.legend import legend_of
@@ -58,7 +60,7 @@ def sandbox_page(run: SandboxRun, path: str | Path, *, max_bytes: int = 15_000_0
 
 
 def render_sandbox(run: SandboxRun) -> str:
-    """The page's HTML."""
+    """Return the page's HTML."""
     from jinja2.utils import htmlsafe_json_dumps  # json.dumps would let a text close the script element
     from markupsafe import Markup
     from plotly.offline import get_plotlyjs
@@ -78,26 +80,8 @@ def render_sandbox(run: SandboxRun) -> str:
 
 
 def page_data(run: SandboxRun) -> dict[str, Any]:
-    """What the page's script reads, as JSON; arrays in base64."""
-    sequences, values = run.sequences, run.values
-    planes = sorted({panel.points for panel in run.panels.values() if panel.kind == "plane"})
-    heats = sorted({panel.points for panel in run.panels.values() if panel.kind == "heat"})
-    kept: dict[str, Any] = {name: _plane(values[name]) for name in planes}
-    kept |= {name: _small(values[name]) for name in {*heats, "probabilities", "biases"} & set(values)}
-    if "cloud" in values:
-        kept["cloud"] = _plane(values["cloud"])
-    if "query" in values:
-        kept["query"] = _plane(values["query"][:, None])
-    if "votes" in values:
-        kept["votes"] = _bytes(values["votes"])
-    drawn: dict[str, Any] = {}
-    if "class_map" in values:
-        shades = 256 // len(run.answers)
-        kept["class_map"] = _bytes(_map(run, shades))
-        height, width = values["class_map"].shape[1:]
-        drawn["map"] = {"width": width, "height": height, "shades": shades, "reach": run.map_half_height}
-    if run.level_lines is not None:
-        drawn["lines"] = _lines(run, run.level_lines)
+    """Return the data of the page's script, as JSON with arrays in base64."""
+    sequences = run.sequences
     return {
         "panels": [asdict(panel) for panel in run.panels.values()],
         "epochs": run.epochs,
@@ -120,72 +104,100 @@ def page_data(run: SandboxRun) -> dict[str, Any]:
         "tokenColors": token_colors(run.n_digits),
         "cloudAnswers": [] if run.cloud_answers is None else run.cloud_answers.tolist(),
         "legend": [asdict(key) for key in legend_of(run, list(run.panels.values()))],
-        "arrays": kept,
-        **drawn,
-        "reach": {
-            **{name: run.half_width(name) for name in planes if name != "simplex"},
-            **{name: float(np.nanmax(values[name])) for name in heats},
-        },
+        **_arrays(run),
         "variance": {name: _finite(share.tolist()) for name, share in run.variance.items()},
-        "curves": {
-            "epochs": np.asarray(run.curves.epochs).tolist(),
-            "panels": {
-                panel.name: [
-                    {"name": name, "color": line_color(i), "values": _finite(series)}
-                    for i, (name, series) in enumerate(curves_of(run.curves, panel.curves).items())
-                ]
-                for panel in run.panels.values()
-                if panel.kind == "curves"
-            },
-            "spikes": [{"epoch": epoch, "text": text} for epoch, text in run.curves.spikes],
-            "small": [{"epoch": epoch, "text": text} for epoch, text in run.curves.small_spikes],
-        },
+        "curves": _curves(run),
     }
 
 
-def _text(array: np.ndarray) -> str:
+def _arrays(run: SandboxRun) -> dict[str, Any]:
+    """Return the points and numbers of planes, heat maps and backgrounds, and the ranges of their axes."""
+    values = run.values
+    planes = sorted({panel.points for panel in run.panels.values() if panel.kind == "plane"})
+    heats = sorted({panel.points for panel in run.panels.values() if panel.kind == "heat"})
+    arrays: dict[str, Any] = {name: _plane(values[name]) for name in planes}
+    arrays |= {name: _packed(values[name]) for name in {*heats, "probabilities", "biases"} & set(values)}
+    if "cloud" in values:
+        arrays["cloud"] = _plane(values["cloud"])
+    if "query" in values:
+        arrays["query"] = _plane(values["query"][:, None])
+    if "votes" in values:
+        arrays["votes"] = _bytes(values["votes"])
+    ranges = {name: run.half_width(name) for name in planes if name != "simplex"}
+    ranges |= {name: float(np.nanmax(values[name])) for name in heats}
+    data: dict[str, Any] = {"arrays": arrays, "reach": ranges}
+    if "class_map" in values:
+        shades = 256 // len(run.answers)
+        arrays["class_map"] = _bytes(_map(run, shades))
+        height, width = values["class_map"].shape[1:]
+        data["map"] = {"width": width, "height": height, "shades": shades, "reach": run.map_half_height}
+    if run.level_lines is not None:
+        data["lines"] = _lines(run, run.level_lines)
+    return data
+
+
+def _curves(run: SandboxRun) -> dict[str, Any]:
+    panels: dict[str, list[dict[str, Any]]] = {}
+    for panel in run.panels.values():
+        if panel.kind == "curves":
+            curves = enumerate(curves_of(run.curves, panel.curves).items())
+            panels[panel.name] = [
+                {"name": name, "color": line_color(i), "values": _finite(series)} for i, (name, series) in curves
+            ]
+    return {
+        "epochs": np.asarray(run.curves.epochs).tolist(),
+        "panels": panels,
+        "spikes": [{"epoch": epoch, "text": text} for epoch, text in run.curves.spikes],
+        "small": [{"epoch": epoch, "text": text} for epoch, text in run.curves.small_spikes],
+    }
+
+
+def _text(array: Shaped[np.ndarray, "..."]) -> str:
     return base64.b64encode(np.ascontiguousarray(array).tobytes()).decode()
 
 
-def _small(values: np.ndarray) -> dict[str, Any]:
-    """``[frame ...]`` as 16-bit integers, each frame with its scale: half of float32's bytes, finer than a screen."""
+def _packed(values: Shaped[np.ndarray, "frame ..."]) -> dict[str, Any]:
+    """Return values as 16-bit integers, each frame with its scale: half of float32's bytes, finer than a screen."""
     flat = values.reshape(len(values), -1).astype(np.float64)
     finite = np.isfinite(flat)
     scale = np.abs(np.where(finite, flat, 0)).max(axis=1) / (2**15 - 1)
     scale[scale == 0] = 1
     with np.errstate(invalid="ignore"):
-        whole = np.where(finite, np.round(flat / scale[:, None]), _GAP)
-    return {"size": flat.shape[1], "scale": _text(scale.astype("<f4")), "data": _text(whole.astype("<i2"))}
+        integers = np.where(finite, np.round(flat / scale[:, None]), _GAP)
+    return {"size": flat.shape[1], "scale": _text(scale.astype("<f4")), "data": _text(integers.astype("<i2"))}
 
 
-def _plane(points: np.ndarray) -> dict[str, Any]:
-    """``[frame point 2]`` with all x of a frame before all y, as plotly wants them."""
-    return _small(np.swapaxes(points, 1, 2))
+def _plane(points: Float[np.ndarray, "frame point 2"]) -> dict[str, Any]:
+    """Return points with all x of a frame before all y, as plotly reads them."""
+    return _packed(rearrange(points, "frame point xy -> frame xy point"))
 
 
-def _bytes(values: np.ndarray) -> dict[str, Any]:
+def _bytes(values: Shaped[np.ndarray, "frame n"]) -> dict[str, Any]:
     return {"size": values.shape[1], "data": _text(values.astype(np.uint8))}
 
 
-def _map(run: SandboxRun, shades: int) -> np.ndarray:
-    """A byte a cell: the likeliest answer, and in so many shades how far it is from a guess."""
+def _map(run: SandboxRun, shades: int) -> Float[np.ndarray, "frame cell"]:
+    """Return a byte for each cell: the likeliest answer, in one of so many shades by its certainty."""
     cells = run.values["class_map"] * shades + np.round(np.nan_to_num(run.sureness) * (shades - 1))
     return cells.reshape(len(cells), -1)
 
 
 def _lines(run: SandboxRun, level_lines: Lines) -> dict[str, Any]:
-    """Level lines of all frames in one array, answer by answer, with a gap after each line."""
+    """Return level lines of all frames in one array, answer by answer, with a gap after each line."""
     gap = np.full((1, 2), np.nan)
-    parts, ends = [gap], []
+    parts = [gap]
+    ends = []
     for frame in level_lines:
         for answer in range(len(run.answers)):
-            parts += [part for found, _, line in frame if found == answer for part in (line, gap)]
+            for line_answer, _, line in frame:
+                if line_answer == answer:
+                    parts += [line, gap]
             ends.append(len(parts))
     lengths = np.cumsum([len(part) for part in parts])
-    xy = _small(np.concatenate(parts).T[None])
+    xy = _packed(np.concatenate(parts).T[None])
     return {**xy, "ends": [int(lengths[end - 1]) for end in ends]}
 
 
 def _finite(series: list[float]) -> list[float | None]:
-    """JSON knows no NaN; six digits are more than a screen shows."""
+    """Return numbers with six digits, and ``None`` for NaN, which JSON does not have."""
     return [float(f"{x:.6g}") if np.isfinite(x) else None for x in series]

@@ -1,9 +1,10 @@
-"""What a panel of the sandbox is: figures, films and pages are drawn from one list of them."""
+"""Define the sandbox's panels, from which figures, films and pages are drawn."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Literal
 
 from tasks import InputError
@@ -18,19 +19,19 @@ class SandboxPanel:
     """One panel. Its ``kind`` says which of the fields below matter.
 
     Attributes:
-        name: what it is asked for by.
-        title: for people, short.
-        explanation: for people, one sentence.
+        name: short name, to choose it by.
+        title: of the drawn panel.
+        explanation: one sentence.
         kind: ``"plane"`` draws points, ``"heat"`` a row of numbers for each sequence, ``"curves"`` numbers by epoch.
         points: name of the points or numbers in ``SandboxRun.values``; by default the panel's own name.
-        of: what a point is.
+        of: the kind of its points.
         background: drawn behind the points: ``"circle"`` (all normalised vectors lie on it), ``"cloud"`` (other
             sequences), ``"map"`` (classes over the plane), ``"lines"`` (equal probabilities), ``"triangle"``.
         arrow: whether the query is drawn.
         curves: fields of ``Curves``; by default the panel's own name.
         log: whether the vertical axis is logarithmic.
-        columns: of a heat map, what they are called; positions by default.
-        labels: of tokens, what they are called; their numbers by default.
+        columns: names of a heat map's columns, by default positions.
+        labels: names of tokens, by default their numbers.
         group: the panels that are switched on and off together, such as those of a layer.
     """
 
@@ -56,23 +57,25 @@ class SandboxPanel:
 
 
 def panel_grid(panels: Iterable[str] | Grid | None, known: Mapping[str, SandboxPanel]) -> list[list[SandboxPanel]]:
-    """Rows of panels from a list of names, rows of names, or ``None`` for all of them.
+    """Return rows of panels, given a list of names, rows of names, or ``None`` for all of them.
 
     Args:
-        panels: which.
-        known: the panels there are, by name.
+        panels: names.
+        known: all panels, by name.
 
     Raises:
-        InputError: for no panels, one asked for twice, or a name there is none of.
+        InputError: for no panels, one named twice, or an unknown name.
 
     Example:
         >>> known = {name: SandboxPanel(name, name, "") for name in "abcde"}
         >>> [[panel.name for panel in row] for row in panel_grid(["b", "a"], known)]
         [['b', 'a']]
     """
-    asked = list(known) if panels is None else [panels] if isinstance(panels, str) else list(panels)
-    rows = [[row] if isinstance(row, str) else list(row) for row in asked]
-    names = [name for row in rows for name in row]
+    if panels is None:
+        panels = list(known)
+    chosen = [panels] if isinstance(panels, str) else list(panels)
+    rows = [[row] if isinstance(row, str) else list(row) for row in chosen]
+    names = list(chain.from_iterable(rows))
     if not names:
         raise InputError(f"panels is empty; expected names such as {', '.join(list(known)[:3])}, or None for all")
     for name in names:
@@ -80,7 +83,14 @@ def panel_grid(panels: Iterable[str] | Grid | None, known: Mapping[str, SandboxP
             raise InputError(f"no panel {name!r} (there are {', '.join(known)}){did_you_mean(str(name), known)}")
         if names.count(name) > 1:
             raise InputError(f"panel {name!r} is asked for twice; expected each once")
-    if all(isinstance(row, str) for row in asked):
-        across = min(len(names), 5 if len(names) > 12 else 4 if len(names) > 4 else 3)
-        rows = [names[i : i + across] for i in range(0, len(names), across)]
+    if all(isinstance(row, str) for row in chosen):
+        columns = _n_columns(len(names))
+        rows = [names[i : i + columns] for i in range(0, len(names), columns)]
     return [[known[name] for name in row] for row in rows]
+
+
+def _n_columns(n_panels: int) -> int:
+    """Return how many panels stand in a row."""
+    if n_panels > 12:
+        return 5
+    return 4 if n_panels > 4 else 3

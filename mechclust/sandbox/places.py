@@ -1,12 +1,14 @@
-"""Where in a model a sandbox looks: layers, heads, embeddings, and what is read there."""
+"""Choose the hook points that a sandbox draws: layers, heads, embeddings."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Literal
 
+from jaxtyping import Float
 from torch import Tensor
 
 from mechclust.sandbox.examples import Examples
@@ -15,21 +17,24 @@ from probes.engine.readout import Readout, last_token
 from probes.engine.sites import attention_pattern, head_name, head_output, residual, resolve
 from tasks import Batch, InputError
 
-_LAYERS, _HEADS, _TOKENS = 6, 8, 100  # most that are drawn unasked
+# Drawn by default, at most:
+_MAX_LAYERS = 6
+_MAX_HEADS = 8
+_MAX_TOKENS = 100
 
 
 @dataclass(frozen=True)
 class Place:
-    """What one panel reads.
+    """A hook point that one panel draws.
 
     Attributes:
         name: of the panel.
-        title: for people.
+        title: of the drawn panel.
         site: the hook point.
-        what: what stands there.
-        head: which head.
-        last: whether nothing but the unembedding follows.
-        group: which panels are switched on and off together.
+        what: the kind of activation there.
+        head: number of the head, or ``None``.
+        last: whether only the unembedding follows.
+        group: the panels that are switched on and off together.
     """
 
     name: str
@@ -42,32 +47,34 @@ class Place:
 
     @property
     def kind(self) -> Literal["plane", "heat"]:
-        """How it is drawn."""
+        """The kind of its panel."""
         return "heat" if self.what == "pattern" else "plane"
 
-    def read(self, activation: Tensor, batch: Batch, readout: Readout, examples: Examples) -> Tensor:
-        """``[sequence d]``, of a pattern ``[sequence key]``, of embeddings ``[token d]`` or ``[pos d]``."""
+    def read(
+        self, activation: Float[Tensor, "..."], batch: Batch, readout: Readout, examples: Examples
+    ) -> Float[Tensor, "row d"]:
+        """Return a row for each sequence (of keys for a pattern), for each token, or for each position."""
         if self.what == "tokens":
-            rows, positions = examples.first_places
-            return activation[rows.to(activation.device), positions.to(activation.device)]
+            sequences, positions = examples.first_places
+            return activation[sequences.to(activation.device), positions.to(activation.device)]
         if self.what == "positions":
             return activation if activation.ndim == 2 else activation[0]
         if self.what == "pattern":
             activation = activation.transpose(1, 2)
-        reads = last_token() if activation.shape[1] == 1 else readout  # where a model has pooled its sequence
-        found = reads(activation, batch)
-        return found.flatten(1) if self.head is None else found[:, self.head]
+        is_pooled = activation.shape[1] == 1
+        rows = (last_token() if is_pooled else readout)(activation, batch)
+        return rows.flatten(1) if self.head is None else rows[:, self.head]
 
 
 def find_places(
     model: HookedModel, layers: Sequence[int] | None, heads: Sequence[str] | None, sites: Sequence[str], tokens: int
 ) -> list[Place]:
-    """The places to look at, in the model's order.
+    """Return the places to draw, in the model's order.
 
     Args:
         model: with hooks.
         layers, heads, sites: as in ``SandboxRecorder``.
-        tokens: how many different tokens the examples hold.
+        tokens: number of different tokens in the examples.
 
     Raises:
         InputError: for a layer, head or site that the model does not have.
@@ -75,47 +82,61 @@ def find_places(
     stream = resolve(model, residual())
     last = stream[-1].name
     if layers is None:
-        n = len(stream) - 1
-        layers = range(1, n + 1) if n <= _LAYERS else sorted({1 + round(i * (n - 1) / (_LAYERS - 1)) for i in range(6)})
-    found = []
-    if "hook_embed" in model.hook_dict and tokens <= _TOKENS:
-        found.append(Place("token_embeddings", "Token embeddings", "hook_embed", "tokens", group="embeddings"))
+        layers = _spread_layers(len(stream) - 1)
+    places = []
+    if "hook_embed" in model.hook_dict and tokens <= _MAX_TOKENS:
+        places.append(Place("token_embeddings", "Token embeddings", "hook_embed", "tokens", group="embeddings"))
     if "hook_pos_embed" in model.hook_dict:
         title = "Position embeddings"
-        found.append(Place("position_embeddings", title, "hook_pos_embed", "positions", group="embeddings"))
+        places.append(Place("position_embeddings", title, "hook_pos_embed", "positions", group="embeddings"))
     blocks: dict[int, list[Place]] = {}
     for block, head in _heads(model, heads):
-        called = head_name(block, head)
-        output, pattern = (resolve(model, at(layers=block))[0].name for at in (head_output, attention_pattern))
-        blocks.setdefault(block, []).extend(
-            [
-                Place(f"attention_{called}", f"{called}: attention", pattern, "pattern", head, group=f"block {block}"),
-                Place(f"output_{called}", f"{called}: output z", output, "output", head, group=f"block {block}"),
-            ]
-        )
+        blocks.setdefault(block, []).extend(_places_of_head(model, block, head))
     for site in resolve(model, residual(list(layers))) if len(layers) else ():
-        title, group = f"Layer {site.layer}: residual stream", f"block {site.layer - 1}" if site.layer else "embeddings"
+        title = f"Layer {site.layer}: residual stream"
+        group = f"block {site.layer - 1}" if site.layer else "embeddings"
         place = Place(f"residual_{site.layer}", title, site.name, last=site.name == last, group=group)
         blocks.setdefault(site.layer - 1, []).append(place)
-    found += [place for block in sorted(blocks) for place in blocks[block]]
-    found += [Place(name, name, name, group="sites") for name in sites if resolve(model, name)]
-    if not found:
+    for block in sorted(blocks):
+        places += blocks[block]
+    places += [Place(name, name, name, group="sites") for name in sites if resolve(model, name)]
+    if not places:
         raise InputError("nothing is left to draw; give layers, heads or sites")
-    return found
+    return places
+
+
+def _spread_layers(n: int) -> Sequence[int]:
+    """Return the layers after the embedding, or evenly spaced ones if there are many."""
+    if n <= _MAX_LAYERS:
+        return range(1, n + 1)
+    return sorted({1 + round(i * (n - 1) / (_MAX_LAYERS - 1)) for i in range(_MAX_LAYERS)})
+
+
+def _places_of_head(model: HookedModel, block: int, head: int) -> list[Place]:
+    name = head_name(block, head)
+    group = f"block {block}"
+    pattern = resolve(model, attention_pattern(layers=block))[0].name
+    output = resolve(model, head_output(layers=block))[0].name
+    return [
+        Place(f"attention_{name}", f"{name}: attention", pattern, "pattern", head, group=group),
+        Place(f"output_{name}", f"{name}: output z", output, "output", head, group=group),
+    ]
 
 
 def _heads(model: HookedModel, heads: Sequence[str] | None) -> list[tuple[int, int]]:
-    n_blocks, n_heads = int(model.cfg.n_layers), int(model.cfg.n_heads)
+    n_blocks = int(model.cfg.n_layers)
+    n_heads = int(model.cfg.n_heads)
     if heads is None:
-        known = {f"blocks.{block}.attn.hook_{what}" for block in range(n_blocks) for what in ("z", "pattern")}
-        few = n_blocks * n_heads <= _HEADS and known <= set(model.hook_dict)
-        return [(block, head) for block in range(n_blocks) for head in range(n_heads)] if few else []
-    found = []
+        hooks = {f"blocks.{block}.attn.hook_{what}" for block, what in product(range(n_blocks), ("z", "pattern"))}
+        if n_blocks * n_heads > _MAX_HEADS or not hooks <= set(model.hook_dict):
+            return []
+        return list(product(range(n_blocks), range(n_heads)))
+    chosen = []
     for name in heads:
         match = re.fullmatch(r"L(\d+)H(\d+)", name)
         if not match or int(match[1]) >= n_blocks or int(match[2]) >= n_heads:
             raise InputError(
                 f"no head {name!r} in this model (it has {head_name(0, 0)} to {head_name(n_blocks - 1, n_heads - 1)})"
             )
-        found.append((int(match[1]), int(match[2])))
-    return found
+        chosen.append((int(match[1]), int(match[2])))
+    return chosen

@@ -18,23 +18,23 @@ class Plane(NamedTuple):
     """A plane in a space of ``d`` dimensions.
 
     Attributes:
-        directions: ``[2 d]`` orthonormal.
-        centre: ``[d]`` the point drawn at (0, 0).
+        directions: orthonormal.
+        centre: the point drawn at (0, 0).
     """
 
     directions: Float[np.ndarray, "2 d"]
     centre: Float[np.ndarray, "d"]
 
     def flatten(self, points: Float[np.ndarray, "*rest d"]) -> Float[np.ndarray, "*rest 2"]:
-        """Coordinates of points in the plane."""
+        """Return coordinates of points in the plane."""
         return np.asarray((points - self.centre) @ self.directions.T)
 
     def lift(self, places: Float[np.ndarray, "n 2"], through: Float[np.ndarray, "d"]) -> Float[np.ndarray, "n d"]:
-        """The points at these places of the parallel plane that passes ``through`` a point."""
+        """Return the points at these places of the parallel plane that passes ``through`` a point."""
         return np.asarray(through + (places - self.flatten(through)) @ self.directions)
 
     def variance(self, points: Float[np.ndarray, "frame n d"]) -> Float[np.ndarray, "frame"]:
-        """The share of each frame's variance that lies in the plane; NaN where all points are the same."""
+        """Return the share of each frame's variance that lies in the plane, or NaN if all its points are equal."""
         apart = points - points.mean(axis=1, keepdims=True)
         total = (apart**2).sum(axis=(1, 2))
         inside = ((apart @ self.directions.T) ** 2).sum(axis=(1, 2))
@@ -46,7 +46,7 @@ def fit_plane(
     how: PlaneName | ArrayLike = "pca",
     classes: Int[np.ndarray, "n"] | None = None,
 ) -> Plane:
-    """One plane for all frames.
+    """Return one plane for all frames.
 
     Args:
         points: the same points at every checkpoint.
@@ -66,7 +66,7 @@ def fit_plane(
     """
     d = points.shape[-1]
     if not isinstance(how, str):
-        return Plane(_own(np.asarray(how, dtype=np.float64), d), np.zeros(d))
+        return Plane(_orthonormal(np.asarray(how, dtype=np.float64), d), np.zeros(d))
     if how not in PLANE_NAMES:
         raise InputError(f"plane is {how!r}; expected 'pca', 'last', 'classes', or two directions [2 {d}]")
     rows = points.reshape(-1, d) if how == "pca" else points[-1]
@@ -74,14 +74,14 @@ def fit_plane(
         rows = np.stack([rows[classes == c].mean(axis=0) for c in np.unique(classes)])
     rows = rows[np.isfinite(rows).all(axis=1)].astype(np.float64)
     centre = rows.mean(axis=0) if len(rows) else np.zeros(d)
-    _, _, found = np.linalg.svd(rows - centre, full_matrices=False)
+    _, _, components = np.linalg.svd(rows - centre, full_matrices=False)
     # With fewer than two components, as of two classes, the plane is completed along the axes.
-    basis = np.linalg.qr(np.concatenate([found[:2], np.eye(d)]).T)[0].T[:2]
+    basis = np.linalg.qr(np.concatenate([components[:2], np.eye(d)]).T)[0].T[:2]
     signs = np.sign(basis[np.arange(2), np.abs(basis).argmax(axis=1)])
     return Plane(basis * signs[:, None], centre)
 
 
-def _own(directions: np.ndarray, d: int) -> Float[np.ndarray, "2 d"]:
+def _orthonormal(directions: Float[np.ndarray, "..."], d: int) -> Float[np.ndarray, "2 d"]:
     if directions.shape != (2, d):
         raise InputError(f"the plane's directions have shape {directions.shape}; expected {(2, d)}, two directions")
     basis, corner = np.linalg.qr(directions.T)

@@ -1,4 +1,4 @@
-"""Any model with hooks at the checkpoints of its training, recorded for the sandbox."""
+"""Record any model with hooks at the checkpoints of its training, for the sandbox."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Float, Shaped
 from numpy.typing import ArrayLike
 from torch import Tensor
 
@@ -16,6 +17,7 @@ from mechclust.sandbox.class_map import GRID, answers_at, grid
 from mechclust.sandbox.curves import Curves
 from mechclust.sandbox.examples import Examples
 from mechclust.sandbox.frames import change_shares, choose_frames
+from mechclust.sandbox.panels import SandboxPanel
 from mechclust.sandbox.places import Place, find_places
 from mechclust.sandbox.planes import Plane, PlaneName, fit_plane
 from mechclust.sandbox.run import SandboxRun, reach
@@ -24,6 +26,7 @@ from probes.engine.hooks import HookedModel, device_of, evaluation_mode, forward
 from probes.engine.readout import Readout, last_token
 from tasks import Batch, InputError
 
+Frame = dict[str, Shaped[np.ndarray, "..."]]
 Checkpoints = Iterable[tuple[int, HookedModel]]
 PlaneChoice = PlaneName | Mapping[str, PlaneName | ArrayLike]
 _MAP = "class_map"
@@ -81,11 +84,15 @@ class SandboxRecorder:
         label_names: Sequence[str] | None = None,
         max_sequences: int = 64,
     ) -> None:
-        self.layers, self.heads, self.sites, self.readout = layers, heads, sites, readout
+        self.layers = layers
+        self.heads = heads
+        self.sites = sites
+        self.readout = readout
         self.examples = Examples(batches, label, answer, readout, vocab, label_names, max_sequences)
         self.places: list[Place] = []
-        self._title, self._pooled = "", False
-        self._frames: dict[int, dict[str, np.ndarray]] = {}
+        self._title = ""
+        self._pooled = False
+        self._frames: dict[int, Frame] = {}
 
     def __call__(self, step: int, model: HookedModel) -> None:
         """Record the model in its current state, as the frame of ``step``."""
@@ -96,27 +103,28 @@ class SandboxRecorder:
         self._frames[int(step)] = self._look(model)
 
     @torch.no_grad()
-    def _look(self, model: HookedModel) -> dict[str, np.ndarray]:
-        examples, batch = self.examples, self.examples.batch.to(device_of(model))
+    def _look(self, model: HookedModel) -> Frame:
+        examples = self.examples
+        batch = examples.batch.to(device_of(model))
         sites = dict.fromkeys(place.site for place in self.places)
-        with evaluation_mode(model), record(model, sites) as seen:
+        with evaluation_mode(model), record(model, sites) as recorded:
             logits = forward(model, batch)
         frame = {}
         for place in self.places:
             try:
-                (activation,) = seen[place.site]
+                (activation,) = recorded[place.site]
             except ValueError:
                 raise InputError(
-                    f"{place.site!r} fired {len(seen[place.site])} times in a forward pass; choose a hook point that "
-                    "fires once"
+                    f"{place.site!r} fired {len(recorded[place.site])} times in a forward pass; choose a hook point "
+                    "that fires once"
                 ) from None
             frame[place.name] = place.read(activation, batch, self.readout, examples).float().cpu().numpy()
         if examples.answers is not None:
             frame |= examples.scores(self._at_position(logits, batch).float().cpu())
         return frame
 
-    def _at_position(self, logits: Any, batch: Batch) -> Tensor:
-        """``[sequence d_vocab]`` the logits at the position read."""
+    def _at_position(self, logits: Any, batch: Batch) -> Float[Tensor, "sequence d_vocab"]:
+        """Return the logits at the position read."""
         if not isinstance(logits, Tensor) or logits.ndim not in (2, 3):
             raise InputError(
                 "the model gives no logits [batch pos d_vocab] or [batch d_vocab], so its answers are not known; "
@@ -134,7 +142,7 @@ class SandboxRecorder:
         title: str | None = None,
         unit: str = "step",
     ) -> SandboxRun:
-        """The recorded frames, ready for ``sandbox_figure``, ``sandbox_film`` and ``sandbox_page``.
+        """Return the recorded frames, ready for ``sandbox_figure``, ``sandbox_film`` and ``sandbox_page``.
 
         Args:
             planes: how points of more than two dimensions are drawn: in the principal plane of all frames together
@@ -161,11 +169,14 @@ class SandboxRecorder:
         raw = {name: np.stack([self._frames[step][name] for step in shown]) for name in self._frames[shown[0]]}
         drawn = [place for place in self.places if place.kind == "plane"]
         fitted = _fit([place.name for place in drawn], raw, planes, self.examples)
-        values, variance, panels = {}, {}, {}
+        values: Frame = {}
+        variance: Frame = {}
+        panels: dict[str, SandboxPanel] = {}
         for place in self.places:
             panels[place.name] = panel_of(place, self.examples, flat=raw[place.name].shape[-1] <= 2)
             values[place.name] = raw[place.name]
-            if plane := fitted.get(place.name):
+            plane = fitted.get(place.name)
+            if plane is not None:
                 values[place.name] = plane.flatten(raw[place.name])
                 if raw[place.name].shape[-1] > 2:
                     variance[place.name] = plane.variance(raw[place.name])
@@ -191,8 +202,8 @@ class SandboxRecorder:
         )
         return run, fitted
 
-    def _change(self, steps: Sequence[int]) -> np.ndarray:
-        """How much happens from each frame to the next, over all that is drawn."""
+    def _change(self, steps: Sequence[int]) -> Float[np.ndarray, "step"]:
+        """Return the size of the change from each frame to the next, over all panels."""
         pairs = list(pairwise(steps))
         parts = [
             change_shares([np.linalg.norm(self._frames[b][name] - self._frames[a][name]) for a, b in pairs])
@@ -246,37 +257,41 @@ def record_sandbox(
     return _with_map(run, recorder, fitted, checkpoints) if class_map else run
 
 
-def _fit(
-    names: Sequence[str], raw: Mapping[str, np.ndarray], planes: PlaneChoice, examples: Examples
-) -> dict[str, Plane]:
-    own = planes if isinstance(planes, Mapping) else dict.fromkeys(names, planes)
-    for name in own:
+def _fit(names: Sequence[str], raw: Frame, planes: PlaneChoice, examples: Examples) -> dict[str, Plane]:
+    choice = planes if isinstance(planes, Mapping) else dict.fromkeys(names, planes)
+    for name in choice:
         if name not in names:
             raise InputError(f"planes has {name!r}, which is not drawn; expected some of {', '.join(names)}")
-    found = {}
+    fitted = {}
     for name in names:
-        points, how = raw[name], own.get(name, "pca")
-        same = isinstance(how, str) and points.shape[-1] == 2  # drawn as they are
+        points = raw[name]
+        how = choice.get(name, "pca")
+        if isinstance(how, str) and points.shape[-1] == 2:
+            fitted[name] = Plane(np.eye(2), np.zeros(2))  # drawn as they are
+            continue
         # Tokens and positions are not the sequences whose classes are known.
         classes = examples.followed.clusters if points.shape[1] == len(examples.followed.clusters) else None
-        found[name] = Plane(np.eye(2), np.zeros(2)) if same else fit_plane(points, how, classes)
-    return found
+        fitted[name] = fit_plane(points, how, classes)
+    return fitted
 
 
 def _with_map(
     run: SandboxRun, recorder: SandboxRecorder, fitted: Mapping[str, Plane], models: Checkpoints
 ) -> SandboxRun:
-    examples, streams = recorder.examples, [place for place in recorder.places if place.last]
+    examples = recorder.examples
+    streams = [place for place in recorder.places if place.last]
     if examples.answers is None or not streams:
         lacks = "right answers" if examples.answers is None else "the last layer"
         raise InputError(f"a class map needs {lacks}, which this sandbox does not have; record it, or class_map=False")
-    place, half = streams[0], reach(run.values[streams[0].name])
-    plane, places = fitted[place.name], grid(half)
-    maps: dict[int, np.ndarray] = {}
+    place = streams[0]
+    half = reach(run.values[place.name])
+    plane = fitted[place.name]
+    cells = grid(half)
+    maps: dict[int, Float[np.ndarray, "point answer"]] = {}
     for step, model in models:
         if step in run.epochs:
             mean = recorder._frames[step][place.name].mean(axis=0)
-            maps[step] = answers_at(model, place.site, plane.lift(places, mean), examples, pooled=recorder._pooled)
+            maps[step] = answers_at(model, place.site, plane.lift(cells, mean), examples, pooled=recorder._pooled)
     over = np.stack([maps[step] for step in run.epochs]).reshape(len(run.epochs), GRID[1], GRID[0], -1)
     panel = replace(
         run.panels[place.name],

@@ -1,4 +1,4 @@
-"""Colours and names that figures, films and pages share. Answers own the hues; everything else is grey."""
+"""Colours and names that figures, films and pages share. Answers have hues, and everything else is grey."""
 
 from __future__ import annotations
 
@@ -8,8 +8,12 @@ from collections.abc import Sequence
 from mechclust.sandbox.curves import Curves
 from mechclust.sandbox.run import SandboxRun
 
-INK, SOFT, MARK, SPIKE = "#1d2733", "#6b7682", "#c2007b", "#b3382c"
-UNUSED, PALE = "#8a8f96", "#d5dae0"
+INK = "#1d2733"
+MUTED = "#6b7682"
+MARK = "#c2007b"
+SPIKE = "#b3382c"
+UNUSED = "#8a8f96"
+PALE = "#d5dae0"
 # Okabe & Ito's palette, which people with any colour vision can tell apart.
 _HUES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a6a00", "#444444")
 _LINES = ("#1d2733", "#e07b00", "#009e73", "#a3479a", "#3a86c8", "#8a7500", "#999999", "#b3382c")
@@ -27,7 +31,7 @@ _NAMES = {
 
 
 def _hues(n: int) -> list[str]:
-    """``n`` colours: the palette while it lasts, otherwise hues at equal steps, two lightnesses in turn."""
+    """Return ``n`` colours: the palette if it suffices, otherwise hues at equal steps, in two lightnesses in turn."""
     if n <= len(_HUES):
         return list(_HUES[:n])
     wheel = (colorsys.hls_to_rgb(i / n, (0.36, 0.58)[i % 2], 0.75) for i in range(n))
@@ -35,65 +39,67 @@ def _hues(n: int) -> list[str]:
 
 
 def run_colors(run: SandboxRun) -> list[str]:
-    """A colour for each answer of a run; grey for those that are never right."""
+    """Return a colour for each answer of a run, which is grey if the answer is never right."""
     return [*_palettes(run)[0], *[UNUSED] * (len(run.answers) - run.n_right)]
 
 
 def _palettes(run: SandboxRun) -> tuple[list[str], list[str]]:
-    """Colours of the answers that are ever right, and of clusters that have no answer of their own.
+    """Return colours of the answers that are ever right, and of the clusters if these have no answer each.
 
-    Where a map shows both, no colour stands for two things, and those of the clusters lie far apart.
+    If a map shows both, all colours differ, and those of the clusters lie far apart.
     """
-    own = len(run.sequences.cluster_names) if run.sequences.cluster_answers is None else 0
+    n_clusters = len(run.sequences.cluster_names) if run.sequences.cluster_answers is None else 0
     if "class_map" not in run.values:
-        return _hues(run.n_right), _hues(own)
-    colors = _hues(run.n_right + own)
-    chosen = [i * len(colors) // own for i in range(own)]
+        return _hues(run.n_right), _hues(n_clusters)
+    colors = _hues(run.n_right + n_clusters)
+    chosen = [i * len(colors) // n_clusters for i in range(n_clusters)]
     return [color for i, color in enumerate(colors) if i not in chosen], [colors[i] for i in chosen]
 
 
 def cluster_colors(run: SandboxRun) -> list[str]:
-    """A shade of its answer's colour for each cluster, from pale to dark; hues where clusters have no answer."""
-    answers, (colors, own_colors) = run.sequences.cluster_answers, _palettes(run)
+    """Return a shade of its answer's colour for each cluster, from pale to dark, or hues without answers."""
+    answer_colors, without_answers = _palettes(run)
+    answers = run.sequences.cluster_answers
     if answers is None:
-        return own_colors
-    found = []
+        return without_answers
+    shades = []
     for i, answer in enumerate(answers):
-        own = [j for j, other in enumerate(answers) if other == answer]
-        place = own.index(i) / max(1, len(own) - 1) if len(own) > 1 else 0.5
-        found.append(_mix(colors[answer], "#ffffff" if place < 0.5 else "#000000", abs(place - 0.5) * 1.05))
-    return found
+        siblings = [j for j, other in enumerate(answers) if other == answer]
+        darkness = siblings.index(i) / (len(siblings) - 1) if len(siblings) > 1 else 0.5
+        end = "#ffffff" if darkness < 0.5 else "#000000"
+        shades.append(_mix(answer_colors[answer], end, abs(darkness - 0.5) * 1.05))
+    return shades
 
 
 def sequence_colors(run: SandboxRun) -> list[str]:
-    """The shade of its cluster for each sequence followed."""
+    """Return the shade of its cluster for each sequence."""
     shades = cluster_colors(run)
     return [shades[cluster] for cluster in run.sequences.clusters]
 
 
 def token_colors(n: int) -> list[str]:
-    """White to ink: a shade of grey for each of ``n`` digits."""
+    """Return a shade from white to ink for each of ``n`` digits."""
     return [_mix(INK, "#ffffff", 1 - i / max(1, n - 1)) for i in range(n)]
 
 
 def line_color(i: int) -> str:
-    """Colour of the ``i``-th curve of a panel."""
+    """Return the colour of the ``i``-th curve of a panel."""
     return _LINES[i % len(_LINES)]
 
 
 def curves_of(curves: Curves, names: Sequence[str]) -> dict[str, list[float]]:
-    """The measured curves of a panel by the name people read; empty when none was measured."""
-    found: dict[str, list[float]] = {}
+    """Return the measured curves of a panel by their displayed name."""
+    shown: dict[str, list[float]] = {}
     for name in names:
         values = getattr(curves, name)
         if name == "gradient_norms":
-            found.update({group: series.tolist() for group, series in values.items()})
+            shown.update({group: series.tolist() for group, series in values.items()})
         elif values is not None:
-            found[_NAMES[name]] = values.tolist()
-    return found
+            shown[_NAMES[name]] = values.tolist()
+    return shown
 
 
 def _mix(color: str, other: str, share: float) -> str:
-    """``color`` with a share of ``other`` in it."""
-    a, b = ([int(c[i : i + 2], 16) for i in (1, 3, 5)] for c in (color, other))
-    return "#" + "".join(f"{round(x + (y - x) * share):02x}" for x, y in zip(a, b, strict=True))
+    """Return ``color`` with a share of ``other`` in it."""
+    channels = zip(bytes.fromhex(color[1:]), bytes.fromhex(other[1:]), strict=True)
+    return "#" + "".join(f"{round(x + (y - x) * share):02x}" for x, y in channels)

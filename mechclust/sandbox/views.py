@@ -1,4 +1,4 @@
-"""The panels of a model of any size."""
+"""Make the panels of a model of any size."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _CURVES = {
 
 
 def panel_of(place: Place, examples: Examples, flat: bool) -> SandboxPanel:
-    """The panel that draws what was read at a place; ``flat`` where it has two dimensions only."""
+    """Return the panel that draws a place. ``flat``: its points have two dimensions only."""
     if place.kind == "heat":
         text = "Attention from the position read to every position, one row per sequence."
         return SandboxPanel(place.name, place.title, text, kind="heat", group=place.group)
@@ -39,19 +39,19 @@ def panel_of(place: Place, examples: Examples, flat: bool) -> SandboxPanel:
 
 
 def probability_panel(examples: Examples) -> SandboxPanel:
-    """The panel of the answers' probabilities."""
+    """Return the panel of the answers' probabilities."""
     text = "Probability of every answer, one row per sequence; the last column is all other tokens together."
     names = tuple(examples.answer_names)
     return SandboxPanel("probabilities", "Probabilities", text, kind="heat", columns=names, group="answers")
 
 
 def curve_panels(curves: Curves) -> dict[str, SandboxPanel]:
-    """The panels of what was measured, by name."""
+    """Return the panels of the measured curves, by name."""
     measured = {name for name in SERIES if getattr(curves, name) is not None}
     measured |= {"gradient_norms"} if curves.gradient_norms else set()
-    found = {}
+    panels = {}
     for name, (title, text, series) in _CURVES.items():
         if measured & set(series or (name,)):
             log = name in ("loss", "gradient_norms", "spikes")
-            found[name] = SandboxPanel(name, title, text, kind="curves", curves=series, log=log, group="curves")
-    return found
+            panels[name] = SandboxPanel(name, title, text, kind="curves", curves=series, log=log, group="curves")
+    return panels

@@ -28,6 +28,10 @@ class Check:
         passed: whether it is as it should be; ``None``: it could not be tried.
         detail: what was found, with numbers. Of a failure also what it means and the way out.
         note: nothing is wrong, but there is something to know or to choose.
+
+    Example:
+        >>> Check("hook points", passed=True, detail="all 37 fired").passed
+        True
     """
 
     name: str

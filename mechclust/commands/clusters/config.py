@@ -43,6 +43,11 @@ class ClustersConfig(UntrainedSettings, PromptSettings):
         max_memory: most memory, in GiB, for one layer's hidden states.
         map_prompts: most prompts on the report's map, chosen by their position in the file; 0 for no map.
         seed: seed for k-means, t-SNE and the relabellings.
+
+    Example:
+        >>> from pathlib import Path
+        >>> ClustersConfig(Path("prompts.jsonl"), n_permutations=200).n_permutations
+        200
     """
 
     untrained: int = 3  # one alone may be far from the next

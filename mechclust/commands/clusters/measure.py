@@ -70,8 +70,8 @@ def measure_clusters(
             little disk, and an ``out`` with hidden states of other weights.
 
     Example:
-        >>> # result = measure_clusters("gpt2", ClustersConfig(Path("prompts.jsonl")), "runs/clusters")
-        >>> # result.lead, result.to_dataframe(), result.features
+        >>> result = measure_clusters("gpt2", ClustersConfig(Path("prompts.jsonl")), "runs/clusters")  # doctest: +SKIP
+        >>> result.lead, result.to_dataframe(), result.features  # doctest: +SKIP
     """
     if out is not None:
         check_command(Path(out), "clusters")

@@ -107,6 +107,10 @@ class ClustersResult:
         values: labels and surface features, a value per prompt.
         shown: what the map of the prompts shows.
         input_notes: what a reader must know of the prompts.
+
+    Example:
+        >>> result = measure_clusters("gpt2", ClustersConfig(Path("prompts.jsonl")))  # doctest: +SKIP
+        >>> result.to_dataframe()  # doctest: +SKIP
     """
 
     model: str

@@ -53,6 +53,11 @@ class CompareConfig(ModelSettings, PromptSettings):
         max_memory: most memory, in GiB, for hidden states; layers are compared in groups that fit.
         map_prompts: most prompts on the report's map of base and tuned; 0 for no map.
         seed: seed for drawing prompts, half-samples and pairings.
+
+    Example:
+        >>> from pathlib import Path
+        >>> CompareConfig(Path("prompts.jsonl"), tolerance=0.05).tolerance
+        0.05
     """
 
     controls: tuple[str, ...] = ()

@@ -53,8 +53,8 @@ def compare_models(
             states, and activations that are not finite.
 
     Example:
-        >>> # result = compare_models("gpt2", "runs/my-gpt2", CompareConfig(Path("prompts.jsonl")), "runs/compare")
-        >>> # result.headline, result.summary(), result.to_dataframe()
+        >>> result = compare_models("gpt2", "my-gpt2", CompareConfig(Path("prompts.jsonl")), "out")  # doctest: +SKIP
+        >>> result.headline, result.summary(), result.to_dataframe()  # doctest: +SKIP
     """
     out = Path(out)
     inputs = read_inputs(base, tuned, config, out, tokenizer)

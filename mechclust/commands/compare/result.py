@@ -51,6 +51,10 @@ class CompareResult(Measurements):
             the model that has fewer.
         tokenization: how the prompts were read, as ``mechclust.models.tokenizers.tokenization_of`` returns it.
         planes: coordinates of prompts in each layer's plane, or ``None``; ``planes.html()`` is the report's map.
+
+    Example:
+        >>> result = compare_models("gpt2", "my-gpt2", CompareConfig(Path("prompts.jsonl")), "out")  # doctest: +SKIP
+        >>> result.headline  # doctest: +SKIP
     """
 
     def __repr__(self) -> str:

@@ -44,6 +44,11 @@ class HistoryConfig(ModelSettings, PromptSettings):
         map_prompts: maximum number of prompts to show with the slider, chosen by their number in the file; 0 for none.
         map_layers: layers to show there; by default up to five, evenly spaced.
         attention_prompts: prompts whose attention is shown there, numbered from 0 as in the file.
+
+    Example:
+        >>> from pathlib import Path
+        >>> HistoryConfig(Path("prompts.jsonl"), revisions=("step0", "step1000")).revisions
+        ('step0', 'step1000')
     """
 
     revisions: tuple[str, ...] = ()

@@ -85,9 +85,9 @@ def measure_history(
             checkpoint that cannot be loaded or a full disk.
 
     Example:
-        >>> # config = HistoryConfig(Path("prompts.jsonl"), revisions=("step0", "step1000", "step143000"))
-        >>> # result = measure_history("EleutherAI/pythia-70m", config, "runs/pythia")
-        >>> # result.findings, result.crossings, result.to_dataframe()
+        >>> config = HistoryConfig(Path("prompts.jsonl"), revisions=("step0", "step1000"))  # doctest: +SKIP
+        >>> result = measure_history("EleutherAI/pythia-70m", config, "runs/pythia")  # doctest: +SKIP
+        >>> result.findings, result.crossings, result.to_dataframe()  # doctest: +SKIP
     """
     config.check()
     if out is not None:

@@ -46,6 +46,11 @@ class HistoryResult:
         words: tokens of these prompts, by prompt number.
         input_notes: anything a reader should know about the inputs.
         start: whether the first checkpoint without findings has random weights or was trained before.
+
+    Example:
+        >>> config = HistoryConfig(Path("prompts.jsonl"), revisions=("step0", "step1000"))  # doctest: +SKIP
+        >>> result = measure_history("EleutherAI/pythia-70m", config)  # doctest: +SKIP
+        >>> result.to_dataframe()  # doctest: +SKIP
     """
 
     model: str

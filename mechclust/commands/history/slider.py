@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from mechclust.commands.history.result import HistoryResult
-from mechclust.report.prompt_map import MOST_TEXT, clean, shortened
+from mechclust.report.prompt_map import MAX_CHARACTERS, clean, shortened
 from probes.engine.sites import head_name
 
 _REACH = 4.0  # most of half a frame's width, where the mean square distance from the middle is 1
@@ -61,7 +61,7 @@ show(document.getElementById("{place}"), {inside});
 def _classes(values: list[str]) -> dict[str, Any]:
     names = sorted(set(values))
     place = {name: i for i, name in enumerate(names)}
-    return {"classes": [clean(name)[:MOST_TEXT] for name in names], "codes": [place[value] for value in values]}
+    return {"classes": [clean(name)[:MAX_CHARACTERS] for name in names], "codes": [place[value] for value in values]}
 
 
 def _packed(xy: np.ndarray) -> str:

@@ -55,6 +55,11 @@ class MossaConfig(ModelSettings):
         controls: single-task models trained elsewhere: ``TASK=MODEL``, or folders named after their tasks.
         keep_rows: keep all hidden states, not only what is computed from them.
         max_memory: most memory, in GiB, for hidden states; layers are compared in groups that fit.
+
+    Example:
+        >>> from pathlib import Path
+        >>> MossaConfig(tasks=Path("flan"), n_prompts=100).n_prompts
+        100
     """
 
     tasks: Path

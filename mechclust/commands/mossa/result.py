@@ -54,6 +54,10 @@ class MossaResult:
         clusters_there: names of all clusters of the collection, in the order of the numbers that pictures carry; by
             default those of the measured tasks.
         unmeasured: held-out tasks of which nothing was measured; the notes say why.
+
+    Example:
+        >>> result = run_mossa("google/gemma-3-270m", MossaConfig(tasks=Path("flan")), "runs/mossa")  # doctest: +SKIP
+        >>> result.curves().seen.gap  # doctest: +SKIP
     """
 
     base: str
@@ -120,7 +124,9 @@ class MossaResult:
         """The similarity with controls by task and layer, with ceiling and null where they were measured."""
         again = self.values("again", measure)
         others = [self.values(f"other-{k}", measure) for k in range(1, self.config.nulls + 1)]
-        null = defined_mean(np.moveaxis(np.array(others), 0, -1)) if others and MEASURES[measure][0] == "cka" else None
+        null = None
+        if others and MEASURES[measure][0] == "cka":
+            null = np.asarray(defined_mean(np.moveaxis(np.array(others), 0, -1)))
         return TaskCurves(
             tasks=tuple(self.tasks),
             layers=self.layers,

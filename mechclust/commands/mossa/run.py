@@ -49,8 +49,8 @@ def run_mossa(base: str | Path, config: MossaConfig, out: str | Path, *, progres
             that holds another run. Later: for a model of all tasks whose loss is not finite.
 
     Example:
-        >>> # result = run_mossa("google/gemma-3-270m", MossaConfig(tasks=Path("flan")), "runs/mossa")
-        >>> # result.findings, result.groups, result.curves().seen.gap
+        >>> result = run_mossa("google/gemma-3-270m", MossaConfig(tasks=Path("flan")), "runs/mossa")  # doctest: +SKIP
+        >>> result.findings, result.groups, result.curves().seen.gap  # doctest: +SKIP
     """
     out = Path(out)
     check_command(out, "mossa")

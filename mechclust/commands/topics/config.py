@@ -56,6 +56,11 @@ class TopicsConfig(UntrainedSettings, CorpusSettings):
         n_permutations: random relabellings behind the null interval; 0 for none.
         tokens_per_batch: most tokens per forward pass, padding included; windows of like length go together.
         seed: of the topic model, the documents drawn and the relabellings.
+
+    Example:
+        >>> from pathlib import Path
+        >>> TopicsConfig((Path("corpus.txt"),), n_topics=20).n_topics
+        20
     """
 
     n_topics: int = 100

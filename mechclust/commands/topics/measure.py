@@ -67,6 +67,10 @@ def measure_topics(
             several processes, or an ``out`` that another process uses or that holds something else (before the model
             is loaded), a model that cannot be loaded or whose tokenizer cannot be used or leaves
             no word whole (before the topics are fitted), and no topic word that it leaves whole.
+
+    Example:
+        >>> result = measure_topics("bert-base-uncased", TopicsConfig((Path("corpus.txt"),)))  # doctest: +SKIP
+        >>> result.to_dataframe()  # doctest: +SKIP
     """
     config.check()
     config.check_shared(model)

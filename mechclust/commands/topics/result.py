@@ -86,6 +86,10 @@ class TopicsResult:
         untrained: of each untrained model.
         empty_files: files that held no word.
         corpus_notes: what was left out of the corpus or cut, in sentences.
+
+    Example:
+        >>> result = measure_topics("bert-base-uncased", TopicsConfig((Path("corpus.txt"),)))  # doctest: +SKIP
+        >>> result.to_dataframe()  # doctest: +SKIP
     """
 
     model: str

@@ -155,4 +155,4 @@ def graph_film(
     graph, figure = _Graph(snapshots, member, chosen), Figure(figsize=_SIZE, layout="constrained")
     axis = figure.subplots()
     lines, points = graph.nodes(axis)
-    return write_film(figure, path, partial(graph.edges, axis, lines, points), len(chosen), fps=fps, dpi=dpi)
+    return write_film(figure, path, partial(graph.edges, axis, lines, points), range(len(chosen)), fps=fps, dpi=dpi)

@@ -205,7 +205,7 @@ class TestFromModel:
             ({"heads": []}, "heads is empty"),
             (
                 {"heads": [(0, 0)], "layers": 0},
-                "layers is 0, and heads has pairs with layers of their own; leave out layers, or give heads as numbers",
+                r"layers is 0, but heads has \(layer, head\) pairs; leave out layers, or give heads as numbers",
             ),
             (
                 {"heads": [0, (1, 1)]},

@@ -13,7 +13,7 @@ import pytest
 from mechclust.attention.page import page as page_with_policy
 from mechclust.report.analysis import Analysis
 from mechclust.report.page import render_report
-from mechclust.report.prompt_map import MOST_TEXT, _script, packed_plane, prompt_map
+from mechclust.report.prompt_map import MAX_CHARACTERS, _script, packed_plane, prompt_map
 from tasks import InputError
 
 browser = pytest.mark.browser
@@ -151,7 +151,7 @@ def test_clusters_keep_their_slot_where_their_prompts_stay():
 
 
 def test_long_texts_are_cut_with_an_ellipsis():
-    texts = ["a" * MOST_TEXT, "b" * (MOST_TEXT + 1), "c" * 100_000]
+    texts = ["a" * MAX_CHARACTERS, "b" * (MAX_CHARACTERS + 1), "c" * 100_000]
     planes = np.random.default_rng(0).normal(size=(1, 3, 2))
     data = data_of(prompt_map({"m": planes}, [0], texts, {"task": texts}))
     assert data["texts"] == ["a" * 300, "b" * 299 + "…", "c" * 299 + "…"]
