@@ -175,6 +175,7 @@ class TestScores:
         assert Task.from_config(suite.to_config()) == suite
 
 
+@pytest.mark.usefixtures("without_type_checks")
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
