@@ -31,7 +31,6 @@ def fields(batch: Batch) -> dict[str, list]:
     return {k: v.tolist() for k, v in named.items() if v is not None}
 
 
-@pytest.mark.usefixtures("without_type_checks")
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -109,7 +108,6 @@ def test_a_mask_with_holes_has_its_last_position() -> None:
     assert (batch.last_positions().tolist(), batch.first_positions().tolist()) == ([3, 0], [1, 0])
 
 
-@pytest.mark.usefixtures("without_type_checks")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bool, torch.complex64])
 def test_an_index_that_is_no_integer_is_refused(dtype: torch.dtype) -> None:
     message = re.escape(f"index is {dtype}; expected integers, one per example: give index.long()")

@@ -175,7 +175,6 @@ class TestScores:
         assert Task.from_config(suite.to_config()) == suite
 
 
-@pytest.mark.usefixtures("without_type_checks")
 @pytest.mark.parametrize(
     ("fields", "message"),
     [

@@ -266,7 +266,6 @@ def test_config_survives_json() -> None:
 # ---- errors ----
 
 
-@pytest.mark.usefixtures("without_type_checks")
 @pytest.mark.parametrize(
     ("fields", "message"),
     [

@@ -183,7 +183,6 @@ class TestFromFiles:
         assert corpus.sample(1).empty_files == corpus.empty_files
         assert list(Corpus.from_files([write("a")]).empty_files) == []
 
-    @pytest.mark.usefixtures("without_type_checks")
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
@@ -196,7 +195,6 @@ class TestFromFiles:
         with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
             Corpus.from_files(**{"paths": [write("a")], **arguments})
 
-    @pytest.mark.usefixtures("without_type_checks")
     def test_bad_corpora(self):
         with pytest.raises(InputError, match="the corpus holds no documents; give at least one text with words"):
             Corpus([], [])
@@ -325,7 +323,6 @@ class TestBatches:
         asked, usual = (corpus.encode(tokenizer, ["cat"], bos=bos).windows[0].tolist() for bos in ("yes", "model"))
         assert asked == usual == [2, 4, 5, 3]
 
-    @pytest.mark.usefixtures("without_type_checks")
     def test_no_beginning_to_put_or_take(self, tokenizers):
         with pytest.raises(InputError) as error:
             Corpus(["cat"], ["x"]).encode(tokenizers["unigram"], ["cat"], bos="yes")

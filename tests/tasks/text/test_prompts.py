@@ -119,7 +119,6 @@ def test_a_file_that_the_system_withholds_is_refused(write, monkeypatch) -> None
     assert str(error.value) == f"cannot read {str(path)!r} (Permission denied); give a JSONL, CSV or parquet file"
 
 
-@pytest.mark.usefixtures("without_type_checks")
 @pytest.mark.parametrize(
     ("prompts", "labels", "message"),
     [

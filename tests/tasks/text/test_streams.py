@@ -257,7 +257,6 @@ def test_a_dump_that_breaks_off_unpacked(tmp_path):
 # ---- refusals ----
 
 
-@pytest.mark.usefixtures("without_type_checks")
 def test_what_is_refused_before_reading(tmp_path):
     assert refused(CorpusStream, []) == "no corpus files given; name at least one file or a directory of them"
     assert refused(CorpusStream, tmp_path / "x") == (

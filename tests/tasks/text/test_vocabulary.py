@@ -116,7 +116,6 @@ def test_refusals(changes, message):
     assert str(error.value) == message
 
 
-@pytest.mark.usefixtures("without_type_checks")
 def test_other_weights_and_no_room(tmp_path):
     known = Vocabulary.count(["cat"], **LOOSE)
     with pytest.raises(InputError, match=r"^weights is 'bm25'; expected 'counts' or 'tfidf'$"):
