@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import itemgetter, methodcaller
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -72,6 +72,8 @@ class Batch:
         self._check_positions()
         self._check_labels()
         self._turn_bool_labels_into_integers()
+
+    # ---- checks ----
 
     def _check_tokens(self) -> None:
         if self.tokens.ndim != 2:
@@ -269,13 +271,17 @@ class Batch:
             attention_mask = torch.ones_like(self.tokens, dtype=torch.bool)
         loss_mask = self.loss_mask
         if loss_mask is None and self.targets is not None:
-            loss_mask = attention_mask  # the loss counted everywhere
+            loss_mask = attention_mask  # without a mask, the loss would count padding
         with_masks = replace(self, attention_mask=attention_mask, loss_mask=loss_mask)
         return with_masks._apply(partial(_pad_tokens, n_padding=length - n_tokens))
 
     @staticmethod
     def concat(batches: Sequence[Batch]) -> Batch:
-        """Return one batch of all examples. Every batch must have the same fields and sequence length."""
+        """Return one batch of all examples.
+
+        Raises:
+            InputError: for no batches, and for batches that differ in their fields or sequence length.
+        """
         if not batches:
             raise InputError("no batches to join; give at least one")
         _check_same_fields(batches)
@@ -283,10 +289,9 @@ class Batch:
         lacks: dict[str, str] = {}
         for batch in batches:
             lacks.update(batch.lacks)
+        fields = ["tokens", "index", *first._masks_and_targets()]
         return Batch(
-            tokens=torch.cat([batch.tokens for batch in batches]),
-            index=torch.cat([batch.index for batch in batches]),
-            **{name: torch.cat([getattr(batch, name) for batch in batches]) for name in first._masks_and_targets()},
+            **{name: torch.cat([getattr(batch, name) for batch in batches]) for name in fields},
             positions={name: torch.cat([batch.positions[name] for batch in batches]) for name in first.positions},
             labels={name: torch.cat([batch.labels[name] for batch in batches]) for name in first.labels},
             lacks=lacks,
@@ -299,11 +304,10 @@ class Batch:
 
     def _apply(self, function: Transform) -> Batch:
         """Return a batch of what the function makes of every tensor."""
+        fields: dict[str, Any] = {"tokens": self.tokens, "index": self.index, **self._masks_and_targets()}
         return replace(
             self,
-            tokens=function(self.tokens),
-            index=function(self.index),
-            **{name: function(values) for name, values in self._masks_and_targets().items()},
+            **{name: function(values) for name, values in fields.items()},
             positions={name: function(values) for name, values in self.positions.items()},
             labels={name: function(values) for name, values in self.labels.items()},
         )

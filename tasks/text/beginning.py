@@ -95,7 +95,7 @@ def tokenization(tokenizer: Any, bos: Bos = "model") -> dict[str, Any]:
 
 
 def leading_bos(tokenizer: Any, ids: Sequence[int]) -> str:
-    """Return the beginning-of-sequence token if it is the first of these ids, and ``"none"`` otherwise.
+    """Return the beginning-of-sequence token if it is the first of the ids, and ``"none"`` otherwise.
 
     Example:
         >>> class Words:

@@ -38,8 +38,8 @@ def parse_object(text: str, where: str, expected: str) -> dict[str, Any]:
     """Return one JSON object.
 
     Args:
-        text: of a line, or of a file.
-        where: it stands, for messages.
+        text: a line, or a whole file.
+        where: place of the text, for messages.
         expected: what the object should hold, such as ``'"prompt" and "task"'``.
 
     Raises:

@@ -24,7 +24,7 @@ def parquet_rows(
         at_once: rows in memory.
 
     Raises:
-        InputError: for a file that cannot be read as parquet, and where pyarrow is not installed.
+        InputError: for a file that cannot be read as parquet, and if pyarrow is not installed.
     """
     try:
         import pyarrow as arrow  # type: ignore[import-untyped]

@@ -49,7 +49,7 @@ class CorpusStream:
 
     Raises:
         InputError: before anything is read: for no files, ones that are missing, empty, or begin as something else,
-            and where a library is not installed. While it is read: for what is not UTF-8, not JSON, or has no text.
+            and if a library is not installed. While it is read: for what is not UTF-8, not JSON, or has no text.
 
     Example:
         >>> import gzip, tempfile
