@@ -22,8 +22,8 @@ PADDING_DIVISOR = 32  # token_batches makes no batch in which more than 1/32 of 
 
 PerExample: TypeAlias = Integer[Tensor, "batch"]
 PerToken: TypeAlias = Integer[Tensor, "batch pos"]
-Mask: TypeAlias = Bool[Tensor, "batch pos"]
-Transform: TypeAlias = Callable[[Shaped[Tensor, "batch ..."]], Shaped[Tensor, "row ..."]]
+TokenMask: TypeAlias = Bool[Tensor, "batch pos"]
+_Transform: TypeAlias = Callable[[Shaped[Tensor, "batch ..."]], Shaped[Tensor, "row ..."]]
 
 
 @dataclass(frozen=True, repr=False)
@@ -55,9 +55,9 @@ class Batch:
     """
 
     tokens: PerToken
-    attention_mask: Mask | Num[Tensor, "batch pos"] | None = None
+    attention_mask: TokenMask | Num[Tensor, "batch pos"] | None = None
     targets: PerToken | None = None
-    loss_mask: Mask | None = None
+    loss_mask: TokenMask | None = None
     positions: Mapping[str, PerExample] = field(default_factory=dict)
     labels: Mapping[str, Shaped[Tensor, "batch"] | Shaped[Tensor, "batch pos"]] = field(default_factory=dict)
     index: PerExample = None  # type: ignore[assignment]  # filled in __post_init__
@@ -302,12 +302,13 @@ class Batch:
         fields = {"attention_mask": self.attention_mask, "targets": self.targets, "loss_mask": self.loss_mask}
         return {name: values for name, values in fields.items() if values is not None}
 
-    def _apply(self, function: Transform) -> Batch:
+    def _apply(self, function: _Transform) -> Batch:
         """Return a batch of what the function makes of every tensor."""
-        fields: dict[str, Any] = {"tokens": self.tokens, "index": self.index, **self._masks_and_targets()}
+        fields = {"tokens": self.tokens, "index": self.index, **self._masks_and_targets()}
+        new_fields: dict[str, Any] = {name: function(values) for name, values in fields.items()}
         return replace(
             self,
-            **{name: function(values) for name, values in fields.items()},
+            **new_fields,
             positions={name: function(values) for name, values in self.positions.items()},
             labels={name: function(values) for name, values in self.labels.items()},
         )

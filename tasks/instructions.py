@@ -22,8 +22,8 @@ from tasks.task import Task
 
 DRAWS_PER_EXPRESSION = 100  # before InputError
 
-String: TypeAlias = tuple[int, ...]  # instruction symbols
-Instances: TypeAlias = Int[np.ndarray, "instance 2"]  # instruction number and input number
+_String: TypeAlias = tuple[int, ...]  # instruction symbols
+_Instances: TypeAlias = Int[np.ndarray, "instance 2"]  # instruction number and input number
 
 
 @dataclass(frozen=True)
@@ -174,11 +174,11 @@ class InstructionFollowing(Task):
     # ---- instructions ----
 
     @cached_property
-    def _grammar(self) -> tuple[list[list[RandomRegex]], list[tuple[int, String]]]:
+    def _grammar(self) -> tuple[list[list[RandomRegex]], list[tuple[int, _String]]]:
         """The expressions of each task, and all instructions as (task, string), distinct."""
         expressions: list[list[RandomRegex]] = []
-        instructions: list[tuple[int, String]] = []
-        used: set[String] = set()
+        instructions: list[tuple[int, _String]] = []
+        used: set[_String] = set()
         for t in range(self.n_tasks):
             rng = generator(self.seed, "instructions", t)
             expressions.append([])
@@ -198,8 +198,8 @@ class InstructionFollowing(Task):
         return [each + (number < rest) for number in range(self.n_distributions)]
 
     def _draw_expression(
-        self, rng: np.random.Generator, n_strings: int, used: Collection[String], task: int
-    ) -> tuple[RandomRegex, list[String]]:
+        self, rng: np.random.Generator, n_strings: int, used: Collection[_String], task: int
+    ) -> tuple[RandomRegex, list[_String]]:
         """Draw an expression with ``n_strings`` strings that are not used; draw again if other tasks have most."""
         for _ in range(DRAWS_PER_EXPRESSION):
             regex = RandomRegex.draw(rng, self.n_symbols, n_strings, self.regex_elements)
@@ -233,7 +233,7 @@ class InstructionFollowing(Task):
     # ---- splits ----
 
     @cached_property
-    def _instances(self) -> dict[str, Instances]:
+    def _instances(self) -> dict[str, _Instances]:
         """The instances of the splits train and validation."""
         is_defined = self.mappings[self._task_of] >= 0
         instances = np.argwhere(is_defined)
@@ -249,7 +249,7 @@ class InstructionFollowing(Task):
             )
         return {"train": instances[~in_validation], "validation": instances[in_validation]}
 
-    def _subset(self, split: str) -> Instances:
+    def _subset(self, split: str) -> _Instances:
         """Draw instances of the first tasks."""
         instances = self._instances[split]
         instances = instances[self._task_of[instances[:, 0]] < self.n_eval_tasks]
@@ -258,7 +258,7 @@ class InstructionFollowing(Task):
 
     # ---- batches ----
 
-    def _batch(self, instances: Instances) -> Batch:
+    def _batch(self, instances: _Instances) -> Batch:
         instruction = instances[:, 0]
         input_number = instances[:, 1]
         task = self._task_of[instruction]
@@ -330,10 +330,10 @@ class InstructionFollowing(Task):
 
 
 def _unused_strings(
-    regex: RandomRegex, rng: np.random.Generator, n_strings: int, used: Collection[String]
-) -> list[String]:
+    regex: RandomRegex, rng: np.random.Generator, n_strings: int, used: Collection[_String]
+) -> list[_String]:
     """Draw up to ``n_strings`` different strings of an expression, none of them empty or used."""
-    strings: dict[String, None] = {}  # in the order of their draws
+    strings: dict[_String, None] = {}  # in the order of their draws
     for _ in range(50 * n_strings + 100):
         string = regex.sample(rng)
         if string and string not in used:

@@ -19,7 +19,7 @@ from tasks.task import Task
 
 MAX_ENUMERATED_SEQUENCES = 2**20
 
-Logits: TypeAlias = Float[Tensor, "batch pos d_vocab"] | Float[Tensor, "batch d_vocab"]
+_Logits: TypeAlias = Float[Tensor, "batch pos d_vocab"] | Float[Tensor, "batch d_vocab"]
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ class SparseModularAddition(Task):
 
     # ---- loss ----
 
-    def loss(self, logits: Logits, batch: Batch) -> Float[Tensor, ""]:
+    def loss(self, logits: _Logits, batch: Batch) -> Float[Tensor, ""]:
         """Return the mean cross-entropy in nats over the rows of the vocabulary."""
         return self.loss_at(self._last(logits), batch.label("answer"))
 
@@ -191,10 +191,10 @@ class SparseModularAddition(Task):
         """Return the mean cross-entropy in nats from the answers' logits and the answers alone."""
         return torch.nn.functional.cross_entropy(logits, targets)
 
-    def accuracy(self, logits: Logits, batch: Batch) -> Float[Tensor, "batch"]:
+    def accuracy(self, logits: _Logits, batch: Batch) -> Float[Tensor, "batch"]:
         """Return 1 for each example whose most likely answer is right and 0 for the others."""
         return (self._last(logits).argmax(dim=-1) == batch.label("answer")).float()
 
-    def _last(self, logits: Logits) -> Float[Tensor, "batch d_vocab"]:
+    def _last(self, logits: _Logits) -> Float[Tensor, "batch d_vocab"]:
         """Return the logits of the last position, also of a model that pooled its sequence."""
         return logits[:, -1] if logits.ndim == 3 else logits

@@ -35,10 +35,10 @@ SEEN_BY_DEFAULT = (
     "sentiment-1",
 )
 
-PerExample: TypeAlias = Int[np.ndarray, "batch"]
-Symbols: TypeAlias = Int[np.ndarray, "batch symbol"]
-Answers: TypeAlias = Int[np.ndarray, "batch 2"]
-Prompts: TypeAlias = Int[np.ndarray, "batch prompt"]
+_PerExample: TypeAlias = Int[np.ndarray, "batch"]
+_Symbols: TypeAlias = Int[np.ndarray, "batch symbol"]
+_Answers: TypeAlias = Int[np.ndarray, "batch 2"]
+_Prompts: TypeAlias = Int[np.ndarray, "batch prompt"]
 
 
 @dataclass(frozen=True)
@@ -198,7 +198,7 @@ class SkillSuite(Task):
 
     # ---- examples ----
 
-    def _data(self, rng: np.random.Generator, n: int) -> tuple[Symbols, PerExample]:
+    def _data(self, rng: np.random.Generator, n: int) -> tuple[_Symbols, _PerExample]:
         """Draw the data of ``n`` prompts, and the symbol that each would go on with as a random walk."""
         steps = rng.choice((-2, -1, 1, 2), (n, self.length + 1))
         walk = np.empty((n, self.length + 1), dtype=np.int64)
@@ -210,16 +210,16 @@ class SkillSuite(Task):
         symbols = np.where(walks, walk[:, :-1], uniform)
         return symbols, self._reflect(symbols[:, -1] + steps[:, 0])
 
-    def _reflect(self, walk: PerExample) -> PerExample:
+    def _reflect(self, walk: _PerExample) -> _PerExample:
         """Return symbols that a step took beyond the first or last one, reflected there."""
         last = self.n_symbols - 1
         return last - np.abs(last - np.abs(walk))
 
-    def _pairs(self, symbols: Symbols, argument: PerExample) -> tuple[PerExample, PerExample]:
+    def _pairs(self, symbols: _Symbols, argument: _PerExample) -> tuple[_PerExample, _PerExample]:
         rows = np.arange(len(symbols))
         return symbols[rows, 2 * argument], symbols[rows, 2 * argument + 1]
 
-    def _answers(self, symbols: Symbols, operation: PerExample, argument: PerExample) -> Answers:
+    def _answers(self, symbols: _Symbols, operation: _PerExample, argument: _PerExample) -> _Answers:
         """Return the token ids of the right answers, and PAD if there is no second token."""
         a, b = self._pairs(symbols, argument)
         first_symbol = self._id["0"]
@@ -243,8 +243,8 @@ class SkillSuite(Task):
         return np.stack([first, second], axis=1)
 
     def _continuations(
-        self, rng: np.random.Generator, symbols: Symbols, next_symbol: PerExample, argument: PerExample
-    ) -> Answers:
+        self, rng: np.random.Generator, symbols: _Symbols, next_symbol: _PerExample, argument: _PerExample
+    ) -> _Answers:
         """Draw generic answers of the pre-training stream."""
         n = len(symbols)
         first_symbol = self._id["0"]
@@ -258,8 +258,8 @@ class SkillSuite(Task):
         return answers
 
     def _prompts(
-        self, rng: np.random.Generator, symbols: Symbols, operation: PerExample, argument: PerExample
-    ) -> Prompts:
+        self, rng: np.random.Generator, symbols: _Symbols, operation: _PerExample, argument: _PerExample
+    ) -> _Prompts:
         """Return the tokens up to ANS."""
         n = len(symbols)
         operation_synonym = rng.integers(self.synonyms, size=n)
@@ -275,11 +275,11 @@ class SkillSuite(Task):
 
     def _batch(
         self,
-        prompts: Prompts,
-        answers: Answers,
-        operation: PerExample,
-        argument: PerExample,
-        index: PerExample,
+        prompts: _Prompts,
+        answers: _Answers,
+        operation: _PerExample,
+        argument: _PerExample,
+        index: _PerExample,
         loss_on_prompt: bool = False,
     ) -> Batch:
         n = len(prompts)
@@ -305,7 +305,7 @@ class SkillSuite(Task):
             index=torch.from_numpy(index),
         )
 
-    def _examples(self, rng: np.random.Generator, task: PerExample, index: PerExample) -> Batch:
+    def _examples(self, rng: np.random.Generator, task: _PerExample, index: _PerExample) -> Batch:
         """Draw a prompt of each skill, with its right answer."""
         operation, argument = np.divmod(task, self.n_arguments)
         symbols, _ = self._data(rng, len(task))

@@ -23,11 +23,11 @@ from tasks.task import Task
 
 PAD, MASK, START, END = range(4)
 N_SPECIAL = 4
-ROUNDING_ERROR = 1e-9  # of a share of positions, in comparisons
+_ROUNDING_ERROR = 1e-9  # of a share of positions, in comparisons
 
-Tokens: TypeAlias = Int[np.ndarray, "document pos"]
-Topics: TypeAlias = Int[np.ndarray, "document pos"]  # the topic a word was drawn from, -1 for special tokens
-Positions: TypeAlias = Bool[np.ndarray, "document pos"]
+_Tokens: TypeAlias = Int[np.ndarray, "document pos"]
+_Topics: TypeAlias = Int[np.ndarray, "document pos"]  # the topic a word was drawn from, -1 for special tokens
+_Positions: TypeAlias = Bool[np.ndarray, "document pos"]
 
 
 @dataclass(frozen=True)
@@ -220,16 +220,16 @@ class TopicDocuments(Task):
     # ---- documents ----
 
     @cached_property
-    def _documents_by_split(self) -> dict[str, tuple[Tokens, Topics]]:
+    def _documents_by_split(self) -> dict[str, tuple[_Tokens, _Topics]]:
         return {}
 
-    def _documents(self, split: str) -> tuple[Tokens, Topics]:
+    def _documents(self, split: str) -> tuple[_Tokens, _Topics]:
         """Return the unmasked tokens of a split, padded on the right, and the topics that they were drawn from."""
         if split not in self._documents_by_split:
             self._documents_by_split[split] = self._draw_documents(generator(self.seed, f"{split} documents"))
         return self._documents_by_split[split]
 
-    def _draw_documents(self, rng: np.random.Generator) -> tuple[Tokens, Topics]:
+    def _draw_documents(self, rng: np.random.Generator) -> tuple[_Tokens, _Topics]:
         fewest, most = self.lengths
         length = rng.integers(fewest, most + 1, size=self.n_documents)
         topics = self._draw_from_subset(rng) if self.sampler == "subset" else self._draw_from_mixes(rng)
@@ -282,7 +282,7 @@ class TopicDocuments(Task):
 
     # ---- masks ----
 
-    def _masked(self, tokens: Tokens, rng: np.random.Generator) -> tuple[Tokens, Positions]:
+    def _masked(self, tokens: _Tokens, rng: np.random.Generator) -> tuple[_Tokens, _Positions]:
         """Draw the tokens that are shown, and which positions are selected: words only."""
         is_word = tokens >= N_SPECIAL
         draw = rng.random(tokens.shape)
@@ -292,20 +292,20 @@ class TopicDocuments(Task):
             rank = np.where(is_word, draw, 2).argsort(axis=1).argsort(axis=1)
             draw = rank / is_word.sum(axis=1, keepdims=True)
             kind = draw / self.selected_share
-        selected = is_word & (draw < self.selected_share - ROUNDING_ERROR)
+        selected = is_word & (draw < self.selected_share - _ROUNDING_ERROR)
         none_selected = ~selected.any(axis=1)
         first_word = np.where(is_word, draw, 2).argmin(axis=1)
         selected[none_selected, first_word[none_selected]] = True
-        is_correct = kind < self.correct_share - ROUNDING_ERROR
-        is_random = kind < self.correct_share + self.random_share - ROUNDING_ERROR
+        is_correct = kind < self.correct_share - _ROUNDING_ERROR
+        is_random = kind < self.correct_share + self.random_share - _ROUNDING_ERROR
         shown = np.where(is_correct, tokens, np.where(is_random, random_word, MASK))
         return np.where(selected, shown, tokens), selected
 
     @cached_property
-    def _static_masks_by_split(self) -> dict[str, tuple[Tokens, Positions]]:
+    def _static_masks_by_split(self) -> dict[str, tuple[_Tokens, _Positions]]:
         return {}
 
-    def _static_masks(self, split: str) -> tuple[Tokens, Positions]:
+    def _static_masks(self, split: str) -> tuple[_Tokens, _Positions]:
         """Return the masked tokens of a split and the selected positions, drawn once."""
         if split not in self._static_masks_by_split:
             tokens, _ = self._documents(split)
@@ -316,10 +316,10 @@ class TopicDocuments(Task):
 
     def _batch(
         self,
-        shown: Tokens,
-        selected: Positions | None,
-        tokens: Tokens,
-        topics: Topics,
+        shown: _Tokens,
+        selected: _Positions | None,
+        tokens: _Tokens,
+        topics: _Topics,
         index: Int[np.ndarray, "document"],
     ) -> Batch:
         targets = torch.from_numpy(tokens)

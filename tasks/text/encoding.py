@@ -20,8 +20,8 @@ from tasks.errors import InputError
 from tasks.text.beginning import Bos, beginning_id, begun
 from tasks.text.words import word_spans
 
-Spans: TypeAlias = list[tuple[int, int]]  # start and end of each token in the characters of a text
-Row: TypeAlias = Int[np.ndarray, "_"]  # one value per token of a window
+_Spans: TypeAlias = list[tuple[int, int]]  # start and end of each token in the characters of a text
+_Row: TypeAlias = Int[np.ndarray, "_"]  # one value per token of a window
 
 
 @dataclass(frozen=True, repr=False)
@@ -59,8 +59,8 @@ class EncodedCorpus:
     """
 
     words: Sequence[str]
-    windows: Sequence[Row]
-    labels: Sequence[Row]
+    windows: Sequence[_Row]
+    labels: Sequence[_Row]
     token_of_word: Int[Tensor, "word"]
     n_documents: int
     n_cut: int
@@ -206,7 +206,7 @@ class _Beginning:
         ids = list(tokenizer("a")["input_ids"])
         self.n_added = len(begun(ids, self._token, bos)) - len(ids)
 
-    def apply(self, windows: list[list[int]], spans: list[Spans]) -> tuple[list[list[int]], list[Spans]]:
+    def apply(self, windows: list[list[int]], spans: list[_Spans]) -> tuple[list[list[int]], list[_Spans]]:
         """Return windows and spans with the token added or removed."""
         if self.n_added == 0:  # also if a later window begins with such a token of the text
             return windows, spans
@@ -233,15 +233,15 @@ class _Encoding:
     def __init__(self, unknown_id: int | None, number_of: dict[str, int]) -> None:
         self.unknown_id = unknown_id
         self.number_of = number_of
-        self.windows: list[Row] = []
-        self.labels: list[Row] = []
+        self.windows: list[_Row] = []
+        self.labels: list[_Row] = []
         self.documents: list[int] = []
         self.n_cut = 0
         self.occurrences = 0
         self.lost = 0
         self._tokens_of_word: list[Counter[int]] = [Counter() for _ in number_of]
 
-    def add(self, document: int, text: str, windows: list[list[int]], spans: list[Spans]) -> None:
+    def add(self, document: int, text: str, windows: list[list[int]], spans: list[_Spans]) -> None:
         """Add the windows of a document."""
         ids = np.array(list(chain.from_iterable(windows)), dtype=np.int32)
         if len(ids) == 0:
