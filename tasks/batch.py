@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import itemgetter, methodcaller
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -24,6 +24,10 @@ PerExample: TypeAlias = Integer[Tensor, "batch"]
 PerToken: TypeAlias = Integer[Tensor, "batch pos"]
 TokenMask: TypeAlias = Bool[Tensor, "batch pos"]
 _Transform: TypeAlias = Callable[[Shaped[Tensor, "batch ..."]], Shaped[Tensor, "row ..."]]
+if TYPE_CHECKING:
+    ExampleIndex: TypeAlias = PerExample
+else:  # None may be given, and becomes 0..batch-1
+    ExampleIndex = PerExample | None
 
 
 @dataclass(frozen=True, repr=False)
@@ -60,7 +64,7 @@ class Batch:
     loss_mask: TokenMask | None = None
     positions: Mapping[str, PerExample] = field(default_factory=dict)
     labels: Mapping[str, Shaped[Tensor, "batch"] | Shaped[Tensor, "batch pos"]] = field(default_factory=dict)
-    index: PerExample = None  # type: ignore[assignment]  # filled in __post_init__
+    index: ExampleIndex = None  # type: ignore[assignment]  # filled in __post_init__
     lacks: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
