@@ -26,7 +26,7 @@ class Element:
 
 @dataclass(frozen=True)
 class RandomRegex:
-    """A sequence of elements; strings are tuples of symbol numbers."""
+    """A sequence of elements. Its strings are tuples of symbol numbers."""
 
     elements: tuple[Element, ...]
 

@@ -44,8 +44,8 @@ class Batch:
         labels: named integer labels, per example or per token. Bools become 0 and 1.
         index: the examples' stable identities. Probes that keep rows order them by it, so that the order of batches
             cannot change a result. Defaults to ``0..batch-1``.
-        lacks: what ``label`` says about a missing label: by name, the whole sentence; under ``""``, the way out for
-            every other, in which ``%r`` stands for the name.
+        lacks: messages of ``label`` about missing labels. By name, the whole sentence. Under ``""``, the way out for
+            all other names, in which ``%r`` stands for the name.
 
     Raises:
         InputError: when a field's shape does not fit ``tokens``, or tokens, index or labels are not integers.
@@ -239,7 +239,7 @@ class Batch:
     # ---- making other batches ----
 
     def to(self, device: torch.device | str) -> Batch:
-        """Return the batch with every tensor on ``device``; returns itself when all are there already."""
+        """Return the batch with every tensor on ``device``, itself if all are there already."""
         tensors = [self.tokens, self.index, *self._masks_and_targets().values()]
         tensors += [*self.positions.values(), *self.labels.values()]
         if all(tensor.device == torch.device(device) for tensor in tensors):
@@ -251,7 +251,7 @@ class Batch:
         return self._apply(itemgetter(rows))
 
     def split(self, batch_size: int) -> Iterator[Batch]:
-        """Yield the examples in consecutive batches of ``batch_size``; the last may be smaller."""
+        """Yield the examples in consecutive batches of ``batch_size``. The last may be smaller."""
         check_at_least(batch_size=(batch_size, 1))
         for start in range(0, len(self), batch_size):
             yield self.select(slice(start, start + batch_size))
@@ -334,7 +334,7 @@ def _check_one_per_example(name: str, values: Shaped[Tensor, "..."], n_examples:
 
 
 def _pad_tokens(values: Shaped[Tensor, "batch *pos"], n_padding: int) -> Shaped[Tensor, "batch *padded_pos"]:
-    """Add zeros, or false, on the right of what has one value per token; leave what has one per example."""
+    """Add zeros, or false, on the right of values per token. Values per example stay unchanged."""
     return F.pad(values, (0, n_padding)) if values.ndim == 2 else values
 
 
@@ -352,7 +352,7 @@ def _check_same_fields(batches: Sequence[Batch]) -> None:
 
 
 def row_batches(n: int, batch_size: int) -> Iterator[Int[np.ndarray, "row"]]:
-    """Yield which of ``n`` rows make each of consecutive batches; the last may be smaller.
+    """Yield which of ``n`` rows make each of consecutive batches. The last may be smaller.
 
     Example:
         >>> [rows.tolist() for rows in row_batches(5, 2)]

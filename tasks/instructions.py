@@ -28,7 +28,7 @@ _Instances: TypeAlias = Int[np.ndarray, "instance 2"]  # instruction number and 
 
 @dataclass(frozen=True)
 class InstructionFollowing(Task):
-    """Sequences ``[instruction; x; y]``: what to do is in the instruction, what to do it to is ``x``.
+    """Sequences ``[instruction; x; y]``: the instruction says which function to apply to ``x``.
 
     A task is a random function on a few inputs. Inputs come from one vocabulary that all tasks
     share, so ``x`` alone does not determine the task. Each task has ``n_distributions`` random regular
@@ -55,7 +55,7 @@ class InstructionFollowing(Task):
         n_distributions: regular expressions per task (M in the paper).
         variants: mean number of instruction strings per task.
         variants_spread: a task's number of strings is uniform in ``variants * (1 -+ variants_spread)``.
-        regex_elements: fewest and most elements an expression starts with; it is lengthened where
+        regex_elements: fewest and most elements an expression starts with. It is lengthened where
             needed for enough distinct strings.
         split_by: ``"instance"``: validation instances (instruction, x) were not trained on.
             ``"instruction"``: validation instruction strings were never seen at all.
@@ -200,7 +200,7 @@ class InstructionFollowing(Task):
     def _draw_expression(
         self, rng: np.random.Generator, n_strings: int, used: Collection[_String], task: int
     ) -> tuple[RandomRegex, list[_String]]:
-        """Draw an expression with ``n_strings`` strings that are not used; draw again if other tasks have most."""
+        """Draw an expression with ``n_strings`` unused strings, again while other tasks have most of them."""
         for _ in range(DRAWS_PER_EXPRESSION):
             regex = RandomRegex.draw(rng, self.n_symbols, n_strings, self.regex_elements)
             strings = _unused_strings(regex, rng, n_strings, used)

@@ -20,7 +20,7 @@ _TASKS: dict[str, type[Task]] = {}
 class Task(ABC):
     """A source of labelled batches, rebuilt exactly from its configuration.
 
-    A subclass is a frozen dataclass whose fields are the configuration; ``name`` identifies it in
+    A subclass is a frozen dataclass whose fields are the configuration. ``name`` identifies it in
     saved files, ``splits`` are the names that ``batches`` accepts. Every random draw is addressed
     (see ``tasks._random``), so that a batch depends on nothing but the configuration and its own number.
 
@@ -98,7 +98,7 @@ class Task(ABC):
         """Return the task that ``to_config`` described.
 
         Raises:
-            InputError: for an unknown task or field; the message lists the known ones.
+            InputError: for an unknown task or field, listing the known ones.
         """
         config = dict(config)
         name = config.pop("name", None)

@@ -35,7 +35,7 @@ class TopicDocuments(Task):
     """Masked-word prediction on documents that mix a few of ``n_topics`` topics.
 
     Each word of a document picks one of the document's topics, then one of that topic's
-    ``words_per_topic`` words. A share of the positions is selected; a selected position
+    ``words_per_topic`` words. A share of the positions is selected. A selected position
     shows the right word, a random word, or MASK, and the loss asks for the right word there.
 
     By default, as published, topics are disjoint and a topic's words equally frequent. ``overlap``, ``zipf`` and the
@@ -196,7 +196,7 @@ class TopicDocuments(Task):
 
     @property
     def token_membership(self) -> Bool[Tensor, "d_vocab n_topics"]:
-        """Whether a token id is a word of a topic; false for special tokens.
+        """Whether a token id is a word of a topic, which special tokens are not.
 
         Example:
             >>> TopicDocuments(n_topics=3, words_per_topic=4, overlap=1).token_membership[4:].sum(dim=1).tolist()

@@ -38,7 +38,7 @@ def beginning_id(tokenizer: Any, bos: Bos) -> int:
 
 
 def begun(ids: list[int], beginning: int, bos: Bos) -> list[int]:
-    """Apply the rule to the ids that a tokenizer gives; the token is never added twice.
+    """Apply the rule to the ids that a tokenizer gives. The token is never added twice.
 
     Args:
         ids: token ids of a text.

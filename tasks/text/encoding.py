@@ -137,7 +137,7 @@ def encode(
     d_vocab: int | None = None,
     progress: bool = False,
 ) -> EncodedCorpus:
-    """Tokenize documents; see ``Corpus.encode``."""
+    """Tokenize documents as ``Corpus.encode``."""
     check_tokenizer(tokenizer)
     beginning = _Beginning(tokenizer, bos)
     n_special = tokenizer.num_special_tokens_to_add() + beginning.n_added

@@ -83,7 +83,7 @@ class LabelledPrompts:
 
     @cached_property
     def classes(self) -> dict[str, list[str]]:
-        """The sorted class names of each label; a batch's integer label is the place in this list."""
+        """The sorted class names of each label. A batch's integer label is the place in this list."""
         return {name: sorted(set(values)) for name, values in self.labels.items()}
 
     @cached_property

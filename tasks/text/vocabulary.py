@@ -60,7 +60,7 @@ class Vocabulary:
         the ``size`` that occur in most are chosen, and among equals the ones that sort first.
 
         Memory: ``most_words`` different words. When there are more, the rarest are forgotten, so that later counts may
-        be too low (lossy counting: Manku & Motwani, VLDB 2002); ``undercount`` is the bound.
+        be too low, by at most ``undercount`` (lossy counting: Manku & Motwani, VLDB 2002).
 
         Args:
             texts: documents; gone through once.
@@ -130,6 +130,6 @@ class Vocabulary:
 
 
 def _without_rare(documents: Counter[str], n_words: int) -> tuple[Counter[str], int]:
-    """Keep at most ``n_words`` words, the ones with most documents; return the largest count that was forgotten too."""
+    """Return at most ``n_words`` words, the ones with most documents, and the largest count that was forgotten."""
     threshold = sorted(documents.values(), reverse=True)[n_words]
     return Counter({word: count for word, count in documents.items() if count > threshold}), threshold

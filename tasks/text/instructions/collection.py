@@ -150,7 +150,7 @@ class TaskCollection:
 
     @cached_property
     def clusters(self) -> dict[str, list[str]]:
-        """The names of each cluster's tasks, all sorted; tasks of no cluster are left out."""
+        """The names of each cluster's tasks, all sorted. Tasks of no cluster are left out."""
         names = sorted({task.cluster for task in self.tasks if task.cluster is not None})
         return {name: [task.name for task in self.tasks if task.cluster == name] for name in names}
 

@@ -30,8 +30,8 @@ class CorpusStream:
     r"""Texts read from files one document at a time, in each pass: for corpora larger than memory.
 
     The name tells a file's format: ``.jsonl``, ``.ndjson`` and ``.json`` (one object per line), ``.parquet``,
-    ``.xml`` (a MediaWiki dump), anything else is text; all but parquet also as ``.gz`` or ``.bz2``. A file that breaks
-    off, such as an incomplete download, gives the documents before the break, and ``notes`` says so.
+    ``.xml`` (a MediaWiki dump), anything else is text. All but parquet may also be ``.gz`` or ``.bz2``. A file that
+    breaks off, such as an incomplete download, gives the documents before the break, and ``notes`` says so.
 
     Memory: two documents and a chunk of a file; of parquet, 64 rows and a page.
 
