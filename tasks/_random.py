@@ -1,4 +1,4 @@
-"""Addressed randomness: every draw is seeded by what it is for, never by what was drawn before it."""
+"""Addressed randomness: every draw is seeded by its purpose, never by what was drawn before it."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import zlib
 from functools import lru_cache
 
 import numpy as np
+from jaxtyping import Int
 
 
 def generator(seed: int, purpose: str, *index: int) -> np.random.Generator:
-    """A generator that depends only on its address.
+    """Return a generator that depends only on its address.
 
     Batch 1,234 is the same whether or not batches 0 to 1,233 were drawn, so that resuming,
     sharding and reproducing need no saved data state.
@@ -29,14 +30,14 @@ def generator(seed: int, purpose: str, *index: int) -> np.random.Generator:
 
 
 @lru_cache(maxsize=8)
-def _order(seed: int, epoch: int, n: int) -> np.ndarray:
+def _order(seed: int, epoch: int, n: int) -> Int[np.ndarray, "n"]:
     return generator(seed, "order", epoch).permutation(n)
 
 
-def epoch_rows(seed: int, step: int, n: int, batch_size: int) -> np.ndarray:
-    """``[batch_size]`` which of ``n`` examples a training step sees.
+def epoch_rows(seed: int, step: int, n: int, batch_size: int) -> Int[np.ndarray, "row"]:
+    """Return which of ``n`` examples a training step sees.
 
-    Each epoch goes through them in an order of its own; a last batch that would be smaller is left out.
+    Each epoch goes through them in a new order. A last batch that would be smaller is left out.
 
     Example:
         >>> sorted(int(i) for step in (0, 1) for i in epoch_rows(0, step, n=4, batch_size=2))

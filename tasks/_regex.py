@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,35 +19,38 @@ class Element:
     repeats: tuple[int, int]
 
     def n_strings(self) -> int:
+        """Return how many different strings the element matches."""
         low, high = self.repeats
         return sum(len(self.symbols) ** n for n in range(low, high + 1))
 
 
 @dataclass(frozen=True)
 class RandomRegex:
-    """A sequence of elements; strings are tuples of symbol numbers."""
+    """A sequence of elements. Its strings are tuples of symbol numbers."""
 
     elements: tuple[Element, ...]
 
     @classmethod
     def draw(cls, rng: np.random.Generator, n_symbols: int, n_strings: int, elements: tuple[int, int]) -> RandomRegex:
-        """A random expression of ``elements[0]`` to ``elements[1]`` elements that can spell clearly
-        more than ``n_strings`` strings; of more elements only where draws of that size cannot."""
+        """Draw an expression that can spell clearly more than ``n_strings`` strings.
+
+        It has ``elements[0]`` to ``elements[1]`` elements, and more only if draws of that size cannot spell enough.
+        """
         count = int(rng.integers(elements[0], elements[1] + 1))
         while True:
             for _ in range(50):
                 parts = [_draw_element(rng, n_symbols) for _ in range(count)]
-                if _spelled(parts) >= 2 * n_strings:
+                if _max_strings(parts) >= 2 * n_strings:
                     return cls(tuple(parts))
             count += 1
 
     def sample(self, rng: np.random.Generator) -> tuple[int, ...]:
-        """One string: a uniform number of repeats per element, then uniform symbols."""
-        out: list[int] = []
+        """Draw one string: a uniform number of repeats per element, then uniform symbols."""
+        string: list[int] = []
         for element in self.elements:
             repeats = int(rng.integers(element.repeats[0], element.repeats[1] + 1))
-            out.extend(element.symbols[int(k)] for k in rng.integers(len(element.symbols), size=repeats))
-        return tuple(out)
+            string.extend(element.symbols[int(k)] for k in rng.integers(len(element.symbols), size=repeats))
+        return tuple(string)
 
 
 def _draw_element(rng: np.random.Generator, n_symbols: int) -> Element:
@@ -55,8 +59,6 @@ def _draw_element(rng: np.random.Generator, n_symbols: int) -> Element:
     return Element(symbols, _QUANTIFIERS[int(rng.integers(len(_QUANTIFIERS)))])
 
 
-def _spelled(parts: list[Element]) -> int:
-    total = 1
-    for part in parts:
-        total *= part.n_strings()
-    return total  # an upper bound: two spellings may coincide
+def _max_strings(parts: list[Element]) -> int:
+    """Return an upper bound of how many strings the parts spell: two spellings may coincide."""
+    return math.prod(part.n_strings() for part in parts)

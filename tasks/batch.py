@@ -1,19 +1,33 @@
-"""The one record that travels from tasks to models and probes."""
+"""The record that travels from tasks to models and probes."""
 
 from __future__ import annotations
 
+import math
 import reprlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from functools import partial
+from operator import itemgetter, methodcaller
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 import torch
+from jaxtyping import Bool, Int, Integer, Num, Shaped
 from torch import Tensor
+from torch.nn import functional as F
 
 from tasks.errors import InputError, check_at_least, check_count
 
-_OPTIONAL = ("attention_mask", "targets", "loss_mask")
+PADDING_DIVISOR = 32  # token_batches makes no batch in which more than 1/32 of tokens_per_batch is padding
+
+PerExample: TypeAlias = Integer[Tensor, "batch"]
+PerToken: TypeAlias = Integer[Tensor, "batch pos"]
+TokenMask: TypeAlias = Bool[Tensor, "batch pos"]
+_Transform: TypeAlias = Callable[[Shaped[Tensor, "batch ..."]], Shaped[Tensor, "row ..."]]
+if TYPE_CHECKING:
+    ExampleIndex: TypeAlias = PerExample
+else:  # None may be given, and becomes 0..batch-1
+    ExampleIndex = PerExample | None
 
 
 @dataclass(frozen=True, repr=False)
@@ -21,17 +35,17 @@ class Batch:
     """Labelled token sequences.
 
     Attributes:
-        tokens: ``[batch pos]`` integer token ids.
-        attention_mask: ``[batch pos]`` bool, true on real tokens; ``None`` when every token is real. Numbers 0 and 1,
-            as tokenizers give them, become bool.
-        targets: ``[batch pos]`` integer token ids the loss compares with, or ``None``.
-        loss_mask: ``[batch pos]`` bool, true where the loss counts, or ``None``.
-        positions: named positions, ``[batch]`` each, such as ``{"input": ...}``.
-        labels: named integer labels, per example ``[batch]`` or per token ``[batch pos]``. Bools become 0 and 1.
-        index: ``[batch]`` the examples' stable identities. Probes that keep rows order them by it,
-            so that the order of batches cannot change a result. Defaults to ``0..batch-1``.
-        lacks: what ``label`` says about a missing label: by name, the whole sentence; under ``""``, the way out for
-            every other, in which ``%r`` stands for the name.
+        tokens: token ids.
+        attention_mask: true on real tokens; ``None`` if every token is real. Numbers 0 and 1, as tokenizers give
+            them, become bool.
+        targets: token ids the loss compares with, or ``None``.
+        loss_mask: true where the loss counts, or ``None``.
+        positions: named positions, such as ``{"input": ...}``.
+        labels: named integer labels, per example or per token. Bools become 0 and 1.
+        index: the examples' stable identities. Probes that keep rows order them by it, so that the order of batches
+            cannot change a result. Defaults to ``0..batch-1``.
+        lacks: messages of ``label`` about missing labels. By name, the whole sentence. Under ``""``, the way out for
+            all other names, in which ``%r`` stands for the name.
 
     Raises:
         InputError: when a field's shape does not fit ``tokens``, or tokens, index or labels are not integers.
@@ -44,53 +58,82 @@ class Batch:
         [1]
     """
 
-    tokens: Tensor
-    attention_mask: Tensor | None = None
-    targets: Tensor | None = None
-    loss_mask: Tensor | None = None
-    positions: Mapping[str, Tensor] = field(default_factory=dict)
-    labels: Mapping[str, Tensor] = field(default_factory=dict)
-    index: Tensor = None  # type: ignore[assignment]  # filled in __post_init__
+    tokens: PerToken
+    attention_mask: TokenMask | Num[Tensor, "batch pos"] | None = None
+    targets: PerToken | None = None
+    loss_mask: TokenMask | None = None
+    positions: Mapping[str, PerExample] = field(default_factory=dict)
+    labels: Mapping[str, Shaped[Tensor, "batch"] | Shaped[Tensor, "batch pos"]] = field(default_factory=dict)
+    index: ExampleIndex = None  # type: ignore[assignment]  # filled in __post_init__
     lacks: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self._check_tokens()
+        self._fill_index()
+        self._check_index()
+        self._turn_mask_into_bool()
+        self._check_masks_and_targets()
+        self._check_positions()
+        self._check_labels()
+        self._turn_bool_labels_into_integers()
+
+    # ---- checks ----
+
+    def _check_tokens(self) -> None:
         if self.tokens.ndim != 2:
             raise InputError(
                 f"tokens has shape {tuple(self.tokens.shape)}; expected [batch pos]: "
                 "stack the sequences, padded to one length"
             )
-        if self.tokens.is_floating_point() or self.tokens.is_complex() or self.tokens.dtype == torch.bool:
+        if not _is_integer(self.tokens):
             raise InputError(f"tokens is {self.tokens.dtype}; expected integer token ids: give tokens.long()")
-        if self.attention_mask is not None and self.attention_mask.dtype != torch.bool:
-            object.__setattr__(self, "attention_mask", self.attention_mask.bool())
+
+    def _fill_index(self) -> None:
         if self.index is None:
             object.__setattr__(self, "index", torch.arange(len(self.tokens), device=self.tokens.device))
-        if self.index.is_floating_point() or self.index.is_complex() or self.index.dtype == torch.bool:
+
+    def _check_index(self) -> None:
+        if not _is_integer(self.index):
             raise InputError(f"index is {self.index.dtype}; expected integers, one per example: give index.long()")
-        batch, pos = self.tokens.shape
-        for name in _OPTIONAL:
-            value = getattr(self, name)
-            if value is not None and value.shape != (batch, pos):
-                raise InputError(f"{name} has shape {tuple(value.shape)}; expected {(batch, pos)} like tokens")
-        per_example: dict[str, Tensor] = {f"positions[{k!r}]": v for k, v in self.positions.items()}
-        per_example["index"] = self.index
-        for name, value in per_example.items():
-            if value.shape != (batch,):
-                raise InputError(f"{name} has shape {tuple(value.shape)}; expected {(batch,)}, one per example")
-        for name, value in self.labels.items():
-            if value.shape not in ((batch,), (batch, pos)):
+        _check_one_per_example("index", self.index, len(self))
+
+    def _turn_mask_into_bool(self) -> None:
+        if self.attention_mask is not None:
+            object.__setattr__(self, "attention_mask", self.attention_mask.bool())
+
+    def _check_masks_and_targets(self) -> None:
+        expected = tuple(self.tokens.shape)
+        for name, values in self._masks_and_targets().items():
+            if values.shape != expected:
+                raise InputError(f"{name} has shape {tuple(values.shape)}; expected {expected} like tokens")
+
+    def _check_positions(self) -> None:
+        for name, values in self.positions.items():
+            _check_one_per_example(f"positions[{name!r}]", values, len(self))
+
+    def _check_labels(self) -> None:
+        per_token = tuple(self.tokens.shape)
+        per_example = per_token[:1]
+        for name, values in self.labels.items():
+            if values.shape not in (per_example, per_token):
                 raise InputError(
-                    f"labels[{name!r}] has shape {tuple(value.shape)}; expected {(batch,)} per example "
-                    f"or {(batch, pos)} per token"
+                    f"labels[{name!r}] has shape {tuple(values.shape)}; expected {per_example} per example "
+                    f"or {per_token} per token"
                 )
-            if value.is_floating_point() or value.is_complex():
+            if not _is_integer(values) and values.dtype != torch.bool:
                 raise InputError(
-                    f"labels[{name!r}] is {value.dtype}; expected integers, one for each class: give classes, such as "
+                    f"labels[{name!r}] is {values.dtype}; expected integers, one for each class: give classes, such as "
                     "torch.unique(values, return_inverse=True)[1]"
                 )
-        if any(value.dtype == torch.bool for value in self.labels.values()):
-            labels = {k: v.long() if v.dtype == torch.bool else v for k, v in self.labels.items()}
-            object.__setattr__(self, "labels", labels)
+
+    def _turn_bool_labels_into_integers(self) -> None:
+        labels = dict(self.labels)
+        for name, values in self.labels.items():
+            if values.dtype == torch.bool:
+                labels[name] = values.long()
+        object.__setattr__(self, "labels", labels)
+
+    # ---- reading ----
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -102,62 +145,73 @@ class Batch:
             >>> Batch(torch.tensor([[1, 2], [3, 4]]), labels={"task": torch.tensor([0, 1])})
             Batch(2 sequences of 2 tokens, labels: ['task'])
         """
-        n, width = self.tokens.shape
-        named = [("labels", self.labels), ("positions", self.positions)]
-        names = [f", {what}: {reprlib.repr(list(values))}" for what, values in named if values]
-        return f"Batch({n} sequences of {width} tokens{''.join(names)})"
+        n_sequences, n_tokens = self.tokens.shape
+        text = f"{n_sequences} sequences of {n_tokens} tokens"
+        if self.labels:
+            text += f", labels: {reprlib.repr(list(self.labels))}"
+        if self.positions:
+            text += f", positions: {reprlib.repr(list(self.positions))}"
+        return f"Batch({text})"
 
-    def label(self, name: str, per: Literal["example", "token"] | None = None) -> Tensor:
-        """The label called ``name``, of either kind or of the one that is asked for.
+    def label(self, name: str, per: Literal["example", "token"] | None = None) -> PerExample | PerToken:
+        """Return the label called ``name``, of either kind or of the one that ``per`` says.
 
         Raises:
             InputError: for a name that is not there, listing those that are, or a label of the other kind.
         """
         if name not in self.labels:
-            have = ", ".join(repr(k) for k in self.labels) or "no labels"
-            way = self.lacks[""] % name if "" in self.lacks else "add it to Batch.labels"
-            raise InputError(self.lacks.get(name) or f"no label {name!r} in this batch (it has {have}); {way}")
-        found = self.labels[name]
-        if per is not None and found.ndim != ("example", "token").index(per) + 1:
-            other = "token" if per == "example" else "example"
-            raise InputError(f"label {name!r} is per {other}; give a label with one value per {per}")
-        return found
+            raise InputError(self.lacks.get(name) or self._no_label_text(name))
+        label = self.labels[name]
+        kind = "example" if label.ndim == 1 else "token"
+        if per is not None and per != kind:
+            raise InputError(f"label {name!r} is per {kind}; give a label with one value per {per}")
+        return label
 
-    def position(self, name: str) -> Tensor:
-        """The named position, ``[batch]``; an ``InputError`` names the positions that exist."""
+    def _no_label_text(self, name: str) -> str:
+        known = ", ".join(map(repr, self.labels)) or "no labels"
+        way_out = self.lacks[""] % name if "" in self.lacks else "add it to Batch.labels"
+        return f"no label {name!r} in this batch (it has {known}); {way_out}"
+
+    def position(self, name: str) -> PerExample:
+        """Return the position called ``name``.
+
+        Raises:
+            InputError: for a name that is not there, listing those that are.
+        """
         if name not in self.positions:
-            have = ", ".join(repr(k) for k in self.positions) or "no named positions"
-            raise InputError(f"no position {name!r} in this batch (it has {have}); add it to Batch.positions")
+            known = ", ".join(map(repr, self.positions)) or "no named positions"
+            raise InputError(f"no position {name!r} in this batch (it has {known}); add it to Batch.positions")
         return self.positions[name]
 
-    def lengths(self) -> Tensor:
-        """``[batch]`` number of real tokens in each sequence."""
+    def lengths(self) -> PerExample:
+        """Return the number of real tokens in each sequence."""
         if self.attention_mask is None:
             return torch.full_like(self.index, self.tokens.shape[1])
         return self.attention_mask.sum(dim=1)
 
-    def last_positions(self) -> Tensor:
-        """``[batch]`` where the last real token stands, whichever side is padded.
+    def first_positions(self) -> PerExample:
+        """Return the position of each sequence's first real token, whichever side is padded.
 
         Raises:
             InputError: see ``check_real``.
         """
         self.check_real()
-        n, width = self.tokens.shape
-        if self.attention_mask is None or not n:
-            return torch.full((n,), width - 1, device=self.tokens.device)
-        return width - 1 - self.attention_mask.flip(1).long().argmax(dim=1)
-
-    def first_positions(self) -> Tensor:
-        """``[batch]`` where the first real token stands, whichever side is padded.
-
-        Raises:
-            InputError: see ``check_real``.
-        """
-        self.check_real()
-        if self.attention_mask is None or not len(self):
+        if self.attention_mask is None or len(self) == 0:
             return torch.zeros(len(self), dtype=torch.long, device=self.tokens.device)
         return self.attention_mask.long().argmax(dim=1)
+
+    def last_positions(self) -> PerExample:
+        """Return the position of each sequence's last real token, whichever side is padded.
+
+        Raises:
+            InputError: see ``check_real``.
+        """
+        self.check_real()
+        last = self.tokens.shape[1] - 1
+        if self.attention_mask is None or len(self) == 0:
+            return torch.full((len(self),), last, device=self.tokens.device)
+        distance_from_end = self.attention_mask.flip(1).long().argmax(dim=1)
+        return last - distance_from_end
 
     def check_real(self) -> None:
         """Refuse an example without a real token: all that could be measured of it is padding.
@@ -165,12 +219,16 @@ class Batch:
         Raises:
             InputError: naming the example.
         """
-        if len(self) and not self.tokens.shape[1]:
+        if len(self) > 0 and self.tokens.shape[1] == 0:
             raise InputError(f"example index {int(self.index[0])} has no tokens; leave it out")
-        mask = self.attention_mask
-        if mask is not None and not bool((real := mask.any(dim=1)).all()):
-            hidden = int(self.index[~real.to(self.index.device)][0])
-            raise InputError(f"example index {hidden} has no real token (its attention mask is all 0); leave it out")
+        if self.attention_mask is None:
+            return
+        has_real_token = self.attention_mask.any(dim=1)
+        if not bool(has_real_token.all()):
+            first = self.index[~has_real_token.to(self.index.device)][0]
+            raise InputError(
+                f"example index {int(first)} has no real token (its attention mask is all 0); leave it out"
+            )
 
     @property
     def padded_right(self) -> bool:
@@ -178,25 +236,22 @@ class Batch:
         mask = self.attention_mask
         return mask is None or bool((mask[:, 1:] <= mask[:, :-1]).all())
 
-    def _fields(self) -> str:
-        optional = [name for name in _OPTIONAL if getattr(self, name) is not None]
-        names = [*optional, *sorted(self.positions), *(f"{k} {v.ndim}-d" for k, v in sorted(self.labels.items()))]
-        return f"{self.tokens.shape[1]} tokens per row and {', '.join(names) or 'no other fields'}"
+    # ---- making other batches ----
 
     def to(self, device: torch.device | str) -> Batch:
-        """The same batch with every tensor on ``device``; returns itself when all are there already."""
-        tensors = [self.tokens, self.index, *self.positions.values(), *self.labels.values()]
-        tensors += [value for name in _OPTIONAL if (value := getattr(self, name)) is not None]
+        """Return the batch with every tensor on ``device``, itself if all are there already."""
+        tensors = [self.tokens, self.index, *self._masks_and_targets().values()]
+        tensors += [*self.positions.values(), *self.labels.values()]
         if all(tensor.device == torch.device(device) for tensor in tensors):
             return self
-        return _joined([self], lambda mine: mine[0].to(device))
+        return self._apply(methodcaller("to", device))
 
-    def select(self, rows: Tensor | slice) -> Batch:
-        """The given examples, in the given order."""
-        return _joined([self], lambda mine: mine[0][rows])
+    def select(self, rows: Shaped[Tensor, "row"] | slice) -> Batch:
+        """Return the given examples, in the given order."""
+        return self._apply(itemgetter(rows))
 
     def split(self, batch_size: int) -> Iterator[Batch]:
-        """The same examples in consecutive batches of ``batch_size``; the last may be smaller."""
+        """Yield the examples in consecutive batches of ``batch_size``. The last may be smaller."""
         check_at_least(batch_size=(batch_size, 1))
         for start in range(0, len(self), batch_size):
             yield self.select(slice(start, start + batch_size))
@@ -212,51 +267,92 @@ class Batch:
             >>> batch.tokens.tolist(), batch.attention_mask.tolist()
             ([[1, 2, 0]], [[True, True, False]])
         """
-        more = length - self.tokens.shape[1]
-        if more < 0:
-            raise InputError(f"length is {length}, but the batch has {self.tokens.shape[1]} tokens; give at least that")
-        real = torch.ones_like(self.tokens, dtype=torch.bool) if self.attention_mask is None else self.attention_mask
-        counts = real if self.targets is not None and self.loss_mask is None else self.loss_mask
-
-        def padded(x: Tensor) -> Tensor:
-            return torch.nn.functional.pad(x, (0, more)) if x.ndim == 2 else x
-
-        return replace(
-            self,
-            tokens=padded(self.tokens),
-            attention_mask=padded(real),
-            targets=None if self.targets is None else padded(self.targets),
-            loss_mask=None if counts is None else padded(counts),
-            labels={name: padded(label) for name, label in self.labels.items()},
-        )
+        n_tokens = self.tokens.shape[1]
+        if length < n_tokens:
+            raise InputError(f"length is {length}, but the batch has {n_tokens} tokens; give at least that")
+        attention_mask = self.attention_mask
+        if attention_mask is None:
+            attention_mask = torch.ones_like(self.tokens, dtype=torch.bool)
+        loss_mask = self.loss_mask
+        if loss_mask is None and self.targets is not None:
+            loss_mask = attention_mask  # without a mask, the loss would count padding
+        with_masks = replace(self, attention_mask=attention_mask, loss_mask=loss_mask)
+        return with_masks._apply(partial(_pad_tokens, n_padding=length - n_tokens))
 
     @staticmethod
     def concat(batches: Sequence[Batch]) -> Batch:
-        """One batch of all examples. Every batch must have the same fields and sequence length."""
+        """Return one batch of all examples.
+
+        Raises:
+            InputError: for no batches, and for batches that differ in their fields or sequence length.
+        """
         if not batches:
             raise InputError("no batches to join; give at least one")
-        shapes = [batch._fields() for batch in batches]
-        for i, shape in enumerate(shapes):
-            if shape != shapes[0]:
-                raise InputError(f"batch {i} has {shape}, but batch 0 has {shapes[0]}; join batches of the same fields")
+        _check_same_fields(batches)
+        first = batches[0]
+        lacks: dict[str, str] = {}
+        for batch in batches:
+            lacks.update(batch.lacks)
+        fields = ["tokens", "index", *first._masks_and_targets()]
+        return Batch(
+            **{name: torch.cat([getattr(batch, name) for batch in batches]) for name in fields},
+            positions={name: torch.cat([batch.positions[name] for batch in batches]) for name in first.positions},
+            labels={name: torch.cat([batch.labels[name] for batch in batches]) for name in first.labels},
+            lacks=lacks,
+        )
 
-        return _joined(batches, torch.cat)
+    def _masks_and_targets(self) -> dict[str, Shaped[Tensor, "..."]]:
+        """Return the masks and targets that are there, by name."""
+        fields = {"attention_mask": self.attention_mask, "targets": self.targets, "loss_mask": self.loss_mask}
+        return {name: values for name, values in fields.items() if values is not None}
+
+    def _apply(self, function: _Transform) -> Batch:
+        """Return a batch of what the function makes of every tensor."""
+        fields = {"tokens": self.tokens, "index": self.index, **self._masks_and_targets()}
+        new_fields: dict[str, Any] = {name: function(values) for name, values in fields.items()}
+        return replace(
+            self,
+            **new_fields,
+            positions={name: function(values) for name, values in self.positions.items()},
+            labels={name: function(values) for name, values in self.labels.items()},
+        )
+
+    def _fields_text(self) -> str:
+        """Describe the fields that batches must have in common to be joined."""
+        labels = [f"{name} {values.ndim}-d" for name, values in sorted(self.labels.items())]
+        names = [*self._masks_and_targets(), *sorted(self.positions), *labels]
+        return f"{self.tokens.shape[1]} tokens per row and {', '.join(names) or 'no other fields'}"
 
 
-def _joined(batches: Sequence[Batch], join: Callable[[list[Tensor]], Tensor]) -> Batch:
-    """A batch whose every tensor is made of those of batches with the same fields."""
-    first = batches[0]
-    present = [name for name in ("tokens", "index", *_OPTIONAL) if getattr(first, name) is not None]
-    return Batch(
-        **{name: join([getattr(batch, name) for batch in batches]) for name in present},
-        positions={k: join([batch.positions[k] for batch in batches]) for k in first.positions},
-        labels={k: join([batch.labels[k] for batch in batches]) for k in first.labels},
-        lacks={k: why for batch in batches for k, why in batch.lacks.items()},
-    )
+def _is_integer(values: Shaped[Tensor, "..."]) -> bool:
+    return not (values.is_floating_point() or values.is_complex() or values.dtype == torch.bool)
 
 
-def row_batches(n: int, batch_size: int) -> Iterator[np.ndarray]:
-    """Which of ``n`` rows stand in each of consecutive batches; the last may be smaller.
+def _check_one_per_example(name: str, values: Shaped[Tensor, "..."], n_examples: int) -> None:
+    if values.shape != (n_examples,):
+        raise InputError(f"{name} has shape {tuple(values.shape)}; expected {(n_examples,)}, one per example")
+
+
+def _pad_tokens(values: Shaped[Tensor, "batch *pos"], n_padding: int) -> Shaped[Tensor, "batch *padded_pos"]:
+    """Add zeros, or false, on the right of values per token. Values per example stay unchanged."""
+    return F.pad(values, (0, n_padding)) if values.ndim == 2 else values
+
+
+def _check_same_fields(batches: Sequence[Batch]) -> None:
+    expected = batches[0]._fields_text()
+    for number, batch in enumerate(batches):
+        fields = batch._fields_text()
+        if fields != expected:
+            raise InputError(
+                f"batch {number} has {fields}, but batch 0 has {expected}; join batches of the same fields"
+            )
+
+
+# ---- which rows make a batch ----
+
+
+def row_batches(n: int, batch_size: int) -> Iterator[Int[np.ndarray, "row"]]:
+    """Yield which of ``n`` rows make each of consecutive batches. The last may be smaller.
 
     Example:
         >>> [rows.tolist() for rows in row_batches(5, 2)]
@@ -267,8 +363,10 @@ def row_batches(n: int, batch_size: int) -> Iterator[np.ndarray]:
         yield np.arange(start, min(start + batch_size, n))
 
 
-def token_batches(lengths: Sequence[int], tokens_per_batch: int, name: Callable[[int], str]) -> Iterator[np.ndarray]:
-    """Which sequences stand in each of several batches: those of like length together, longest first.
+def token_batches(
+    lengths: Sequence[int], tokens_per_batch: int, name: Callable[[int], str]
+) -> Iterator[Int[np.ndarray, "row"]]:
+    """Yield which sequences make each of several batches: those of like length together, longest first.
 
     A batch's number of sequences times its longest is at most ``tokens_per_batch``, which counts padding too. It ends
     earlier where more than 1/32 of that would be padding, so that a few sequences of very unlike length are not padded
@@ -287,18 +385,19 @@ def token_batches(lengths: Sequence[int], tokens_per_batch: int, name: Callable[
         [[2], [0, 3], [1]]
     """
     check_count(tokens_per_batch=(tokens_per_batch, 1))
-    counts = np.asarray(lengths, dtype=np.int64)
-    order = np.argsort(-counts, kind="stable")
-    if len(order) and (most := int(counts[order[0]])) > tokens_per_batch:
+    n_tokens = np.asarray(lengths, dtype=np.int64)
+    longest_first = np.argsort(-n_tokens, kind="stable")
+    if len(longest_first) > 0 and n_tokens.max() > tokens_per_batch:
         raise InputError(
-            f"tokens_per_batch is {tokens_per_batch}, fewer than the {most} tokens of {name(int(order[0]))}; give at "
-            f"least {most}, or leave out longer examples"
+            f"tokens_per_batch is {tokens_per_batch}, fewer than the {n_tokens.max()} tokens of "
+            f"{name(int(longest_first[0]))}; give at least {n_tokens.max()}, or leave out longer examples"
         )
+    max_padding = math.ceil(tokens_per_batch / PADDING_DIVISOR)
     start = 0
-    while start < len(order):
-        longest = max(1, int(counts[order[start]]))
-        room = order[start : start + tokens_per_batch // longest]
-        padding = np.cumsum(longest - counts[room])
-        rows = room[: max(1, int(np.searchsorted(padding, -(-tokens_per_batch // 32), side="right")))]
-        yield rows
-        start += len(rows)
+    while start < len(longest_first):
+        longest = max(1, int(n_tokens[longest_first[start]]))
+        fitting = longest_first[start : start + tokens_per_batch // longest]
+        padding = np.cumsum(longest - n_tokens[fitting])  # in a batch that ends with each sequence
+        n_rows = max(1, int(np.searchsorted(padding, max_padding, side="right")))
+        yield fitting[:n_rows]
+        start += n_rows

@@ -1,4 +1,4 @@
-"""The one exception for bad input, and what its messages share."""
+"""The exception for bad input, and checks that raise it."""
 
 from __future__ import annotations
 
@@ -12,29 +12,34 @@ class InputError(ValueError):
     """Raised for input that cannot be used.
 
     The message is one sentence: what was given, what was expected, and the way out. The command
-    line prints it and exits with 2; every other exception is a defect of ours.
+    line prints it and exits with 2. Every other exception is a defect of ours.
+
+    Example:
+        >>> raise InputError("steps is 0; expected at least 1")
+        Traceback (most recent call last):
+        tasks.errors.InputError: steps is 0; expected at least 1
     """
 
 
 def first_line(error: BaseException) -> str:
-    """An exception in a few words."""
+    """Return an exception in a few words."""
     text = " ".join(str(error).split())[:300]
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
-    """``" (it has a, b); did you mean 'a'?"``."""
+    """Return a hint at the known names, such as ``" (it has a, b); did you mean 'a'?"``."""
     return f" (it has {', '.join(known)}){did_you_mean(name, known)}"
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """``"; did you mean 'a'?"``, or nothing where no name is like this one."""
+    """Return ``"; did you mean 'a'?"``, or an empty text if no known name is similar."""
     near = difflib.get_close_matches(name, list(known), n=1)
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def repeated(values: Sequence[Any]) -> list[Any]:
-    """Those that stand before already, in their order.
+    """Return the values that stand further to the left already, in order.
 
     Example:
         >>> repeated(["a", "b", "a"])
@@ -55,7 +60,7 @@ def check_at_least(**given: tuple[float, float]) -> None:
 
 
 def check_count(**given: tuple[object, int]) -> None:
-    """``check_at_least``, of integers only: ``check_count(tokens_per_batch=(tokens_per_batch, 1))``.
+    """Refuse what is no integer, or below its least value: ``check_count(tokens_per_batch=(tokens_per_batch, 1))``.
 
     Raises:
         InputError: naming the first, such as ``"tokens_per_batch is 80.0; expected an integer of at least 1"``.
@@ -67,7 +72,7 @@ def check_count(**given: tuple[object, int]) -> None:
 
 
 def check_choice(**given: tuple[object, Sequence[object]]) -> None:
-    """Refuse values that are none of those there are: ``check_choice(split=(split, ("line", "file")))``.
+    """Refuse values that are not among the known ones: ``check_choice(split=(split, ("line", "file")))``.
 
     Raises:
         InputError: naming the first, such as ``"split is 'page'; expected 'line' or 'file'"``.

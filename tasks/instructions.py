@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, Literal
+from itertools import product
+from typing import ClassVar, Literal, TypeAlias
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from tasks._random import generator
@@ -19,10 +20,15 @@ from tasks.errors import InputError, check_at_least
 from tasks.settings import check_choices
 from tasks.task import Task
 
+DRAWS_PER_EXPRESSION = 100  # before InputError
+
+_String: TypeAlias = tuple[int, ...]  # instruction symbols
+_Instances: TypeAlias = Int[np.ndarray, "instance 2"]  # instruction number and input number
+
 
 @dataclass(frozen=True)
 class InstructionFollowing(Task):
-    """Sequences ``[instruction; x; y]``: what to do is in the instruction, what to do it to is ``x``.
+    """Sequences ``[instruction; x; y]``: the instruction says which function to apply to ``x``.
 
     A task is a random function on a few inputs. Inputs come from one vocabulary that all tasks
     share, so ``x`` alone does not determine the task. Each task has ``n_distributions`` random regular
@@ -35,13 +41,13 @@ class InstructionFollowing(Task):
 
     Args:
         n_tasks: number of tasks.
-        outputs: ``"private"``: each task has ``n_outputs`` output tokens of its own. ``"shared"``:
+        outputs: ``"private"``: each task has ``n_outputs`` output tokens that no other task has. ``"shared"``:
             all tasks draw outputs from one set of ``n_outputs`` tokens. This decides what the top
             layers cluster by, so state it with every result.
         n_outputs: output tokens, per task (private) or overall (shared).
         overlap: of private outputs, the share that every task has: ``overlap * n_outputs`` of each task's tokens are
-            the same in all tasks, the others are its own, so that any two tasks have exactly this share of their
-            output tokens in common. 0: no token in common; 1: all tasks have the same tokens, as with
+            the same in all tasks, the others are in no other task. So any two tasks have exactly this share of their
+            output tokens in common. 0: no token in common. 1: all tasks have the same tokens, as with
             ``outputs="shared"``. A seed's functions are the same at every overlap, but for the names of the outputs.
         n_inputs: size of the shared input vocabulary.
         n_mappings: inputs that each task maps.
@@ -49,7 +55,7 @@ class InstructionFollowing(Task):
         n_distributions: regular expressions per task (M in the paper).
         variants: mean number of instruction strings per task.
         variants_spread: a task's number of strings is uniform in ``variants * (1 -+ variants_spread)``.
-        regex_elements: fewest and most elements an expression starts with; it is lengthened where
+        regex_elements: fewest and most elements an expression starts with. It is lengthened where
             needed for enough distinct strings.
         split_by: ``"instance"``: validation instances (instruction, x) were not trained on.
             ``"instruction"``: validation instruction strings were never seen at all.
@@ -91,8 +97,14 @@ class InstructionFollowing(Task):
         sizes = ("n_tasks", "n_outputs", "n_mappings", "n_symbols", "n_distributions", "variants", "n_eval_tasks")
         check_at_least(**{name: (getattr(self, name), 1) for name in (*sizes, "n_eval")}, seed=(self.seed, 0))
         check_choices(self)
+        self._check_instructions()
+        self._check_overlap()
         if self.n_mappings > self.n_inputs:
             raise InputError(f"n_mappings is {self.n_mappings}; expected at most n_inputs ({self.n_inputs})")
+        if not 0 < self.validation_share < 1:
+            raise InputError(f"validation_share is {self.validation_share}; expected between 0 and 1")
+
+    def _check_instructions(self) -> None:
         if self.n_symbols < 3:
             raise InputError(f"n_symbols is {self.n_symbols}; expected at least 3, the largest symbol class")
         low, high = self.regex_elements
@@ -100,197 +112,232 @@ class InstructionFollowing(Task):
             raise InputError(f"regex_elements is {(low, high)}; expected (fewest, most), at least 1 and in order")
         if not 0 <= self.variants_spread < 1:
             raise InputError(f"variants_spread is {self.variants_spread}; expected at least 0 and below 1")
-        if self.n_distributions > (least := round(self.variants * (1 - self.variants_spread))):
+        fewest_variants = round(self.variants * (1 - self.variants_spread))
+        if self.n_distributions > fewest_variants:
             raise InputError(
-                f"n_distributions is {self.n_distributions}; expected at most the {least} instructions a task may have"
+                f"n_distributions is {self.n_distributions}; expected at most the {fewest_variants} instructions a "
+                "task may have"
             )
+
+    def _check_overlap(self) -> None:
         if self.overlap and self.outputs == "shared":
             raise InputError("overlap applies to private outputs, but outputs is 'shared'; leave one of them out")
-        in_common = self.overlap * self.n_outputs
-        if not 0 <= self.overlap <= 1 or abs(in_common - round(in_common)) > 1e-9:
+        n_common = self.overlap * self.n_outputs
+        if not 0 <= self.overlap <= 1 or abs(n_common - round(n_common)) > 1e-9:
             raise InputError(
                 f"overlap is {self.overlap:g} of {self.n_outputs} outputs; expected 0 to 1 in steps of "
                 f"1/{self.n_outputs}, so that a whole number of them is shared"
             )
-        if not 0 < self.validation_share < 1:
-            raise InputError(f"validation_share is {self.validation_share}; expected between 0 and 1")
 
     # ---- vocabulary ----
     # [PAD | instruction symbols | inputs | outputs], of the outputs first those that all tasks have
 
     @property
     def _n_common(self) -> int:
-        """How many output tokens all tasks have."""
+        """Number of output tokens that all tasks have."""
         return self.n_outputs if self.outputs == "shared" else round(self.overlap * self.n_outputs)
 
     @property
     def vocab(self) -> list[str]:
-        symbols = [chr(ord("a") + s) if self.n_symbols <= 26 else f"i{s}" for s in range(self.n_symbols)]
-        common, own = self._n_common, range(self._n_common, self.n_outputs)
-        outputs = [*(f"y{o}" for o in range(common)), *(f"y{t}.{o}" for t in range(self.n_tasks) for o in own)]
-        return ["<pad>", *symbols, *(f"x{k}" for k in range(self.n_inputs)), *outputs]
+        """The printable string of every token id."""
+        if self.n_symbols <= 26:
+            symbols = [chr(ord("a") + s) for s in range(self.n_symbols)]
+        else:
+            symbols = [f"i{s}" for s in range(self.n_symbols)]
+        inputs = [f"x{k}" for k in range(self.n_inputs)]
+        common_outputs = [f"y{o}" for o in range(self._n_common)]
+        private = product(range(self.n_tasks), range(self._n_common, self.n_outputs))
+        private_outputs = [f"y{t}.{o}" for t, o in private]
+        return ["<pad>", *symbols, *inputs, *common_outputs, *private_outputs]
 
     @property
     def n_ctx(self) -> int:
+        """Tokens of the longest sequence."""
         return int(self._lengths.max()) + 2
 
-    # ---- tables ----
+    # ---- functions ----
 
     @cached_property
-    def mappings(self) -> np.ndarray:
-        """``[n_tasks n_inputs]`` output token of each input token's number, -1 where undefined."""
+    def mappings(self) -> Int[np.ndarray, "task input"]:
+        """The output token of each task and input number, -1 where it is undefined."""
         table = np.full((self.n_tasks, self.n_inputs), -1)
-        first = 1 + self.n_symbols + self.n_inputs
+        first_output = 1 + self.n_symbols + self.n_inputs
+        n_private = self.n_outputs - self._n_common
         for t in range(self.n_tasks):
             rng = generator(self.seed, "mapping", t)
             inputs = rng.choice(self.n_inputs, self.n_mappings, replace=False)
-            drawn = rng.integers(self.n_outputs, size=self.n_mappings)
-            own = t * (self.n_outputs - self._n_common)
-            table[t, inputs] = first + drawn + np.where(drawn < self._n_common, 0, own)
+            output = rng.integers(self.n_outputs, size=self.n_mappings)
+            is_common = output < self._n_common
+            table[t, inputs] = first_output + np.where(is_common, output, output + t * n_private)
         return table
 
+    # ---- instructions ----
+
     @cached_property
-    def _grammar(self) -> tuple[list[list[RandomRegex]], list[tuple[int, tuple[int, ...]]]]:
-        """Expressions of each task, and all instruction strings as (task, symbols), distinct."""
-        regexes: list[list[RandomRegex]] = []
-        strings: list[tuple[int, tuple[int, ...]]] = []
-        used: set[tuple[int, ...]] = set()
+    def _grammar(self) -> tuple[list[list[RandomRegex]], list[tuple[int, _String]]]:
+        """The expressions of each task, and all instructions as (task, string), distinct."""
+        expressions: list[list[RandomRegex]] = []
+        instructions: list[tuple[int, _String]] = []
+        used: set[_String] = set()
         for t in range(self.n_tasks):
             rng = generator(self.seed, "instructions", t)
-            low, high = (self.variants * (1 + sign * self.variants_spread) for sign in (-1, 1))
-            wanted = max(1, round(rng.uniform(low, high)))
-            shares = [wanted // self.n_distributions] * self.n_distributions
-            for d in range(wanted % self.n_distributions):
-                shares[d] += 1
-            regexes.append([])
-            for share in shares:
-                # An expression whose strings are mostly taken by other tasks is drawn again.
-                for _ in range(100):
-                    regex = RandomRegex.draw(rng, self.n_symbols, share, self.regex_elements)
-                    own: dict[tuple[int, ...], None] = {}
-                    for _ in range(50 * share + 100):
-                        string = regex.sample(rng)
-                        if string and string not in used:
-                            own[string] = None
-                        if len(own) == share:
-                            break
-                    if len(own) == share:
-                        break
-                else:
-                    raise InputError(
-                        f"no expression over {self.n_symbols} symbols gives task {t} its {share} distinct "
-                        "instructions; raise n_symbols or lower variants"
-                    )
-                regexes[-1].append(regex)
-                used.update(own)
-                strings.extend((t, string) for string in own)
-        return regexes, strings
+            expressions.append([])
+            for n_strings in self._strings_per_expression(rng):
+                regex, strings = self._draw_expression(rng, n_strings, used, t)
+                expressions[t].append(regex)
+                instructions.extend((t, string) for string in strings)
+                used.update(strings)
+        return expressions, instructions
 
-    @cached_property
-    def _lengths(self) -> np.ndarray:
-        return np.array([len(symbols) for _, symbols in self._grammar[1]])
+    def _strings_per_expression(self, rng: np.random.Generator) -> list[int]:
+        """Draw a task's number of instructions, and divide it among its expressions."""
+        fewest = self.variants * (1 - self.variants_spread)
+        most = self.variants * (1 + self.variants_spread)
+        n_strings = max(1, round(rng.uniform(fewest, most)))
+        each, rest = divmod(n_strings, self.n_distributions)
+        return [each + (number < rest) for number in range(self.n_distributions)]
 
-    @cached_property
-    def _task_of(self) -> np.ndarray:
-        return np.array([t for t, _ in self._grammar[1]])
-
-    @cached_property
-    def _instances(self) -> dict[str, np.ndarray]:
-        """``{"train": [n 2], "validation": [n 2]}`` (instruction number, input number)."""
-        pairs = np.array(
-            [
-                (number, x)
-                for number, (t, _) in enumerate(self._grammar[1])
-                for x in np.flatnonzero(self.mappings[t] >= 0)
-            ]
+    def _draw_expression(
+        self, rng: np.random.Generator, n_strings: int, used: Collection[_String], task: int
+    ) -> tuple[RandomRegex, list[_String]]:
+        """Draw an expression with ``n_strings`` unused strings, again while other tasks have most of them."""
+        for _ in range(DRAWS_PER_EXPRESSION):
+            regex = RandomRegex.draw(rng, self.n_symbols, n_strings, self.regex_elements)
+            strings = _unused_strings(regex, rng, n_strings, used)
+            if len(strings) == n_strings:
+                return regex, strings
+        raise InputError(
+            f"no expression over {self.n_symbols} symbols gives task {task} its {n_strings} distinct "
+            "instructions; raise n_symbols or lower variants"
         )
-        rng = generator(self.seed, "split")
-        keys = np.arange(len(pairs)) if self.split_by == "instance" else pairs[:, 0]
+
+    @cached_property
+    def _lengths(self) -> Int[np.ndarray, "instruction"]:
+        _, instructions = self._grammar
+        return np.array([len(string) for _, string in instructions])
+
+    @cached_property
+    def _task_of(self) -> Int[np.ndarray, "instruction"]:
+        _, instructions = self._grammar
+        return np.array([t for t, _ in instructions])
+
+    @cached_property
+    def _instruction_tokens(self) -> Int[np.ndarray, "instruction pos"]:
+        """Token ids, padded with 0."""
+        _, instructions = self._grammar
+        tokens = np.zeros((len(instructions), int(self._lengths.max())), dtype=np.int64)
+        for number, (_, string) in enumerate(instructions):
+            tokens[number, : len(string)] = np.array(string) + 1
+        return tokens
+
+    # ---- splits ----
+
+    @cached_property
+    def _instances(self) -> dict[str, _Instances]:
+        """The instances of the splits train and validation."""
+        is_defined = self.mappings[self._task_of] >= 0
+        instances = np.argwhere(is_defined)
+        keys = np.arange(len(instances)) if self.split_by == "instance" else instances[:, 0]
         unique = np.unique(keys)
-        held = rng.permutation(unique)[: max(1, round(len(unique) * self.validation_share))]
-        validation = np.isin(keys, held)
-        if validation.all():
+        n_held_out = max(1, round(len(unique) * self.validation_share))
+        held_out = generator(self.seed, "split").permutation(unique)[:n_held_out]
+        in_validation = np.isin(keys, held_out)
+        if in_validation.all():
             raise InputError(
-                f"all {len(pairs)} instances are held out; expected some to train on: "
+                f"all {len(instances)} instances are held out; expected some to train on: "
                 "raise variants or n_tasks, or lower validation_share"
             )
-        return {"train": pairs[~validation], "validation": pairs[validation]}
+        return {"train": instances[~in_validation], "validation": instances[in_validation]}
 
-    def _subset(self, split: str) -> np.ndarray:
-        pairs = self._instances[split]
-        pairs = pairs[self._task_of[pairs[:, 0]] < self.n_eval_tasks]
+    def _subset(self, split: str) -> _Instances:
+        """Draw instances of the first tasks."""
+        instances = self._instances[split]
+        instances = instances[self._task_of[instances[:, 0]] < self.n_eval_tasks]
         rng = generator(self.seed, f"{split}_subset")
-        return pairs[np.sort(rng.permutation(len(pairs))[: self.n_eval])]
+        return instances[np.sort(rng.permutation(len(instances))[: self.n_eval])]
 
     # ---- batches ----
 
-    @cached_property
-    def _table(self) -> np.ndarray:
-        """``[instruction pos]`` symbols as token ids, padded with 0."""
-        table = np.zeros((len(self._lengths), int(self._lengths.max())), dtype=np.int64)
-        for number, (_, symbols) in enumerate(self._grammar[1]):
-            table[number, : len(symbols)] = np.array(symbols) + 1
-        return table
-
-    def _batch(self, pairs: np.ndarray) -> Batch:
-        number, x = pairs[:, 0], pairs[:, 1]
-        task, lengths, rows = self._task_of[number], self._lengths[number], np.arange(len(pairs))
-        longest = int(lengths.max())
-        tokens = np.zeros((len(pairs), longest + 2), dtype=np.int64)
-        tokens[:, :longest] = self._table[number, :longest]
-        output = self.mappings[task, x]
-        tokens[rows, lengths] = 1 + self.n_symbols + x
-        tokens[rows, lengths + 1] = output
-        real = np.arange(longest + 2) < (lengths + 2)[:, None]
-        targets, counts = np.zeros_like(tokens), np.zeros_like(real)
-        targets[:, :-1], counts[:, :-1] = tokens[:, 1:], real[:, 1:]
-        if self.loss_on == "output":
-            counts = np.arange(longest + 2) == lengths[:, None]
-        as_tensor = torch.from_numpy
+    def _batch(self, instances: _Instances) -> Batch:
+        instruction = instances[:, 0]
+        input_number = instances[:, 1]
+        task = self._task_of[instruction]
+        length = self._lengths[instruction]
+        longest = int(length.max())
+        row = np.arange(len(instances))
+        input_token = 1 + self.n_symbols + input_number
+        output_token = self.mappings[task, input_number]
+        tokens = np.zeros((len(instances), longest + 2), dtype=np.int64)
+        tokens[:, :longest] = self._instruction_tokens[instruction, :longest]
+        tokens[row, length] = input_token
+        tokens[row, length + 1] = output_token
+        targets = np.zeros_like(tokens)
+        targets[:, :-1] = tokens[:, 1:]
+        position = np.arange(longest + 2)
+        attention_mask = position < (length + 2)[:, None]
+        loss_mask = position == length[:, None] if self.loss_on == "output" else position < (length + 1)[:, None]
         return Batch(
-            tokens=as_tensor(tokens),
-            attention_mask=as_tensor(real),
-            targets=as_tensor(targets),
-            loss_mask=as_tensor(counts),
+            tokens=torch.from_numpy(tokens),
+            attention_mask=torch.from_numpy(attention_mask),
+            targets=torch.from_numpy(targets),
+            loss_mask=torch.from_numpy(loss_mask),
             positions={
-                "instruction_end": as_tensor(lengths - 1),
-                "input": as_tensor(lengths),
-                "output": as_tensor(lengths + 1),
+                "instruction_end": torch.from_numpy(length - 1),
+                "input": torch.from_numpy(length),
+                "output": torch.from_numpy(length + 1),
             },
             labels={
-                "task": as_tensor(task),
-                "output": as_tensor(output),
-                "input": as_tensor(tokens[rows, lengths]),
-                "instruction": as_tensor(number),
+                "task": torch.from_numpy(task),
+                "output": torch.from_numpy(output_token),
+                "input": torch.from_numpy(input_token),
+                "instruction": torch.from_numpy(instruction),
             },
-            index=as_tensor(number * self.n_inputs + x),
+            index=torch.from_numpy(instruction * self.n_inputs + input_number),
         )
 
     def batches(self, split: str, batch_size: int = 256) -> Iterator[Batch]:
+        """Yield the examples of a split, in a fixed order."""
         self._check_split(split)
-        pairs = self._subset(split.removesuffix("_subset")) if split.endswith("_subset") else self._instances[split]
-        for rows in row_batches(len(pairs), batch_size):
-            yield self._batch(pairs[rows])
+        whole = split.removesuffix("_subset")
+        instances = self._instances[split] if split == whole else self._subset(whole)
+        for rows in row_batches(len(instances), batch_size):
+            yield self._batch(instances[rows])
 
     def train_batch(self, step: int, batch_size: int) -> Batch:
-        pairs = self._instances["train"]
+        """Return the batch of one step: training examples drawn with replacement."""
+        instances = self._instances["train"]
         rng = generator(self.seed, "train", step)
-        return self._batch(pairs[rng.integers(len(pairs), size=batch_size)])
+        return self._batch(instances[rng.integers(len(instances), size=batch_size)])
 
     def accuracy(self, logits: Float[Tensor, "batch pos d_vocab"], batch: Batch) -> Float[Tensor, "batch"]:
-        """``[batch]`` 1 where the most likely token after ``x`` is ``y``."""
+        """Return 1 for each example whose most likely token after ``x`` is ``y`` and 0 for the others."""
         rows = torch.arange(len(batch), device=logits.device)
         guess = logits[rows, batch.position("input")].argmax(dim=-1)
         return (guess == batch.label("output")).float()
 
     def input_only_accuracy(self) -> float:
-        """Share of ``validation_subset`` whose task is guessed from ``x`` alone (finding T8).
+        """Return the share of ``validation_subset`` whose task is guessed from ``x`` alone (finding T8).
 
         The rule is the best one on ``train_subset``: the commonest task of each input token.
         """
-        train, validation = (Batch.concat(list(self.batches(s, self.n_eval))) for s in self.splits[2:])
+        train = Batch.concat(list(self.batches("train_subset", self.n_eval)))
+        validation = Batch.concat(list(self.batches("validation_subset", self.n_eval)))
         counts = torch.zeros(self.d_vocab, self.n_tasks, dtype=torch.int64)
         ones = torch.ones(len(train), dtype=torch.int64)
         counts.index_put_((train.labels["input"], train.labels["task"]), ones, accumulate=True)
         guess = counts.argmax(dim=1)[validation.labels["input"]]
         return float((guess == validation.labels["task"]).float().mean())
+
+
+def _unused_strings(
+    regex: RandomRegex, rng: np.random.Generator, n_strings: int, used: Collection[_String]
+) -> list[_String]:
+    """Draw up to ``n_strings`` different strings of an expression, none of them empty or used."""
+    strings: dict[_String, None] = {}  # in the order of their draws
+    for _ in range(50 * n_strings + 100):
+        string = regex.sample(rng)
+        if string and string not in used:
+            strings[string] = None
+        if len(strings) == n_strings:
+            break
+    return list(strings)

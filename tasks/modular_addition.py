@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Integer
 from torch import Tensor
 
 from tasks._random import epoch_rows, generator
@@ -17,7 +17,9 @@ from tasks.batch import Batch, row_batches
 from tasks.errors import InputError, check_at_least
 from tasks.task import Task
 
-_MOST_SEQUENCES = 2**20
+MAX_ENUMERATED_SEQUENCES = 2**20
+
+_Logits: TypeAlias = Float[Tensor, "batch pos d_vocab"] | Float[Tensor, "batch d_vocab"]
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ class SparseModularAddition(Task):
             ``p`` has room for its digits.
         n_train: training sequences, drawn once.
         n_test: test sequences, drawn once and independently.
-        seed: what all draws are addressed by.
+        seed: seed of all random draws.
 
     Raises:
         InputError: for ``p`` below 2, or a support that does not fit the sequence.
@@ -77,14 +79,17 @@ class SparseModularAddition(Task):
         if self.support is None and self.n_support > self.length:
             raise InputError(f"n_support is {self.n_support}; expected at most the {self.length} digits of a sequence")
         if self.support is not None:
-            outside = [t for t in self.support if not 0 <= t < self.length]
-            if outside or not self.support or len(set(self.support)) < len(self.support):
-                what = f"position {outside[0]}" if outside else "an empty or repeated position"
-                raise InputError(
-                    f"support has {what}; expected different positions from 0 to {self.length - 1}, such as (0, 1, 2)"
-                )
+            self._check_support(self.support)
         if self.n_embeddings < self.p:
             raise InputError(f"n_embeddings is {self.n_embeddings}; expected at least p ({self.p}), one per digit")
+
+    def _check_support(self, support: tuple[int, ...]) -> None:
+        outside = [position for position in support if not 0 <= position < self.length]
+        if outside or not support or len(set(support)) < len(support):
+            wrong = f"position {outside[0]}" if outside else "an empty or repeated position"
+            raise InputError(
+                f"support has {wrong}; expected different positions from 0 to {self.length - 1}, such as (0, 1, 2)"
+            )
 
     @property
     def positions(self) -> tuple[int, ...]:
@@ -93,75 +98,81 @@ class SparseModularAddition(Task):
 
     @property
     def vocab(self) -> list[str]:
+        """The digits, and numbers for the embeddings that no digit uses."""
         return [str(digit) for digit in range(self.n_embeddings)]
 
     @property
     def n_ctx(self) -> int:
+        """Digits of a sequence."""
         return self.length
 
     @property
     def can_enumerate(self) -> bool:
-        """Whether the split ``"all"``, every sequence there is, is small enough to be made."""
-        return self.p**self.length <= _MOST_SEQUENCES
+        """Whether there are few enough sequences for the split ``"all"``, which has them all."""
+        return self.p**self.length <= MAX_ENUMERATED_SEQUENCES
 
     @cached_property
-    def _drawn(self) -> dict[str, np.ndarray]:
+    def _drawn(self) -> dict[str, Int[np.ndarray, "example pos"]]:
         sizes = {"train": self.n_train, "test": self.n_test}
         return {
             split: generator(self.seed, f"{split} digits").integers(self.p, size=(n, self.length))
             for split, n in sizes.items()
         }
 
-    def _digits(self, split: str) -> np.ndarray:
-        """``[n length]`` the sequences of a split."""
+    def _digits(self, split: str) -> Int[np.ndarray, "example pos"]:
+        """Return the sequences of a split."""
         if split != "all":
             return self._drawn[split]
         if not self.can_enumerate:
             raise InputError(
-                f"there are {self.p}^{self.length} sequences, more than {_MOST_SEQUENCES} to enumerate; "
+                f"there are {self.p}^{self.length} sequences, more than {MAX_ENUMERATED_SEQUENCES} to enumerate; "
                 "use the split 'test', a sample of them"
             )
         number = np.arange(self.p**self.length)[:, None]
         return number // self.p ** np.arange(self.length)[::-1] % self.p
 
-    def _batch(self, digits: np.ndarray, index: np.ndarray) -> Batch:
-        inside = np.sort(digits[:, self.positions], axis=1)
-        total = inside.sum(axis=1)
-        # Sorted digits read as a number: one code a multiset, the same in every batch.
-        code = inside @ (self.p ** np.arange(inside.shape[1])[::-1])
-        tokens, answer = torch.from_numpy(digits.astype(np.int64)), torch.from_numpy(total % self.p)
-        targets, counts = torch.zeros_like(tokens), torch.zeros_like(tokens, dtype=torch.bool)
-        targets[:, -1], counts[:, -1] = answer, True
+    def _batch(self, digits: Int[np.ndarray, "batch pos"], index: Int[np.ndarray, "batch"]) -> Batch:
+        in_support = np.sort(digits[:, self.positions], axis=1)
+        total = in_support.sum(axis=1)
+        # Sorted digits read as a number: each multiset has one code, the same in every batch.
+        multiset = in_support @ (self.p ** np.arange(in_support.shape[1])[::-1])
+        tokens = torch.from_numpy(digits.astype(np.int64))
+        answer = torch.from_numpy(total % self.p)
+        targets = torch.zeros_like(tokens)
+        targets[:, -1] = answer
+        loss_mask = torch.zeros_like(tokens, dtype=torch.bool)
+        loss_mask[:, -1] = True
         return Batch(
             tokens=tokens,
             targets=targets,
-            loss_mask=counts,
-            labels={"answer": answer, "sum": torch.from_numpy(total), "multiset": torch.from_numpy(code)},
+            loss_mask=loss_mask,
+            labels={"answer": answer, "sum": torch.from_numpy(total), "multiset": torch.from_numpy(multiset)},
             index=torch.from_numpy(index),
         )
 
     def batches(self, split: str, batch_size: int = 256) -> Iterator[Batch]:
+        """Yield the sequences of a split, in a fixed order."""
         self._check_split(split)
         digits = self._digits(split)
         for rows in row_batches(len(digits), batch_size):
             yield self._batch(digits[rows], rows)
 
     def train_batch(self, step: int, batch_size: int) -> Batch:
-        """The batch of one step: each epoch goes through the training sequences in an order of its own."""
+        """Return the batch of one step: each epoch goes through the training sequences in a new order."""
         return self.train_batches(range(step, step + 1), batch_size)
 
     def train_batches(self, steps: range, batch_size: int) -> Batch:
-        """The batches of several steps as one, in order."""
+        """Return the batches of several steps as one, in order."""
         return self._train.select(self.train_rows(steps, batch_size))
 
-    def train_rows(self, steps: range, batch_size: int) -> Int[Tensor, "n"]:
-        """Which sequences of the split ``"train"`` those are: what trains many networks gathers them itself."""
+    def train_rows(self, steps: range, batch_size: int) -> Int[Tensor, "batch"]:
+        """Return which sequences of the split ``"train"`` the steps see, for code that gathers them itself."""
         self.epoch_steps(batch_size)
         rows = [epoch_rows(self.seed, step, self.n_train, batch_size) for step in steps]
         return torch.from_numpy(np.concatenate(rows))
 
     def epoch_steps(self, batch_size: int) -> int:
-        """Training steps of one epoch."""
+        """Return the number of training steps of one epoch."""
         if not 1 <= batch_size <= self.n_train:
             raise InputError(f"batch_size is {batch_size}; expected 1 to the {self.n_train} training sequences")
         return self.n_train // batch_size
@@ -172,17 +183,18 @@ class SparseModularAddition(Task):
 
     # ---- loss ----
 
-    def loss(self, logits: Float[Tensor, "batch ..."], batch: Batch) -> Float[Tensor, ""]:
-        """Mean cross-entropy in nats over the rows of the vocabulary; logits ``[batch (pos) d_vocab]``."""
+    def loss(self, logits: _Logits, batch: Batch) -> Float[Tensor, ""]:
+        """Return the mean cross-entropy in nats over the rows of the vocabulary."""
         return self.loss_at(self._last(logits), batch.label("answer"))
 
-    def loss_at(self, logits: Float[Tensor, "batch d_vocab"], targets: Int[Tensor, "batch"]) -> Float[Tensor, ""]:
-        """The same from the answers' logits and the answers alone."""
+    def loss_at(self, logits: Float[Tensor, "batch d_vocab"], targets: Integer[Tensor, "batch"]) -> Float[Tensor, ""]:
+        """Return the mean cross-entropy in nats from the answers' logits and the answers alone."""
         return torch.nn.functional.cross_entropy(logits, targets)
 
-    def accuracy(self, logits: Float[Tensor, "batch ..."], batch: Batch) -> Float[Tensor, "batch"]:
-        """``[batch]`` 1 where the most likely answer is right."""
+    def accuracy(self, logits: _Logits, batch: Batch) -> Float[Tensor, "batch"]:
+        """Return 1 for each example whose most likely answer is right and 0 for the others."""
         return (self._last(logits).argmax(dim=-1) == batch.label("answer")).float()
 
-    def _last(self, logits: Tensor) -> Float[Tensor, "batch d_vocab"]:
+    def _last(self, logits: _Logits) -> Float[Tensor, "batch d_vocab"]:
+        """Return the logits of the last position, also of a model that pooled its sequence."""
         return logits[:, -1] if logits.ndim == 3 else logits

@@ -1,15 +1,16 @@
-"""A family of skills in clusters, asked for by composable instructions: the data of the MOSSA study."""
+"""A family of skills in clusters, requested by composable instructions: the data of the MOSSA study."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, Literal
+from itertools import product
+from typing import ClassVar, Literal, TypeAlias
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from tasks._random import generator
@@ -19,7 +20,25 @@ from tasks.settings import check_choices
 from tasks.task import Task
 
 OPERATIONS = ("copy", "swap", "translate", "type", "classify", "sentiment")
-_SEEN = {"copy": (0, 3), "swap": (0, 1), "translate": (1, 2), "type": (2, 3), "classify": (0, 3), "sentiment": (0, 1)}
+SEEN_BY_DEFAULT = (
+    "copy-0",
+    "copy-3",
+    "swap-0",
+    "swap-1",
+    "translate-1",
+    "translate-2",
+    "type-2",
+    "type-3",
+    "classify-0",
+    "classify-3",
+    "sentiment-0",
+    "sentiment-1",
+)
+
+_PerExample: TypeAlias = Int[np.ndarray, "batch"]
+_Symbols: TypeAlias = Int[np.ndarray, "batch symbol"]
+_Answers: TypeAlias = Int[np.ndarray, "batch 2"]
+_Prompts: TypeAlias = Int[np.ndarray, "batch prompt"]
 
 
 @dataclass(frozen=True)
@@ -28,7 +47,7 @@ class SkillSuite(Task):
 
     A skill is an operation (its cluster) on the pair that its argument selects: argument k means
     ``(a, b) = (x[2k], x[2k + 1])``. ``copy`` answers ``a b``; ``swap`` ``b a``; ``translate`` ``P[a]`` for a fixed
-    permutation; ``type`` the quartile of ``b``; ``classify`` the quartile of ``a`` with labels of its own;
+    permutation; ``type`` the quartile of ``b``; ``classify`` the quartile of ``a`` with other labels;
     ``sentiment`` YES where ``a + b >= n_symbols``. Operation and argument come in either order, each in one of
     several words, with a filler word: ``2 x synonyms x argument_synonyms x n_fillers`` instructions per skill.
 
@@ -74,7 +93,7 @@ class SkillSuite(Task):
 
     stream: Literal["tuning", "pretraining"] = "tuning"
     skills: tuple[str, ...] = ()
-    seen: tuple[str, ...] = tuple(f"{operation}-{k}" for operation, ks in _SEEN.items() for k in ks)
+    seen: tuple[str, ...] = SEEN_BY_DEFAULT
     encoded: tuple[str, ...] = OPERATIONS[:2]
     encoded_share: float = 0.5
     pair_share: float = 0.2
@@ -91,11 +110,23 @@ class SkillSuite(Task):
     stream_seed: int = 0
 
     def __post_init__(self) -> None:
+        self._check_numbers()
+        check_choices(self)
+        _check_names("seen", self.seen, self.task_names)
+        _check_names("skills", self.skills, self.task_names)
+        _check_names("encoded", self.encoded, OPERATIONS)
+        if not self.encoded or set(self.encoded) == set(OPERATIONS):
+            raise InputError(
+                f"encoded has {len(self.encoded)} of {len(OPERATIONS)} operations; expected some and not all, so that "
+                "clusters that pre-training encoded can be told from others"
+            )
+        self._check_seen_composes()
+
+    def _check_numbers(self) -> None:
         sizes = ("n_arguments", "synonyms", "argument_synonyms", "n_fillers", "n_eval")
         check_at_least(n_symbols=(self.n_symbols, 4), length=(self.length, 2))
         check_at_least(**{name: (getattr(self, name), 1) for name in sizes})
         check_at_least(seed=(self.seed, 0), stream_seed=(self.stream_seed, 0))
-        check_choices(self)
         for name in ("encoded_share", "pair_share", "label_share", "walk_share"):
             if not 0 <= getattr(self, name) <= 1:
                 raise InputError(f"{name} is {getattr(self, name)}; expected a share, 0 to 1")
@@ -104,33 +135,23 @@ class SkillSuite(Task):
                 f"length is {self.length}; expected at least {2 * self.n_arguments}, a pair for each of the "
                 f"{self.n_arguments} arguments"
             )
-        for name, values, known in (
-            ("seen", self.seen, self.task_names),
-            ("skills", self.skills, self.task_names),
-            ("encoded", self.encoded, OPERATIONS),
-        ):
-            if unknown := [value for value in values if value not in known]:
-                raise InputError(f"{name} has {unknown[0]!r}; expected some of {', '.join(known)}")
-            if twice := repeated(values):
-                raise InputError(f"{name} has {twice[0]!r} twice; give it once")
-        if not self.encoded or set(self.encoded) == set(OPERATIONS):
-            raise InputError(
-                f"encoded has {len(self.encoded)} of {len(OPERATIONS)} operations; expected some and not all, so that "
-                "clusters that pre-training encoded can be told from others"
-            )
-        words = {part for skill in self.seen for part in skill.split("-")}
-        if lacking := [w for w in (*OPERATIONS, *map(str, range(self.n_arguments))) if w not in words]:
-            raise InputError(
-                f"seen has no skill with {lacking[0]!r}; expected every operation and every argument in some seen "
-                "skill, or the held-out ones cannot be composed"
-            )
+
+    def _check_seen_composes(self) -> None:
+        """Refuse seen skills without some operation or argument."""
+        seen_parts = set("-".join(self.seen).split("-"))
+        for part in (*OPERATIONS, *map(str, range(self.n_arguments))):
+            if part not in seen_parts:
+                raise InputError(
+                    f"seen has no skill with {part!r}; expected every operation and every argument in some seen "
+                    "skill, or the held-out ones cannot be composed"
+                )
 
     # ---- names ----
 
     @property
     def task_names(self) -> list[str]:
         """``"operation-argument"`` of every value of the label ``task``."""
-        return [f"{operation}-{k}" for operation in OPERATIONS for k in range(self.n_arguments)]
+        return [f"{operation}-{k}" for operation, k in product(OPERATIONS, range(self.n_arguments))]
 
     @property
     def cluster_names(self) -> list[str]:
@@ -139,11 +160,14 @@ class SkillSuite(Task):
 
     @cached_property
     def vocab(self) -> list[str]:
+        """The printable string of every token id."""
+        operations = product(OPERATIONS, range(self.synonyms))
+        arguments = product(range(self.n_arguments), range(self.argument_synonyms))
         return [
             "PAD",
             *map(str, range(self.n_symbols)),
-            *(f"{operation}.{s}" for operation in OPERATIONS for s in range(self.synonyms)),
-            *(f"arg{k}.{s}" for k in range(self.n_arguments) for s in range(self.argument_synonyms)),
+            *(f"{operation}.{synonym}" for operation, synonym in operations),
+            *(f"arg{k}.{synonym}" for k, synonym in arguments),
             *(f"fill{f}" for f in range(self.n_fillers)),
             *(f"type{q}" for q in range(4)),
             *(f"class{q}" for q in range(4)),
@@ -159,179 +183,211 @@ class SkillSuite(Task):
 
     @property
     def n_ctx(self) -> int:
+        """Tokens of a sequence."""
         return self.answer_position + 4
 
     @property
     def answer_position(self) -> int:
-        """Where ANS stands, the last token of every prompt."""
+        """The position of ANS, the last token of every prompt."""
         return 3 + self.length
 
     @cached_property
-    def permutation(self) -> np.ndarray:
-        """``[n_symbols]`` what ``translate`` turns each symbol into."""
+    def permutation(self) -> Int[np.ndarray, "symbol"]:
+        """The symbol that ``translate`` turns each symbol into."""
         return generator(self.seed, "permutation").permutation(self.n_symbols)
 
     # ---- examples ----
 
-    def _data(self, rng: np.random.Generator, n: int) -> tuple[np.ndarray, np.ndarray]:
-        """``[n length]`` symbols, and ``[n]`` the symbol that goes on with each as a walk."""
-        top, steps = self.n_symbols - 1, rng.choice((-2, -1, 1, 2), (n, self.length + 1))
+    def _data(self, rng: np.random.Generator, n: int) -> tuple[_Symbols, _PerExample]:
+        """Draw the data of ``n`` prompts, and the symbol that each would go on with as a random walk."""
+        steps = rng.choice((-2, -1, 1, 2), (n, self.length + 1))
         walk = np.empty((n, self.length + 1), dtype=np.int64)
         walk[:, 0] = rng.integers(self.n_symbols, size=n)
         for i in range(1, self.length + 1):
-            walk[:, i] = top - np.abs(top - np.abs(walk[:, i - 1] + steps[:, i]))
-        rows = np.where(
-            rng.random((n, 1)) < self.walk_share,
-            walk[:, :-1],
-            rng.integers(self.n_symbols, size=(n, self.length)),
-        )
-        return rows, top - np.abs(top - np.abs(rows[:, -1] + steps[:, 0]))
+            walk[:, i] = self._reflect(walk[:, i - 1] + steps[:, i])
+        walks = rng.random((n, 1)) < self.walk_share
+        uniform = rng.integers(self.n_symbols, size=(n, self.length))
+        symbols = np.where(walks, walk[:, :-1], uniform)
+        return symbols, self._reflect(symbols[:, -1] + steps[:, 0])
 
-    def _pairs(self, rows: np.ndarray, argument: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        places = np.arange(len(rows))
-        return rows[places, 2 * argument], rows[places, 2 * argument + 1]
+    def _reflect(self, walk: _PerExample) -> _PerExample:
+        """Return symbols that a step took beyond the first or last one, reflected there."""
+        last = self.n_symbols - 1
+        return last - np.abs(last - np.abs(walk))
 
-    def _answers(self, rows: np.ndarray, operation: np.ndarray, argument: np.ndarray) -> np.ndarray:
-        """``[n 2]`` token ids of the right answers; PAD where there is no second token."""
-        a, b = self._pairs(rows, argument)
-        symbol, quartile = self._id["0"], 4 * np.arange(self.n_symbols) // self.n_symbols
-        first = np.stack(
+    def _pairs(self, symbols: _Symbols, argument: _PerExample) -> tuple[_PerExample, _PerExample]:
+        rows = np.arange(len(symbols))
+        return symbols[rows, 2 * argument], symbols[rows, 2 * argument + 1]
+
+    def _answers(self, symbols: _Symbols, operation: _PerExample, argument: _PerExample) -> _Answers:
+        """Return the token ids of the right answers, and PAD if there is no second token."""
+        a, b = self._pairs(symbols, argument)
+        first_symbol = self._id["0"]
+        quartile = 4 * np.arange(self.n_symbols) // self.n_symbols
+        by_operation = np.stack(
             [
-                symbol + a,
-                symbol + b,
-                symbol + self.permutation[a],
+                first_symbol + a,
+                first_symbol + b,
+                first_symbol + self.permutation[a],
                 self._id["type0"] + quartile[b],
                 self._id["class0"] + quartile[a],
                 self._id["NO"] + (a + b >= self.n_symbols),
             ]
-        )[operation, np.arange(len(rows))]
-        second = np.where(operation == 0, symbol + b, np.where(operation == 1, symbol + a, 0))
+        )
+        first = by_operation[operation, np.arange(len(symbols))]
+        second = np.zeros_like(first)
+        copies = operation == OPERATIONS.index("copy")
+        swaps = operation == OPERATIONS.index("swap")
+        second[copies] = first_symbol + b[copies]
+        second[swaps] = first_symbol + a[swaps]
         return np.stack([first, second], axis=1)
 
     def _continuations(
-        self, rng: np.random.Generator, rows: np.ndarray, after: np.ndarray, argument: np.ndarray
-    ) -> np.ndarray:
-        """``[n 2]`` generic answers of the pre-training stream."""
-        n, symbol = len(rows), self._id["0"]
-        a, b = self._pairs(rows, argument)
+        self, rng: np.random.Generator, symbols: _Symbols, next_symbol: _PerExample, argument: _PerExample
+    ) -> _Answers:
+        """Draw generic answers of the pre-training stream."""
+        n = len(symbols)
+        first_symbol = self._id["0"]
+        a, b = self._pairs(symbols, argument)
         label = self._id["type0"] + rng.integers(8, size=n)
-        found = np.stack([np.where(rng.random(n) < self.label_share, label, symbol + after), np.zeros_like(a)], axis=1)
-        pair = rng.random(n) < self.pair_share
-        found[pair] = np.stack([symbol + a, symbol + b], axis=1)[pair]
-        return found
+        has_label = rng.random(n) < self.label_share
+        has_pair = rng.random(n) < self.pair_share
+        one_token = np.where(has_label, label, first_symbol + next_symbol)
+        answers = np.stack([one_token, np.zeros_like(one_token)], axis=1)
+        answers[has_pair] = np.stack([first_symbol + a, first_symbol + b], axis=1)[has_pair]
+        return answers
 
     def _prompts(
-        self, rng: np.random.Generator, rows: np.ndarray, operation: np.ndarray, argument: np.ndarray
-    ) -> np.ndarray:
-        """``[n answer_position + 1]`` tokens up to ANS."""
-        n = len(rows)
-        words = np.stack(
-            [
-                self._id["copy.0"] + operation * self.synonyms + rng.integers(self.synonyms, size=n),
-                self._id["arg0.0"] + argument * self.argument_synonyms + rng.integers(self.argument_synonyms, size=n),
-            ],
-            axis=1,
-        )
+        self, rng: np.random.Generator, symbols: _Symbols, operation: _PerExample, argument: _PerExample
+    ) -> _Prompts:
+        """Return the tokens up to ANS."""
+        n = len(symbols)
+        operation_synonym = rng.integers(self.synonyms, size=n)
+        argument_synonym = rng.integers(self.argument_synonyms, size=n)
+        operation_word = self._id["copy.0"] + operation * self.synonyms + operation_synonym
+        argument_word = self._id["arg0.0"] + argument * self.argument_synonyms + argument_synonym
+        words = np.stack([operation_word, argument_word], axis=1)
         swapped = rng.random((n, 1)) < 0.5
+        words = np.where(swapped, words[:, ::-1], words)
         filler = self._id["fill0"] + rng.integers(self.n_fillers, size=(n, 1))
         end = np.full((n, 1), self._id["ANS"])
-        return np.concatenate([np.where(swapped, words[:, ::-1], words), filler, self._id["0"] + rows, end], axis=1)
+        return np.concatenate([words, filler, self._id["0"] + symbols, end], axis=1)
 
     def _batch(
         self,
-        prompts: np.ndarray,
-        answers: np.ndarray,
-        operation: np.ndarray,
-        argument: np.ndarray,
-        index: np.ndarray,
-        whole: bool = False,
+        prompts: _Prompts,
+        answers: _Answers,
+        operation: _PerExample,
+        argument: _PerExample,
+        index: _PerExample,
+        loss_on_prompt: bool = False,
     ) -> Batch:
-        n, at = len(prompts), self.answer_position
-        tokens = np.concatenate([prompts, answers, np.zeros((n, 1), dtype=np.int64)], axis=1)
-        length = 1 + (answers[:, 1] > 0)
-        tokens[np.arange(n), at + 1 + length] = self._id["EOS"]
-        targets = np.concatenate([tokens[:, 1:], np.zeros((n, 1), dtype=np.int64)], axis=1)
-        counts = targets > 0
-        if not whole:
-            counts[:, :at] = False
-        as_tensor = torch.from_numpy
+        n = len(prompts)
+        one_pad = np.zeros((n, 1), dtype=np.int64)
+        tokens = np.concatenate([prompts, answers, one_pad], axis=1)
+        answer_length = 1 + (answers[:, 1] > 0)
+        tokens[np.arange(n), self.answer_position + 1 + answer_length] = self._id["EOS"]
+        targets = np.concatenate([tokens[:, 1:], one_pad], axis=1)
+        loss_mask = targets > 0
+        if not loss_on_prompt:
+            loss_mask[:, : self.answer_position] = False
         return Batch(
-            tokens=as_tensor(tokens),
-            attention_mask=as_tensor(tokens > 0),
-            targets=as_tensor(targets),
-            loss_mask=as_tensor(counts),
-            positions={"answer": torch.full((n,), at)},
+            tokens=torch.from_numpy(tokens),
+            attention_mask=torch.from_numpy(tokens > 0),
+            targets=torch.from_numpy(targets),
+            loss_mask=torch.from_numpy(loss_mask),
+            positions={"answer": torch.full((n,), self.answer_position)},
             labels={
-                "task": as_tensor(operation * self.n_arguments + argument),
-                "cluster": as_tensor(operation),
-                "argument": as_tensor(argument),
+                "task": torch.from_numpy(operation * self.n_arguments + argument),
+                "cluster": torch.from_numpy(operation),
+                "argument": torch.from_numpy(argument),
             },
-            index=as_tensor(index),
+            index=torch.from_numpy(index),
         )
 
-    def _examples(self, rng: np.random.Generator, task: np.ndarray, index: np.ndarray) -> Batch:
-        """Prompts of the skills ``[n]`` with their right answers."""
+    def _examples(self, rng: np.random.Generator, task: _PerExample, index: _PerExample) -> Batch:
+        """Draw a prompt of each skill, with its right answer."""
         operation, argument = np.divmod(task, self.n_arguments)
-        rows, _ = self._data(rng, len(task))
-        answers = self._answers(rows, operation, argument)
-        return self._batch(self._prompts(rng, rows, operation, argument), answers, operation, argument, index)
+        symbols, _ = self._data(rng, len(task))
+        answers = self._answers(symbols, operation, argument)
+        prompts = self._prompts(rng, symbols, operation, argument)
+        return self._batch(prompts, answers, operation, argument, index)
 
-    def _number(self, names: Sequence[str]) -> np.ndarray:
+    def _numbers(self, names: Sequence[str]) -> Int[np.ndarray, "skill"]:
         known = self.task_names
-        if unknown := [name for name in names if name not in known]:
+        unknown = [name for name in names if name not in known]
+        if unknown:
             raise InputError(f"no skill {unknown[0]!r} (there are {', '.join(known)})")
         return np.array([known.index(name) for name in names], dtype=np.int64)
 
-    # ---- what a Task offers ----
+    # ---- the interface of a Task ----
 
     def batches(self, split: str, batch_size: int = 250, *, tasks: Sequence[str] | None = None) -> Iterator[Batch]:
-        """The examples of a split, skill after skill; of ``tasks`` only, where given."""
+        """Yield the examples of a split, skill after skill, or of ``tasks`` only if they are given."""
         self._check_split(split)
-        for number in self._number(self.task_names if tasks is None else tasks).tolist():
-            task, index = np.full(self.n_eval, number), number * self.n_eval + np.arange(self.n_eval)
+        for number in self._numbers(self.task_names if tasks is None else tasks).tolist():
+            task = np.full(self.n_eval, number)
+            index = number * self.n_eval + np.arange(self.n_eval)
             yield from self._examples(generator(self.seed, split, number), task, index).split(batch_size)
 
     def train_batch(self, step: int, batch_size: int) -> Batch:
+        """Return the batch of one step of the stream."""
         rng = generator(self.seed, self.stream, self.stream_seed, step)
-        index = np.arange(batch_size)
-        if self.stream == "tuning":
-            return self._examples(rng, rng.choice(self._number(self.skills or self.seen), batch_size), index)
-        known = np.array([OPERATIONS.index(operation) for operation in self.encoded])
-        others = np.array([i for i in range(len(OPERATIONS)) if i not in known])
+        if self.stream == "pretraining":
+            return self._pretraining_batch(rng, batch_size)
+        skills = self._numbers(self.skills or self.seen)
+        return self._examples(rng, rng.choice(skills, batch_size), np.arange(batch_size))
+
+    def _pretraining_batch(self, rng: np.random.Generator, batch_size: int) -> Batch:
+        encoded = [OPERATIONS.index(operation) for operation in self.encoded]
+        others = [number for number in range(len(OPERATIONS)) if number not in encoded]
         answered = rng.random(batch_size) < self.encoded_share
-        operation = np.where(answered, rng.choice(known, batch_size), rng.choice(others, batch_size))
+        encoded_operation = rng.choice(np.array(encoded), batch_size)
+        other_operation = rng.choice(np.array(others), batch_size)
+        operation = np.where(answered, encoded_operation, other_operation)
         argument = rng.integers(self.n_arguments, size=batch_size)
-        rows, after = self._data(rng, batch_size)
-        generic = self._continuations(rng, rows, after, argument)
-        answers = np.where(answered[:, None], self._answers(rows, operation, argument), generic)
-        prompts = self._prompts(rng, rows, operation, argument)
-        return self._batch(prompts, answers, operation, argument, index, whole=True)
+        symbols, next_symbol = self._data(rng, batch_size)
+        generic = self._continuations(rng, symbols, next_symbol, argument)
+        answers = np.where(answered[:, None], self._answers(symbols, operation, argument), generic)
+        prompts = self._prompts(rng, symbols, operation, argument)
+        return self._batch(prompts, answers, operation, argument, np.arange(batch_size), loss_on_prompt=True)
 
     def accuracy(self, logits: Float[Tensor, "batch pos d_vocab"], batch: Batch) -> Float[Tensor, "batch"]:
-        """``[batch]`` 1 where every token of the answer is the most likely one, given those before it."""
+        """Return 1 for each example whose every answer token is the most likely one, given those before it, else 0."""
         assert batch.targets is not None
         answer = slice(self.answer_position, self.answer_position + 2)
         targets = batch.targets[:, answer]
-        counts = (targets > 0) & (targets != self._id["EOS"])
-        return ((logits[:, answer].argmax(dim=-1) == targets) | ~counts).all(dim=1).float()
+        is_answer = (targets > 0) & (targets != self._id["EOS"])
+        right = logits[:, answer].argmax(dim=-1) == targets
+        return (right | ~is_answer).all(dim=1).float()
 
     def chance(self, split: str = "test") -> dict[str, float]:
-        """Accuracy without the skill, by skill: of its commonest answer, or of its operation on the wrong argument.
+        """Return the accuracy without the skill, by skill: of its commonest answer, or of a wrong argument.
 
-        The larger of both; the second is that of the best other argument its operation is tuned on. Neighbouring
-        symbols are alike where the data walks, so it can be far above the first.
+        It is the larger of both. The second is the accuracy of the operation on the best other argument that it is
+        tuned on. Neighbouring symbols are alike where the data walks, so it can be far above the first.
         """
-        found = {}
-        for name in self.task_names:
-            batch = Batch.concat(list(self.batches(split, tasks=[name])))
-            rows = batch.tokens[:, 3 : self.answer_position].numpy() - self._id["0"]
-            operation = batch.labels["cluster"].numpy()
-            right = self._answers(rows, operation, batch.labels["argument"].numpy())
-            shares = [np.unique(right, axis=0, return_counts=True)[1].max() / len(batch)]
-            for other in self.seen:
-                own, k = other.split("-")
-                if own == name.split("-")[0] and other != name:
-                    wrong = self._answers(rows, operation, np.full(len(batch), int(k)))
-                    shares.append((wrong == right).all(axis=1).mean())
-            found[name] = float(max(shares))
-        return found
+        return {name: self._chance_of(name, split) for name in self.task_names}
+
+    def _chance_of(self, name: str, split: str) -> float:
+        batch = Batch.concat(list(self.batches(split, tasks=[name])))
+        symbols = batch.tokens[:, 3 : self.answer_position].numpy() - self._id["0"]
+        operation = batch.labels["cluster"].numpy()
+        right = self._answers(symbols, operation, batch.labels["argument"].numpy())
+        _, counts = np.unique(right, axis=0, return_counts=True)
+        accuracies = [counts.max() / len(batch)]
+        for other in self.seen:
+            other_operation, other_argument = other.split("-")
+            if other_operation == name.split("-")[0] and other != name:
+                wrong = self._answers(symbols, operation, np.full(len(batch), int(other_argument)))
+                accuracies.append((wrong == right).all(axis=1).mean())
+        return float(max(accuracies))
+
+
+def _check_names(field: str, names: Sequence[str], known: Sequence[str]) -> None:
+    for name in names:
+        if name not in known:
+            raise InputError(f"{field} has {name!r}; expected some of {', '.join(known)}")
+    twice = repeated(names)
+    if twice:
+        raise InputError(f"{field} has {twice[0]!r} twice; give it once")

@@ -1,4 +1,4 @@
-"""What every synthetic task offers: a vocabulary, splits of labelled batches, a loss and an accuracy."""
+"""The interface of every synthetic task: a vocabulary, splits of labelled batches, a loss and an accuracy."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Integer
 from torch import Tensor
 
 from tasks.batch import Batch
@@ -20,9 +20,17 @@ _TASKS: dict[str, type[Task]] = {}
 class Task(ABC):
     """A source of labelled batches, rebuilt exactly from its configuration.
 
-    A subclass is a frozen dataclass whose fields are the configuration; ``name`` identifies it in
+    A subclass is a frozen dataclass whose fields are the configuration. ``name`` identifies it in
     saved files, ``splits`` are the names that ``batches`` accepts. Every random draw is addressed
     (see ``tasks._random``), so that a batch depends on nothing but the configuration and its own number.
+
+    Example:
+        >>> from tasks import SparseModularAddition
+        >>> task = SparseModularAddition(p=3, seed=1)
+        >>> Task.from_config(task.to_config()) == task
+        True
+        >>> task.d_vocab, task.n_ctx, len(task.train_batch(step=0, batch_size=8))
+        (3, 12, 8)
     """
 
     name: ClassVar[str] = ""
@@ -45,14 +53,14 @@ class Task(ABC):
 
     @abstractmethod
     def batches(self, split: str, batch_size: int = 256) -> Iterator[Batch]:
-        """The examples of a split, in a fixed order."""
+        """Yield the examples of a split, in a fixed order."""
 
     @abstractmethod
     def train_batch(self, step: int, batch_size: int) -> Batch:
-        """The training batch of one step; the same for the same step, whatever was drawn before."""
+        """Return the training batch of one step, which is the same whatever was drawn before."""
 
     def train_batches(self, steps: range, batch_size: int) -> Batch:
-        """The training batches of several steps as one, in order: what reads ahead is not slower for it."""
+        """Return the training batches of several steps as one, in order. A task may draw them faster together."""
         return Batch.concat([self.train_batch(step, batch_size) for step in steps])
 
     @property
@@ -60,12 +68,12 @@ class Task(ABC):
         """Number of token ids."""
         return len(self.vocab)
 
-    def to_str_tokens(self, tokens: Tensor) -> list[str]:
-        """Printable strings of a ``[pos]`` row of token ids."""
-        return [self.vocab[int(t)] for t in tokens]
+    def to_str_tokens(self, tokens: Integer[Tensor, "pos"]) -> list[str]:
+        """Return the printable strings of one sequence."""
+        return [self.vocab[token] for token in tokens.tolist()]
 
     def loss(self, logits: Float[Tensor, "batch pos d_vocab"], batch: Batch) -> Float[Tensor, ""]:
-        """Mean cross-entropy in nats of ``targets`` where ``loss_mask`` is true. Scalar."""
+        """Return the mean cross-entropy in nats of ``targets`` where ``loss_mask`` is true."""
         assert batch.targets is not None
         losses = F.cross_entropy(logits.flatten(0, 1), batch.targets.flatten(), reduction="none")
         if batch.loss_mask is None:
@@ -75,22 +83,22 @@ class Task(ABC):
 
     @abstractmethod
     def accuracy(self, logits: Float[Tensor, "batch pos d_vocab"], batch: Batch) -> Float[Tensor, "batch"]:
-        """``[batch]`` 1 where the answer is right, else 0 (float32)."""
+        """Return 1 for each example whose answer is right and 0 for the others (float32)."""
 
     def _check_split(self, split: str) -> None:
         if split not in self.splits:
             raise InputError(f"no split {split!r} in {self.name}{suggest(split, self.splits)}")
 
     def to_config(self) -> dict[str, Any]:
-        """A JSON-ready dictionary that ``Task.from_config`` turns back into the same task."""
+        """Return a JSON-ready dictionary that ``Task.from_config`` turns back into the same task."""
         return {"name": self.name, **to_json(self)}
 
     @staticmethod
     def from_config(config: dict[str, Any]) -> Task:
-        """The task that ``to_config`` described.
+        """Return the task that ``to_config`` described.
 
         Raises:
-            InputError: for an unknown task or field; the message lists the known ones.
+            InputError: for an unknown task or field, listing the known ones.
         """
         config = dict(config)
         name = config.pop("name", None)

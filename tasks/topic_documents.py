@@ -6,12 +6,13 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, Literal
+from itertools import product
+from typing import ClassVar, Literal, TypeAlias
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Integer
 from torch import Tensor
 
 from tasks._random import epoch_rows, generator
@@ -22,6 +23,11 @@ from tasks.task import Task
 
 PAD, MASK, START, END = range(4)
 N_SPECIAL = 4
+_ROUNDING_ERROR = 1e-9  # of a share of positions, in comparisons
+
+_Tokens: TypeAlias = Int[np.ndarray, "document pos"]
+_Topics: TypeAlias = Int[np.ndarray, "document pos"]  # the topic a word was drawn from, -1 for special tokens
+_Positions: TypeAlias = Bool[np.ndarray, "document pos"]
 
 
 @dataclass(frozen=True)
@@ -29,7 +35,7 @@ class TopicDocuments(Task):
     """Masked-word prediction on documents that mix a few of ``n_topics`` topics.
 
     Each word of a document picks one of the document's topics, then one of that topic's
-    ``words_per_topic`` words. A share of the positions is selected; a selected position
+    ``words_per_topic`` words. A share of the positions is selected. A selected position
     shows the right word, a random word, or MASK, and the loss asks for the right word there.
 
     By default, as published, topics are disjoint and a topic's words equally frequent. ``overlap``, ``zipf`` and the
@@ -107,6 +113,10 @@ class TopicDocuments(Task):
         sizes = ("n_topics", "words_per_topic", "n_documents", "topics_per_document")
         check_at_least(**{name: (getattr(self, name), 1) for name in sizes}, seed=(self.seed, 0))
         check_choices(self)
+        self._check_topics()
+        self._check_lengths_and_shares()
+
+    def _check_topics(self) -> None:
         if self.n_topics < 2:
             raise InputError(f"n_topics is {self.n_topics}; expected at least 2, to tell topics apart")
         if self.sampler == "subset" and self.topics_per_document > self.n_topics:
@@ -116,6 +126,8 @@ class TopicDocuments(Task):
         if not self.concentration > 0:
             raise InputError(f"concentration is {self.concentration}; expected a positive number")
         self._check_realism()
+
+    def _check_lengths_and_shares(self) -> None:
         low, high = self.lengths
         if not 1 <= low <= high:
             raise InputError(f"lengths is {(low, high)}; expected (fewest, most), at least 1 and in order")
@@ -154,23 +166,25 @@ class TopicDocuments(Task):
     # ---- vocabulary ----
 
     @property
-    def _own_words(self) -> int:
+    def _words_before_next_topic(self) -> int:
         """Words of a topic that do not belong to the next one."""
         return self.words_per_topic - self.overlap
 
     @property
     def n_words(self) -> int:
         """Number of words, special tokens apart."""
-        return self.n_topics * self._own_words
+        return self.n_topics * self._words_before_next_topic
 
     @property
     def vocab(self) -> list[str]:
-        words = [f"t{t}.{w}" for t in range(self.n_topics) for w in range(self._own_words)]
+        """The printable string of every token id."""
+        numbers = product(range(self.n_topics), range(self._words_before_next_topic))
+        words = [f"t{topic}.{word}" for topic, word in numbers]
         return ["<pad>", "<mask>", "<start>", "<end>", *words]
 
     @property
     def token_topics(self) -> Int[Tensor, "d_vocab"]:
-        """``[d_vocab]`` topic of each token id, -1 for special tokens.
+        """The topic of each token id, -1 for special tokens.
 
         Raises:
             InputError: if topics overlap, so that a word may have two.
@@ -182,73 +196,83 @@ class TopicDocuments(Task):
 
     @property
     def token_membership(self) -> Bool[Tensor, "d_vocab n_topics"]:
-        """``[d_vocab n_topics]`` whether a token id is a word of a topic; false for special tokens.
+        """Whether a token id is a word of a topic, which special tokens are not.
 
         Example:
             >>> TopicDocuments(n_topics=3, words_per_topic=4, overlap=1).token_membership[4:].sum(dim=1).tolist()
             [2, 1, 1, 2, 1, 1, 2, 1, 1]
         """
-        found = torch.zeros(self.d_vocab, self.n_topics, dtype=torch.bool)
+        membership = torch.zeros(self.d_vocab, self.n_topics, dtype=torch.bool)
         topics = torch.arange(self.n_topics)[:, None].expand(-1, self.words_per_topic)
         words = self._words(topics.numpy(), np.arange(self.words_per_topic))
-        found[torch.from_numpy(words), topics] = True
-        return found
+        membership[torch.from_numpy(words), topics] = True
+        return membership
 
-    def _words(self, topic: np.ndarray, place: np.ndarray) -> np.ndarray:
-        """Token ids of the words at these places in these topics; the last topic goes on with the first one's words."""
-        return N_SPECIAL + (topic * self._own_words + place) % self.n_words
+    def _words(self, topic: Int[np.ndarray, "row word"], place: Int[np.ndarray, "..."]) -> Int[np.ndarray, "row word"]:
+        """Return the token ids of words by topic and place in it. The last topic shares words with the first one."""
+        return N_SPECIAL + (topic * self._words_before_next_topic + place) % self.n_words
 
     @property
     def n_ctx(self) -> int:
+        """Tokens of the longest document."""
         return self.lengths[1] + 2 * self.boundaries
 
     # ---- documents ----
 
     @cached_property
-    def _documents(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    def _documents_by_split(self) -> dict[str, tuple[_Tokens, _Topics]]:
         return {}
 
-    def _tokens(self, split: str) -> np.ndarray:
-        """``[n_documents n_ctx]`` unmasked token ids, padded on the right."""
-        return self._drawn(split)[0]
+    def _documents(self, split: str) -> tuple[_Tokens, _Topics]:
+        """Return the unmasked tokens of a split, padded on the right, and the topics that they were drawn from."""
+        if split not in self._documents_by_split:
+            self._documents_by_split[split] = self._draw_documents(generator(self.seed, f"{split} documents"))
+        return self._documents_by_split[split]
 
-    def _drawn(self, split: str) -> tuple[np.ndarray, np.ndarray]:
-        """``_tokens``, and ``[n_documents n_ctx]`` the topics that they were drawn from, -1 for special tokens."""
-        if split not in self._documents:
-            rng = generator(self.seed, f"{split} documents")
-            n, longest = self.n_documents, self.lengths[1]
-            length = rng.integers(self.lengths[0], longest + 1, size=n)
-            row = np.arange(n)[:, None]
-            if self.sampler != "subset":
-                mix = self._mixes(rng)
-                edges = (mix.cumsum(axis=1) + row).ravel()  # one search for all documents: row r lives in [r, r + 1)
-                place = np.searchsorted(edges, (rng.random((n, longest)) + row).ravel(), side="right")
-                topic = np.minimum(place.reshape(n, longest) - row * self.n_topics, self.n_topics - 1)
-            else:
-                chosen = rng.random((n, self.n_topics)).argsort(axis=1)[:, : self.topics_per_document]
-                topic = np.take_along_axis(chosen, rng.integers(self.topics_per_document, size=(n, longest)), axis=1)
-            words = self._words(topic, self._places(rng, (n, longest)))
-            words[np.arange(longest) >= length[:, None]] = PAD
-            if self.boundaries:
-                words = np.concatenate([np.full((n, 1), START), words, np.zeros((n, 1), dtype=np.int64)], axis=1)
-                words[np.arange(n), length + 1] = END
-                topic = np.pad(topic, ((0, 0), (1, 1)))
-            self._documents[split] = words, np.where(words >= N_SPECIAL, topic, -1)
-        return self._documents[split]
+    def _draw_documents(self, rng: np.random.Generator) -> tuple[_Tokens, _Topics]:
+        fewest, most = self.lengths
+        length = rng.integers(fewest, most + 1, size=self.n_documents)
+        topics = self._draw_from_subset(rng) if self.sampler == "subset" else self._draw_from_mixes(rng)
+        tokens = self._words(topics, self._places(rng, topics.shape))
+        tokens[np.arange(most) >= length[:, None]] = PAD
+        if self.boundaries:
+            tokens = np.pad(tokens, ((0, 0), (1, 1)))
+            topics = np.pad(topics, ((0, 0), (1, 1)))
+            tokens[:, 0] = START
+            tokens[np.arange(self.n_documents), length + 1] = END
+        return tokens, np.where(tokens >= N_SPECIAL, topics, -1)
 
-    def _mixes(self, rng: np.random.Generator) -> np.ndarray:
-        """``[n_documents n_topics]`` each document's mix of topics."""
-        n, t = self.n_documents, self.n_topics
+    def _draw_from_subset(self, rng: np.random.Generator) -> Int[np.ndarray, "document word"]:
+        """Draw the topic of each word from a few topics of its document, which are equally frequent."""
+        chosen = rng.random((self.n_documents, self.n_topics)).argsort(axis=1)[:, : self.topics_per_document]
+        places = rng.integers(self.topics_per_document, size=(self.n_documents, self.lengths[1]))
+        return np.take_along_axis(chosen, places, axis=1)
+
+    def _draw_from_mixes(self, rng: np.random.Generator) -> Int[np.ndarray, "document word"]:
+        """Draw the topic of each word from the mix of its document."""
+        mixes = self._mixes(rng)
+        draws = rng.random((self.n_documents, self.lengths[1]))
+        document = np.arange(self.n_documents)[:, None]
+        # One search for all documents: the edges of document d lie between d and d + 1.
+        edges = (mixes.cumsum(axis=1) + document).ravel()
+        places = np.searchsorted(edges, (draws + document).ravel(), side="right").reshape(draws.shape)
+        return np.minimum(places - document * self.n_topics, self.n_topics - 1)
+
+    def _mixes(self, rng: np.random.Generator) -> Float[np.ndarray, "document topic"]:
+        """Draw the mix of topics of each document."""
+        n = self.n_documents
+        t = self.n_topics
         if self.sampler == "dirichlet":
             return rng.dirichlet(np.full(t, self.concentration), size=n)
-        own, pair = rng.standard_normal((n, t)), rng.standard_normal((n, (t + 1) // 2)).repeat(2, axis=1)[:, :t]
+        independent = rng.standard_normal((n, t))
+        of_pair = rng.standard_normal((n, (t + 1) // 2)).repeat(2, axis=1)[:, :t]
         rho = self.topic_correlation
-        weight = self.topic_std * (math.sqrt(1 - rho) * own + math.sqrt(rho) * pair)
-        mix = np.exp(weight - weight.max(axis=1, keepdims=True))
-        return mix / mix.sum(axis=1, keepdims=True)  # type: ignore[no-any-return]
+        normal = self.topic_std * (math.sqrt(1 - rho) * independent + math.sqrt(rho) * of_pair)
+        weights = np.exp(normal - normal.max(axis=1, keepdims=True))
+        return weights / weights.sum(axis=1, keepdims=True)  # type: ignore[no-any-return]
 
-    def _places(self, rng: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
-        """Places of words in their topics."""
+    def _places(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Int[np.ndarray, "document word"]:
+        """Draw the places of words in their topics."""
         v = self.words_per_topic
         if not self.zipf:
             return rng.integers(v, size=shape)
@@ -256,33 +280,47 @@ class TopicDocuments(Task):
         rank = np.searchsorted(share.cumsum()[:-1] / share.sum(), rng.random(shape), side="right")
         return np.where(rank % 2, v - 1 - rank // 2, rank // 2)  # from both ends inwards
 
-    def _masked(self, tokens: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """What is shown, and which positions are selected. Special tokens are neither selected nor drawn."""
-        word = tokens >= N_SPECIAL
-        draw, kind = rng.random(tokens.shape), rng.random(tokens.shape)
+    # ---- masks ----
+
+    def _masked(self, tokens: _Tokens, rng: np.random.Generator) -> tuple[_Tokens, _Positions]:
+        """Draw the tokens that are shown, and which positions are selected: words only."""
+        is_word = tokens >= N_SPECIAL
+        draw = rng.random(tokens.shape)
+        kind = rng.random(tokens.shape)
+        random_word = N_SPECIAL + rng.integers(self.n_words, size=tokens.shape)
         if self.exact_shares:  # ranks in place of the draws: the same shares in every document
-            n = word.sum(axis=1, keepdims=True)
-            draw = np.where(word, draw, 2).argsort(axis=1).argsort(axis=1) / n
+            rank = np.where(is_word, draw, 2).argsort(axis=1).argsort(axis=1)
+            draw = rank / is_word.sum(axis=1, keepdims=True)
             kind = draw / self.selected_share
-        selected = word & (draw < self.selected_share - 1e-9)
-        none = ~selected.any(axis=1)
-        selected[none, np.where(word, draw, 2).argmin(axis=1)[none]] = True
-        other = N_SPECIAL + rng.integers(self.n_words, size=tokens.shape)
-        shown = np.where(kind < self.correct_share + self.random_share - 1e-9, other, MASK)
-        shown = np.where(kind < self.correct_share - 1e-9, tokens, shown)
+        selected = is_word & (draw < self.selected_share - _ROUNDING_ERROR)
+        none_selected = ~selected.any(axis=1)
+        first_word = np.where(is_word, draw, 2).argmin(axis=1)
+        selected[none_selected, first_word[none_selected]] = True
+        is_correct = kind < self.correct_share - _ROUNDING_ERROR
+        is_random = kind < self.correct_share + self.random_share - _ROUNDING_ERROR
+        shown = np.where(is_correct, tokens, np.where(is_random, random_word, MASK))
         return np.where(selected, shown, tokens), selected
 
     @cached_property
-    def _masks(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    def _static_masks_by_split(self) -> dict[str, tuple[_Tokens, _Positions]]:
         return {}
 
-    def _static(self, split: str) -> tuple[np.ndarray, np.ndarray]:
-        if split not in self._masks:
-            self._masks[split] = self._masked(self._tokens(split), generator(self.seed, f"{split} masks"))
-        return self._masks[split]
+    def _static_masks(self, split: str) -> tuple[_Tokens, _Positions]:
+        """Return the masked tokens of a split and the selected positions, drawn once."""
+        if split not in self._static_masks_by_split:
+            tokens, _ = self._documents(split)
+            self._static_masks_by_split[split] = self._masked(tokens, generator(self.seed, f"{split} masks"))
+        return self._static_masks_by_split[split]
+
+    # ---- batches ----
 
     def _batch(
-        self, shown: np.ndarray, selected: np.ndarray | None, tokens: np.ndarray, topics: np.ndarray, index: np.ndarray
+        self,
+        shown: _Tokens,
+        selected: _Positions | None,
+        tokens: _Tokens,
+        topics: _Topics,
+        index: Int[np.ndarray, "document"],
     ) -> Batch:
         targets = torch.from_numpy(tokens)
         return Batch(
@@ -295,14 +333,15 @@ class TopicDocuments(Task):
         )
 
     def batches(self, split: str, batch_size: int = 256) -> Iterator[Batch]:
+        """Yield the documents of a split, masked once, in a fixed order."""
         self._check_split(split)
-        shown, selected = self._static(split)
-        tokens, topics = self._drawn(split)
+        shown, selected = self._static_masks(split)
+        tokens, topics = self._documents(split)
         for rows in row_batches(self.n_documents, batch_size):
             yield self._batch(shown[rows], selected[rows], tokens[rows], topics[rows], rows)
 
     def text(self, split: str, n: int = 500, n_tokens: int = 100, batch_size: int = 100) -> Iterator[Batch]:
-        """The first tokens of the first documents of a split, unmasked: what attention is measured on.
+        """Yield the first tokens of the first documents of a split, unmasked, to measure attention on.
 
         Args:
             split: its name.
@@ -311,38 +350,43 @@ class TopicDocuments(Task):
             batch_size: documents in a batch.
         """
         self._check_split(split)
+        tokens, topics = self._documents(split)
         for rows in row_batches(min(n, self.n_documents), batch_size):
-            tokens, topics = (of[rows, :n_tokens] for of in self._drawn(split))
-            yield self._batch(tokens, None, tokens, topics, rows)
+            beginning = tokens[rows, :n_tokens]
+            yield self._batch(beginning, None, beginning, topics[rows, :n_tokens], rows)
 
     def train_batch(self, step: int, batch_size: int) -> Batch:
+        """Return the batch of one step: each epoch goes through the training documents in a new order."""
         check_at_least(batch_size=(batch_size, 1))
         if batch_size > self.n_documents:
             raise InputError(f"batch_size is {batch_size}; expected at most the {self.n_documents} documents")
         rows = epoch_rows(self.seed, step, self.n_documents, batch_size)
-        tokens, topics = (of[rows] for of in self._drawn("train"))
+        tokens, topics = self._documents("train")
         if self.masking == "fresh":
-            return self._batch(*self._masked(tokens, generator(self.seed, "fresh masks", step)), tokens, topics, rows)
-        shown, selected = self._static("train")
-        return self._batch(shown[rows], selected[rows], tokens, topics, rows)
+            shown, selected = self._masked(tokens[rows], generator(self.seed, "fresh masks", step))
+        else:
+            all_shown, all_selected = self._static_masks("train")
+            shown = all_shown[rows]
+            selected = all_selected[rows]
+        return self._batch(shown, selected, tokens[rows], topics[rows], rows)
 
     # ---- loss ----
 
     def loss(self, logits: Float[Tensor, "batch pos d_vocab"], batch: Batch) -> Float[Tensor, ""]:
-        """``loss_at`` of the selected positions."""
+        """Return ``loss_at`` of the selected positions."""
         assert batch.targets is not None
         assert batch.loss_mask is not None
         return self.loss_at(logits[batch.loss_mask], batch.targets[batch.loss_mask])
 
-    def loss_at(self, logits: Float[Tensor, "n d_vocab"], targets: Int[Tensor, "n"]) -> Float[Tensor, ""]:
-        """Mean loss of some positions: cross-entropy in nats, or squared distance to the one-hot target."""
+    def loss_at(self, logits: Float[Tensor, "word d_vocab"], targets: Integer[Tensor, "word"]) -> Float[Tensor, ""]:
+        """Return the mean loss of words: cross-entropy in nats, or squared distance to the one-hot target."""
         if self.objective == "cross-entropy":
             return F.cross_entropy(logits, targets)
         right = logits.gather(1, targets[:, None]).sum()
         return (logits.square().sum() - 2 * right) / len(targets) + 1
 
     def accuracy(self, logits: Float[Tensor, "batch pos d_vocab"], batch: Batch) -> Float[Tensor, "batch"]:
-        """``[batch]`` share of a document's selected positions whose most likely token is the right one."""
+        """Return the share of each document's selected positions whose most likely token is the right one."""
         assert batch.targets is not None
         assert batch.loss_mask is not None
         right = (logits.argmax(dim=-1) == batch.targets) & batch.loss_mask

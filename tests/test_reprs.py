@@ -48,7 +48,7 @@ TEXT = "a statement\n" * LONG
 NAMES = [f"name {i}" for i in range(LONG)]
 SORT = InstructionTask("sort", None, False, [Example(TEXT, TEXT)] * LONG)
 TOPICS = TopicModel(NAMES, torch.rand(9, LONG))
-ENCODED = EncodedCorpus(NAMES, [np.arange(9)], [np.arange(9)], torch.arange(LONG), 1, 0, 9, 0, np.zeros(1))
+ENCODED = EncodedCorpus(NAMES, [np.arange(9)], [np.arange(9)], torch.arange(LONG), 1, 0, 9, 0, np.arange(1))
 SITES = {f"blocks.{i}.hook_resid_post": i + 1 for i in range(LONG)}
 RESULT = ProbeResult(
     "Demo",

@@ -1,4 +1,4 @@
-"""Word counts of a corpus on disk: what a topic model is fitted on when there are more than the memory holds."""
+"""Word counts of a corpus on disk, to fit a topic model when there are more than the memory holds."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
+from jaxtyping import Int32, Int64
 
 from tasks.errors import InputError, check_choice
 from tasks.text.topic_model import WordCounts
@@ -19,16 +20,16 @@ Weighting = Literal["counts", "tfidf"]
 
 @dataclass(frozen=True, eq=False)
 class Bags:
-    """``[n_documents n_words]`` counts or TF-IDF weights on disk, of which any rows are read as a sparse matrix.
+    """Counts or TF-IDF weights ``[document word]`` on disk, of which any rows are read as a sparse matrix.
 
-    Memory: 8 bytes per document, and the rows that are asked for. Disk: 8 bytes per document and different word.
+    Memory: 8 bytes per document, and the rows that are read. Disk: 8 bytes per document and different word.
 
     Attributes:
         vocabulary: the columns.
-        weights: what rows hold: ``"counts"``, or ``"tfidf"`` (see ``Vocabulary.tfidf``).
-        start: ``[n_documents + 1]`` int64, where each row begins.
-        numbers: ``[n_entries]`` int32 on disk, column of each entry.
-        counts: ``[n_entries]`` int32 on disk, how often.
+        weights: ``"counts"``, or ``"tfidf"`` (see ``Vocabulary.tfidf``).
+        start: first entry of each row, and the number of entries.
+        numbers: column of each entry, on disk.
+        counts: how often the word of each entry occurs, on disk.
 
     Example:
         >>> import tempfile
@@ -42,9 +43,9 @@ class Bags:
 
     vocabulary: Vocabulary
     weights: Weighting
-    start: np.ndarray
-    numbers: np.ndarray
-    counts: np.ndarray
+    start: Int64[np.ndarray, "documents_and_end"]
+    numbers: Int32[np.ndarray, "entry"]
+    counts: Int32[np.ndarray, "entry"]
 
     @classmethod
     def gather(cls, texts: Iterable[str], vocabulary: Vocabulary, folder: str | Path, weights: Weighting) -> Bags:
@@ -54,49 +55,56 @@ class Bags:
             texts: documents; gone through once.
             vocabulary: the words that are counted.
             folder: for scratch files.
-            weights: what rows hold.
+            weights: ``"counts"`` or ``"tfidf"``.
 
         Raises:
             InputError: for other weights, and when the disk is full.
         """
         check_choice(weights=(weights, get_args(Weighting)))
-        places = [Path(folder) / name for name in ("numbers.i32", "counts.i32")]
+        numbers_path = Path(folder) / "numbers.i32"
+        counts_path = Path(folder) / "counts.i32"
         start = array("q", [0])
         try:
-            with open(places[0], "wb") as numbers, open(places[1], "wb") as counts:
+            with open(numbers_path, "wb") as numbers_file, open(counts_path, "wb") as counts_file:
                 for text in texts:
-                    which, often = vocabulary.bag(text)
-                    numbers.write(which.tobytes())
-                    counts.write(often.tobytes())
-                    start.append(start[-1] + len(which))
+                    numbers, counts = vocabulary.bag(text)
+                    numbers_file.write(numbers.tobytes())
+                    counts_file.write(counts.tobytes())
+                    start.append(start[-1] + len(numbers))
         except OSError as error:
             raise InputError(
                 f"cannot write word counts in {str(folder)!r} ({error.strerror}); give a folder that is there, with "
                 "enough free space (for temporary folders: TMPDIR)"
             ) from None
-        # an empty file cannot be mapped
-        mapped = (np.memmap(p, np.int32, "r") if start[-1] else np.empty(0, np.int32) for p in places)
-        return cls(vocabulary, weights, np.frombuffer(start, np.int64), *mapped)
+        starts = np.frombuffer(start, np.int64)
+        return cls(vocabulary, weights, starts, _read_integers(numbers_path), _read_integers(counts_path))
 
     @property
     def shape(self) -> tuple[int, int]:
-        """How many documents and words."""
+        """The numbers of documents and of words."""
         return len(self.start) - 1, len(self.vocabulary.words)
 
     @property
     def word_counts(self) -> WordCounts:
-        """As what ``fit_counts`` takes."""
+        """The input of ``fit_counts``."""
         return WordCounts(self.vocabulary.words, self)
 
     def __getitem__(self, rows: Any) -> Any:
-        """``[n n_words]`` scipy sparse: int32 counts or float64 weights of some documents."""
+        """Return a sparse matrix ``[row word]`` of scipy: int32 counts or float64 weights of some documents."""
         from scipy.sparse import csr_matrix
 
         chosen = np.asarray(rows, dtype=np.int64)
-        first, last = self.start[chosen], self.start[chosen + 1]
-        parts = [slice(a, b) for a, b in zip(first.tolist(), last.tolist(), strict=True)]
+        first = self.start[chosen]
+        end = self.start[chosen + 1]
+        parts = [slice(a, b) for a, b in zip(first.tolist(), end.tolist(), strict=True)]
         none = np.empty(0, dtype=np.int32)
-        counts, numbers = (np.concatenate([none, *(x[part] for part in parts)]) for x in (self.counts, self.numbers))
-        begin = np.concatenate([[0], np.cumsum(last - first)])
-        found = csr_matrix((counts, numbers, begin), (len(chosen), self.shape[1]))
-        return found if self.weights == "counts" else self.vocabulary.tfidf(found)
+        counts = np.concatenate([none, *(self.counts[part] for part in parts)])
+        numbers = np.concatenate([none, *(self.numbers[part] for part in parts)])
+        start = np.concatenate([[0], np.cumsum(end - first)])
+        matrix = csr_matrix((counts, numbers, start), (len(chosen), self.shape[1]))
+        return matrix if self.weights == "counts" else self.vocabulary.tfidf(matrix)
+
+
+def _read_integers(path: Path) -> Int32[np.ndarray, "entry"]:
+    """Map a file into memory. An empty file cannot be mapped."""
+    return np.memmap(path, np.int32, "r") if path.stat().st_size else np.empty(0, np.int32)

@@ -7,6 +7,7 @@ removes it. In encoders of the BERT family the token is ``[CLS]``.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Literal, TypeAlias, get_args
 
 from tasks.errors import InputError, check_choice
@@ -29,13 +30,15 @@ def beginning_id(tokenizer: Any, bos: Bos) -> int:
             f"this model's tokenizer has no beginning-of-sequence token, so --bos {bos} has none to "
             f"{'add' if bos == 'yes' else 'remove'}; leave out --bos"
         )
-    if len(set(known)) > 1 and (first := list(tokenizer("a")["input_ids"])[:1]) == known[1:]:
-        return first[0]
+    if len(set(known)) > 1:
+        first_of_text = list(tokenizer("a")["input_ids"])[:1]
+        if first_of_text == known[1:]:
+            return known[1]
     return known[0] if known else -1
 
 
 def begun(ids: list[int], beginning: int, bos: Bos) -> list[int]:
-    """Apply the rule to the ids that a tokenizer gives; the token is never added twice.
+    """Apply the rule to the ids that a tokenizer gives. The token is never added twice.
 
     Args:
         ids: token ids of a text.
@@ -60,21 +63,22 @@ def text_encoder(tokenizer: Any, bos: Bos = "model") -> TextEncoder:
     Raises:
         InputError: if there is no beginning-of-sequence token to add or to remove.
     """
-    beginning = beginning_id(tokenizer, bos)
+    return partial(_encode, tokenizer, beginning_id(tokenizer, bos), bos)
 
-    def encode(texts: Sequence[str], **options: Any) -> list[list[int]]:
-        if not texts:
-            return []
-        return [begun(_as_list(ids), beginning, bos) for ids in tokenizer(list(texts), **options)["input_ids"]]
 
-    return encode
+def _encode(tokenizer: Any, beginning: int, bos: Bos, texts: Sequence[str], **options: Any) -> list[list[int]]:
+    if not texts:
+        return []
+    encoded = tokenizer(list(texts), **options)["input_ids"]
+    return [begun(_as_list(ids), beginning, bos) for ids in encoded]
 
 
 def special_around(tokenizer: Any, text: str = "a", bos: Bos = "model") -> tuple[list[int], list[int]]:
     """Return the ids of the special tokens before a text and after it."""
     (ids,) = text_encoder(tokenizer, bos)([text])
     bare = list(tokenizer(text, add_special_tokens=False)["input_ids"])
-    start = next((k for k in range(len(ids) - len(bare) + 1) if ids[k : k + len(bare)] == bare), 0)
+    starts = [k for k in range(len(ids) - len(bare) + 1) if ids[k : k + len(bare)] == bare]
+    start = starts[0] if starts else 0
     return ids[:start], ids[start + len(bare) :]
 
 
@@ -91,7 +95,7 @@ def tokenization(tokenizer: Any, bos: Bos = "model") -> dict[str, Any]:
 
 
 def leading_bos(tokenizer: Any, ids: Sequence[int]) -> str:
-    """Return the beginning-of-sequence token if it is the first of these ids, and ``"none"`` otherwise.
+    """Return the beginning-of-sequence token if it is the first of the ids, and ``"none"`` otherwise.
 
     Example:
         >>> class Words:

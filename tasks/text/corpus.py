@@ -13,7 +13,7 @@ from tasks._random import generator
 from tasks.errors import InputError, check_at_least, check_choice
 from tasks.text.beginning import Bos
 from tasks.text.encoding import EncodedCorpus, encode
-from tasks.text.files import check_texts, read_text
+from tasks.text.files import check_texts, corpus_files, read_text
 from tasks.text.splitting import SplitBy, split_lines
 from tasks.text.words import words_of
 
@@ -60,11 +60,11 @@ class Corpus:
         return f"Corpus({len(self)} documents from {len(set(self.sources))} files)"
 
     def words(self, document: int) -> list[str]:
-        """The words of a document, lower-cased, in order."""
+        """Return the words of a document, lower-cased, in order."""
         return words_of(self.documents[document])
 
     def sample(self, n: int, seed: int = 0) -> Corpus:
-        """``n`` documents drawn without replacement, in the corpus's order; all when there are fewer."""
+        """Draw ``n`` documents without replacement, in the corpus's order, or all if there are fewer."""
         if n >= len(self):
             return self
         chosen = np.sort(generator(seed, "corpus sample").permutation(len(self))[:n])
@@ -74,7 +74,7 @@ class Corpus:
     def from_files(
         cls, paths: str | Path | Iterable[str | Path], split: SplitBy = "paragraph", min_words: int = 100
     ) -> Corpus:
-        """Read UTF-8 text files; of a directory, every ``*.txt`` in it and below, sorted by name.
+        """Read UTF-8 text files. Of a directory, every ``*.txt`` in it and below is read, sorted by name.
 
         Documents without a word are left out, and files without one are named in ``empty_files``. Each
         file counts once.
@@ -92,18 +92,19 @@ class Corpus:
         """
         check_choice(split=(split, get_args(SplitBy)))
         check_at_least(min_words=(min_words, 1))
-        files = list(_files([paths] if isinstance(paths, (str, Path)) else list(paths)))
+        files = corpus_files([paths] if isinstance(paths, (str, Path)) else paths, _is_text, "*.txt file")
         documents: list[str] = []
         sources: list[str] = []
         empty: list[str] = []
         for file in files:
-            found = list(split_lines(read_text(file).split("\n"), split, min_words))
-            documents += found
-            sources += [str(file)] * len(found)
-            empty += [] if found else [str(file)]
+            in_file = list(split_lines(read_text(file).split("\n"), split, min_words))
+            documents += in_file
+            sources += [str(file)] * len(in_file)
+            if not in_file:
+                empty.append(str(file))
         if not documents:
-            named = f"{str(files[0])!r}" if len(files) == 1 else f"the corpus of {len(files)} files"
-            raise InputError(f"{named} holds no words; give plain text in a script with letters and word breaks")
+            corpus = repr(str(files[0])) if len(files) == 1 else f"the corpus of {len(files)} files"
+            raise InputError(f"{corpus} holds no words; give plain text in a script with letters and word breaks")
         return cls(documents, sources, empty)
 
     def encode(
@@ -116,7 +117,7 @@ class Corpus:
         d_vocab: int | None = None,
         progress: bool = False,
     ) -> EncodedCorpus:
-        """Token ids of every document, and which tokens are whole words of ``words``.
+        """Tokenize every document, and find which tokens are whole words of ``words``.
 
         Special tokens are added as the tokenizer does for its model, but for ``bos``. A document with more tokens than
         ``max_length`` is cut into windows that do not overlap, each with its special tokens.
@@ -138,18 +139,5 @@ class Corpus:
         return encode(self.documents, tokenizer, words, max_length, bos=bos, d_vocab=d_vocab, progress=progress)
 
 
-def _files(paths: Sequence[str | Path]) -> Iterable[Path]:
-    if not paths:
-        raise InputError("no corpus files given; name at least one text file or a directory of *.txt files")
-    found: dict[Path, None] = {}
-    for path in map(Path, paths):
-        if path.is_dir():
-            texts = sorted(file for file in path.rglob("*.txt") if file.is_file())
-            if not texts:
-                raise InputError(f"the directory {str(path)!r} holds no *.txt file; name the corpus's files themselves")
-            found.update(dict.fromkeys(texts))
-        elif not path.exists():
-            raise InputError(f"no corpus file {str(path)!r}; give the path of a text file or of a directory of them")
-        else:
-            found[path] = None
-    return found
+def _is_text(path: Path) -> bool:
+    return path.name.endswith(".txt")

@@ -1,14 +1,18 @@
-"""Text as tokens, where it is known which token is a whole word."""
+"""Text as tokens, and which of them are whole words."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import chain
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
+from jaxtyping import Bool, Int, Int32
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from tqdm import tqdm
 
 from tasks.batch import Batch, token_batches
@@ -16,34 +20,53 @@ from tasks.errors import InputError
 from tasks.text.beginning import Bos, beginning_id, begun
 from tasks.text.words import word_spans
 
+_Spans: TypeAlias = list[tuple[int, int]]  # start and end of each token in the characters of a text
+_Row: TypeAlias = Int[np.ndarray, "_"]  # one value per token of a window
+
 
 @dataclass(frozen=True, repr=False)
 class EncodedCorpus:
     """A tokenized corpus. Memory: 8 bytes per token.
 
     Attributes:
-        words: what the labels number.
+        words: the words that labels are numbers of.
         windows: token ids of each window, special tokens included; a short document is one window.
         labels: for each token of each window, the number of the word it is, or -1: a piece of a
             word, punctuation, a special or unknown token, or a word that is not in ``words``.
-        token_of_word: ``[n_words]`` the token id that most often stood for each word (the smaller id
-            of two as frequent), -1 where none did.
+        token_of_word: the token id that most often stood for each word (the smaller id of two as frequent),
+            -1 if none did.
         n_documents: number of documents.
         n_cut: documents that were longer than the context and cut into windows.
         occurrences: how often words of ``words`` occur in the text.
         lost: how many of these the tokenizer split into pieces or did not know.
-        documents: ``[n_windows]`` the document that each window was cut from, from 0.
+        documents: the document that each window was cut from, from 0.
+        pad_id: the token id to pad with.
+
+    Example:
+        >>> encoded = EncodedCorpus(
+        ...     words=["cat", "dog"],
+        ...     windows=[np.array([7, 8, 9]), np.array([9])],
+        ...     labels=[np.array([0, -1, 1]), np.array([1])],
+        ...     token_of_word=torch.tensor([7, 9]),
+        ...     n_documents=2,
+        ...     n_cut=0,
+        ...     occurrences=3,
+        ...     lost=0,
+        ...     documents=np.array([0, 1]),
+        ... )
+        >>> [batch.labels["word"].tolist() for batch in encoded.batches(tokens_per_batch=3)]
+        [[[0, -1, 1]], [[1]]]
     """
 
     words: Sequence[str]
-    windows: Sequence[np.ndarray]
-    labels: Sequence[np.ndarray]
-    token_of_word: torch.Tensor
+    windows: Sequence[_Row]
+    labels: Sequence[_Row]
+    token_of_word: Int[Tensor, "word"]
     n_documents: int
     n_cut: int
     occurrences: int
     lost: int
-    documents: np.ndarray
+    documents: Int[np.ndarray, "window"]
     pad_id: int = 0
 
     def __repr__(self) -> str:
@@ -67,11 +90,10 @@ class EncodedCorpus:
             )
 
     def batches(self, tokens_per_batch: int = 4096) -> Iterator[Batch]:
-        """Batches with ``labels["word"]`` ``[batch pos]``, ``labels["document"]`` ``[batch]``, an attention mask, and
-        the window's number as ``index``; padded on the right.
+        """Yield batches with the labels ``word`` (per token) and ``document`` (per example), padded on the right.
 
-        Windows of similar length come together, longest first: there is little padding, and a batch too large
-        for memory is the first one.
+        ``index`` is the window's number. Windows of similar length come together, longest first: there is little
+        padding, and a batch too large for memory is the first one.
 
         Args:
             tokens_per_batch: most tokens of a batch, padding included.
@@ -79,16 +101,21 @@ class EncodedCorpus:
         Raises:
             InputError: for a window longer than ``tokens_per_batch``.
         """
-        for rows in token_batches(list(map(len, self.windows)), tokens_per_batch, lambda i: f"window {i}"):
-            tokens = torch.full((len(rows), len(self.windows[rows[0]])), self.pad_id)
-            words, mask = torch.full_like(tokens, -1), torch.zeros_like(tokens, dtype=torch.bool)
-            for i, row in enumerate(rows):
-                n = len(self.windows[row])
-                tokens[i, :n] = torch.from_numpy(self.windows[row])
-                words[i, :n] = torch.from_numpy(self.labels[row])
-                mask[i, :n] = True
+        lengths = [len(window) for window in self.windows]
+        for rows in token_batches(lengths, tokens_per_batch, "window {}".format):
+            tokens, attention_mask = pad_right([torch.from_numpy(self.windows[row]) for row in rows], self.pad_id)
+            words, _ = pad_right([torch.from_numpy(self.labels[row]) for row in rows], -1)
             labels = {"word": words, "document": torch.from_numpy(self.documents[rows])}
-            yield Batch(tokens, attention_mask=mask, labels=labels, index=torch.from_numpy(rows))
+            yield Batch(tokens, attention_mask, labels=labels, index=torch.from_numpy(rows))
+
+
+def pad_right(
+    rows: Sequence[Int[Tensor, "_"]], pad_value: int
+) -> tuple[Int[Tensor, "batch pos"], Bool[Tensor, "batch pos"]]:
+    """Return rows as one int64 tensor, padded on the right, and which positions are not padding."""
+    padded = pad_sequence([row.long() for row in rows], batch_first=True, padding_value=pad_value)
+    lengths = torch.tensor([len(row) for row in rows])
+    return padded, torch.arange(padded.shape[1]) < lengths[:, None]
 
 
 def check_tokenizer(tokenizer: Any) -> None:
@@ -110,32 +137,35 @@ def encode(
     d_vocab: int | None = None,
     progress: bool = False,
 ) -> EncodedCorpus:
-    """Tokenize documents; see ``Corpus.encode``."""
+    """Tokenize documents as ``Corpus.encode``."""
     check_tokenizer(tokenizer)
-    begin = _Beginning(tokenizer, bos)
-    special = tokenizer.num_special_tokens_to_add() + begin.more
-    if max_length is not None and max_length <= special:
-        raise InputError(
-            f"max_length is {max_length}, of which {special} are special tokens; expected at least {special + 1}"
-        )
-    options = {} if max_length is None else {"max_length": max_length - begin.more, "return_overflowing_tokens": True}
-    found = _Encoding(tokenizer.unk_token_id, {word: i for i, word in enumerate(words)})
+    beginning = _Beginning(tokenizer, bos)
+    n_special = tokenizer.num_special_tokens_to_add() + beginning.n_added
+    options: dict[str, Any] = {}
+    if max_length is not None:
+        if max_length <= n_special:
+            raise InputError(
+                f"max_length is {max_length}, of which {n_special} are special tokens; expected at least "
+                f"{n_special + 1}"
+            )
+        options = {"max_length": max_length - beginning.n_added, "return_overflowing_tokens": True}
+    encoding = _Encoding(tokenizer.unk_token_id, {word: i for i, word in enumerate(words)})
     bar = tqdm(documents, desc="tokenizing", unit="document", leave=False, disable=not progress)
     for number, text in enumerate(bar, start=1):
         encoded = tokenizer([text], return_offsets_mapping=True, truncation=max_length is not None, **options)
-        windows, offsets = begin(encoded["input_ids"], encoded["offset_mapping"])
+        windows, spans = beginning.apply(encoded["input_ids"], encoded["offset_mapping"])
         check_ids(windows, d_vocab, f"document {number}")
-        found.add(number - 1, text, windows, offsets)
+        encoding.add(number - 1, text, windows, spans)
     return EncodedCorpus(
         words=list(words),
-        windows=found.windows,
-        labels=found.labels,
-        token_of_word=found.token_of_word(),
+        windows=encoding.windows,
+        labels=encoding.labels,
+        token_of_word=encoding.token_of_word(),
         n_documents=len(documents),
-        n_cut=found.n_cut,
-        occurrences=found.occurrences,
-        lost=found.lost,
-        documents=np.array(found.documents, dtype=np.int64),
+        n_cut=encoding.n_cut,
+        occurrences=encoding.occurrences,
+        lost=encoding.lost,
+        documents=np.array(encoding.documents, dtype=np.int64),
         pad_id=pad_within(tokenizer.pad_token_id, d_vocab),
     )
 
@@ -157,86 +187,124 @@ def check_ids(rows: Iterable[Sequence[int]], d_vocab: int | None, what: str) -> 
 
 
 def pad_within(pad_id: int | None, d_vocab: int | None) -> int:
-    """An id to pad with that the model has an embedding for. Which does not matter, since the mask hides it."""
-    return 0 if pad_id is None or pad_id < 0 or (d_vocab is not None and pad_id >= d_vocab) else pad_id
+    """Return an id to pad with that the model has an embedding for: ``pad_id`` or 0. The mask hides it."""
+    if pad_id is None or pad_id < 0:
+        return 0
+    return 0 if d_vocab is not None and pad_id >= d_vocab else pad_id
 
 
 class _Beginning:
     """Applies the rule of ``begun`` to windows, and to the characters that their tokens stand for.
 
     Attributes:
-        more: special tokens of a window there are more than the tokenizer adds.
+        n_added: special tokens that the rule adds to each window, -1 if it removes one.
     """
 
     def __init__(self, tokenizer: Any, bos: Bos) -> None:
         self._token = beginning_id(tokenizer, bos)
         self._bos = bos
         ids = list(tokenizer("a")["input_ids"])
-        self.more = len(begun(ids, self._token, bos)) - len(ids)
+        self.n_added = len(begun(ids, self._token, bos)) - len(ids)
 
-    def __call__(
-        self, windows: list[list[int]], offsets: list[list[tuple[int, int]]]
-    ) -> tuple[list[list[int]], list[list[tuple[int, int]]]]:
-        if self.more == 0:  # also where a later window begins with such a token of the text
-            return windows, offsets
-        changed = [begun(window, self._token, self._bos) for window in windows]
-        sizes = [len(after) - len(before) for before, after in zip(windows, changed, strict=True)]
-        spans = [
-            [(0, 0), *span] if size > 0 else span[1:] if size < 0 else span
-            for span, size in zip(offsets, sizes, strict=True)
-        ]
-        return changed, spans
+    def apply(self, windows: list[list[int]], spans: list[_Spans]) -> tuple[list[list[int]], list[_Spans]]:
+        """Return windows and spans with the token added or removed."""
+        if self.n_added == 0:  # also if a later window begins with such a token of the text
+            return windows, spans
+        new_windows = [begun(window, self._token, self._bos) for window in windows]
+        new_spans = []
+        for window, new_window, window_spans in zip(windows, new_windows, spans, strict=True):
+            if len(new_window) > len(window):
+                new_spans.append([(0, 0), *window_spans])
+            elif len(new_window) < len(window):
+                new_spans.append(window_spans[1:])
+            else:
+                new_spans.append(window_spans)
+        return new_windows, new_spans
 
 
 class _Encoding:
-    """Windows and labels of the documents so far."""
+    """Windows and labels of the documents so far.
 
-    def __init__(self, unknown: int | None, number: dict[str, int]) -> None:
-        self.unknown, self.number = unknown, number
-        self.windows: list[np.ndarray] = []
-        self.labels: list[np.ndarray] = []
+    Args:
+        unknown_id: the token id of unknown words.
+        number_of: the number of each word that is labelled.
+    """
+
+    def __init__(self, unknown_id: int | None, number_of: dict[str, int]) -> None:
+        self.unknown_id = unknown_id
+        self.number_of = number_of
+        self.windows: list[_Row] = []
+        self.labels: list[_Row] = []
         self.documents: list[int] = []
-        self.n_cut = self.occurrences = self.lost = 0
-        self._seen: list[Counter[int]] = [Counter() for _ in number]
+        self.n_cut = 0
+        self.occurrences = 0
+        self.lost = 0
+        self._tokens_of_word: list[Counter[int]] = [Counter() for _ in number_of]
 
-    def add(self, document: int, text: str, windows: list[list[int]], offsets: list[list[tuple[int, int]]]) -> None:
-        ids = np.array([i for window in windows for i in window], dtype=np.int32)
-        if not len(ids):
+    def add(self, document: int, text: str, windows: list[list[int]], spans: list[_Spans]) -> None:
+        """Add the windows of a document."""
+        ids = np.array(list(chain.from_iterable(windows)), dtype=np.int32)
+        if len(ids) == 0:
             return
-        labels = self._label(text, ids, [span for window in offsets for span in window])
+        labels = self._label(text, ids, chain.from_iterable(spans))
         ends = np.cumsum([len(window) for window in windows])[:-1]
         self.windows += np.split(ids, ends)
         self.labels += np.split(labels, ends)
         self.documents += [document] * len(windows)
         self.n_cut += len(windows) > 1
 
-    def _label(self, text: str, ids: np.ndarray, offsets: list[tuple[int, int]]) -> np.ndarray:
-        """``[n_tokens]`` word numbers: a token is a word when no other token touches that word and its
-        span, without the white space some tokenizers count in, is the word's."""
+    def _label(
+        self, text: str, ids: Int32[np.ndarray, "token"], spans: Iterable[tuple[int, int]]
+    ) -> Int32[np.ndarray, "token"]:
+        """Return the number of the word that each token is, or -1, and count the tokens of each word."""
         labels = np.full(len(ids), -1, dtype=np.int32)
-        if not (spans := word_spans(text)):
+        words = word_spans(text)
+        if not words:
             return labels
-        starts, ends = np.array(spans).T
-        numbers = np.array([self.number.get(text[a:b].lower(), -1) for a, b in spans])
-        a, b = np.array([_trim(text, *span) for span in offsets]).T
-        first = np.searchsorted(ends, a, side="right")  # the words a token touches: first .. last - 1
-        last = np.searchsorted(starts, b, side="left")
-        inside = (b > a) & (last - first == 1)
-        touched = np.bincount(first[inside], minlength=len(spans))
-        place = np.where(inside, first, 0)
-        whole = inside & (a == starts[place]) & (b == ends[place]) & (touched[place] == 1)
-        if self.unknown is not None:
-            whole &= ids != self.unknown
-        labels[whole] = numbers[first[whole]]
-        for word, token in zip(labels[labels >= 0].tolist(), ids[labels >= 0].tolist(), strict=True):
-            self._seen[word][token] += 1
-        listed = int((numbers >= 0).sum())
-        self.occurrences += listed
-        self.lost += listed - int((labels >= 0).sum())
+        numbers = np.array([self.number_of.get(text[start:end].lower(), -1) for start, end in words])
+        trimmed = np.array([_trim(text, *span) for span in spans])
+        word, is_word = _whole_words(np.array(words), trimmed)
+        if self.unknown_id is not None:
+            is_word &= ids != self.unknown_id
+        labels[is_word] = numbers[word[is_word]]
+        is_listed = labels >= 0
+        for number, token in zip(labels[is_listed].tolist(), ids[is_listed].tolist(), strict=True):
+            self._tokens_of_word[number][token] += 1
+        occurrences = int((numbers >= 0).sum())
+        self.occurrences += occurrences
+        self.lost += occurrences - int(is_listed.sum())
         return labels
 
-    def token_of_word(self) -> torch.Tensor:
-        return torch.tensor([min(seen, key=lambda t: (-seen[t], t)) if seen else -1 for seen in self._seen]).long()
+    def token_of_word(self) -> Int[Tensor, "word"]:
+        """Return the commonest token of each word, the smallest of several, -1 if it has none."""
+        commonest = []
+        for tokens in self._tokens_of_word:
+            ranked = sorted((-count, token) for token, count in tokens.items())
+            commonest.append(ranked[0][1] if ranked else -1)
+        return torch.tensor(commonest, dtype=torch.long)
+
+
+def _whole_words(
+    words: Int[np.ndarray, "word 2"], tokens: Int[np.ndarray, "token 2"]
+) -> tuple[Int[np.ndarray, "token"], Bool[np.ndarray, "token"]]:
+    """Find the tokens that are a word: they span all of it, and no other token touches it.
+
+    Args:
+        words: spans of the words of a text.
+        tokens: spans of its tokens, without the white space that some tokenizers count in.
+
+    Returns:
+        A word that each token touches, and whether the token is that word.
+    """
+    word_starts, word_ends = words.T
+    starts, ends = tokens.T
+    first = np.searchsorted(word_ends, starts, side="right")  # a token touches the words from first to end - 1
+    end = np.searchsorted(word_starts, ends, side="left")
+    touches_one = (ends > starts) & (end - first == 1)
+    n_tokens = np.bincount(first[touches_one], minlength=len(words))
+    word = np.where(touches_one, first, 0)
+    spans_word = (starts == word_starts[word]) & (ends == word_ends[word])
+    return word, touches_one & spans_word & (n_tokens[word] == 1)
 
 
 def _trim(text: str, start: int, end: int) -> tuple[int, int]:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from tasks.errors import InputError
 from tasks.text.visible import quoted
 
-_LONGEST = 300  # characters of a path in a message
+_MAX_PATH_CHARACTERS = 300  # in a message
+_HALF_CHARACTER = re.compile("[\ud800-\udfff]")
 
 
 def read_text(path: str | Path, what: str = "a text file", called: str = "file") -> str:
-    """A UTF-8 file's text, with line ends as on Unix and without byte order mark.
+    """Return a UTF-8 file's text, with line ends as on Unix and without byte order mark.
 
     Args:
         path: of the file.
@@ -22,16 +25,7 @@ def read_text(path: str | Path, what: str = "a text file", called: str = "file")
         InputError: for a file that is missing, a directory, one that cannot be read, or one that is not UTF-8 (with
             line and byte).
     """
-    try:
-        data = Path(path).read_bytes()
-    except FileNotFoundError:
-        raise InputError(f"no {called} {str(path)!r}; give the path of {what}") from None
-    except IsADirectoryError:
-        raise InputError(f"{str(path)!r} is a directory; give {what}") from None
-    except OSError as error:
-        raise InputError(f"cannot read {quoted(str(path), _LONGEST)} ({error.strerror}); give {what}") from None
-    except ValueError:  # a zero byte, or half a character
-        raise InputError(f"no {called} can be named {quoted(str(path), _LONGEST)}; give the path of {what}") from None
+    data = _read_bytes(path, what, called)
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -43,11 +37,53 @@ def read_text(path: str | Path, what: str = "a text file", called: str = "file")
     return text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
 
 
-def check_texts(texts: object, what: str) -> None:
-    """Refuse what is not a sequence of texts that can be written as UTF-8.
+def _read_bytes(path: str | Path, what: str, called: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except FileNotFoundError:
+        raise InputError(f"no {called} {str(path)!r}; give the path of {what}") from None
+    except IsADirectoryError:
+        raise InputError(f"{str(path)!r} is a directory; give {what}") from None
+    except OSError as error:
+        name = quoted(str(path), _MAX_PATH_CHARACTERS)
+        raise InputError(f"cannot read {name} ({error.strerror}); give {what}") from None
+    except ValueError:  # a zero byte, or half a character
+        name = quoted(str(path), _MAX_PATH_CHARACTERS)
+        raise InputError(f"no {called} can be named {name}; give the path of {what}") from None
+
+
+def corpus_files(paths: Iterable[str | Path], is_wanted: Callable[[Path], bool], kinds: str) -> list[Path]:
+    """Return the files of a corpus, each once: those given, and the wanted ones of directories, sorted by name.
 
     Args:
-        texts: what was given.
+        paths: files and directories.
+        is_wanted: whether a file in a directory belongs to the corpus.
+        kinds: the wanted files in words, for the message, such as ``"*.txt file"``.
+
+    Raises:
+        InputError: for no paths, one that is missing, and a directory without wanted files.
+    """
+    files: dict[Path, None] = {}  # in order, each once
+    for path in map(Path, paths):
+        if path.is_dir():
+            wanted = sorted(file for file in path.rglob("*") if file.is_file() and is_wanted(file))
+            if not wanted:
+                raise InputError(f"the directory {str(path)!r} holds no {kinds}; name the files themselves")
+            files.update(dict.fromkeys(wanted))
+        elif path.exists():
+            files[path] = None
+        else:
+            raise InputError(f"no corpus file {str(path)!r}; give the path of a file or of a directory of them")
+    if not files:
+        raise InputError("no corpus files given; name at least one file or a directory of them")
+    return list(files)
+
+
+def check_texts(texts: object, what: str) -> None:
+    """Refuse a value that is not a sequence of texts that can be written as UTF-8.
+
+    Args:
+        texts: the value.
         what: one of them is called, such as ``"prompts: prompt"``; its number follows.
 
     Raises:
@@ -58,5 +94,15 @@ def check_texts(texts: object, what: str) -> None:
     for i, text in enumerate(texts, start=1):  # type: ignore[arg-type, var-annotated]
         if not isinstance(text, str):
             raise InputError(f"{what} {i} is {quoted(text)}; expected a string")
-        if not text.isascii() and (half := next((c for c in text if "\ud800" <= c <= "\udfff"), None)):
-            raise InputError(f"{what} {i} has half a character ({half!r}), which no tokenizer reads; fix it")
+        check_whole_characters(text, f"{what} {i}")
+
+
+def check_whole_characters(text: str, what: str) -> None:
+    """Refuse a text with half a surrogate pair, which UTF-8 cannot write.
+
+    Raises:
+        InputError: calling the text ``what``.
+    """
+    half = None if text.isascii() else _HALF_CHARACTER.search(text)
+    if half:
+        raise InputError(f"{what} has half a character ({half[0]!r}), which no tokenizer reads; fix it")

@@ -1,24 +1,45 @@
-"""JSON as a user wrote it: objects, or one sentence that says where and why not."""
+"""A user's JSON as objects, or one sentence that says where and why not."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
 
 from tasks.errors import InputError
 from tasks.text.visible import short
 
-_LONGEST = 60  # characters of a line in a message
+Records: TypeAlias = Iterator[tuple[str, Mapping[str, Any]]]
+"""Where each record stands, for messages, and the record by field."""
+
+_MAX_LINE_CHARACTERS = 60  # in a message
+
+
+def parse_lines(lines: Iterable[str], path: Path, expected: str) -> Records:
+    """Yield the JSON objects of a file, one per line. Empty lines are skipped.
+
+    Args:
+        lines: of the file.
+        path: of the file, for messages.
+        expected: what an object should hold, such as ``'"prompt" and "task"'``.
+
+    Raises:
+        InputError: for a line that is not JSON, or no object.
+    """
+    for number, line in enumerate(lines, start=1):
+        if line.strip():
+            where = f"{path}, line {number}"
+            yield where, parse_object(line, where, expected)
 
 
 def parse_object(text: str, where: str, expected: str) -> dict[str, Any]:
-    """One JSON object.
+    """Return one JSON object.
 
     Args:
-        text: of a line, or of a file.
-        where: it stands, for messages.
+        text: a line, or a whole file.
+        where: place of the text, for messages.
         expected: what the object should hold, such as ``'"prompt" and "task"'``.
 
     Raises:
@@ -28,21 +49,25 @@ def parse_object(text: str, where: str, expected: str) -> dict[str, Any]:
         >>> parse_object('{"prompt": "Sort: b a"}', "prompts.jsonl, line 1", expected='"prompt"')
         {'prompt': 'Sort: b a'}
     """
+    value = _parse(text, where)
+    if not isinstance(value, dict):
+        raise InputError(f"{where} is a JSON {type(value).__name__}; expected an object with {expected}")
+    return value
+
+
+def _parse(text: str, where: str) -> object:
     try:
-        found = json.loads(text)
+        return json.loads(text)
     except json.JSONDecodeError as error:
         line = text.split("\n")[error.lineno - 1]
         place = f"line {error.lineno}, column {error.colno}" if "\n" in text else f"column {error.colno}"
-        raise InputError(f"{where} is not JSON ({error.msg} at {place}): {line[:_LONGEST]!r}") from None
+        raise InputError(f"{where} is not JSON ({error.msg} at {place}): {line[:_MAX_LINE_CHARACTERS]!r}") from None
     except RecursionError:
         raise InputError(f"{where} is nested too deeply; give an object of strings, integers and booleans") from None
     except ValueError:  # Python reads no integer of more digits
         raise InputError(
             f"{where} has an integer of more than {sys.get_int_max_str_digits():,} digits; give the label as a string"
         ) from None
-    if not isinstance(found, dict):
-        raise InputError(f"{where} is a JSON {type(found).__name__}; expected an object with {expected}")
-    return found
 
 
 def check_field(record: Mapping[str, Any], field: str, where: str, way_out: str = "add it") -> None:
@@ -52,6 +77,5 @@ def check_field(record: Mapping[str, Any], field: str, where: str, way_out: str 
         InputError: naming the fields that it has.
     """
     if field not in record:
-        raise InputError(
-            f'{where} has no "{short(field)}" (it has {", ".join(map(short, record)) or "nothing"}); {way_out}'
-        )
+        fields = ", ".join(map(short, record)) or "nothing"
+        raise InputError(f'{where} has no "{short(field)}" (it has {fields}); {way_out}')

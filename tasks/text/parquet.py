@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from tasks.errors import InputError
+from tasks.text.json_lines import Records
 
 
 def parquet_rows(
     path: Path, needed: Sequence[str], optional: Sequence[str] | None = (), *, extra: str, at_once: int = 65536
-) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Where each row stands, for messages, and its columns.
+) -> Records:
+    """Yield the rows of a file.
 
-    A column of ``needed`` that is missing is refused by who reads the first row, which then has all columns.
+    If a column of ``needed`` is missing, rows have all columns, so that the caller can name them in its message.
 
     Args:
         path: of the file.
         needed: columns that are read.
-        optional: columns that are read where there are such; ``None``: all columns.
+        optional: columns that are read if they exist; ``None``: all columns.
         extra: of ours that brings pyarrow, for the message.
         at_once: rows in memory.
 
     Raises:
-        InputError: for a file that cannot be read as parquet, and where pyarrow is not installed.
+        InputError: for a file that cannot be read as parquet, and if pyarrow is not installed.
     """
     try:
         import pyarrow as arrow  # type: ignore[import-untyped]

@@ -4,29 +4,28 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tasks.errors import InputError, suggest
+from tasks.errors import InputError, repeated, suggest
 from tasks.text.files import read_text
-from tasks.text.json_lines import check_field, parse_object
+from tasks.text.json_lines import Records, check_field, parse_lines
 from tasks.text.parquet import parquet_rows
 from tasks.text.visible import quoted, short
 
-Records = Iterator[tuple[str, Mapping[str, Any]]]
-_DATASET = ("state.json", "dataset_info.json")
+_DATASET_FILES = ("state.json", "dataset_info.json")
 
 
 @dataclass(frozen=True)
 class PromptFields:
-    """Which fields or columns of a file are read.
+    """Names of the fields or columns of a file that are read.
 
     Attributes:
-        prompt: that with the text.
-        task: that with the task.
-        labels: further labels; all other fields where it is empty.
+        prompt: the field with the text.
+        task: the field with the task.
+        labels: fields with further labels; all other fields if empty.
     """
 
     prompt: str = "prompt"
@@ -35,17 +34,17 @@ class PromptFields:
 
     @property
     def expected(self) -> str:
-        """In words."""
+        """Words for the fields that every record needs."""
         return f"{quoted_field(self.prompt)} and {quoted_field(self.task)}"
 
 
 def quoted_field(name: str) -> str:
-    """A field's name for messages."""
+    """Return a field's name for messages."""
     return f'"{short(name)}"'
 
 
 def read_prompt_file(path: Path, fields: PromptFields) -> tuple[list[str], dict[str, list[str]]]:
-    """Prompts, and by name one label each; the task's is called ``"task"``.
+    """Return prompts, and by name one label each. The task's label is called ``"task"``.
 
     The format follows the name: ``.csv``, ``.tsv``, ``.parquet``, a folder that ``Dataset.save_to_disk`` wrote, and
     JSON lines under any other name.
@@ -53,35 +52,51 @@ def read_prompt_file(path: Path, fields: PromptFields) -> tuple[list[str], dict[
     Raises:
         InputError: naming the file and the line or row.
     """
-    return labelled_records(_records(path, fields), fields)
-
-
-def labelled_records(records: Records, fields: PromptFields) -> tuple[list[str], dict[str, list[str]]]:
-    """The same from records."""
     if fields.prompt == fields.task:
         raise InputError(f"the field {quoted(fields.prompt)} is given for the prompt and for the task; give two fields")
+    return _labelled_prompts(_records(path, fields), fields)
+
+
+def read_json_lines(path: Path) -> tuple[list[str], dict[str, list[str]]]:
+    """Return prompts and labels of a file of JSON lines, whatever its name, as ``read_prompt_file``.
+
+    Raises:
+        InputError: naming the file and the line.
+    """
+    fields = PromptFields()
+    return _labelled_prompts(_json_lines(path, fields), fields)
+
+
+def _labelled_prompts(records: Records, fields: PromptFields) -> tuple[list[str], dict[str, list[str]]]:
     prompts: list[str] = []
-    labels: dict[str, list[str]] = {}
-    names: list[str] = []
+    labels: dict[str, list[str]] = {"task": []}
+    names: list[str] | None = None
     for where, record in records:
         _check_both(record, fields, where)
-        for field in fields.labels:
-            if field not in record:
-                raise InputError(f"{where} has no field {quoted(field)} for a label{suggest(field, record)}")
-        others = [name for name in fields.labels or record if name not in (fields.prompt, fields.task)]
-        if "task" in others:
-            raise InputError(
-                f'{where}: the task is read from {quoted(fields.task)}, but there is a field "task" too; leave it out '
-                "by naming the labels to read: --label-fields"
-            )
-        if labels and set(others) != set(names):
-            odd = sorted(set(names) ^ set(others))[0]
+        previous_names = names
+        names = _label_names(record, fields, where)
+        if previous_names is not None and set(names) != set(previous_names):
+            odd = sorted(set(previous_names) ^ set(names))[0]
             raise InputError(f"{where}: label {quoted(odd)} is not on every line; give it on every line or on none")
-        names = others
         prompts.append(_checked_prompt(record[fields.prompt], where))
-        for name, field in {"task": fields.task, **{other: other for other in others}}.items():
-            labels.setdefault(name, []).append(_checked_label(record[field], field, where))
-    return prompts, labels or {"task": []}
+        labels["task"].append(_checked_label(record[fields.task], fields.task, where))
+        for name in names:
+            labels.setdefault(name, []).append(_checked_label(record[name], name, where))
+    return prompts, labels
+
+
+def _label_names(record: Mapping[str, Any], fields: PromptFields, where: str) -> list[str]:
+    """Return the names of a record's labels, apart from the task."""
+    for field in fields.labels:
+        if field not in record:
+            raise InputError(f"{where} has no field {quoted(field)} for a label{suggest(field, record)}")
+    names = [name for name in dict.fromkeys(fields.labels or record) if name not in (fields.prompt, fields.task)]
+    if "task" in names:
+        raise InputError(
+            f'{where}: the task is read from {quoted(fields.task)}, but there is a field "task" too; leave it out '
+            "by naming the labels to read: --label-fields"
+        )
+    return names
 
 
 def _check_both(record: Mapping[str, Any], fields: PromptFields, where: str) -> None:
@@ -128,29 +143,24 @@ def _records(path: Path, fields: PromptFields) -> Records:
         return parquet_rows(path, wanted, fields.labels or None, extra="corpora")
     if kind in (".csv", ".tsv"):
         return _csv(path, "\t" if kind == ".tsv" else ",")
-    return json_lines(path, fields)
+    return _json_lines(path, fields)
 
 
-def json_lines(path: Path, fields: PromptFields) -> Records:
-    """One object per line; empty lines are skipped."""
-    text = read_text(path, "a JSONL, CSV or parquet file", called="prompts file")
-    for number, line in enumerate(text.split("\n"), start=1):
-        if line.strip():
-            where = f"{path}, line {number}"
-            yield where, parse_object(line, where, expected=fields.expected)
+def _read_prompts_text(path: Path) -> str:
+    return read_text(path, "a JSONL, CSV or parquet file", called="prompts file")
+
+
+def _json_lines(path: Path, fields: PromptFields) -> Records:
+    return parse_lines(_read_prompts_text(path).split("\n"), path, fields.expected)
 
 
 def _csv(path: Path, delimiter: str) -> Records:
-    reader = csv.reader(
-        io.StringIO(read_text(path, "a JSONL, CSV or parquet file", called="prompts file")),
-        delimiter=delimiter,
-        strict=True,
-    )
+    reader = csv.reader(io.StringIO(_read_prompts_text(path)), delimiter=delimiter, strict=True)
     try:
         header = next(reader, [])
-        if len(set(header)) < len(header):
-            twice = next(name for i, name in enumerate(header) if name in header[:i])
-            raise InputError(f"{path} has two columns {quoted(twice)}; rename one")
+        twice = repeated(header)
+        if twice:
+            raise InputError(f"{path} has two columns {quoted(twice[0])}; rename one")
         for row in reader:
             where = f"{path}, line {reader.line_num}"
             if row and len(row) != len(header):
@@ -165,15 +175,8 @@ def _csv(path: Path, delimiter: str) -> Records:
 
 
 def _dataset(path: Path) -> Records:
-    """Rows of a dataset that Hugging Face's ``save_to_disk`` wrote, classes by name."""
-    splits = sorted(found.parent.name for found in path.glob("*/state.json"))
-    if not all((path / name).exists() for name in _DATASET):
-        if splits:
-            raise InputError(f"{str(path)!r} has the splits {', '.join(splits)}; give one of them: {path / splits[0]}")
-        raise InputError(
-            f"{str(path)!r} is a directory without a dataset (no {_DATASET[0]}); give a file, or a folder that "
-            "Hugging Face's save_to_disk wrote"
-        )
+    """Yield the rows of a dataset that Hugging Face's ``save_to_disk`` wrote, classes by name."""
+    _check_dataset(path)
     try:
         from datasets import ClassLabel, load_from_disk  # type: ignore[import-untyped]
     except ImportError:
@@ -182,10 +185,23 @@ def _dataset(path: Path) -> Records:
         ) from None
     try:
         rows: Any = load_from_disk(str(path))
-        names = {name: kind for name, kind in rows.features.items() if isinstance(kind, ClassLabel)}
+        class_labels = {name: kind for name, kind in rows.features.items() if isinstance(kind, ClassLabel)}
         for number, record in enumerate(rows, start=1):
-            classes = {k: kind.int2str(record[k]) for k, kind in names.items() if record[k] is not None}
+            classes = {k: kind.int2str(record[k]) for k, kind in class_labels.items() if record[k] is not None}
             yield f"{path}, row {number}", {**record, **classes}
     except (OSError, ValueError, KeyError) as error:
         reason = str(error).split("\n")[0][:200]
         raise InputError(f"{str(path)!r} cannot be read as a dataset ({reason}); save it again") from None
+
+
+def _check_dataset(path: Path) -> None:
+    """Refuse a folder that is not one dataset."""
+    if all((path / name).exists() for name in _DATASET_FILES):
+        return
+    splits = sorted(state.parent.name for state in path.glob("*/state.json"))
+    if splits:
+        raise InputError(f"{str(path)!r} has the splits {', '.join(splits)}; give one of them: {path / splits[0]}")
+    raise InputError(
+        f"{str(path)!r} is a directory without a dataset (no {_DATASET_FILES[0]}); give a file, or a folder that "
+        "Hugging Face's save_to_disk wrote"
+    )

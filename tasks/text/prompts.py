@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from jaxtyping import Int64
+from torch import Tensor
 
 from tasks.batch import Batch, token_batches
 from tasks.errors import InputError, check_choice
 from tasks.text.beginning import Bos, beginning_id, begun
-from tasks.text.encoding import check_ids, pad_within
+from tasks.text.encoding import check_ids, pad_right, pad_within
 from tasks.text.files import check_texts
-from tasks.text.prompt_files import PromptFields, json_lines, labelled_records, read_prompt_file
+from tasks.text.prompt_files import PromptFields, read_json_lines, read_prompt_file
 from tasks.text.visible import quoted, short
 
 Encode = Callable[[Sequence[str]], Any]
@@ -81,12 +83,12 @@ class LabelledPrompts:
 
     @cached_property
     def classes(self) -> dict[str, list[str]]:
-        """The sorted class names of each label; a batch's integer label is the place in this list."""
+        """The sorted class names of each label. A batch's integer label is the place in this list."""
         return {name: sorted(set(values)) for name, values in self.labels.items()}
 
     @cached_property
     def repeated(self) -> int:
-        """How many prompts stand there more than once, beyond the first time."""
+        """The number of prompts that repeat an earlier one."""
         return len(self.prompts) - len(set(self.prompts))
 
     @classmethod
@@ -118,8 +120,8 @@ class LabelledPrompts:
             {'task': ['person']}
         """
         path = Path(path)
-        prompts, found = read_prompt_file(path, PromptFields(prompt, task, tuple(labels)))
-        return cls(prompts, found, source=str(path))
+        prompts, labels_of = read_prompt_file(path, PromptFields(prompt, task, tuple(labels)))
+        return cls(prompts, labels_of, source=str(path))
 
     @classmethod
     def from_jsonl(cls, path: str | Path) -> LabelledPrompts:
@@ -128,8 +130,7 @@ class LabelledPrompts:
         Raises:
             InputError: as ``from_file``.
         """
-        fields = PromptFields()
-        prompts, labels = labelled_records(json_lines(Path(path), fields), fields)
+        prompts, labels = read_json_lines(Path(path))
         return cls(prompts, labels, source=str(path))
 
     def batches(
@@ -144,7 +145,7 @@ class LabelledPrompts:
         keep: int = 0,
         d_vocab: int | None = None,
     ) -> Iterator[Batch]:
-        """Token batches, padded on the right: prompts of similar length together, longest first.
+        """Yield token batches, padded on the right: prompts of similar length together, longest first.
 
         ``index`` is a prompt's place in the file, from 0.
 
@@ -166,32 +167,40 @@ class LabelledPrompts:
                 to remove.
         """
         check_choice(too_long=(too_long, ("refuse", "truncate")))
-        beginning = beginning_id(encode, bos)
-        given = encode(list(self.prompts))
-        sequences = given["input_ids"] if isinstance(given, Mapping) else given
-        encoded = [begun(list(ids), beginning, bos) for ids in sequences]
+        encoded = self._encode(encode, bos)
         for i, ids in enumerate(encoded):
             if not ids:
-                raise InputError(f"{self.source}: prompt {i + 1} encodes to no tokens; remove it")
-            check_ids([ids], d_vocab, f"{self.source}: prompt {i + 1}")
+                raise InputError(f"{self._name_of(i)} encodes to no tokens; remove it")
+            check_ids([ids], d_vocab, self._name_of(i))
             if max_length is not None and len(ids) > max_length:
                 if too_long == "refuse":
-                    raise InputError(
-                        f"{self.source}: prompt {i + 1} has {len(ids)} tokens, more than the model's context of "
-                        f"{max_length}; shorten it, or choose too_long='truncate' (--too-long truncate) to keep its end"
-                    )
+                    raise self._too_long_error(i, len(ids), max_length)
                 encoded[i] = [*ids[:keep], *ids[len(ids) - max_length + keep :]]
         pad_id = pad_within(pad_id, d_vocab)
-        numbers = {name: {value: k for k, value in enumerate(found)} for name, found in self.classes.items()}
-        codes = {name: torch.tensor([numbers[name][value] for value in values]) for name, values in self.labels.items()}
-        lengths = list(map(len, encoded))
-        for rows in token_batches(lengths, tokens_per_batch, lambda i: f"{self.source}: prompt {i + 1}"):
+        labels = {name: self._label_numbers(name) for name in self.labels}
+        for rows in token_batches(list(map(len, encoded)), tokens_per_batch, self._name_of):
+            tokens, attention_mask = pad_right([torch.tensor(encoded[i]) for i in rows], pad_id)
             index = torch.from_numpy(rows)
-            sequences = [torch.tensor(encoded[i]) for i in rows]
-            tokens = torch.nn.utils.rnn.pad_sequence(sequences, batch_first=True, padding_value=pad_id)
-            yield Batch(
-                tokens=tokens,
-                attention_mask=torch.arange(tokens.shape[1]) < torch.tensor([lengths[i] for i in rows])[:, None],
-                labels={name: values[index] for name, values in codes.items()},
-                index=index,
-            )
+            batch_labels = {name: numbers[index] for name, numbers in labels.items()}
+            yield Batch(tokens, attention_mask, labels=batch_labels, index=index)
+
+    def _encode(self, encode: Encode, bos: Bos) -> list[list[int]]:
+        """Return the token ids of each prompt, with the rule for the beginning-of-sequence token applied."""
+        beginning = beginning_id(encode, bos)
+        encoded = encode(list(self.prompts))
+        sequences = encoded["input_ids"] if isinstance(encoded, Mapping) else encoded
+        return [begun(list(ids), beginning, bos) for ids in sequences]
+
+    def _name_of(self, i: int) -> str:
+        return f"{self.source}: prompt {i + 1}"
+
+    def _too_long_error(self, i: int, n_tokens: int, max_length: int) -> InputError:
+        return InputError(
+            f"{self._name_of(i)} has {n_tokens} tokens, more than the model's context of {max_length}; shorten it, "
+            "or choose too_long='truncate' (--too-long truncate) to keep its end"
+        )
+
+    def _label_numbers(self, name: str) -> Int64[Tensor, "prompt"]:
+        """Return the place of each prompt's class in ``classes``."""
+        number_of = {value: number for number, value in enumerate(self.classes[name])}
+        return torch.tensor([number_of[value] for value in self.labels[name]])

@@ -1,4 +1,4 @@
-"""Lines as documents: paragraphs of enough words, lines, or all of a file."""
+"""Lines as documents: paragraphs of enough words, lines, or a whole file."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ def split_lines(
     split: SplitBy,
     min_words: int,
     longest: int | None = None,
-    was_cut: Callable[[], None] = lambda: None,
+    was_cut: Callable[[], None] | None = None,
 ) -> Iterator[str]:
-    r"""The documents of a text. Memory: two documents.
+    r"""Return the documents of a text that have words. Memory: two documents.
 
     Args:
         lines: without their ends.
@@ -31,18 +31,16 @@ def split_lines(
         ['a b\n\nc d e\n\nf']
     """
     if split == "line":
-        found: Iterable[str] = lines
-    elif split == "file":
-        found = _parts(lines, longest, was_cut, blank_ends=False)
-    else:
-        found = _joined(_parts(lines, longest, was_cut, blank_ends=True), min_words)
-    return (text for text in found if split == "paragraph" or word_spans(text))
+        return filter(word_spans, lines)
+    if split == "file":
+        return filter(word_spans, _join_lines(lines, longest, was_cut, blank_ends=False))
+    return _join_short(_join_lines(lines, longest, was_cut, blank_ends=True), min_words)
 
 
-def _parts(
-    lines: Iterable[str], longest: int | None, was_cut: Callable[[], None], *, blank_ends: bool
+def _join_lines(
+    lines: Iterable[str], longest: int | None, was_cut: Callable[[], None] | None, *, blank_ends: bool
 ) -> Iterator[str]:
-    """Lines joined, up to the next blank one or to the end, and no longer than ``longest``."""
+    """Yield lines joined, up to the next blank one or to the end, and no longer than ``longest``."""
     part: list[str] = []
     size = 0
     for line in lines:
@@ -50,27 +48,34 @@ def _parts(
         too_long = longest is not None and bool(part) and size + len(line) > longest
         if ends or too_long:
             yield "\n".join(part)
-            part, size = [], 0
-            if too_long and not ends:
-                was_cut()
-        if not ends:
-            part.append(line)
-            size += len(line) + 1
+            part = []
+            size = 0
+        if ends:
+            continue
+        if too_long and was_cut is not None:
+            was_cut()
+        part.append(line)
+        size += len(line) + 1
     yield "\n".join(part)
 
 
-def _joined(paragraphs: Iterable[str], min_words: int) -> Iterator[str]:
-    """Short paragraphs with what follows, and what is left at the end with what precedes."""
-    before: str | None = None
-    part, n = "", 0
+def _join_short(paragraphs: Iterable[str], min_words: int) -> Iterator[str]:
+    """Yield paragraphs of enough words: short ones joined with the next, and the last ones with the previous."""
+    previous: list[str] = []
+    current: list[str] = []
+    n_words = 0
     for paragraph in paragraphs:
-        if words := len(word_spans(paragraph)):
-            part, n = f"{part}\n\n{paragraph.strip()}" if part else paragraph.strip(), n + words
-        if n >= min_words:
-            if before is not None:
-                yield before
-            before, part, n = part, "", 0
-    if part:
-        before = part if before is None else f"{before}\n\n{part}"
-    if before is not None:
-        yield before
+        n_new = len(word_spans(paragraph))
+        if n_new == 0:
+            continue
+        current.append(paragraph.strip())
+        n_words += n_new
+        if n_words >= min_words:
+            if previous:
+                yield "\n\n".join(previous)
+            previous = current
+            current = []
+            n_words = 0
+    rest = previous + current
+    if rest:
+        yield "\n\n".join(rest)

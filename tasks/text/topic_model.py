@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import math
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from tqdm import tqdm
 
@@ -24,8 +26,8 @@ class TopicModel:
 
     Attributes:
         words: sorted, lower-cased, without stop words.
-        weights: ``[n_topics n_words]`` float64, probability of a word in a topic; rows sum to 1.
-        shares: ``[n_topics]`` float64, each topic's share of the corpus's words; they sum to 1.
+        weights: probability of a word in a topic, float64; rows sum to 1.
+        shares: each topic's share of the corpus's words, float64; they sum to 1.
 
     Example:
         >>> model = TopicModel(["bread", "cat", "dog"], torch.tensor([[0.0, 0.4, 0.6], [0.7, 0.2, 0.1]]))
@@ -38,35 +40,38 @@ class TopicModel:
     """
 
     words: list[str]
-    weights: Tensor
-    shares: Tensor | None = None
+    weights: Float[Tensor, "topic word"]
+    shares: Float[Tensor, "topic"] | None = None
 
     def __repr__(self) -> str:
         return f"TopicModel({self.n_topics} topics of {len(self.words)} words)"
 
     @property
     def n_topics(self) -> int:
-        """How many topics there are."""
+        """The number of topics."""
         return len(self.weights)
 
-    def kept(self, threshold: float) -> Tensor:
-        """``[n_topics k]`` numbers of the ``k = int(n_words * threshold) + 1`` likeliest words, likeliest
-        first; of words as likely, those that sort first.
+    def kept(self, threshold: float) -> Int[Tensor, "topic kept"]:
+        """Return the numbers of each topic's ``int(n_words * threshold) + 1`` likeliest words, likeliest first.
+
+        Of words as likely, the first in alphabetical order is first.
 
         Raises:
             InputError: for a threshold outside 0 to 1 (1 not included).
         """
         check_threshold(threshold)
-        k = int(len(self.words) * threshold) + 1
-        return self.weights.argsort(dim=1, descending=True, stable=True)[:, :k]
+        return self._likeliest(int(len(self.words) * threshold) + 1)
 
-    def membership(self, threshold: float, overlap: bool = True) -> Tensor:
-        """``[n_words n_topics]`` bool: which word has which topics.
+    def _likeliest(self, n: int) -> Int[Tensor, "topic kept"]:
+        return self.weights.argsort(dim=1, descending=True, stable=True)[:, :n]
+
+    def membership(self, threshold: float, overlap: bool = True) -> Bool[Tensor, "word topic"]:
+        """Return which word has which topics.
 
         Args:
             threshold: the ambiguity threshold: each topic keeps ``int(n_words * threshold) + 1`` words.
             overlap: true: a word has every topic that kept it. False: words kept by several topics
-                have none.
+                have no topic.
 
         Raises:
             InputError: for a threshold outside 0 to 1 (1 not included).
@@ -77,19 +82,18 @@ class TopicModel:
         return member if overlap else member & (member.sum(dim=1, keepdim=True) == 1)
 
     def top_words(self, n: int = 8) -> list[list[str]]:
-        """Each topic's ``n`` likeliest words, for reading."""
-        places = self.weights.argsort(dim=1, descending=True, stable=True)[:, :n]
-        return [[self.words[i] for i in row] for row in places.tolist()]
+        """Return each topic's ``n`` likeliest words, for reading."""
+        return [[self.words[i] for i in row] for row in self._likeliest(n).tolist()]
 
 
 def check_threshold(threshold: float) -> None:
-    """Refuse what is not an ambiguity threshold."""
+    """Refuse a number that is not an ambiguity threshold."""
     if not 0 <= threshold < 1:
         raise InputError(f"threshold is {threshold}; expected a share of the vocabulary from 0 to below 1")
 
 
 def least_threshold(n_words: int) -> float:
-    """``1 / n_words`` rounded up: from here on a topic keeps two words or more, so that words can share one.
+    """Return ``1 / n_words`` rounded up, the least threshold at which a topic keeps two words or more.
 
     Example:
         >>> least_threshold(20), least_threshold(4321)
@@ -101,11 +105,11 @@ def least_threshold(n_words: int) -> float:
 
 @dataclass(frozen=True)
 class WordCounts:
-    """How often each word stands in each document.
+    """Counts of each word in each document.
 
     Attributes:
         words: sorted.
-        counts: ``[n_documents n_words]`` scipy sparse integers.
+        counts: sparse matrix ``[document word]`` of integers, of scipy, or ``Bags``.
     """
 
     words: list[str]
@@ -123,7 +127,7 @@ def fit_topics(
     batch_size: int = 128,
     progress: bool = False,
 ) -> TopicModel:
-    """Latent Dirichlet allocation, fitted online: batch by batch, several times through the corpus.
+    """Fit latent Dirichlet allocation online: batch by batch, several times through the corpus.
 
     The same arguments give the same bits. Memory: the sparse counts and ``n_topics x n_words`` floats.
 
@@ -140,6 +144,12 @@ def fit_topics(
 
     Raises:
         InputError: for fewer documents than topics, no words left, or numbers nothing can be fitted with.
+
+    Example:
+        >>> corpus = Corpus(["cat dog cat", "bread milk", "dog cat", "milk bread"], ["a.txt"] * 4)
+        >>> model = fit_topics(corpus, n_topics=2, min_documents=1)
+        >>> model.words, sorted(sorted(words) for words in model.top_words(2))
+        (['bread', 'cat', 'dog', 'milk'], [['bread', 'milk'], ['cat', 'dog']])
     """
     check_topics(n_topics, passes, seed, batch_size)
     check_corpus_size(len(corpus), n_topics)
@@ -179,28 +189,33 @@ def count_words(
     from sklearn.feature_extraction.text import CountVectorizer
 
     check_at_least(min_documents=(min_documents, 1))
-    if not 0 < max_share <= 1:
-        raise InputError(f"max_share is {max_share}; expected a share of the documents above 0, at most 1")
+    check_max_share(max_share)
     stop = read_stop_words(stop_words)
-    documents = tqdm(range(len(corpus)), desc="counting words", unit="document", leave=False, disable=not progress)
+    numbers = tqdm(range(len(corpus)), desc="counting words", unit="document", leave=False, disable=not progress)
+    documents = ([word for word in corpus.words(i) if word not in stop] for i in numbers)
     most = int(max_share * len(corpus))
-    nothing = InputError(
-        f"no word except stop words is in at least {min_documents} and at most {most} of the {len(corpus)} documents; "
-        "give more text, or lower min_documents or raise max_share"
-    )
     if most < min_documents:
-        raise nothing
-    counter = CountVectorizer(
-        analyzer=lambda i: [word for word in corpus.words(i) if word not in stop],
-        min_df=min_documents,
-        max_df=most,
-        dtype=np.int32,
-    )
+        raise no_words_error(min_documents, most, len(corpus))
+    counter = CountVectorizer(analyzer=list, min_df=min_documents, max_df=most, dtype=np.int32)
     try:
         counts = counter.fit_transform(documents)
-    except ValueError:  # scikit-learn's word for an empty vocabulary
-        raise nothing from None
+    except ValueError:  # of scikit-learn, for an empty vocabulary
+        raise no_words_error(min_documents, most, len(corpus)) from None
     return WordCounts(counter.get_feature_names_out().tolist(), counts)
+
+
+def check_max_share(max_share: float) -> None:
+    """Refuse a number that is not a share of documents."""
+    if not 0 < max_share <= 1:
+        raise InputError(f"max_share is {max_share}; expected a share of the documents above 0, at most 1")
+
+
+def no_words_error(min_documents: int, max_documents: int, n_documents: int) -> InputError:
+    """Return the error that every word is in too few or too many documents."""
+    return InputError(
+        f"no word except stop words is in at least {min_documents} and at most {max_documents} of the {n_documents} "
+        "documents; give more text, or lower min_documents or raise max_share"
+    )
 
 
 def fit_counts(
@@ -212,7 +227,7 @@ def fit_counts(
     *,
     progress: bool = False,
 ) -> TopicModel:
-    """The second half of ``fit_topics``: from counts to topics. Arguments and errors as there."""
+    """Fit a topic model to counts: the second half of ``fit_topics``, with its arguments and errors."""
     from sklearn.decomposition import LatentDirichletAllocation
     from threadpoolctl import threadpool_limits
 
@@ -222,19 +237,26 @@ def fit_counts(
     model = LatentDirichletAllocation(
         n_topics, learning_method="online", total_samples=n, batch_size=batch_size, random_state=seed
     )
-    orders = (generator(seed, "topic model order", i).permutation(n) for i in range(passes))
-    chunks = (order[rows] for order in orders for rows in row_batches(n, batch_size))
-    shown = {"total": passes * -(-n // batch_size), "desc": "fitting topics", "unit": "batch", "leave": False}
+    n_batches = passes * math.ceil(n / batch_size)
+    bar = {"total": n_batches, "desc": "fitting topics", "unit": "batch", "leave": False, "disable": not progress}
     with threadpool_limits(1):  # the same sums in the same order
-        for chunk in tqdm(chunks, disable=not progress, **shown):
-            model.partial_fit(counts.counts[np.sort(chunk)])
+        for rows in tqdm(_shuffled_batches(n, passes, seed, batch_size), **bar):
+            model.partial_fit(counts.counts[rows])
     weights = torch.from_numpy(model.components_).double()
     totals = weights.sum(dim=1)
     return TopicModel(counts.words, weights / totals[:, None], totals / totals.sum())
 
 
+def _shuffled_batches(n: int, passes: int, seed: int, batch_size: int) -> Iterator[Int[np.ndarray, "row"]]:
+    """Yield which of ``n`` documents make each batch, sorted, in a new order in each pass."""
+    for number in range(passes):
+        order = generator(seed, "topic model order", number).permutation(n)
+        for places in row_batches(n, batch_size):
+            yield np.sort(order[places])
+
+
 def read_stop_words(given: str | Collection[str]) -> frozenset[str]:
-    """The words a topic model leaves out, lower-cased.
+    """Return the words that a topic model leaves out, lower-cased.
 
     Args:
         given: ``"english"`` (scikit-learn's list), ``"none"``, the path of a UTF-8 file with one word

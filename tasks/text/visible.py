@@ -1,18 +1,19 @@
-"""Texts of a user's as they are shown: what would act on a terminal or a page is written out."""
+"""A user's texts as they are shown: control characters, which would act on a terminal or a page, are written out."""
 
 from __future__ import annotations
 
 import re
 import reprlib
+from functools import partial
 
 # Control characters, line and paragraph separators, what turns the reading direction of all that follows, halves of
 # surrogate pairs, and code points that are not characters. Joiners stay: Hindi, Persian and emoji need them.
 _ACTING = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufdd0-\ufdef\ufeff\ufffe\uffff]")
-_LONGEST = 60
+_MAX_CHARACTERS = 60
 
 
 def visible(text: str, keep: str = "") -> str:
-    r"""A text whose control characters can be seen and do nothing.
+    r"""Return a text whose control characters can be seen and do nothing.
 
     Args:
         text: any.
@@ -22,11 +23,11 @@ def visible(text: str, keep: str = "") -> str:
         >>> visible("\x1b[31mred\n"), visible("a\nb", keep="\n")
         ('\\x1b[31mred\\n', 'a\nb')
     """
-    return _ACTING.sub(lambda found: found[0] if found[0] in keep else _written(found[0]), text)
+    return _ACTING.sub(partial(_escaped, keep=keep), text)
 
 
-def short(text: str, longest: int = _LONGEST) -> str:
-    """A text as one of several names on a line: visible, and a long one cut in its middle.
+def short(text: str, longest: int = _MAX_CHARACTERS) -> str:
+    """Return a text as one of several names on a line: visible, and a long one cut in its middle.
 
     Example:
         >>> short("a" * 100, longest=9)
@@ -37,8 +38,8 @@ def short(text: str, longest: int = _LONGEST) -> str:
     return text if len(text) <= longest else f"{text[:half]}…{text[len(text) - half :]}"
 
 
-def quoted(value: object, longest: int = _LONGEST) -> str:
-    """A value as Python writes it, a long one cut: for messages.
+def quoted(value: object, longest: int = _MAX_CHARACTERS) -> str:
+    """Return a value as Python writes it, a long one cut, for messages.
 
     Example:
         >>> quoted("sort"), quoted(["a"] * 100)
@@ -49,5 +50,6 @@ def quoted(value: object, longest: int = _LONGEST) -> str:
     return limited.repr(value)
 
 
-def _written(character: str) -> str:
-    return character.encode("unicode_escape").decode()
+def _escaped(match: re.Match[str], keep: str) -> str:
+    character = match[0]
+    return character if character in keep else character.encode("unicode_escape").decode()

@@ -1,4 +1,4 @@
-"""Which words a topic model knows, as counted over a corpus that is read as a stream, and TF-IDF."""
+"""The words that a topic model knows, counted over a corpus that is read as a stream, and TF-IDF."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from jaxtyping import Int32, Int64
 from tqdm import tqdm
 
-from tasks.errors import InputError, check_at_least
-from tasks.text.topic_model import read_stop_words
+from tasks.errors import check_at_least
+from tasks.text.topic_model import check_max_share, no_words_error, read_stop_words
 from tasks.text.words import words_of
 
 
 @dataclass(frozen=True, eq=False)
 class Vocabulary:
-    """Words, and in how many documents of a corpus each stands.
+    """Words, and the number of documents of a corpus in which each occurs.
 
     Attributes:
         words: sorted, lower-cased.
-        documents: ``[n_words]`` int64, in how many documents each stands.
+        documents: the number of documents in which each word occurs.
         n_documents: documents of the corpus.
         undercount: ``documents`` may be too low by at most this; 0 unless the corpus has more different words than
             were kept in memory.
@@ -37,7 +38,7 @@ class Vocabulary:
     """
 
     words: list[str]
-    documents: np.ndarray
+    documents: Int64[np.ndarray, "word"]
     n_documents: int
     undercount: int = 0
 
@@ -53,12 +54,13 @@ class Vocabulary:
         most_words: int = 2_000_000,
         progress: bool = False,
     ) -> Vocabulary:
-        """The words of a corpus, by the rule of gensim's ``make_wiki``: of those that stand in at least
-        ``min_documents`` and at most ``int(max_share * n)`` of ``n`` documents, the ``size`` that stand in most, and of
-        as many those that sort first.
+        """Choose the words of a corpus by the rule of gensim's ``make_wiki``.
 
-        Memory: ``most_words`` different words. When there are more, those are forgotten that were met least, so that
-        later counts may be too low (lossy counting: Manku & Motwani, VLDB 2002); ``undercount`` is the bound.
+        Of the words that occur in at least ``min_documents`` and at most ``int(max_share * n)`` of ``n`` documents,
+        the ``size`` that occur in most are chosen, and among equals the ones that sort first.
+
+        Memory: ``most_words`` different words. When there are more, the rarest are forgotten, so that later counts may
+        be too low, by at most ``undercount`` (lossy counting: Manku & Motwani, VLDB 2002).
 
         Args:
             texts: documents; gone through once.
@@ -75,54 +77,59 @@ class Vocabulary:
         check_at_least(min_documents=(min_documents, 1), most_words=(most_words, 1))
         if size is not None:
             check_at_least(vocabulary=(size, 2))
-        if not 0 < max_share <= 1:
-            raise InputError(f"max_share is {max_share}; expected a share of the documents above 0, at most 1")
+        check_max_share(max_share)
         stop = read_stop_words(stop_words)
-        met: Counter[str] = Counter()
-        n = forgotten = 0
+        documents: Counter[str] = Counter()
+        n = 0
+        undercount = 0
         for text in tqdm(texts, desc="counting words", unit="document", leave=False, disable=not progress):
             n += 1
-            met.update(set(words_of(text)) - stop)
-            if len(met) > most_words:
-                floor = sorted(met.values(), reverse=True)[most_words // 2]  # half of the room is left
-                met = Counter({word: count for word, count in met.items() if count > floor})
-                forgotten += floor  # a word may be forgotten each time
+            documents.update(set(words_of(text)) - stop)
+            if len(documents) > most_words:
+                documents, threshold = _without_rare(documents, most_words // 2)
+                undercount += threshold  # a word may be forgotten each time
         most = int(max_share * n)
-        fit = sorted((-count, word) for word, count in met.items() if min_documents <= count <= most)[:size]
-        if not fit:
-            raise InputError(
-                f"no word except stop words is in at least {min_documents} and at most {most} of the {n} documents; "
-                "give more text, or lower min_documents or raise max_share"
-            )
-        words = sorted(word for _, word in fit)
-        return cls(words, np.array([met[word] for word in words], dtype=np.int64), n, forgotten)
+        usable = [(-count, word) for word, count in documents.items() if min_documents <= count <= most]
+        if not usable:
+            raise no_words_error(min_documents, most, n)
+        words = sorted(word for _, word in sorted(usable)[:size])
+        return cls(words, np.array([documents[word] for word in words], dtype=np.int64), n, undercount)
 
     @cached_property
     def _number(self) -> dict[str, int]:
         return {word: i for i, word in enumerate(self.words)}
 
-    def bag(self, text: str) -> tuple[np.ndarray, np.ndarray]:
-        """Which of the words stand in a text, ``[n]`` int32 in rising order, and how often each, ``[n]`` int32."""
-        found = Counter(self._number[word] for word in words_of(text) if word in self._number)
-        numbers = sorted(found)
-        return np.array(numbers, dtype=np.int32), np.array([found[i] for i in numbers], dtype=np.int32)
+    def bag(self, text: str) -> tuple[Int32[np.ndarray, "entry"], Int32[np.ndarray, "entry"]]:
+        """Return the numbers of the words that occur in a text, in rising order, and how often each occurs."""
+        counts = Counter(self._number[word] for word in words_of(text) if word in self._number)
+        numbers = sorted(counts)
+        return np.array(numbers, dtype=np.int32), np.array([counts[i] for i in numbers], dtype=np.int32)
 
     def counts(self, texts: Iterable[str]) -> Any:
-        """``[n_texts n_words]`` scipy sparse int32: how often each word stands in each text."""
+        """Return a sparse matrix ``[text word]``, int32 of scipy: how often each word occurs in each text."""
         from scipy.sparse import csr_matrix
 
         bags = [self.bag(text) for text in texts]
-        start = np.cumsum([0, *(len(numbers) for numbers, _ in bags)])
         none = np.empty(0, dtype=np.int32)
-        numbers, counts = (np.concatenate([none, *(bag[i] for bag in bags)]) for i in (0, 1))
+        numbers = np.concatenate([none, *(numbers for numbers, _ in bags)])
+        counts = np.concatenate([none, *(counts for _, counts in bags)])
+        start = np.cumsum([0, *(len(numbers) for numbers, _ in bags)])
         return csr_matrix((counts, numbers, start), (len(bags), len(self.words)))
 
     def tfidf(self, counts: Any) -> Any:
-        """``[n_texts n_words]`` scipy sparse float64: each count times ``log2(n_documents / documents)``, each row then
-        divided by its Euclidean norm, as gensim's ``TfidfModel`` does by default. Rows without words stay 0.
+        """Return a sparse matrix ``[text word]``, float64 of scipy, of the TF-IDF weights of counts.
+
+        Each count is multiplied by ``log2(n_documents / documents)``, and each row is then divided by its Euclidean
+        norm, as gensim's ``TfidfModel`` does by default. Rows without words stay 0.
         """
         from sklearn.preprocessing import normalize
 
         weighted = counts.astype(np.float64).tocsr(copy=True)
         weighted.data *= np.log2(self.n_documents / self.documents)[weighted.indices]
         return normalize(weighted, copy=False)
+
+
+def _without_rare(documents: Counter[str], n_words: int) -> tuple[Counter[str], int]:
+    """Return at most ``n_words`` words, the ones with most documents, and the largest count that was forgotten."""
+    threshold = sorted(documents.values(), reverse=True)[n_words]
+    return Counter({word: count for word, count in documents.items() if count > threshold}), threshold

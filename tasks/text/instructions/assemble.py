@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 
 from tasks.text.instructions.clusters import ClusterFile, check_clusters
 from tasks.text.instructions.collection import (
@@ -23,89 +22,94 @@ def assemble(
     source: str,
     known: Sequence[str],
     file: ClusterFile | None,
-    clusters: tuple[str, Callable[[str], str | None]],
+    clusters_text: str,
+    cluster_of: Callable[[str], str | None],
     held_out: Sequence[str] | None,
     notes: Sequence[str] = (),
 ) -> TaskCollection:
-    """A collection of tasks whose examples were read.
+    """Return a collection of tasks whose examples were read.
 
     Args:
-        examples: of the chosen tasks, by split, or under ``None`` where the data say none.
+        examples: of the chosen tasks, by split, or under ``None`` if the data have no splits.
         source: where they came from, for messages.
         known: the names of all tasks in the data.
-        file: clusters and held-out tasks of the user's.
-        clusters: where the file has none: what they are instead, in words, and a task's.
+        file: the user's clusters and held-out tasks.
+        clusters_text: describes the clusters that are used if the file has none.
+        cluster_of: returns a task's cluster if the file has none.
         held_out: tasks to hold out instead of the file's.
-        notes: that there are already.
+        notes: on reading the examples.
 
     Raises:
         InputError: for clusters and held-out tasks that do not fit, and tasks without training examples.
     """
     if file is not None:
         check_clusters(file, known)
-    out = [name for name in (file.held_out if file else ()) if name in examples] if held_out is None else held_out
-    check_names(out, sorted(examples), f"{source}: no task to hold out is called")
-    notes = list(notes)
+    if held_out is None:
+        held_out = [name for name in file.held_out if name in examples] if file else []
+    check_names(held_out, sorted(examples), f"{source}: no task to hold out is called")
     if file is not None and file.clusters:
-        cluster_of: Mapping[str, str | None] = {name: file.clusters.get(name) for name in examples}
-        notes += _lone(cluster_of, f"clusters are those of {str(file.path)!r}")
-    else:
-        cluster_of = {name: clusters[1](name) for name in examples}
-        notes += _lone(cluster_of, f"clusters are {clusters[0]}")
-    tasks, cuts = [], {}
-    for name in sorted(examples):
-        split, cuts[name] = with_test(examples[name])
-        cluster = cluster_of[name]
-        tasks.append(
-            InstructionTask(
-                name, cluster, name in out, tuple(split["train"]), tuple(split["validation"]), tuple(split["test"])
-            )
-        )
-    return TaskCollection(tasks, source, (*notes, *_cut(cuts), *_counts(tasks)))
+        clusters_text = f"those of {str(file.path)!r}"
+        cluster_of = file.clusters.get
+    clusters = {name: cluster_of(name) for name in sorted(examples)}
+    tasks = []
+    cuts: dict[str, tuple[Split, ...]] = {}
+    for name, cluster in clusters.items():
+        splits, cuts[name] = with_test(examples[name])
+        train, validation, test = (tuple(splits[split]) for split in SPLITS)
+        tasks.append(InstructionTask(name, cluster, name in held_out, train, validation, test))
+    all_notes = [*notes, _clusters_note(clusters, clusters_text), *_cut_notes(cuts), *_count_notes(tasks)]
+    return TaskCollection(tasks, source, tuple(all_notes))
 
 
-def _lone(clusters: Mapping[str, str | None], what: str) -> list[str]:
-    lone = sorted(name for name, cluster in clusters.items() if cluster is None)
-    if len(lone) == len(clusters):
-        return ["the tasks are in no clusters"]
-    return [f"{what}; in none: {', '.join(map(short, lone))}" if lone else what]
+def _clusters_note(clusters: Mapping[str, str | None], clusters_text: str) -> str:
+    without = [short(name) for name, cluster in clusters.items() if cluster is None]
+    if len(without) == len(clusters):
+        return "the tasks are in no clusters"
+    note = f"clusters are {clusters_text}"
+    return f"{note}; in none: {', '.join(without)}" if without else note
 
 
-def _cut(cuts: Mapping[str, tuple[Split, ...]]) -> list[str]:
+def _cut_notes(cuts: Mapping[str, tuple[Split, ...]]) -> list[str]:
+    """Return a note for each combination of splits that were cut from the training examples."""
     notes = []
-    for parts in sorted(set(cuts.values()) - {()}):
-        names = ", ".join(short(name) for name in sorted(cuts) if cuts[name] == parts)
+    for splits in sorted(set(cuts.values()) - {()}):
+        names = ", ".join(short(name) for name in sorted(cuts) if cuts[name] == splits)
+        each = " each" if len(splits) > 1 else ""
         notes.append(
-            f"no test split is given: {' and '.join(parts)} split cut from the other examples by a hash of the "
-            f"prompt's text, about {TEST_SHARE:.0%} of the prompts{' each' if len(parts) > 1 else ''}: {names}"
+            f"no test split is given: {' and '.join(splits)} split cut from the other examples by a hash of the "
+            f"prompt's text, about {TEST_SHARE:.0%} of the prompts{each}: {names}"
         )
     return notes
 
 
-def _counts(tasks: Sequence[InstructionTask]) -> list[str]:
-    kinds: dict[str, Callable[[InstructionTask], int]] = {}
+def _count_notes(tasks: Sequence[InstructionTask]) -> list[str]:
+    """Return notes on tasks with repeated prompts, test prompts that are trained on, or too few test prompts."""
+    counts: dict[str, dict[str, int]] = {}
     for split in SPLITS:
-        kinds[f"prompts that repeat another of the {split} split"] = partial(_repeated, split)
+        repeats = {task.name: _n_repeated(task, split) for task in tasks}
+        counts[f"prompts that repeat another of the {split} split"] = _positive(repeats)
         if split != "train":
-            kinds[f"prompts of the {split} split that are in the train split too"] = partial(_also_trained, split)
-    notes = {what: [(task.name, n) for task in tasks if (n := count(task))] for what, count in kinds.items()}
-    notes[
+            trained_on = {task.name: len(_prompts(task, split) & _prompts(task, "train")) for task in tasks}
+            counts[f"prompts of the {split} split that are in the train split too"] = _positive(trained_on)
+    counts[
         f"fewer than {LEAST_TEST_PROMPTS} test prompts, on which debiased CKA is not defined, so that the task is left "
         "out of the measurement"
-    ] = [(task.name, len(task.test)) for task in tasks if task.too_few]
-    return [
-        f"{what}: {', '.join(f'{short(name)} {n:,}' for name, n in counts)}" for what, counts in notes.items() if counts
-    ]
+    ] = {task.name: len(task.test) for task in tasks if task.too_few}
+    notes = []
+    for text, by_task in counts.items():
+        if by_task:
+            notes.append(f"{text}: {', '.join(f'{short(name)} {n:,}' for name, n in by_task.items())}")
+    return notes
 
 
-def _prompts(task: InstructionTask, split: Split) -> list[str]:
-    return [example.prompt for example in getattr(task, split)]
+def _positive(counts: Mapping[str, int]) -> dict[str, int]:
+    return {name: n for name, n in counts.items() if n > 0}
 
 
-def _repeated(split: Split, task: InstructionTask) -> int:
-    prompts = _prompts(task, split)
-    return len(prompts) - len(set(prompts))
+def _n_repeated(task: InstructionTask, split: Split) -> int:
+    return len(getattr(task, split)) - len(_prompts(task, split))
 
 
-def _also_trained(split: Split, task: InstructionTask) -> int:
-    return len(set(_prompts(task, split)) & set(_prompts(task, "train")))
+def _prompts(task: InstructionTask, split: Split) -> set[str]:
+    """Return the different prompts of a split."""
+    return {example.prompt for example in getattr(task, split)}

@@ -1,4 +1,4 @@
-"""``clusters.toml``: which task belongs to which cluster, and which tasks the multi-task model is not trained on."""
+"""``clusters.toml``: the tasks of each cluster, and the tasks that the multi-task model is not trained on."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _QUOTED = re.compile(r"\"([^\"]+)\"|'([^']+)'")
 
 @dataclass(frozen=True)
 class ClusterFile:
-    """What a ``clusters.toml`` says.
+    """The contents of a ``clusters.toml``.
 
     Attributes:
         path: of the file.
-        clusters: task to cluster; empty where the file has no such table.
+        clusters: the cluster of each task; empty if the file has no such table.
         held_out: tasks that the multi-task model is not trained on.
-        lines: name to the lines where it is written.
+        lines: numbers of the lines in which each name is written.
     """
 
     path: Path
@@ -36,15 +36,16 @@ class ClusterFile:
     lines: Mapping[str, Sequence[int]]
 
     def at(self, name: str, place: int = 0) -> str:
-        """Where a name stands, for messages: the file, and the line where it is found."""
+        """Return the place of a name, for messages: the file, and one of its lines if it is found."""
         return _at(self.path, self.lines, name, place)
 
 
 def find_clusters(folder: Path, given: str | Path | None) -> ClusterFile | None:
-    """The file that was given, or the ``clusters.toml`` of a folder where there is one."""
+    """Return the file that was given, or the ``clusters.toml`` of a folder if there is one."""
     if given is not None:
         return read_clusters(given)
-    return read_clusters(folder / CLUSTERS_FILE) if (folder / CLUSTERS_FILE).exists() else None
+    path = folder / CLUSTERS_FILE
+    return read_clusters(path) if path.exists() else None
 
 
 def read_clusters(path: str | Path) -> ClusterFile:
@@ -59,18 +60,25 @@ def read_clusters(path: str | Path) -> ClusterFile:
     path = Path(path)
     text = read_text(path, "a TOML file with [clusters] and [held_out]", called="file of clusters")
     try:
-        found = tomllib.loads(text)
+        tables = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{str(path)!r} is not TOML ({error})") from None
-    for name in found:
+    for name in tables:
         if name not in _TABLES:
             raise InputError(
                 f"{str(path)!r} has {quoted(name)}; expected the tables [clusters] and [held_out]"
                 f"{did_you_mean(name, _TABLES)}"
             )
+    lines = _lines_of_names(text)
+    clusters = _read_clusters(_table(tables, "clusters", path), path, lines)
+    held_out = _read_held_out(_table(tables, "held_out", path), path)
+    return ClusterFile(path, clusters, held_out, lines)
+
+
+def _read_clusters(table: Mapping[str, Any], path: Path, lines: Mapping[str, Sequence[int]]) -> dict[str, str]:
+    """Return the cluster of each task."""
     clusters: dict[str, str] = {}
-    lines = _lines(text)
-    for cluster, tasks in _table(found, "clusters", path).items():
+    for cluster, tasks in table.items():
         if tasks == []:
             raise InputError(
                 f"{str(path)!r}: the cluster {quoted(cluster)} has no tasks; name at least one, or leave it out"
@@ -83,11 +91,13 @@ def read_clusters(path: str | Path) -> ClusterFile:
                     f"{twice}; leave it in one place"
                 )
             clusters[task] = cluster
-    held_out = _table(found, "held_out", path)
-    if held_out and set(held_out) != {"tasks"}:
-        raise InputError(f'{str(path)!r}: [held_out] has {", ".join(held_out)}; expected tasks = ["name", ...] alone')
-    names = _names(held_out.get("tasks", []), f"{str(path)!r}: tasks of [held_out]")
-    return ClusterFile(path, clusters, tuple(names), lines)
+    return clusters
+
+
+def _read_held_out(table: Mapping[str, Any], path: Path) -> tuple[str, ...]:
+    if table and set(table) != {"tasks"}:
+        raise InputError(f'{str(path)!r}: [held_out] has {", ".join(table)}; expected tasks = ["name", ...] alone')
+    return tuple(_names(table.get("tasks", []), f"{str(path)!r}: tasks of [held_out]"))
 
 
 def check_clusters(file: ClusterFile, tasks: Sequence[str]) -> None:
@@ -104,8 +114,8 @@ def check_clusters(file: ClusterFile, tasks: Sequence[str]) -> None:
         check_names([task], tasks, f"{file.at(task, -1)}: [held_out] has a task that is not in the data:")
 
 
-def _table(found: Mapping[str, Any], name: str, path: Path) -> Mapping[str, Any]:
-    table = found.get(name, {})
+def _table(tables: Mapping[str, Any], name: str, path: Path) -> Mapping[str, Any]:
+    table = tables.get(name, {})
     if not isinstance(table, dict):
         raise InputError(f"{str(path)!r}: {name} is {quoted(table)}; expected a table [{name}]")
     return table
@@ -117,13 +127,13 @@ def _names(value: object, what: str) -> list[str]:
     return value
 
 
-def _lines(text: str) -> dict[str, list[int]]:
-    """The lines in which each quoted name stands; one that is written with an escape is not found."""
-    found: dict[str, list[int]] = {}
+def _lines_of_names(text: str) -> dict[str, list[int]]:
+    """Return the lines in which each quoted name is written, unless it has an escape."""
+    lines: dict[str, list[int]] = {}
     for number, line in enumerate(text.split("\n"), start=1):
         for double, single in _QUOTED.findall(line):
-            found.setdefault(double or single, []).append(number)
-    return found
+            lines.setdefault(double or single, []).append(number)
+    return lines
 
 
 def _at(path: Path, lines: Mapping[str, Sequence[int]], name: str, place: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from operator import attrgetter
 
 from tasks.errors import InputError, did_you_mean
 from tasks.text.visible import quoted, short
@@ -18,10 +19,10 @@ class Example:
     """One instruction and its answer.
 
     Attributes:
-        prompt: what a model is told.
-        answer: what it should say.
-        where: they were read, such as ``"tasks/copa_train.jsonl, line 3"``; two examples are equal without it.
-        unit: which examples belong together, such as those of one template; empty if that is not known.
+        prompt: the input of a model.
+        answer: the output that it should give.
+        where: place of the example, such as ``"tasks/copa_train.jsonl, line 3"``; not compared by ``==``.
+        unit: says which examples belong together, such as those of one template; empty if that is not known.
     """
 
     prompt: str
@@ -56,7 +57,7 @@ class InstructionTask:
 
     @property
     def too_few(self) -> bool:
-        """Whether there are fewer test prompts than debiased CKA is defined on (4)."""
+        """Whether there are too few test prompts for debiased CKA, fewer than 4."""
         return len(self.test) < LEAST_TEST_PROMPTS
 
 
@@ -89,7 +90,7 @@ class TaskCollection:
     def __post_init__(self) -> None:
         if not self.tasks:
             raise InputError(f"{self.source}: no tasks; give at least one")
-        object.__setattr__(self, "tasks", tuple(sorted(self.tasks, key=lambda task: task.name)))
+        object.__setattr__(self, "tasks", tuple(sorted(self.tasks, key=attrgetter("name"))))
         for before, task in zip(self.tasks, self.tasks[1:], strict=False):
             if before.name == task.name:
                 raise InputError(f"{self.source}: two tasks are called {quoted(task.name)}; rename one of them")
@@ -101,16 +102,17 @@ class TaskCollection:
         self._check_held_out()
 
     def _check_held_out(self) -> None:
-        left = {task.cluster for task in self.seen}
+        seen_clusters = {task.cluster for task in self.seen}
         for task in self.held_out:
-            if task.cluster is not None and task.cluster not in left:
+            if task.cluster is not None and task.cluster not in seen_clusters:
                 others = [name for name in self.clusters[task.cluster] if name != task.name]
+                rest = f"held out too: {_listed(others)}" if others else "it has no other"
                 raise InputError(
                     f"{self.source}: the held-out task {quoted(task.name)} is the last of its cluster "
-                    f"{quoted(task.cluster)} ({f'held out too: {_listed(others)}' if others else 'it has no other'}); "
-                    "leave one task of the cluster to the multi-task model, or do not hold this one out"
+                    f"{quoted(task.cluster)} ({rest}); leave one task of the cluster to the multi-task model, or do "
+                    "not hold this one out"
                 )
-        if not left:
+        if not self.seen:
             raise InputError(f"{self.source}: all tasks are held out; leave at least one to the multi-task model")
 
     def __len__(self) -> int:
@@ -123,17 +125,17 @@ class TaskCollection:
         return iter(self.tasks)
 
     def __getitem__(self, name: str) -> InstructionTask:
-        """The task of a name.
+        """Return the task called ``name``.
 
         Raises:
-            InputError: where there is none, with the nearest name.
+            InputError: if there is none, with the nearest name.
         """
         check_names([name], self.names, f"{self.source}: no task is called")
         return self.tasks[self.names.index(name)]
 
     @property
     def names(self) -> list[str]:
-        """Of all tasks, sorted."""
+        """The names of all tasks, sorted."""
         return [task.name for task in self.tasks]
 
     @property
@@ -148,7 +150,7 @@ class TaskCollection:
 
     @cached_property
     def clusters(self) -> dict[str, list[str]]:
-        """The names of each cluster's tasks, all sorted; tasks of no cluster are left out."""
+        """The names of each cluster's tasks, all sorted. Tasks of no cluster are left out."""
         names = sorted({task.cluster for task in self.tasks if task.cluster is not None})
         return {name: [task.name for task in self.tasks if task.cluster == name] for name in names}
 
@@ -158,7 +160,7 @@ class TaskCollection:
         return [task.name for task in self.tasks if task.too_few]
 
     def hold_out(self, names: Collection[str]) -> TaskCollection:
-        """The same tasks with these held out, and no others.
+        """Return a collection in which the named tasks are held out, and no others.
 
         Raises:
             InputError: for a name that no task has, and for tasks that leave nothing of their cluster.
@@ -171,12 +173,12 @@ def check_names(names: Collection[str], known: Sequence[str], problem: str) -> N
     """Refuse names that are not known.
 
     Args:
-        names: were given.
-        known: that there are.
+        names: to check.
+        known: the names that exist.
         problem: the message's beginning, such as ``"no task is called"``.
 
     Raises:
-        InputError: naming the first, what there is, and the nearest.
+        InputError: naming the first, some of the known names, and the nearest.
     """
     if isinstance(names, str):
         raise InputError(f"{problem} ...: the string {quoted(names)} was given; expected a list of names")

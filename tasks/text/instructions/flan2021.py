@@ -71,12 +71,14 @@ al., arXiv 2109.01652, by the names of its code; in the clusters of Zhao, Ziser 
 """
 
 MISC = "misc"
-"""What belongs to no cluster of alike tasks."""
+"""The tasks that belong to no cluster of alike tasks."""
 
-_CLUSTERS = {task: cluster for cluster, tasks in FLAN2021.items() for task in tasks}
+_CLUSTERS: dict[str, str] = {}
+for _cluster, _tasks in FLAN2021.items():
+    _CLUSTERS.update(dict.fromkeys(_tasks, _cluster))
 _COLLECTION = re.compile(r"^(super_glue_|glue_|gem_|ai2_arc_|huggingface:)")  # a file's name has no slash
 _ENDING = re.compile(r"(:\d+(\.\d+)*|_\d+templates|_type_\d+)$")
-_OTHERWISE = {
+_ALIASES = {
     "wmt14_fren": "wmt14_enfr",
     "squad_v1.1": "squad_v1",
     "squad_v2.0": "squad_v2",
@@ -90,14 +92,12 @@ _OTHERWISE = {
     "story_cloze_2016": "story_cloze",
     "math_dataset_algebra__linear_1d": "math_dataset",
 }
-
-
 # Some exports do not say which round, part or side.
 _FAMILIES = {"anli": "nli", "mnli": "nli", "ai2_arc": "closed_book_qa", "arc": "closed_book_qa"}
 
 
 def flan2021_name(task: str) -> str | None:
-    """The name in ``FLAN2021`` of a task, or ``None``.
+    """Return the name in ``FLAN2021`` of a task, or ``None``.
 
     Exports call the same task ``rte``, ``rte_10templates``, ``super_glue/rte:1.0.2`` or ``super_glue_rte:1.0.2``.
 
@@ -109,7 +109,7 @@ def flan2021_name(task: str) -> str | None:
 
 
 def flan2021_cluster(task: str) -> str | None:
-    """The cluster in ``FLAN2021`` of a task under any of its names, or ``None``.
+    """Return the cluster in ``FLAN2021`` of a task under any of its names, or ``None``.
 
     Example:
         >>> flan2021_cluster("super_glue/copa:1.0.2"), flan2021_cluster("glue/mnli:2.0.0")
@@ -120,9 +120,10 @@ def flan2021_cluster(task: str) -> str | None:
 
 
 def _forms(task: str) -> list[str]:
+    """Return names that a task may have in ``FLAN2021``."""
     name = _ENDING.sub("", task.strip()).lower()
     if name.startswith(("wmt14_translate", "wmt16_translate")):
         name = name.replace("_translate", "").replace("-", "")
     whole = name.replace("/", "_")
     forms = [form.replace("-", "_") for form in (whole, name.rsplit("/", 1)[-1], _COLLECTION.sub("", whole))]
-    return [_OTHERWISE.get(form, form) for form in forms]
+    return [_ALIASES.get(form, form) for form in forms]

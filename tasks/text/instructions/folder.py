@@ -31,21 +31,21 @@ def read_task_folder(
 
     A file is called ``copa.jsonl``, or after its split too: ``copa_train.jsonl``, ``copa-test.parquet``,
     ``train.jsonl`` or ``test/copa.jsonl``, where ``valid``, ``val`` and ``dev`` mean ``validation``. Shards
-    (``train-00000-of-00002.parquet``) are one file. The task is what the task field says, and where the lines have
-    none, the file's name. Where a task has no test split, ``split_of`` cuts one from its training examples, and a
-    validation split with it where it has none either.
+    (``train-00000-of-00002.parquet``) are one file. The task is in the task field, or in the file's name if the lines
+    have no such field. If a task has no test split, ``split_of`` cuts one from its training examples, and a
+    validation split with it if it has none either.
 
     Clusters and held-out tasks are those of ``clusters.toml`` in the folder. Without it, clusters are those of
-    ``FLAN2021`` where the names match, and no task is held out.
+    ``FLAN2021`` if the names match, and no task is held out.
 
     Memory: all texts, and for a moment about three times the largest JSONL file.
 
     Args:
-        folder: of the files; of its sub-folders, those count that are called as a split.
-        prompt_field: that has the prompt.
-        answer_field: that has the answer.
-        task_field: that has the task's name, where there is one; empty: the files' names alone tell it.
-        unit_field: that says which examples belong together, such as their template; empty: none.
+        folder: of the files; sub-folders that are called as a split are read too.
+        prompt_field: field with the prompt.
+        answer_field: field with the answer.
+        task_field: field with the task's name, if there is one; empty: the task is in the file's name.
+        unit_field: field that says which examples belong together, such as their template; empty: none.
         clusters: a file of clusters and held-out tasks elsewhere.
         tasks: to take; none: all.
         held_out: tasks that the multi-task model is not trained on, instead of those of the file.
@@ -61,8 +61,8 @@ def read_task_folder(
         ...     for name in ("copa_train.jsonl", "copa_test.jsonl", "piqa_train.jsonl", "piqa_test.jsonl"):
         ...         line = json.dumps({"inputs": f"A question of {name}?", "targets": "yes"})
         ...         _ = (Path(folder) / name).write_text(line)
-        ...     found = read_task_folder(folder)
-        >>> found.clusters, found["copa"].test[0].answer, found.too_few
+        ...     tasks = read_task_folder(folder)
+        >>> tasks.clusters, tasks["copa"].test[0].answer, tasks.too_few
         ({'commonsense': ['copa', 'piqa']}, 'yes', ['copa', 'piqa'])
     """
     folder = Path(folder)
@@ -80,7 +80,8 @@ def read_task_folder(
         source=str(folder),
         known=known,
         file=file,
-        clusters=("those of FLAN 2021, by the tasks' names", flan2021_cluster),
+        clusters_text="those of FLAN 2021, by the tasks' names",
+        cluster_of=flan2021_cluster,
         held_out=held_out,
         notes=notes,
     )
@@ -89,12 +90,12 @@ def read_task_folder(
 def _gather(
     files: Sequence[TaskFile], fields: Fields, chosen: Collection[str]
 ) -> tuple[dict[str, dict[Split | None, list[Example]]], dict[tuple[str, Split | None], str]]:
-    """Examples by task and split, kept of chosen tasks only, and the file that they are in."""
+    """Return examples by task and split, of chosen tasks only, and the file of each task and split."""
     examples: dict[str, dict[Split | None, list[Example]]] = {}
     origins: dict[tuple[str, Split | None], str] = {}
     for file in files:
-        for named, example in read_examples(file.path, fields):
-            task = named or file.task
+        for task_in_line, example in read_examples(file.path, fields):
+            task = task_in_line or file.task
             if task is None:
                 raise InputError(
                     f'{example.where} has no "{fields.task or "task"}", and {file.path.name!r} names a split but no '
@@ -102,16 +103,13 @@ def _gather(
                 )
             origin = origins.setdefault((task, file.split), file.whole)
             if origin != file.whole:
-                way_out = (
-                    f'; if "{fields.task}" says something else, give task_field="" (--task-field "")' if named else ""
-                )
-                raise InputError(
-                    f"two tasks are called {quoted(task)}: {origin!r} and {example.where!r}; rename one of them, or "
-                    f"put both into one file{way_out}"
-                )
-            kept = examples.setdefault(task, {}).setdefault(file.split, [])
+                way_out = "rename one of them, or put both into one file"
+                if task_in_line:
+                    way_out += f'; if "{fields.task}" says something else, give task_field="" (--task-field "")'
+                raise InputError(f"two tasks are called {quoted(task)}: {origin!r} and {example.where!r}; {way_out}")
+            in_split = examples.setdefault(task, {}).setdefault(file.split, [])
             if not chosen or task in chosen:
-                kept.append(example)
+                in_split.append(example)
     return examples, origins
 
 

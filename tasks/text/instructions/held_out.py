@@ -1,4 +1,4 @@
-"""Which tasks to leave out of the multi-task model, where nobody says it."""
+"""A choice of tasks to leave out of the multi-task model."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from tasks.text.visible import short
 def choose_held_out(
     collection: TaskCollection, n: int = 7, *, seed: int = 0, without: Collection[str] = (MISC,)
 ) -> list[str]:
-    """One task of each of ``n`` clusters, drawn from those that have another task left, sorted.
+    """Draw one task of each of ``n`` clusters that have another task left, and return their names, sorted.
 
     The paper holds out 7 of 60 tasks and does not say which. A task with too few test prompts is never drawn, since
     nothing could be measured on it. The draw depends on the seed and on the names, not on the examples' order.
 
     Args:
-        collection: its own choice of held-out tasks does not count.
-        n: how many.
+        collection: the tasks. Which of them are held out already does not count.
+        n: number of tasks.
         seed: for the draw.
-        without: clusters that none is drawn from: the tasks of ``"misc"`` are not alike.
+        without: clusters from which no task is drawn: the tasks of ``"misc"`` are not alike.
 
     Raises:
         InputError: for fewer such clusters.
@@ -37,16 +37,21 @@ def choose_held_out(
         ['a2', 'c1']
     """
     check_count(n=(n, 1), seed=(seed, 0))
-    may: dict[str, list[str]] = {}
+    candidates: dict[str, list[str]] = {}
     for cluster, names in collection.clusters.items():
         measured = [name for name in names if not collection[name].too_few]
         if cluster not in without and len(names) > 1 and measured:
-            may[cluster] = measured
-    if len(may) < n:
+            candidates[cluster] = measured
+    if len(candidates) < n:
         raise InputError(
-            f"{collection.source}: {n} tasks to hold out, one per cluster, but {len(may)} clusters with at least two "
-            f"tasks ({', '.join(map(short, may)) or 'none'}); ask for at most {len(may)}, or name the tasks"
+            f"{collection.source}: {n} tasks to hold out, one per cluster, but {len(candidates)} clusters with at "
+            f"least two tasks ({', '.join(map(short, candidates)) or 'none'}); ask for at most {len(candidates)}, or "
+            "name the tasks"
         )
-    clusters = sorted(may, key=lambda cluster: float(generator(seed, f"held-out cluster {cluster}").random()))[:n]
-    drawn = [(may[cluster], generator(seed, f"held-out task of {cluster}")) for cluster in clusters]
-    return sorted(names[int(draw.integers(len(names)))] for names, draw in drawn)
+    draws = {cluster: float(generator(seed, f"held-out cluster {cluster}").random()) for cluster in candidates}
+    held_out = []
+    for cluster in sorted(candidates, key=draws.__getitem__)[:n]:
+        names = candidates[cluster]
+        place = generator(seed, f"held-out task of {cluster}").integers(len(names))
+        held_out.append(names[int(place)])
+    return sorted(held_out)

@@ -1,4 +1,4 @@
-"""Which files of a folder hold instruction tasks, and what their names say: task, split and shard."""
+"""The files of a folder that hold instruction tasks, and the task, split and shard in their names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tasks.text.instructions.splits import Split
 from tasks.text.visible import quoted, short
 
 SUFFIXES = (".jsonl", ".parquet")
-_NO_DATA = (".md", ".toml", ".txt", "")  # what else may stand there and goes without saying
+_SILENTLY_LEFT_OUT = (".md", ".toml", ".txt", "")
 _SPLITS: dict[str, Split] = {
     "train": "train",
     "validation": "validation",
@@ -32,8 +32,8 @@ class TaskFile:
     Attributes:
         path: of the file.
         whole: the path without a shard's number: the shards of one file have it in common.
-        task: that the name says; ``None`` for ``train.jsonl``.
-        split: that the name or its folder says.
+        task: the task in the name; ``None`` for ``train.jsonl``.
+        split: the split in the name of the file or of its folder.
     """
 
     path: Path
@@ -43,7 +43,7 @@ class TaskFile:
 
 
 def task_files(folder: Path) -> tuple[list[TaskFile], list[str]]:
-    """The files of a folder and then of its sub-folders that are called as a split, by name, and what is left out.
+    """Return the files of a folder and of its sub-folders that are called as a split, and notes on the others.
 
     Raises:
         InputError: for a folder that is missing or has none.
@@ -59,24 +59,29 @@ def task_files(folder: Path) -> tuple[list[TaskFile], list[str]]:
         ([('copa', 'train'), (None, 'train'), ('copa', 'validation')], [])
     """
     entries = entries_of(folder, _WANTED)
-    found = [_named(path, None) for path in entries if _holds_tasks(path)]
+    files = [_task_file(path, None) for path in entries if _holds_tasks(path)]
     left_out = []
-    for room in (path for path in entries if path.is_dir()):
-        inside = [path for path in entries_of(room, _WANTED) if _holds_tasks(path)]
-        if room.name.lower() in _SPLITS:
-            found += [_named(path, _SPLITS[room.name.lower()]) for path in inside]
+    for sub_folder in filter(Path.is_dir, entries):
+        inside = [path for path in entries_of(sub_folder, _WANTED) if _holds_tasks(path)]
+        split = _SPLITS.get(sub_folder.name.lower())
+        if split is not None:
+            files += [_task_file(path, split) for path in inside]
         elif inside:
-            left_out.append(room.name)
-    if not found:
-        raise InputError(f"the folder {str(folder)!r} has no {_WANTED} ({_instead(entries, left_out)})")
-    notes = [f"sub-folders that are called as no split are left out: {_some(left_out)}"] if left_out else []
-    others = [path.name for path in entries if path.is_file() and path.suffix.lower() not in (*SUFFIXES, *_NO_DATA)]
-    notes += [f"files that are neither .jsonl nor .parquet are left out: {_some(others)}"] if others else []
-    return found, notes
+            left_out.append(sub_folder.name)
+    if not files:
+        raise InputError(f"the folder {str(folder)!r} has no {_WANTED} ({_contents(entries, left_out)})")
+    notes = []
+    if left_out:
+        notes.append(f"sub-folders that are called as no split are left out: {_some(left_out)}")
+    expected = (*SUFFIXES, *_SILENTLY_LEFT_OUT)
+    others = [path.name for path in entries if path.is_file() and path.suffix.lower() not in expected]
+    if others:
+        notes.append(f"files that are neither .jsonl nor .parquet are left out: {_some(others)}")
+    return files, notes
 
 
 def entries_of(folder: Path, wanted: str) -> list[Path]:
-    """What is in a folder, sorted, without hidden files.
+    """Return the files and folders in a folder, sorted, without hidden ones.
 
     Raises:
         InputError: for a folder that is missing, or that cannot be read.
@@ -96,21 +101,23 @@ def _holds_tasks(path: Path) -> bool:
     return path.suffix.lower() in SUFFIXES and path.is_file()
 
 
-def _named(path: Path, of_folder: Split | None) -> TaskFile:
+def _task_file(path: Path, split_of_folder: Split | None) -> TaskFile:
     stem = _SHARD.sub("", path.stem)
     whole = str(path.with_name(stem + path.suffix))
     match = _NAME.fullmatch(stem)
     if match is None:
-        return TaskFile(path, whole, stem, of_folder)
+        return TaskFile(path, whole, stem, split_of_folder)
     split = _SPLITS[match["split"].lower()]
-    if of_folder not in (None, split):
+    if split_of_folder not in (None, split):
         raise InputError(
-            f"{str(path)!r} is named as a {split} split, but its folder as the {of_folder} split; rename one of them"
+            f"{str(path)!r} is named as a {split} split, but its folder as the {split_of_folder} split; rename one of "
+            "them"
         )
     return TaskFile(path, whole, match["task"], split)
 
 
-def _instead(entries: list[Path], left_out: list[str]) -> str:
+def _contents(entries: list[Path], left_out: list[str]) -> str:
+    """Describe a folder without the wanted files, for a message."""
     if any(re.fullmatch(r"task\d+_.*\.json", path.name) for path in entries):
         return "it has files of natural-instructions; read them with read_natural_instructions"
     if left_out:
@@ -119,4 +126,5 @@ def _instead(entries: list[Path], left_out: list[str]) -> str:
 
 
 def _some(names: list[str], most: int = 5) -> str:
-    return f"{', '.join(map(short, names[:most]))}{', ...' if len(names) > most else ''}"
+    shown = list(map(short, names[:most]))
+    return ", ".join([*shown, "..."] if len(names) > most else shown)

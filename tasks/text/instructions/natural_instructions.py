@@ -19,7 +19,7 @@ from tasks.text.json_lines import check_field, parse_object
 from tasks.text.visible import quoted
 
 FORM = "{definition}\n\nInput: {input}\nOutput:"
-"""How a prompt of natural-instructions is put together."""
+"""The form of a prompt of natural-instructions."""
 
 _NAME = re.compile(r"task\d+_.*\.json")
 
@@ -33,9 +33,9 @@ def read_natural_instructions(
 ) -> TaskCollection:
     r"""Read the ``task*_*.json`` files of a folder, such as ``tasks`` of the natural-instructions repository.
 
-    A task is called as its file. A prompt is the first definition and an instance's input, as
-    ``"{definition}\n\nInput: {input}\nOutput:"``; the answer is the first of the instance's outputs. A task's cluster
-    is its first category, unless there is a ``clusters.toml``. The files know no splits: ``split_of`` makes them.
+    A task has the name of its file. A prompt is the first definition and an instance's input, as
+    ``"{definition}\n\nInput: {input}\nOutput:"``. The answer is the first of the instance's outputs. A task's cluster
+    is its first category, unless there is a ``clusters.toml``. The files have no splits: ``split_of`` makes them.
 
     Source of the format: Wang et al., arXiv 2204.07705.
 
@@ -58,8 +58,8 @@ def read_natural_instructions(
         ... }
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     _ = (Path(folder) / "task001_count_words.json").write_text(json.dumps(task))
-        ...     found = read_natural_instructions(folder)
-        >>> print(found.clusters, repr(found.tasks[0].train[0].prompt))
+        ...     tasks = read_natural_instructions(folder)
+        >>> print(tasks.clusters, repr(tasks.tasks[0].train[0].prompt))
         {'Counting': ['task001_count_words']} 'Say how many words there are.\n\nInput: word\nOutput:'
     """
     folder = Path(folder)
@@ -69,29 +69,31 @@ def read_natural_instructions(
     examples: dict[str, dict[Split | None, list[Example]]] = {}
     categories: dict[str, str | None] = {}
     for name in sorted(tasks) if tasks else files:
-        examples[name] = {None: []}
-        categories[name], examples[name][None] = _read(files[name])
+        categories[name], without_split = _read(files[name])
+        examples[name] = {None: without_split}
     return assemble(
         examples,
         source=str(folder),
         known=list(files),
         file=file,
-        clusters=("the tasks' first categories", lambda name: categories[name]),
+        clusters_text="the tasks' first categories",
+        cluster_of=categories.get,
         held_out=held_out,
     )
 
 
 def _files(folder: Path) -> list[Path]:
     entries = entries_of(folder, "task*_*.json files")
-    found = [path for path in entries if _NAME.fullmatch(path.name) and path.is_file()]
-    if not found:
-        inside = (folder / "tasks").is_dir()
-        way_out = f"give {str(folder / 'tasks')!r}" if inside else "give the folder tasks of natural-instructions"
+    files = [path for path in entries if _NAME.fullmatch(path.name) and path.is_file()]
+    if not files:
+        tasks = folder / "tasks"
+        way_out = f"give {str(tasks)!r}" if tasks.is_dir() else "give the folder tasks of natural-instructions"
         raise InputError(f"the folder {str(folder)!r} has no task*_*.json file; {way_out}")
-    return found
+    return files
 
 
 def _read(path: Path) -> tuple[str | None, list[Example]]:
+    """Return a task's category, and its examples."""
     expected = '"Definition" and "Instances"'
     record = parse_object(read_text(path, "a JSON file", called="task file"), str(path), expected)
     for field in ("Definition", "Instances"):
@@ -103,18 +105,25 @@ def _read(path: Path) -> tuple[str | None, list[Example]]:
     instances = record["Instances"]
     if not isinstance(instances, list) or not instances:
         raise InputError(f'{path}: "Instances" is {quoted(instances)}; expected a list of objects, at least one')
-    examples = []
-    for number, instance in enumerate(instances, start=1):
-        where = f"{path}, instance {number}"
-        if not isinstance(instance, dict):
-            raise InputError(f'{where} is {quoted(instance)}; expected an object with "input" and "output"')
-        for field in ("input", "output"):
-            check_field(instance, field, where)
-        given = checked_text(instance["input"], "input", where)
-        answer = checked_text(_first(instance["output"]), "output", where)
-        examples.append(Example(FORM.format(definition=definition, input=given), answer, where))
+    examples = [
+        _example(definition, instance, f"{path}, instance {number}")
+        for number, instance in enumerate(instances, start=1)
+    ]
     return category, examples
 
 
+def _example(definition: str, instance: Any, where: str) -> Example:
+    if not isinstance(instance, dict):
+        raise InputError(f'{where} is {quoted(instance)}; expected an object with "input" and "output"')
+    for field in ("input", "output"):
+        check_field(instance, field, where)
+    text = checked_text(instance["input"], "input", where)
+    answer = checked_text(_first(instance["output"]), "output", where)
+    return Example(FORM.format(definition=definition, input=text), answer, where)
+
+
 def _first(value: Any) -> Any:
-    return (value[0] if value else None) if isinstance(value, list) else value
+    """Return the first entry of a list, ``None`` if it has none, and another value unchanged."""
+    if not isinstance(value, list):
+        return value
+    return value[0] if value else None

@@ -12,9 +12,9 @@ from xml.etree.ElementTree import Element, ParseError, XMLPullParser
 from tasks.errors import InputError
 from tasks.text.streams.reading import FileProgress, byte_chunks
 
-_FILES = ("file", "image", "media", "category")  # MediaWiki's own names, which hold in every language
-_FILE_KEYS = ("-2", "6", "14")  # media, file and category among a wiki's namespaces
-_HIDDEN = ("ref", "table", "gallery", "math", "chem", "score", "timeline", "syntaxhighlight", "source", "imagemap")
+_FILE_NAMESPACES = frozenset({"file", "image", "media", "category"})  # MediaWiki's names, in every language
+_FILE_NAMESPACE_KEYS = ("-2", "6", "14")  # media, file and category among a wiki's namespaces
+_HIDDEN_TAGS = ("ref", "table", "gallery", "math", "chem", "score", "timeline", "syntaxhighlight", "source", "imagemap")
 _EXPECTED = "expected a MediaWiki export, such as enwiki-latest-pages-articles.xml.bz2"
 
 
@@ -34,12 +34,12 @@ class Page:
 
 
 def pages(reading: FileProgress) -> Iterator[Page]:
-    """The articles of a dump: pages of the main namespace that are no redirects. Memory: one revision.
+    """Yield the articles of a dump: pages of the main namespace that are no redirects. Memory: one revision.
 
-    Where the dump breaks off, those before; ``reading.ended`` says why.
+    If the dump breaks off, the articles before come, and ``reading.ended`` says why.
 
     Raises:
-        InputError: for what is no XML, or no MediaWiki export.
+        InputError: for a file that is no XML, or no MediaWiki export.
     """
     parser: Any = XMLPullParser(events=("start", "end"))
     reader = _Reader(reading.path)
@@ -57,61 +57,76 @@ def pages(reading: FileProgress) -> Iterator[Page]:
 
 
 class _Reader:
-    """Pages out of the parser's events; what was read is forgotten."""
+    """Turns the parser's events into pages, and frees the elements that were read."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.root: Element | None = None
-        self.files = frozenset(_FILES)
-        self._field: dict[str, str] = {}
-        self._inside: list[str] = []
+        self.files = _FILE_NAMESPACES
+        self._fields: dict[str, str] = {}  # of the current page
+        self._parents: list[str] = []
 
     def pages(self, events: Iterable[tuple[str, Any]]) -> Iterator[Page]:
+        """Yield the articles that end in these events."""
         for event, element in events:
             name = element.tag.rpartition("}")[2]
             if event == "start":
-                if self.root is None:
-                    self._begin(element, name)
-                self._inside.append(name)
+                self._start(element, name)
                 continue
-            self._inside.pop()
-            if name == "namespaces":
-                named = (n.text for n in element if n.get("key") in _FILE_KEYS)
-                self.files = frozenset(_FILES) | {text.lower() for text in named if text}
-            elif self._inside[-1:] == ["page"]:
-                self._field[name] = element.text or ""
-            elif name == "text" and self._inside[-1:] == ["revision"]:
-                self._field["text"] = element.text or ""
-            elif name == "page":
-                if self._field.get("ns", "0").strip() == "0" and "redirect" not in self._field:
-                    yield Page(self._field.get("title", ""), self._field.get("text", ""), self.files)
-                self._field = {}
-            if name in ("revision", "page", "siteinfo"):
-                element.clear()
-            if self._inside == ["mediawiki"] and self.root is not None:
-                self.root.clear()
+            self._parents.pop()
+            self._read(element, name)
+            if name == "page":
+                if self._is_article():
+                    yield Page(self._fields.get("title", ""), self._fields.get("text", ""), self.files)
+                self._fields = {}
+            self._free(element, name)
 
-    def _begin(self, element: Element, name: str) -> None:
-        if name != "mediawiki":
-            raise InputError(f"{str(self.path)!r} is XML of another kind (its root is <{name[:60]}>); {_EXPECTED}")
-        self.root = element
+    def _start(self, element: Element, name: str) -> None:
+        if self.root is None:
+            if name != "mediawiki":
+                raise InputError(f"{str(self.path)!r} is XML of another kind (its root is <{name[:60]}>); {_EXPECTED}")
+            self.root = element
+        self._parents.append(name)
+
+    def _read(self, element: Element, name: str) -> None:
+        """Keep what an element says of its page, or of the wiki's namespaces."""
+        parent = self._parents[-1] if self._parents else ""
+        if name == "namespaces":
+            local_names = [space.text for space in element if space.get("key") in _FILE_NAMESPACE_KEYS]
+            self.files = _FILE_NAMESPACES | {text.lower() for text in local_names if text}
+        elif parent == "page" or (parent == "revision" and name == "text"):
+            self._fields[name] = element.text or ""
+
+    def _is_article(self) -> bool:
+        return self._fields.get("ns", "0").strip() == "0" and "redirect" not in self._fields
+
+    def _free(self, element: Element, name: str) -> None:
+        if name in ("revision", "page", "siteinfo"):
+            element.clear()
+        if self._parents == ["mediawiki"] and self.root is not None:
+            self.root.clear()
 
 
 def plain_text(page: Page) -> str:
-    """An article's text: without templates, tables, references, files, categories and the markup of what is left.
+    """Return an article's text without markup, templates, tables, references, files and categories.
 
     Raises:
-        InputError: where mwparserfromhell is not installed.
+        InputError: if mwparserfromhell is not installed.
     """
     parser = wikitext_parser()
     code = parser.parse(page.wikitext, skip_style_tags=True)
-    for tag in code.filter_tags(recursive=True, matches=lambda tag: str(tag.tag).strip().lower() in _HIDDEN):
+    for tag in code.filter_tags(recursive=True, matches=_is_hidden):
         _remove(code, tag)
     for link in code.filter_wikilinks(recursive=True):
-        if str(link.title).partition(":")[0].strip().lower() in page.files and ":" in str(link.title):
+        namespace, colon, _ = str(link.title).partition(":")
+        if colon and namespace.strip().lower() in page.files:
             _remove(code, link)
     text = code.strip_code(normalize=True, collapse=True)
     return re.sub(r"'{2,}|__[A-Z]+__", "", str(text)).strip()
+
+
+def _is_hidden(tag: Any) -> bool:
+    return str(tag.tag).strip().lower() in _HIDDEN_TAGS
 
 
 def _remove(code: Any, node: Any) -> None:
@@ -122,7 +137,11 @@ def _remove(code: Any, node: Any) -> None:
 
 
 def wikitext_parser() -> Any:
-    """The library that knows MediaWiki's markup."""
+    """Return the library that knows MediaWiki's markup.
+
+    Raises:
+        InputError: if it is not installed.
+    """
     try:
         import mwparserfromhell
     except ImportError:

@@ -17,20 +17,19 @@ from tasks.text.visible import quoted
 COMPRESSED = (".gz", ".bz2")
 LONGEST = 2**22  # characters of a line or a document, about 4 MB of English
 
-_CHUNK = 2**16  # bytes
-_MENDED = "; the {n} documents before are kept. Fetch the file again to have the rest"
+_CHUNK_BYTES = 2**16
 
 
 @dataclass
 class FileProgress:
-    """How far one file was read.
+    """Progress in reading one file.
 
     Attributes:
         path: of the file.
-        documents: that were given.
-        short: documents with too few words, left out.
-        cut: documents or lines that were longer than ``LONGEST`` characters and cut there.
-        ended: why the file ended before its end; empty when it did not.
+        documents: number of documents that were read.
+        short: number of documents that were left out because they have too few words.
+        cut: number of cuts of documents or lines that were longer than ``LONGEST`` characters.
+        ended: why the file broke off; empty if it did not.
     """
 
     path: Path
@@ -41,35 +40,44 @@ class FileProgress:
 
     @property
     def note(self) -> str:
-        """What has to be known of it, in a sentence; empty when nothing has."""
-        if self.ended:
-            return f"{str(self.path)!r} breaks off ({self.ended}){_MENDED.format(n=self.documents)}."
-        return ""
+        """A sentence that the file breaks off; empty if it does not."""
+        if not self.ended:
+            return ""
+        return (
+            f"{str(self.path)!r} breaks off ({self.ended}); the {self.documents} documents before are kept. "
+            "Fetch the file again to have the rest."
+        )
+
+    def count_cut(self) -> None:
+        """Count a cut."""
+        self.cut += 1
 
 
 def file_kind(path: Path) -> str:
-    """The suffix that says what a file holds, without that of its compression: ``".xml"`` of ``a.xml.bz2``."""
-    return (path.with_suffix("") if path.suffix.lower() in COMPRESSED else path).suffix.lower()
+    """Return a file's suffix without that of its compression, such as ``".xml"`` for ``a.xml.bz2``."""
+    unpacked = path.with_suffix("") if path.suffix.lower() in COMPRESSED else path
+    return unpacked.suffix.lower()
 
 
 def byte_chunks(reading: FileProgress) -> Iterator[bytes]:
-    """A file's bytes, unpacked. Of a compressed file that is damaged, what is before the damage.
+    """Yield a file's bytes, unpacked. A compressed file that is damaged gives the bytes before the damage.
 
     Raises:
         InputError: for a file that cannot be opened or read, and a compressed one of which nothing can be unpacked.
     """
-    path, some = reading.path, False
+    path = reading.path
+    has_begun = False
     try:
         with _opened(path) as file:
-            while chunk := file.read1(_CHUNK):
-                some = True
+            while chunk := file.read1(_CHUNK_BYTES):
+                has_begun = True
                 yield chunk
     except (EOFError, zlib.error, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise InputError(
                 f"cannot read {quoted(str(path), 300)} ({error.strerror}); give a file of the corpus that can be read"
             ) from None
-        if not some:
+        if not has_begun:
             packed = "gzip" if path.suffix.lower() == ".gz" else "bzip2"
             raise InputError(
                 f"{str(path)!r} is not {packed}, as its name says, or is damaged at its start ({error}); "
@@ -85,7 +93,7 @@ def _opened(path: Path) -> gzip.GzipFile | bz2.BZ2File | io.BufferedReader:
 
 
 def text_chunks(reading: FileProgress) -> Iterator[str]:
-    """A UTF-8 file's text, with line ends as on Unix and without byte order mark.
+    """Yield a UTF-8 file's text, with line ends as on Unix and without byte order mark.
 
     Raises:
         InputError: as ``byte_chunks``, and for what is not UTF-8 (with the line).
@@ -98,7 +106,7 @@ def text_chunks(reading: FileProgress) -> Iterator[str]:
             text = decoder.decode(chunk)
             yield text
             line += text.count("\n")
-        if not reading.ended:  # else half a character may be left
+        if not reading.ended:  # otherwise half a character may be left
             yield decoder.decode(b"", final=True)
     except UnicodeDecodeError as error:
         line += error.object[: error.start].count(b"\n")
@@ -109,19 +117,20 @@ def text_chunks(reading: FileProgress) -> Iterator[str]:
 
 
 def lines(reading: FileProgress, *, whole: bool = False) -> Iterator[str]:
-    """A text file's lines, without their ends.
+    """Yield a text file's lines, without their ends.
 
-    A line longer than ``LONGEST`` is given in parts, cut at a space where there is one. Where a file breaks off, the
-    last line's words but the last are given.
+    A line longer than ``LONGEST`` comes in parts, cut at a space if there is one. If a file breaks off, its last line
+    comes without its last word.
 
     Args:
         reading: of the file.
-        whole: give whole lines only: refuse longer ones, and leave out the one in which a file breaks off.
+        whole: yield whole lines only: refuse longer ones, and leave out the one in which a file breaks off.
 
     Raises:
         InputError: as ``text_chunks``, and for a line that is too long.
     """
-    rest, number = "", 1
+    rest = ""
+    number = 1
     for chunk in text_chunks(reading):
         *full, rest = (rest + chunk).split("\n")
         yield from full
@@ -133,7 +142,7 @@ def lines(reading: FileProgress, *, whole: bool = False) -> Iterator[str]:
                     "and split longer ones"
                 )
             end = rest.rfind(" ", 0, LONGEST) + 1 or LONGEST
-            reading.cut += 1
+            reading.count_cut()
             yield rest[:end]
             rest = rest[end:]
     if reading.ended:

@@ -134,16 +134,12 @@ class TestFromFiles:
         path = tmp_path / "none.txt"
         with pytest.raises(InputError) as error:
             Corpus.from_files(path)
-        assert str(error.value) == (
-            f"no corpus file {str(path)!r}; give the path of a text file or of a directory of them"
-        )
+        assert str(error.value) == (f"no corpus file {str(path)!r}; give the path of a file or of a directory of them")
 
     def test_a_directory_without_texts(self, tmp_path):
         with pytest.raises(InputError) as error:
             Corpus.from_files(tmp_path)
-        assert str(error.value) == (
-            f"the directory {str(tmp_path)!r} holds no *.txt file; name the corpus's files themselves"
-        )
+        assert str(error.value) == (f"the directory {str(tmp_path)!r} holds no *.txt file; name the files themselves")
 
     def test_a_file_that_is_not_utf8_says_where(self, write):
         path = write("gut\nüber\n".encode() + b"na\xefve\n")
@@ -188,7 +184,7 @@ class TestFromFiles:
         [
             ({"split": "page"}, "split is 'page'; expected 'paragraph', 'file' or 'line'"),
             ({"min_words": 0}, "min_words is 0; expected at least 1"),
-            ({"paths": []}, "no corpus files given; name at least one text file or a directory of *.txt files"),
+            ({"paths": []}, "no corpus files given; name at least one file or a directory of them"),
         ],
     )
     def test_bad_arguments(self, write, arguments, message):

@@ -76,7 +76,7 @@ def test_parquet(tmp_path, monkeypatch):
     import pyarrow.parquet
 
     pyarrow.parquet.write_table(pyarrow.table({"n": range(40), "article": TEXTS}), tmp_path / "a.parquet")
-    monkeypatch.setattr(corpus_stream, "_ROWS", 7)
+    monkeypatch.setattr(corpus_stream, "_ROWS_IN_MEMORY", 7)
     assert list(CorpusStream(tmp_path, text_field="article")) == TEXTS
     assert refused(CorpusStream, tmp_path) == (
         f'{tmp_path}/a.parquet, row 1 has no "text" (it has n, article); add it, or say which field has the text: '
@@ -90,7 +90,7 @@ def test_text_is_split_as_in_memory(tmp_path, split, monkeypatch):
     text = "\n\nOne é two\n \nthree\r\n\r\n\r\n4 5\n\nsix seven\neight\n\t\n\nnine\n\nten\n"
     path = packed(tmp_path / "a.txt", text.encode())
     for size in (1, 2, 3, 5, 2**16):
-        monkeypatch.setattr(reading, "_CHUNK", size)
+        monkeypatch.setattr(reading, "_CHUNK_BYTES", size)
         for least in (1, 2, 3, 100):
             assert list(CorpusStream(path, split, least)) == list(Corpus.from_files(path, split, least).documents)
 
@@ -112,7 +112,7 @@ def test_long_texts_are_cut_at_spaces_and_nothing_is_lost(tmp_path, monkeypatch)
     path = packed(tmp_path / "a.txt", " ".join(words).encode())
     for module in (reading, corpus_stream):
         monkeypatch.setattr(module, "LONGEST", 50)
-    monkeypatch.setattr(reading, "_CHUNK", 8)
+    monkeypatch.setattr(reading, "_CHUNK_BYTES", 8)
     for split in ("line", "file", "paragraph"):
         stream = CorpusStream(path, split, min_words=1)
         found = list(stream)
@@ -301,7 +301,7 @@ def test_lines_that_are_refused(tmp_path, line, message):
 
 def test_what_is_not_utf_8_is_refused_with_its_line(tmp_path, monkeypatch):
     path = packed(tmp_path / "a.txt", b"one\ntwo\nthr\xe9e\n")
-    monkeypatch.setattr(reading, "_CHUNK", 4)
+    monkeypatch.setattr(reading, "_CHUNK_BYTES", 4)
     assert refused(list, CorpusStream(path, "line")) == (
         f"'{path}' is not UTF-8 (line 3: 0xe9); convert it, for example with iconv -f latin1 -t utf-8"
     )
@@ -311,7 +311,7 @@ def test_a_line_of_json_that_is_too_long(tmp_path, monkeypatch):
     path = packed(tmp_path / "a.jsonl", b'{"text": "a"}\n{"text": "' + b"a" * 80 + b'"}\n')
     stream = CorpusStream(path)
     monkeypatch.setattr(reading, "LONGEST", 30)
-    monkeypatch.setattr(reading, "_CHUNK", 40)
+    monkeypatch.setattr(reading, "_CHUNK_BYTES", 40)
     assert refused(list, stream) == (
         f"{path}, line 2 has more than 30 characters; write one document per line, and split longer ones"
     )
