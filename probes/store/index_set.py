@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Int, Int64
+from jaxtyping import Bool, Int64, Integer
 from torch import Tensor
 
 from tasks import InputError
@@ -42,7 +42,7 @@ batch once (after reset() a probe may measure it again)
     def __repr__(self) -> str:
         return f"IndexSet({len(self)} examples)"
 
-    def add(self, index: Int[Tensor, "example"], way: str = _GIVE_ONCE) -> None:
+    def add(self, index: Integer[Tensor, "example"], way: str = _GIVE_ONCE) -> None:
         """Add examples.
 
         Args:
@@ -112,7 +112,7 @@ batch once (after reset() a probe may measure it again)
     def __contains__(self, index: int) -> bool:
         return index in self._recent or bool(self._in_ranges({index}))
 
-    def holds(self, index: Int[Tensor, "example"]) -> Bool[Tensor, "example"]:
+    def holds(self, index: Integer[Tensor, "example"]) -> Bool[Tensor, "example"]:
         """Return for each index whether it is in the set."""
         self._settle()
         return torch.from_numpy(_are_in(self._ranges, index.cpu().numpy()))
@@ -137,7 +137,7 @@ def _count(ranges: Ranges) -> int:
     return int((ranges[:, 1] - ranges[:, 0] + 1).sum())
 
 
-def _are_in(ranges: Ranges, numbers: Int[np.ndarray, "number"]) -> Bool[np.ndarray, "number"]:
+def _are_in(ranges: Ranges, numbers: Integer[np.ndarray, "number"]) -> Bool[np.ndarray, "number"]:
     """Return for each number whether it is in one of the ranges."""
     if not len(ranges):
         return np.zeros(len(numbers), dtype=bool)
