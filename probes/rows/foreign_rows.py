@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -14,7 +13,7 @@ from torch import Tensor
 
 from probes.engine.identity import token_digests
 from probes.engine.readout import Readout, check_row_readout, last_token
-from probes.rows.row_store import check_row_names, places_of
+from probes.rows.aligned_rows import AlignedRows, Columns
 from probes.rows.vllm_rows import VllmFiles, check_finite_rows, row_files, site_called
 from tasks import Batch, InputError
 from tasks.text.visible import quoted
@@ -33,7 +32,7 @@ GivenStates: TypeAlias = Float[Tensor, "_ _"] | Float[Tensor, "_ _ _"] | list[Fl
 
 Positions: TypeAlias = Mapping[str, Integer[Tensor, "example"]]
 
-_BLOCK = 4096  # examples
+_EXAMPLES_PER_BLOCK = 4096
 
 
 def rows_from(
@@ -97,24 +96,25 @@ def rows_from(
     check_row_readout(readout)
     _check_kinds(rows, labels)
     places = {name: _tensor(f"positions[{name!r}]", values) for name, values in (positions or {}).items()}
+    by_site: Mapping[str, Rows] | VllmFiles
     if isinstance(rows, Mapping):
         if layers is not None:
             raise InputError("layers are for vLLM's files; name the layers of tensors by their keys")
         if isinstance(index, Mapping):
             raise InputError("index is a mapping, which is for a folder of files; give one integer per example")
         mask = None if attention_mask is None else _tensor("attention_mask", attention_mask).bool()
-        states = _states_by_site(rows)
-        examples = _index(index, _count(states))
-        by_site, lengths = _read_out(states, mask, places, readout, examples)
-        digests = _digests(tokens, mask, lengths, examples)
-        return ForeignRows(by_site, digests, examples, labels or {}, repr(readout), model, "rows_from(...)")
-    if tokens is not None or attention_mask is not None:
-        raise InputError("vLLM's files bring their own tokens; leave tokens and attention_mask out")
-    paths, index = row_files(rows, index)
-    files = VllmFiles(paths, layers, places, readout)
-    examples = _index(index, len(paths))
+        by_site, columns = _rows_of_tensors(_states_by_site(rows), index, tokens, mask, places, readout)
+    else:
+        if tokens is not None or attention_mask is not None:
+            raise InputError("vLLM's files bring their own tokens; leave tokens and attention_mask out")
+        paths, index = row_files(rows, index)
+        by_site = VllmFiles(paths, layers, places, readout)
+        columns = {"index": _index(index, len(paths)), "tokens": by_site.tokens}
+    classes = {}
+    for name, values in (labels or {}).items():
+        columns[f"labels/{name}"], classes[name] = _label(name, values, len(columns["index"]))
     source = str(rows) if isinstance(rows, (str, Path)) else "rows_from(...)"
-    return ForeignRows(files, files.tokens, examples, labels or {}, repr(readout), model, source)
+    return ForeignRows(by_site, columns, classes, repr(readout), model, source)
 
 
 def _check_kinds(rows: object, labels: object) -> None:
@@ -147,7 +147,7 @@ def _tensor(name: str, values: Any) -> Shaped[Tensor, "..."]:
         raise InputError(f"{name}: {kind} is not an array of numbers ({error}); give numbers") from None
 
 
-class ForeignRows:
+class ForeignRows(AlignedRows):
     """Rows from ``rows_from``; ``run_stores`` measures them as it does a ``RowStore``.
 
     Attributes:
@@ -161,77 +161,37 @@ class ForeignRows:
         source: its name in error messages.
     """
 
-    index: Int64[Tensor, "example"]
-    tokens: Int64[Tensor, "example"] | None
     label_way = "give it to rows_from too: rows_from(..., labels={%r: ...})"
 
     def __init__(
         self,
         rows: Mapping[str, Rows] | VllmFiles,
-        tokens: Int64[Tensor, "example"] | None,
-        index: Int64[Tensor, "example"],
-        labels: Mapping[str, RowValues],
+        columns: Columns,
+        classes: Mapping[str, list[str]],
         readout: str,
         model: str,
         source: str,
     ) -> None:
-        self.sites = rows.sites if isinstance(rows, VllmFiles) else list(rows)
-        self.labels = sorted(labels)
-        self.classes: dict[str, list[str]] = {}
+        super().__init__(columns, rows.sites if isinstance(rows, VllmFiles) else list(rows), source)
+        self.classes = {name: names for name, names in classes.items() if names}
         self.readout = readout
         self.model = model
-        self.source = source
         self.hook_dict: dict[str, None] = dict.fromkeys(self.sites)
         self.lacks = {"": f"the rows given are of {', '.join(self.sites)}; choose among them with at="}
-        self.index, self._places = torch.sort(index)  # where each example is in the rows as they were given
-        self.tokens = None if tokens is None else tokens[self._places]
         self._rows = rows
-        self._labels: dict[str, Int64[Tensor, "example"]] = {}
-        for name, values in labels.items():
-            numbers, classes = _label(name, values, len(index))
-            self._labels[name] = numbers[self._places]
-            if classes:
-                self.classes[name] = classes
-
-    def __len__(self) -> int:
-        return len(self.index)
 
     def __repr__(self) -> str:
         return f"ForeignRows({len(self)} examples at {len(self.sites)} sites, model {quoted(self.model)})"
 
-    def blocks(self) -> Iterator[Int64[Tensor, "block"]]:
+    def blocks(self) -> Iterator[Integer[Tensor, "block"]]:
         """Yield the examples, some thousand at a time."""
-        yield from torch.split(self.index, _BLOCK)
-
-    def select(self, index: Integer[Tensor, "some"]) -> ForeignRows:
-        """Return the same rows with these examples only. Nothing is read or copied."""
-        keep = torch.isin(self.index, index)
-        selected = copy.copy(self)
-        selected.index = self.index[keep]
-        selected._places = self._places[keep]
-        selected.tokens = None if self.tokens is None else self.tokens[keep]
-        selected._labels = {name: values[keep] for name, values in self._labels.items()}
-        return selected
-
-    def take(self, index: Integer[Tensor, "some"], names: Sequence[str]) -> dict[str, Shaped[Tensor, "some ..."]]:
-        """Return ``"rows/<site>"`` and ``"labels/<name>"`` of these examples, in their order.
-
-        Raises:
-            InputError: for a site, a label or an example that is not there, and files that cannot be read.
-        """
-        places = places_of(index, self.index, self.source)
-        check_row_names(names, self.sites, self.labels, self.source)
-        sites = [name.removeprefix("rows/") for name in names if name.startswith("rows/")]
-        rows = self._read(self._places[places], sites, index) if sites else {}
-        values = {f"rows/{site}": x for site, x in rows.items()}
-        values |= {f"labels/{name}": numbers[places] for name, numbers in self._labels.items()}
-        return {name: values[name] for name in names}
+        yield from torch.split(self.index, _EXAMPLES_PER_BLOCK)
 
     def _read(
-        self, places: Int64[Tensor, "some"], sites: Sequence[str], index: Integer[Tensor, "some"]
-    ) -> dict[str, Float[Tensor, "some d"]]:
+        self, sites: Sequence[str], places: Int64[Tensor, "some"], index: Integer[Tensor, "some"]
+    ) -> dict[str, Float[Tensor, "some _"]]:
         if isinstance(self._rows, VllmFiles):
-            return self._rows.read(places, sites, index)
+            return self._rows.read(sites, places, index)
         return {site: self._rows[site][places] for site in sites}
 
 
@@ -295,6 +255,24 @@ def _count(states: Mapping[str, GivenStates]) -> int:
     return counts[first]
 
 
+def _rows_of_tensors(
+    states: Mapping[str, GivenStates],
+    index: Any,
+    tokens: RowValues | None,
+    mask: Bool[Tensor, "..."] | None,
+    positions: Positions,
+    readout: Readout,
+) -> tuple[dict[str, Rows], dict[str, Int64[Tensor, "example"]]]:
+    """Return each site's rows, and the examples' index and digests of their tokens."""
+    columns = {"index": _index(index, _count(states))}
+    rows, lengths = _read_out(states, mask, positions, readout, columns["index"])
+    if mask is not None and lengths is None and not isinstance(tokens, (Tensor, np.ndarray)):
+        raise InputError("attention_mask has nothing to mask: the rows are [n d], one per example; leave it out")
+    if tokens is not None:
+        columns["tokens"] = _digests(tokens, mask, lengths, columns["index"])
+    return rows, columns
+
+
 def _read_out(
     states: Mapping[str, GivenStates],
     mask: Bool[Tensor, "..."] | None,
@@ -340,16 +318,12 @@ def _with_batches(
 
 
 def _digests(
-    tokens: RowValues | None,
+    tokens: RowValues,
     mask: Bool[Tensor, "..."] | None,
     lengths: Int64[Tensor, "example"] | None,
     index: Int64[Tensor, "example"],
-) -> Int64[Tensor, "example"] | None:
-    """Return a digest of each example's tokens, if they are known. Refuse tokens that do not fit the states."""
-    if mask is not None and lengths is None and not isinstance(tokens, (Tensor, np.ndarray)):
-        raise InputError("attention_mask has nothing to mask: the rows are [n d], one per example; leave it out")
-    if tokens is None:
-        return None
+) -> Int64[Tensor, "example"]:
+    """Return a digest of each example's tokens. Refuse tokens that do not fit the states."""
     n = len(index)
     if len(tokens) != n:
         raise InputError(f"tokens is for {len(tokens)} examples and the rows for {n}; give tokens for every example")

@@ -7,18 +7,18 @@ it, ``index.safetensors`` (``index``, ``tokens``, ``labels/<name>``), and one fi
 
 from __future__ import annotations
 
-import copy
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float, Int64, Integer, Shaped
+from jaxtyping import Bool, Float, Int64, Integer, Shaped
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from probes.rows.aligned_rows import AlignedRows, Columns
 from probes.store.files import (
     DamagedError,
     check_safetensors,
@@ -31,18 +31,14 @@ from probes.store.files import (
     write_json,
 )
 from tasks import InputError
-from tasks.errors import suggest
 
 ROWS_FORMAT = "mechclust-rows-3"
 _SHARD_PREFIX = "shard-"
 _INDEX_FILE = "index.safetensors"
 _HEADER_FIELDS = ("format", "model", "sites", "readout", "labels", "dtype", "hooks")
 
-Columns: TypeAlias = Mapping[str, Integer[Tensor, "example"]]
-"""``index``, ``tokens`` and ``labels/<name>`` of some examples."""
 
-
-class RowStore:
+class RowStore(AlignedRows):
     """Rows that ``save_rows`` wrote. ``run_stores`` measures them.
 
     A site's rows lie in files of their own, mapped into memory: what is not asked for is not read. The first time a
@@ -70,13 +66,11 @@ class RowStore:
         >>> # store.take(store.index[:100], ["rows/hook_embed", "labels/task"])
     """
 
-    index: Integer[Tensor, "example"]
     tokens: Int64[Tensor, "example"]
     label_way = "save the rows again with it: save_rows(..., labels=[%r])"
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
-        self.source = str(folder)
         header = read_header(self.folder)
         if header is None:
             raise InputError(f"no row store in {str(folder)!r}; write one with save_rows")
@@ -84,9 +78,7 @@ class RowStore:
             raise InputError(
                 f"the row store in {str(folder)!r} is unfinished; call save_rows with the same arguments to finish it"
             )
-        self.sites: list[str] = [name for name, _ in header["sites"]]
         self.readout: str = header["readout"]
-        self.labels: list[str] = header["labels"]
         self.model: str = header["model"]
         self.tokenization: dict[str, Any] | None = header.get("tokenization")
         self.dtype: torch.dtype | None = header["dtype"] and getattr(torch, header["dtype"])
@@ -94,79 +86,47 @@ class RowStore:
         self._shards = shards(self.folder)
         self._checksums = [_read_marker(shard).checksums for shard in self._shards]
         self._checked: set[Path] = set()  # shared with the stores that select() returns
-        self._read_examples(header["examples"])
-
-    def _read_examples(self, expected: int) -> None:
-        """Read which examples each shard holds, and put all in the order of their index."""
         parts = [read_index(path) for path in self._shards]
-        count = sum(len(part["index"]) for part in parts)
-        if count != expected:
+        counts = [len(part["index"]) for part in parts]
+        if sum(counts) != header["examples"]:
             raise InputError(
-                f"{self.source!r} holds {count} of {expected} examples, so a shard is missing; call save_rows with the "
-                "same arguments to measure those examples again"
+                f"{str(folder)!r} holds {sum(counts)} of {header['examples']} examples, so a shard is missing; call "
+                "save_rows with the same arguments to measure those examples again"
             )
+        self._ends = torch.tensor(counts).cumsum(0)  # of each shard, among the rows of all shards
         columns = {key: torch.cat([part[key] for part in parts]) for key in parts[0]}
-        shard = torch.cat([torch.full_like(part["index"], k) for k, part in enumerate(parts)])
-        row = torch.cat([torch.arange(len(part["index"])) for part in parts])
-        self.index, order = torch.sort(columns["index"])
-        self.tokens = columns["tokens"][order]
-        self._labels = {name: columns[f"labels/{name}"][order] for name in self.labels}
-        self._shard = shard[order]  # in which shard, and in which of its rows, each example is
-        self._row = row[order]
-
-    def __len__(self) -> int:
-        return len(self.index)
+        super().__init__(columns, [site for site, _ in header["sites"]], str(folder))
 
     def __repr__(self) -> str:
         return f"RowStore({self.source!r}, {len(self)} examples at {len(self.sites)} sites)"
 
     def blocks(self) -> Iterator[Integer[Tensor, "block"]]:
         """Yield the examples of one shard after another."""
-        for k in torch.unique(self._shard).tolist():
-            yield self.index[self._shard == k]
+        for _, in_shard in self._by_shard(self._places):
+            yield self.index[in_shard]
 
-    def select(self, index: Integer[Tensor, "some"]) -> RowStore:
-        """Return the same store with these examples only. Nothing is read or copied."""
-        keep = torch.isin(self.index, index)
-        selected = copy.copy(self)
-        selected.index = self.index[keep]
-        selected.tokens = self.tokens[keep]
-        selected._shard = self._shard[keep]
-        selected._row = self._row[keep]
-        selected._labels = {name: values[keep] for name, values in self._labels.items()}
-        return selected
+    def _by_shard(self, places: Int64[Tensor, "some"]) -> Iterator[tuple[int, Bool[Tensor, "some"]]]:
+        """Yield the number of each shard that has rows at these places, and at which of the places."""
+        shard = torch.searchsorted(self._ends, places, right=True)
+        for number in torch.unique(shard).tolist():
+            yield number, shard == number
 
-    def take(self, index: Integer[Tensor, "some"], names: Sequence[str]) -> dict[str, Shaped[Tensor, "some ..."]]:
-        """Return ``"rows/<site>"`` and ``"labels/<name>"`` of these examples, in their order.
-
-        Reads the rows of these sites only.
-
-        Raises:
-            InputError: for a site, a label or an example that is not there, and a missing or damaged file.
-        """
-        places = places_of(index, self.index, self.source)
-        check_row_names(names, self.sites, self.labels, self.source)
-        values: dict[str, Shaped[Tensor, "some ..."]] = {}
-        for name in names:
-            kind, _, key = name.partition("/")
-            values[name] = self._labels[key][places] if kind == "labels" else self._rows(key, places)
-        return values
+    def _read(
+        self, sites: Sequence[str], places: Int64[Tensor, "some"], index: Integer[Tensor, "some"]
+    ) -> dict[str, Float[Tensor, "some _"]]:
+        return {site: self._rows(site, places) for site in sites}
 
     def _rows(self, site: str, places: Int64[Tensor, "some"]) -> Float[Tensor, "some d"]:
-        """Return a site's rows of the examples at these places."""
-        shard = self._shard[places]
-        row = self._row[places]
-        numbers = torch.unique(shard).tolist() or [0]
-        if len(numbers) == 1:
-            return self._rows_of_shard(numbers[0], site)[row]
-        in_shard = shard == numbers[0]
-        first = self._rows_of_shard(numbers[0], site)[row[in_shard]]
-        rows = first.new_empty(len(places), *first.shape[1:])
-        rows[in_shard] = first
-        for number in numbers[1:]:
-            in_shard = shard == number
-            rows[in_shard] = self._rows_of_shard(number, site)[row[in_shard]]
-        return rows
+        rows = None
+        for number, in_shard in self._by_shard(places):
+            start = int(self._ends[number - 1]) if number else 0
+            part = self._rows_of_shard(number, site)[places[in_shard] - start]
+            if len(part) == len(places):
+                return part
+            if rows is None:
+                rows = part.new_empty(len(places), part.shape[1])
+            rows[in_shard] = part
+        return self._rows_of_shard(0, site)[:0] if rows is None else rows
 
     def _rows_of_shard(self, number: int, site: str) -> Float[Tensor, "row d"]:
         """Return a site's rows in a shard, mapped into memory: not yet read from the disk."""
@@ -175,40 +135,6 @@ class RowStore:
             _check(path, self._checksums[number])
             self._checked.add(path)
         return _open(path)["rows"]
-
-
-def places_of(index: Integer[Tensor, "some"], among: Integer[Tensor, "example"], source: str) -> Int64[Tensor, "some"]:
-    """Return the place of each example ``among`` all, which ascend.
-
-    Raises:
-        InputError: naming one that is not there.
-    """
-    places = torch.searchsorted(among, index)
-    missing = places == len(among)
-    if len(among):
-        missing |= among[places.clamp(max=len(among) - 1)] != index
-    if bool(missing.any()):
-        raise InputError(
-            f"{source!r} has no rows of example index {int(index[missing][0])} ({int(missing.sum())} such); choose "
-            "from its index"
-        )
-    return places
-
-
-def check_row_names(names: Sequence[str], sites: Sequence[str], labels: Sequence[str], source: str) -> None:
-    """Refuse names of rows and labels that are not there.
-
-    Raises:
-        InputError: naming the nearest.
-    """
-    for name in names:
-        kind, _, key = name.partition("/")
-        if kind == "rows" and key not in sites:
-            raise InputError(f"{source!r} has no rows of {key!r}{suggest(key, sites)}")
-        if kind == "labels" and key not in labels:
-            raise InputError(f"{source!r} has no label {key!r}{suggest(key, labels or ['no labels'])}")
-        if kind not in ("rows", "labels"):
-            raise InputError(f"{name!r} is not a name in {source!r}; expected 'rows/<site>' or 'labels/<name>'")
 
 
 # ---- one shard ----

@@ -80,13 +80,13 @@ class VllmFiles:
         self._width = shape[2]
 
     def read(
-        self, places: Int64[Tensor, "some"], sites: Sequence[str], index: Integer[Tensor, "some"]
+        self, sites: Sequence[str], places: Int64[Tensor, "some"], index: Integer[Tensor, "some"]
     ) -> dict[str, Float[Tensor, "some d"]]:
         """Return the rows of the examples in these files, by site. Each file is opened once.
 
         Args:
-            places: the files, by their number.
             sites: at least one.
+            places: the files, by their number.
             index: the examples, for the error.
 
         Raises:
