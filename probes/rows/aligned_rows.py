@@ -59,12 +59,12 @@ class AlignedRows(ABC):
         Raises:
             InputError: for a site, a label or an example that is not there, and a file that cannot be read.
         """
-        found = self._find(index)
+        examples = self._find(index)
         self._check_names(names)
         sites = [name.removeprefix("rows/") for name in names if name.startswith("rows/")]
-        rows = self._read(sites, self._places[found], index) if sites else {}
+        rows = self._read(sites, self._places[examples], index) if sites else {}
         values = {f"rows/{site}": x for site, x in rows.items()}
-        values |= {key: self._labels[key][found] for key in names if key in self._labels}
+        values |= {key: self._labels[key][examples] for key in names if key in self._labels}
         return {name: values[name] for name in names}
 
     @abstractmethod

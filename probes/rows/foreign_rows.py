@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -18,19 +19,24 @@ from probes.rows.vllm_rows import VllmFiles, check_finite_rows, row_files, site_
 from tasks import Batch, InputError
 from tasks.text.visible import quoted
 
-Array: TypeAlias = Shaped[Tensor, "..."] | Shaped[np.ndarray, "..."]
+_Array: TypeAlias = Shaped[Tensor, "..."] | Shaped[np.ndarray, "..."]
 
-States: TypeAlias = Array | Sequence[Any]
+States: TypeAlias = _Array | Sequence[Any]
 """``[n d]``, ``[n pos d]``, or a list of ``[tokens d]``."""
 
-RowValues: TypeAlias = Array | Sequence[Any]
+RowValues: TypeAlias = _Array | Sequence[Any]
 """One for each example, first axis."""
 
-Rows: TypeAlias = Float[Tensor, "example _"]  # sites differ in width
-GivenStates: TypeAlias = Float[Tensor, "_ _"] | Float[Tensor, "_ _ _"] | list[Float[Tensor, "_ _"]]
+_Rows: TypeAlias = Float[Tensor, "example _"]  # sites differ in width
+_SiteStates: TypeAlias = Float[Tensor, "_ _"] | Float[Tensor, "_ _ _"] | list[Float[Tensor, "_ _"]]
 """Rows, states of padded tokens, or each example's states of its tokens."""
 
-Positions: TypeAlias = Mapping[str, Integer[Tensor, "example"]]
+_ReadRows: TypeAlias = Callable[
+    [Sequence[str], Int64[Tensor, "some"], Integer[Tensor, "some"]], dict[str, Float[Tensor, "some _"]]
+]
+"""From sites, places in the order given, and the examples' index, to rows by site."""
+
+_Positions: TypeAlias = Mapping[str, Integer[Tensor, "example"]]
 
 _EXAMPLES_PER_BLOCK = 4096
 
@@ -38,7 +44,7 @@ _EXAMPLES_PER_BLOCK = 4096
 def rows_from(
     rows: Mapping[str, States] | Mapping[int, States] | str | Path | Sequence[str | Path],
     *,
-    index: Sequence[int] | Array | Mapping[str, int] | None = None,
+    index: Sequence[int] | _Array | Mapping[str, int] | None = None,
     labels: Mapping[str, RowValues] | None = None,
     tokens: RowValues | None = None,
     attention_mask: RowValues | None = None,
@@ -96,7 +102,7 @@ def rows_from(
     check_row_readout(readout)
     _check_kinds(rows, labels)
     places = {name: _tensor(f"positions[{name!r}]", values) for name, values in (positions or {}).items()}
-    by_site: Mapping[str, Rows] | VllmFiles
+    read: _ReadRows
     if isinstance(rows, Mapping):
         if layers is not None:
             raise InputError("layers are for vLLM's files; name the layers of tensors by their keys")
@@ -104,17 +110,21 @@ def rows_from(
             raise InputError("index is a mapping, which is for a folder of files; give one integer per example")
         mask = None if attention_mask is None else _tensor("attention_mask", attention_mask).bool()
         by_site, columns = _rows_of_tensors(_states_by_site(rows), index, tokens, mask, places, readout)
+        sites = list(by_site)
+        read = partial(_read, by_site)
     else:
         if tokens is not None or attention_mask is not None:
             raise InputError("vLLM's files bring their own tokens; leave tokens and attention_mask out")
         paths, index = row_files(rows, index)
-        by_site = VllmFiles(paths, layers, places, readout)
-        columns = {"index": _index(index, len(paths)), "tokens": by_site.tokens}
+        files = VllmFiles(paths, layers, places, readout)
+        columns = {"index": _index(index, len(paths)), "tokens": files.tokens}
+        sites = files.sites
+        read = files.read
     classes = {}
     for name, values in (labels or {}).items():
         columns[f"labels/{name}"], classes[name] = _label(name, values, len(columns["index"]))
     source = str(rows) if isinstance(rows, (str, Path)) else "rows_from(...)"
-    return ForeignRows(by_site, columns, classes, repr(readout), model, source)
+    return ForeignRows(sites, read, columns, classes, repr(readout), model, source)
 
 
 def _check_kinds(rows: object, labels: object) -> None:
@@ -165,20 +175,21 @@ class ForeignRows(AlignedRows):
 
     def __init__(
         self,
-        rows: Mapping[str, Rows] | VllmFiles,
+        sites: Sequence[str],
+        read: _ReadRows,
         columns: Columns,
         classes: Mapping[str, list[str]],
         readout: str,
         model: str,
         source: str,
     ) -> None:
-        super().__init__(columns, rows.sites if isinstance(rows, VllmFiles) else list(rows), source)
+        super().__init__(columns, sites, source)
         self.classes = {name: names for name, names in classes.items() if names}
         self.readout = readout
         self.model = model
         self.hook_dict: dict[str, None] = dict.fromkeys(self.sites)
         self.lacks = {"": f"the rows given are of {', '.join(self.sites)}; choose among them with at="}
-        self._rows = rows
+        self._read_rows = read
 
     def __repr__(self) -> str:
         return f"ForeignRows({len(self)} examples at {len(self.sites)} sites, model {quoted(self.model)})"
@@ -190,16 +201,20 @@ class ForeignRows(AlignedRows):
     def _read(
         self, sites: Sequence[str], places: Int64[Tensor, "some"], index: Integer[Tensor, "some"]
     ) -> dict[str, Float[Tensor, "some _"]]:
-        if isinstance(self._rows, VllmFiles):
-            return self._rows.read(sites, places, index)
-        return {site: self._rows[site][places] for site in sites}
+        return self._read_rows(sites, places, index)
 
 
 # ---- tensors ----
 
 
-def _states_by_site(given: Mapping[Any, States]) -> dict[str, GivenStates]:
-    states: dict[str, GivenStates] = {}
+def _read(
+    rows: Mapping[str, _Rows], sites: Sequence[str], places: Int64[Tensor, "some"], index: Integer[Tensor, "some"]
+) -> dict[str, Float[Tensor, "some _"]]:
+    return {site: rows[site][places] for site in sites}
+
+
+def _states_by_site(given: Mapping[Any, States]) -> dict[str, _SiteStates]:
+    states: dict[str, _SiteStates] = {}
     for key, values in given.items():
         site = site_called(key)
         if site in states:
@@ -208,7 +223,7 @@ def _states_by_site(given: Mapping[Any, States]) -> dict[str, GivenStates]:
     return states
 
 
-def _states(site: str, values: States) -> GivenStates:
+def _states(site: str, values: States) -> _SiteStates:
     """Return what was given for a site as tensors, of one width."""
     if isinstance(values, (Tensor, np.ndarray)):
         x = _floating(site, values)
@@ -238,7 +253,7 @@ def _wrong_shape(name: str, x: Shaped[Tensor, "..."]) -> InputError:
     )
 
 
-def _count(states: Mapping[str, GivenStates]) -> int:
+def _count(states: Mapping[str, _SiteStates]) -> int:
     """Return the number of examples, the same at all sites and at least one."""
     if not states:
         raise InputError("no rows were given; give {hook name: [n d]}")
@@ -256,13 +271,13 @@ def _count(states: Mapping[str, GivenStates]) -> int:
 
 
 def _rows_of_tensors(
-    states: Mapping[str, GivenStates],
+    states: Mapping[str, _SiteStates],
     index: Any,
     tokens: RowValues | None,
     mask: Bool[Tensor, "..."] | None,
-    positions: Positions,
+    positions: _Positions,
     readout: Readout,
-) -> tuple[dict[str, Rows], dict[str, Int64[Tensor, "example"]]]:
+) -> tuple[dict[str, _Rows], dict[str, Int64[Tensor, "example"]]]:
     """Return each site's rows, and the examples' index and digests of their tokens."""
     columns = {"index": _index(index, _count(states))}
     rows, lengths = _read_out(states, mask, positions, readout, columns["index"])
@@ -274,14 +289,14 @@ def _rows_of_tensors(
 
 
 def _read_out(
-    states: Mapping[str, GivenStates],
+    states: Mapping[str, _SiteStates],
     mask: Bool[Tensor, "..."] | None,
-    positions: Positions,
+    positions: _Positions,
     readout: Readout,
     index: Int64[Tensor, "example"],
-) -> tuple[dict[str, Rows], Int64[Tensor, "example"] | None]:
+) -> tuple[dict[str, _Rows], Int64[Tensor, "example"] | None]:
     """Return each site's rows, and how many tokens the states of each example cover, if token states were given."""
-    rows: dict[str, Rows] = {}
+    rows: dict[str, _Rows] = {}
     lengths: Int64[Tensor, "example"] | None = None
     for site, x in states.items():
         if isinstance(x, list) and mask is not None:
@@ -298,7 +313,7 @@ def _read_out(
 
 
 def _with_batches(
-    states: GivenStates, mask: Bool[Tensor, "..."] | None, positions: Positions, index: Int64[Tensor, "example"]
+    states: _SiteStates, mask: Bool[Tensor, "..."] | None, positions: _Positions, index: Int64[Tensor, "example"]
 ) -> Iterator[tuple[Float[Tensor, "batch pos d"], Batch]]:
     """Yield states of tokens, each with its batch for the readout: all together, or a list's examples one by one.
 

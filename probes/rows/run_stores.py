@@ -61,7 +61,6 @@ class RowSource(HookPoints, Protocol):
 
 
 Stores: TypeAlias = RowSource | Mapping[str, RowSource]
-Values: TypeAlias = dict[str, Shaped[Tensor, "example ..."]]
 
 
 @overload
@@ -151,12 +150,12 @@ def _keys_of(probe: Probe, store: RowSource, name: str) -> dict[str, str]:
 
 def _batches(
     named: Mapping[str, RowSource], keys_by_store: Mapping[str, Mapping[str, str]]
-) -> Iterator[tuple[Batch, Values]]:
+) -> Iterator[tuple[Batch, dict[str, Shaped[Tensor, "example ..."]]]]:
     """Yield a block of examples, with its labels, and the rows of every site."""
     first = next(iter(named.values()))
     lacks = {"": getattr(first, "label_way", "give rows that have it, labels=[%r]")}
     for index in first.blocks():
-        rows: Values = {}
+        rows: dict[str, Shaped[Tensor, "example ..."]] = {}
         labels: dict[str, Integer[Tensor, "example"]] = {}
         for name, store in named.items():
             keys = keys_by_store[name]

@@ -99,16 +99,11 @@ def save_rows(
         if known is not None:
             keeping.check_space(folder, known - len(stored), model)
         reading = TextTokenizer({"": model}, tokenizer, bos)
-        source = each_batch(
-            batches,
-            {"": model},
-            reading=reading,
-            tokens_per_batch=tokens_per_batch,
-            progress="saving rows" if progress else None,
-        )
+        title = "saving rows" if progress else None
+        source = each_batch(batches, {"": model}, reading=reading, tokens_per_batch=tokens_per_batch, progress=title)
         _write_shards(model, source, keeping, header, stored, known, shard_rows)
         stored.check_all_given()
-        with _writing(folder, stored):
+        with _writing(stored):
             write_header(folder, {**header, "examples": stored.given, "tokenization": reading.tokenization})
         return RowStore(folder)
 
@@ -122,11 +117,21 @@ def _write_shards(
     known: int | None,
     shard_rows: int,
 ) -> None:
-    """Measure the examples that are not stored yet, and write them; ``known`` is how many examples there are."""
+    """Measure the examples that are not stored yet, and write them.
+
+    Args:
+        model: to be measured.
+        batches: all examples.
+        keeping: what is kept of each.
+        header: of the store.
+        stored: the examples that the store has already.
+        known: the number of all examples, if it is known.
+        shard_rows: examples per shard, if they take less than 30 seconds.
+    """
     probe = keeping.probe()
     waiting = 0
     size_checked = known is None
-    with _Writer(stored.folder, header, stored, probe) as writer, measuring(model, [probe]) as step:
+    with _Writer(header, stored, probe) as writer, measuring(model, [probe]) as step:
         for batch in batches:
             new = stored.new(batch)
             if not len(new):
@@ -146,8 +151,7 @@ def _write_shards(
 class _Writer:
     """Writes one shard while the next one is measured, and after an exception the rows that are left."""
 
-    def __init__(self, folder: Path, header: Mapping[str, Any], stored: Stored, probe: _KeptRows) -> None:
-        self._folder = folder
+    def __init__(self, header: Mapping[str, Any], stored: Stored, probe: _KeptRows) -> None:
         self._header = header
         self._stored = stored
         self._probe = probe
@@ -197,10 +201,10 @@ class _Writer:
 
     def _write_shard(self, rows: RowsState) -> None:
         columns, sites = files_of(rows)
-        with _writing(self._folder, self._stored):
+        with _writing(self._stored):
             if not self._stored.written:
-                write_header(self._folder, self._header)  # unfinished again, where it was complete
-            write_shard(next_shard(self._folder), columns, sites)
+                write_header(self._stored.folder, self._header)  # unfinished again, where it was complete
+            write_shard(next_shard(self._stored.folder), columns, sites)
         self._stored.written += len(columns["index"])
 
 
@@ -213,7 +217,7 @@ def _drop_unfinished(rows: RowsState) -> int:
 
 
 @contextmanager
-def _writing(folder: Path, stored: Stored) -> Iterator[None]:
+def _writing(stored: Stored) -> Iterator[None]:
     """Turn an error of the disk into a sentence that says what is kept."""
     try:
         yield
@@ -222,7 +226,7 @@ def _writing(folder: Path, stored: Stored) -> Iterator[None]:
         if not isinstance(cause, OSError):
             raise
         raise InputError(
-            f"the rows could not be written to {str(folder)!r} ({cause.strerror or cause}); the "
+            f"the rows could not be written to {str(stored.folder)!r} ({cause.strerror or cause}); the "
             f"{len(stored) + stored.written} examples already written are kept: free space there, and call save_rows "
             "with the same arguments to continue"
         ) from cause
