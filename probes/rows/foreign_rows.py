@@ -111,7 +111,7 @@ def rows_from(
         mask = None if attention_mask is None else _tensor("attention_mask", attention_mask).bool()
         by_site, columns = _rows_of_tensors(_states_by_site(rows), index, tokens, mask, places, readout)
         sites = list(by_site)
-        read = partial(_read, by_site)
+        read = partial(_read_tensors, by_site)
     else:
         if tokens is not None or attention_mask is not None:
             raise InputError("vLLM's files bring their own tokens; leave tokens and attention_mask out")
@@ -132,9 +132,8 @@ def _check_kinds(rows: object, labels: object) -> None:
     layers = "{0: array} by the number of its layer, or {hook name: array}"
     if isinstance(rows, (Tensor, np.ndarray)):
         raise InputError(f"rows are an array of shape {tuple(rows.shape)}, whose layer is not known; give {layers}")
-    items = rows if isinstance(rows, Sequence) else [rows]
-    if not isinstance(rows, Mapping):
-        for item in items:
+    if not isinstance(rows, (Mapping, str, Path)):
+        for item in rows if isinstance(rows, Sequence) else [rows]:
             if not isinstance(item, (str, Path)):
                 kind = type(item).__name__
                 raise InputError(
@@ -207,7 +206,7 @@ class ForeignRows(AlignedRows):
 # ---- tensors ----
 
 
-def _read(
+def _read_tensors(
     rows: Mapping[str, _Rows], sites: Sequence[str], places: Int64[Tensor, "some"], index: Integer[Tensor, "some"]
 ) -> dict[str, Float[Tensor, "some _"]]:
     return {site: rows[site][places] for site in sites}
