@@ -159,6 +159,8 @@ def _tensor(name: str, values: Any) -> Shaped[Tensor, "..."]:
 class ForeignRows(AlignedRows):
     """Rows from ``rows_from``; ``run_stores`` measures them as it does a ``RowStore``.
 
+    ``take(index, names)`` returns rows and labels of some examples, ``select(index)`` these examples only.
+
     Attributes:
         index: the examples, ascending.
         tokens: a digest of each example's tokens, or ``None`` where they are not known.

@@ -41,6 +41,8 @@ _HEADER_FIELDS = ("format", "model", "sites", "readout", "labels", "dtype", "hoo
 class RowStore(AlignedRows):
     """Rows that ``save_rows`` wrote. ``run_stores`` measures them.
 
+    ``take(index, names)`` returns rows and labels of some examples, ``select(index)`` a store of these examples only.
+
     A site's rows lie in files of their own, mapped into memory: what is not asked for is not read. The first time a
     file is read its checksum is compared, which costs reading it once.
 

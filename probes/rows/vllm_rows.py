@@ -150,8 +150,8 @@ def row_files(
     """
     if isinstance(given, (str, Path)):
         numbers = _numbers_in(Path(given), index)
-        paths = sorted(numbers, key=lambda path: numbers[path])
-        return paths, [numbers[path] for path in paths]
+        in_order = sorted((number, path) for path, number in numbers.items())
+        return [path for _, path in in_order], [number for number, _ in in_order]
     if not given:
         raise InputError("no files were given; give vLLM's files, or their folder")
     if isinstance(index, Mapping):

@@ -12,7 +12,7 @@ import socket
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import quote
@@ -250,9 +250,8 @@ def dump_tensors(file: BinaryIO, tensors: Mapping[str, Shaped[Tensor, "..."]], h
     Not with ``safetensors.torch.save_file``: it writes the header's fields in an order that changes from call to call,
     some versions copy every tensor, and its errors do not say that a disk is full.
     """
-    dense = {name: x.detach().cpu().contiguous() for name, x in tensors.items()}
-    names = sorted(dense, key=lambda name: dense[name].element_size(), reverse=True)  # so that all are aligned
-    dense = {name: dense[name] for name in names}
+    widest_first = sorted(tensors, key=lambda name: tensors[name].element_size(), reverse=True)  # so all are aligned
+    dense = {name: tensors[name].detach().cpu().contiguous() for name in widest_first}
     start = _start_of_file(dense, {"checksum": _NO_CHECKSUM, **header})
     contents = [memoryview(_bytes_of(x).numpy()) for x in dense.values()]  # type: ignore[arg-type]
     digest = xxhash.xxh3_128(start)
@@ -322,7 +321,7 @@ def _checksum_of(path: Path, named: str) -> str:
         length = file.read(8)
         start = length + file.read(int.from_bytes(length, "little"))
         start = start.replace(f'"checksum":"{named}"'.encode(), f'"checksum":"{_NO_CHECKSUM}"'.encode(), 1)
-        digest = hashlib.file_digest(file, lambda: xxhash.xxh3_128(start))
+        digest = hashlib.file_digest(file, partial(xxhash.xxh3_128, start))
     return str(digest.hexdigest())
 
 
