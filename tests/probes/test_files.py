@@ -96,6 +96,15 @@ class TestSafetensors:
             path.write_bytes(whole)
         assert is_whole(path)
 
+    def test_a_checksum_of_other_letters_where_no_format_is_named(self, path):
+        write_safetensors(path, TENSORS, {})
+        place = path.read_bytes().index(b'"checksum":"') + len('"checksum":"')
+        for digit in range(32):
+            flip(path, place + digit, 6)
+            assert str(path) in refusal(read_safetensors, path)
+            flip(path, place + digit, 6)
+        assert is_whole(path)
+
     def test_the_sentence(self, path):
         flip(path, -1)
         with pytest.raises(DamagedError) as refused:
