@@ -56,18 +56,19 @@ def rows_from(
     """Take hidden states from another engine, for ``run_stores`` to measure, alone or together with a ``RowStore``.
 
     **Tensors or arrays**, by hook name or by the number of the hidden state: 0 is ``hook_embed``, ``l`` is
-    ``blocks.{l-1}.hook_resid_post``. Each is ``[n d]``, the rows themselves; ``[n pos d]``, with ``attention_mask``
-    where there is padding; or a list of ``[tokens d]``. From the latter two ``readout`` takes the rows. nnsight's saved
-    ``layer.output`` and ``dict(enumerate(output.hidden_states))`` of Hugging Face go in as they are; but Hugging Face's
-    *last* hidden state comes after the final norm: leave it out, or name it ``"unembed.hook_in"``.
+    ``blocks.{l-1}.hook_resid_post``. They have one of three forms: the rows themselves, ``[n d]``, states of padded
+    tokens, ``[n pos d]``, with ``attention_mask`` if there is padding, or a list of ``[tokens d]``. From states of
+    tokens ``readout`` takes the rows. nnsight's saved ``layer.output`` and ``dict(enumerate(output.hidden_states))`` of
+    Hugging Face are accepted as they are. But Hugging Face's *last* hidden state comes after the final norm: leave it
+    out, or name it ``"unembed.hook_in"``.
 
     **vLLM's files** (``ExampleHiddenStatesConnector``), one safetensors per request with ``hidden_states``
     ``[tokens layers d]`` and ``token_ids`` ``[tokens]``: their folder, or a list of paths in the order of the prompts.
     ``layers`` says which layers they hold, in their order: the ``eagle_aux_hidden_state_layer_ids`` given to vLLM,
-    which count as above (the last is before the final norm). The files are read one at a time, when rows are asked
-    for; every ``run_stores`` reads them again, so give it all probes at once.
+    which count as above (the last is before the final norm). The files are read one at a time, when rows are needed.
+    Every ``run_stores`` reads them again, so give it all probes at once.
 
-    Memory: the tensors given, twice if rows are read from token states; for files, their index only.
+    Memory: the tensors given, twice if rows are read from states of tokens. For files, their index only.
 
     Args:
         rows: tensors or arrays, or vLLM's files, as described above.
@@ -163,11 +164,11 @@ class ForeignRows(AlignedRows):
 
     Attributes:
         index: the examples, ascending.
-        tokens: a digest of each example's tokens, or ``None`` where they are not known.
-        sites: hook names, in the order given. Where they are not all the layers, probes need ``at=rows.sites``.
+        tokens: a digest of each example's tokens, or ``None`` if they are not known.
+        sites: hook names, in the order given. If these are not all layers, probes need ``at=rows.sites``.
         readout: the readout's ``repr``.
         labels: names of the labels.
-        classes: by label that was given as strings, what its numbers stand for.
+        classes: by label that was given as strings, the names of the classes that its numbers stand for.
         model: identifies the model.
         source: its name in error messages.
     """

@@ -43,8 +43,8 @@ class RowStore(AlignedRows):
 
     ``take(index, names)`` returns rows and labels of some examples, ``select(index)`` a store of these examples only.
 
-    A site's rows lie in files of their own, mapped into memory: what is not asked for is not read. The first time a
-    file is read its checksum is compared, which costs reading it once.
+    Each site has its own files, mapped into memory: only the rows that are needed are read. The first time a file is
+    read its checksum is compared, which costs reading it once.
 
     Args:
         folder: of a finished store.

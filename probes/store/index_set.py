@@ -67,7 +67,7 @@ batch once (after reset() a probe may measure it again)
         """Add the examples of another set.
 
         Raises:
-            InputError: where the sets share an index. Nothing is added then.
+            InputError: if the sets share an index. Nothing is added then.
         """
         self._settle()
         other._settle()
