@@ -103,7 +103,7 @@ def save_rows_sharded(
     known = None if count_shards(batches) else count_given(batches)
     with locked(folder, way="give a new folder"):
         remove_leftovers(folder, everyones=True)  # workers of an earlier driver, on whatever node
-        store = _Store(folder, Stored.of(folder, keeping.labels, kept_shards(folder, keeping.settings)))
+        store = _Store(folder, Stored.from_shards(folder, keeping.labels, kept_shards(folder, keeping.settings)))
         results = each_result(
             _measure,
             shards,
@@ -164,7 +164,7 @@ class _Worker:
         if isinstance(model, Mapping):
             raise InputError(f"rows of one model are saved at a time, but load returns {len(model)}; save each alone")
         header = keeping.header(model)
-        stored = Stored.of(folder, keeping.labels, kept_shards(folder, header))
+        stored = Stored.from_shards(folder, keeping.labels, kept_shards(folder, header))
         if known is not None:
             keeping.check_space(folder, known - len(stored), model)
         return cls(model, header, keeping, stored, known)

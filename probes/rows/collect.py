@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from probes.engine.batches import Batches
@@ -21,7 +22,7 @@ from tasks.text.beginning import Bos
 
 
 class Gather(Probe):
-    """Keeps rows, labels and what the tokens were."""
+    """Keeps every example's rows and labels, and a digest of its tokens."""
 
     rows = Rows()
 
@@ -29,7 +30,8 @@ class Gather(Probe):
         super().__init__(at, check_row_readout(readout))
         self.labels = labels
 
-    def update(self, activations: Mapping[str, Tensor], batch: Batch) -> None:
+    def update(self, activations: Mapping[str, Shaped[Tensor, "batch ..."]], batch: Batch) -> None:
+        """Keep the rows of a batch."""
         for site, x in activations.items():
             self.rows.add(f"rows/{site}", batch.index, x.flatten(1))
         for name in self.labels:
@@ -37,10 +39,11 @@ class Gather(Probe):
         self.rows.add("tokens", batch.index, token_digests(batch))
 
     def compute(self) -> ProbeResult:
+        """Return a result without measures: the rows are what is wanted."""
         return self.result({}, {})
 
-    def by_site(self) -> dict[str, Tensor]:
-        """By hook name ``[n d]``, the rows so far, in the order of the examples' index."""
+    def by_site(self) -> dict[str, Float[Tensor, "example d"]]:
+        """Return the rows so far by hook name, in the order of the examples' index."""
         return {site: self.rows.get(f"rows/{site}")[1] for site in self.site_names}
 
 
@@ -53,15 +56,15 @@ def collect_rows(
     tokenizer: Any = None,
     bos: Bos = "model",
     tokens_per_batch: int = 4096,
-) -> dict[str, Tensor]:
-    """Every example's row at each site, by hook name ``[n d]``, ordered by example index, on the CPU.
+) -> dict[str, Float[Tensor, "example d"]]:
+    """Return every example's row at each site, by hook name, ordered by example index, on the CPU.
 
-    As ``run`` measures: dropout off, hooks removed, nothing of the model changed. Memory: ``examples x sites x d`` in
+    Measures like ``run``: dropout off, hooks removed, nothing of the model changed. Memory: ``examples x sites x d`` in
     the model's dtype; ``save_rows`` keeps them on disk instead.
 
     Args:
         model: anything with TransformerLens's hook protocol.
-        batches: as ``run`` takes them; every example with an index of its own.
+        batches: as ``run`` takes them, with a different index for every example.
         at: where to measure.
         readout: which position.
         tokenizer: for texts, as in ``run``.
@@ -69,7 +72,7 @@ def collect_rows(
         tokens_per_batch: as in ``run``.
 
     Raises:
-        InputError: for a readout that keeps every position, and where ``run`` raises it.
+        InputError: for a readout that keeps every position, and if ``run`` raises it.
 
     Example:
         >>> # rows = collect_rows(model, batches, at=residual(3), readout=last_token())

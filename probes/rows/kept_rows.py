@@ -1,4 +1,4 @@
-"""What of each example a row store keeps, and what one that was begun holds already."""
+"""Rows for a row store: what it keeps of each example, and what an unfinished one holds already."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Float, Int64, Integer, Shaped
 from torch import Tensor
 
 from probes.engine.hooks import HookedModel
@@ -28,7 +29,7 @@ _DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 @dataclass(frozen=True)
 class Keeping:
-    """What is kept of each example. As ``save_rows`` takes it; labels are put in order.
+    """Settings of ``save_rows``: what is kept of each example. Labels are put in order.
 
     Raises:
         InputError: for a string as labels, and another dtype.
@@ -49,12 +50,12 @@ class Keeping:
         object.__setattr__(self, "labels", sorted(self.labels))
 
     def probe(self) -> _KeptRows:
-        """What gathers it."""
+        """Return a probe that gathers the rows."""
         return _KeptRows(self.at, self.readout, self.labels, self.dtype)
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The part of a store's header that no model is needed for."""
+        """The part of a store's header that does not depend on the model."""
         return {
             "format": ROWS_FORMAT,
             "readout": repr(self.readout),
@@ -63,65 +64,78 @@ class Keeping:
         }
 
     def header(self, model: HookedModel) -> dict[str, Any]:
-        """Of a store of this model's rows."""
+        """Return the header of a store of this model's rows."""
         sites = [list(site) for site in resolve(model, self.at)]
         return {**self.settings, "model": fingerprint(model), "sites": sites, "hooks": list(model.hook_dict)}
 
     def check_space(self, folder: Path, examples: int, model: HookedModel) -> None:
-        """Refuse what the disk has no room for, where the model's configuration tells, before it is measured."""
+        """Refuse more rows than the disk has room for, if the model's configuration tells their width."""
         sites = resolve(model, self.at)
-        if numbers := _numbers(model, sites):
-            size = (self.dtype or _dtype_of(model)).itemsize
-            check_space(folder, examples, len(sites), numbers, numbers * size)
+        numbers = _numbers_per_example(model, sites)
+        if numbers is not None:
+            dtype = self.dtype or _dtype_of(model)
+            check_space(folder, examples, len(sites), numbers, numbers * dtype.itemsize)
 
 
 class _KeptRows(Gather):
-    """Rows in the dtype in which they are kept."""
+    """Gathers rows in the dtype in which they are kept."""
 
     def __init__(self, at: Sites, readout: Readout, labels: Sequence[str], dtype: torch.dtype | None) -> None:
         super().__init__(at, readout, labels)
         self.dtype = dtype
 
-    def update(self, activations: Mapping[str, Tensor], batch: Batch) -> None:
+    def update(self, activations: Mapping[str, Float[Tensor, "batch ..."]], batch: Batch) -> None:
+        """Keep the rows of a batch."""
         if self.dtype is not None:
             activations = {site: self._converted(site, x, batch) for site, x in activations.items()}
         super().update(activations, batch)
 
-    def _converted(self, site: str, x: Tensor, batch: Batch) -> Tensor:
-        found = x.to(self.dtype)
-        if found.dtype != x.dtype and found.element_size() <= x.element_size():
-            over = ~torch.isfinite(found).flatten(1).all(dim=1)
-            if bool(over.any()):
-                largest = float(x[over][0].abs().max())
-                other = "bfloat16 or float32" if self.dtype == torch.float16 else "the model's own dtype (dtype=None)"
-                raise InputError(
-                    f"{self.dtype} cannot hold the activations at {site!r} for example index "
-                    f"{int(batch.index.to(over.device)[over][0])} (up to {largest:.3g}; the dtype's largest number is "
-                    f"{torch.finfo(found.dtype).max:.3g}); keep them in {other}"
-                )
-        return found
+    def _converted(self, site: str, x: Float[Tensor, "batch *rest"], batch: Batch) -> Float[Tensor, "batch *rest"]:
+        """Return activations in our dtype. Refuse those that it cannot hold."""
+        converted = x.to(self.dtype)
+        if converted.dtype == x.dtype or converted.element_size() > x.element_size():
+            return converted
+        too_large = ~torch.isfinite(converted).flatten(1).all(dim=1)
+        if bool(too_large.any()):
+            example = int(batch.index.to(x.device)[too_large][0])
+            largest = float(x[too_large][0].abs().max())
+            limit = torch.finfo(converted.dtype).max
+            other = "bfloat16 or float32" if self.dtype == torch.float16 else "the model's own dtype (dtype=None)"
+            raise InputError(
+                f"{self.dtype} cannot hold the activations at {site!r} for example index {example} (up to "
+                f"{largest:.3g}; the dtype's largest number is {limit:.3g}); keep them in {other}"
+            )
+        return converted
 
     def size(self) -> tuple[int, int]:
-        """Numbers and bytes of one example at all sites."""
+        """Return how many numbers, and bytes, one example has at all sites."""
         rows = [self.rows.get(f"rows/{site}")[1][0] for site in self.site_names]
         return sum(x.numel() for x in rows), sum(x.numel() * x.element_size() for x in rows)
 
 
 @dataclass
 class Stored:
-    """What the folder holds, and what was given so far: whether they are the same examples."""
+    """The examples that a folder holds, and those that were given so far: they must be the same.
+
+    Attributes:
+        folder: of the store.
+        labels: names of the labels kept.
+        known: index, tokens and labels of the examples that the folder held at the start, by index, ascending.
+        seen: the examples given so far.
+        written: how many examples were written since.
+    """
 
     folder: Path
     labels: Sequence[str]
-    known: dict[str, Tensor]  # by index, ascending
+    known: dict[str, Integer[Tensor, "example"]]
     seen: IndexSet = field(default_factory=IndexSet)
     written: int = 0
 
     @classmethod
-    def of(cls, folder: Path, labels: Sequence[str], found: Sequence[Path]) -> Stored:
-        """What these shards hold, of which every file must be there."""
-        parts = [read_index(path) for path in found]
-        for path in found:
+    def from_shards(cls, folder: Path, labels: Sequence[str], kept: Sequence[Path]) -> Stored:
+        """Read which examples these shards hold. Refuse a shard of which a file is missing."""
+        parts = [read_index(path) for path in kept]
+        for path in kept:
             check_shards(path)
         if not parts:
             return cls(folder, labels, {"index": torch.zeros(0, dtype=torch.int64)})
@@ -134,9 +148,10 @@ class Stored:
 
     @property
     def given(self) -> int:
+        """The number of examples given so far."""
         return len(self.seen)
 
-    def see(self, index: Tensor) -> None:
+    def see(self, index: Integer[Tensor, "example"]) -> None:
         """Note that these examples were given.
 
         Raises:
@@ -144,73 +159,87 @@ class Stored:
         """
         self.seen.add(index, "give every example an index of its own")
 
-    def new(self, batch: Batch) -> Tensor:
-        """Which rows of a batch are not there yet.
+    def new(self, batch: Batch) -> Int64[Tensor, "new"]:
+        """Return which examples of a batch are not there yet, by their place in it.
 
         Raises:
             InputError: for an example given twice, and one that is there with other tokens or labels.
         """
         self.see(batch.index)
-        index, mine = batch.index.cpu(), self.known["index"]
-        there = torch.isin(index, mine)
-        if bool(there.any()):
-            self._check_same(batch.select(there.to(batch.index.device)), torch.searchsorted(mine, index[there]))
-        return (~there).nonzero()[:, 0]
+        index = batch.index.cpu()
+        held = self.known["index"]
+        is_held = torch.isin(index, held)
+        if bool(is_held.any()):
+            places = torch.searchsorted(held, index[is_held])
+            self._check_same(batch.select(is_held.to(batch.index.device)), places)
+        return (~is_held).nonzero()[:, 0]
 
-    def _check_same(self, batch: Batch, places: Tensor) -> None:
+    def _check_same(self, batch: Batch, places: Int64[Tensor, "example"]) -> None:
         """Refuse examples with other tokens or labels than those kept at ``places``."""
-        given = {"tokens": token_digests(batch)}
-        given |= {f"labels/{name}": batch.label(name, per="example") for name in self.labels}
-        for key, values in given.items():
-            now, before = values.cpu(), self.known[key][places]
-            if not len(other := (now != before).nonzero()):
-                continue
-            i, label = int(other[0, 0]), key.removeprefix("labels/")
-            what, same = "different tokens", "prompts"
-            if key != "tokens":
-                what, same = f"{now[i].item()} as its label {label!r}, not {before[i].item()} as", "labels"
+        store = repr(str(self.folder))
+        example = _first_difference(token_digests(batch), self.known["tokens"][places])
+        if example is not None:
             raise InputError(
-                f"example index {int(batch.index[i])} has {what} in {str(self.folder)!r}; give the same {same}, or a "
-                "new folder"
+                f"example index {int(batch.index[example])} has different tokens in {store}; give the same prompts, or "
+                "a new folder"
             )
+        for name in self.labels:
+            given = batch.label(name, per="example")
+            kept = self.known[f"labels/{name}"][places]
+            example = _first_difference(given, kept)
+            if example is not None:
+                raise InputError(
+                    f"example index {int(batch.index[example])} has {given[example].item()} as its label {name!r}, not "
+                    f"{kept[example].item()} as in {store}; give the same labels, or a new folder"
+                )
 
     def check_all_given(self) -> None:
-        """Refuse a folder that holds more than was given, and nothing at all."""
+        """Refuse a folder that holds more examples than were given, and no examples at all."""
         if not len(self.seen):
             raise InputError("there are no examples to measure; give at least one non-empty batch")
-        if len(missing := self.known["index"][~self.seen.holds(self.known["index"])]):
+        missing = self.known["index"][~self.seen.holds(self.known["index"])]
+        if len(missing):
             raise InputError(
                 f"{str(self.folder)!r} holds example index {int(missing[0])}, which is not in these batches "
                 f"({len(missing)} such); give all the examples it was started with, or a new folder"
             )
 
 
-def files_of(rows: RowsState) -> tuple[dict[str, Tensor], Iterator[tuple[str, Tensor]]]:
-    """What ``write_shard`` takes; a site's rows are held no longer once they are taken."""
+def _first_difference(one: Shaped[Tensor, "example"], other: Shaped[Tensor, "example"]) -> int | None:
+    """Return the first place at which two tensors differ."""
+    places = (one.cpu() != other).nonzero()
+    return int(places[0, 0]) if len(places) else None
+
+
+def files_of(
+    rows: RowsState,
+) -> tuple[dict[str, Integer[Tensor, "example"]], Iterator[tuple[str, Float[Tensor, "example d"]]]]:
+    """Return what ``write_shard`` takes. A site's rows are no longer held once they are taken."""
     index, tokens = rows.get("tokens")
-    beside = {"index": index, "tokens": tokens}
-    beside |= {key: rows.get(key)[1] for key in rows if key.startswith("labels/")}
+    columns = {"index": index, "tokens": tokens}
+    columns |= {key: rows.get(key)[1] for key in rows if key.startswith("labels/")}
     sites = [key.removeprefix("rows/") for key in rows if key.startswith("rows/")]
-    return beside, ((site, rows.pop(f"rows/{site}")[1]) for site in sites)
+    return columns, ((site, rows.pop(f"rows/{site}")[1]) for site in sites)
 
 
 def kept_shards(folder: Path, header: Mapping[str, Any]) -> list[Path]:
-    """The shards that a folder holds of these rows. Writes nothing.
+    """Return the shards that a folder holds of these rows. Writes nothing.
 
     Raises:
-        InputError: for a folder of something else, or of other rows.
+        InputError: for a folder that is not a row store, or holds other rows.
     """
-    old, found = read_header(folder), shards(folder)
-    if old is None and found:
+    old = read_header(folder)
+    kept = shards(folder)
+    if old is None and kept:
         raise InputError(
             f"{str(folder)!r} has shards of rows but no rows.json, which says which model they are of; put it "
             "back, delete the folder, or give a new one"
         )
     if old is None and folder.exists() and any(not is_temporary(path) for path in folder.iterdir()):
         raise InputError(f"{str(folder)!r} has files but is not a row store; give a new folder")
-    if old is None or not found:  # nothing is kept yet, so nothing can be mixed
-        return found
-    words = {
+    if old is None or not kept:  # nothing is kept yet, so nothing can be mixed
+        return kept
+    names = {
         "sites": "other sites",
         "readout": "another readout",
         "labels": "other labels",
@@ -219,60 +248,72 @@ def kept_shards(folder: Path, header: Mapping[str, Any]) -> list[Path]:
     for key, value in header.items():
         if old.get(key) != value:
             raise InputError(
-                f"{str(folder)!r} holds rows of {words.get(key, 'another model')}; "
+                f"{str(folder)!r} holds rows of {names.get(key, 'another model')}; "
                 "give a new folder, or delete this one"
             )
-    return found
+    return kept
 
 
-# ---- what it will take ----
+# ---- space on the disk ----
 
 
 def count_given(given: Any) -> int | None:
-    """How many examples there are at least, where that can be told without drawing them."""
+    """Return how many examples there are at least, if that can be known without drawing them."""
     if isinstance(given, (Batch, Tensor)):
         return len(given)
     if isinstance(given, Mapping):
-        main = given["input_ids"] if "input_ids" in given else given.get("text", ())
-        many = not isinstance(main, str) and len(main) > 0 and (isinstance(main[0], str) or np.ndim(main[0]) > 0)
-        return len(main) if many else 1
+        values = given["input_ids"] if "input_ids" in given else given.get("text", ())
+        if isinstance(values, str) or not len(values):
+            return 1
+        is_batch = isinstance(values[0], str) or np.ndim(values[0]) > 0
+        return len(values) if is_batch else 1
     if isinstance(given, (list, tuple)):
         return sum(1 if isinstance(item, str) else count_given(item) or 0 for item in given)
     return len(given) if hasattr(given, "__len__") else None
 
 
-def _numbers(model: HookedModel, sites: Sequence[Any]) -> int | None:
-    """Of one example at these sites, where the model's configuration tells."""
+def _numbers_per_example(model: HookedModel, sites: Sequence[Any]) -> int | None:
+    """Return how many numbers one example has at these sites, if the model's configuration tells."""
     width = getattr(getattr(model, "cfg", None), "d_model", None)
-    known = all(name == "hook_embed" or ".hook_resid_" in name for name, _ in sites)
-    return width * len(sites) if isinstance(width, int) and known else None
+    all_residual = all(name == "hook_embed" or ".hook_resid_" in name for name, _ in sites)
+    return width * len(sites) if isinstance(width, int) and all_residual else None
 
 
 def _dtype_of(model: HookedModel) -> torch.dtype:
-    """That of its activations, as far as can be told."""
-    given = getattr(getattr(model, "cfg", None), "dtype", None)
-    if isinstance(given, torch.dtype):
-        return given
+    """Return the likely dtype of the model's activations."""
+    configured = getattr(getattr(model, "cfg", None), "dtype", None)
+    if isinstance(configured, torch.dtype):
+        return configured
     return next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
 
 
 def check_space(folder: Path, examples: int, sites: int, numbers: int, size: int) -> None:
-    """Refuse what the disk has no room for, before it is measured."""
-    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
-    free = shutil.disk_usage(there).free
+    """Refuse more rows than the disk has room for, before they are measured.
+
+    Args:
+        folder: where they will be written; may be missing.
+        examples: how many.
+        sites: how many hook points.
+        numbers: of one example at all sites.
+        size: bytes of one example at all sites.
+    """
+    existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    free = shutil.disk_usage(existing).free
     if examples * size > free:
-        each = size // numbers
-        smaller = "dtype=torch.bfloat16, " if each > 2 else ""
+        bytes_each = size // numbers
+        smaller = "dtype=torch.bfloat16, " if bytes_each > 2 else ""
         raise InputError(
             f"the rows of {examples:,} examples take {_bytes(examples * size)} on disk ({sites} hook points, "
-            f"{numbers:,} numbers of {each} bytes per example), but {str(folder)!r} has {_bytes(free)} free; give "
-            f"fewer prompts or layers, {smaller}or another folder"
+            f"{numbers:,} numbers of {bytes_each} bytes per example), but {str(folder)!r} has {_bytes(free)} free; "
+            f"give fewer prompts or layers, {smaller}or another folder"
         )
 
 
 def _bytes(size: float) -> str:
-    for unit in ("bytes", "KiB", "MiB", "GiB"):
-        if size < 1024 or unit == "GiB":
-            return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:,.1f} {unit}"
+    if size < 1024:
+        return f"{size:.0f} bytes"
+    for unit in ("KiB", "MiB"):
         size /= 1024
-    raise AssertionError  # pragma: no cover
+        if size < 1024:
+            return f"{size:,.1f} {unit}"
+    return f"{size / 1024:,.1f} GiB"

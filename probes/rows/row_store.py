@@ -1,23 +1,24 @@
-"""The format of rows on disk, and what reads it.
+"""Rows on disk: their format, and the store that reads them.
 
-A file ``rows.json`` (whose rows they are), and one folder per shard: ``shard.json`` with the checksum of each file
-beside it, ``index.safetensors`` (``index``, ``tokens``, ``labels/<name>``), and one file per site, such as
+A file ``rows.json`` names the model, and each shard is a folder: ``shard.json`` with the checksum of each file beside
+it, ``index.safetensors`` (``index``, ``tokens``, ``labels/<name>``), and one file per site, such as
 ``blocks.3.hook_resid_post.safetensors`` (``rows``). A shard is there whole or not at all.
 """
 
 from __future__ import annotations
 
-import copy
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from jaxtyping import Bool, Float, Int64, Integer, Shaped
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from probes.rows.aligned_rows import AlignedRows, Columns
 from probes.store.files import (
     DamagedError,
     check_safetensors,
@@ -30,31 +31,32 @@ from probes.store.files import (
     write_json,
 )
 from tasks import InputError
-from tasks.errors import suggest
 
 ROWS_FORMAT = "mechclust-rows-3"
-_SHARD = "shard-"
-_INDEX = "index.safetensors"
-_HEADER = ("format", "model", "sites", "readout", "labels", "dtype", "hooks")
+_SHARD_PREFIX = "shard-"
+_INDEX_FILE = "index.safetensors"
+_HEADER_FIELDS = ("format", "model", "sites", "readout", "labels", "dtype", "hooks")
 
 
-class RowStore:
+class RowStore(AlignedRows):
     """Rows that ``save_rows`` wrote. ``run_stores`` measures them.
 
-    A site's rows lie in files of their own, mapped into memory: what is not asked for is not read. The first time a
-    file is read its checksum is compared, which costs reading it once.
+    ``take(index, names)`` returns rows and labels of some examples, ``select(index)`` a store of these examples only.
+
+    Each site has its own files, mapped into memory: only the rows that are needed are read. The first time a file is
+    read its checksum is compared, which costs reading it once.
 
     Args:
         folder: of a finished store.
 
     Attributes:
-        index: ``[n]`` the examples, ascending.
-        tokens: ``[n]`` a digest of each example's tokens.
+        index: the examples, ascending.
+        tokens: a digest of each example's tokens.
         sites: hook names, in order.
         readout: the readout's ``repr``.
         labels: names of the labels kept.
         model: identifies the model.
-        dtype: the dtype in which the rows are kept, if ``save_rows`` was given one; ``None`` for the model's own.
+        dtype: the dtype in which the rows are kept, if ``save_rows`` was given one; otherwise ``None``.
         source: its name in error messages, the folder.
 
     Raises:
@@ -66,10 +68,11 @@ class RowStore:
         >>> # store.take(store.index[:100], ["rows/hook_embed", "labels/task"])
     """
 
+    tokens: Int64[Tensor, "example"]
     label_way = "save the rows again with it: save_rows(..., labels=[%r])"
 
     def __init__(self, folder: str | Path) -> None:
-        self.folder, self.source = Path(folder), str(folder)
+        self.folder = Path(folder)
         header = read_header(self.folder)
         if header is None:
             raise InputError(f"no row store in {str(folder)!r}; write one with save_rows")
@@ -77,155 +80,103 @@ class RowStore:
             raise InputError(
                 f"the row store in {str(folder)!r} is unfinished; call save_rows with the same arguments to finish it"
             )
-        self.sites: list[str] = [name for name, _ in header["sites"]]
         self.readout: str = header["readout"]
-        self.labels: list[str] = header["labels"]
         self.model: str = header["model"]
         self.tokenization: dict[str, Any] | None = header.get("tokenization")
         self.dtype: torch.dtype | None = header["dtype"] and getattr(torch, header["dtype"])
-        self.hook_dict: dict[str, None] = dict.fromkeys(header["hooks"])  # what selectors resolve against
+        self.hook_dict: dict[str, None] = dict.fromkeys(header["hooks"])  # selectors resolve against these
         self._shards = shards(self.folder)
-        self._sums = [sums for _, sums in map(_read_marker, self._shards)]
-        self._checked: set[Path] = set()  # shared with what select() gives
+        self._checksums = [_read_marker(shard).checksums for shard in self._shards]
+        self._checked: set[Path] = set()  # shared with the stores that select() returns
         parts = [read_index(path) for path in self._shards]
-        if (found := sum(len(part["index"]) for part in parts)) != header["examples"]:
+        counts = [len(part["index"]) for part in parts]
+        if sum(counts) != header["examples"]:
             raise InputError(
-                f"{str(folder)!r} holds {found} of {header['examples']} examples, so a shard is missing; call "
+                f"{str(folder)!r} holds {sum(counts)} of {header['examples']} examples, so a shard is missing; call "
                 "save_rows with the same arguments to measure those examples again"
             )
-        joined = {key: torch.cat([part[key] for part in parts]) for key in parts[0]}
-        shard = torch.cat([torch.full_like(part["index"], k) for k, part in enumerate(parts)])
-        row = torch.cat([torch.arange(len(part["index"])) for part in parts])
-        self.index, order = torch.sort(joined["index"])
-        self.tokens = joined["tokens"][order]
-        self._labels = {name: joined[f"labels/{name}"][order] for name in self.labels}
-        self._shard, self._row = shard[order], row[order]
-
-    def __len__(self) -> int:
-        return len(self.index)
+        self._ends = torch.tensor(counts).cumsum(0)  # of each shard, among the rows of all shards
+        columns = {key: torch.cat([part[key] for part in parts]) for key in parts[0]}
+        super().__init__(columns, [site for site, _ in header["sites"]], str(folder))
 
     def __repr__(self) -> str:
         return f"RowStore({self.source!r}, {len(self)} examples at {len(self.sites)} sites)"
 
-    def blocks(self) -> Iterator[Tensor]:
-        """The examples of one shard after another."""
-        for k in torch.unique(self._shard).tolist():
-            yield self.index[self._shard == k]
+    def blocks(self) -> Iterator[Integer[Tensor, "block"]]:
+        """Yield the examples of one shard after another."""
+        for _, in_shard in self._by_shard(self._places):
+            yield self.index[in_shard]
 
-    def select(self, index: Tensor) -> RowStore:
-        """The same store with these examples only. Nothing is read or copied."""
-        keep, some = torch.isin(self.index, index), copy.copy(self)
-        some.index, some.tokens = self.index[keep], self.tokens[keep]
-        some._shard, some._row = self._shard[keep], self._row[keep]
-        some._labels = {name: values[keep] for name, values in self._labels.items()}
-        return some
+    def _by_shard(self, places: Int64[Tensor, "some"]) -> Iterator[tuple[int, Bool[Tensor, "some"]]]:
+        """Yield the number of each shard that has rows at these places, and at which of the places."""
+        shard = torch.searchsorted(self._ends, places, right=True)
+        for number in torch.unique(shard).tolist():
+            yield number, shard == number
 
-    def take(self, index: Tensor, names: Sequence[str]) -> dict[str, Tensor]:
-        """``"rows/<site>"`` and ``"labels/<name>"`` of these examples, in their order. Reads these sites' rows only.
+    def _read(
+        self, sites: Sequence[str], places: Int64[Tensor, "some"], index: Integer[Tensor, "some"]
+    ) -> dict[str, Float[Tensor, "some _"]]:
+        return {site: self._rows(site, places) for site in sites}
 
-        Raises:
-            InputError: for a site, a label or an example that is not there, and a missing or damaged file.
-        """
-        places = places_of(index, self.index, self.source)
-        check_row_names(names, self.sites, self.labels, self.source)
-        found = {name: self._labels[label][places] for name, label in _of("labels/", names)}
-        shard, row = self._shard[places], self._row[places]
-        wanted = torch.unique(shard).tolist() if len(places) else [0]
-        for name, site in _of("rows/", names):
-            for k in wanted:
-                here = shard == k
-                rows = self._rows(k, site)[row[here]]
-                if len(wanted) > 1:
-                    found.setdefault(name, rows.new_empty(len(index), *rows.shape[1:]))[here] = rows
-                else:
-                    found[name] = rows
-        return {name: found[name] for name in names}
+    def _rows(self, site: str, places: Int64[Tensor, "some"]) -> Float[Tensor, "some d"]:
+        rows = None
+        for number, in_shard in self._by_shard(places):
+            start = int(self._ends[number - 1]) if number else 0
+            part = self._rows_of_shard(number, site)[places[in_shard] - start]
+            if len(part) == len(places):
+                return part
+            if rows is None:
+                rows = part.new_empty(len(places), part.shape[1])
+            rows[in_shard] = part
+        return self._rows_of_shard(0, site)[:0] if rows is None else rows
 
-    def _rows(self, k: int, site: str) -> Tensor:
-        """A site's rows in a shard, not yet read from the disk."""
-        path = self._shards[k] / _site_file(site)
+    def _rows_of_shard(self, number: int, site: str) -> Float[Tensor, "row d"]:
+        """Return a site's rows in a shard, mapped into memory: not yet read from the disk."""
+        path = self._shards[number] / _site_file(site)
         if path not in self._checked:
-            _check(path, self._sums[k])
+            _check(path, self._checksums[number])
             self._checked.add(path)
         return _open(path)["rows"]
-
-
-def places_of(index: Tensor, among: Tensor, source: str) -> Tensor:
-    """Where each example stands ``among`` those there are, which ascend.
-
-    Raises:
-        InputError: naming one that is not there.
-    """
-    places = torch.searchsorted(among, index)
-    lacking = places == len(among)
-    if len(among):
-        lacking |= among[places.clamp(max=len(among) - 1)] != index
-    if bool(lacking.any()):
-        raise InputError(
-            f"{source!r} has no rows of example index {int(index[lacking][0])} ({int(lacking.sum())} such); choose "
-            "from its index"
-        )
-    return places
-
-
-def check_row_names(names: Sequence[str], sites: Sequence[str], labels: Sequence[str], source: str) -> None:
-    """Refuse names of rows and labels that are not there.
-
-    Raises:
-        InputError: naming the nearest.
-    """
-    for name in names:
-        kind, _, what = name.partition("/")
-        if kind == "rows" and what not in sites:
-            raise InputError(f"{source!r} has no rows of {what!r}{suggest(what, sites)}")
-        if kind == "labels" and what not in labels:
-            raise InputError(f"{source!r} has no label {what!r}{suggest(what, labels or ['no labels'])}")
-        if kind not in ("rows", "labels"):
-            raise InputError(f"{name!r} is not a name in {source!r}; expected 'rows/<site>' or 'labels/<name>'")
-
-
-def _of(kind: str, names: Sequence[str]) -> Iterator[tuple[str, str]]:
-    return ((name, name.removeprefix(kind)) for name in names if name.startswith(kind))
 
 
 # ---- one shard ----
 
 
 def shards(folder: Path) -> list[Path]:
-    """The shards of a store, in the order in which they were written."""
-    return sorted(path for path in folder.glob(f"{_SHARD}*") if path.is_dir())
+    """Return the shards of a store, in the order in which they were written."""
+    return sorted(path for path in folder.glob(f"{_SHARD_PREFIX}*") if path.is_dir())
 
 
 def next_shard(folder: Path) -> Path:
-    """A place for one more."""
-    last = max((int(path.name.removeprefix(_SHARD)) for path in shards(folder)), default=-1)
-    return folder / f"{_SHARD}{last + 1:05d}"
+    """Return where the next shard goes."""
+    last = max((int(path.name.removeprefix(_SHARD_PREFIX)) for path in shards(folder)), default=-1)
+    return folder / f"{_SHARD_PREFIX}{last + 1:05d}"
 
 
-def write_shard(shard: Path, index: Mapping[str, Tensor], rows: Iterator[tuple[str, Tensor]]) -> None:
-    """A shard, whole or not at all.
+def write_shard(shard: Path, columns: Columns, rows: Iterator[tuple[str, Float[Tensor, "example d"]]]) -> None:
+    """Write a shard, whole or not at all.
 
     Args:
         shard: its folder, not there yet.
-        index: ``index``, ``tokens`` and ``labels/<name>``, ``[n]`` each.
-        rows: by site, ``[n d]`` each; taken one after another.
+        columns: the examples' ``index``, ``tokens`` and ``labels/<name>``.
+        rows: by site; taken one after another.
 
     Raises:
-        InputError: where it cannot be written; its cause is the ``OSError``.
+        InputError: if it cannot be written; its cause is the ``OSError``.
     """
-    publish_shard(prepare_shard(shard, index, rows), shard)
+    publish_shard(prepare_shard(shard, columns, rows), shard)
 
 
-def prepare_shard(shard: Path, index: Mapping[str, Tensor], rows: Iterator[tuple[str, Tensor]]) -> Path:
-    """A shard in a temporary folder beside its own, see ``write_shard``."""
+def prepare_shard(shard: Path, columns: Columns, rows: Iterator[tuple[str, Float[Tensor, "example d"]]]) -> Path:
+    """Write a shard into a temporary folder beside its own, which is returned; see ``write_shard``."""
     temporary = temporary_of(shard)
     shutil.rmtree(temporary, ignore_errors=True)
     try:
         with write_errors(shard):
             temporary.mkdir()
-            sums = {_site_file(site): _write(temporary / _site_file(site), {"rows": x}) for site, x in rows}
-            sums[_INDEX] = _write(temporary / _INDEX, index)
-            write_json(temporary / "shard.json", {"examples": len(index["index"]), "files": sums})
+            checksums = {_site_file(site): _write(temporary / _site_file(site), {"rows": x}) for site, x in rows}
+            checksums[_INDEX_FILE] = _write(temporary / _INDEX_FILE, columns)
+            write_json(temporary / "shard.json", {"examples": len(columns["index"]), "files": checksums})
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
@@ -233,7 +184,7 @@ def prepare_shard(shard: Path, index: Mapping[str, Tensor], rows: Iterator[tuple
 
 
 def publish_shard(temporary: Path, shard: Path) -> None:
-    """Give a shard that is ready its name."""
+    """Give a prepared shard its own name."""
     try:
         with write_errors(shard):
             os.replace(temporary, shard)
@@ -242,68 +193,84 @@ def publish_shard(temporary: Path, shard: Path) -> None:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def read_index(shard: Path) -> dict[str, Tensor]:
-    """``index``, ``tokens`` and ``labels/<name>`` of a shard, whose rows are not read."""
-    _, sums = _read_marker(shard)
-    _check(shard / _INDEX, sums)
-    return _open(shard / _INDEX)
+def read_index(shard: Path) -> dict[str, Integer[Tensor, "example"]]:
+    """Return ``index``, ``tokens`` and ``labels/<name>`` of a shard, whose rows are not read."""
+    _check(shard / _INDEX_FILE, _read_marker(shard).checksums)
+    return _open(shard / _INDEX_FILE)
 
 
 def check_shards(shard: Path) -> None:
-    """Refuse a shard of which a file is missing, cut short or of other numbers. Only how each begins is read.
+    """Refuse a shard of which a file is missing, cut short or of other numbers. Only the start of each file is read.
 
     Raises:
         InputError: naming the file.
     """
-    examples, sums = _read_marker(shard)
-    for path in (shard / name for name in sums):
-        try:
-            size = path.stat().st_size
-            with safe_open(str(path), framework="pt") as file:  # compares the size with what its header says
-                whole = size > 0 and all(file.get_slice(name).get_shape()[0] == examples for name in file.keys())  # noqa: SIM118
-        except OSError as error:
-            raise _damaged(path, f"cannot be read ({error.strerror or error})") from None
-        except SafetensorError:
-            whole = False
-        if not whole:
-            raise _damaged(path, "is damaged (its size or header does not match)")
+    marker = _read_marker(shard)
+    for name in marker.checksums:
+        _check_size(shard / name, marker.examples)
 
 
-def _write(path: Path, tensors: Mapping[str, Tensor]) -> str:
-    """A file of a shard, which is renamed as a whole; its checksum."""
+def _check_size(path: Path, examples: int) -> None:
+    try:
+        is_empty = path.stat().st_size == 0
+        with safe_open(str(path), framework="pt") as file:  # compares the size with the one in its header
+            is_whole = all(file.get_slice(name).get_shape()[0] == examples for name in file.keys())  # noqa: SIM118
+    except OSError as error:
+        raise _damaged(path, f"cannot be read ({error.strerror or error})") from None
+    except SafetensorError:
+        is_whole = False
+    if is_empty or not is_whole:
+        raise _damaged(path, "is damaged (its size or header does not match)")
+
+
+def _write(path: Path, tensors: Mapping[str, Shaped[Tensor, "example ..."]]) -> str:
+    """Write a file of a shard, whose folder is renamed as a whole. Return its checksum."""
     with open(path, "wb") as file:
-        found = dump_tensors(file, tensors, {"format": ROWS_FORMAT})
+        checksum = dump_tensors(file, tensors, {"format": ROWS_FORMAT})
         file.flush()
         os.fsync(file.fileno())
-    return found
+    return checksum
 
 
 def _site_file(site: str) -> str:
     return f"{'%69ndex' if site == 'index' else file_name(site)}.safetensors"
 
 
-def _read_marker(shard: Path) -> tuple[int, dict[str, str]]:
+class _Marker(NamedTuple):
+    """The content of ``shard.json``.
+
+    Attributes:
+        examples: how many the shard has.
+        checksums: by name, of the shard's files.
+    """
+
+    examples: int
+    checksums: dict[str, str]
+
+
+def _read_marker(shard: Path) -> _Marker:
     path = shard / "shard.json"
     try:
-        marker = read_json(path)
-        return int(marker["examples"]), dict(marker["files"])
+        content = read_json(path)
+        return _Marker(int(content["examples"]), dict(content["files"]))
     except (InputError, ValueError, KeyError, TypeError):
         raise _damaged(path, "is missing or damaged") from None
 
 
-def _check(path: Path, sums: Mapping[str, str]) -> None:
+def _check(path: Path, checksums: Mapping[str, str]) -> None:
+    """Refuse a file that is missing, damaged, or belongs to another shard."""
     try:
-        same = check_safetensors(path).get("checksum") == sums.get(path.name)
+        is_same = check_safetensors(path).get("checksum") == checksums.get(path.name)
     except DamagedError:
-        same = False
+        is_same = False
     except InputError:
-        what = "is damaged (it is not a safetensors file)" if path.exists() else "is missing"
-        raise _damaged(path, what) from None
-    if not same:
+        problem = "is damaged (it is not a safetensors file)" if path.exists() else "is missing"
+        raise _damaged(path, problem) from None
+    if not is_same:
         raise _damaged(path, "is damaged (its checksum does not match)")
 
 
-def _open(path: Path) -> dict[str, Tensor]:
+def _open(path: Path) -> dict[str, Shaped[Tensor, "example ..."]]:
     try:
         with safe_open(str(path), framework="pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is not a mapping
@@ -311,9 +278,9 @@ def _open(path: Path) -> dict[str, Tensor]:
         raise _damaged(path, f"cannot be read ({error})") from None
 
 
-def _damaged(path: Path, what: str) -> InputError:
+def _damaged(path: Path, problem: str) -> InputError:
     return InputError(
-        f"{str(path)!r} {what}; delete the folder {str(path.parent)!r} and call save_rows with the same arguments "
+        f"{str(path)!r} {problem}; delete the folder {str(path.parent)!r} and call save_rows with the same arguments "
         "to measure its examples again"
     )
 
@@ -322,15 +289,15 @@ def _damaged(path: Path, what: str) -> InputError:
 
 
 def write_header(folder: Path, header: Mapping[str, Any]) -> None:
-    """Whose rows the folder holds; with ``"examples"``, that they are all there."""
+    """Write whose rows the folder holds. With ``"examples"``, the store is finished."""
     write_json(folder / "rows.json", header)
 
 
 def read_header(folder: Path) -> dict[str, Any] | None:
-    """What ``write_header`` wrote, or ``None``.
+    """Return what ``write_header`` wrote, or ``None`` if there is nothing.
 
     Raises:
-        InputError: for something else, or what another version wrote.
+        InputError: for another file, or the header of another version.
     """
     path = folder / "rows.json"
     if folder.is_file():
@@ -339,15 +306,15 @@ def read_header(folder: Path) -> dict[str, Any] | None:
         return None
     try:
         header: dict[str, Any] = read_json(path, handwritten=True)  # another version's may have no checksum
-        kind = str(header.get("format"))
-        header = read_json(path) if kind == ROWS_FORMAT else header
+        version = str(header.get("format"))
+        header = read_json(path) if version == ROWS_FORMAT else header
     except (InputError, AttributeError):
-        kind = ""
-    if kind.startswith("mechclust-rows-") and kind != ROWS_FORMAT:
+        version = ""
+    if version.startswith("mechclust-rows-") and version != ROWS_FORMAT:
         raise InputError(
-            f"{str(folder)!r} was written by another version ({kind}); save the rows again, in a new folder"
+            f"{str(folder)!r} was written by another version ({version}); save the rows again, in a new folder"
         )
-    if kind != ROWS_FORMAT or not set(_HEADER) <= set(header):
+    if version != ROWS_FORMAT or not set(_HEADER_FIELDS) <= set(header):
         raise InputError(
             f"{str(path)!r} is damaged or not the header of a row store; expected a folder from save_rows: save the "
             "rows again, in a new folder"

@@ -1,4 +1,4 @@
-"""Probes run on rows that are there already: on disk, or from another engine."""
+"""Run probes on stored rows: from disk, or from another engine."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Protocol, TypeAlias, overload
 
 import torch
+from jaxtyping import Int64, Integer, Shaped
 from torch import Tensor
 
 from probes.engine.hooks import HookPoints
@@ -20,15 +21,15 @@ from tasks.errors import suggest
 
 
 class RowSource(HookPoints, Protocol):
-    """What ``run_stores`` measures: a ``RowStore``, or what ``rows_from`` returns."""
+    """Rows that ``run_stores`` can measure: a ``RowStore``, or what ``rows_from`` returns."""
 
     @property
-    def index(self) -> Tensor:
-        """``[n]`` the examples, ascending."""
+    def index(self) -> Integer[Tensor, "example"]:
+        """The examples, ascending."""
 
     @property
-    def tokens(self) -> Tensor | None:
-        """``[n]`` a digest of each example's tokens, where they are known."""
+    def tokens(self) -> Int64[Tensor, "example"] | None:
+        """A digest of each example's tokens, if they are known."""
 
     @property
     def sites(self) -> Sequence[str]:
@@ -44,19 +45,19 @@ class RowSource(HookPoints, Protocol):
 
     @property
     def model(self) -> str:
-        """Tells the model apart from others."""
+        """A text that identifies the model."""
 
     @property
     def source(self) -> str:
-        """What errors call it."""
+        """The name of these rows in error messages."""
 
     def __len__(self) -> int: ...
 
-    def blocks(self) -> Iterator[Tensor]:
-        """The examples that are best read together, block by block."""
+    def blocks(self) -> Iterator[Integer[Tensor, "block"]]:
+        """Yield the examples that are best read together, block by block."""
 
-    def take(self, index: Tensor, names: Sequence[str]) -> dict[str, Tensor]:
-        """``"rows/<site>"`` and ``"labels/<name>"`` of these examples, in their order."""
+    def take(self, index: Integer[Tensor, "some"], names: Sequence[str]) -> dict[str, Shaped[Tensor, "some ..."]]:
+        """Return ``"rows/<site>"`` and ``"labels/<name>"`` of these examples, in their order."""
 
 
 Stores: TypeAlias = RowSource | Mapping[str, RowSource]
@@ -67,10 +68,10 @@ def run_stores(stores: Stores, probes: Probe) -> ProbeResult: ...
 @overload
 def run_stores(stores: Stores, probes: Sequence[Probe]) -> list[ProbeResult]: ...
 def run_stores(stores: Stores, probes: Probe | Sequence[Probe]) -> ProbeResult | list[ProbeResult]:
-    """As ``run``, but from stored rows: ``run_stores({"tuned": a, "base": b}, CKA())``. The values are the same.
+    """Measure stored rows as ``run`` measures a model: ``run_stores({"tuned": a, "base": b}, CKA())``.
 
-    Rows are aligned by example index. A probe sees no tokens (they read -1), only rows, labels and index. Every row is
-    read once for all probes.
+    The values are the same. Rows are aligned by example index. A probe sees no tokens (they read -1), only rows, labels
+    and index. Every row is read once for all probes.
 
     Memory: a shard of each store at the probes' sites, and the probes' states.
 
@@ -94,108 +95,142 @@ def run_stores(stores: Stores, probes: Probe | Sequence[Probe]) -> ProbeResult |
     """
     several = each_probe(probes)
     named: dict[str, RowSource] = dict(stores) if isinstance(stores, Mapping) else {"": stores}
-    for store in named.values():
-        _check_source(store)
-    if not named:
-        raise InputError("no stores given; give one, or several by name")
+    _check_stores(named)
     for probe in several:
         if isinstance(stores, Mapping) and not probe.compares:
             raise InputError(f"{type(probe).__name__} measures one model at a time; give it one store")
     notes = _check_same_examples(named)
-    wanted = {name: dict[str, str]() for name in named}  # what the probes call a row, and what its store does
+    keys_by_store: dict[str, dict[str, str]] = {name: {} for name in named}  # from sites to "rows/<hook>"
     for probe in several:
         probe.reset()
         probe.bind(stores)
-        for name, keys in _wanted(stores, named, probe).items():
-            wanted[name] |= keys
+        for name, store in named.items():
+            keys_by_store[name] |= _keys_of(probe, store, name)
     first = next(iter(named.values()))
-    lacks = {"": getattr(first, "label_way", "give rows that have it, labels=[%r]")}
     with torch.no_grad():
-        for index in first.blocks():
-            activations: dict[str, Tensor] = {}
-            labels: dict[str, Tensor] = {}
-            for name, store in named.items():
-                names = [f"labels/{label}" for label in store.labels]
-                taken = store.take(index, [*dict.fromkeys(wanted[name].values()), *names])
-                activations |= {site: taken[key] for site, key in wanted[name].items()}
-                for label in store.labels:
-                    _check_same_label(label, index, labels.setdefault(label, taken[f"labels/{label}"]), taken, name)
-            batch = Batch(torch.full((len(index), 1), -1), labels=labels, index=index, lacks=lacks)
+        for batch, rows in _batches(named, keys_by_store):
             for probe in several:
-                probe.observe({site: activations[site] for site in probe.site_names}, batch)
-    results = [_recorded(computed_of(probe, len(first)), named, notes) for probe in several]
+                probe.observe({site: rows[site] for site in probe.site_names}, batch)
+    results = [_with_models(computed_of(probe, len(first)), named, notes) for probe in several]
     return results[0] if isinstance(probes, Probe) else results
 
 
-def _check_source(store: object) -> None:
-    if isinstance(store, (str, Path)):
-        raise InputError(f"{str(store)!r} is a path; give RowStore({str(store)!r})")
-    if not hasattr(store, "blocks"):
-        raise InputError(f"got {type(store).__name__} as rows; give a RowStore, or what rows_from returns")
+def _check_stores(named: Mapping[str, object]) -> None:
+    """Refuse what only looks like stored rows, and no stores at all."""
+    for store in named.values():
+        if isinstance(store, (str, Path)):
+            raise InputError(f"{str(store)!r} is a path; give RowStore({str(store)!r})")
+        if not hasattr(store, "blocks"):
+            raise InputError(f"got {type(store).__name__} as rows; give a RowStore, or what rows_from returns")
+    if not named:
+        raise InputError("no stores given; give one, or several by name")
 
 
-def _wanted(stores: Stores, named: Mapping[str, RowSource], probe: Probe) -> dict[str, dict[str, str]]:
-    """By store, the key of each of a probe's sites."""
-    found = {}
-    for name, store in named.items():
-        sites = {site: split_site(site) if isinstance(stores, Mapping) else ("", site) for site in probe.site_names}
-        keys = {site: f"rows/{hook}" for site, (whose, hook) in sites.items() if whose == name}
-        if lacking := [key for key in keys.values() if key.removeprefix("rows/") not in store.sites]:
-            site = lacking[0].removeprefix("rows/")
-            raise InputError(f"{store.source!r} has no rows of {site!r}{suggest(site, store.sites)}")
-        if store.readout != repr(probe.readout):
-            raise InputError(
-                f"{store.source!r} holds rows of readout {store.readout}, but the probe has "
-                f"{probe.readout!r}; give the probe readout={store.readout}"
-            )
-        found[name] = keys
-    return found
+def _keys_of(probe: Probe, store: RowSource, name: str) -> dict[str, str]:
+    """Return the keys under which ``take`` gives the rows of a probe's sites, for the sites that are of this store.
+
+    Raises:
+        InputError: for a site without rows, and another readout.
+    """
+    keys = {}
+    for site in probe.site_names:
+        owner, hook = split_site(site) if name else ("", site)
+        if owner != name:
+            continue
+        if hook not in store.sites:
+            raise InputError(f"{store.source!r} has no rows of {hook!r}{suggest(hook, store.sites)}")
+        keys[site] = f"rows/{hook}"
+    if store.readout != repr(probe.readout):
+        raise InputError(
+            f"{store.source!r} holds rows of readout {store.readout}, but the probe has "
+            f"{probe.readout!r}; give the probe readout={store.readout}"
+        )
+    return keys
+
+
+def _batches(
+    named: Mapping[str, RowSource], keys_by_store: Mapping[str, Mapping[str, str]]
+) -> Iterator[tuple[Batch, dict[str, Shaped[Tensor, "example ..."]]]]:
+    """Yield a block of examples, with its labels, and the rows of every site."""
+    first = next(iter(named.values()))
+    lacks = {"": getattr(first, "label_way", "give rows that have it, labels=[%r]")}
+    for index in first.blocks():
+        rows: dict[str, Shaped[Tensor, "example ..."]] = {}
+        labels: dict[str, Integer[Tensor, "example"]] = {}
+        for name, store in named.items():
+            keys = keys_by_store[name]
+            label_keys = {label: f"labels/{label}" for label in store.labels}
+            values = store.take(index, [*keys.values(), *label_keys.values()])
+            rows |= {site: values[key] for site, key in keys.items()}
+            for label, key in label_keys.items():
+                if label in labels:
+                    _check_same_label(label, index, labels[label], values[key], name)
+                else:
+                    labels[label] = values[key]
+        yield Batch(torch.full((len(index), 1), -1), labels=labels, index=index, lacks=lacks), rows
 
 
 def _check_same_examples(named: Mapping[str, RowSource]) -> list[str]:
-    """Refuse stores of different examples; where tokens are not known, what could not be compared."""
-    (one, first), *others = named.items()
+    """Refuse stores of different examples. Return notes on what could not be compared for lack of tokens."""
+    (first_name, first), *others = named.items()
     notes = []
-    for other, second in others:
-        for a, b, name_a, name_b in ((first, second, one, other), (second, first, other, one)):
-            if len(only := a.index[~torch.isin(a.index, b.index)]):
-                raise InputError(
-                    f"example index {int(only[0])} is in the rows of {name_a!r} but not of {name_b!r} "
-                    f"({len(only)} such); save both from the same batches"
-                )
-        if first.tokens is None or second.tokens is None:
-            unknown = " and ".join(repr(name) for name, x in ((one, first), (other, second)) if x.tokens is None)
+    for name, store in others:
+        _check_no_more(first_name, first, name, store)
+        _check_no_more(name, store, first_name, first)
+        if first.tokens is None or store.tokens is None:
+            pair = {first_name: first, name: store}
+            unknown = " and ".join(repr(each) for each in pair if pair[each].tokens is None)
             notes.append(f"The tokens of {unknown} are not known: whether the prompts are the same was not checked.")
-        elif len(different := first.index[first.tokens != second.tokens]):
+            continue
+        different = first.index[first.tokens != store.tokens]
+        if len(different):
             raise InputError(
-                f"example index {int(different[0])} has different tokens in {one!r} and {other!r} "
+                f"example index {int(different[0])} has different tokens in {first_name!r} and {name!r} "
                 f"({len(different)} such); save both from the same prompts with the same tokenizer"
             )
     return notes
 
 
-def _check_same_label(label: str, index: Tensor, known: Tensor, taken: Mapping[str, Tensor], name: str) -> None:
-    if len(other := (known != taken[f"labels/{label}"]).nonzero()):
-        i = int(other[0, 0])
+def _check_no_more(name: str, store: RowSource, other_name: str, other: RowSource) -> None:
+    """Refuse a store that has examples which the other lacks."""
+    missing = store.index[~torch.isin(store.index, other.index)]
+    if len(missing):
         raise InputError(
-            f"example index {int(index[i])} has {taken[f'labels/{label}'][i].item()} as its label {label!r} in "
-            f"{name!r}, and {known[i].item()} in an earlier store; save all with the same labels"
+            f"example index {int(missing[0])} is in the rows of {name!r} but not of {other_name!r} "
+            f"({len(missing)} such); save both from the same batches"
         )
 
 
-def _recorded(result: ProbeResult, named: Mapping[str, RowSource], notes: Sequence[str]) -> ProbeResult:
-    """With whose rows they were."""
+def _check_same_label(
+    label: str,
+    index: Integer[Tensor, "example"],
+    earlier: Integer[Tensor, "example"],
+    values: Integer[Tensor, "example"],
+    name: str,
+) -> None:
+    """Refuse a store whose labels differ from those of an earlier store."""
+    differs = earlier != values
+    if bool(differs.any()):
+        raise InputError(
+            f"example index {int(index[differs][0])} has {values[differs][0].item()} as its label {label!r} in "
+            f"{name!r}, and {earlier[differs][0].item()} in an earlier store; save all with the same labels"
+        )
+
+
+def _with_models(result: ProbeResult, named: Mapping[str, RowSource], notes: Sequence[str]) -> ProbeResult:
+    """Return a result that says of which models, examples and classes the rows were."""
     first = next(iter(named.values()))
     tokens = next((store.tokens for store in named.values() if store.tokens is not None), torch.zeros_like(first.index))
     examples = ExamplesDigest()
     examples.add_digests(first.index, tokens)
-    what = examples.record({name: store.model for name, store in named.items()})
-    said = [how for store in named.values() if (how := getattr(store, "tokenization", None))]
-    if said:
-        what["tokenization"] = said[0]
-    classes = {label: names for store in named.values() for label, names in getattr(store, "classes", {}).items()}
-    return replace(
-        result,
-        metadata={**result.metadata, **what, **({"classes": classes} if classes else {})},
-        notes=[*result.notes, *notes],
-    )
+    metadata = {**result.metadata, **examples.record({name: store.model for name, store in named.items()})}
+    tokenizations = [getattr(store, "tokenization", None) for store in named.values()]
+    known = [tokenization for tokenization in tokenizations if tokenization]
+    if known:
+        metadata["tokenization"] = known[0]
+    classes: dict[str, list[str]] = {}
+    for store in named.values():
+        classes |= getattr(store, "classes", {})
+    if classes:
+        metadata["classes"] = classes
+    return replace(result, metadata=metadata, notes=[*result.notes, *notes])

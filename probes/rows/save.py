@@ -1,9 +1,9 @@
-"""A model's rows written to disk, for models that cannot be in memory together."""
+"""Write a model's rows to disk, for models that cannot be in memory together."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,19 +19,14 @@ from probes.engine.sites import Sites, residual
 from probes.engine.state import RowsState
 from probes.engine.texts import TextTokenizer
 from probes.rows.kept_rows import Keeping, Stored, _KeptRows, check_space, count_given, files_of, kept_shards
-from probes.rows.row_store import (
-    RowStore,
-    next_shard,
-    write_header,
-    write_shard,
-)
+from probes.rows.row_store import RowStore, next_shard, write_header, write_shard
 from probes.store.files import remove_leftovers
 from probes.store.locks import locked
-from tasks import InputError
+from tasks import Batch, InputError
 from tasks.errors import check_count
 from tasks.text.beginning import Bos
 
-_SECONDS = 30.0  # after which a shard is written, however few examples it has
+_SHARD_TIME_S = 30.0  # after which a shard is written, however few examples it has
 
 
 def save_rows(
@@ -54,18 +49,20 @@ def save_rows(
     Rows are written in shards, each whole or not at all, one file per site: every ``shard_rows`` examples, and whenever
     30 seconds have passed since the last one. After an interruption the same call resumes where it stopped; stored
     examples are not run again. Ctrl-C and a failing forward pass or iterator lose no measured batch (an ``InputError``,
-    after which the input will change, those since the last shard); ``kill -9`` loses about 30 seconds of work besides
-    the shard that is being written. A finished store is refused if files are missing or have the wrong size. A folder
-    is refused if it has rows of a different model (any differing weight), different sites, readout or dtype, or
-    different tokens or labels under the same index, or if another process is writing to it.
+    after which the input will change, loses those since the last shard). ``kill -9`` loses about 30 seconds of work
+    besides the shard that is being written.
+
+    A finished store is refused if files are missing or have the wrong size. A folder is refused if it has rows of a
+    different model (any differing weight), different sites, readout or dtype, or different tokens or labels under the
+    same index, or if another process is writing to it.
 
     A shard is written while the next one is measured. Memory: two shards, ``shard_rows x sites x d`` each. Disk: every
-    example's rows, in ``dtype``; where the number of examples is known beforehand (anything with a length), too little
+    example's rows, in ``dtype``. If the number of examples is known beforehand (anything with a length), too little
     free space is refused before work starts.
 
     Args:
         model: anything with TransformerLens's hook protocol.
-        batches: as ``run`` takes them; every example with an index of its own, the same in the next call.
+        batches: as ``run`` takes them, with a different index for every example, the same in the next call.
         folder: a new or an unfinished store.
         at: where to measure.
         readout: which position.
@@ -87,58 +84,80 @@ def save_rows(
         >>> # run_stores({"tuned": a, "base": b}, CKA(label="task"))
     """
     check_count(shard_rows=(shard_rows, 1))
-    keeping, folder = Keeping(at, readout, labels, dtype), Path(folder)
-    header, probe = keeping.header(model), keeping.probe()
+    keeping = Keeping(at, readout, labels, dtype)
+    folder = Path(folder)
+    header = keeping.header(model)
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{str(folder)!r} is a file; give a new folder")
     with locked(folder, way="give a new folder"):
         remove_leftovers(folder)
-        found = kept_shards(folder, header)
-        if not found:
+        kept = kept_shards(folder, header)
+        if not kept:
             write_header(folder, header)
-        stored = Stored.of(folder, keeping.labels, found)
+        stored = Stored.from_shards(folder, keeping.labels, kept)
         known = count_given(batches)
         if known is not None:
             keeping.check_space(folder, known - len(stored), model)
         reading = TextTokenizer({"": model}, tokenizer, bos)
-        source = each_batch(
-            batches,
-            {"": model},
-            reading=reading,
-            tokens_per_batch=tokens_per_batch,
-            progress="saving rows" if progress else None,
-        )
-        waiting, first = 0, True
-        with _Writer(folder, header, stored, probe) as writer, measuring(model, [probe]) as step:
-            for batch in source:
-                new = stored.new(batch)
-                if not len(new):
-                    continue
-                step(batch if len(new) == len(batch) else batch.select(new.to(batch.index.device)))
-                waiting += len(new)
-                if first and known is not None:
-                    numbers, size = probe.size()
-                    check_space(folder, known - len(stored), len(probe.sites), numbers, size)
-                first = False
-                if waiting >= shard_rows or writer.is_due():
-                    writer.write()
-                    waiting = 0
-            if waiting:
-                writer.write()
+        title = "saving rows" if progress else None
+        source = each_batch(batches, {"": model}, reading=reading, tokens_per_batch=tokens_per_batch, progress=title)
+        _write_shards(model, source, keeping, header, stored, known, shard_rows)
         stored.check_all_given()
-        with _writing(folder, stored):
+        with _writing(stored):
             write_header(folder, {**header, "examples": stored.given, "tokenization": reading.tokenization})
         return RowStore(folder)
 
 
-class _Writer:
-    """Writes one shard while the next one is measured; on the way out also what is left after an exception."""
+def _write_shards(
+    model: HookedModel,
+    batches: Iterable[Batch],
+    keeping: Keeping,
+    header: Mapping[str, Any],
+    stored: Stored,
+    known: int | None,
+    shard_rows: int,
+) -> None:
+    """Measure the examples that are not stored yet, and write them.
 
-    def __init__(self, folder: Path, header: Mapping[str, Any], stored: Stored, probe: _KeptRows) -> None:
-        self._folder, self._header, self._stored, self._probe = folder, header, stored, probe
+    Args:
+        model: to be measured.
+        batches: all examples.
+        keeping: what is kept of each.
+        header: of the store.
+        stored: the examples that the store has already.
+        known: the number of all examples, if it is known.
+        shard_rows: examples per shard, if they take less than 30 seconds.
+    """
+    probe = keeping.probe()
+    waiting = 0
+    size_checked = known is None
+    with _Writer(header, stored, probe) as writer, measuring(model, [probe]) as step:
+        for batch in batches:
+            new = stored.new(batch)
+            if not len(new):
+                continue
+            step(batch if len(new) == len(batch) else batch.select(new.to(batch.index.device)))
+            waiting += len(new)
+            if known is not None and not size_checked:
+                check_space(stored.folder, known - len(stored), len(probe.sites), *probe.size())
+                size_checked = True
+            if waiting >= shard_rows or writer.is_due():
+                writer.write()
+                waiting = 0
+        if waiting:
+            writer.write()
+
+
+class _Writer:
+    """Writes one shard while the next one is measured, and after an exception the rows that are left."""
+
+    def __init__(self, header: Mapping[str, Any], stored: Stored, probe: _KeptRows) -> None:
+        self._header = header
+        self._stored = stored
+        self._probe = probe
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="mechclust-rows")
         self._pending: Future[None] | None = None
-        self._last: RowsState | None = None  # handed over last, in the pool's thread
+        self._last: RowsState | None = None  # the rows that the pool's thread was given last
         self._failed = False
         self._since = time.monotonic()
 
@@ -149,46 +168,48 @@ class _Writer:
         try:
             if kind is None:
                 self._wait()
-            elif not issubclass(kind, InputError):  # after which something else is given, that must not be mixed with
+            elif not issubclass(kind, InputError):  # after one, other input is given, which must not be mixed with this
                 self._pool.submit(self._write, self._probe.rows)
         finally:
             self._pool.shutdown(wait=True)  # what is being written is finished, also after an exception
 
     def is_due(self) -> bool:
-        """Whether the last shard was some time ago."""
-        return time.monotonic() - self._since >= _SECONDS
+        """Return whether a shard is due, however few examples it has."""
+        return time.monotonic() - self._since >= _SHARD_TIME_S
 
     def write(self) -> None:
-        """Take all that the probe holds, and empty it; raises what befell the shard before."""
+        """Take all rows of the probe, and empty it. Raises the error of the shard before."""
         self._wait()
         self._pending = self._pool.submit(self._write, self._probe.rows)
         self._probe.reset()
         self._since = time.monotonic()
 
     def _wait(self) -> None:
-        if self._pending is not None:
-            pending, self._pending = self._pending, None
+        pending = self._pending
+        self._pending = None
+        if pending is not None:
             pending.result()
 
     def _write(self, rows: RowsState) -> None:
-        """In a thread of its own, which Ctrl-C does not reach: rows handed over twice are written once."""
+        """Write rows, in a thread that Ctrl-C does not reach. Rows that are handed over twice are written once."""
         if rows is self._last or self._failed or not _drop_unfinished(rows):
             return
-        self._last, self._failed = rows, True
+        self._last = rows
+        self._failed = True
         self._write_shard(rows)
         self._failed = False
 
     def _write_shard(self, rows: RowsState) -> None:
-        beside, sites = files_of(rows)
-        with _writing(self._folder, self._stored):
+        columns, sites = files_of(rows)
+        with _writing(self._stored):
             if not self._stored.written:
-                write_header(self._folder, self._header)  # unfinished again, where it was complete
-            write_shard(next_shard(self._folder), beside, sites)
-        self._stored.written += len(beside["index"])
+                write_header(self._stored.folder, self._header)  # unfinished again, where it was complete
+            write_shard(next_shard(self._stored.folder), columns, sites)
+        self._stored.written += len(columns["index"])
 
 
 def _drop_unfinished(rows: RowsState) -> int:
-    """Forgets a batch that was not kept whole, whose tokens come last; how many are left."""
+    """Forget a batch that was not kept whole: its tokens come last. Return how many batches are left."""
     whole = len(rows.chunks("tokens")) if "tokens" in rows else 0
     for key in rows:
         del rows.chunks(key)[whole:]
@@ -196,15 +217,16 @@ def _drop_unfinished(rows: RowsState) -> int:
 
 
 @contextmanager
-def _writing(folder: Path, stored: Stored) -> Iterator[None]:
-    """An error of the disk, in a sentence that says what is kept."""
+def _writing(stored: Stored) -> Iterator[None]:
+    """Turn an error of the disk into a sentence that says what is kept."""
     try:
         yield
     except InputError as error:
-        if not isinstance(cause := error.__cause__, OSError):
+        cause = error.__cause__
+        if not isinstance(cause, OSError):
             raise
         raise InputError(
-            f"the rows could not be written to {str(folder)!r} ({cause.strerror or cause}); the "
+            f"the rows could not be written to {str(stored.folder)!r} ({cause.strerror or cause}); the "
             f"{len(stored) + stored.written} examples already written are kept: free space there, and call save_rows "
             "with the same arguments to continue"
         ) from cause

@@ -1,4 +1,4 @@
-"""Rows from vLLM's hidden-state files, one of each request."""
+"""Rows from vLLM's hidden-state files, one for each request."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Float, Int64, Integer, Shaped
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
@@ -19,36 +20,48 @@ from tasks import Batch, InputError
 
 
 class VllmFiles:
-    """One file per example, read when its rows are asked for."""
+    """One file per example, read when its rows are needed.
+
+    Attributes:
+        sites: hook names, in the order of the layers in the files.
+        tokens: a digest of each example's tokens.
+    """
+
+    sites: list[str]
+    tokens: Int64[Tensor, "example"]
 
     def __init__(
-        self, paths: Sequence[Path], layers: Sequence[int] | None, positions: Mapping[str, Tensor], readout: Readout
+        self,
+        paths: Sequence[Path],
+        layers: Sequence[int] | None,
+        positions: Mapping[str, Integer[Tensor, "example"]],
+        readout: Readout,
     ) -> None:
         if layers is None:
             raise InputError(
                 "layers is missing; give the layers that the files hold, in order, such as [8, 16, 24] "
                 "(vLLM's eagle_aux_hidden_state_layer_ids)"
             )
-        self._paths, self._positions, self._readout = paths, positions, readout
         self.sites = [site_called(layer) for layer in layers]
         if len(set(self.sites)) < len(self.sites):
             raise InputError(f"layers is {list(layers)}, with a layer twice; expected each once")
+        self._paths = paths
+        self._positions = positions
+        self._readout = readout
         self._width: int | None = None
         digests = []
         for path in paths:
             with _vllm_file(path) as file:
                 tokens = _token_ids(file, path)
-                self._check_shape(path, file.get_slice("hidden_states"), len(tokens))
+                self._check_states(path, file.get_slice("hidden_states"), len(tokens))
             digests.append(token_digests(Batch(tokens[None])))
-        self.tokens: Tensor | None = torch.cat(digests)
+        self.tokens = torch.cat(digests)
 
-    def __len__(self) -> int:
-        return len(self._paths)
-
-    def _check_shape(self, path: Path, states: Any, tokens: int) -> None:
+    def _check_states(self, path: Path, states: Any, tokens: int) -> None:
         shape = list(states.get_shape())
-        if not (kind := states.get_dtype()).startswith(("F", "BF")):
-            raise InputError(f"hidden_states in {str(path)!r} are {kind}; expected floating-point numbers")
+        dtype = states.get_dtype()
+        if not dtype.startswith(("F", "BF")):
+            raise InputError(f"hidden_states in {str(path)!r} are {dtype}; expected floating-point numbers")
         if len(shape) != 3 or shape[0] != tokens or not tokens:
             raise InputError(
                 f"hidden_states in {str(path)!r} have shape {tuple(shape)} for {tokens} token_ids; expected "
@@ -59,34 +72,50 @@ class VllmFiles:
                 f"{str(path)!r} holds {shape[1]} layers, but layers names {len(self.sites)}; name those it holds, in "
                 "order"
             )
-        if shape[2] != (self._width or shape[2]):
+        if self._width not in (None, shape[2]):
             raise InputError(
                 f"hidden_states in {str(path)!r} have width {shape[2]}, but earlier ones {self._width}; give files of "
                 "one model"
             )
         self._width = shape[2]
 
-    def rows(self, places: Tensor, sites: Sequence[str], index: Tensor) -> dict[str, Tensor]:
-        columns = [self.sites.index(site) for site in sites]
-        first, last = min(columns), max(columns)
-        found = []
-        for i in places.tolist():
-            with _vllm_file(self._paths[i]) as file:
-                states = file.get_tensor("hidden_states")[None, :, first : last + 1]  # in the file until it is read out
-                positions = {name: values[i : i + 1] for name, values in self._positions.items()}
-                batch = Batch(torch.zeros(states.shape[:2], dtype=torch.int64), positions=positions)
-                found.append(self._readout(states, batch)[0, [c - first for c in columns]])
-        rows = torch.stack(found, dim=1) if found else torch.zeros(len(sites), 0, self._width or 0)
-        for site, x in zip(sites, rows, strict=True):
-            check_finite_rows(site, x, index)
-        return dict(zip(sites, rows, strict=True))
+    def read(
+        self, sites: Sequence[str], places: Int64[Tensor, "some"], index: Integer[Tensor, "some"]
+    ) -> dict[str, Float[Tensor, "some d"]]:
+        """Return the rows of the examples in these files, by site. Each file is opened once.
 
-    def check(self, index: Tensor) -> None:
-        """Nothing is in memory; rows are looked at when they are read."""
+        Args:
+            sites: at least one.
+            places: the files, by their number.
+            index: the examples, for the error.
+
+        Raises:
+            InputError: for a file that cannot be read, NaN and infinity.
+        """
+        columns = [self.sites.index(site) for site in sites]
+        by_example = [self._read_file(i, columns) for i in places.tolist()]
+        by_site = torch.stack(by_example, dim=1) if by_example else torch.zeros(len(sites), 0, self._width or 0)
+        rows = dict(zip(sites, by_site, strict=True))
+        for site, x in rows.items():
+            check_finite_rows(site, x, index)
+        return rows
+
+    def _read_file(self, i: int, columns: Sequence[int]) -> Float[Tensor, "site d"]:
+        first = min(columns)
+        with _vllm_file(self._paths[i]) as file:
+            states = file.get_tensor("hidden_states")[None, :, first : max(columns) + 1]  # read by the readout only
+            positions = {name: values[i : i + 1] for name, values in self._positions.items()}
+            batch = Batch(torch.zeros(states.shape[:2], dtype=torch.int64), positions=positions)
+            return self._readout(states, batch)[0, [column - first for column in columns]]
 
 
 @contextmanager
 def _vllm_file(path: Path) -> Iterator[Any]:
+    """Open one of vLLM's files.
+
+    Raises:
+        InputError: if it cannot be read.
+    """
     try:
         with safe_open(str(path), framework="pt") as file:
             yield file
@@ -98,49 +127,57 @@ def _vllm_file(path: Path) -> Iterator[Any]:
         ) from None
 
 
-def _token_ids(file: Any, path: Path) -> Tensor:
-    has = list(file.keys())
+def _token_ids(file: Any, path: Path) -> Integer[Tensor, "pos"]:
+    names = list(file.keys())
     for name in ("hidden_states", "token_ids"):
-        if name not in has:
+        if name not in names:
             raise InputError(
-                f"{str(path)!r} has {', '.join(map(repr, has)) or 'no tensors'} but no {name!r}; expected a file of "
+                f"{str(path)!r} has {', '.join(map(repr, names)) or 'no tensors'} but no {name!r}; expected a file of "
                 "vLLM's hidden-state connector"
             )
-    tokens: Tensor = file.get_tensor("token_ids")
+    tokens: Integer[Tensor, "..."] = file.get_tensor("token_ids")
     return tokens.reshape(-1)
 
 
 def row_files(
     given: str | Path | Sequence[str | Path], index: Any
-) -> tuple[list[Path], Sequence[int] | Tensor | np.ndarray | None]:
-    """The files in the order of their examples, and which examples these are."""
-    if not isinstance(given, (str, Path)):
-        paths = [Path(path) for path in given]
-        if not paths:
-            raise InputError("no files were given; give vLLM's files, or their folder")
-        if isinstance(index, Mapping):
-            raise InputError("index is a mapping, which is for a folder of files; give one integer per file")
-        return paths, index
-    folder = Path(given)
+) -> tuple[list[Path], Sequence[int] | Shaped[Tensor, "..."] | Shaped[np.ndarray, "..."] | None]:
+    """Return the files in the order of their examples, and which examples these are.
+
+    Args:
+        given: a folder, or paths.
+        index: as ``rows_from`` takes it.
+    """
+    if isinstance(given, (str, Path)):
+        numbers = _numbers_in(Path(given), index)
+        in_order = sorted((number, path) for path, number in numbers.items())
+        return [path for _, path in in_order], [number for number, _ in in_order]
+    if not given:
+        raise InputError("no files were given; give vLLM's files, or their folder")
+    if isinstance(index, Mapping):
+        raise InputError("index is a mapping, which is for a folder of files; give one integer per file")
+    return [Path(path) for path in given], index
+
+
+def _numbers_in(folder: Path, index: Any) -> dict[Path, int]:
+    """Return the example of each file in a folder: from the index by name, or the number in the file's name."""
     paths = sorted(folder.glob("*.safetensors"))
     if not paths:
-        packed = any(folder.glob("*.safetensors.zst"))
-        raise InputError(f"no *.safetensors in {str(folder)!r}{'; unpack its .zst files first' if packed else ''}")
+        unpack = "; unpack its .zst files first" if any(folder.glob("*.safetensors.zst")) else ""
+        raise InputError(f"no *.safetensors in {str(folder)!r}{unpack}")
     if index is None:
-        numbers = {path: _number(path) for path in paths}
-    elif isinstance(index, Mapping):
-        by_name = {path.name.removesuffix(".safetensors"): path for path in paths}
-        if lacking := [name for name in index if name not in by_name]:
-            raise InputError(f"no file {lacking[0] + '.safetensors'!r} in {str(folder)!r} ({len(lacking)} such)")
-        numbers = {by_name[name]: int(i) for name, i in index.items()}
-    else:
+        return {path: _number(path) for path in paths}
+    if not isinstance(index, Mapping):
         raise InputError("index is a list, but a folder has no order; give {file name without .safetensors: index}")
-    paths = sorted(numbers, key=lambda path: numbers[path])
-    return paths, [numbers[path] for path in paths]
+    by_name = {path.name.removesuffix(".safetensors"): path for path in paths}
+    missing = [name for name in index if name not in by_name]
+    if missing:
+        raise InputError(f"no file {missing[0] + '.safetensors'!r} in {str(folder)!r} ({len(missing)} such)")
+    return {by_name[name]: int(number) for name, number in index.items()}
 
 
 def _number(path: Path) -> int:
-    """The example's, of ``0.safetensors``, ``hs_0.safetensors`` or ``0-1f3c.safetensors``."""
+    """Return the example's number, from a name like ``0.safetensors``, ``hs_0.safetensors`` or ``0-1f.safetensors``."""
     name = path.name.removesuffix(".safetensors")
     numbers = [part for part in re.split(r"[-_.]", name) if part.isdecimal()]
     if len(numbers) != 1:
@@ -152,7 +189,7 @@ def _number(path: Path) -> int:
 
 
 def site_called(key: object) -> str:
-    """A hook name, or that of the hidden state of this number."""
+    """Return the hook name of a hidden state that is given by its number; a name is returned as it is."""
     if isinstance(key, str):
         return key
     if isinstance(key, bool) or not isinstance(key, (int, np.integer)):
@@ -165,9 +202,10 @@ def site_called(key: object) -> str:
     return "hook_embed" if key == 0 else f"blocks.{key - 1}.hook_resid_post"
 
 
-def check_finite_rows(site: str, rows: Tensor, index: Tensor) -> None:
+def check_finite_rows(site: str, rows: Float[Tensor, "example d"], index: Integer[Tensor, "example"]) -> None:
     """Refuse NaN and infinity, naming the example."""
-    if bool((bad := ~torch.isfinite(rows).flatten(1).all(dim=1)).any()):
+    broken = index[~torch.isfinite(rows).all(dim=1)]
+    if len(broken):
         raise InputError(
-            f"NaN or infinity in the rows of {site!r} for example index {int(index[bad][0])}; leave the example out"
+            f"NaN or infinity in the rows of {site!r} for example index {int(broken[0])}; leave the example out"
         )

@@ -1,4 +1,4 @@
-"""A digest of several things, such as settings and arrays, which tells them apart from all others."""
+"""A digest of several things, such as settings and arrays, to tell whether they changed."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from typing import TypeAlias
 
 import numpy as np
 import xxhash
+from jaxtyping import Shaped
 from torch import Tensor
 
-Digestible: TypeAlias = str | bytes | np.ndarray | Tensor
+Digestible: TypeAlias = str | bytes | Shaped[np.ndarray, "..."] | Shaped[Tensor, "..."]
 
 
 def digest_of(parts: Iterable[Digestible]) -> str:
-    """32 hexadecimal digits of the parts in their order, with the type, shape and length of each.
+    """Return 32 hexadecimal digits of the parts in their order, with the type, shape and length of each.
 
     Example:
         >>> digest_of(["ab", "c"]) == digest_of(["a", "bc"])
@@ -21,10 +22,15 @@ def digest_of(parts: Iterable[Digestible]) -> str:
     """
     digest = xxhash.xxh3_128()
     for part in parts:
-        if isinstance(part, (str, bytes)):
-            kind, data = type(part).__name__, part if isinstance(part, bytes) else part.encode(errors="surrogatepass")
+        if isinstance(part, bytes):
+            kind = "bytes"
+            data = part
+        elif isinstance(part, str):
+            kind = "str"
+            data = part.encode(errors="surrogatepass")
         else:
             array = np.ascontiguousarray(part.detach().cpu().numpy() if isinstance(part, Tensor) else part)
-            kind, data = f"{array.dtype} {array.shape}", array.tobytes()
+            kind = f"{array.dtype} {array.shape}"
+            data = array.tobytes()
         digest.update(f"{kind} {len(data)} ".encode() + data)
     return str(digest.hexdigest())

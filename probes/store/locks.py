@@ -14,24 +14,24 @@ from probes.store.files import LOCK, write_errors
 from tasks import InputError
 
 _WAIT = "MECHCLUST_LOCK_WAIT"  # seconds, in the environment of a worker process
-_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EIO)
+_ERRORS_WITHOUT_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EIO)
 
 
 @contextmanager
 def locked(folder: str | Path, *, wait: float = 0.0, way: str = "give another folder") -> Iterator[None]:
-    """Own ``folder``, which is made, until the block ends or the process dies, ``kill -9`` included.
+    """Own a folder until the block ends or the process dies, ``kill -9`` included. A missing folder is made.
 
     The empty file ``.mechclust.lock`` stays behind. A file system without locks gives one warning for each folder, and
     no protection.
 
     Args:
-        folder: of whatever kind.
-        wait: seconds to wait for an owner that is about to end; in a worker process at least those of
+        folder: any folder.
+        wait: seconds to wait for an owner that is about to end; in a worker process at least the seconds of
             ``wait_for_dead_owners``.
         way: what else the user can do, for the error.
 
     Raises:
-        InputError: when another process owns it, or it cannot be made.
+        InputError: if another process owns it, or it cannot be made.
 
     Example:
         >>> import tempfile
@@ -51,7 +51,7 @@ def locked(folder: str | Path, *, wait: float = 0.0, way: str = "give another fo
     except Timeout:
         raise InputError(f"{str(folder)!r} is in use by another process; wait until it is done, or {way}") from None
     except OSError as error:
-        if error.errno not in _NO_LOCKS:
+        if error.errno not in _ERRORS_WITHOUT_LOCKS:
             with write_errors(folder / LOCK):
                 raise
         _warn_once(str(folder.absolute()), str(error))
@@ -62,7 +62,7 @@ def locked(folder: str | Path, *, wait: float = 0.0, way: str = "give another fo
 
 
 def wait_for_dead_owners(seconds: float = 120.0) -> None:
-    """For a worker process: wait so long for every lock.
+    """Wait so long for every lock from now on, in this worker process.
 
     NFS keeps the lock of a machine that died for its lease, 90 seconds, and another worker repeats its job at once.
     """

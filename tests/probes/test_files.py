@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 from probes.store.files import (
     LOCK,
     DamagedError,
-    _named_host,
+    _host_part,
     is_temporary,
     is_whole,
     read_json,
@@ -94,6 +94,15 @@ class TestSafetensors:
             assert str(path) in refusal(read_safetensors, path)
             assert not is_whole(path)
             path.write_bytes(whole)
+        assert is_whole(path)
+
+    def test_a_checksum_of_other_letters_where_no_format_is_named(self, path):
+        write_safetensors(path, TENSORS, {})
+        place = path.read_bytes().index(b'"checksum":"') + len('"checksum":"')
+        for digit in range(32):
+            flip(path, place + digit, 6)
+            assert str(path) in refusal(read_safetensors, path)
+            flip(path, place + digit, 6)
         assert is_whole(path)
 
     def test_the_sentence(self, path):
@@ -325,8 +334,8 @@ class TestLeftovers:
 
     def test_hosts_with_long_names_stay_apart(self):
         pods = [f"training-job-of-a-rather-long-name-worker-{i}" for i in range(200)]
-        assert len(set(map(_named_host, pods))) == 200
-        assert all(re.fullmatch("[A-Za-z0-9-]{1,32}", _named_host(name)) for name in [*pods, "", "a.b", "Ü" * 70])
+        assert len(set(map(_host_part, pods))) == 200
+        assert all(re.fullmatch("[A-Za-z0-9-]{1,32}", _host_part(name)) for name in [*pods, "", "a.b", "Ü" * 70])
 
     def test_what_is_temporary(self, tmp_path):
         assert is_temporary(temporary_of(tmp_path / "x.json"))

@@ -7,6 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from probes.store import index_set
 from probes.store.index_set import IndexSet
 from tasks import InputError
 
@@ -89,16 +90,23 @@ def test_any_order_and_any_split_give_the_same_ranges() -> None:
     assert {tuple(map(tuple, held.tensor().tolist())) for held in sets} == {((0, 999),)}
 
 
-def test_consecutive_batches_stay_one_range_and_shuffled_ones_few_parts() -> None:
+def test_consecutive_batches_stay_one_range_and_shuffled_ones_are_rarely_joined(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     held = IndexSet()
     for part in torch.arange(100_000).split(32):
         held.add(part)
-        assert sum(map(len, held._parts)) <= 1
+        assert len(held._ranges) <= 1
         assert len(held._recent) <= 4096
+    sizes: list[int] = []
+    union = index_set._union
+    monkeypatch.setattr(index_set, "_union", lambda one, other: sizes.append(len(one)) or union(one, other))
     shuffled = IndexSet()
-    for part in (2 * torch.randperm(20_000, generator=torch.Generator().manual_seed(0))).split(32):
+    for part in (2 * torch.randperm(200_000, generator=torch.Generator().manual_seed(0))).split(32):
         shuffled.add(part)
-        assert len(shuffled._parts) <= 11  # each is less than half of the one before
+        assert len(shuffled._recent) < max(4096, len(shuffled._ranges) // 8)
+    assert len(shuffled) == 200_000
+    assert sum(sizes) <= 10 * 200_000  # ranges that were sorted again: a multiple of the examples, not their square
 
 
 def test_the_tensor_comes_back() -> None:

@@ -1,0 +1,99 @@
+"""Rows of known examples, in the order of their index."""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Self, TypeAlias
+
+import torch
+from jaxtyping import Float, Int64, Integer, Shaped
+from torch import Tensor
+
+from tasks import InputError
+from tasks.errors import suggest
+
+Columns: TypeAlias = Mapping[str, Integer[Tensor, "example"]]
+"""``index``, ``tokens`` where they are known, and ``labels/<name>`` of some examples."""
+
+
+class AlignedRows(ABC):
+    """Which examples, labels and sites some rows have. A subclass reads the rows themselves.
+
+    Args:
+        columns: of the examples, in the order in which the subclass has their rows.
+        sites: hook names.
+        source: the name of these rows in error messages.
+    """
+
+    index: Integer[Tensor, "example"]
+    tokens: Int64[Tensor, "example"] | None
+
+    def __init__(self, columns: Columns, sites: Sequence[str], source: str) -> None:
+        self.index, self._places = torch.sort(columns["index"])
+        self.tokens = columns["tokens"][self._places] if "tokens" in columns else None
+        self.sites = list(sites)
+        self.source = source
+        self._labels = {key: values[self._places] for key, values in columns.items() if key.startswith("labels/")}
+        self.labels = sorted(key.removeprefix("labels/") for key in self._labels)
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def select(self, index: Integer[Tensor, "some"]) -> Self:
+        """Return the same rows with these examples only. Nothing is read or copied."""
+        keep = torch.isin(self.index, index)
+        selected = copy.copy(self)
+        selected.index = self.index[keep]
+        selected.tokens = None if self.tokens is None else self.tokens[keep]
+        selected._places = self._places[keep]
+        selected._labels = {key: values[keep] for key, values in self._labels.items()}
+        return selected
+
+    def take(self, index: Integer[Tensor, "some"], names: Sequence[str]) -> dict[str, Shaped[Tensor, "some ..."]]:
+        """Return ``"rows/<site>"`` and ``"labels/<name>"`` of these examples, in their order.
+
+        Reads the rows of these sites only.
+
+        Raises:
+            InputError: for a site, a label or an example that is not there, and a file that cannot be read.
+        """
+        examples = self._find(index)
+        self._check_names(names)
+        sites = [name.removeprefix("rows/") for name in names if name.startswith("rows/")]
+        rows = self._read(sites, self._places[examples], index) if sites else {}
+        values = {f"rows/{site}": x for site, x in rows.items()}
+        values |= {key: self._labels[key][examples] for key in names if key in self._labels}
+        return {name: values[name] for name in names}
+
+    @abstractmethod
+    def _read(
+        self, sites: Sequence[str], places: Int64[Tensor, "some"], index: Integer[Tensor, "some"]
+    ) -> dict[str, Float[Tensor, "some _"]]:
+        """Return the rows of some examples, which were at these places in the columns, by site."""
+
+    def _find(self, index: Integer[Tensor, "some"]) -> Int64[Tensor, "some"]:
+        """Return where examples are in our index. Refuse those that are not there."""
+        places = torch.searchsorted(self.index, index)
+        missing = places == len(self)
+        if len(self):
+            missing |= self.index[places.clamp(max=len(self) - 1)] != index
+        if bool(missing.any()):
+            raise InputError(
+                f"{self.source!r} has no rows of example index {int(index[missing][0])} ({int(missing.sum())} such); "
+                "choose from its index"
+            )
+        return places
+
+    def _check_names(self, names: Sequence[str]) -> None:
+        for name in names:
+            kind, _, key = name.partition("/")
+            if kind == "rows" and key not in self.sites:
+                raise InputError(f"{self.source!r} has no rows of {key!r}{suggest(key, self.sites)}")
+            if kind == "labels" and key not in self.labels:
+                raise InputError(f"{self.source!r} has no label {key!r}{suggest(key, self.labels or ['no labels'])}")
+            if kind not in ("rows", "labels"):
+                raise InputError(
+                    f"{name!r} is not a name in {self.source!r}; expected 'rows/<site>' or 'labels/<name>'"
+                )
