@@ -238,9 +238,7 @@ def _groups(model: HookedModel, config: TrainConfig) -> list[dict[str, Any]]:
     return [{"params": [named[name] for name in names], "share": share} for share, names in shares.items()]
 
 
-def trained_names(
-    named: Mapping[str, Shaped[Tensor, "..."]], config: TrainConfig, kind: str
-) -> dict[float, list[str]]:
+def trained_names(named: Mapping[str, Shaped[Tensor, "..."]], config: TrainConfig, kind: str) -> dict[float, list[str]]:
     """Return the names of the parameters that are trained, by their share of the learning rate.
 
     Args:

@@ -42,7 +42,9 @@ class Member:
             check_at_least(batch_size=(self.batch_size, 1))
         for factor in (self.rate, *self.rates.values()):
             if not (math.isfinite(factor) and factor >= 0):
-                raise InputError(f"a member has a rate of {factor}; expected a factor of at least 0 on the learning rate")
+                raise InputError(
+                    f"a member has a rate of {factor}; expected a factor of at least 0 on the learning rate"
+                )
 
 
 def width_of(config: AnyConfig) -> int:
