@@ -159,5 +159,8 @@ def unpacked_batches(packed: bytes) -> Iterator[Batch]:
 
 def batches_digest(batches: Iterable[Batch]) -> str:
     """Return 32 hexadecimal digits that identify these batches."""
-    named = (item for batch in batches for item in sorted(tensors_of_batch(batch).items()))
-    return digest_of(part for item in named for part in item)
+    parts: list[str | Tensor] = []
+    for batch in batches:
+        for name, values in sorted(tensors_of_batch(batch).items()):
+            parts += [name, values]
+    return digest_of(parts)

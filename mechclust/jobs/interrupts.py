@@ -97,7 +97,7 @@ def telling_what_is_kept(kept: Callable[[], str]) -> Iterator[None]:
 
 
 def _is_interrupt(error: BaseException | None) -> bool:
-    """Return whether an error is a Ctrl-C, or was raised while one was handled: some code makes a RuntimeError of it."""
+    """Return whether an error is a Ctrl-C, or was raised while one was handled, as some code does."""
     while error is not None:
         if isinstance(error, KeyboardInterrupt):
             return True

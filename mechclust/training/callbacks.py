@@ -125,7 +125,9 @@ class ProbeCallback:
         self._compare_folder()
         if self.at is not None and step not in self.at:
             return []
-        paths = [path for split in self.batches for path in self._paths(step, split).values()]
+        paths: list[Path] = []
+        for split in self.batches:
+            paths += self._paths(step, split).values()
         return [path for path in paths if not is_whole(path)]
 
     def _paths(self, step: int, split: str) -> dict[str, Path]:
@@ -290,8 +292,8 @@ def _check_model(path: Path, model: HookedModel) -> None:
     trained = fingerprint(model)
     if measured != trained:
         raise InputError(
-            f"{str(path)!r} was measured on another model ({_short(measured)}, not {_short(trained)}); give another folder, "
-            f"or delete {str(path.parent)!r} and run the same command again to measure it again"
+            f"{str(path)!r} was measured on another model ({_short(measured)}, not {_short(trained)}); give another "
+            f"folder, or delete {str(path.parent)!r} and run the same command again to measure it again"
         )
 
 

@@ -101,13 +101,7 @@ def train_ensemble(
     if every < 1:
         raise InputError(f"snapshot_every is {every}; expected at least 1, or None for an epoch")
     run = _run_record(members, config, every, backend, device, low_rank)
-    header = {
-        "members": json.dumps(run["ensemble"]["members"]),
-        "training": json.dumps(run["training"]),
-        "steps": str(config.steps),
-        "every": str(every),
-        "epoch_steps": str(epoch),
-    }
+    header = _snapshot_header(run, config, every, epoch)
     stack = Stack(members, config, device, low_rank)
     data = StackData(members, config.batch_size, device)
     (first,) = data(range(1))
@@ -118,9 +112,7 @@ def train_ensemble(
         start = _resume(path, stack, run, header, config)
         if start == config.steps:
             return Snapshots(out)
-        chosen = backend
-        if backend == "auto":
-            chosen = backend_of(out) if start else _backend_that_pays(config, len(members))
+        chosen = _chosen_backend(backend, out, start, config, len(members))
         header["backend"] = stack.use(chosen, first, forgiving=backend == "auto")
         snapshots_at = set(snapshot_steps(config.steps, every))
         for segment in _segments(stack, data, config, snapshots_at, range(start, config.steps), progress, name):
@@ -151,6 +143,17 @@ def _run_record(
     return run
 
 
+def _snapshot_header(run: Mapping[str, Any], config: TrainConfig, every: int, epoch: int) -> dict[str, str]:
+    """Return what files of snapshots say of their run."""
+    return {
+        "members": json.dumps(run["ensemble"]["members"]),
+        "training": json.dumps(run["training"]),
+        "steps": str(config.steps),
+        "every": str(every),
+        "epoch_steps": str(epoch),
+    }
+
+
 def _resume(path: Path, stack: Stack, run: dict[str, Any], header: Mapping[str, str], config: TrainConfig) -> int:
     """Put the saved state in place, if there is one, and return the next step.
 
@@ -169,7 +172,12 @@ def _resume(path: Path, stack: Stack, run: dict[str, Any], header: Mapping[str, 
     return start
 
 
-def _backend_that_pays(config: TrainConfig, n_members: int) -> Backend:
+def _chosen_backend(backend: Backend, out: Path, start: int, config: TrainConfig, n_members: int) -> Backend:
+    """Return the backend, or for ``"auto"`` that of the interrupted run, or else the one that pays for itself."""
+    if backend != "auto":
+        return backend
+    if start:
+        return backend_of(out)
     size = config.steps * (1 + n_members * config.batch_size / 2000)
     return "compiled" if size >= _WORTH_COMPILING else "vmap"
 

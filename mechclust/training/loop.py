@@ -163,7 +163,7 @@ class _Training:
         self.model.zero_grad(set_to_none=True)  # of frozen parameters too
         loss.backward()  # type: ignore[no-untyped-call]
         if self.config.clip is not None:
-            parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
+            parameters = list(chain.from_iterable(group["params"] for group in self.optimizer.param_groups))
             torch.nn.utils.clip_grad_norm_(parameters, self.config.clip)
         self.optimizer.step()
 

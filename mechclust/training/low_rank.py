@@ -87,7 +87,7 @@ class LowRank:
 
 
 def _matrix(weight: Float[Tensor, "..."]) -> Float[Tensor, "out in"]:
-    """Return the weight as one matrix, as TransformerLens 4's bridge has it; HookedTransformer's has an axis of heads."""
+    """Return the weight as one matrix. TransformerLens 4's bridge has it so; HookedTransformer has an axis of heads."""
     return weight if weight.ndim == 2 else rearrange(weight, "head d_model d_head -> (head d_head) d_model")
 
 
