@@ -211,6 +211,15 @@ class CheckpointCallback:
 
     The files are called ``step-000100.safetensors``. An existing, undamaged file is not written again; one from another
     model is refused.
+
+    Example:
+        >>> import tempfile
+        >>> from mechclust import ModelConfig, build_model
+        >>> model = build_model(ModelConfig(d_vocab=9, n_ctx=4, n_layers=1, d_model=8, n_heads=2))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     CheckpointCallback(folder, at=[0])(0, model)
+        ...     print([path.name for path in Path(folder).iterdir()])
+        ['step-000000.safetensors']
     """
 
     def __init__(self, out: str | Path, at: Sequence[int]) -> None:

@@ -75,6 +75,15 @@ def train(
         InputError: when ``out`` holds a run with other settings or from other weights, or a damaged state, or
             another process trains there, when callbacks hold files of other settings, and when a file of a step
             before that of the saved state is lost.
+
+    Example:
+        >>> from mechclust import TrainConfig, build_model, model_for, train
+        >>> from tasks import SkillSuite
+        >>> suite = SkillSuite(n_eval=4)
+        >>> model = build_model(model_for(suite, n_layers=1, d_model=16, n_heads=2))
+        >>> losses = train(model, suite, TrainConfig(steps=20, batch_size=8, lr=0.01))
+        >>> losses.shape, bool(losses[-5:].mean() < losses[:5].mean())
+        (torch.Size([20]), True)
     """
     run = _Training(model, task, config, None if out is None else Path(out), callbacks, stop_if_diverged)
     if out is None:

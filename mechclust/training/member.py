@@ -28,6 +28,13 @@ class Member:
 
     Raises:
         InputError: for a factor below 0 or not finite, or a batch size below 1.
+
+    Example:
+        >>> from mechclust import model_for
+        >>> from tasks import SkillSuite
+        >>> suite = SkillSuite(n_eval=4)
+        >>> Member(model_for(suite, seed=1), suite, rate=0.5).model.seed
+        1
     """
 
     model: AnyConfig
