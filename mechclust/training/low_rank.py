@@ -19,7 +19,7 @@ _DOWN = ".down"
 _UP = ".up"
 _PARTS = ("attn.W_Q", "attn.W_K", "attn.W_V")
 
-Weights: TypeAlias = Mapping[str, Float[Tensor, "..."]]
+_Weights: TypeAlias = Mapping[str, Float[Tensor, "..."]]
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class LowRank:
         if not self.parts or set(self.parts) - set(_PARTS):
             raise InputError(f"parts is {self.parts}; expected some of {', '.join(_PARTS)}")
 
-    def factors(self, models: Sequence[tuple[int, Weights]]) -> dict[str, Float[Tensor, "model row column"]]:
+    def factors(self, models: Sequence[tuple[int, _Weights]]) -> dict[str, Float[Tensor, "model row column"]]:
         """Return the factors before training, ``up`` with ``rank`` columns and ``down`` with ``rank`` rows.
 
         Args:
@@ -73,7 +73,7 @@ class LowRank:
         return factors
 
     def changed(
-        self, fixed: Weights, factors: Mapping[str, Float[Tensor, "row column"]]
+        self, fixed: _Weights, factors: Mapping[str, Float[Tensor, "row column"]]
     ) -> dict[str, Float[Tensor, "..."]]:
         """Return the weights of one model that have factors, with their changes."""
         changed = {}

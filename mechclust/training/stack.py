@@ -28,8 +28,8 @@ from tasks import InputError
 Backend = Literal["auto", "compiled", "vmap", "loop"]
 StackedWeights: TypeAlias = dict[str, Float[Tensor, "member ..."]]
 StackedData: TypeAlias = dict[str, Shaped[Tensor, "member ..."]]
-Weights: TypeAlias = dict[str, Float[Tensor, "..."]]  # of one member
-Data: TypeAlias = dict[str, Shaped[Tensor, "..."]]
+MemberWeights: TypeAlias = dict[str, Float[Tensor, "..."]]  # of one member
+MemberData: TypeAlias = dict[str, Shaped[Tensor, "..."]]
 Losses: TypeAlias = Float[Tensor, "member"]
 GradientsAndLosses: TypeAlias = tuple[StackedWeights, Losses]
 
@@ -91,7 +91,7 @@ class Stack:
         self._mapped = vmap(grad_and_value(self._loss), randomness="different" if drops(self._model) else "error")
         self.gradients: Callable[[StackedWeights, StackedWeights, StackedData], GradientsAndLosses] = self._mapped
 
-    def check(self, data: Data, *, answers: bool) -> None:
+    def check(self, data: MemberData, *, answers: bool) -> None:
         """Refuse networks whose logits are not those that the tasks' loss takes, on the data of one member."""
         with torch.no_grad():
             shape = list(self._model(data["tokens"]).shape)
@@ -177,20 +177,20 @@ class Stack:
     def _detached(self) -> StackedWeights:
         return {name: values.detach() for name, values in self.weights.items()}
 
-    def _all_weights(self, weights: Weights, fixed: Weights) -> Weights:
+    def _all_weights(self, weights: MemberWeights, fixed: MemberWeights) -> MemberWeights:
         """Return all weights of one member, with changes of low rank added."""
         changed = weights if self._low_rank is None else self._low_rank.changed(fixed, weights)
         return {**fixed, **changed}
 
-    def _converted(self, weights: Weights) -> Weights:
+    def _converted(self, weights: MemberWeights) -> MemberWeights:
         """Return copies of one member's weights as ``get_weights`` names and lays them out."""
         for name, parameter in trainable(self._model).items():
             parameter.copy_(weights[name])
         return {name: values.clone() for name, values in get_weights(self._model).items()}
 
-    def _loss(self, weights: Weights, fixed: Weights, data: Data) -> Float[Tensor, ""]:
+    def _loss(self, weights: MemberWeights, fixed: MemberWeights, data: MemberData) -> Float[Tensor, ""]:
         """Return the loss of one member on its batch."""
-        parameters: Weights = {}
+        parameters: MemberWeights = {}
         for name, values in self._all_weights(weights, fixed).items():
             for native_name in self._native_names[name]:
                 parameters[native_name] = values
@@ -252,7 +252,7 @@ def zero_padded(values: Float[Tensor, "..."], shape: Sequence[int]) -> Float[Ten
     return padded
 
 
-def _stacked(parameters: Sequence[Weights], widest: Weights, device: str) -> StackedWeights:
+def _stacked(parameters: Sequence[MemberWeights], widest: MemberWeights, device: str) -> StackedWeights:
     """Return the members' parameters as one tensor per name, each as wide as in the widest member."""
     stacked = {}
     for name, like in widest.items():
@@ -261,7 +261,7 @@ def _stacked(parameters: Sequence[Weights], widest: Weights, device: str) -> Sta
     return stacked
 
 
-def _of_member(stacked: StackedData, member: int) -> Data:
+def _of_member(stacked: StackedData, member: int) -> MemberData:
     return {name: values[member] for name, values in stacked.items()}
 
 

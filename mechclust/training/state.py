@@ -17,7 +17,7 @@ from tasks import InputError, Task
 _FORMAT = "mechclust-training-2"
 _BEGAN = ("model", "initial weights")  # section and key of the record
 
-Weights: TypeAlias = Mapping[str, Shaped[Tensor, "..."]]
+_Weights: TypeAlias = Mapping[str, Shaped[Tensor, "..."]]
 
 
 class State(NamedTuple):
@@ -38,7 +38,7 @@ class State(NamedTuple):
 
 def save_state(
     path: Path,
-    weights: Weights,
+    weights: _Weights,
     optimizer: torch.optim.Optimizer,
     step: int,
     losses: Float[Tensor, "step"],
@@ -57,7 +57,7 @@ def load_state(
     path: Path,
     optimizer: torch.optim.Optimizer,
     run: dict[str, Any],
-    model_weights: Weights | None = None,
+    model_weights: _Weights | None = None,
 ) -> State:
     """Put the saved state into the optimiser, and return it.
 
@@ -120,5 +120,5 @@ def _check(folder: Path, saved: dict[str, Any], run: dict[str, Any], trained: bo
             )
 
 
-def _equal(given: Weights, saved: Weights) -> bool:
+def _equal(given: _Weights, saved: _Weights) -> bool:
     return given.keys() == saved.keys() and all(torch.equal(given[name].detach().cpu(), x) for name, x in saved.items())
