@@ -90,6 +90,8 @@ class StackData:
     def _filled(self, rows: Shaped[Tensor, "row ..."], size: int) -> Shaped[Tensor, "filled ..."]:
         """Return each batch of ``size`` rows over and over, which leaves its mean loss as it is."""
         again = self._batch_size // size
+        if again == 1:
+            return rows
         return repeat(rows, "(step batch) ... -> (step again batch) ...", batch=size, again=again)
 
     def _batch_with_targets(self, step: int) -> StackedBatch:
