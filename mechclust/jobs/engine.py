@@ -1,4 +1,4 @@
-"""Where jobs run."""
+"""Engines: local processes or a Ray cluster."""
 
 from __future__ import annotations
 

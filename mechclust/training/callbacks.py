@@ -1,4 +1,4 @@
-"""What to do at a run's checkpoints."""
+"""Callbacks that measure or save a model at a run's checkpoints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How large weights are, step by step."""
+"""Norms of weights over training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Everything a training run needs to go on: weights, optimiser, step, losses. One safetensors file."""
+"""The resumable state of a training run in one safetensors file: weights, optimiser, step and losses."""
 
 from __future__ import annotations
 
