@@ -5,8 +5,7 @@ from mechclust.jobs.interrupts import one_interrupt
 from mechclust.jobs.mapping import each_result, map_jobs
 from mechclust.jobs.outcome import Outcome
 from mechclust.jobs.progress import close_bars, progress_bar
-from mechclust.jobs.sharded import run_sharded
-from mechclust.jobs.sharded_rows import save_rows_sharded
+from mechclust.jobs.sharded import run_sharded, save_rows_sharded
 
 __all__ = [
     "Engine",

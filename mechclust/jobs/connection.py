@@ -1,4 +1,4 @@
-"""The connection to a Ray cluster: which it is, whether it asks for a token, and how it ends."""
+"""The connection to a Ray cluster: how it is joined or started, and how it ends."""
 
 from __future__ import annotations
 
@@ -13,78 +13,68 @@ from tasks import InputError
 from tasks.errors import first_line
 
 _START = "start one (ray start --head on one node, ray start --address HOST:PORT on the others) or leave out --address"
-_LIMIT = 60.0  # seconds in which a cluster has to say that it is there
+_ANSWER_LIMIT_S = 60.0  # within which a cluster has to say that it is there
 _MODE = "RAY_AUTH_MODE"
-_LOOK_UP = """
-import sys
-from ray._private.services import canonicalize_bootstrap_address
-from ray._raylet import GcsClient
-address = canonicalize_bootstrap_address(sys.argv[1])
-GcsClient(address=address).get_all_node_info(timeout=10)
-print(address)
+_RAY_COMMAND = """
+from importlib.metadata import entry_points
+(ray,) = entry_points(group="console_scripts", name="ray")
+ray.load()()
 """
-_joined: dict[str, str | None] = {}  # "address" that this process was told to join, "mode": RAY_AUTH_MODE before that
+_joined: set[str] = set()  # the address that this process was told to join
 
 
 def connect(address: str) -> None:
     """Join the cluster, or start one on this machine; a connection that is there already serves.
 
     A new cluster on this machine uses Ray's token authentication, as Ray does by itself: the token stands in
-    ``~/.ray/auth_token`` (Ray writes one where there is none), ``RAY_AUTH_MODE=disabled`` does without. A cluster of
-    ``ray start`` is asked first whether it uses one; where it does, that in ``RAY_AUTH_TOKEN_PATH`` or
-    ``~/.ray/auth_token`` is shown to it.
+    ``~/.ray/auth_token`` (Ray writes one if there is none), ``RAY_AUTH_MODE=disabled`` does without. To join a cluster
+    that uses a token, ``RAY_AUTH_MODE=token`` has to be set before this process starts, as for ``ray start``.
 
     Raises:
-        InputError: where no cluster is there, or this process may not or cannot join it.
+        InputError: if no cluster is there, or this process may not or cannot join it.
     """
     import ray
 
     if ray.is_initialized():
-        if _joined.get("address", address) == address:
+        if not _joined or address in _joined:
             return
         leave()
-    given = os.environ.get(_MODE)
+    options: dict[str, Any] = {}
     if address == "local":
-        found, mode = address, given
+        options["include_dashboard"] = False
     else:
         _check_listening(address)
-        found, mode = _find(address, given)
-    options: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
-    _set_mode(mode)
+        _check_token(address)
     try:
-        ray.init(address=found, logging_level=logging.ERROR, **options)
+        ray.init(address=address, logging_level=logging.ERROR, **options)
     except Exception as error:  # Ray raises bare ones too
-        _set_mode(given)
-        raise InputError(_refusal(address, error)) from None
-    _joined.update(address=address, mode=given)
+        raise InputError(_refusal(address, first_line(error))) from None
+    _joined.add(address)
 
 
 def leave() -> None:
     """End the connection that we made; with it ends a cluster that we started."""
     import ray
 
-    if _joined.pop("address", None) is not None:
+    if _joined:
+        _joined.clear()
         ray.shutdown()
-        _set_mode(_joined.pop("mode", None))
 
 
-def _refusal(address: str, error: Exception) -> str:
-    """Why there is no connection, and the way out."""
-    why = first_line(error)
+def _refusal(address: str, why: str) -> str:
+    """Return why there is no connection, and the way out."""
     if address == "local":
         way = "run the command again when the machine is less busy, or use local processes (--workers) without Ray"
         return f"cannot start Ray on this machine ({why}); {way}"
-    if "Version mismatch" in str(error):
+    if "Could not find any running Ray" in why:
+        return f"no Ray cluster runs on this machine; {_START}"
+    if "Version mismatch" in why:
         return f"the Ray cluster at {address!r} has other versions: {why}"
-    return _cannot_join(address, why)
-
-
-def _cannot_join(address: str, why: str) -> str:
     return f"cannot join the Ray cluster at {address!r} ({why}); run this on one of its nodes"
 
 
 def _check_listening(address: str) -> None:
-    """At once, where Ray itself tries for a minute."""
+    """Refuse an address at which nothing listens, at once: Ray itself tries for a minute."""
     host, colon, port = address.rpartition(":")
     if colon:
         try:
@@ -93,61 +83,47 @@ def _check_listening(address: str) -> None:
             raise InputError(f"no Ray cluster answers at {address!r} ({first_line(error)}); {_START}") from None
 
 
-# Ray neither does this by itself nor bears a wrong guess: without its token a cluster is asked for 20 s, with a line of
-# warning each; a process with a token waits for ever on answers of a cluster that has none.
-def _find(address: str, given: str | None) -> tuple[str, str | None]:
-    """HOST:PORT of the cluster, and what RAY_AUTH_MODE has to be."""
-    with_token = given is not None and given.lower() == "token"
-    found, why = _ask(address, "disabled")
-    if found is not None:
-        if with_token:
-            way = "leave that out, or start the cluster with it"
-            raise InputError(f"the Ray cluster at {address!r} uses no token, but {_MODE} is {given!r}; {way}")
-        return found, given
-    if "AuthenticationError" in why or "InvalidAuthToken" in why:
-        if given is None or with_token:
-            found, _ = _ask(address, "token")
-        if found is None:
-            way = "put its nodes' token into ~/.ray/auth_token, or the file's name into RAY_AUTH_TOKEN_PATH"
-            also = "" if given is None or with_token else f", and {_MODE} is {given!r} here"
-            raise InputError(f"the Ray cluster at {address!r} asks for its token{also}; {way}, with {_MODE}=token")
-        return found, "token"
-    if "Could not find any running Ray" in why:
-        raise InputError(f"no Ray cluster runs on this machine; {_START}")
-    if why.startswith(("AttributeError", "ImportError", "ModuleNotFoundError", "TypeError")):
-        return address, given  # a version of Ray that cannot be asked in this way
-    raise InputError(_cannot_join(address, why))
+# Ray bears no wrong guess: without its token a cluster is asked for 20 s, with a line of warning each; the jobs of a
+# process with a token never begin on a cluster that has none.
+def _check_token(address: str) -> None:
+    """Refuse a cluster that does not answer, and one that uses a token if this process does not, or the reverse."""
+    mode = os.environ.get(_MODE)
+    with_token = mode is not None and mode.lower() == "token"
+    failure = _ask(address, "disabled")
+    if failure is None and with_token:
+        way = "leave that out, or start the cluster with it"
+        raise InputError(f"the Ray cluster at {address!r} uses no token, but {_MODE} is {mode!r}; {way}")
+    if failure is not None and _is_about_token(failure) and with_token:
+        failure = _ask(address, "token")
+    if failure is None:
+        return
+    if _is_about_token(failure):
+        way = "put its nodes' token into ~/.ray/auth_token, or the file's name into RAY_AUTH_TOKEN_PATH"
+        also = "" if mode is None or with_token else f", and {_MODE} is {mode!r} here"
+        raise InputError(f"the Ray cluster at {address!r} asks for its token{also}; {way}, with {_MODE}=token")
+    raise InputError(_refusal(address, failure))
 
 
-def _ask(address: str, mode: str) -> tuple[str | None, str]:
-    """The cluster's HOST:PORT, or ``None`` and why not. In a process of its own, which can be stopped and is quiet."""
+def _is_about_token(failure: str) -> bool:
+    return "AuthenticationError" in failure or "InvalidAuthToken" in failure
+
+
+def _ask(address: str, mode: str) -> str | None:
+    """Return why ``ray status`` fails with this ``RAY_AUTH_MODE``, or ``None`` if the cluster answers."""
     try:
-        asked = subprocess.run(
-            [sys.executable, "-c", _LOOK_UP, address],
+        status = subprocess.run(
+            [sys.executable, "-c", _RAY_COMMAND, "status", "--address", address],
             env={**os.environ, _MODE: mode},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             errors="replace",
-            timeout=_LIMIT,
+            timeout=_ANSWER_LIMIT_S,
         )
     except subprocess.TimeoutExpired:
-        raise InputError(f"no Ray cluster answers at {address!r} within {_LIMIT:g} s; {_START}") from None
-    said = (asked.stdout if asked.returncode == 0 else asked.stderr).strip().splitlines() or [""]
-    if asked.returncode == 0:
-        return said[-1], ""
-    raised = [line for line in said if line.partition(":")[0].endswith(("Error", "Exception"))] or said
-    return None, raised[-1].removeprefix("ray.exceptions.")[:300]
-
-
-def _set_mode(mode: str | None) -> None:
-    """For Ray in this process, which sets it by itself where it starts a cluster, and keeps what it has read."""
-    if os.environ.get(_MODE) == mode:
-        return
-    if mode is None:
-        del os.environ[_MODE]
-    else:
-        os.environ[_MODE] = mode
-    from ray._raylet import Config  # type: ignore[attr-defined] # its stub lacks it
-
-    Config.initialize("")
+        raise InputError(f"no Ray cluster answers at {address!r} within {_ANSWER_LIMIT_S:g} s; {_START}") from None
+    if status.returncode == 0:
+        return None
+    lines = (status.stdout + status.stderr).strip().splitlines() or ["ray status says nothing"]
+    errors = [line for line in lines if line.partition(":")[0].endswith(("Error", "Exception"))]
+    return (errors or lines)[-1].removeprefix("ray.exceptions.")[:300]

@@ -1,4 +1,4 @@
-"""Where jobs run."""
+"""Engines: local processes or a Ray cluster."""
 
 from __future__ import annotations
 
@@ -63,10 +63,10 @@ def check_address(address: str, name: str = "address") -> None:
 
 
 def address_of(engine: Ray) -> str:
-    """Its address, or else that of the environment, or ``"local"``.
+    """Return the engine's address, or else that of the environment, or ``"local"``.
 
     Raises:
-        InputError: where ``RAY_ADDRESS`` is none.
+        InputError: if ``RAY_ADDRESS`` is invalid.
     """
     if engine.address is not None:
         return engine.address
@@ -76,9 +76,9 @@ def address_of(engine: Ray) -> str:
 
 
 def _check_amount(name: str, amount: float, kind: str, *, none: bool) -> None:
-    """Refuse what Ray cannot give to a job: it counts in ten-thousandths, and above 1 in whole ones."""
-    given = isinstance(amount, Real) and not isinstance(amount, bool) and math.isfinite(amount)
-    if not (given and ((none and amount == 0) or 1e-4 <= amount <= 1 or (amount > 1 and amount % 1 == 0))):
+    """Refuse an amount that Ray cannot give to a job: it counts in ten-thousandths, and above 1 in whole numbers."""
+    is_number = isinstance(amount, Real) and not isinstance(amount, bool) and math.isfinite(amount)
+    if not (is_number and ((none and amount == 0) or 1e-4 <= amount <= 1 or (amount > 1 and amount % 1 == 0))):
         least = "0, " if none else ""
         expected = f"{least}a part of one {kind} (at least 0.0001) or a whole number"
         raise InputError(f"{name} is {amount!r}; expected {expected}")

@@ -11,11 +11,49 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 _CLEAN_UP = 5.0  # seconds after an interrupt in which others are ignored
-_AGAIN = 0.05  # seconds after which an interrupt that Python dropped is sent again
+_RESEND_AFTER_S = 0.05  # an interrupt that Python dropped
 
 
 class Interrupt(KeyboardInterrupt):
     """Ctrl-C within ``one_interrupt``. Unlike ``KeyboardInterrupt`` itself, it can be referred to weakly."""
+
+
+class _Handler:
+    """Raises ``Interrupt`` at Ctrl-C, unless an earlier one is being acted on."""
+
+    def __init__(self) -> None:
+        self.newest: weakref.ref[Interrupt] | None = None
+        self.raised_at = 0.0
+
+    def __call__(self, number: int, frame: object) -> None:
+        recent = time.monotonic() - self.raised_at < _CLEAN_UP
+        if recent and self.newest is not None and self.newest() is not None:
+            return
+        stop = Interrupt()
+        self.newest = weakref.ref(stop)
+        self.raised_at = time.monotonic()
+        try:
+            raise stop
+        finally:
+            del stop  # else its traceback would hold this frame, which would hold it
+
+
+class _Resender:
+    """Stands in for ``sys.unraisablehook``: sends an interrupt again instead of printing its traceback."""
+
+    def __init__(self) -> None:
+        self.before = sys.unraisablehook
+        self.main_thread = threading.main_thread().ident
+        self.timers: list[threading.Timer] = []
+
+    def __call__(self, unraisable: sys.UnraisableHookArgs) -> None:
+        if not isinstance(unraisable.exc_value, Interrupt):
+            self.before(unraisable)
+            return
+        timer = threading.Timer(_RESEND_AFTER_S, signal.pthread_kill, (self.main_thread, signal.SIGINT))
+        timer.daemon = True
+        timer.start()
+        self.timers.append(timer)
 
 
 @contextmanager
@@ -30,32 +68,15 @@ def one_interrupt() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         yield
         return
-    newest: weakref.ref[Interrupt] | None = None
-    raised_at = 0.0
-
-    def in_flight() -> bool:
-        recent = time.monotonic() - raised_at < _CLEAN_UP
-        return newest is not None and newest() is not None and recent
-
-    def interrupt(number: int, frame: object) -> None:
-        nonlocal newest, raised_at
-        if in_flight():
-            return
-        stop = Interrupt()
-        newest, raised_at = weakref.ref(stop), time.monotonic()
-        try:
-            raise stop
-        finally:
-            del stop  # else its traceback would hold this frame, which would hold it
-
-    before = signal.signal(signal.SIGINT, interrupt)
+    handler = _Handler()
+    before = signal.signal(signal.SIGINT, handler)
     try:
         with _sent_again():
             yield
     except BaseException as error:  # also one that was made of ours, as Ray does
         if not _is_interrupt(error):
             raise
-        if newest is not None:
+        if handler.newest is not None:
             before = signal.SIG_IGN
         if isinstance(error, KeyboardInterrupt):
             raise
@@ -76,7 +97,7 @@ def telling_what_is_kept(kept: Callable[[], str]) -> Iterator[None]:
 
 
 def _is_interrupt(error: BaseException | None) -> bool:
-    """Whether it is a Ctrl-C, or was raised while one was handled: some code makes a RuntimeError of it."""
+    """Return whether an error is a Ctrl-C, or was raised while one was handled, as some code does."""
     while error is not None:
         if isinstance(error, KeyboardInterrupt):
             return True
@@ -86,25 +107,14 @@ def _is_interrupt(error: BaseException | None) -> bool:
 
 @contextmanager
 def _sent_again() -> Iterator[None]:
-    """Send an interrupt again that Python drops, as in a finaliser, in place of printing its traceback."""
-    before, main_thread = sys.unraisablehook, threading.main_thread().ident
-    timers: list[threading.Timer] = []
-
-    def hook(unraisable: sys.UnraisableHookArgs) -> None:
-        if not isinstance(unraisable.exc_value, Interrupt):
-            before(unraisable)
-            return
-        timer = threading.Timer(_AGAIN, signal.pthread_kill, (main_thread, signal.SIGINT))
-        timer.daemon = True
-        timer.start()
-        timers.append(timer)
-
-    sys.unraisablehook = hook
+    """Send an interrupt again that Python drops, as in a finaliser."""
+    resender = _Resender()
+    sys.unraisablehook = resender
     try:
         yield
     finally:
-        sys.unraisablehook = before
-        for timer in timers:
+        sys.unraisablehook = resender.before
+        for timer in resender.timers:
             timer.cancel()
 
 

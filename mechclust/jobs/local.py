@@ -39,7 +39,7 @@ class LocalWorker(Worker):
 
 
 # Not joblib or an executor: when this process is killed, joblib's workers go on with their jobs; when one worker of a
-# ProcessPoolExecutor is killed, the jobs of all are lost, and the reason is not told.
+# ProcessPoolExecutor is killed, the jobs of all are lost, and no reason is given.
 class LocalPool(WorkerPool[LocalWorker]):
     """At most so many processes, with one torch thread each."""
 
@@ -51,29 +51,34 @@ class LocalPool(WorkerPool[LocalWorker]):
         tqdm.set_lock(self.lock)
 
     def room(self) -> int:
+        """Return the number of workers."""
         return self.workers
 
     def start(self) -> LocalWorker:
+        """Begin another process, with a free line of the terminal for its bar."""
         line = min(set(range(1, self.workers + 1)) - self.lines)
         self.lines.add(line)
-        ours, theirs = _CONTEXT.Pipe()
-        process = _CONTEXT.Process(target=_serve, args=(theirs, self.work, self.lock, line))
+        driver_end, worker_end = _CONTEXT.Pipe()
+        process = _CONTEXT.Process(target=_serve, args=(worker_end, self.work, self.lock, line))
         with _interrupts_blocked():
             process.start()
-        theirs.close()
-        return LocalWorker(process=process, pipe=ours, line=line)
+        worker_end.close()
+        return LocalWorker(process=process, pipe=driver_end, line=line)
 
     def send(self, worker: LocalWorker, job: Any) -> None:
+        """Give a ready worker another job."""
         with suppress(OSError):
             worker.pipe.send_bytes(pickle.dumps(job, protocol=5))
 
     def wait(
         self, workers: Sequence[LocalWorker], seconds: float | None
     ) -> list[tuple[LocalWorker, Reply | WorkerLost]]:
-        spoken = wait([worker.pipe for worker in workers], seconds)
-        return [(worker, _receive_from(worker)) for worker in workers if worker.pipe in spoken]
+        """Return what happened, at most one event per worker."""
+        readable = wait([worker.pipe for worker in workers], seconds)
+        return [(worker, _receive_from(worker)) for worker in workers if worker.pipe in readable]
 
     def end(self, workers: Sequence[LocalWorker]) -> None:
+        """Kill workers, whatever they do."""
         for worker in workers:
             worker.process.kill()
         for worker in workers:
@@ -104,10 +109,10 @@ def _receive_from(worker: LocalWorker) -> Reply | WorkerLost:
     else:
         return Reply(*opened(reply))
     code = worker.process.exitcode or 0
+    if code == -signal.SIGKILL:
+        return WorkerLost(f"killed by signal {-code}, often for too little memory")
     if code < 0:
-        return WorkerLost(
-            f"killed by signal {-code}{', often for too little memory' if code == -signal.SIGKILL else ''}"
-        )
+        return WorkerLost(f"killed by signal {-code}")
     if worker.ready:
         return WorkerLost(f"its process ended with exit code {code}")
     guard = "a script that runs jobs in processes needs `if __name__ == '__main__':` before what it does"
@@ -118,7 +123,7 @@ def _receive_from(worker: LocalWorker) -> Reply | WorkerLost:
 
 @contextmanager
 def _interrupts_blocked() -> Iterator[None]:
-    """For a process begun meanwhile: Ctrl-C at the terminal goes to all, and only the parent is to act on it."""
+    """Block Ctrl-C for a process begun meanwhile: at the terminal it goes to all, and only the parent is to act."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -127,7 +132,7 @@ def _interrupts_blocked() -> Iterator[None]:
 
 
 def _serve(pipe: Connection, work: bytes, lock: PatientLock, line: int) -> None:
-    """What a worker's process does: one job after another."""
+    """Do one job after another, in a worker's process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends us
     threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(1)
@@ -136,20 +141,23 @@ def _serve(pipe: Connection, work: bytes, lock: PatientLock, line: int) -> None:
     place_bars(position=line, leave=False)
     jobs: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(pipe, jobs), daemon=True).start()
-    made: list[Callable[..., Any]] = []
-    pipe.send_bytes(attempt(lambda: made.append(_function(work))))
+    functions: list[Callable[..., Any]] = []
+    pipe.send_bytes(attempt(_load_function, work, functions))
     while True:
-        job = jobs.get()
-        pipe.send_bytes(attempt(lambda job=job: made[0](pickle.loads(job))))
+        pipe.send_bytes(attempt(_call, functions, jobs.get()))
 
 
-def _function(work: bytes) -> Callable[..., Any]:
+def _load_function(work: bytes, functions: list[Callable[..., Any]]) -> None:
     fn, setup = pickle.loads(work)
-    return fn if setup is None else partial(fn, setup())
+    functions.append(fn if setup is None else partial(fn, setup()))
+
+
+def _call(functions: list[Callable[..., Any]], job: bytes) -> Any:
+    return functions[0](pickle.loads(job))
 
 
 def _receive(pipe: Connection, jobs: queue.SimpleQueue[bytes]) -> None:
-    """Jobs come while another one is done; where the parent has ended, so do we."""
+    """Receive jobs while another one is done, and end this process if the parent has ended."""
     try:
         while True:
             jobs.put(pipe.recv_bytes())
@@ -158,7 +166,7 @@ def _receive(pipe: Connection, jobs: queue.SimpleQueue[bytes]) -> None:
 
 
 def _end_with_parent() -> None:
-    """A killed parent cannot end its workers, and a second run beside them would write to the same files."""
+    """End this process with its parent: workers that live on would write to the same files as a second run."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()

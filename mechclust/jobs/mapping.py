@@ -7,6 +7,7 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing
 from functools import partial
 from itertools import chain, islice
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -36,7 +37,7 @@ def map_jobs(
     name: Callable[[_Job], str] | None = None,
     progress: str | None = None,
 ) -> list[_Out]:
-    """``[fn(job) for job in jobs]`` over processes, with one thread in each, or over a Ray cluster.
+    """Return ``[fn(job) for job in jobs]``, computed by processes with one thread each, or by a Ray cluster.
 
     Two threads on a busy core are many times slower than one, so each worker computes with one. A job that fails does
     not stop the others; the first one's error is raised when they are done, and says how many others failed. A job
@@ -74,8 +75,9 @@ def map_jobs(
         for outcome in results:
             outcomes.append(outcome)
             bar.update()
-    outcomes.sort(key=lambda outcome: outcome.position)
-    if errors := [outcome.error for outcome in outcomes if outcome.error is not None]:
+    outcomes.sort(key=attrgetter("position"))
+    errors = [outcome.error for outcome in outcomes if outcome.error is not None]
+    if errors:
         raise first_of(errors)
     return [outcome.value for outcome in outcomes]  # type: ignore[misc] # without an error it is what fn returned
 
@@ -92,7 +94,7 @@ def each_result(
     name: Callable[[_Job], str] | None = None,
     lead: int | None = None,
 ) -> Generator[Outcome[_Out], None, None]:
-    """Results as they are finished, in no fixed order.
+    """Yield results as they are finished, in no fixed order.
 
     Jobs are drawn as they are needed, at most two per worker ahead. Everything else is as in ``map_jobs``. Close the
     iterator (``contextlib.closing``) to stop early; the workers end with it.
@@ -133,7 +135,8 @@ def each_result(
         from mechclust.jobs.cluster import RayPool
 
         drawn = iter(jobs)
-        if not (first := list(islice(drawn, 1))):  # no cluster for nothing
+        first = list(islice(drawn, 1))
+        if not first:  # no cluster for nothing
             return _in_this_process(fn, None, (), rules)
         jobs = chain(first, drawn)
         rules.retries = engine.retries
@@ -151,7 +154,7 @@ def each_result(
 def _in_this_process(
     fn: Callable[..., _Out], setup: Callable[[], Any] | None, jobs: Iterable[Any], rules: Rules
 ) -> Generator[Outcome[_Out], None, None]:
-    """With one thread as in a worker, so that the number of workers changes no bit."""
+    """Run jobs with one thread as in a worker, so that the number of workers changes no bit."""
     if setup is not None:
         fn = partial(fn, _with_one_thread(setup))
     for position, job in enumerate(jobs):

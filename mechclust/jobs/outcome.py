@@ -1,4 +1,4 @@
-"""What came of a job, and how it travels from a worker to the driver."""
+"""The outcome of a job, and how it travels from a worker to the driver."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Outcome(Generic[_Out]):
 
 
 def attempt(fn: Callable[..., Any], *args: Any, dumps: Callable[[Any], bytes] = pickle.dumps) -> bytes:
-    """What ``fn`` returns or raises, pickled for ``opened``."""
+    """Call ``fn``, and return its value or its error, pickled for ``opened``."""
     try:
         return dumps((fn(*args), None))
     except BaseException as error:
@@ -37,27 +37,30 @@ def attempt(fn: Callable[..., Any], *args: Any, dumps: Callable[[Any], bytes] = 
 
 
 def opened(reply: bytes) -> tuple[Any, Exception | None]:
-    """Value and error, one of which is ``None``."""
+    """Return value and error, one of which is ``None``."""
     value, error = pickle.loads(reply)
     return value, error
 
 
 def _portable(error: BaseException, dumps: Callable[[Any], bytes]) -> Exception:
-    """The error with its traceback as a note, or its text where the error itself cannot travel."""
+    """Return the error with its traceback as a note, or its text if the error itself cannot travel."""
     where = "in the worker:\n" + "".join(traceback.format_exception(error)).rstrip()
-    try:
-        same = isinstance(error, Exception) and type(pickle.loads(dumps(error))) is type(error)
-    except Exception:
-        same = False
-    if not same or not isinstance(error, Exception):
+    if not isinstance(error, Exception) or not _can_travel(error, dumps):
         return RuntimeError(f"{type(error).__name__}: {error}\n{where}")
     if not isinstance(error, InputError):
         error.add_note(where)
     return error
 
 
+def _can_travel(error: Exception, dumps: Callable[[Any], bytes]) -> bool:
+    try:
+        return type(pickle.loads(dumps(error))) is type(error)
+    except Exception:
+        return False
+
+
 def named(error: Exception, job: str) -> Exception:
-    """The error, which now says in which job it was."""
+    """Return the error, which now says in which job it was."""
     if isinstance(error, InputError):
         again = InputError(f"{job}: {error}")
         again.__cause__ = error
@@ -67,14 +70,15 @@ def named(error: Exception, job: str) -> Exception:
 
 
 def first_of(errors: Sequence[Exception]) -> Exception:
-    """The first one, which says how many others there are."""
-    first, others = errors[0], len(errors) - 1
-    if not others:
+    """Return the first error, which now says how many others there are."""
+    first = errors[0]
+    n_others = len(errors) - 1
+    if n_others == 0:
         return first
-    told = f"{others} other job{'s' if others > 1 else ''} failed too"
+    others = "1 other job failed too" if n_others == 1 else f"{n_others} other jobs failed too"
     if isinstance(first, InputError):
-        again = InputError(f"{first}; {told}")
+        again = InputError(f"{first}; {others}")
         again.__cause__ = first
         return again
-    first.add_note(told)
+    first.add_note(others)
     return first

@@ -1,4 +1,4 @@
-"""Jobs over workers that may be lost: what local processes and Ray actors share."""
+"""Jobs over workers that may be lost: the part that local processes and Ray actors share."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Generic, TypeVar
 
 from mechclust.jobs.interrupts import without_interrupts
@@ -34,7 +35,7 @@ class Worker:
 
 W = TypeVar("W", bound=Worker)
 
-_LONGEST_WAIT = 3600.0  # seconds; what waits for pipes takes no more than some weeks
+_LONGEST_WAIT_S = 3600.0  # waiting for pipes takes no more than some weeks
 
 
 @dataclass(frozen=True)
@@ -54,44 +55,44 @@ class WorkerLost:
 
 
 class WorkerPool(ABC, Generic[W]):
-    """Workers of one kind. What they share is made by ``open``, and released by ``close`` whatever happens."""
+    """Workers of one kind. Their shared resources are made by ``open``, and released by ``close`` whatever happens."""
 
     def open(self) -> None:
         """Connect, or make what the workers share. Called once, before all else."""
 
     @abstractmethod
     def room(self) -> int:
-        """How many there may be at once, now."""
+        """Return how many workers there may be at once, now."""
 
     @abstractmethod
     def start(self) -> W:
-        """Begin another one; its first reply says that it is ready."""
+        """Begin another worker; its first reply says that it is ready."""
 
     @abstractmethod
     def send(self, worker: W, job: Any) -> None:
-        """Give a ready worker another job. Where its process has ended, ``wait`` says so."""
+        """Give a ready worker another job. If its process has ended, ``wait`` says so."""
 
     @abstractmethod
     def wait(self, workers: Sequence[W], seconds: float | None) -> list[tuple[W, Reply | WorkerLost]]:
-        """What happened, at most one event a worker; nothing when the seconds are over."""
+        """Return what happened, at most one event per worker; nothing when the seconds are over."""
 
     @abstractmethod
     def end(self, workers: Sequence[W]) -> None:
-        """End them at once, whatever they do."""
+        """End workers at once, whatever they do."""
 
     def close(self, *, broken: bool) -> None:
-        """Release what ``open`` made: all is done, or ``broken`` off."""
+        """Release what ``open`` made, when all jobs are done or the run is ``broken`` off."""
 
 
 @dataclass
 class Rules:
-    """How jobs are run.
+    """Settings of a run.
 
     Args:
         ahead: jobs that a worker has at once, the one that it does included.
         retries: how often a job is run again that lost its worker.
         timeout: seconds that a job may take.
-        name: of a job, by its position, for errors.
+        name: gives a job's name for errors, from its position and the job.
         lead: how many jobs, times the workers, one may be ahead of the first that is not done; ``None``: any number.
     """
 
@@ -103,9 +104,9 @@ class Rules:
 
 
 def each_outcome(pool: WorkerPool[W], jobs: Iterable[Any], rules: Rules) -> Generator[Outcome, None, None]:
-    """Run the jobs, drawn as they are needed; outcomes as they come, each job's once.
+    """Run the jobs, drawn as they are needed; yield each job's outcome once, as they come.
 
-    It comes back started, with the pool open: to close it, or to drop it, releases what the pool holds.
+    The generator comes back started, with the pool open: closing or dropping it releases what the pool holds.
     """
     outcomes = _each_outcome(pool, jobs, rules)
     next(outcomes)
@@ -113,7 +114,8 @@ def each_outcome(pool: WorkerPool[W], jobs: Iterable[Any], rules: Rules) -> Gene
 
 
 def _each_outcome(pool: WorkerPool[W], jobs: Iterable[Any], rules: Rules) -> Generator[Outcome, None, None]:
-    run, broken = _Run(pool, jobs, rules), True
+    run = _Run(pool, jobs, rules)
+    broken = True
     try:
         pool.open()
         yield Outcome(-1)  # it is open
@@ -131,8 +133,11 @@ def _each_outcome(pool: WorkerPool[W], jobs: Iterable[Any], rules: Rules) -> Gen
 
 
 class _Run(Generic[W]):
+    """The jobs of a run: those that wait, those that workers have, and the outcomes."""
+
     def __init__(self, pool: WorkerPool[W], jobs: Iterable[Any], rules: Rules) -> None:
-        self.pool, self.rules = pool, rules
+        self.pool = pool
+        self.rules = rules
         self.jobs = (Item(position, job) for position, job in enumerate(jobs))
         self.drawn = 0
         self.waiting: deque[Item] = deque()
@@ -143,10 +148,13 @@ class _Run(Generic[W]):
 
     @property
     def done(self) -> bool:
+        """Whether no job waits and no worker has one."""
         return not self.waiting and not any(worker.items for worker in self.workers)
 
     def finished(self) -> list[Outcome]:
-        outcomes, self.outcomes = self.outcomes, []
+        """Return the outcomes since the last call."""
+        outcomes = self.outcomes
+        self.outcomes = []
         return outcomes
 
     def feed(self) -> None:
@@ -158,20 +166,23 @@ class _Run(Generic[W]):
         busy = sum(bool(worker.items) for worker in self.workers)
         while self.no_more is None and len(self.workers) < min(room, busy + len(self.waiting)):
             self.workers.append(self.pool.start())
-        for held in range(self.rules.ahead):
+        for n_items in range(self.rules.ahead):
             for worker in self.workers:
                 idle = sum(not other.items for other in self.workers)
-                if worker.ready and len(worker.items) == held and len(self.waiting) > (idle if held else 0):
+                spare = len(self.waiting) - (idle if n_items else 0)
+                if worker.ready and len(worker.items) == n_items and spare > 0:
                     self._send(worker, self.waiting.popleft())
         self._draw(room)
 
     def _draw(self, room: int) -> None:
-        """As many jobs as may wait, none too far from the first one that is not done."""
+        """Draw as many jobs as may wait, none too far from the first one that is not done."""
         while len(self.waiting) < room:
-            held = [item.position for items in (self.waiting, *(w.items for w in self.workers)) for item in items]
-            if held and self.rules.lead is not None and self.drawn - min(held) >= self.rules.lead * room:
+            unfinished = chain(self.waiting, *(worker.items for worker in self.workers))
+            first = min((item.position for item in unfinished), default=self.drawn)
+            if self.rules.lead is not None and self.drawn - first >= self.rules.lead * room:
                 return
-            if (item := next(self.jobs, None)) is None:
+            item = next(self.jobs, None)
+            if item is None:
                 return
             self.drawn += 1
             self.waiting.append(item)
@@ -183,6 +194,7 @@ class _Run(Generic[W]):
         self.pool.send(worker, item.job)
 
     def wait(self) -> None:
+        """Wait for events, act on them, and stop jobs that take too long."""
         for worker, event in self.pool.wait(self.workers, self._seconds_left()):
             if isinstance(event, WorkerLost):
                 self._lost(worker, event)
@@ -205,15 +217,16 @@ class _Run(Generic[W]):
     def _ready(self, worker: W, event: Reply) -> None:
         if event.error is not None:
             raise event.error
-        worker.ready, self.lost_early = True, 0
+        worker.ready = True
+        self.lost_early = 0
 
     def _lost(self, worker: W, event: WorkerLost) -> None:
-        """Its first job counts a loss and is run again with the others that it had.
+        """Count a loss for the worker's first job, and run it again with the others that it had.
 
-        Where workers are lost before they are ready again and again, those that are ready do all that is left.
+        If workers are lost before they are ready again and again, those that are ready do all that is left.
         """
-        ready, item = worker.ready, self._remove(worker)
-        if not ready:
+        item = self._remove(worker)
+        if not worker.ready:
             self.lost_early += 1
             if not event.again:
                 self.no_more = InputError(event.why)
@@ -229,7 +242,7 @@ class _Run(Generic[W]):
                 self.waiting.appendleft(item)
 
     def _remove(self, worker: W) -> Item | None:
-        """End a worker; what it has not begun waits for another. Gives the job that it was at."""
+        """End a worker, and return the job that it was at; those that it has not begun wait for another."""
         self.pool.end([worker])
         self.workers.remove(worker)
         item = worker.items.popleft() if worker.items else None
@@ -246,7 +259,7 @@ class _Run(Generic[W]):
         if self.rules.timeout is None:
             return None
         ends = [worker.since + self.rules.timeout for worker in self.workers if worker.items]
-        return min(max(0.0, min(ends) - time.monotonic()), _LONGEST_WAIT) if ends else None
+        return min(max(0.0, min(ends) - time.monotonic()), _LONGEST_WAIT_S) if ends else None
 
     def _overdue(self, worker: W) -> bool:
         limit = self.rules.timeout

@@ -26,7 +26,7 @@ def progress_bar(items: Iterable[Any] | None = None, *, disable: bool = False, *
 
 
 def place_bars(make: Callable[..., Any] = tqdm, **options: Any) -> None:
-    """Say how this process makes its bars from now on: where they stand, or by something else than tqdm."""
+    """Set how this process makes its bars from now on: their place, or something else than tqdm."""
     global _make
     _make = make
     _options.clear()

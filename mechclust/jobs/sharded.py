@@ -1,37 +1,42 @@
-"""One measurement by many workers: each measures shards of the data, and the states of the probes are merged."""
+"""One measurement by many workers: each loads the model and measures shards of the data."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, TypeAlias, cast, overload
 
+import torch
 from safetensors.torch import load as tensors_of
 from safetensors.torch import save as bytes_of
-from torch import Tensor
 
-from mechclust.jobs.engine import Engine
-from mechclust.jobs.mapping import each_result
-from mechclust.jobs.outcome import Outcome, first_of
-from mechclust.jobs.progress import progress_bar
-from mechclust.jobs.shards import (
-    Given,
-    Load,
-    Loaded,
+from mechclust.jobs.batches import (
     Shard,
+    ShardedBatches,
     batches_digest,
     check_sharded_inputs,
     count_shards,
     reading_of,
     shards_of,
 )
+from mechclust.jobs.engine import Engine
+from mechclust.jobs.mapping import each_result
+from mechclust.jobs.outcome import Outcome, first_of
+from mechclust.jobs.progress import progress_bar
+from probes.engine.hooks import HookedModel
+from probes.engine.identity import fingerprint
 from probes.engine.probe import Probe, each_probe
+from probes.engine.readout import Readout, last_token
+from probes.engine.recorder import HookedModels
 from probes.engine.result import ProbeResult
 from probes.engine.run import finished, measuring
+from probes.engine.sites import Sites, residual
+from probes.rows.kept_rows import Keeping, Stored, check_space, count_given, files_of, kept_shards
+from probes.rows.row_store import RowStore, next_shard, prepare_shard, publish_shard, write_header
 from probes.store.files import (
     check_safetensors,
     is_temporary,
@@ -44,18 +49,20 @@ from probes.store.files import (
 )
 from probes.store.index_set import IndexSet
 from probes.store.locks import locked
-from tasks import InputError
+from tasks import Batch, InputError
 from tasks.text.beginning import Bos
 
+Load: TypeAlias = Callable[[], HookedModels]
+SavedStates: TypeAlias = Path | tuple[bytes, dict[str, str]]  # a file of safetensors, or its tensors and header
+
 _FORMAT = "mechclust-shards-1"
-_SHARD = "shard-*.safetensors"
-_LEAD = 4  # shards per worker whose states may wait for an earlier one's
+_MAX_SHARDS_AHEAD = 4  # shards per worker whose states may wait for an earlier one's
 
 
 @overload
 def run_sharded(
     load: Load,
-    batches: Given,
+    batches: ShardedBatches,
     probes: Probe,
     *,
     engine: Engine = ...,
@@ -71,7 +78,7 @@ def run_sharded(
 @overload
 def run_sharded(
     load: Load,
-    batches: Given,
+    batches: ShardedBatches,
     probes: Sequence[Probe],
     *,
     engine: Engine = ...,
@@ -86,7 +93,7 @@ def run_sharded(
 ) -> list[ProbeResult]: ...
 def run_sharded(
     load: Load,
-    batches: Given,
+    batches: ShardedBatches,
     probes: Probe | Sequence[Probe],
     *,
     engine: Engine = "local",
@@ -151,84 +158,160 @@ def run_sharded(
     shards = shards_of(batches, shard_examples, reading=reading, tokens_per_batch=tokens_per_batch)
     total = _Total(several)
     folder = None if out is None else Path(out).absolute()
-    with ExitStack() as stack:
-        if folder is not None:
-            stack.enter_context(locked(folder))
-            _begin(folder, several)
+    with nullcontext() if folder is None else _folder_of_shards(folder, several):
         measure = partial(_measure, [probe.clone() for probe in several], folder)
+        setup = partial(_Worker.from_function, load)
         outcomes = each_result(
-            measure,
-            shards,
-            workers,
-            engine=engine,
-            setup=partial(Loaded.by, load),
-            timeout=timeout,
-            folder=folder,
-            lead=_LEAD,
+            measure, shards, workers, engine=engine, setup=setup, timeout=timeout, folder=folder, lead=_MAX_SHARDS_AHEAD
         )
-        stack.enter_context(closing(outcomes))
         bar = progress_bar(total=count_shards(batches), desc="measuring", unit="shard", disable=not progress)
-        stack.enter_context(closing(bar))
-        for found in _in_order(outcomes, kept=folder is not None):
-            total.add(found)
-            bar.update()
+        with closing(outcomes), closing(bar):
+            for states in _in_order(outcomes, kept=folder is not None):
+                total.add(states)
+                bar.update()
     results = finished(several, total.states, total.fingerprints, tokenization=reading.tokenization)
     return results[0] if isinstance(probes, Probe) else results
 
 
-def _in_order(outcomes: Iterator[Outcome[Any]], *, kept: bool) -> Iterator[Any]:
-    """Values in the order of their jobs; those that come early wait.
+def save_rows_sharded(
+    load: Load,
+    batches: ShardedBatches,
+    folder: str | Path,
+    *,
+    at: Sites = residual(),
+    readout: Readout = last_token(),
+    labels: Sequence[str] = (),
+    dtype: torch.dtype | None = None,
+    shard_rows: int = 4096,
+    engine: Engine = "local",
+    workers: int | None = None,
+    tokenizer: Any = None,
+    bos: Bos = "model",
+    tokens_per_batch: int = 4096,
+    timeout: float | None = None,
+    progress: bool = False,
+) -> RowStore:
+    """Save rows as ``probes.save_rows`` does, with several workers that each load the model.
 
-    The first job's error in that order is raised: at once, or where shards are ``kept``, when the others are done.
+    The store holds the same examples, rows and labels. After an interruption the same call resumes, as with
+    ``save_rows``, and what is refused there is refused here. A shard whose worker was lost is measured again. An
+    interruption, including ``kill -9``, loses the shards that are being measured, one or two per worker.
+
+    Memory: each worker holds one shard, ``shard_rows x sites x d``; this process holds no rows.
+
+    Args:
+        load: returns the model. Every worker calls it once, and it must return the same weights each time; a function
+            at the top level of a module, or a ``functools.partial`` of one.
+        batches: as in ``run_sharded``.
+        folder: a new or an unfinished store, on a file system that all workers see.
+        at: where to measure.
+        readout: which position.
+        labels: labels to keep beside the rows, one value per example each.
+        dtype: the dtype to keep rows in, such as ``torch.bfloat16``; that of the model's activations by default.
+        shard_rows: fewest examples in a shard. Batches are not split.
+        engine: ``"local"`` processes, ``"ray"``, or a ``Ray`` with its settings.
+        workers: number of workers; one per core by default, on Ray as many as the cluster has room for.
+        tokenizer: Hugging Face's, for texts.
+        bos: for texts, as in ``run``.
+        tokens_per_batch: as in ``run``.
+        timeout: seconds that a shard may take.
+        progress: show a progress bar.
+
+    Raises:
+        InputError: where ``save_rows`` raises it, with the shard's name; for workers whose models differ, and a shard
+            that lost its worker too often or took too long.
+
+    Example:
+        >>> import tempfile
+        >>> from functools import partial
+        >>> import torch
+        >>> from mechclust import ModelConfig, build_model, save_rows_sharded
+        >>> model = ModelConfig(d_vocab=10, n_ctx=4, n_layers=1, d_model=8, n_heads=2)
+        >>> tokens = torch.arange(80).reshape(20, 4) % 10
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     store = save_rows_sharded(partial(build_model, model), tokens, folder, workers=1)
+        ...     len(store), store.sites
+        (20, ['hook_embed', 'blocks.0.hook_resid_post'])
     """
-    early: dict[int, Outcome[Any]] = {}
-    next_one = 0
-    for outcome in outcomes:
-        early[outcome.position] = outcome
-        while next_one in early:
-            found = early.pop(next_one)
-            if found.error is not None:
-                rest = [*early.values(), *outcomes] if kept else []
-                raise first_of([found.error, *(other.error for other in rest if other.error is not None)])
-            yield found.value
-            next_one += 1
-
-
-# ---- a shard's states ----
+    check_sharded_inputs(batches, shard_rows=shard_rows)
+    keeping = Keeping(at, readout, labels, dtype)
+    folder = Path(folder).absolute()
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{str(folder)!r} is a file; give a new folder")
+    reading = reading_of(tokenizer, bos)
+    shards = shards_of(batches, shard_rows, reading=reading, tokens_per_batch=tokens_per_batch)
+    n_examples = None if count_shards(batches) else count_given(batches)
+    setup = partial(_RowWorker.from_function, load, keeping, folder, n_examples)
+    with locked(folder, way="give a new folder"):
+        remove_leftovers(folder, everyones=True)  # workers of an earlier driver, on whatever node
+        store = _Store(Stored.from_shards(folder, keeping.labels, kept_shards(folder, keeping.settings)))
+        outcomes = each_result(
+            _measure_rows, shards, workers, engine=engine, setup=setup, timeout=timeout, folder=folder
+        )
+        bar = progress_bar(total=count_shards(batches), desc="saving rows", unit="shard", disable=not progress)
+        with closing(outcomes), closing(bar):
+            store.add_all(outcomes, bar)
+        store.finish(reading.tokenization)
+        return RowStore(folder)
 
 
 @dataclass(frozen=True)
-class _States:
-    """What a shard's probes hold, as a file of safetensors has it.
+class _Worker:
+    """The model of a worker, or several by name, and their fingerprints."""
 
-    Attributes:
-        tensors: of the i-th probe under ``"i/"``.
-        header: ``probes``, ``sites``, ``model`` and ``measured``, each as JSON, and ``data``, a digest.
-    """
-
-    tensors: Mapping[str, Tensor]
-    header: dict[str, str]
+    model: HookedModels
+    models: Mapping[str, HookedModel]
+    fingerprints: Mapping[str, str]
 
     @classmethod
-    def of(cls, probes: Sequence[Probe], header: dict[str, str]) -> _States:
-        states = [probe.state_dict() for probe in probes]
-        tensors = {f"{i}/examples": state["examples"] for i, state in enumerate(states)}
-        tensors |= {f"{i}/tensors/{name}": x for i, state in enumerate(states) for name, x in state["tensors"].items()}
-        return cls(tensors, {**header, "sites": json.dumps([state["sites"] for state in states])})
+    def from_function(cls, load: Load) -> _Worker:
+        """Load the model or models."""
+        model = load()
+        models = dict(model) if isinstance(model, Mapping) else {"": model}
+        return cls(model, models, {name: fingerprint(each) for name, each in models.items()})
 
-    def of_probe(self, i: int) -> dict[str, Any]:
-        """What ``Probe.load_state_dict`` takes."""
-        prefix = f"{i}/tensors/"
-        tensors = {name.removeprefix(prefix): x for name, x in self.tensors.items() if name.startswith(prefix)}
-        return {
-            "sites": json.loads(self.header["sites"])[i],
-            "examples": self.tensors[f"{i}/examples"],
-            "tensors": tensors,
-        }
+
+def _measure(probes: Sequence[Probe], folder: Path | None, worker: _Worker, shard: Shard) -> SavedStates:
+    """Measure a shard, and return the probes' states or their file, which is not made again if it is there."""
+    header = {
+        "format": _FORMAT,
+        "probes": json.dumps(list(map(repr, probes))),
+        "versions": json.dumps(versions()),
+        "model": json.dumps(worker.fingerprints),
+    }
+    reading = shard.reading(worker.models)
+    batches: Iterable[Batch] = shard.batches(worker.models, reading)
+    path = None if folder is None else folder / f"shard-{shard.number:05d}.safetensors"
+    if path is not None:
+        batches = list(batches)
+        header["data"] = batches_digest(batches)
+        saved = None
+        with suppress(InputError):  # missing, or damaged: it is made anew
+            saved = check_safetensors(path)
+        if saved is not None:
+            _check_same(path, saved, header)
+            return path
+    with measuring(worker.model, probes) as step:
+        for batch in batches:
+            step(batch)
+    states = [probe.state_dict() for probe in probes]
+    for probe in probes:
+        probe.reset()
+    header["measured"] = json.dumps({**step.state(), "tokenization": reading.tokenization})
+    header["sites"] = json.dumps([state["sites"] for state in states])
+    tensors = {}
+    for i, state in enumerate(states):
+        tensors[f"{i}/examples"] = state["examples"].contiguous()
+        for name, values in state["tensors"].items():
+            tensors[f"{i}/tensors/{name}"] = values.contiguous()
+    if path is None:
+        return bytes_of(tensors), header
+    write_safetensors(path, tensors, header)
+    return path
 
 
 class _Total:
-    """The merged states."""
+    """The merged states of all shards."""
 
     def __init__(self, probes: Sequence[Probe]) -> None:
         self._probes = probes
@@ -237,101 +320,180 @@ class _Total:
         for probe in probes:  # whatever model it saw before
             probe.load_state_dict({"sites": [], "examples": IndexSet().tensor(), "tensors": {}})
 
-    def add(self, found: Path | tuple[bytes, dict[str, str]]) -> None:
-        """A shard's, from its file or as it came."""
-        states = (
-            _States(*read_safetensors(found)) if isinstance(found, Path) else _States(tensors_of(found[0]), found[1])
-        )
+    def add(self, states: SavedStates) -> None:
+        """Merge the states of a shard, from its file or as they came."""
+        tensors, header = read_safetensors(states) if isinstance(states, Path) else (tensors_of(states[0]), states[1])
+        sites = json.loads(header["sites"])
         for i, probe in enumerate(self._probes):
+            prefix = f"{i}/tensors/"
+            values = {name.removeprefix(prefix): x for name, x in tensors.items() if name.startswith(prefix)}
             part = probe.clone()
-            part.load_state_dict(states.of_probe(i))
+            part.load_state_dict({"sites": sites[i], "examples": tensors[f"{i}/examples"], "tensors": values})
             probe.merge(part)
-        self.states.append(json.loads(states.header["measured"]))
-        self.fingerprints.append(json.loads(states.header["model"]))
+        self.states.append(json.loads(header["measured"]))
+        self.fingerprints.append(json.loads(header["model"]))
 
 
-def _measure(
-    probes: Sequence[Probe], folder: Path | None, worker: Loaded, shard: Shard
-) -> Path | tuple[bytes, dict[str, str]]:
-    """What a worker does: its states, or the file of them, which is not made again where it is there."""
-    header = {
-        "format": _FORMAT,
-        "probes": json.dumps(list(map(repr, probes))),
-        "versions": json.dumps(versions()),
-        "model": json.dumps(worker.fingerprints),
-    }
-    reading = shard.reading(worker.models)
-    batches = shard.batches(worker.models, reading)
-    path = folder and folder / f"shard-{shard.number:05d}.safetensors"
-    if path is not None:
-        batches = iter(kept := list(batches))
-        header["data"] = batches_digest(kept)
-        if (held := _held(path)) is not None:
-            _check_same(path, held, header)
-            return path
-    with measuring(worker.model, probes) as step:
-        for batch in batches:
-            step(batch)
-    header["measured"] = json.dumps({**step.state(), "tokenization": reading.tokenization})
-    states = _States.of(probes, header)
-    for probe in probes:
-        probe.reset()
-    if path is None:
-        return bytes_of({name: x.contiguous() for name, x in states.tensors.items()}), states.header
-    write_safetensors(path, states.tensors, states.header)
-    return path
+def _in_order(outcomes: Iterator[Outcome[Any]], *, kept: bool) -> Iterator[Any]:
+    """Yield values in the order of their jobs; those that come early wait.
+
+    The first job's error in that order is raised: at once, or if shards are ``kept``, when the others are done.
+    """
+    early: dict[int, Outcome[Any]] = {}
+    position = 0
+    for outcome in outcomes:
+        early[outcome.position] = outcome
+        while position in early:
+            ready = early.pop(position)
+            if ready.error is not None:
+                rest = [*early.values(), *outcomes] if kept else []
+                raise first_of([ready.error, *(other.error for other in rest if other.error is not None)])
+            yield ready.value
+            position += 1
 
 
-# ---- the folder ----
-
-
-def _begin(folder: Path, probes: Sequence[Probe]) -> None:
-    """A folder of shards of these probes, new or begun."""
-    remove_leftovers(folder, everyones=True)  # workers of an earlier driver, on whatever node
-    path = folder / "shards.json"
-    mine = {"format": _FORMAT, "probes": list(map(repr, probes)), "versions": versions()}
-    held = _description(path)
-    if held is None:  # missing or damaged: the header of each shard says the same
-        if any(not (is_temporary(file) or file == path or file.match(_SHARD)) for file in folder.iterdir()):
+@contextmanager
+def _folder_of_shards(folder: Path, probes: Sequence[Probe]) -> Iterator[None]:
+    """Own a folder of shards of these probes, new or begun, for the block."""
+    with locked(folder):
+        remove_leftovers(folder, everyones=True)  # workers of an earlier driver, on whatever node
+        path = folder / "shards.json"
+        record = {"format": _FORMAT, "probes": list(map(repr, probes)), "versions": versions()}
+        saved = None
+        with suppress(InputError):  # missing, or damaged: it is written anew
+            saved = read_json(path)
+        if saved is not None:
+            _check_record(path, saved, record)
+        elif all(is_temporary(file) or file == path or file.match("shard-*.safetensors") for file in folder.iterdir()):
+            write_json(path, record)  # the header of each shard says the same
+        else:
             raise InputError(f"{str(folder)!r} has files but no shards of a measurement; give a new folder")
-        write_json(path, mine)
-        return
-    if not isinstance(held, dict) or held.get("format") != _FORMAT:
+        yield
+
+
+def _check_record(path: Path, saved: Any, wanted: Mapping[str, Any]) -> None:
+    """Refuse a folder of another measurement."""
+    folder = str(path.parent)
+    if not isinstance(saved, dict) or saved.get("format") != _FORMAT:
         raise InputError(f"{str(path)!r} was not written by run_sharded; give a new folder")
-    if held.get("probes") != mine["probes"]:
+    if saved.get("probes") != wanted["probes"]:
         raise InputError(
-            f"{str(folder)!r} holds shards of {', '.join(held['probes'])}; give a new folder, or delete this one"
+            f"{folder!r} holds shards of {', '.join(saved['probes'])}; give a new folder, or delete this one"
         )
-    then, now = held.get("versions") or {}, versions()
-    if differ := [name for name in {**then, **now} if then.get(name) != now.get(name)]:
-        theirs, ours = (" and ".join(f"{name} {of.get(name, 'none')}" for name in differ) for of in (then, now))
-        way = "install the same versions, or give a new folder"
-        raise InputError(f"{str(folder)!r} was measured with {theirs}, but this process has {ours}; {way}")
+    then = saved.get("versions") or {}
+    now = wanted["versions"]
+    differ = [name for name in {**then, **now} if then.get(name) != now.get(name)]
+    if differ:
+        before = " and ".join(f"{name} {then.get(name, 'none')}" for name in differ)
+        after = " and ".join(f"{name} {now.get(name, 'none')}" for name in differ)
+        way_out = "install the same versions, or give a new folder"
+        raise InputError(f"{folder!r} was measured with {before}, but this process has {after}; {way_out}")
 
 
-def _description(path: Path) -> Any:
-    """What ``shards.json`` says; ``None`` where it is missing or damaged."""
-    try:
-        return read_json(path)
-    except InputError:
-        return None
-
-
-def _held(path: Path) -> dict[str, str] | None:
-    """The header of a shard's file; ``None`` where there is none, or a damaged one, which is made anew."""
-    try:
-        return check_safetensors(path)
-    except InputError:
-        return None
-
-
-def _check_same(path: Path, held: Mapping[str, str], wanted: Mapping[str, str]) -> None:
-    words = {
+def _check_same(path: Path, saved: Mapping[str, str], wanted: Mapping[str, str]) -> None:
+    """Refuse a shard's file of another measurement."""
+    differences = {
         "probes": "other probes",
         "versions": "other versions of packages",
         "model": "another model",
         "data": "other examples, or of the same ones in other batches",
     }
-    for key, what in words.items():
-        if held.get(key) != wanted[key]:
-            raise InputError(f"{str(path)!r} holds the state of {what}; give the same again, or a new folder as out")
+    for key, other in differences.items():
+        if saved.get(key) != wanted[key]:
+            raise InputError(f"{str(path)!r} holds the state of {other}; give the same again, or a new folder as out")
+
+
+@dataclass
+class _SavedRows:
+    """A shard whose rows are on disk."""
+
+    header: Mapping[str, Any]  # of the store that its rows belong to
+    index: list[int]  # of all its examples
+    written: int = 0  # examples that were not there yet
+    place: Path | None = None  # where these are, under a temporary name; None for none
+    tokenization: dict[str, Any] | None = None  # how texts became tokens; None if the worker read no texts
+
+
+@dataclass
+class _RowWorker:
+    """A worker's model, and the store that its rows belong to."""
+
+    model: HookedModel
+    header: Mapping[str, Any]
+    keeping: Keeping
+    stored: Stored
+    n_examples: int | None
+
+    @classmethod
+    def from_function(cls, load: Load, keeping: Keeping, folder: Path, n_examples: int | None) -> _RowWorker:
+        """Load the model; refuse another model's rows and too small a disk before the first shard."""
+        model = load()
+        if isinstance(model, Mapping):
+            raise InputError(f"rows of one model are saved at a time, but load returns {len(model)}; save each alone")
+        header = keeping.header(model)
+        stored = Stored.from_shards(folder, keeping.labels, kept_shards(folder, header))
+        if n_examples is not None:
+            keeping.check_space(folder, n_examples - len(stored), model)
+        return cls(model, header, keeping, stored, n_examples)
+
+
+def _measure_rows(worker: _RowWorker, shard: Shard) -> _SavedRows:
+    """Measure the rows that are not there yet, and write them under a temporary name, which the driver changes."""
+    stored = worker.stored
+    probe = worker.keeping.probe()
+    saved = _SavedRows(worker.header, [])
+    reading = shard.reading({"": worker.model})
+    with measuring(worker.model, [probe]) as step:
+        for batch in shard.batches({"": worker.model}, reading):
+            saved.index += batch.index.tolist()
+            new = stored.new(batch)
+            if len(new):
+                step(batch if len(new) == len(batch) else batch.select(new.to(batch.index.device)))
+                saved.written += len(new)
+    if saved.written:
+        if worker.n_examples is not None:
+            check_space(stored.folder, worker.n_examples - len(stored), len(probe.sites), *probe.size())
+        saved.place = prepare_shard(stored.folder / f"shard-{shard.number:05d}", *files_of(probe.rows))
+    saved.tokenization = reading.tokenization
+    return saved
+
+
+@dataclass
+class _Store:
+    """The driver's side: rows that workers have measured become part of the store."""
+
+    stored: Stored
+    header: dict[str, Any] = field(default_factory=dict)
+    tokenization: dict[str, Any] | None = None
+
+    def add_all(self, outcomes: Iterable[Outcome[_SavedRows]], bar: Any) -> None:
+        """Add all shards that succeed, and raise the first error in their order when all are done."""
+        errors: dict[int, Exception] = {}
+        for outcome in outcomes:
+            if outcome.error is not None:
+                errors[outcome.position] = outcome.error
+            else:
+                self._add(cast(_SavedRows, outcome.value))
+            bar.update()
+        if errors:
+            raise first_of([errors[position] for position in sorted(errors)])
+
+    def _add(self, saved: _SavedRows) -> None:
+        if not self.header:
+            self.header = dict(saved.header)
+        elif self.header != saved.header:
+            raise InputError("load returned different models in two workers; make it return the same weights each time")
+        self.stored.see(torch.tensor(saved.index, dtype=torch.int64))
+        self.tokenization = self.tokenization or saved.tokenization
+        if saved.place is None:
+            return
+        if not self.stored.written:
+            write_header(self.stored.folder, self.header)  # unfinished again, where it was complete
+        publish_shard(saved.place, next_shard(self.stored.folder))
+        self.stored.written += saved.written
+
+    def finish(self, tokenization: dict[str, Any] | None) -> None:
+        """Mark the store as complete; ``tokenization`` is how texts became tokens in the driver."""
+        self.stored.check_all_given()
+        how = tokenization or self.tokenization
+        write_header(self.stored.folder, {**self.header, "examples": self.stored.given, "tokenization": how})

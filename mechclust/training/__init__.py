@@ -13,10 +13,10 @@ from mechclust.training.config import TrainConfig
 from mechclust.training.ensemble import train_ensemble
 from mechclust.training.loop import train
 from mechclust.training.low_rank import LowRank
+from mechclust.training.member import Member
 from mechclust.training.norms import WeightNorms
 from mechclust.training.probe_hook import ProbeHook
 from mechclust.training.snapshots import Snapshots
-from mechclust.training.stack import Member
 
 __all__ = [
     "AccuracyCallback",

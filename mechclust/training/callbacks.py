@@ -1,14 +1,16 @@
-"""What to do at a run's checkpoints."""
+"""Callbacks that measure or save a model at a run's checkpoints."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from mechclust.models.build import config_of
 from mechclust.models.checkpoint import load_model, read_metadata, save_model
@@ -21,16 +23,18 @@ from probes.engine.probe import as_json
 from probes.store.files import is_whole, versions
 from tasks import Batch, InputError, Task
 
-_WAY = "give another folder, or the same settings to continue"
+_WAY_OUT = "give another folder, or the same settings to continue"
 
 
+@runtime_checkable
 class Callback(Protocol):
     """Called at ``TrainConfig.checkpoint_steps``, before the step's update, and after the last one.
 
     After an interruption the calls since the last saved state come again, with the same weights.
     """
 
-    def __call__(self, step: int, model: HookedModel) -> None: ...
+    def __call__(self, step: int, model: HookedModel) -> None:
+        """Do something with the model as it is before ``step``."""
 
 
 @runtime_checkable
@@ -42,16 +46,15 @@ class KeepsFiles(Callback, Protocol):
     """
 
     def lacks(self, step: int, model: HookedModel) -> list[Path]:
-        """The files of a step that are missing or damaged.
+        """Return the files of a step that are missing or damaged.
 
         Args:
             step: a checkpoint, also one that is past.
-            model: which is trained, as it is now.
+            model: the model that is trained, as it is now.
 
         Raises:
             InputError: when the folder holds files that were made with other settings.
         """
-        ...
 
 
 class ProbeCallback:
@@ -90,47 +93,59 @@ class ProbeCallback:
         probes: Mapping[str, Probe],
         at: Sequence[int] | None = None,
     ) -> None:
-        self.out, self.batches, self.probes, self.at = Path(out), batches, probes, at
+        self.out = Path(out)
+        self.batches = batches
+        self.probes = probes
+        self.at = at
         self._compared = False
 
     def __call__(self, step: int, model: HookedModel) -> None:
-        lacking = set(self.lacks(step, model))
-        for split, batches in self.batches.items() if self._measures(step) else ():
-            paths = {name: result_path(self.out, step, f"{split}.{name}") for name in self.probes}
-            for path in paths.values():
-                if path not in lacking:
+        """Measure what is missing of a step, and refuse results of another model."""
+        self._compare_folder()
+        if self.at is not None and step not in self.at:
+            return
+        for split, batches in self.batches.items():
+            missing = []
+            for name, path in self._paths(step, split).items():
+                if is_whole(path):
                     _check_model(path, model)
-            if missing := [name for name, path in paths.items() if path in lacking]:
+                else:
+                    missing.append(name)
+            if missing:
                 results = run(model, batches, [self.probes[name] for name in missing])
                 for name, result in zip(missing, results, strict=True):
-                    result.save(paths[name])
+                    result.save(self._paths(step, split)[name])
 
     def lacks(self, step: int, model: HookedModel) -> list[Path]:
-        """The files of a step that are missing or damaged.
+        """Return the files of a step that are missing or damaged.
 
         Raises:
             InputError: when a file of any step was made with other settings, naming both values.
         """
         self._compare_folder()
-        names = [f"{split}.{name}" for split in self.batches for name in self.probes] if self._measures(step) else []
-        return [path for name in names if not is_whole(path := result_path(self.out, step, name))]
+        if self.at is not None and step not in self.at:
+            return []
+        paths: list[Path] = []
+        for split in self.batches:
+            paths += self._paths(step, split).values()
+        return [path for path in paths if not is_whole(path)]
 
-    def _measures(self, step: int) -> bool:
-        return self.at is None or step in self.at
+    def _paths(self, step: int, split: str) -> dict[str, Path]:
+        return {name: result_path(self.out, step, f"{split}.{name}") for name in self.probes}
 
     def _compare_folder(self) -> None:
-        """Refuse files of any step that another probe or other examples made; once, for reading them takes time."""
+        """Refuse files of any step that another probe or other examples made; once, because reading takes time."""
         if self._compared:
             return
         for split, batches in self.batches.items():
             examples = ""
             for name, probe in self.probes.items():
-                own = _texts({key: as_json(value) for key, value in probe.parameters().items()})
-                for path, held in _held(self.out, f"{split}.{name}"):
+                parameters = _texts({key: as_json(value) for key, value in probe.parameters().items()})
+                for path, saved in _saved_results(self.out, f"{split}.{name}"):
                     examples = examples or _digest(batches)
-                    _compare(path, {"probe": held.probe}, {"probe": type(probe).__name__})
-                    _compare(path, _texts(held.metadata.get("parameters", own)), own)
-                    _compare(path, {"examples": held.metadata.get("examples")}, {"examples": examples})
+                    _compare(path, {"probe": saved.probe}, {"probe": type(probe).__name__})
+                    _compare(path, _texts(saved.metadata.get("parameters", parameters)), parameters)
+                    _compare(path, {"examples": saved.metadata.get("examples")}, {"examples": examples})
         self._compared = True
 
 
@@ -141,15 +156,29 @@ class AccuracyCallback:
 
     Args:
         out: folder of the results, ``step-000100.{split}.accuracy.safetensors``.
-        task: whose accuracy.
+        task: the task with the examples.
         split: on which examples.
+
+    Example:
+        >>> import tempfile
+        >>> from mechclust import model_for, build_model
+        >>> from tasks import SkillSuite
+        >>> suite = SkillSuite(n_eval=4)
+        >>> model = build_model(model_for(suite, n_layers=1, d_model=8, n_heads=2))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     AccuracyCallback(folder, suite)(0, model)
+        ...     print([path.name for path in Path(folder).iterdir()])
+        ['step-000000.validation.accuracy.safetensors']
     """
 
     def __init__(self, out: str | Path, task: Task, split: str = "validation") -> None:
-        self.out, self.task, self.split = Path(out), task, split
+        self.out = Path(out)
+        self.task = task
+        self.split = split
         self._compared = False
 
     def __call__(self, step: int, model: HookedModel) -> None:
+        """Measure the accuracy before ``step``, or refuse a file of another model."""
         path = result_path(self.out, step, f"{self.split}.accuracy")
         if not self.lacks(step, model):
             _check_model(path, model)
@@ -164,14 +193,14 @@ class AccuracyCallback:
         ).save(path)
 
     def lacks(self, step: int, model: HookedModel) -> list[Path]:
-        """The file of a step, where it is missing or damaged.
+        """Return the file of a step if it is missing or damaged.
 
         Raises:
             InputError: when a file of any step is of another task, naming both values.
         """
         if not self._compared:
-            for path, held in _held(self.out, f"{self.split}.accuracy"):
-                _compare(path, held.metadata.get("task", {}), json.loads(json.dumps(self.task.to_config())))
+            for path, saved in _saved_results(self.out, f"{self.split}.accuracy"):
+                _compare(path, saved.metadata.get("task", {}), json.loads(json.dumps(self.task.to_config())))
             self._compared = True
         path = result_path(self.out, step, f"{self.split}.accuracy")
         return [] if is_whole(path) else [path]
@@ -182,18 +211,29 @@ class CheckpointCallback:
 
     The files are called ``step-000100.safetensors``. An existing, undamaged file is not written again; one from another
     model is refused.
+
+    Example:
+        >>> import tempfile
+        >>> from mechclust import ModelConfig, build_model
+        >>> model = build_model(ModelConfig(d_vocab=9, n_ctx=4, n_layers=1, d_model=8, n_heads=2))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     CheckpointCallback(folder, at=[0])(0, model)
+        ...     print([path.name for path in Path(folder).iterdir()])
+        ['step-000000.safetensors']
     """
 
     def __init__(self, out: str | Path, at: Sequence[int]) -> None:
-        self.out, self.at = Path(out), at
+        self.out = Path(out)
+        self.at = at
 
     def __call__(self, step: int, model: HookedModel) -> None:
+        """Save the model if the step is one of ``at``, or refuse a file of another model."""
         path = self._path(step)
         if self.lacks(step, model):
             save_model(model, path, step=step)
         elif step in self.at:
-            held = get_weights(load_model(path))
-            if any(not torch.equal(held[name].to(own), own) for name, own in get_weights(model).items()):
+            saved = get_weights(load_model(path))
+            if any(not torch.equal(saved[name].to(values), values) for name, values in get_weights(model).items()):
                 raise InputError(
                     f"{str(path)!r} holds a model whose weights are not this run's at step {step} "
                     f"({_short(fingerprint(load_model(path)))}, not {_short(fingerprint(model))}); give another "
@@ -201,7 +241,7 @@ class CheckpointCallback:
                 )
 
     def lacks(self, step: int, model: HookedModel) -> list[Path]:
-        """The file of a step, where it is missing or damaged.
+        """Return the file of a step if it is missing or damaged.
 
         Raises:
             InputError: when it holds a model of another configuration, naming both values.
@@ -218,17 +258,22 @@ class CheckpointCallback:
         return self.out / f"step-{step:06d}.safetensors"
 
 
-def _held(out: Path, name: str) -> Iterator[tuple[Path, ProbeResult]]:
-    """The undamaged results of a folder called ``name``, of all steps."""
+def _saved_results(out: Path, name: str) -> Iterator[tuple[Path, ProbeResult]]:
+    """Yield the undamaged results called ``name`` of a folder, of all steps."""
     for _, path in _steps(out, name):
         if is_whole(path):
             yield path, load_result(path)
 
 
 def _steps(out: Path, name: str) -> list[tuple[int, Path]]:
-    """The files called ``name`` and their steps, in order."""
+    """Return the steps and files called ``name``, in order."""
     pattern = re.compile(rf"step-(\d+)\.{re.escape(name)}\.safetensors")
-    return sorted((int(match[1]), path) for path in Path(out).glob("step-*") if (match := pattern.fullmatch(path.name)))
+    steps = []
+    for path in Path(out).glob("step-*"):
+        match = pattern.fullmatch(path.name)
+        if match:
+            steps.append((int(match[1]), path))
+    return sorted(steps)
 
 
 def _digest(batches: Sequence[Batch]) -> str:
@@ -239,24 +284,25 @@ def _digest(batches: Sequence[Batch]) -> str:
 
 
 def _texts(values: Mapping[str, Any]) -> dict[str, str]:
-    """As text, without addresses in memory, which change from process to process."""
+    """Return values as text, without addresses in memory, which change from process to process."""
     return {name: re.sub(r" at 0x[0-9a-f]+", "", str(value)) for name, value in values.items()}
 
 
-def _compare(path: Path, held: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+def _compare(path: Path, saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
     """Refuse a file that was made with another value of something."""
-    for name in wanted:
-        if held.get(name) != wanted[name]:
-            raise InputError(f"{str(path)!r} was made with {name} = {held.get(name)}, not {wanted[name]}; {_WAY}")
+    for name, value in wanted.items():
+        if saved.get(name) != value:
+            raise InputError(f"{str(path)!r} was made with {name} = {saved.get(name)}, not {value}; {_WAY_OUT}")
 
 
 def _check_model(path: Path, model: HookedModel) -> None:
     """Refuse a result of other weights: of another model, or of a training that went another way."""
-    held, own = str(load_result(path).metadata.get("model")), fingerprint(model)
-    if held != own:
+    measured = str(load_result(path).metadata.get("model"))
+    trained = fingerprint(model)
+    if measured != trained:
         raise InputError(
-            f"{str(path)!r} was measured on another model ({_short(held)}, not {_short(own)}); give another folder, "
-            f"or delete {str(path.parent)!r} and run the same command again to measure it again"
+            f"{str(path)!r} was measured on another model ({_short(measured)}, not {_short(trained)}); give another "
+            f"folder, or delete {str(path.parent)!r} and run the same command again to measure it again"
         )
 
 
@@ -265,27 +311,27 @@ def _short(digest: str) -> str:
 
 
 def result_path(out: Path, step: int, name: str) -> Path:
-    """Where a checkpoint's measurement stands."""
+    """Return the path of a checkpoint's measurement."""
     return out / f"step-{step:06d}.{name}.safetensors"
 
 
 def load_steps(out: Path, name: str) -> dict[int, ProbeResult]:
-    """The saved results called ``name``, by step."""
+    """Return the saved results called ``name``, by step."""
     return {step: load_result(path) for step, path in _steps(out, name)}
 
 
-def loss_result(losses: torch.Tensor) -> ProbeResult:
-    """What ``train`` returned, with the axis step."""
+def loss_result(losses: Float[Tensor, "step"]) -> ProbeResult:
+    """Return the losses that ``train`` returned as a result with the axis step."""
     return ProbeResult("Loss", {"loss": losses}, {"loss": ("step",)}, {"step": [str(i) for i in range(len(losses))]})
 
 
 def accuracy(model: HookedModel, task: Task, split: str, **which: Any) -> tuple[float, int]:
-    """Share of right answers on a split, and the number of examples. ``which`` goes to ``task.batches``."""
-    right, n = 0.0, 0
-    score: Callable[[torch.Tensor, Batch], torch.Tensor] = task.accuracy
+    """Return the share of right answers on a split, and the number of examples. ``which`` goes to ``task.batches``."""
+    right = 0.0
+    n = 0
     with evaluation_mode(model), torch.inference_mode():
         for batch in task.batches(split, **which):
             moved = batch.to(device_of(model))
-            right += float(score(forward(model, moved), moved).sum())
+            right += float(task.accuracy(forward(model, moved), moved).sum())
             n += len(batch)
     return right / n, n

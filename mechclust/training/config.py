@@ -1,4 +1,4 @@
-"""How a model is trained."""
+"""Settings of a training run."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class TrainConfig:
         return sorted({0, *spaced.tolist(), math.ceil(2 * self.steps / 3), self.steps})
 
     def lr_at(self, step: int) -> float:
-        """The learning rate of a step."""
+        """Return the learning rate of a step."""
         lr = self.lr * min(1.0, (step + 1) / (self.warmup + 1))
         if self.schedule == "constant":
             return lr

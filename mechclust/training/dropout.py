@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,12 @@ from torch import nn
 
 
 def drops(model: Any) -> bool:
-    """Whether it has dropout in training."""
+    """Return whether a model has dropout in training."""
     return any(isinstance(module, nn.Dropout) and module.p > 0 for module in model.modules())
 
 
 def dropout_of(model: Any, *seeds: int) -> Callable[[int], AbstractContextManager[Any]]:
-    """A function of the step: inside the context that it gives, dropout depends on the seeds and that step only.
+    """Return a function of the step that gives a context in which dropout depends on the seeds and that step only.
 
     Args:
         model: in which ``nn.Dropout`` is looked for.
@@ -32,13 +33,13 @@ def dropout_of(model: Any, *seeds: int) -> Callable[[int], AbstractContextManage
         >>> dropped(3) == dropped(3), dropped(3) == dropped(4)
         (True, False)
     """
-    if not drops(model):
-        return lambda step: nullcontext()
+    return partial(_seeded, seeds) if drops(model) else nullcontext
 
-    @contextmanager
-    def at(step: int) -> Any:
-        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-            torch.manual_seed(int(np.random.SeedSequence([*seeds, step]).generate_state(1, np.uint64)[0] >> 1))
-            yield
 
-    return at
+@contextmanager
+def _seeded(seeds: Sequence[int], step: int) -> Iterator[None]:
+    """Seed the global generators for one step, and give them back as they were."""
+    seed = int(np.random.SeedSequence([*seeds, step]).generate_state(1, np.uint64)[0] >> 1)
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+        torch.manual_seed(seed)
+        yield

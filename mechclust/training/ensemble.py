@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
@@ -17,8 +17,10 @@ from mechclust.models.config import AnyConfig, ModelConfig, config_to_json
 from mechclust.training.config import TrainConfig
 from mechclust.training.loop import WAIT, lost_error, step_bar
 from mechclust.training.low_rank import LowRank
+from mechclust.training.member import Member, width_of
 from mechclust.training.snapshots import Segment, Snapshots, backend_of, check_run, lost_files, snapshot_steps
-from mechclust.training.stack import Backend, Member, Stack, StackData, width_of
+from mechclust.training.stack import Backend, Stack
+from mechclust.training.stack_data import StackData
 from mechclust.training.state import load_state, save_state
 from probes.engine.hooks import check_device
 from probes.store.files import remove_leftovers, versions
@@ -94,9 +96,41 @@ def train_ensemble(
     out = Path(out)
     check_device(device)
     _check(members, config, backend, low_rank)
-    every = _epoch(members[0], config) if snapshot_every is None else snapshot_every
+    epoch = _epoch(members[0], config)
+    every = epoch if snapshot_every is None else snapshot_every
     if every < 1:
         raise InputError(f"snapshot_every is {every}; expected at least 1, or None for an epoch")
+    run = _run_record(members, config, every, backend, device, low_rank)
+    header = _snapshot_header(run, config, every, epoch)
+    stack = Stack(members, config, device, low_rank)
+    data = StackData(members, config.batch_size, device)
+    (first,) = data(range(1))
+    stack.check({name: values[0] for name, values in first.items()}, answers=data.answers)
+    path = out / "state.safetensors"
+    with locked(out, wait=WAIT):
+        remove_leftovers(out)
+        start = _resume(path, stack, run, header, config)
+        if start == config.steps:
+            return Snapshots(out)
+        chosen = _chosen_backend(backend, out, start, config, len(members))
+        header["backend"] = stack.use(chosen, first, forgiving=backend == "auto")
+        snapshots_at = set(snapshot_steps(config.steps, every))
+        for segment in _segments(stack, data, config, snapshots_at, range(start, config.steps), progress, name):
+            segment.write(out, header)
+            _warn_of_divergence(segment, name)
+            save_state(path, stack.weights, stack.optimizer, segment.end, torch.zeros(0), run)
+        return Snapshots(out)
+
+
+def _run_record(
+    members: Sequence[Member],
+    config: TrainConfig,
+    every: int,
+    backend: Backend,
+    device: str,
+    low_rank: LowRank | None,
+) -> dict[str, Any]:
+    """Return what a saved state must have been trained with to be resumed."""
     records = [_record(member) for member in members]
     run = {
         "training": to_json(config),
@@ -106,56 +140,62 @@ def train_ensemble(
         run["training"]["low_rank"] = to_json(low_rank)
     if isinstance(members[0].model, ModelConfig):  # which decides how weights are laid out in the state
         run["versions"] = {"transformer-lens": versions()["transformer-lens"].split(".")[0]}
-    header = {
-        "members": json.dumps(records),
+    return run
+
+
+def _snapshot_header(run: Mapping[str, Any], config: TrainConfig, every: int, epoch: int) -> dict[str, str]:
+    """Return what files of snapshots say of their run."""
+    return {
+        "members": json.dumps(run["ensemble"]["members"]),
         "training": json.dumps(run["training"]),
         "steps": str(config.steps),
         "every": str(every),
-        "epoch_steps": str(_epoch(members[0], config)),
+        "epoch_steps": str(epoch),
     }
-    stack, data = Stack(members, config, device, low_rank), StackData(members, config.batch_size, device)
-    (first,) = data(range(1))
-    stack.check({name: values[0] for name, values in first.items()}, answers=data.answers)
-    wanted = set(snapshot_steps(config.steps, every))
-    with locked(out, wait=WAIT):
-        remove_leftovers(out)
-        path = out / "state.safetensors"
-        start = 0
-        if path.exists():
-            saved = load_state(path, stack.optimizer, run)
-            stack.set(saved.weights)
-            start = saved.step
-        check_run(out, header)
-        lost = lost_files(out, start, config.save_every)
-        if lost:
-            raise lost_error(path, start, lost)
-        if start == config.steps:
-            return Snapshots(out)
-        chosen = backend
-        if backend == "auto":
-            worth = config.steps * (1 + len(members) * config.batch_size / 2000) >= _WORTH_COMPILING
-            chosen = backend_of(out) if start else ("compiled" if worth else "vmap")
-        header["backend"] = stack.use(chosen, first, forgiving=backend == "auto")
-        if start < config.steps:
-            for segment in _segments(stack, data, config, wanted, range(start, config.steps), progress, name):
-                segment.write(out, header)
-                _warn_of_divergence(segment, name)
-                save_state(path, stack.weights, stack.optimizer, segment.end, torch.zeros(0), run)
-        return Snapshots(out)
+
+
+def _resume(path: Path, stack: Stack, run: dict[str, Any], header: Mapping[str, str], config: TrainConfig) -> int:
+    """Put the saved state in place, if there is one, and return the next step.
+
+    Raises:
+        InputError: for the state or snapshots of another run, and lost or damaged snapshots.
+    """
+    start = 0
+    if path.exists():
+        saved = load_state(path, stack.optimizer, run)
+        stack.load(saved.weights)
+        start = saved.step
+    check_run(path.parent, header)
+    lost = lost_files(path.parent, start, config.save_every)
+    if lost:
+        raise lost_error(path, start, lost)
+    return start
+
+
+def _chosen_backend(backend: Backend, out: Path, start: int, config: TrainConfig, n_members: int) -> Backend:
+    """Return the backend, or for ``"auto"`` that of the interrupted run, or else the one that pays for itself."""
+    if backend != "auto":
+        return backend
+    if start:
+        return backend_of(out)
+    size = config.steps * (1 + n_members * config.batch_size / 2000)
+    return "compiled" if size >= _WORTH_COMPILING else "vmap"
 
 
 def _segments(
-    stack: Stack, data: StackData, config: TrainConfig, wanted: set[int], steps: range, progress: bool, name: str
+    stack: Stack, data: StackData, config: TrainConfig, snapshots_at: set[int], steps: range, progress: bool, name: str
 ) -> Iterator[Segment]:
-    """Train the given steps; yields what was kept since the last save, at each save and at the end. The stack then
-    holds the weights of that step.
+    """Train the given steps, and yield what was kept since the last save, at each save and at the end.
+
+    The stack then holds the weights of that step.
     """
-    ahead, segment = max(1, _READ_AHEAD // config.batch_size), Segment(steps.start)
+    ahead = max(1, _READ_AHEAD // config.batch_size)
+    segment = Segment(steps.start)
     for step in step_bar(steps.start, steps.stop, progress, name):
         if step > steps.start and step % config.save_every == 0:
             yield segment
             segment = Segment(step)
-        if step in wanted:
+        if step in snapshots_at:
             segment.keep(step, stack.snapshot())
         place = (step - steps.start) % ahead
         if place == 0:
@@ -182,6 +222,7 @@ def _warn_of_divergence(segment: Segment, name: str) -> None:
 
 
 def _check(members: Sequence[Member], config: TrainConfig, backend: str, low_rank: LowRank | None) -> None:
+    """Refuse members that cannot be trained together."""
     if not members:
         raise InputError("there are no members; give at least one network to train")
     check_choice(backend=(backend, get_args(Backend)))
@@ -212,28 +253,30 @@ def _check(members: Sequence[Member], config: TrainConfig, backend: str, low_ran
 
 
 def _alike(config: AnyConfig) -> AnyConfig:
-    """The configuration without what may differ between members."""
+    """Return the configuration without what may differ between members."""
     same = config.with_seed(0)
     return replace(same, d_mlp=1) if width_of(same) else same  # type: ignore[type-var]  # a dataclass with that field
 
 
 def _epoch(member: Member, config: TrainConfig) -> int:
-    """Steps of an epoch; all of them, where a task has none."""
-    steps = getattr(member.task, "epoch_steps", None)
-    return config.steps if steps is None else steps(config.batch_size)
+    """Return the steps of an epoch, or all of them if a task has none."""
+    epoch_steps = getattr(member.task, "epoch_steps", None)
+    return config.steps if epoch_steps is None else epoch_steps(config.batch_size)
 
 
 def _record(member: Member) -> dict[str, Any]:
+    """Return what identifies a member in a saved state."""
     digest = None
     if member.weights is not None:
         parts = (np.ascontiguousarray(v.detach().cpu().numpy()).tobytes() for _, v in sorted(member.weights.items()))
         digest = hashlib.sha256(b"".join(parts)).hexdigest()[:16]
-    own = {} if member.batch_size is None else {"batch_size": member.batch_size}
-    return {
+    record = {
         "model": config_to_json(member.model),
         "task": member.task.to_config(),
         "rate": member.rate,
         "rates": dict(member.rates),
         "weights": digest,
-        **own,
     }
+    if member.batch_size is not None:
+        record["batch_size"] = member.batch_size
+    return record

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from mechclust.jobs import progress_bar
@@ -28,7 +30,8 @@ from probes.store.locks import locked
 from tasks import Batch, InputError, Task
 from tasks.settings import to_json
 
-_LOWER = "give a smaller lr, or look for damaged examples"
+_WAY_OUT = "give a smaller lr, or look for damaged examples"
+_MAX_STEPS_LISTED = 8
 WAIT = 30.0  # seconds for the lock: a job whose driver died may live some seconds longer on a cluster
 
 
@@ -72,6 +75,15 @@ def train(
         InputError: when ``out`` holds a run with other settings or from other weights, or a damaged state, or
             another process trains there, when callbacks hold files of other settings, and when a file of a step
             before that of the saved state is lost.
+
+    Example:
+        >>> from mechclust import TrainConfig, build_model, model_for, train
+        >>> from tasks import SkillSuite
+        >>> suite = SkillSuite(n_eval=4)
+        >>> model = build_model(model_for(suite, n_layers=1, d_model=16, n_heads=2))
+        >>> losses = train(model, suite, TrainConfig(steps=20, batch_size=8, lr=0.01))
+        >>> losses.shape, bool(losses[-5:].mean() < losses[:5].mean())
+        (torch.Size([20]), True)
     """
     run = _Training(model, task, config, None if out is None else Path(out), callbacks, stop_if_diverged)
     if out is None:
@@ -101,11 +113,11 @@ class _Training:
         self.path = None if out is None else out / "state.safetensors"
         self.optimizer = make_optimizer(_groups(model, config), config)
         self.losses = torch.zeros(config.steps)
-        self.loss_of = _loss(model, task)
+        self.loss_of = _loss_of(model, task)
         self.dropout_at = dropout_of(model, config_of(model).seed)
         self.record = {} if out is None else self._record()
 
-    def __call__(self, progress: bool, name: str) -> Tensor:
+    def __call__(self, progress: bool, name: str) -> Float[Tensor, "step"]:
         lacking = self._lacking()
         self.model.train()
         start = self._resume(lacking)
@@ -131,12 +143,12 @@ class _Training:
     def _check_loss(self, step: int) -> None:
         loss = float(self.losses[step])
         if self.stop_if_diverged and not math.isfinite(loss):
-            raise DivergedError(f"training diverged: the loss is {loss} at step {step}; {_LOWER}")
+            raise DivergedError(f"training diverged: the loss is {loss} at step {step}; {_WAY_OUT}")
 
     def _check_weights(self, step: int) -> None:
         """Refuse weights that are not finite, before they are measured or replace those that were saved."""
         if self.stop_if_diverged and not all(bool(w.isfinite().all()) for w in trainable(self.model).values()):
-            raise DivergedError(f"training diverged: weights are not finite before step {step}; {_LOWER}")
+            raise DivergedError(f"training diverged: weights are not finite before step {step}; {_WAY_OUT}")
 
     def _record(self) -> dict[str, Any]:
         """Return what a saved state must have been trained with to be resumed."""
@@ -149,18 +161,18 @@ class _Training:
             "model": {**config_to_json(config_of(self.model)), **began},
         }
 
-    def _loss(self, step: int) -> Tensor:
+    def _loss(self, step: int) -> Float[Tensor, ""]:
         batch = self.task.train_batch(step, self.config.batch_size).to(device_of(self.model))
         with self.dropout_at(step):
             return self.loss_of(batch)
 
-    def _update(self, step: int, loss: Tensor) -> None:
+    def _update(self, step: int, loss: Float[Tensor, ""]) -> None:
         for group in self.optimizer.param_groups:
             group["lr"] = self.config.lr_at(step) * group["share"]
         self.model.zero_grad(set_to_none=True)  # of frozen parameters too
         loss.backward()  # type: ignore[no-untyped-call]
         if self.config.clip is not None:
-            parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
+            parameters = list(chain.from_iterable(group["params"] for group in self.optimizer.param_groups))
             torch.nn.utils.clip_grad_norm_(parameters, self.config.clip)
         self.optimizer.step()
 
@@ -168,18 +180,14 @@ class _Training:
         """Return the files that callbacks lack at each checkpoint; refuse files of other settings, before any work."""
         checkpoints = self.config.checkpoint_steps
         for callback in self.callbacks:
-            at = callback.at if isinstance(callback, (CheckpointCallback, ProbeCallback)) else None
-            if missed := sorted(set(at or ()) - set(checkpoints)):
-                what = "save" if isinstance(callback, CheckpointCallback) else "measure"
-                raise InputError(
-                    f"{type(callback).__name__} is to {what} at step {missed[0]}, at which no callback runs; give some "
-                    f"of TrainConfig.checkpoint_steps ({', '.join(map(str, checkpoints[:8]))}"
-                    f"{', …' if len(checkpoints) > 8 else ''}), or set checkpoint_every"
-                )
+            _check_steps(callback, checkpoints)
         keeping = [callback for callback in self.callbacks if isinstance(callback, KeepsFiles)]
-        return {
-            step: [path for callback in keeping for path in callback.lacks(step, self.model)] for step in checkpoints
-        }
+        lacking: dict[int, list[Path]] = {}
+        for step in checkpoints:
+            lacking[step] = []
+            for callback in keeping:
+                lacking[step] += callback.lacks(step, self.model)
+        return lacking
 
     def _resume(self, lacking: Mapping[int, Sequence[Path]]) -> int:
         """Put the saved state in place, if there is one, and return the next step.
@@ -190,7 +198,7 @@ class _Training:
         if self.path is None or not self.path.exists():
             return 0
         saved = load_state(self.path, self.optimizer, self.record, get_weights(self.model))
-        lost = [path for step, paths in lacking.items() if step < saved.step for path in paths]
+        lost = list(chain.from_iterable(paths for step, paths in lacking.items() if step < saved.step))
         if lost:
             raise lost_error(self.path, saved.step, lost)
         set_weights(self.model, saved.weights)
@@ -206,6 +214,21 @@ class _Training:
     def _call(self, step: int) -> None:
         for callback in self.callbacks:
             callback(step, self.model)
+
+
+def _check_steps(callback: Callback, checkpoints: Sequence[int]) -> None:
+    """Refuse a callback of mechclust that is to run at steps at which none does."""
+    if not isinstance(callback, (CheckpointCallback, ProbeCallback)):
+        return
+    missed = sorted(set(callback.at or ()) - set(checkpoints))
+    if missed:
+        verb = "save" if isinstance(callback, CheckpointCallback) else "measure"
+        listed = ", ".join(map(str, checkpoints[:_MAX_STEPS_LISTED]))
+        more = ", …" if len(checkpoints) > _MAX_STEPS_LISTED else ""
+        raise InputError(
+            f"{type(callback).__name__} is to {verb} at step {missed[0]}, at which no callback runs; give some "
+            f"of TrainConfig.checkpoint_steps ({listed}{more}), or set checkpoint_every"
+        )
 
 
 def lost_error(state: Path, step: int, lost: Sequence[Path]) -> InputError:
@@ -224,37 +247,43 @@ def _groups(model: HookedModel, config: TrainConfig) -> list[dict[str, Any]]:
     return [{"params": [named[name] for name in names], "share": share} for share, names in shares.items()]
 
 
-def trained_names(named: Mapping[str, Tensor], config: TrainConfig, kind: str) -> dict[float, list[str]]:
+def trained_names(named: Mapping[str, Shaped[Tensor, "..."]], config: TrainConfig, kind: str) -> dict[float, list[str]]:
     """Return the names of the parameters that are trained, by their share of the learning rate.
 
     Args:
         named: the parameters, as ``trainable`` names them.
         config: what is frozen, and how the rate falls from block to block.
-        kind: what a message calls the model.
+        kind: the class of the model, for errors.
 
     Raises:
-        InputError: where something is frozen that is not there, or nothing is left.
+        InputError: if something is frozen that is not there, or nothing is left.
     """
-    frozen = {start: [name for name in named if f"{name}.".startswith(f"{start}.")] for start in config.freeze}
-    for start, names in frozen.items():
+    frozen: set[str] = set()
+    for part in config.freeze:
+        names = {name for name in named if f"{name}.".startswith(f"{part}.")}
         if not names:
             raise InputError(
-                f"freeze has {start!r}, which is not a parameter or part of the model (there are {', '.join(named)})"
+                f"freeze has {part!r}, which is not a parameter or part of the model (there are {', '.join(named)})"
             )
-    block = {name: int(match[1]) for name in named if (match := re.match(r"blocks\.(\d+)\.", name))}
-    top = max(block.values(), default=-1)
+        frozen |= names
+    last_block = max((_block_of(name, default=-1) for name in named), default=-1)
     groups: dict[int, list[str]] = {}
     for name in named:
-        if any(name in names for names in frozen.values()):
-            continue
-        depth = top - block.get(name, -1 if name.startswith(("embed.", "pos_embed.")) else top)
-        groups.setdefault(depth if config.layer_decay < 1 else 0, []).append(name)
+        if name not in frozen:
+            block = _block_of(name, default=-1 if name.startswith(("embed.", "pos_embed.")) else last_block)
+            depth = last_block - block if config.layer_decay < 1 else 0
+            groups.setdefault(depth, []).append(name)
     if not groups:
         raise InputError(f"this {kind} has nothing to train; let some parameters require gradients")
     return {config.layer_decay**depth: names for depth, names in groups.items()}
 
 
-def make_optimizer(parameters: list[Tensor] | list[dict[str, Any]], config: TrainConfig) -> torch.optim.Optimizer:
+def _block_of(name: str, default: int) -> int:
+    match = re.match(r"blocks\.(\d+)\.", name)
+    return int(match[1]) if match else default
+
+
+def make_optimizer(parameters: list[dict[str, Any]], config: TrainConfig) -> torch.optim.Optimizer:
     """Return PyTorch's own optimiser with the settings of ``config``."""
     decay: dict[str, Any] = {"lr": config.lr, "weight_decay": config.weight_decay, "fused": True}
     if config.optimizer == "sgd":
@@ -263,24 +292,26 @@ def make_optimizer(parameters: list[Tensor] | list[dict[str, Any]], config: Trai
     return kind(parameters, betas=config.betas, **decay)
 
 
-def _loss(model: HookedModel, task: Task) -> Callable[[Batch], Tensor]:
+def _loss_of(model: Any, task: Any) -> Callable[[Batch], Float[Tensor, ""]]:
     """Return the function from a batch to its training loss.
 
     A model that can compute logits only where the loss counts (``logits_at_loss``) does so.
     """
-    logits_at_loss = getattr(model, "logits_at_loss", None)
-    loss_at = getattr(task, "loss_at", None)
+    if hasattr(model, "logits_at_loss") and hasattr(task, "loss_at"):
+        return partial(_loss_at_targets, model, task)
+    return partial(_loss, model, task)
+
+
+def _loss_at_targets(model: Any, task: Any, batch: Batch) -> Float[Tensor, ""]:
+    assert batch.targets is not None
+    return task.loss_at(model.logits_at_loss(batch), batch.targets[batch.loss_mask])  # type: ignore[no-any-return]
+
+
+def _loss(model: Any, task: Task, batch: Batch) -> Float[Tensor, ""]:
     # In a causal model padding on the right changes nothing, and no mask is faster.
     causal = getattr(config_of(model), "attention", None) == "causal"
-
-    def sparse_loss(batch: Batch) -> Float[Tensor, ""]:
-        return loss_at(logits_at_loss(batch), batch.targets[batch.loss_mask])  # type: ignore[index,misc,no-any-return]
-
-    def loss(batch: Batch) -> Float[Tensor, ""]:
-        logits = model(batch.tokens) if causal and batch.padded_right else forward(model, batch)
-        return task.loss(logits, batch)
-
-    return loss if logits_at_loss is None or loss_at is None else sparse_loss
+    logits = model(batch.tokens) if causal and batch.padded_right else forward(model, batch)
+    return task.loss(logits, batch)
 
 
 def step_bar(start: int, steps: int, progress: bool, name: str) -> Any:

@@ -5,16 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 from einops import rearrange
+from jaxtyping import Float
 from torch import Tensor
 
 from tasks import InputError
 from tasks.errors import check_at_least
 
-_DOWN, _UP = ".down", ".up"
+_DOWN = ".down"
+_UP = ".up"
 _PARTS = ("attn.W_Q", "attn.W_K", "attn.W_V")
+
+_Weights: TypeAlias = Mapping[str, Float[Tensor, "..."]]
 
 
 @dataclass(frozen=True)
@@ -50,35 +55,44 @@ class LowRank:
         if not self.parts or set(self.parts) - set(_PARTS):
             raise InputError(f"parts is {self.parts}; expected some of {', '.join(_PARTS)}")
 
-    def factors(self, models: Sequence[tuple[int, Mapping[str, Tensor]]]) -> dict[str, Tensor]:
-        """``[model out rank]`` and ``[model rank in]`` before training, of each model's seed and parameters."""
-        found: dict[str, Tensor] = {}
-        names = models[0][1]
-        draws = [torch.Generator().manual_seed(seed) for seed, _ in models]
-        for name in names:
-            if any(self._is(name, part) for part in self.parts):
-                out, into = _matrix(names[name]).shape
-                down = [(2 * torch.rand(self.rank, into, generator=draw) - 1) / math.sqrt(into) for draw in draws]
-                found[name + _DOWN] = torch.stack(down).to(names[name].dtype)
-                found[name + _UP] = torch.zeros(len(models), out, self.rank, dtype=names[name].dtype)
-        return found
+    def factors(self, models: Sequence[tuple[int, _Weights]]) -> dict[str, Float[Tensor, "model row column"]]:
+        """Return the factors before training, ``up`` with ``rank`` columns and ``down`` with ``rank`` rows.
 
-    def changed(self, fixed: Mapping[str, Tensor], factors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The weights that the factors are of, with their changes."""
-        found = {}
+        Args:
+            models: each model's seed and parameters.
+        """
+        factors: dict[str, Float[Tensor, "model row column"]] = {}
+        _, weights = models[0]
+        draws = [torch.Generator().manual_seed(seed) for seed, _ in models]
+        for name, weight in weights.items():
+            if self._changes(name):
+                n_out, n_in = _matrix(weight).shape
+                down = [(2 * torch.rand(self.rank, n_in, generator=draw) - 1) / math.sqrt(n_in) for draw in draws]
+                factors[name + _DOWN] = torch.stack(down).to(weight.dtype)
+                factors[name + _UP] = torch.zeros(len(models), n_out, self.rank, dtype=weight.dtype)
+        return factors
+
+    def changed(
+        self, fixed: _Weights, factors: Mapping[str, Float[Tensor, "row column"]]
+    ) -> dict[str, Float[Tensor, "..."]]:
+        """Return the weights of one model that have factors, with their changes."""
+        changed = {}
         for name in (key.removesuffix(_DOWN) for key in factors if key.endswith(_DOWN)):
             change = self.alpha / self.rank * (factors[name + _UP] @ factors[name + _DOWN])
-            found[name] = fixed[name] + _like(fixed[name], change)
-        return found
+            changed[name] = fixed[name] + _laid_out(change, fixed[name])
+        return changed
 
-    def _is(self, name: str, part: str) -> bool:
-        return name.startswith("blocks.") and name.endswith(f".{part}")
-
-
-def _matrix(weight: Tensor) -> Tensor:
-    """``[out in]``: as TransformerLens 4's bridge has it; HookedTransformer's is ``[head in head's out]``."""
-    return weight if weight.ndim == 2 else rearrange(weight, "h d e -> (h e) d")
+    def _changes(self, name: str) -> bool:
+        return name.startswith("blocks.") and any(name.endswith(f".{part}") for part in self.parts)
 
 
-def _like(weight: Tensor, matrix: Tensor) -> Tensor:
-    return matrix if weight.ndim == 2 else rearrange(matrix, "(h e) d -> h d e", h=weight.shape[0])
+def _matrix(weight: Float[Tensor, "..."]) -> Float[Tensor, "out in"]:
+    """Return the weight as one matrix. TransformerLens 4's bridge has it so; HookedTransformer has an axis of heads."""
+    return weight if weight.ndim == 2 else rearrange(weight, "head d_model d_head -> (head d_head) d_model")
+
+
+def _laid_out(matrix: Float[Tensor, "out in"], like: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+    """Return the matrix in the layout of another weight: the inverse of ``_matrix``."""
+    if like.ndim == 2:
+        return matrix
+    return rearrange(matrix, "(head d_head) d_model -> head d_model d_head", head=like.shape[0])

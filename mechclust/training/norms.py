@@ -1,11 +1,12 @@
-"""How large weights are, step by step."""
+"""Norms of weights over training."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
+from jaxtyping import Float
+from torch import Tensor, nn
 
 from probes import HookedModel, ProbeResult
 from probes.store.files import versions
@@ -34,17 +35,18 @@ class WeightNorms:
     def __init__(self, names: Sequence[str] | None = None) -> None:
         self.names = names
         self._steps: list[int] = []
-        self._norms: list[Tensor] = []
-        self._changes: list[Tensor] = []
-        self._began: list[Tensor] = []
+        self._norms: list[Float[Tensor, "weight"]] = []
+        self._changes: list[Float[Tensor, "weight"]] = []
+        self._began: list[Float[Tensor, "..."]] = []
         self._followed: list[str] = []
 
-    def __call__(self, step: int, model: HookedModel) -> None:
+    def __call__(self, step: int, model: HookedModel | nn.Module) -> None:
         """Record the norms before ``step``."""
         weights = dict(model.named_parameters())
         wanted = [k for k, v in weights.items() if v.requires_grad] if self.names is None else list(self.names)
-        if missing := [name for name in wanted if name not in weights]:
-            raise InputError(f"no weight {missing[0]!r} in this model (it has {', '.join(weights)})")
+        for name in wanted:
+            if name not in weights:
+                raise InputError(f"no weight {name!r} in this model (it has {', '.join(weights)})")
         if self._steps and (wanted != self._followed or step <= self._steps[-1]):
             raise InputError("these WeightNorms have followed another run; use new ones for each")
         self._followed = wanted
@@ -55,7 +57,7 @@ class WeightNorms:
         self._changes.append(_norms_of([weight - began for weight, began in zip(now, self._began, strict=True)]))
 
     def compute(self) -> ProbeResult:
-        """``norm``, and ``change``, the norm of the difference from the first recorded step; axes (step, weight).
+        """Return ``norm`` and ``change``, the norm of the difference from the first recorded step; axes (step, weight).
 
         Raises:
             InputError: when nothing was recorded.
@@ -71,5 +73,5 @@ class WeightNorms:
         )
 
 
-def _norms_of(weights: Sequence[Tensor]) -> Tensor:
+def _norms_of(weights: Sequence[Float[Tensor, "..."]]) -> Float[Tensor, "weight"]:
     return torch.stack([torch.linalg.vector_norm(weight, dtype=torch.float64) for weight in weights]).cpu()

@@ -19,7 +19,7 @@ from tasks import Batch, InputError, LabelledPrompts
 from tasks.errors import check_at_least
 from tasks.text.beginning import Bos
 
-_LOGGED = ("site", "label", "equivalence")  # axes of measures that make a handful of numbers
+_LOGGED_AXES = ("site", "label", "equivalence")  # axes of measures that make a handful of numbers
 
 
 class ProbeHook:
@@ -81,7 +81,10 @@ class ProbeHook:
             )
         if isinstance(batches, Iterator):
             raise InputError("batches is an iterator, which is empty after the first measurement; give a list")
-        self.batches, self.every, self.log, self.tokenizer = batches, every, log, tokenizer
+        self.batches = batches
+        self.every = every
+        self.log = log
+        self.tokenizer = tokenizer
         self.bos: Bos = bos
         self.out = None if out is None else Path(out)
         self.results: dict[int, list[ProbeResult]] = {}
@@ -101,18 +104,19 @@ class ProbeHook:
             return {}
         plain: Any = merged_copy(model) if hasattr(model, "merge_and_unload") else model
         hooked = load_pretrained(plain, tokenizer=self.tokenizer)
-        found = run(hooked, self._inputs(model), self.probes, tokenizer=self.tokenizer, bos=self.bos)
-        self.results[step] = found
-        if self.out is not None:
-            for result in found:
+        results = run(hooked, self._inputs(model), self.probes, tokenizer=self.tokenizer, bos=self.bos)
+        self.results[step] = results
+        numbers: dict[str, float] = {}
+        for result in results:
+            if self.out is not None:
                 result.save(self.out / f"step-{step:06d}.{result.probe}.safetensors")
-        numbers = {name: value for result in found for name, value in scalars(result).items()}
+            numbers |= scalars(result)
         if self.log is not None:
             self.log({**numbers, "step": step})
         return numbers
 
     def _inputs(self, model: AnyModel) -> Batches:
-        """The batches; prompts are tokenized once."""
+        """Return the batches; prompts are tokenized once."""
         if not isinstance(self.batches, LabelledPrompts):
             return self.batches
         if self.tokenizer is None:
@@ -126,9 +130,9 @@ class ProbeHook:
 
 
 def scalars(result: ProbeResult) -> dict[str, float]:
-    """A result's numbers by name, for loggers: measures by site and label, without heads, examples and NaN.
+    """Return a result's numbers by name, for loggers: measures by site and label, without heads, examples and NaN.
 
-    A label stands in the name where there are several.
+    A label is part of the name if there are several.
 
     Example:
         >>> import torch
@@ -136,14 +140,14 @@ def scalars(result: ProbeResult) -> dict[str, float]:
         >>> scalars(ProbeResult("Depth", values, axes, {"label": ["a", "b"]}))
         {'Depth/d/a': 1.0, 'Depth/d/b': 2.0}
     """
-    found = {}
+    numbers = {}
     for measure, values in result.values.items():
         axes = result.axes[measure]
-        if not {*axes} <= {*_LOGGED}:
+        if not set(axes) <= set(_LOGGED_AXES):
             continue
-        names = [result.coords[axis] for axis in axes]
-        for place, value in zip(product(*names), values.flatten().tolist(), strict=True):
-            said = [name for name, all_ in zip(place, names, strict=True) if len(all_) > 1 or all_ is names[0]]
+        coords = [result.coords[axis] for axis in axes]
+        in_name = [i for i, names in enumerate(coords) if i == 0 or len(names) > 1]
+        for place, value in zip(product(*coords), values.flatten().tolist(), strict=True):
             if math.isfinite(value):
-                found["/".join([result.probe, measure, *said])] = float(value)
-    return found
+                numbers["/".join([result.probe, measure, *(place[i] for i in in_name)])] = float(value)
+    return numbers

@@ -3,30 +3,34 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
+from jaxtyping import Float
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from mechclust.models.build import build_model
 from mechclust.models.config import AnyConfig, config_from_json
 from mechclust.models.weights import get_weights, set_weights
-from mechclust.training.stack import width_of
+from mechclust.training.member import width_of
 from probes.engine.hooks import HookedModel
 from probes.store.files import DamagedError, check_safetensors, write_safetensors
 from tasks import InputError, Task
 
 _FORMAT = "mechclust-snapshots-2"
+_MAX_SPANS_LISTED = 6
+
+Headers: TypeAlias = dict[int, tuple[Path, dict[str, str]]]  # the files of a folder, by their first step
 
 
 class Snapshots:
-    """What ``train_ensemble`` saved: weights of every member at every snapshot, and every training loss.
+    """Weights of every member at every snapshot of ``train_ensemble``, and every training loss.
 
     Nothing is read before it is needed. One file holds the snapshots of some steps, each weight as
     ``[snapshot member ...]``. A file's checksum is verified the first time that part of it is needed, which costs
@@ -46,25 +50,30 @@ class Snapshots:
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
-        self._files, self._whole = _files(self.folder), set[Path]()
+        self._files = _files(self.folder)
+        self._verified: set[Path] = set()
         if not self._files:
             raise InputError(f"{str(folder)!r} holds no snapshots; give the folder of an ensemble's training")
         self._first, self._header = next(iter(self._files.values()))
         check_run(self.folder, self._header)
-        n, every = int(self._header["steps"]), int(self._header["every"])
-        wanted, trained = snapshot_steps(n, every), _trained(self._files)
+        n_steps = int(self._header["steps"])
+        self.steps: list[int] = snapshot_steps(n_steps, int(self._header["every"]))
+        self.epochs: list[int] = [step // int(self._header["epoch_steps"]) for step in self.steps]
         self._place: dict[int, tuple[Path, int]] = {}
         for path, header in self._files.values():
             for row, step in enumerate(json.loads(header["held"])):
                 self._place[step] = (path, row)
-        for what, expected, found in (("snapshots", wanted, self._place), ("losses", range(n), trained)):
-            if missing := [step for step in expected if step not in found]:
-                raise InputError(
-                    f"{str(folder)!r} lacks the {what} of {_spans(expected, missing)} (of {n} steps); "
-                    "train it again with the same settings to make them"
-                )
-        self.steps: list[int] = wanted
-        self.epochs: list[int] = [step // int(self._header["epoch_steps"]) for step in wanted]
+        self._check_complete("snapshots", self.steps, self._place)
+        self._check_complete("losses", range(n_steps), _trained_steps(self._files))
+
+    def _check_complete(self, what: str, expected: Sequence[int], present: Container[int]) -> None:
+        """Refuse a folder that lacks snapshots or losses of some steps."""
+        missing = [step for step in expected if step not in present]
+        if missing:
+            raise InputError(
+                f"{str(self.folder)!r} lacks the {what} of {_spans(expected, missing)} (of {self._header['steps']} "
+                "steps); train it again with the same settings to make them"
+            )
 
     @cached_property
     def configs(self) -> list[AnyConfig]:
@@ -80,17 +89,17 @@ class Snapshots:
 
     @property
     def backend(self) -> str:
-        """What computed the gradients: ``"loop"``, ``"vmap"`` or ``"compiled"``."""
+        """The way in which gradients were computed: ``"loop"``, ``"vmap"`` or ``"compiled"``."""
         return self._header["backend"]
 
     def __len__(self) -> int:
         return len(self.steps)
 
     def _check(self, path: Path) -> None:
-        """Once for each file, for all of it is read."""
-        if path not in self._whole:
+        """Verify a file's checksum, once, because all of it is read."""
+        if path not in self._verified:
             _check(path)
-            self._whole.add(path)
+            self._verified.add(path)
 
     @contextmanager
     def _open(self, path: Path) -> Iterator[Any]:
@@ -103,55 +112,58 @@ class Snapshots:
 
     def _where(self, step: int) -> tuple[Path, int]:
         if step not in self._place:
-            near = min(self.steps, key=lambda known: abs(known - step))
+            distances = [abs(known - step) for known in self.steps]
+            near = self.steps[distances.index(min(distances))]
             raise InputError(f"{str(self.folder)!r} has no snapshot of step {step}; the nearest is step {near}")
         return self._place[step]
 
-    def _member(self, member: int) -> int:
+    def _check_member(self, member: int) -> None:
         if not 0 <= member < len(self.configs):
             raise InputError(
                 f"there is no member {member} in {str(self.folder)!r} (it has 0 to {len(self.configs) - 1})"
             )
-        return member
 
-    def at(self, step: int) -> dict[str, Tensor]:
-        """Weights of all members at a step, ``[member ...]`` by name; narrow feed-forward layers end in zeros."""
+    def at(self, step: int) -> dict[str, Float[Tensor, "member ..."]]:
+        """Return the weights of all members at a step, by name; narrow feed-forward layers end in zeros."""
         path, row = self._where(step)
         with self._open(path) as file:
             return {name: file.get_slice(name)[row] for name in file.keys() if name != "losses"}  # noqa: SIM118
 
-    def of(self, member: int, steps: Sequence[int] | None = None) -> dict[str, Tensor]:
-        """Weights of one member at several steps (all by default), ``[snapshot ...]`` by name."""
-        self._member(member)
+    def of(self, member: int, steps: Sequence[int] | None = None) -> dict[str, Float[Tensor, "snapshot ..."]]:
+        """Return the weights of one member at several steps (all by default), by name."""
+        self._check_member(member)
         places = [self._where(step) for step in (self.steps if steps is None else steps)]
         if not places:
             raise InputError("there are no steps to read; give at least one, or None for all")
-        found: dict[Path, dict[str, Tensor]] = {}
+        by_file: dict[Path, dict[str, Float[Tensor, "snapshot ..."]]] = {}
         for path in dict.fromkeys(path for path, _ in places):
             with self._open(path) as file:
-                found[path] = {name: file.get_slice(name)[:, member] for name in file.keys() if name != "losses"}  # noqa: SIM118
-        names = found[places[0][0]].keys()
-        return self._own(
-            member, {name: torch.stack([found[path][name][row] for path, row in places]) for name in names}
-        )
+                by_file[path] = {name: file.get_slice(name)[:, member] for name in file.keys() if name != "losses"}  # noqa: SIM118
+        first, _ = places[0]
+        weights = {name: torch.stack([by_file[path][name][row] for path, row in places]) for name in by_file[first]}
+        return self._narrowed(member, weights)
 
     def model(self, member: int, step: int | None = None) -> HookedModel:
-        """A member as it was at a step (the last by default), with hooks, in evaluation mode."""
-        model = build_model(self.configs[self._member(member)])
+        """Return a member as it was at a step (the last by default), with hooks, in evaluation mode."""
+        self._check_member(member)
+        model = build_model(self.configs[member])
         weights = self.at(self.steps[-1] if step is None else step)
-        set_weights(model, self._own(member, {name: values[member] for name, values in weights.items()}))
+        set_weights(model, self._narrowed(member, {name: values[member] for name, values in weights.items()}))
         return model.eval()
 
-    def _own(self, member: int, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-        """A member's weights ``[... *shape]`` without what fills up a narrow feed-forward layer."""
+    def _narrowed(self, member: int, weights: dict[str, Float[Tensor, "..."]]) -> dict[str, Float[Tensor, "..."]]:
+        """Return a member's weights without the zeros that fill up a narrow feed-forward layer.
+
+        Their last axes are those of the member's parameters; there may be others before them.
+        """
         if len({width_of(config) for config in self.configs}) == 1:
             return weights
         like = get_weights(build_model(self.configs[member]))
         ends: dict[str, Any] = {name: (..., *map(slice, values.shape)) for name, values in like.items()}
         return {name: values[ends[name]] for name, values in weights.items()}
 
-    def losses(self) -> Tensor:
-        """``[steps member]`` training loss of every step's batch."""
+    def losses(self) -> Float[Tensor, "step member"]:
+        """Return the training loss of every step's batch."""
         losses = torch.empty(int(self._header["steps"]), len(self.configs))
         for start, (path, _) in self._files.items():
             with self._open(path) as file:
@@ -161,35 +173,37 @@ class Snapshots:
 
 
 def snapshot_steps(steps: int, every: int) -> list[int]:
-    """Every ``every``-th step from 0, and the last."""
+    """Return every ``every``-th step from 0, and the last."""
     return sorted({*range(0, steps, every), steps})
 
 
 def backend_of(folder: Path) -> Any:
-    """The backend of the snapshots in a folder where training was interrupted."""
-    return next(iter(_files(folder).values()))[1]["backend"]
+    """Return the backend of the snapshots in a folder where training was interrupted."""
+    _, header = next(iter(_files(folder).values()))
+    return header["backend"]
 
 
 def lost_files(folder: Path, step: int, every: int) -> list[Path]:
-    """The files of steps before ``step`` that are missing, of one file for ``every`` steps; all others are read.
+    """Return the files of steps before ``step`` that are missing, of one file for ``every`` steps; read all others.
 
     Raises:
         InputError: for a damaged one.
     """
     for path, _ in _files(folder).values():
         _check(path)
-    return [path for start in range(0, step, every) if not (path := file_of(folder, start)).exists()]
+    paths = [file_of(folder, start) for start in range(0, step, every)]
+    return [path for path in paths if not path.exists()]
 
 
 def file_of(folder: Path, start: int) -> Path:
-    """Where the snapshots from a step to the next save stand."""
+    """Return the path of the snapshots from a step to the next save."""
     return folder / f"snapshots-{start:08d}.safetensors"
 
 
 def check_run(folder: Path, header: Mapping[str, str]) -> None:
     """Refuse files of another run, which would be taken for this one's."""
-    for path, own in _files(folder).values():
-        if any(own.get(key) != header.get(key) for key in ("members", "training", "steps", "every")):
+    for path, saved in _files(folder).values():
+        if any(saved.get(key) != header.get(key) for key in ("members", "training", "steps", "every")):
             _check(path)
             raise InputError(f"{str(path)!r} is from a run with other settings; remove it, or choose another folder")
 
@@ -199,12 +213,12 @@ class Segment:
 
     def __init__(self, start: int) -> None:
         self.start = start
-        self.losses: list[Tensor] = []
+        self.losses: list[Float[Tensor, "member"]] = []
         self._steps: list[int] = []
-        self._weights: list[dict[str, Tensor]] = []
+        self._weights: list[dict[str, Float[Tensor, "member ..."]]] = []
 
-    def keep(self, step: int, weights: Mapping[str, Tensor]) -> None:
-        """Add a snapshot of ``weights [member ...]``."""
+    def keep(self, step: int, weights: Mapping[str, Float[Tensor, "member ..."]]) -> None:
+        """Add a snapshot."""
         self._steps.append(step)
         self._weights.append({name: values.detach().clone() for name, values in weights.items()})
 
@@ -218,19 +232,22 @@ class Segment:
 
     @property
     def end(self) -> int:
-        """The step that it ends before."""
+        """The first step after it."""
         return self.start + len(self.losses)
 
 
-def _files(folder: Path) -> dict[int, tuple[Path, dict[str, str]]]:
-    """The files of a folder and their headers, by their first step, in order."""
+def _files(folder: Path) -> Headers:
+    """Return the files of a folder and their headers, in order."""
     paths = {p.stem.removeprefix("snapshots-"): p for p in folder.glob("snapshots-*.safetensors")}
     return {int(start): (paths[start], _header(paths[start])) for start in sorted(paths, key=int)}
 
 
-def _trained(files: Mapping[int, tuple[Path, dict[str, str]]]) -> set[int]:
-    """The steps of which files hold the losses, and the snapshots where one was due."""
-    return {step for start, (_, header) in files.items() for step in range(start, start + int(header["trained"]))}
+def _trained_steps(files: Headers) -> set[int]:
+    """Return the steps of which files hold the losses, and the snapshots if one was due."""
+    steps: set[int] = set()
+    for start, (_, header) in files.items():
+        steps.update(range(start, start + int(header["trained"])))
+    return steps
 
 
 def _header(path: Path) -> dict[str, str]:
@@ -243,7 +260,8 @@ def _header(path: Path) -> dict[str, str]:
     except (SafetensorError, OSError) as error:
         raise _unreadable(path, error) from None
     try:
-        _ = [int(header[key]) for key in ("steps", "every", "epoch_steps")], [*map(int, json.loads(header["held"]))]
+        for number in (header["steps"], header["every"], header["epoch_steps"], *json.loads(header["held"])):
+            int(number)
         return {**header, "members": header["members"], "backend": header["backend"]}
     except (KeyError, ValueError, TypeError, RecursionError) as error:
         _check(path)
@@ -251,7 +269,7 @@ def _header(path: Path) -> dict[str, str]:
 
 
 def _check(path: Path) -> None:
-    """Refuse a file whose checksum is another."""
+    """Refuse a file whose checksum does not match."""
     try:
         check_safetensors(path)
     except DamagedError:
@@ -265,8 +283,10 @@ def _unreadable(path: Path, error: Exception) -> InputError:
 
 
 def _spans(wanted: Sequence[int], missing: Sequence[int]) -> str:
-    """Missing steps as stretches: ``steps 640-1216, 6400``."""
+    """Return missing steps as text: ``steps 640-1216, 6400``."""
     stretches = groupby(wanted, key=set(missing).__contains__)
     spans = [list(steps) for lost, steps in stretches if lost]
     texts = [str(span[0]) if len(span) == 1 else f"{span[0]}-{span[-1]}" for span in spans]
-    return f"step{'s' if len(missing) > 1 else ''} {', '.join(texts[:6])}{' and more' if len(texts) > 6 else ''}"
+    noun = "step" if len(missing) == 1 else "steps"
+    more = " and more" if len(texts) > _MAX_SPANS_LISTED else ""
+    return f"{noun} {', '.join(texts[:_MAX_SPANS_LISTED])}{more}"

@@ -5,58 +5,33 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from itertools import chain
+from typing import Any, Literal, TypeAlias
 
 import torch
+from jaxtyping import Float, Shaped
 from torch import Tensor
 from torch.func import functional_call, grad_and_value, vmap
 
+from mechclust.jobs.batches import batch_of_tensors
 from mechclust.models.build import build_model
-from mechclust.models.config import AnyConfig, ModelConfig
+from mechclust.models.config import ModelConfig
 from mechclust.models.weights import get_weights, set_weights, trainable
 from mechclust.training.config import TrainConfig
 from mechclust.training.dropout import dropout_of, drops
 from mechclust.training.loop import make_optimizer, trained_names
 from mechclust.training.low_rank import LowRank
-from tasks import Batch, InputError, Task
-from tasks.errors import check_at_least
+from mechclust.training.member import Member, width_of
+from mechclust.training.stack_data import ANSWERS
+from tasks import InputError
 
 Backend = Literal["auto", "compiled", "vmap", "loop"]
-Tensors = dict[str, Tensor]
-Gradients = Callable[[Tensors, Tensors, Tensors], tuple[Tensors, Tensor]]
-
-_ANSWERS = "answers"  # of data whose networks give one row of logits a sequence
-_OPTIONAL = ("attention_mask", "targets", "loss_mask")
-
-
-@dataclass(frozen=True)
-class Member:
-    """One network of an ensemble.
-
-    Args:
-        model: its configuration; members differ in the seed and the width of the feed-forward layers alone.
-        task: its data.
-        rate: factor on the learning rate.
-        rates: further factors, by the beginning of a parameter's name, such as ``{"blocks.0.mlp": 0.1}``.
-        weights: initial weights, under the names of ``get_weights``; ``None``: drawn from ``model.seed``.
-        batch_size: examples in each step, a divisor of the ensemble's ``batch_size``; ``None``: all of it.
-
-    Raises:
-        InputError: for a factor below 0 or not finite, or a batch size below 1.
-    """
-
-    model: AnyConfig
-    task: Task
-    rate: float = 1.0
-    rates: Mapping[str, float] = field(default_factory=dict)
-    weights: Mapping[str, Tensor] | None = None
-    batch_size: int | None = None
-
-    def __post_init__(self) -> None:
-        check_at_least(batch_size=(1 if self.batch_size is None else self.batch_size, 1))
-        if bad := [f for f in (self.rate, *self.rates.values()) if not (math.isfinite(f) and f >= 0)]:
-            raise InputError(f"a member has a rate of {bad[0]}; expected a factor of at least 0 on the learning rate")
+StackedWeights: TypeAlias = dict[str, Float[Tensor, "member ..."]]
+StackedData: TypeAlias = dict[str, Shaped[Tensor, "member ..."]]
+MemberWeights: TypeAlias = dict[str, Float[Tensor, "..."]]  # of one member
+MemberData: TypeAlias = dict[str, Shaped[Tensor, "..."]]
+Losses: TypeAlias = Float[Tensor, "member"]
+GradientsAndLosses: TypeAlias = tuple[StackedWeights, Losses]
 
 
 class Stack:
@@ -71,112 +46,121 @@ class Stack:
         low_rank: train changes of low rank to some weights, and nothing else.
 
     Attributes:
-        weights: ``[member ...]`` what is trained, by name.
-        optimizer: of these.
-        gradients: from weights, what stays as it is, and data to gradients and losses.
+        weights: the stacked weights that are trained, by name.
+        fixed: the other ones.
+        optimizer: the optimiser of ``weights``.
+        gradients: the function from ``weights``, ``fixed`` and data to gradients and losses.
     """
+
+    weights: StackedWeights
+    fixed: StackedWeights
 
     def __init__(
         self, members: Sequence[Member], config: TrainConfig, device: str, low_rank: LowRank | None = None
     ) -> None:
-        models = [_initial(member) for member in members]
-        widest = max(range(len(members)), key=lambda i: width_of(members[i].model))
-        named = [trainable(model) for model in models]
-        shares = trained_names(named[0], config, type(models[0]).__name__)
-        stacked = {
-            name: torch.stack([zero_padded(own[name].detach(), like.shape) for own in named]).to(device)
-            for name, like in named[widest].items()
-        }
-        free = {name for names in shares.values() for name in names}
-        self._low_rank = low_rank
-        if low_rank is not None:
-            self.weights = low_rank.factors([(m.model.seed, own) for m, own in zip(members, named, strict=True)])
-            self.weights = {name: values.to(device).requires_grad_() for name, values in self.weights.items()}
-            groups = [{"params": list(self.weights.values()), "share": 1.0}]
+        models = [_initial_model(member) for member in members]
+        parameters = [trainable(model) for model in models]
+        widths = [width_of(member.model) for member in members]
+        seeds = [member.model.seed for member in members]
+        widest = widths.index(max(widths))
+        stacked = _stacked(parameters, parameters[widest], device)
+        if low_rank is None:
+            names_by_share = trained_names(parameters[0], config, type(models[0]).__name__)
+            trained = set(chain.from_iterable(names_by_share.values()))
+            self.weights = {name: values.requires_grad_() for name, values in stacked.items() if name in trained}
         else:
-            self.weights = {name: values.requires_grad_() for name, values in stacked.items() if name in free}
-            groups = [{"params": [self.weights[n] for n in names], "share": share} for share, names in shares.items()]
+            factors = low_rank.factors(list(zip(seeds, parameters, strict=True)))
+            self.weights = {name: values.to(device).requires_grad_() for name, values in factors.items()}
+            names_by_share = {1.0: list(self.weights)}
         self.fixed = {name: values for name, values in stacked.items() if name not in self.weights}
-        self.optimizer = make_optimizer(groups, config)
-        self._base, self._task, self._clip = models[widest], members[0].task, config.clip
+        self.optimizer = make_optimizer(
+            [{"params": [self.weights[n] for n in names], "share": share} for share, names in names_by_share.items()],
+            config,
+        )
+        self._model = models[widest]
         if device != "cpu":  # TransformerLens prints a line for every move
-            self._base.to(device)
-        self._mapped: Gradients = vmap(self._gradient, randomness="different" if drops(self._base) else "error")
-        self.gradients = self._mapped
-        self._dropout_at = dropout_of(self._base, *(member.model.seed for member in members))
-        self._names = _native_names(self._base)
-        self._order, self._convert = list(named[0]), isinstance(members[0].model, ModelConfig)
-        self._factors = _factors(members, self.weights)
+            self._model.to(device)
+        self._task: Any = members[0].task
+        self._clip = config.clip
+        self._low_rank = low_rank
+        self._rate_factors = _rate_factors(members, self.weights)
+        self._names = list(parameters[0])
+        self._native_names = _native_names(self._model)
+        self._is_transformer = isinstance(members[0].model, ModelConfig)
+        self._dropout_at = dropout_of(self._model, *seeds)
+        self._mapped = vmap(grad_and_value(self._loss), randomness="different" if drops(self._model) else "error")
+        self.gradients: Callable[[StackedWeights, StackedWeights, StackedData], GradientsAndLosses] = self._mapped
 
-    def check(self, data: Tensors, *, answers: bool) -> None:
-        """Refuse networks whose logits are not those that the tasks' loss takes ``[batch pos]``."""
+    def check(self, data: MemberData, *, answers: bool) -> None:
+        """Refuse networks whose logits are not those that the tasks' loss takes, on the data of one member."""
         with torch.no_grad():
-            shape = list(self._base(data["tokens"]).shape)
+            shape = list(self._model(data["tokens"]).shape)
         if answers != (len(shape) == 2):
             wanted = "[batch d_vocab], one answer per sequence" if answers else "[batch pos d_vocab]"
             raise InputError(
-                f"a {type(self._base).__name__} gives logits {shape}; expected {wanted}; train such models one by one "
+                f"a {type(self._model).__name__} gives logits {shape}; expected {wanted}; train such models one by one "
                 "with train()"
             )
 
-    def set(self, weights: Mapping[str, Tensor]) -> None:
+    def load(self, weights: Mapping[str, Float[Tensor, "member ..."]]) -> None:
         """Put saved weights in place."""
         with torch.no_grad():
             for name, values in self.weights.items():
                 values.copy_(weights[name])
 
-    def snapshot(self) -> Tensors:
-        """``[member ...]`` all weights, with changes of low rank added, as ``get_weights`` names and lays them out."""
+    def snapshot(self) -> StackedWeights:
+        """Return all weights, with changes of low rank added, as ``get_weights`` names and lays them out."""
         with torch.no_grad():
-            whole = self._whole(self._detached(), self.fixed, stacked=True)
-            if not self._convert:
-                return {name: whole[name] for name in self._order}
-            found = []
-            for i in range(len(next(iter(whole.values())))):
-                for name, parameter in trainable(self._base).items():
-                    parameter.copy_(whole[name][i])
-                found.append({name: values.clone() for name, values in get_weights(self._base).items()})
-        return {name: torch.stack([own[name] for own in found]) for name in found[0]}
+            weights = vmap(self._all_weights)(self._detached(), self.fixed)
+            if not self._is_transformer:
+                return {name: weights[name] for name in self._names}
+            n_members = len(next(iter(weights.values())))
+            snapshots = [self._converted(_of_member(weights, i)) for i in range(n_members)]
+        return {name: torch.stack([snapshot[name] for snapshot in snapshots]) for name in snapshots[0]}
 
-    def use(self, backend: Backend, data: Tensors, *, forgiving: bool) -> str:
-        """Choose how gradients are computed; if that fails and ``forgiving`` is set, try the next simpler way."""
-        if backend == "loop":
-            self.gradients = self._one_by_one
-        elif backend == "vmap" and _ANSWERS not in data:
-            try:
-                self.gradients(self._detached(), self.fixed, data)
-            except RuntimeError as error:
-                why = _why(error)
-                if not forgiving:
-                    raise InputError(
-                        f"torch.func cannot map this training over its members ({why}); choose backend 'loop'"
-                    ) from None
-                warnings.warn(f"torch.func failed ({why}); members are trained in turn", stacklevel=3)
-                return self.use("loop", data, forgiving=False)
-        if backend != "compiled":
-            return backend
-        torch.compiler.reset()  # one process may train many ensembles, each of which compiles anew
-        self.gradients = torch.compile(self._mapped, dynamic=False)
-        try:
-            self.gradients(self._detached(), self.fixed, data)
-        except Exception as error:  # no compiler on this machine, or something it cannot compile
+    def use(self, backend: Backend, data: StackedData, *, forgiving: bool) -> str:
+        """Choose how gradients are computed, and return it.
+
+        Args:
+            backend: the wanted way.
+            data: a batch to try it on.
+            forgiving: if it fails, warn and try the next simpler way.
+
+        Raises:
+            InputError: if it fails and ``forgiving`` is not set.
+        """
+        if backend == "compiled":
+            torch.compiler.reset()  # one process may train many ensembles, each of which compiles anew
+            self.gradients = torch.compile(self._mapped, dynamic=False)
+            # No compiler on this machine, or something it cannot compile: any exception may come.
+            failure = self._failure(data, Exception)
+            if failure is None:
+                return backend
             if not forgiving:
-                raise InputError(
-                    f"torch.compile cannot compile this training ({_why(error)}); choose backend 'vmap'"
-                ) from None
+                raise InputError(f"torch.compile cannot compile this training ({failure}); choose backend 'vmap'")
             warnings.warn(
-                f"torch.compile failed ({_why(error)}); training continues uncompiled, at a third of the speed",
+                f"torch.compile failed ({failure}); training continues uncompiled, at a third of the speed",
                 stacklevel=3,
             )
+            backend = "vmap"
+        if backend == "vmap":
             self.gradients = self._mapped
-            return self.use("vmap", data, forgiving=True)
-        return backend
+            failure = None if ANSWERS in data else self._failure(data, RuntimeError)
+            if failure is None:
+                return backend
+            if not forgiving:
+                raise InputError(
+                    f"torch.func cannot map this training over its members ({failure}); choose backend 'loop'"
+                )
+            warnings.warn(f"torch.func failed ({failure}); members are trained in turn", stacklevel=3)
+        self.gradients = self._one_by_one
+        return "loop"
 
-    def step(self, step: int, data: Tensors, lr: float) -> Tensor:
-        """One update of every member; returns their losses ``[member]`` before it."""
+    def step(self, step: int, data: StackedData, lr: float) -> Losses:
+        """Update every member once, and return their losses before it."""
         for group in self.optimizer.param_groups:
             group["lr"] = lr * group["share"]
-        before = {name: self.weights[name].detach().clone() for name in self._factors}
+        before = {name: self.weights[name].detach().clone() for name in self._rate_factors}
         with self._dropout_at(step):
             gradients, losses = self.gradients(self._detached(), self.fixed, data)
         if self._clip is not None:
@@ -186,63 +170,76 @@ class Stack:
             values.grad = gradients[name].contiguous()
         self.optimizer.step()
         with torch.no_grad():
-            for name, factor in self._factors.items():  # the optimiser went a step at the common rate
+            for name, factor in self._rate_factors.items():  # the optimiser went a step at the common rate
                 self.weights[name].sub_(before[name]).mul_(factor).add_(before[name])
         return losses.detach()
 
-    def _detached(self) -> Tensors:
+    def _detached(self) -> StackedWeights:
         return {name: values.detach() for name, values in self.weights.items()}
 
-    def _whole(self, weights: Tensors, fixed: Tensors, *, stacked: bool = False) -> Tensors:
-        """All weights of a member, or of all."""
-        if self._low_rank is None:
-            return {**fixed, **weights}
-        changed: Any = self._low_rank.changed
-        return {**fixed, **(vmap(changed)(fixed, weights) if stacked else changed(fixed, weights))}
+    def _all_weights(self, weights: MemberWeights, fixed: MemberWeights) -> MemberWeights:
+        """Return all weights of one member, with changes of low rank added."""
+        changed = weights if self._low_rank is None else self._low_rank.changed(fixed, weights)
+        return {**fixed, **changed}
 
-    def _gradient(self, weights: Tensors, fixed: Tensors, data: Tensors) -> Any:
-        def loss(weights: Tensors) -> Tensor:
-            own = {
-                native: values for name, values in self._whole(weights, fixed).items() for native in self._names[name]
-            }
-            mask = {} if (mask := data.get("attention_mask")) is None else {"attention_mask": mask.long()}
-            # Modules reached by several paths would be taken for tied weights, and put back wrongly.
-            logits = functional_call(self._base, own, (data["tokens"],), mask, tie_weights=False)
-            if _ANSWERS in data:
-                return self._task.loss_at(logits, data[_ANSWERS])  # type: ignore[attr-defined,no-any-return]
-            return self._task.loss(logits, _batch(data))
+    def _converted(self, weights: MemberWeights) -> MemberWeights:
+        """Return copies of one member's weights as ``get_weights`` names and lays them out."""
+        for name, parameter in trainable(self._model).items():
+            parameter.copy_(weights[name])
+        return {name: values.clone() for name, values in get_weights(self._model).items()}
 
-        return grad_and_value(loss)(weights)
+    def _loss(self, weights: MemberWeights, fixed: MemberWeights, data: MemberData) -> Float[Tensor, ""]:
+        """Return the loss of one member on its batch."""
+        parameters: MemberWeights = {}
+        for name, values in self._all_weights(weights, fixed).items():
+            for native_name in self._native_names[name]:
+                parameters[native_name] = values
+        options = {}
+        if "attention_mask" in data:
+            options["attention_mask"] = data["attention_mask"].long()
+        # Modules reached by several paths would be taken for tied weights, and put back wrongly.
+        logits = functional_call(self._model, parameters, (data["tokens"],), options, tie_weights=False)
+        if ANSWERS in data:
+            return self._task.loss_at(logits, data[ANSWERS])  # type: ignore[no-any-return]
+        return self._task.loss(logits, batch_of_tensors(data))  # type: ignore[no-any-return]
 
-    def _one_by_one(self, weights: Tensors, fixed: Tensors, data: Tensors) -> Any:
-        found = [
-            self._gradient(*({name: values[i] for name, values in of.items()} for of in (weights, fixed, data)))
-            for i in range(len(data["tokens"]))
-        ]
-        gradients = {name: torch.stack([gradient[name] for gradient, _ in found]) for name in weights}
-        return gradients, torch.stack([loss for _, loss in found])
+    def _one_by_one(self, weights: StackedWeights, fixed: StackedWeights, data: StackedData) -> GradientsAndLosses:
+        """Return gradients and losses, computed for one member after the other."""
+        gradients = []
+        losses = []
+        for i in range(len(data["tokens"])):
+            gradient, loss = grad_and_value(self._loss)(
+                _of_member(weights, i), _of_member(fixed, i), _of_member(data, i)
+            )
+            gradients.append(gradient)
+            losses.append(loss)
+        stacked = {name: torch.stack([gradient[name] for gradient in gradients]) for name in weights}
+        return stacked, torch.stack(losses)
+
+    def _failure(self, data: StackedData, kind: type[Exception]) -> str | None:
+        """Return the first line of the error that computing gradients raises, or ``None`` if it works."""
+        try:
+            self.gradients(self._detached(), self.fixed, data)
+        except kind as error:
+            return (str(error).strip() or type(error).__name__).splitlines()[0]
+        return None
 
 
-def clipped(gradients: Tensors, most: float) -> Tensors:
-    """The gradients ``[member ...]``, those of a member scaled down where their norm together is above ``most``.
+def clipped(gradients: StackedWeights, most: float) -> StackedWeights:
+    """Return the gradients, those of a member scaled down if their norm together is above ``most``.
 
     Example:
-        >>> found = clipped({"w": torch.tensor([[3.0, 4.0], [0.3, 0.4]])}, 1.0)["w"]
-        >>> [[round(x, 3) for x in row] for row in found.tolist()]
+        >>> gradients = clipped({"w": torch.tensor([[3.0, 4.0], [0.3, 0.4]])}, 1.0)["w"]
+        >>> [[round(x, 3) for x in row] for row in gradients.tolist()]
         [[0.6, 0.8], [0.3, 0.4]]
     """
     norms = torch.stack([values.flatten(1).norm(dim=1) for values in gradients.values()]).norm(dim=0)
     scale = (most / (norms + 1e-6)).clamp(max=1.0)  # as clip_grad_norm_
-    return {name: values * scale.reshape(-1, *[1] * (values.ndim - 1)) for name, values in gradients.items()}
+    return {name: values * _broadcast(scale, values.ndim) for name, values in gradients.items()}
 
 
-def width_of(config: AnyConfig) -> int:
-    """Neurons of each feed-forward layer; 0 where the configuration has no such width."""
-    return config.d_feedforward if isinstance(config, ModelConfig) else getattr(config, "d_mlp", 0)
-
-
-def zero_padded(values: Tensor, shape: Sequence[int]) -> Tensor:
-    """The values with zeros behind them, along every axis that is shorter than in ``shape``.
+def zero_padded(values: Float[Tensor, "..."], shape: Sequence[int]) -> Float[Tensor, "..."]:
+    """Return the values with zeros behind them, along every axis that is shorter than in ``shape``.
 
     Example:
         >>> zero_padded(torch.ones(2), (3,)).tolist()
@@ -250,140 +247,30 @@ def zero_padded(values: Tensor, shape: Sequence[int]) -> Tensor:
     """
     if tuple(values.shape) == tuple(shape):
         return values
-    found = values.new_zeros(shape)
-    found[tuple(slice(n) for n in values.shape)] = values
-    return found
+    padded = values.new_zeros(shape)
+    padded[tuple(slice(n) for n in values.shape)] = values
+    return padded
 
 
-class StackData:
-    """Training batches of all members. Where the tasks have a fixed training set, it is gathered at once.
-
-    Args:
-        members: networks and their data.
-        batch_size: examples of a step and member.
-        device: where the batches go.
-
-    Attributes:
-        answers: the loss is of one answer a sequence, not of every token.
-    """
-
-    def __init__(self, members: Sequence[Member], batch_size: int, device: str) -> None:
-        self._tasks, self._batch_size, self._device = [m.task for m in members], batch_size, device
-        self._sizes = [batch_size if m.batch_size is None else m.batch_size for m in members]
-        for i, size in enumerate(self._sizes):
-            if batch_size % size:
-                raise InputError(
-                    f"member {i} has a batch_size of {size}; expected a divisor of the ensemble's ({batch_size})"
-                )
-        # A transformer has logits at every token, as the task's own loss takes them.
-        self.answers = not isinstance(members[0].model, ModelConfig)
-        self._causal = getattr(members[0].model, "attention", None) == "causal"
-        self._held: tuple[Tensor, Tensor] | None = None
-        if self.answers and all(hasattr(task, "train_rows") for task in self._tasks):
-            whole = [_answered(Batch.concat(list(task.batches("train", 4096)))) for task in self._tasks]
-            for i, (sequences, _) in enumerate(whole):
-                if sequences.shape != whole[0][0].shape:
-                    raise InputError(
-                        f"member {i} trains on {len(sequences)} sequences of {sequences.shape[1]} tokens, member 0 on "
-                        f"{len(whole[0][0])} of {whole[0][0].shape[1]}; only seeds may differ"
-                    )
-            self._held = torch.stack([t for t, _ in whole]), torch.stack([t for _, t in whole])
-
-    def __call__(self, steps: range) -> list[Tensors]:
-        """Of each of the given steps ``[member batch ...]``: tokens, and what the loss asks for, by name."""
-        if not self.answers:
-            return [self._step(step) for step in steps]
-        if self._held is not None and all(size == self._held[0].shape[1] for size in self._sizes):
-            whole = dict(zip(("tokens", _ANSWERS), (held.to(self._device) for held in self._held), strict=True))
-            return [whole] * len(steps)  # in any order, the mean loss of all sequences is the same
-        if self._held is not None:
-            drawn = zip(self._tasks, self._sizes, strict=True)
-            rows = torch.stack([self._filled(task.train_rows(steps, size), size) for task, size in drawn])  # type: ignore[attr-defined]
-            found = [held[torch.arange(len(rows))[:, None], rows] for held in self._held]
-        else:
-            batches = [
-                [self._filled(part, size) for part in _answered(task.train_batches(steps, size))]  # type: ignore[attr-defined]
-                for task, size in zip(self._tasks, self._sizes, strict=True)
-            ]
-            found = [torch.stack(parts) for parts in zip(*batches, strict=True)]
-        tokens, targets = (torch.stack(x.tensor_split(len(steps), dim=1)).to(self._device) for x in found)
-        return [{"tokens": t, _ANSWERS: answers} for t, answers in zip(tokens, targets, strict=True)]
-
-    def _filled(self, rows: Tensor, size: int) -> Tensor:
-        """``[step * batch ...]``: batches of ``size`` over and over, which leaves their mean loss as it is."""
-        again = self._batch_size // size
-        return (
-            rows
-            if again == 1
-            else torch.cat([part.repeat(again, *[1] * (rows.ndim - 1)) for part in torch.split(rows, size)])
-        )
-
-    def _step(self, step: int) -> Tensors:
-        drawn = zip(self._tasks, self._sizes, strict=True)
-        batches = [task.train_batch(step, size) for task, size in drawn]
-        batches = [batch.select(torch.arange(self._batch_size) % len(batch)) for batch in batches]
-        if all(batch.attention_mask is not None and batch.loss_mask is not None for batch in batches):
-            widest = max(batch.tokens.shape[1] for batch in batches)
-            batches = [_widened(batch, widest) for batch in batches]
-        for i, batch in enumerate(batches):
-            if (shape := _shape(batch)) != _shape(batches[0]):
-                raise InputError(
-                    f"at step {step} member {i} trains on {shape}, member 0 on {_shape(batches[0])}; only "
-                    "seeds may differ"
-                )
-        # As in train(): in a causal model padding on the right changes nothing, and no mask is faster.
-        real = all(b.attention_mask is None or bool(b.attention_mask.all()) for b in batches)
-        bare = real or (self._causal and all(batch.padded_right for batch in batches))
-        parts = [_parts(batch, mask=not bare) for batch in batches]
-        return {name: torch.stack([own[name] for own in parts]).to(self._device) for name in parts[0]}
+def _stacked(parameters: Sequence[MemberWeights], widest: MemberWeights, device: str) -> StackedWeights:
+    """Return the members' parameters as one tensor per name, each as wide as in the widest member."""
+    stacked = {}
+    for name, like in widest.items():
+        padded = [zero_padded(member[name].detach(), like.shape) for member in parameters]
+        stacked[name] = torch.stack(padded).to(device)
+    return stacked
 
 
-def _widened(batch: Batch, width: int) -> Batch:
-    """The batch with padding on the right, which its masks leave out."""
-    more = width - batch.tokens.shape[1]
-    if not more:
-        return batch
-
-    def pad(value: Tensor) -> Tensor:
-        return torch.nn.functional.pad(value, (0, more)) if value.ndim == 2 else value
-
-    found = {name: pad(value) for name, value in _parts(batch, mask=True).items()}
-    return _batch(found)
+def _of_member(stacked: StackedData, member: int) -> MemberData:
+    return {name: values[member] for name, values in stacked.items()}
 
 
-def _shape(batch: Batch) -> str:
-    of = ", ".join(name for name in _parts(batch, mask=True) if name not in ("tokens", "index"))
-    return f"{len(batch)} sequences of {batch.tokens.shape[1]} tokens with {of}"
+def _broadcast(per_member: Float[Tensor, "member"], ndim: int) -> Float[Tensor, "member *ones"]:
+    """Return one value per member with as many axes as the weights that it multiplies."""
+    return per_member.reshape(-1, *[1] * (ndim - 1))
 
 
-def _parts(batch: Batch, *, mask: bool) -> Tensors:
-    """A batch's tensors by name; the attention mask where the model needs one."""
-    found = {"tokens": batch.tokens, "index": batch.index}
-    found |= {name: value for name in _OPTIONAL if (value := getattr(batch, name)) is not None}
-    found |= {f"positions/{name}": value for name, value in batch.positions.items()}
-    found |= {f"labels/{name}": value for name, value in batch.labels.items()}
-    if not mask:
-        found.pop("attention_mask", None)
-    return found
-
-
-def _batch(parts: Tensors) -> Batch:
-    """What ``_parts`` took apart."""
-    named: dict[str, dict[str, Tensor]] = {"positions": {}, "labels": {}}
-    for name, value in parts.items():
-        kind, _, own = name.partition("/")
-        if own:
-            named[kind][own] = value
-    return Batch(**{name: value for name, value in parts.items() if "/" not in name}, **named)  # type: ignore[arg-type]
-
-
-def _answered(batch: Batch) -> tuple[Tensor, Tensor]:
-    """Tokens, and the targets where the loss counts."""
-    assert batch.targets is not None
-    return batch.tokens, batch.targets[batch.loss_mask]
-
-
-def _initial(member: Member) -> Any:
+def _initial_model(member: Member) -> Any:
     model = build_model(member.model)
     if member.weights is not None:
         try:
@@ -394,29 +281,28 @@ def _initial(member: Member) -> Any:
 
 
 def _native_names(model: Any) -> dict[str, list[str]]:
-    """From a parameter's name as ``get_weights`` has it to the model's own, one for each module that has it."""
-    owners: dict[int, list[str]] = {}
+    """Return the model's own names of each parameter, one for each module that has it, by its name in ``trainable``."""
+    names_by_parameter: dict[int, list[str]] = {}
     for prefix, module in model.named_modules():  # each once, although a bridge reaches them by several paths
         for name, parameter in module.named_parameters(prefix, recurse=False):
-            owners.setdefault(id(parameter), []).append(name)
-    return {name: owners[id(parameter)] for name, parameter in trainable(model).items()}
+            names_by_parameter.setdefault(id(parameter), []).append(name)
+    return {name: names_by_parameter[id(parameter)] for name, parameter in trainable(model).items()}
 
 
-def _factors(members: Sequence[Member], weights: Mapping[str, Tensor]) -> Tensors:
-    """``[member 1 ...]`` what multiplies each member's steps, of the weights where that is not 1 throughout."""
-    found = {}
+def _rate_factors(members: Sequence[Member], weights: StackedWeights) -> StackedWeights:
+    """Return what multiplies each member's steps, for the weights of which that is not 1 in all members."""
     for member in members:
         for start in member.rates:
             if not any(name.startswith(start) for name in weights):
                 raise InputError(f"no weight's name begins with {start!r} (there are {', '.join(weights)})")
+    factors = {}
     for name, values in weights.items():
-        own = [m.rate * math.prod(f for start, f in m.rates.items() if name.startswith(start)) for m in members]
-        if any(factor != 1 for factor in own):
-            found[name] = torch.tensor(own, dtype=values.dtype, device=values.device).reshape(
-                -1, *[1] * (values.ndim - 1)
-            )
-    return found
+        per_member = [_rate_factor(member, name) for member in members]
+        if any(factor != 1 for factor in per_member):
+            factor = torch.tensor(per_member, dtype=values.dtype, device=values.device)
+            factors[name] = _broadcast(factor, values.ndim)
+    return factors
 
 
-def _why(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+def _rate_factor(member: Member, name: str) -> float:
+    return member.rate * math.prod(factor for start, factor in member.rates.items() if name.startswith(start))

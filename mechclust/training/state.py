@@ -1,20 +1,23 @@
-"""Everything a training run needs to go on: weights, optimiser, step, losses. One safetensors file."""
+"""The resumable state of a training run in one safetensors file: weights, optimiser, step and losses."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
+from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from probes.store.files import read_safetensors, write_safetensors
 from tasks import InputError, Task
 
 _FORMAT = "mechclust-training-2"
-_BEGAN = ("model", "initial weights")
+_BEGAN = ("model", "initial weights")  # section and key of the record
+
+_Weights: TypeAlias = Mapping[str, Shaped[Tensor, "..."]]
 
 
 class State(NamedTuple):
@@ -22,26 +25,26 @@ class State(NamedTuple):
 
     Attributes:
         step: the next one.
-        losses: ``[step]`` so far.
+        losses: those so far.
         weights: by name.
-        run: what run it belongs to, as it was saved.
+        run: the record of its run, as it was saved.
     """
 
     step: int
-    losses: Tensor
-    weights: dict[str, Tensor]
+    losses: Float[Tensor, "step"]
+    weights: dict[str, Shaped[Tensor, "..."]]
     run: dict[str, Any]
 
 
 def save_state(
     path: Path,
-    weights: Mapping[str, Tensor],
+    weights: _Weights,
     optimizer: torch.optim.Optimizer,
     step: int,
-    losses: Tensor,
+    losses: Float[Tensor, "step"],
     run: dict[str, Any],
 ) -> None:
-    """Write the state before ``step``, atomically. ``run`` says what run it belongs to."""
+    """Write the state before ``step``, atomically, with the record of its run."""
     tensors = {f"model/{k}": v for k, v in weights.items()}
     for i, values in sorted(optimizer.state_dict()["state"].items()):  # in one order, also after a load
         tensors.update({f"optimizer/{i}/{k}": torch.as_tensor(v) for k, v in sorted(values.items())})
@@ -54,16 +57,16 @@ def load_state(
     path: Path,
     optimizer: torch.optim.Optimizer,
     run: dict[str, Any],
-    own: Mapping[str, Tensor] | None = None,
+    model_weights: _Weights | None = None,
 ) -> State:
-    """Put the saved state into the optimiser; returns it.
+    """Put the saved state into the optimiser, and return it.
 
     Args:
-        path: of the file.
+        path: its file.
         optimizer: with the parameters that are trained.
-        run: what run it has to belong to.
-        own: weights of the model as it was given. Where they are the saved ones to the bit, it may have begun from
-            other weights than ``run`` says: it was trained already.
+        run: the record of the run that it has to belong to.
+        model_weights: weights of the model as it was given. If they are the saved ones to the bit, it may have begun
+            from other weights than ``run`` says: it was trained already.
 
     Raises:
         InputError: for a damaged file, or the state of a run with other settings.
@@ -75,7 +78,7 @@ def load_state(
     saved = json.loads(header["run"])
     run = json.loads(json.dumps(run))
     if saved != run:
-        _check(path.parent, saved, run, own is not None and _same(own, weights))
+        _check(path.parent, saved, run, model_weights is not None and _equal(model_weights, weights))
     state: dict[int, dict[str, Tensor]] = {}
     for name, value in tensors.items():
         if name.startswith("optimizer/"):
@@ -86,7 +89,7 @@ def load_state(
 
 
 def task_of_state(path: Path) -> Task:
-    """The task of the run that a state belongs to.
+    """Return the task of the run that a state belongs to.
 
     Raises:
         InputError: for a file that is not a training state.
@@ -100,7 +103,8 @@ def task_of_state(path: Path) -> Task:
 def _check(folder: Path, saved: dict[str, Any], run: dict[str, Any], trained: bool) -> None:
     """Refuse the state of a run with other settings, naming the first."""
     for section in {**run, **saved}:
-        old, new = saved.get(section, {}), run.get(section, {})
+        old = saved.get(section, {})
+        new = run.get(section, {})
         for key in {**new, **old}:
             if old.get(key) == new.get(key) or ((section, key) == _BEGAN and trained):
                 continue
@@ -116,5 +120,5 @@ def _check(folder: Path, saved: dict[str, Any], run: dict[str, Any], trained: bo
             )
 
 
-def _same(own: Mapping[str, Tensor], saved: Mapping[str, Tensor]) -> bool:
-    return own.keys() == saved.keys() and all(torch.equal(own[name].detach().cpu(), x) for name, x in saved.items())
+def _equal(given: _Weights, saved: _Weights) -> bool:
+    return given.keys() == saved.keys() and all(torch.equal(given[name].detach().cpu(), x) for name, x in saved.items())

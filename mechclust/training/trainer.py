@@ -100,21 +100,21 @@ class MechclustCallback(TrainerCallback):  # type: ignore[misc] # transformers h
             self._log(numbers, state.global_step)
 
     def _log(self, numbers: dict[str, float], step: int) -> None:
-        """To the Trainer's loggers, except the terminal.
+        """Log to the Trainer's loggers, except the terminal.
 
         TensorBoard gets the names as they are: the Trainer would prefix ``train/``, and so put all probes into the
         section of the losses.
         """
         handler = self._trainer.callback_handler
-        everyone = handler.callbacks
-        for board in everyone:
+        callbacks = handler.callbacks
+        for board in callbacks:
             if isinstance(board, TensorBoardCallback):
                 for name, value in numbers.items():
                     board.tb_writer.add_scalar(name, value, step)
                 board.tb_writer.flush()
         left_out = (TensorBoardCallback, PrinterCallback, ProgressCallback)
-        handler.callbacks = [each for each in everyone if not isinstance(each, left_out)]
+        handler.callbacks = [callback for callback in callbacks if not isinstance(callback, left_out)]
         try:
             self._trainer.log(numbers)
         finally:
-            handler.callbacks = everyone
+            handler.callbacks = callbacks

@@ -36,7 +36,8 @@ def mixed(seeds: int, *, batches: bool = False, batch: int = 32, widths: tuple[i
     from mechclust import TrainConfig, build_model, train
     from mechclust.studies.clustering_heads import PoolingTransformerConfig
     from mechclust.training import Member
-    from mechclust.training.stack import Stack, StackData
+    from mechclust.training.stack import Stack
+    from mechclust.training.stack_data import StackData
     from tasks import SparseModularAddition
 
     if not widths:
@@ -67,7 +68,8 @@ def speedup(members: int, layers: int, width: int, batch: int, threads: int = 1,
     """Seconds of a step of all members, one by one over stacked; so many processes share the single runs."""
     from mechclust import TrainConfig, build_model, model_for, train
     from mechclust.training import Member
-    from mechclust.training.stack import Stack, StackData
+    from mechclust.training.stack import Stack
+    from mechclust.training.stack_data import StackData
     from tasks import SkillSuite
 
     suites = [SkillSuite(seed=seed) for seed in range(members)]

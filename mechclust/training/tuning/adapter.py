@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +31,11 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 _WEIGHTS = "adapter_model.safetensors"
-_SUBJECT, _RECORD, _DIVERGED, _CHECKPOINTS = "subject.json", "tuning.json", "diverged.json", "checkpoints"
+_PACKAGES = ("accelerate", "peft", "transformers")  # whose versions are recorded besides our own
+_SUBJECT = "subject.json"
+_RECORD = "tuning.json"
+_DIVERGED = "diverged.json"
+_CHECKPOINTS = "checkpoints"
 
 
 @dataclass(frozen=True)
@@ -93,37 +98,26 @@ def tune_adapter(
     if not examples:
         raise InputError(f"{name} has no examples to train on; give some, or leave it out")
     subject = {"config": asdict(config), "base": base, "data": _digest(examples)}
-    if (found := tuned_at(folder, subject, name)) is not None:
+    finished = tuned_at(folder, subject, name)
+    if finished is not None:
         shutil.rmtree(folder / _CHECKPOINTS, ignore_errors=True)  # of a run killed between saving and this
-        return found
-    if (why := _divergence(folder, subject)) is not None:
-        raise DivergedError(why)
+        return finished
+    _check_divergence(folder, subject)
     _check(model, examples, config, name)
     _begin(folder, subject)
-    steps, seconds = config.steps_for(len(examples)), 0.0
-    last = newest_whole(folder / _CHECKPOINTS)
     try:
-        if last is None or last[0] < steps:  # Hugging Face's Trainer, resumed at its end, may take one step more
-            resume = None if last is None else last[1]
-            seconds = train_lora(model, examples, config, folder / _CHECKPOINTS, name, source, resume, progress)
-            last = newest_whole(folder / _CHECKPOINTS)
-        if last is None or last[0] != steps:
-            raise RuntimeError(f"Hugging Face's Trainer left no checkpoint of step {steps} of {name}")
-        _check_finite(last[1], steps, name)
-    except DivergedError as error:  # the way out is another setting, and nothing here is of use for that
-        shutil.rmtree(folder / _CHECKPOINTS, ignore_errors=True)
-        (folder / _SUBJECT).unlink(missing_ok=True)
-        with suppress(InputError):  # what cannot be kept would only be trained again
-            write_json(folder / _DIVERGED, {**_as_json(subject), "why": str(error)})
+        checkpoint, seconds = _train(model, examples, config, folder / _CHECKPOINTS, name, source, progress)
+    except DivergedError as error:
+        _keep_divergence(folder, subject, error)
         raise
-    history = _keep(last[1], folder, source)
+    logs = _keep(checkpoint, folder, source)
     record = {
-        "steps": steps,
-        "losses": [(int(log["step"]), float(log["loss"])) for log in history if "loss" in log],
+        "steps": config.steps_for(len(examples)),
+        "losses": [(int(log["step"]), float(log["loss"])) for log in logs if "loss" in log],
         "examples": len(examples),
         "seconds": seconds,
         "weights": digest_of_weights(folder),
-        "versions": {**versions(), **{name: version(name) for name in ("accelerate", "peft", "transformers")}},
+        "versions": versions() | {package: version(package) for package in _PACKAGES},
     }
     write_json(folder / _RECORD, {**_as_json(subject), **record})
     shutil.rmtree(folder / _CHECKPOINTS, ignore_errors=True)
@@ -131,33 +125,36 @@ def tune_adapter(
 
 
 def tuned_at(folder: str | Path, subject: dict[str, Any] | None = None, name: str = "adapter") -> Tuned | None:
-    """The finished adapter in a folder, or ``None`` if it is missing or damaged.
+    """Return the finished adapter in a folder, or ``None`` if it is missing or damaged.
 
     Raises:
         InputError: if it was, or is being, trained in another way than ``subject`` says.
     """
     folder = Path(folder)
     record = _read(folder / _RECORD)
-    held = _read(folder / _SUBJECT) or record
-    if subject is not None and held is not None:
-        for what, told in (("base", "for another base"), ("data", "on other data"), ("config", "with other settings")):
-            if held.get(what) != _as_json(subject)[what]:
+    saved = _read(folder / _SUBJECT) or record
+    if subject is not None and saved is not None:
+        wanted = _as_json(subject)
+        differences = {"base": "for another base", "data": "on other data", "config": "with other settings"}
+        for key, difference in differences.items():
+            if saved.get(key) != wanted[key]:
                 raise InputError(
-                    f"{name} in {str(folder)!r} was trained {told}; give the same, or another folder with --out"
+                    f"{name} in {str(folder)!r} was trained {difference}; give the same, or another folder with --out"
                 )
     return _tuned(folder, record) if record is not None and _is_undamaged(folder, record) else None
 
 
 def digest_of_weights(folder: str | Path) -> str:
-    """What tells an adapter's weights from others."""
+    """Return a digest that identifies an adapter's weights."""
     weights = load_file(Path(folder) / _WEIGHTS)
-    return digest_of([part for name in sorted(weights) for part in (name, weights[name])])
+    return digest_of(chain.from_iterable(sorted(weights.items())))
 
 
 def _check(model: PreTrainedModel, examples: Sequence[Answered], config: TuneConfig, name: str) -> None:
-    """Refuse what training would stumble over."""
-    if (within := adapter_of(model)) is not None:
-        raise InputError(f"the base of {name} has the adapter {within!r} in it; take it out with set_adapter first")
+    """Refuse a model, examples and settings with which training would fail."""
+    present = adapter_of(model)
+    if present is not None:
+        raise InputError(f"the base of {name} has the adapter {present!r} in it; take it out with set_adapter first")
     steps = config.steps_for(len(examples))
     if config.warmup >= steps:
         raise InputError(
@@ -168,7 +165,7 @@ def _check(model: PreTrainedModel, examples: Sequence[Answered], config: TuneCon
 
 
 def _begin(folder: Path, subject: dict[str, Any]) -> None:
-    """Write down what is trained; checkpoints of what is not known are of no use."""
+    """Record what is trained; without a record checkpoints are of no use."""
     with write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     (folder / _DIVERGED).unlink(missing_ok=True)
@@ -177,21 +174,54 @@ def _begin(folder: Path, subject: dict[str, Any]) -> None:
         write_json(folder / _SUBJECT, _as_json(subject))
 
 
-def _divergence(folder: Path, subject: dict[str, Any]) -> str | None:
-    """Why the same training was given up before."""
-    held = _read(folder / _DIVERGED) or {}
-    same = all(held.get(what) == value for what, value in _as_json(subject).items())
-    return str(held["why"]) if same and "why" in held else None
+def _train(
+    model: PreTrainedModel,
+    examples: Sequence[Answered],
+    config: TuneConfig,
+    checkpoints: Path,
+    name: str,
+    source: str | None,
+    progress: bool,
+) -> tuple[Path, float]:
+    """Train to the last step, and return its checkpoint and the seconds that it took."""
+    steps = config.steps_for(len(examples))
+    seconds = 0.0
+    last = newest_whole(checkpoints)
+    if last is None or last[0] < steps:  # Hugging Face's Trainer, resumed at its end, may take one step more
+        resume = None if last is None else last[1]
+        seconds = train_lora(model, examples, config, checkpoints, name, source, resume, progress)
+        last = newest_whole(checkpoints)
+    if last is None or last[0] != steps:
+        raise RuntimeError(f"Hugging Face's Trainer left no checkpoint of step {steps} of {name}")
+    _, checkpoint = last
+    _check_finite(checkpoint, steps, name)
+    return checkpoint, seconds
+
+
+def _check_divergence(folder: Path, subject: dict[str, Any]) -> None:
+    """Refuse a training that diverged before."""
+    record = _read(folder / _DIVERGED) or {}
+    is_same = all(record.get(key) == value for key, value in _as_json(subject).items())
+    if is_same and "why" in record:
+        raise DivergedError(str(record["why"]))
+
+
+def _keep_divergence(folder: Path, subject: dict[str, Any], error: DivergedError) -> None:
+    """Record that training diverged; the way out is another setting, for which nothing else here is of use."""
+    shutil.rmtree(folder / _CHECKPOINTS, ignore_errors=True)
+    (folder / _SUBJECT).unlink(missing_ok=True)
+    with suppress(InputError):  # without the record it would only be trained again
+        write_json(folder / _DIVERGED, {**_as_json(subject), "why": str(error)})
 
 
 def _check_finite(checkpoint: Path, steps: int, name: str) -> None:
-    """The loss says nothing of the last step's outcome."""
+    """Refuse weights that are not finite: the loss does not show the outcome of the last step."""
     if not all(bool(weight.isfinite().all()) for weight in load_file(checkpoint / _WEIGHTS).values()):
         raise DivergedError(f"the weights of {name} are not finite after step {steps}; lower --tuning.lr")
 
 
 def _keep(checkpoint: Path, folder: Path, source: str | None) -> list[dict[str, Any]]:
-    """Make the last checkpoint's adapter the folder's own; returns what the Trainer logged."""
+    """Make the last checkpoint's adapter the folder's own, and return the Trainer's log."""
     config = json.loads((checkpoint / ADAPTER).read_bytes())
     if source is not None:
         config["base_model_name_or_path"] = source
@@ -204,35 +234,35 @@ def _keep(checkpoint: Path, folder: Path, source: str | None) -> list[dict[str, 
 def _is_undamaged(folder: Path, record: dict[str, Any]) -> bool:
     try:
         config = json.loads((folder / ADAPTER).read_bytes())
-        given = record["config"]
-        told = (config["peft_type"], config["r"], config["lora_alpha"], sorted(config["target_modules"]))
-        meant = ("LORA", given["rank"], given["alpha"], sorted(given["modules"]))
-        return bool(told == meant and digest_of_weights(folder) == record["weights"])
-    except Exception:  # whatever a damaged file makes of itself
+        settings = record["config"]
+        saved = (config["peft_type"], config["r"], config["lora_alpha"], sorted(config["target_modules"]))
+        wanted = ("LORA", settings["rank"], settings["alpha"], sorted(settings["modules"]))
+        return bool(saved == wanted and digest_of_weights(folder) == record["weights"])
+    except Exception:  # a damaged file may raise anything
         return False
 
 
 def _tuned(folder: Path, record: dict[str, Any]) -> Tuned:
     losses = tuple((int(step), float(loss)) for step, loss in record["losses"])
-    given = record["config"]
+    settings = record["config"]
     return Tuned(
-        folder,
-        record["steps"],
-        losses,
-        record["examples"],
-        record["seconds"],
-        record["base"],
-        given["batch_size"] * given["accumulation"],
+        folder=folder,
+        steps=record["steps"],
+        losses=losses,
+        examples=record["examples"],
+        seconds=record["seconds"],
+        base=record["base"],
+        per_step=settings["batch_size"] * settings["accumulation"],
     )
 
 
 def _read(path: Path) -> dict[str, Any] | None:
-    """A record, or ``None`` where there is none or it is damaged."""
+    """Return a record, or ``None`` if it is missing or damaged."""
     try:
-        found = read_json(path)
+        record = read_json(path)
     except InputError:
         return None
-    return found if isinstance(found, dict) else None
+    return record if isinstance(record, dict) else None
 
 
 def _as_json(subject: dict[str, Any]) -> dict[str, Any]:
@@ -240,5 +270,6 @@ def _as_json(subject: dict[str, Any]) -> dict[str, Any]:
 
 
 def _digest(examples: Sequence[Answered]) -> str:
-    lengths = torch.tensor([[len(e.tokens), e.start] for e in examples])
-    return digest_of([lengths, torch.tensor([token for e in examples for token in e.tokens])])
+    lengths = torch.tensor([[len(example.tokens), example.start] for example in examples])
+    tokens = list(chain.from_iterable(example.tokens for example in examples))
+    return digest_of([lengths, torch.tensor(tokens)])

@@ -1,4 +1,4 @@
-"""How well a language model gives the answers that it is to give."""
+"""Scores of the answers that a language model is to give."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.nn.utils.rnn import pad_sequence
@@ -29,18 +30,17 @@ class ExampleScores:
     """One value per example.
 
     Attributes:
-        loss: ``[n]`` mean negative log-likelihood of the answer's tokens, its end included, in nats.
-        exact: ``[n]`` whether each of them is the likeliest next token, so that greedy decoding gives exactly this
-            answer.
+        loss: mean negative log-likelihood of the answer's tokens, its end included, in nats.
+        exact: whether each of them is the likeliest next token, so that greedy decoding gives exactly this answer.
     """
 
-    loss: Tensor
-    exact: Tensor
+    loss: Float[Tensor, "example"]
+    exact: Bool[Tensor, "example"]
 
 
 @torch.inference_mode()
 def score_answers(model: PreTrainedModel, examples: Sequence[Answered], tokens_per_batch: int = 4096) -> ExampleScores:
-    """Loss and exact matches from one forward pass per batch, with the right answers fed in.
+    """Return loss and exact matches from one forward pass per batch, with the right answers fed in.
 
     Args:
         model: a Hugging Face causal language model. Its dropout is off while this runs.
@@ -56,23 +56,30 @@ def score_answers(model: PreTrainedModel, examples: Sequence[Answered], tokens_p
     check_examples_fit(model, examples, "the answers")
     loss = torch.full((len(examples),), torch.nan, dtype=torch.float64)
     exact = torch.zeros(len(examples), dtype=torch.bool)
-    device, collate = device_of(model), collator(model)
+    device = device_of(model)
+    collate = collator(model)
     options = {"use_cache": False} if "use_cache" in _takes(model) else {}
     lengths = [len(example.tokens) for example in examples]
     with evaluation_mode(model):
-        for rows in token_batches(lengths, tokens_per_batch, lambda i: f"example {i + 1}"):
+        for rows in token_batches(lengths, tokens_per_batch, _name_of):
             inputs = {name: x.to(device) for name, x in collate([examples[i] for i in rows]).items()}
             labels = inputs.pop("labels")[:, 1:]
             logits = model(**inputs, **options).logits[:, :-1]
             known = labels != IGNORED
-            logits, labels = logits[known].float(), labels[known]  # of a large vocabulary a copy of all is much
-            each = cross_entropy(logits, labels, reduction="none").cpu().double()
+            logits = logits[known].float()  # with a large vocabulary a copy of all takes much memory
+            labels = labels[known]
+            token_loss = cross_entropy(logits, labels, reduction="none").cpu().double()
             right = (logits.argmax(-1) == labels).cpu()
             known = known.cpu()
-            index, row = torch.as_tensor(rows), known.nonzero()[:, 0]
-            loss[index] = torch.zeros(len(rows), dtype=torch.float64).index_add_(0, row, each) / known.sum(1)
+            index = torch.as_tensor(rows)
+            row = known.nonzero()[:, 0]
+            loss[index] = torch.zeros(len(rows), dtype=torch.float64).index_add_(0, row, token_loss) / known.sum(1)
             exact[index] = torch.ones(len(rows), dtype=torch.bool).index_fill_(0, row[~right], False)
     return ExampleScores(loss, exact)
+
+
+def _name_of(row: int) -> str:
+    return f"example {row + 1}"
 
 
 def check_examples_fit(model: PreTrainedModel, examples: Sequence[Answered], name: str) -> None:
@@ -97,38 +104,44 @@ def check_examples_fit(model: PreTrainedModel, examples: Sequence[Answered], nam
         )
 
 
-def collator(model: PreTrainedModel) -> Callable[[Sequence[Answered]], dict[str, Tensor]]:
-    """``padded_answers`` for this Hugging Face model."""
+def collator(model: PreTrainedModel) -> Callable[[Sequence[Answered]], dict[str, Int[Tensor, "..."]]]:
+    """Return ``padded_answers`` for this Hugging Face model."""
     return partial(padded_answers, all_logits=not {"logits_to_keep", "position_ids"} <= {*_takes(model)})
 
 
 def _takes(model: Any) -> Collection[str]:
-    """Names of what a model's forward pass is given; peft hands on what it does not know."""
+    """Return the names of a forward pass's arguments; peft hands on those that it does not know."""
     inner = model.get_base_model() if hasattr(model, "get_base_model") else model
     return inspect.signature(inner.forward).parameters
 
 
-def padded_answers(examples: Sequence[Answered], *, all_logits: bool = False) -> dict[str, Tensor]:
-    """A batch, with labels for the answers' tokens alone.
+def padded_answers(examples: Sequence[Answered], *, all_logits: bool = False) -> dict[str, Int[Tensor, "..."]]:
+    """Return a batch with labels for the answers' tokens alone.
 
-    It is padded on the left, so that all answers end in the last place. Logits are asked for from the first place whose
-    next token is of an answer (``logits_to_keep``), and labels are of those places: the head of a model with a large
-    vocabulary otherwise takes most of the time and memory.
+    It is padded on the left, so that all answers end at the last position. Logits are asked for from the first position
+    whose next token is of an answer (``logits_to_keep``), and labels are of those positions: the head of a model with a
+    large vocabulary otherwise takes most of the time and memory.
 
     Args:
         examples: prompts with answers.
-        all_logits: for models that give logits of all places, or count positions themselves: padded on the right.
+        all_logits: for models that give logits of all positions, or count them themselves: padded on the right.
     """
     sequences = [torch.tensor(example.tokens) for example in examples]
     tokens = pad_sequence(sequences, batch_first=True, padding_side="right" if all_logits else "left")
-    places = torch.arange(tokens.shape[1])
+    columns = torch.arange(tokens.shape[1])
     lengths = torch.tensor([len(example.tokens) for example in examples])[:, None]
-    begins = torch.zeros_like(lengths) if all_logits else len(places) - lengths
-    own = places - begins  # each token's position in its example
+    padding = torch.zeros_like(lengths) if all_logits else len(columns) - lengths  # in front of each example
+    positions = columns - padding  # of each token in its example
     starts = torch.tensor([example.start for example in examples])[:, None]
-    labels = tokens.masked_fill((own < starts) | (own >= lengths), IGNORED)
-    batch = {"input_ids": tokens, "attention_mask": ((own >= 0) & (own < lengths)).long()}
+    labels = tokens.masked_fill((positions < starts) | (positions >= lengths), IGNORED)
+    is_real = (positions >= 0) & (positions < lengths)
+    batch = {"input_ids": tokens, "attention_mask": is_real.long()}
     if all_logits:
         return {**batch, "labels": labels}
-    first = int((begins + starts).min()) - 1
-    return {**batch, "position_ids": own.clamp(min=0), "labels": labels[:, first:], "logits_to_keep": places[first:]}
+    first = int((padding + starts).min()) - 1
+    return {
+        **batch,
+        "position_ids": positions.clamp(min=0),
+        "labels": labels[:, first:],
+        "logits_to_keep": columns[first:],
+    }

@@ -9,7 +9,6 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from safetensors import SafetensorError
 
@@ -19,18 +18,19 @@ from tasks import InputError
 
 _MARK = "whole.json"
 _NUMBERED = re.compile(r"checkpoint-(\d+)")
-_ROOM = 2**20  # bytes; with less a disk counts as full
+_FULL_DISK_BYTES = 2**20  # with less space a disk counts as full
 
 
 def newest_whole(folder: Path) -> tuple[int, Path] | None:
-    """Step and place of the last whole checkpoint in a Trainer's folder; those that are not whole are removed."""
-    found: dict[int, Path] = {}
+    """Return step and path of the last whole checkpoint in a Trainer's folder; remove those that are not whole."""
+    checkpoints: dict[int, Path] = {}
     for path in folder.glob("checkpoint-*") if folder.exists() else ():
-        if (match := _NUMBERED.fullmatch(path.name)) and _is_whole(path):
-            found[int(match[1])] = path
+        match = _NUMBERED.fullmatch(path.name)
+        if match and _is_whole(path):
+            checkpoints[int(match[1])] = path
         else:
             shutil.rmtree(path, ignore_errors=True)
-    return max(found.items()) if found else None
+    return max(checkpoints.items()) if checkpoints else None
 
 
 def _is_whole(path: Path) -> bool:
@@ -41,26 +41,19 @@ def _is_whole(path: Path) -> bool:
 
 
 def _digests(path: Path) -> dict[str, str]:
-    """Of every file: a power cut leaves some that have their length and not their bytes."""
+    """Return a digest of every file: a power cut leaves some that have their length and not their bytes."""
     files = (file for file in sorted(path.iterdir()) if file.is_file() and file.name != _MARK)
     return {file.name: digest_of([file.read_bytes()]) for file in files}
 
 
-def keep_whole() -> Any:
-    """A callback that marks a checkpoint as whole, once it is."""
-    from transformers import TrainerCallback
-
-    class _Mark(TrainerCallback):  # type: ignore[misc]
-        def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            path = Path(args.output_dir) / f"checkpoint-{state.global_step}"
-            write_json(path / _MARK, _digests(path))
-
-    return _Mark()
+def mark_whole(checkpoint: Path) -> None:
+    """Mark a checkpoint as whole, once it is."""
+    write_json(checkpoint / _MARK, _digests(checkpoint))
 
 
 @contextmanager
 def saving(folder: Path) -> Iterator[None]:
-    """What torch and safetensors raise where they cannot write, as one sentence.
+    """Turn an error of torch or safetensors that cannot write into one sentence.
 
     Raises:
         InputError: naming the folder, the reason, and the way out.
@@ -69,11 +62,15 @@ def saving(folder: Path) -> Iterator[None]:
         try:
             yield
         except (RuntimeError, SafetensorError) as error:
-            raise _of_the_system(error, folder) from error
+            raise _system_error(error, folder) from error
 
 
-def _of_the_system(error: Exception, folder: Path) -> OSError:
-    """They tell the error's number in their text, or not at all."""
-    told = re.search(r"os error (\d+)", str(error))
-    number = int(told[1]) if told else errno.ENOSPC if shutil.disk_usage(folder).free < _ROOM else 0
-    return OSError(number, os.strerror(number)) if number else OSError(" ".join(str(error).split())[:200])
+def _system_error(error: Exception, folder: Path) -> OSError:
+    """Return the operating system's error, whose number the text of the other may name."""
+    match = re.search(r"os error (\d+)", str(error))
+    number = int(match[1]) if match else 0
+    if not match and shutil.disk_usage(folder).free < _FULL_DISK_BYTES:
+        number = errno.ENOSPC
+    if not number:
+        return OSError(" ".join(str(error).split())[:200])
+    return OSError(number, os.strerror(number))

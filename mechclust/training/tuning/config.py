@@ -1,4 +1,4 @@
-"""How an adapter is trained."""
+"""Settings of an adapter's training."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class TuneConfig:
         return self.batch_size * self.accumulation
 
     def steps_for(self, n_examples: int) -> int:
-        """Optimiser steps that training on so many examples takes."""
+        """Return the optimiser steps that training on so many examples takes."""
         if self.steps is not None:
             return self.steps
         per_epoch = math.ceil(math.ceil(n_examples / self.batch_size) / self.accumulation)

@@ -1,4 +1,4 @@
-"""Why training was given up."""
+"""The error of training that diverged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is given to peft and to Hugging Face's Trainer for one adapter, and what they change and get back."""
+"""Training of one adapter by peft and Hugging Face's Trainer, which leaves the model and random state as they were."""
 
 from __future__ import annotations
 
@@ -12,12 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from mechclust.jobs import progress_bar
 from mechclust.models.adapters import import_peft, shared_copy
 from mechclust.models.huggingface import quiet
 from mechclust.models.instructions import Answered
 from mechclust.training.tuning.answers import collator
-from mechclust.training.tuning.checkpoints import keep_whole
 from mechclust.training.tuning.config import TuneConfig
 from probes.engine.hooks import device_of
 from probes.store.files import write_errors
@@ -38,20 +36,17 @@ def train_lora(
     resume: Path | None,
     progress: bool,
 ) -> float:
-    """Train to the last step, of which a checkpoint stays; see ``tune_adapter``.
+    """Train to the last step, of which a checkpoint stays, and return the seconds; see ``tune_adapter``.
 
     Args:
         model: the base.
         examples: all of them.
         config: how to train.
         checkpoints: their folder.
-        name: in errors.
-        source: of the base, for the adapter's configuration.
+        name: the adapter's name in errors.
+        source: name or folder of the base, for the adapter's configuration.
         resume: the checkpoint to go on from.
         progress: show a bar of steps.
-
-    Returns:
-        Seconds.
 
     Raises:
         InputError: for missing libraries and a GPU that the Trainer does not take; ``DivergedError``.
@@ -64,26 +59,13 @@ def train_lora(
             f"the base of {name} is on {device}, but Hugging Face's Trainer uses the first GPU that it sees; give "
             f"this process one GPU with CUDA_VISIBLE_DEVICES={device.index}"
         )
-    lora = peft.LoraConfig(
-        r=config.rank,
-        lora_alpha=config.alpha,
-        lora_dropout=config.dropout,
-        target_modules=list(config.modules),
-        task_type="CAUSAL_LM",
-    )
     with write_errors(checkpoints):
         checkpoints.mkdir(parents=True, exist_ok=True)
     with quiet(), _borrowed(model), _seeded(config.seed):
-        from mechclust.training.tuning.trainer import AnswerTrainer
+        from mechclust.training.tuning.trainer import AnswerTrainer, MarkWhole, StepBar
 
         arguments = training_arguments(config, len(examples), checkpoints, device, model.dtype)
-        try:
-            wrapped = peft.get_peft_model(shared_copy(model), lora)
-        except ValueError as error:
-            raise InputError(
-                f"peft cannot put an adapter beside {', '.join(config.modules)} of {type(model).__name__} "
-                f"({' '.join(str(error).split())[:200]}); name linear layers with --tuning.modules"
-            ) from error
+        wrapped = _with_adapter(peft, model, config)
         if source is not None:
             wrapped.peft_config["default"].base_model_name_or_path = source
         trainer = AnswerTrainer(
@@ -91,17 +73,35 @@ def train_lora(
             arguments,
             data_collator=collator(model),
             train_dataset=list(examples),
-            callbacks=[keep_whole(), *([show_steps(name)] if progress else [])],
+            callbacks=[MarkWhole(), StepBar(name)] if progress else [MarkWhole()],
             name=name,
         )
         outcome = trainer.train(resume_from_checkpoint=None if resume is None else str(resume))
     return float(outcome.metrics["train_runtime"])
 
 
+def _with_adapter(peft: Any, model: PreTrainedModel, config: TuneConfig) -> Any:
+    """Return peft's model with a new adapter, which shares the weights of the base."""
+    lora = peft.LoraConfig(
+        r=config.rank,
+        lora_alpha=config.alpha,
+        lora_dropout=config.dropout,
+        target_modules=list(config.modules),
+        task_type="CAUSAL_LM",
+    )
+    try:
+        return peft.get_peft_model(shared_copy(model), lora)
+    except ValueError as error:
+        raise InputError(
+            f"peft cannot put an adapter beside {', '.join(config.modules)} of {type(model).__name__} "
+            f"({' '.join(str(error).split())[:200]}); name linear layers with --tuning.modules"
+        ) from error
+
+
 def training_arguments(
     config: TuneConfig, n_examples: int, folder: Path, device: torch.device, dtype: torch.dtype = torch.float32
 ) -> Any:
-    """Hugging Face's ``TrainingArguments``: one model on one device; several adapters are several jobs."""
+    """Return Hugging Face's ``TrainingArguments``: one model on one device; several adapters are several jobs."""
     from transformers import TrainingArguments
 
     if config.bf16 and device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
@@ -136,7 +136,7 @@ def training_arguments(
 
 
 def precision(config: TuneConfig, device: torch.device, dtype: torch.dtype) -> dict[str, bool]:
-    """The format in which matrices are multiplied, as ``TrainingArguments`` takes it.
+    """Return the format in which matrices are multiplied, as ``TrainingArguments`` takes it.
 
     In float16 small gradients of the activations would be 0, so that the Trainer scales the loss; the adapter's own
     weights are float32 (peft).
@@ -149,31 +149,11 @@ def precision(config: TuneConfig, device: torch.device, dtype: torch.dtype) -> d
     return {"bf16": config.bf16, "fp16": not config.bf16 and device.type == "cuda" and dtype == torch.float16}
 
 
-def show_steps(name: str) -> Any:
-    """A callback that shows a bar of steps, in a worker on the worker's own line: from the first steps on it tells the
-    time that is left."""
-    from transformers import TrainerCallback
-
-    class _Bar(TrainerCallback):  # type: ignore[misc]
-        bar: Any = None
-
-        def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            self.bar = progress_bar(total=state.max_steps, initial=state.global_step, desc=name, unit="step")
-
-        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            self.bar.update()
-
-        def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            self.bar.close()
-
-    return _Bar()
-
-
 def check_modules(model: PreTrainedModel, modules: Sequence[str]) -> None:
-    """Refuse names that no module of a model has: peft takes it that one of several is found.
+    """Refuse names that no module of a model has: peft needs only one of several to be there.
 
     Raises:
-        InputError: naming the first, and the linear layers that there are.
+        InputError: naming the first, and the model's linear layers.
     """
     names = [name for name, _ in model.named_modules()]
     for wanted in modules:
@@ -198,7 +178,7 @@ def _check_accelerate() -> None:
 
 @contextmanager
 def _borrowed(model: PreTrainedModel) -> Iterator[None]:
-    """Peft freezes the weights that its model shares with this one; afterwards they are as they were."""
+    """Restore which weights need gradients: peft freezes those that its model shares with this one."""
     before = [(weight, weight.requires_grad) for weight in model.parameters()]
     try:
         yield
@@ -209,13 +189,14 @@ def _borrowed(model: PreTrainedModel) -> Iterator[None]:
 
 @contextmanager
 def _seeded(seed: int) -> Iterator[None]:
-    """The Trainer seeds the global generators, and draws from them; afterwards they are as they were."""
-    kept, arrays = random.getstate(), np.random.get_state()
+    """Restore the global generators, which the Trainer seeds and draws from."""
+    python_state = random.getstate()
+    numpy_state = np.random.get_state()
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()  # type: ignore[no-untyped-call]
     try:
         with torch.random.fork_rng(devices=list(devices)):
             torch.manual_seed(seed)
             yield
     finally:
-        random.setstate(kept)
-        np.random.set_state(arrays)
+        random.setstate(python_state)
+        np.random.set_state(numpy_state)

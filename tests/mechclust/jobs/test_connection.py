@@ -34,7 +34,7 @@ def clusters(monkeypatch):
 
         def ask(self, address, mode):
             self.asked.append(mode)
-            return ("10.0.0.1:6379", "") if mode in self.answers else (None, self.why)
+            return None if mode in self.answers else self.why
 
         def init(self, address, **options):
             self.joined.append((address, os.environ.get("RAY_AUTH_MODE")))
@@ -43,14 +43,13 @@ def clusters(monkeypatch):
 
     stand_in = Clusters()
     monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
-    monkeypatch.setattr(connection, "_joined", {})
+    monkeypatch.setattr(connection, "_joined", set())
     monkeypatch.setattr(connection, "_check_listening", lambda address: None)
     monkeypatch.setattr(connection, "_ask", stand_in.ask)
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(ray, "init", stand_in.init)
     monkeypatch.setattr(ray, "shutdown", lambda: None)
-    yield stand_in
-    connection._set_mode(None)
+    return stand_in
 
 
 def refused(address=HERE):
@@ -64,18 +63,19 @@ def refused(address=HERE):
     [
         (("disabled", "token"), None, ["disabled"], None),  # an open cluster lets those with a token in, too
         (("disabled",), "disabled", ["disabled"], "disabled"),
-        (("token",), None, ["disabled", "token"], "token"),
         (("token",), "token", ["disabled", "token"], "token"),
     ],
 )
 @pytest.mark.parametrize("address", [HERE, "auto"])
-def test_a_token_is_shown_to_a_cluster_that_asks_for_one(clusters, monkeypatch, address, answers, given, asked, mode):
+def test_a_token_is_shown_to_a_cluster_that_asks_for_one_where_the_mode_says_so(
+    clusters, monkeypatch, address, answers, given, asked, mode
+):
     """And afterwards this process is as before."""
     if given is not None:
         monkeypatch.setenv("RAY_AUTH_MODE", given)
     clusters.answers = answers
     connection.connect(address)
-    assert (clusters.asked, clusters.joined) == (asked, [("10.0.0.1:6379", mode)])
+    assert (clusters.asked, clusters.joined) == (asked, [(address, mode)])
     connection.leave()
     assert os.environ.get("RAY_AUTH_MODE") == given
 
@@ -84,7 +84,7 @@ def test_a_token_is_shown_to_a_cluster_that_asks_for_one(clusters, monkeypatch, 
     ("answers", "given", "why", "text"),
     [
         (
-            (),
+            ("token",),
             None,
             NO_TOKEN,
             "the Ray cluster at 'localhost:6379' asks for its token; put its nodes' token into ~/.ray/auth_token, or "
@@ -107,6 +107,20 @@ def test_a_token_is_shown_to_a_cluster_that_asks_for_one(clusters, monkeypatch, 
         ),
         (
             (),
+            "token",
+            NO_TOKEN,
+            "the Ray cluster at 'localhost:6379' asks for its token; put its nodes' token into ~/.ray/auth_token, or "
+            "the file's name into RAY_AUTH_TOKEN_PATH, with RAY_AUTH_MODE=token",
+        ),
+        (
+            (),
+            None,
+            "ConnectionError: Could not find any running Ray instance. Please specify the one to connect to",
+            "no Ray cluster runs on this machine; start one (ray start --head on one node, ray start --address "
+            "HOST:PORT on the others) or leave out --address",
+        ),
+        (
+            (),
             None,
             "RpcError: Timed out",
             "cannot join the Ray cluster at 'localhost:6379' (RpcError: Timed out); run this on one of its nodes",
@@ -121,12 +135,6 @@ def test_what_cannot_be_joined_is_told_in_a_sentence(clusters, monkeypatch, answ
     assert clusters.joined == []
 
 
-def test_a_version_of_ray_that_cannot_be_asked_is_joined_as_before(clusters):
-    clusters.why = "ImportError: cannot import name 'GcsClient' from 'ray._raylet'"
-    connection.connect(HERE)
-    assert clusters.joined == [(HERE, None)]
-
-
 def test_whatever_ray_raises_is_told_in_a_sentence(clusters):
     """Bare exceptions too."""
     clusters.fails = Exception("The current node timed out during startup. This\ncould happen because ...")
@@ -135,18 +143,18 @@ def test_whatever_ray_raises_is_told_in_a_sentence(clusters):
         "because ...); run the command again when the machine is less busy, or use local processes (--workers) without "
         "Ray"
     )
-    clusters.answers = ("token",)
+    clusters.answers = ("disabled",)
     assert refused().startswith("cannot join the Ray cluster at 'localhost:6379' (Exception: The current node timed")
     assert "RAY_AUTH_MODE" not in os.environ
 
 
 def test_what_listens_and_is_no_cluster_is_left_in_time(monkeypatch):
     """As --address auto, which finds any."""
-    monkeypatch.setattr(connection, "_LIMIT", 0.5)
+    monkeypatch.setattr(connection, "_ANSWER_LIMIT_S", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
         with pytest.raises(InputError) as error:
-            connection._find(address, None)
+            connection._check_token(address)
     assert str(error.value).startswith(f"no Ray cluster answers at '{address}' within 0.5 s; start one (ray start ")
 
 
@@ -216,7 +224,7 @@ def test_a_cluster_with_a_token(tmp_path):
                 capture_output=True,
                 text=True,
             )
-            for way in (shown, {})
+            for way in ({**shown, "RAY_AUTH_MODE": "token"}, {})
         )
     finally:
         started.communicate()

@@ -204,7 +204,7 @@ def test_what_no_node_has_is_told_unless_workers_are_waited_for(nodes, monkeypat
 
     from mechclust.jobs import cluster
 
-    monkeypatch.setattr(cluster, "_PATIENCE", 1.0)
+    monkeypatch.setattr(cluster, "_PATIENCE_S", 1.0)
     nodes.lose(nodes.second)
 
     said = []

@@ -157,7 +157,7 @@ class TestEqualToRun:
         assert torch.equal(found.label("a/b"), expected.label("a/b"))
         assert torch.equal(found.label("task"), expected.label("task"))
         assert found.lacks == {"": "say %r"}
-        assert len(shard.given) < 3000  # a slice, and not all that it was cut from
+        assert len(shard.source) < 3000  # a slice, and not all that it was cut from
 
     def test_functions_that_give_batches(self) -> None:
         probe = Every()
