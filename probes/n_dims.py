@@ -15,7 +15,7 @@ from probes.engine.readout import Readout, last_token
 from probes.engine.result import ProbeResult
 from probes.engine.rows_or_moments import FORMS, Form, RowsOrMoments
 from probes.engine.sites import Sites, residual
-from probes.functional.cka import CrossMoments
+from probes.functional.cross_moments import CrossMoments
 from probes.functional.n_dims import check_share, n_dims, n_dims_of_scatter
 from tasks.errors import check_choice
 

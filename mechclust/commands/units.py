@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from jaxtyping import Int
 
-from probes.functional.cka import LEAST_DEBIASED
+from probes.functional.hsic import LEAST_DEBIASED
 from probes.functional.units import FEWEST_ARRANGEMENTS, Relabelling, n_pairings, units_needed
 from tasks import InputError, LabelledPrompts
 from tasks.errors import suggest

@@ -13,8 +13,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from probes.engine.state import Declared, Keyed
-from probes.functional.cka import CrossMoments, centre, float64
+from probes.functional.cross_moments import CrossMoments
 from probes.functional.products import Precision, add_product
+from probes.functional.representations import centre, float64
 
 _FIELDS = [field.name for field in fields(CrossMoments)]
 _OF_TWO = ("product", "fourth", "cube_x", "cube_y")  # what a pair does not share with its sites' own moments

@@ -10,7 +10,8 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
-from probes.functional.cka import cka_from_hsic, hsic_of_kernels, kernel, paired
+from probes.functional.hsic import cka_from_hsic, hsic_of_kernels, kernel
+from probes.functional.representations import paired
 from probes.functional.holm import holm
 from probes.functional.units import FEWEST_ARRANGEMENTS, half_samples, n_pairings, pairings
 from tasks import InputError

@@ -11,7 +11,7 @@ import xxhash
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
-from probes.functional.cka import float64
+from probes.functional.representations import float64
 from tasks import InputError
 
 _CHUNK, _CACHED = 2**22, 2**16  # numbers at once; of rows that are subtracted, so many as stay in a core's cache

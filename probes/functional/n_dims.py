@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from probes.functional.arrays import Array, computed_in_torch
-from probes.functional.cka import centre, matrix
+from probes.functional.representations import centre, matrix
 from tasks import InputError
 
 _EQUAL = 1e-12  # a share that is met but for rounding is met

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from probes.functional.cka import centred, matrix
+from probes.functional.representations import centred, matrix
 from tasks import InputError
 
 _WHOLE = 256  # rows or dimensions, whichever are fewer, up to which all directions are computed

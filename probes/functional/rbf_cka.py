@@ -11,8 +11,10 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from probes.functional.arrays import Array, computed_in_torch
-from probes.functional.cka import HSIC, Similarity, cka_from_hsic, paired
+from probes.functional.cka import Similarity
 from probes.functional.distances import Distances
+from probes.functional.hsic import HSIC, cka_from_hsic
+from probes.functional.representations import paired
 from tasks import InputError
 
 _BLOCK, _LEAST = 512, 128  # rows and columns of a block; fewer where many kernels are held at once

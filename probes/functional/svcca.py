@@ -9,7 +9,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from probes.functional.arrays import Array, computed_in_torch
-from probes.functional.cka import Similarity, centred, matrix, paired
+from probes.functional.cka import Similarity
+from probes.functional.representations import centred, matrix, paired
 from probes.functional.n_dims import directions, unit
 
 
