@@ -159,7 +159,9 @@ def hsic_of_blocks(
     sums = torch.zeros(len(names), n, dtype=torch.float64, device=device)
     diagonals = torch.zeros_like(sums)
     for rows, columns in blocks(n, _block_rows(len(names))):
-        block = torch.stack([kernels[name](rows, columns).double() for name in names])  # [kernel row column]
+        block = products.new_empty(len(names), rows.stop - rows.start, columns.stop - columns.start)
+        for i, name in enumerate(names):
+            block[i] = kernels[name](rows, columns)
         product = block.flatten(1) @ block.flatten(1).T
         sums[:, rows] += block.sum(2)
         if rows == columns:
