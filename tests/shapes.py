@@ -7,8 +7,11 @@ with `checked`.
 from collections.abc import Callable
 from typing import Any, get_args
 
-from beartype import beartype
+from beartype import BeartypeConf, beartype
 from jaxtyping import AbstractArray
+
+
+_check = beartype(conf=BeartypeConf(is_pep484_tower=True))  # an int is a float
 
 
 def checked(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -24,7 +27,7 @@ def checked(function: Callable[..., Any]) -> Callable[..., Any]:
     for name, hint in hints.items():
         if not has_shape(hint):
             hints[name] = Any
-    return beartype(function)  # type: ignore[no-any-return]
+    return _check(function)
 
 
 def accept(*args: Any, **kwargs: Any) -> None:
