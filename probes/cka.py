@@ -33,7 +33,6 @@ from tasks.errors import check_at_least, check_choice
 _DEBIASED = {"cka": False, "debiased_cka": True}  # by measure
 _MAX_ROUNDING = 1e-5  # that float32 may leave without a note
 _INTERVAL = torch.tensor([0.025, 0.975], dtype=torch.float64)
-_NULL_SUFFIXES = ("_null_low", "_null_high", "_p_value")
 
 _Measured = tuple[str, float, str]  # measure, value, and why it is NaN
 
@@ -178,17 +177,25 @@ class CKA(Pairwise, RowsOrMoments):
         """
         rounding: dict[str, float] = {}
         group_named = lru_cache(1)(partial(_Group, self))  # one after the other
-        suffixes = ["", *(("_low", "_high") if self.n_resamples else ())]
-        suffixes += _NULL_SUFFIXES if self.n_permutations else ()
-        metadata: dict[str, object] = {"form": "moments" if self._has_moments else "rows", "precision": self.precision}
-        if self.remove_top:
-            metadata = {"remove_top": self.remove_top, **metadata}
+        metadata: dict[str, object] = {"remove_top": self.remove_top} if self.remove_top else {}
+        metadata["form"] = "moments" if self._has_moments else "rows"
+        metadata["precision"] = self.precision
         return self._compared(
-            [measure + suffix for measure in _DEBIASED for suffix in suffixes],
+            self._measures(),
             partial(self._compare, group_named, rounding),
             partial(self._notes, rounding),
             **metadata,
         )
+
+    def _measures(self) -> list[str]:
+        measures = []
+        for measure in _DEBIASED:
+            measures.append(measure)
+            if self.n_resamples:
+                measures += [f"{measure}_low", f"{measure}_high"]
+            if self.n_permutations:
+                measures += [f"{measure}_null_low", f"{measure}_null_high", f"{measure}_p_value"]
+        return measures
 
     def _compare(
         self, group_named: Callable[[str], _Group], rounding: dict[str, float], x: str, y: str, name: str
@@ -244,7 +251,8 @@ class CKA(Pairwise, RowsOrMoments):
     ) -> list[str]:
         notes = []
         largest = max(self._dims().values())
-        if small := below(n, 10 * largest):
+        small = below(n, 10 * largest)
+        if small:
             notes.append(f"cka is too high where n is below 10 d (d up to {largest}): label {small}; see debiased_cka")
         for measure in _DEBIASED:
             if self.n_resamples and bool((values[f"{measure}_low"].isnan() & ~values[measure].isnan()).any()):

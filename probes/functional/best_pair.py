@@ -10,9 +10,9 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
+from probes.functional.holm import holm
 from probes.functional.hsic import cka_from_hsic, hsic_of_kernels, kernel
 from probes.functional.representations import paired
-from probes.functional.holm import holm
 from probes.functional.units import FEWEST_ARRANGEMENTS, half_samples, n_pairings, pairings
 from tasks import InputError
 from tasks.errors import check_at_least

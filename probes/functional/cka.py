@@ -21,7 +21,7 @@ from tasks.errors import check_at_least
 
 
 class Similarity(NamedTuple):
-    """How similar two representations of the same examples are; ``float()`` gives the value.
+    """Similarity of two representations of the same examples; ``float()`` gives the value.
 
     Attributes:
         value: the similarity; NaN where it is undefined, and never clamped.
@@ -116,7 +116,7 @@ def cka_from_moments(xy: CrossMoments, xx: CrossMoments, yy: CrossMoments, *, de
 def linear_hsic(
     rows: Mapping[str, Float[Tensor, "row _"]], pairs: Sequence[tuple[str, str]], precision: Precision = "float64"
 ) -> dict[tuple[str, str], HSIC]:
-    """Return HSIC of the linear kernels of pairs of sites, from kernel matrices or from moments: whichever is less work.
+    """Return HSIC of the linear kernels of pairs of sites, from kernel matrices or from moments: whichever is cheaper.
 
     Args:
         rows: by site, of the same examples.
@@ -128,8 +128,7 @@ def linear_hsic(
     kernels_cost = n**2 * (sum(d.values()) + len(d) ** 2)  # the matrices, and the products of all pairs
     moments_cost = n * sum(d[x] * d[y] for x, y in pairs)
     if kernels_cost < moments_cost:
-        hsic = hsic_of_blocks({site: linear_kernel(x, precision) for site, x in rows.items()}, n, precision)
-        return {pair: hsic[pair] for pair in pairs}
+        return hsic_of_blocks({site: linear_kernel(x, precision) for site, x in rows.items()}, n, pairs, precision)
     return {(x, y): CrossMoments.of(rows[x], rows[y], precision=precision).hsic(precision) for x, y in pairs}
 
 
@@ -145,7 +144,7 @@ def bias_note(n: int, d: int) -> str:
 
 
 def _without_top_components(x: Float[Tensor, "row dim"], k: int) -> tuple[Float[Tensor, "row dim"], str]:
-    """Return centred rows without their ``k`` largest components, and why they cannot be told (empty where they can)."""
+    """Return centred rows without their ``k`` largest components, and why these cannot be told (empty if they can)."""
     rows = centred(x)
     components, why = top_components(rows, k)
     return without_components(rows, components), why

@@ -87,7 +87,7 @@ def cka_resamples(
     units: Labels | None = None,
     seed: int = 0,
 ) -> Float[Array, "n_resamples"]:
-    """How much linear CKA varies with the examples: deviations of random half-samples from their mean.
+    """Variation of linear CKA with the examples: deviations of random half-samples from their mean.
 
     Takes tensors or NumPy arrays, and returns the same kind.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
@@ -105,8 +105,9 @@ class HSIC(NamedTuple):
 def cka_from_hsic(xy: HSIC, xx: HSIC, yy: HSIC, *, debiased: bool = False) -> tuple[float, str]:
     """Return ``HSIC(x, y) / sqrt(HSIC(x, x) HSIC(y, y))``, and why it is NaN (empty where it is not)."""
     for side, hsic in (("x", xx), ("y", yy)):
-        if reason := hsic.undefined(debiased):
-            return math.nan, f"{side}: {reason}"
+        why = hsic.undefined(debiased)
+        if why:
+            return math.nan, f"{side}: {why}"
     if debiased:
         return float(xy.debiased / xx.debiased.sqrt() / yy.debiased.sqrt()), ""
     return float(xy.biased / xx.biased.sqrt() / yy.biased.sqrt()), ""
@@ -141,9 +142,9 @@ def hsic_of_kernels(k: Kernel, l: Kernel) -> HSIC:  # noqa: E741
 
 
 def hsic_of_blocks(
-    kernels: Mapping[str, KernelBlock], n: int, precision: Precision = "float64"
+    kernels: Mapping[str, KernelBlock], n: int, pairs: Iterable[tuple[str, str]], precision: Precision = "float64"
 ) -> dict[tuple[str, str], HSIC]:
-    """Return HSIC of every two kernels, from one block of all their matrices at a time.
+    """Return HSIC of pairs of kernels, from one block of all their matrices at a time.
 
     Memory: one block of each matrix in float64, whatever ``n``. Cost: every entry above the diagonals once, however
     many kernels each is compared with.
@@ -151,6 +152,7 @@ def hsic_of_blocks(
     Args:
         kernels: by name; each gives a block of its ``n x n`` matrix, on one device.
         n: number of examples.
+        pairs: names of the kernels to compare.
         precision: of the entries. Sums are float64.
     """
     names = list(kernels)
@@ -170,11 +172,12 @@ def hsic_of_blocks(
         else:  # and its mirror image below the diagonal
             products += 2 * product
             sums[:, columns] += block.sum(1)
-    return {
-        (x, y): HSIC.of_sums(n, products[i, j], sums[i], sums[j], (diagonals[i], diagonals[j]), precision)
-        for i, x in enumerate(names)
-        for j, y in enumerate(names)
-    }
+    hsic = {}
+    for x, y in pairs:
+        i = names.index(x)
+        j = names.index(y)
+        hsic[x, y] = HSIC.of_sums(n, products[i, j], sums[i], sums[j], (diagonals[i], diagonals[j]), precision)
+    return hsic
 
 
 def linear_kernel(x: Rows, precision: Precision = "float64") -> KernelBlock:

@@ -11,9 +11,9 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from probes.functional.arrays import Array, Labels, computed_in_torch
-from probes.functional.representations import float64
 from probes.functional.distances import centre_and_scale, finite_matrix, first_alike, squared_differences
 from probes.functional.products import float32_as_it_is
+from probes.functional.representations import float64
 from tasks import InputError
 
 _CPU_BLOCK, _GPU_BLOCK = 2**22, 2**27  # products at once

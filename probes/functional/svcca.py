@@ -10,8 +10,8 @@ from torch import Tensor
 
 from probes.functional.arrays import Array, computed_in_torch
 from probes.functional.cka import Similarity
-from probes.functional.representations import centred, matrix, paired
 from probes.functional.n_dims import directions, unit
+from probes.functional.representations import centred, matrix, paired
 
 
 @computed_in_torch("x", "y")
