@@ -10,6 +10,7 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from probes.engine.hooks import HookPoints
+from probes.engine.labelled_rows import check_max_rows
 from probes.engine.probe import Probe
 from probes.engine.readout import Readout, all_tokens, check_row_readout, last_token, mean
 from probes.engine.repeats import repeats_note
@@ -30,7 +31,6 @@ from probes.functional.planar_lattice import PlanarLattice, planar_lattice
 from probes.functional.relabelling import enough_permutations, holm_over_heads, relabelled, relabelling_of
 from probes.functional.strata import check_given
 from probes.functional.units import check_units
-from probes.labelled_rows import check_max_rows
 from tasks import Batch, InputError
 from tasks.errors import check_at_least
 

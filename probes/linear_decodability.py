@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from probes.engine.hooks import check_device
+from probes.engine.labelled_rows import LabelledRows, check_further_labels, check_max_rows
 from probes.engine.readout import Readout, check_row_readout, last_token
 from probes.engine.result import ProbeResult
 from probes.engine.sites import Sites, residual
@@ -22,7 +23,6 @@ from probes.functional.linear_decodability import (
 )
 from probes.functional.strata import check_given, nothing_left, single_class, strata_of
 from probes.functional.units import Relabelling
-from probes.labelled_rows import LabelledRows, check_further_labels, check_max_rows
 from tasks import InputError
 from tasks.errors import check_at_least
 

@@ -13,6 +13,7 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from probes.engine.hooks import check_device
+from probes.engine.labelled_rows import LabelledRows, check_further_labels, check_max_rows
 from probes.engine.preprocess import Preprocess
 from probes.engine.readout import Readout, check_row_readout, token_at
 from probes.engine.result import ProbeResult
@@ -29,7 +30,6 @@ from probes.functional.projection import project_2d
 from probes.functional.strata import check_given, nothing_left, single_class, strata_of
 from probes.functional.task_cluster_ari import fitted_clusters, permuted_index
 from probes.functional.units import Relabelling, check_units
-from probes.labelled_rows import LabelledRows, check_further_labels, check_max_rows
 from tasks import InputError
 from tasks.errors import check_at_least, check_choice
 

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from probes.functional.products import ROUNDING, Precision, float32_as_it_is
-from probes.functional.representations import Rows, centre, centred, float64
+from probes.functional.representations import Matrix, centre, centred, float64
 
 LEAST_DEBIASED = 4  # examples that HSIC_1 needs
 # Of a difference this many times the rounding below its terms fewer than four digits are left: it counts as 0.
@@ -22,7 +22,6 @@ _MIN_BLOCK_ROWS = 128
 _MAX_BLOCK_NUMBERS = 2**24  # of one block of all kernels
 
 Kernel: TypeAlias = Float[Tensor, "row row"]
-Scalar: TypeAlias = Float[Tensor, ""]
 KernelBlock: TypeAlias = Callable[[slice, slice], Float[Tensor, "some others"]]
 
 
@@ -38,13 +37,13 @@ class HSIC(NamedTuple):
     """
 
     n: int
-    biased: Scalar
-    debiased: Scalar
-    terms: Scalar
+    biased: Float[Tensor, ""]
+    debiased: Float[Tensor, ""]
+    terms: Float[Tensor, ""]
     rounding: float = ROUNDING["float64"]
 
     @classmethod
-    def biased_only(cls, n: int, product: Scalar) -> HSIC:
+    def biased_only(cls, n: int, product: Float[Tensor, ""]) -> HSIC:
         """Return HSIC of fewer than 4 pairs from ``sum K*L`` of centred kernel matrices."""
         nan = torch.full_like(product, torch.nan)
         return cls(n, product / (n - 1) ** 2 if n > 1 else torch.zeros_like(product), nan, nan)
@@ -53,7 +52,7 @@ class HSIC(NamedTuple):
     def of_sums(
         cls,
         n: int,
-        kl: Scalar,
+        kl: Float[Tensor, ""],
         k: Float[Tensor, "row"],
         l: Float[Tensor, "row"],  # noqa: E741
         diagonals: tuple[Float[Tensor, "row"], Float[Tensor, "row"]],
@@ -116,7 +115,7 @@ def cka_from_hsic(xy: HSIC, xx: HSIC, yy: HSIC, *, debiased: bool = False) -> tu
 # ---- whole kernel matrices ----
 
 
-def kernel(x: Rows, precision: Precision = "float64") -> Kernel:
+def kernel(x: Matrix, precision: Precision = "float64") -> Kernel:
     """Return the inner products of the centred rows, in ``precision``."""
     rows = centred(float64(x))
     if precision == "float64":
@@ -180,13 +179,13 @@ def hsic_of_blocks(
     return hsic
 
 
-def linear_kernel(x: Rows, precision: Precision = "float64") -> KernelBlock:
+def linear_kernel(x: Matrix, precision: Precision = "float64") -> KernelBlock:
     """Return a function of rows and columns that gives a block of ``kernel(x, precision)``."""
     return partial(_linear_block, x, centre(float64(x)), precision)
 
 
 def _linear_block(
-    x: Rows, middle: Float[Tensor, "dim"], precision: Precision, rows: slice, columns: slice
+    x: Matrix, middle: Float[Tensor, "dim"], precision: Precision, rows: slice, columns: slice
 ) -> Float[Tensor, "some others"]:
     some = float64(x[rows]) - middle
     others = some if rows == columns else float64(x[columns]) - middle

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tasks import InputError
 
-Rows: TypeAlias = Float[Tensor, "row dim"]
+Matrix: TypeAlias = Float[Tensor, "row dim"]
 
 
 def paired(x: Any, y: Any) -> tuple[Float[Tensor, "row dim_x"], Float[Tensor, "row dim_y"]]:
@@ -26,7 +26,7 @@ def paired(x: Any, y: Any) -> tuple[Float[Tensor, "row dim_x"], Float[Tensor, "r
     return x, y.to(x.device)
 
 
-def matrix(rows: Any, name: str) -> Rows:
+def matrix(rows: Any, name: str) -> Matrix:
     """Return ``rows`` as a float64 matrix of at least one finite row.
 
     Raises:
@@ -48,11 +48,11 @@ def float64(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     return (x.cpu() if x.device.type == "mps" else x).double()  # MPS has no float64
 
 
-def centre(x: Rows) -> Float[Tensor, "dim"]:
+def centre(x: Matrix) -> Float[Tensor, "dim"]:
     """Return the mean, or the row itself, exactly, where all rows are the same."""
     return x[0] + (x - x[0]).mean(dim=0)
 
 
-def centred(x: Rows) -> Rows:
+def centred(x: Matrix) -> Matrix:
     """Return ``x`` minus its mean: exact zeros where all rows are the same."""
     return x - centre(x)

@@ -264,8 +264,8 @@ def _gram_products(rows: dict[str, Tensor], pairs: list[tuple[str, str]], block:
         mean = gram.double().mean(0)
         grams[site] = (gram - mean.float()[None] - mean.float()[:, None] + float(mean.mean())).flatten()
     sums = []
-    for x, y in pairs:
-        parts = zip(grams[x].split(block), grams[y].split(block), strict=True)
+    for one, other in pairs:
+        parts = zip(grams[one].split(block), grams[other].split(block), strict=True)
         sums.append(sum(float((a * b).double().sum()) for a, b in parts))
     return sums
 
