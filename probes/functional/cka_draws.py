@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from jaxtyping import Float, Int, Shaped
@@ -55,16 +56,12 @@ def null_hsic(
 ) -> tuple[list[HSIC], HSIC, HSIC]:
     """Return HSIC of rows, or whole units, paired at random, and of either side with itself: for both forms."""
     orders = (order.to(y.device) for order in pairings(len(x), n_permutations, seed, units))
-    if units is not None:
+    kernels_fit = len(x) <= min(x.shape[1], y.shape[1])  # they are no larger than the rows, and made once
+    if kernels_fit or units is not None:
         k = kernel(x, precision)
         l = kernel(y, precision)  # noqa: E741
-        drawn = [hsic_between_units(k, l[order][:, order], units) for order in orders]
-        return drawn, hsic_between_units(k, k, units), hsic_between_units(l, l, units)
-    if len(x) <= min(x.shape[1], y.shape[1]):  # kernel matrices are no larger than the rows, and made once
-        k = kernel(x, precision)
-        l = kernel(y, precision)  # noqa: E741
-        drawn = [hsic_of_kernels(k, l[order][:, order]) for order in orders]
-        return drawn, hsic_of_kernels(k, k), hsic_of_kernels(l, l)
+        hsic = hsic_of_kernels if units is None else partial(hsic_between_units, units=units)
+        return [hsic(k, l[order][:, order]) for order in orders], hsic(k, k), hsic(l, l)
     x = compact(x)
     y = compact(y)
     points = CrossMoments.of(x, y, precision=precision)
