@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache, lru_cache, partial, reduce
+from functools import lru_cache, partial, reduce
 from itertools import combinations, product
 from typing import Literal
 
@@ -303,8 +303,9 @@ class _Group:
         else:
             self.rows = {site: self._rows_of(site) for site in probe.site_names}
             self.hsic = self._hsic_of_rows()
-        self.half_hsics = cache(self._half_hsics)
-        self._compact = lru_cache(2)(self._compact_rows)  # of a pair; more would take as much memory as all rows
+        self._half_hsics: dict[tuple[str, str], list[HSIC]] = {}
+        # of a pair: more would take as much memory as all rows
+        self._compact = lru_cache(2)(partial(_compact_rows, self.rows))
 
     def no_top_components(self, x: str, y: str) -> str:
         """Return which side's top components cannot be removed, and why; ``""`` if they can, or need not be."""
@@ -337,11 +338,14 @@ class _Group:
         kernels = {site: kernel(rows, self.probe.precision) for site, rows in self.rows.items()}
         return {(x, y): hsic_between_units(kernels[x], kernels[y], self.units) for x, y in pairs}
 
-    def _compact_rows(self, site: str) -> Float[Tensor, "row kept"]:
-        return compact(matrix(self.rows[site], site))
-
-    def _half_hsics(self, x: str, y: str) -> list[HSIC]:
+    def half_hsics(self, x: str, y: str) -> list[HSIC]:
         """Return HSIC of each random half of the examples."""
-        rows_x = self._compact(x)
-        rows_y = self._compact(y)
-        return halves_hsic(rows_x, rows_y, self.probe.n_resamples, self.probe.seed, self.probe.precision, self.units)
+        if (x, y) not in self._half_hsics:
+            rows = (self._compact(x), self._compact(y))
+            probe = self.probe
+            self._half_hsics[x, y] = halves_hsic(*rows, probe.n_resamples, probe.seed, probe.precision, self.units)
+        return self._half_hsics[x, y]
+
+
+def _compact_rows(rows: Mapping[str, Float[Tensor, "row _"]], site: str) -> Float[Tensor, "row kept"]:
+    return compact(matrix(rows[site], site))
