@@ -98,7 +98,7 @@ class DistanceMatchedTopicAttention(TopicProbe):
         self.max_distance, self.n_resamples, self.units = max_distance, n_resamples, units
 
     def update(self, activations: Mapping[str, Tensor], batch: Batch) -> None:
-        pairs = DistancePairs.of(self._words(batch), self._known, self.max_distance)
+        pairs = DistancePairs.from_words(self._words(batch), self._known, self.max_distance)
         number = pairs.pairs()
         by_site = {}
         for site, total in pairs.sums(activations).items():

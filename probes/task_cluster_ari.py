@@ -261,7 +261,7 @@ class _Label:
         self.classes: Int[np.ndarray, "n"] = probe.classes.get(name)[1].numpy()
         self.clusters = _clusters_for(probe, name, self.classes)
         units = _codes(probe, probe.units) if probe.units else None
-        self.relabelling = Relabelling.of(self.classes, units, strata_of(others))
+        self.relabelling = Relabelling.from_classes(self.classes, units, strata_of(others))
         self.notes: list[str] = []
         self.few = False
         n = len(self.classes)

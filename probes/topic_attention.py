@@ -90,7 +90,7 @@ class TopicAttention(TopicProbe):
         self._permuted = self._known.permuted(n_permutations, seed)
 
     def update(self, activations: Mapping[str, Tensor], batch: Batch) -> None:
-        sums_of = PairTable.of(self._words(batch), self._known, self._permuted).sums(activations)
+        sums_of = PairTable.from_words(self._words(batch), self._known, self._permuted).sums(activations)
         for site, sums in sums_of.items():
             self.attention.add(site, sums.sum)
             self.within.add(site, sums.within)

@@ -69,7 +69,7 @@ class TopicEmbedding(TopicProbe):
         self.self_pairs = self_pairs
 
     def update(self, activations: Mapping[str, Tensor], batch: Batch) -> None:
-        table = PairTable.of(self._words(batch), self._known)
+        table = PairTable.from_words(self._words(batch), self._known)
         word, place = table.word[table.real], table.place
         n_rows = len(self._known.group)
         self.seen.add("words", torch.bincount(word, minlength=n_rows))

@@ -41,7 +41,7 @@ class DistancePairs:
     max_distance: int
 
     @classmethod
-    def of(cls, words: Int[Tensor, "batch pos"], topics: WordTopics, max_distance: int) -> DistancePairs:
+    def from_words(cls, words: Int[Tensor, "batch pos"], topics: WordTopics, max_distance: int) -> DistancePairs:
         """Raises ``InputError`` for a word that is not among the topics."""
         if bool((words >= len(topics.row)).any()):
             raise InputError(

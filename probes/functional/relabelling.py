@@ -137,7 +137,7 @@ def relabelling_of(
         None if x is None else torch.unique(x.cpu(), return_inverse=True)[1].numpy() for x in (labels, units, strata)
     )
     assert classes is not None
-    return Relabelling.of(classes, *others)
+    return Relabelling.from_classes(classes, *others)
 
 
 def relabelled(

@@ -90,7 +90,7 @@ def task_cluster_ari(
         raise InputError(f"n_clusters is {k}; expected 2 to {len(states)}, the number of rows")
     clusters = cluster_rows(states, k, n_init=n_init, seed=seed)
     ari = adjusted_rand_score(classes, clusters)
-    relabelling = Relabelling.of(classes, member)
+    relabelling = Relabelling.from_classes(classes, member)
     null = permuted_index(classes, clusters, relabelling, n_permutations, seed)
     low, high = np.quantile(null, [0.025, 0.975]).tolist()
     p_value = (1 + int((null >= ari).sum())) / (1 + n_permutations)
@@ -110,7 +110,7 @@ def permuted_index(
     Args:
         classes: class of each row.
         clusters: cluster of each row, counted from 0.
-        relabelling: the permutations, ``Relabelling.of(classes, ...)``.
+        relabelling: the permutations, ``Relabelling.from_classes(classes, ...)``.
         n_permutations: how many.
         seed: for the permutations.
     """

@@ -37,7 +37,7 @@ class WordTopics:
     same: Bool[Tensor, "n_groups n_groups"]
 
     @classmethod
-    def of(cls, topics: object) -> WordTopics:
+    def from_topics(cls, topics: object) -> WordTopics:
         """From ``[n_words]`` integer topics (negative: none) or ``[n_words n_topics]`` membership.
 
         Raises:
@@ -162,7 +162,7 @@ def topic_attention(
         >>> sums.within_mean[0].round(decimals=3).tolist()  # the same, for one document
         [0.25, 0.225]
     """
-    return PairTable.of(words, WordTopics.of(topics)).sums({"": pattern})[""]
+    return PairTable.from_words(words, WordTopics.from_topics(topics)).sums({"": pattern})[""]
 
 
 @dataclass(frozen=True)
@@ -186,7 +186,7 @@ class PairTable:
     n_pos: int
 
     @classmethod
-    def of(cls, words: Tensor, topics: WordTopics, permuted: Tensor | None = None) -> PairTable:
+    def from_words(cls, words: Tensor, topics: WordTopics, permuted: Tensor | None = None) -> PairTable:
         """Raises ``InputError`` for a word that is not among the topics."""
         if bool((words >= len(topics.row)).any()):
             raise InputError(

@@ -76,7 +76,7 @@ def topic_similarity(vectors: Float[Array, "n d"], topics: object, self_pairs: b
         >>> found.mean.tolist(), found.pairs.tolist()
         ([[1.0, 0.0], [2.5, 0.0]], [4, 8])
     """
-    known = WordTopics.of(topics)
+    known = WordTopics.from_topics(topics)
     if len(known.row) != len(vectors):
         raise InputError(f"there are {len(vectors)} vectors but topics for {len(known.row)} words; give one row each")
     kept = vectors[(known.row >= 0).to(vectors.device)].cpu()

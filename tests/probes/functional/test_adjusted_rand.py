@@ -138,7 +138,7 @@ def test_large_tables_are_counted_as_small_ones(cells: int, monkeypatch: pytest.
     rng = np.random.default_rng(0)
     a, b = rng.integers(3, size=60), rng.integers(4, size=60)
     expected = adjusted_rand_score(a, b), adjusted_rand_null(a, b, n_permutations=9)
-    monkeypatch.setattr("probes.functional.adjusted_rand._DENSE", cells)
+    monkeypatch.setattr("probes.functional.adjusted_rand.MAX_DENSE_CELLS", cells)
     assert adjusted_rand_score(a, b) == expected[0] == pytest.approx(reference(a, b), abs=1e-12)
     assert np.array_equal(adjusted_rand_null(a, b, n_permutations=9), expected[1])
 
@@ -265,7 +265,7 @@ def small_strata() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 @pytest.mark.parametrize("shuffled", [False, True])
 def test_relabellings_within_strata_are_all_of_them(shuffled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if shuffled:
-        monkeypatch.setattr("probes.functional.adjusted_rand._DENSE", 0)
+        monkeypatch.setattr("probes.functional.adjusted_rand.MAX_DENSE_CELLS", 0)
     a, b, strata = small_strata()
     every = []
     for orders in product(*(permutations(np.flatnonzero(strata == s)) for s in range(3))):
@@ -282,20 +282,20 @@ def test_many_examples_have_the_same_chance_as_few(monkeypatch: pytest.MonkeyPat
     rng = np.random.default_rng(0)
     a, b = rng.integers(4, size=200), rng.integers(3, size=200) ** 2
     shuffles = np.sort(adjusted_rand_null(a, b, n_permutations=10_000))
-    monkeypatch.setattr("probes.functional.adjusted_rand._SHUFFLED", 0)
+    monkeypatch.setattr("probes.functional.adjusted_rand.MAX_SHUFFLED_EXAMPLES", 0)
     tables = np.sort(adjusted_rand_null(a, b, n_permutations=10_000))
     from scipy.stats import ks_2samp
 
     assert not np.array_equal(shuffles, tables)
     assert ks_2samp(shuffles, tables).pvalue > 1e-3
-    monkeypatch.setattr("probes.functional.adjusted_rand._HELD", 100)  # a few tables at a time
+    monkeypatch.setattr("probes.functional.adjusted_rand.MAX_CELLS_AT_ONCE", 100)  # a few tables at a time
     assert np.array_equal(np.sort(adjusted_rand_null(a, b, n_permutations=50)), np.sort(tables_of(a, b, 50)))
 
 
 def tables_of(a: np.ndarray, b: np.ndarray, times: int) -> np.ndarray:
     """The same draws, all held at once."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("probes.functional.adjusted_rand._HELD", 2**22)
+        patch.setattr("probes.functional.adjusted_rand.MAX_CELLS_AT_ONCE", 2**22)
         return adjusted_rand_null(a, b, n_permutations=times)
 
 

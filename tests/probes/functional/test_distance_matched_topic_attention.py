@@ -53,7 +53,7 @@ def matched_by_loop(found: dict, heads: int) -> np.ndarray:
 
 
 def measured(pattern: torch.Tensor, words: torch.Tensor, topics: Any, longest: int) -> tuple[torch.Tensor, ...]:
-    pairs = DistancePairs.of(words, WordTopics.of(topics), longest)
+    pairs = DistancePairs.from_words(words, WordTopics.from_topics(topics), longest)
     return pairs.sums({"x": pattern})["x"], pairs.pairs()
 
 
@@ -141,16 +141,16 @@ def test_distances_that_one_bucket_lacks_do_not_count() -> None:
 
 
 def test_pairs_too_far_apart_are_counted() -> None:
-    found = DistancePairs.of(torch.tensor([[0, 2, 1, 0]]), WordTopics.of(torch.tensor([0, 0, 1])), 1)
+    found = DistancePairs.from_words(torch.tensor([[0, 2, 1, 0]]), WordTopics.from_topics(torch.tensor([0, 0, 1])), 1)
     assert found.beyond == 4  # two apart, both ways; the same word three apart is no pair
     assert found.pairs().tolist() == [[[2], [4]]]
 
 
 def test_refusals() -> None:
-    topics = WordTopics.of(torch.tensor([0, 1]))
+    topics = WordTopics.from_topics(torch.tensor([0, 1]))
     with pytest.raises(InputError, match=r"^the batch has a word 2, but topics are given for 2 words; give one"):
-        DistancePairs.of(torch.tensor([[2]]), topics, 3)
-    pairs = DistancePairs.of(torch.tensor([[0, 1]]), topics, 3)
+        DistancePairs.from_words(torch.tensor([[2]]), topics, 3)
+    pairs = DistancePairs.from_words(torch.tensor([[0, 1]]), topics, 3)
     with pytest.raises(InputError, match=r"has shape \(1, 2, 3, 3\); expected attention patterns \[batch head query k"):
         pairs.sums({"x": torch.zeros(1, 2, 3, 3)})
 

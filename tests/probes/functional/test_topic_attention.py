@@ -144,9 +144,9 @@ def test_what_stands_at_padding_does_not_count() -> None:
 
 def test_relabelled_sums_are_those_of_the_relabelled_topics() -> None:
     topics, words = [0, 0, 1, -1, 2, 1, 0], torch.randint(0, 7, (4, 8), generator=torch.Generator().manual_seed(0))
-    pattern, known = patterns(4, 2, 8, 3), WordTopics.of(topics)
+    pattern, known = patterns(4, 2, 8, 3), WordTopics.from_topics(topics)
     permuted = known.permuted(6, seed=2)
-    found = PairTable.of(words, known, permuted).sums({"": pattern})[""]
+    found = PairTable.from_words(words, known, permuted).sums({"": pattern})[""]
     assert torch.equal(permuted, known.permuted(6, seed=2))
     assert not torch.equal(permuted, known.permuted(6, seed=3))
     assert len({tuple(row) for row in permuted.tolist()}) > 1
@@ -271,4 +271,4 @@ def test_vectors_and_topics_must_be_as_many() -> None:
 @pytest.mark.parametrize("topics", [["a", "b"], [[0], [0, 1]], torch.tensor([[1, -1], [0, 1]])])
 def test_topics_that_are_no_table_are_refused(topics: Any) -> None:
     with pytest.raises(InputError, match="expected one integer per word"):
-        WordTopics.of(topics)
+        WordTopics.from_topics(topics)
