@@ -9,13 +9,12 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from jaxtyping import Float, Int, Shaped
-from numpy.typing import ArrayLike
 
-from probes.functional.arrays import Array, computed_in_numpy
+from probes.functional.arrays import Array, Labels, computed_in_numpy
 from probes.functional.units import Relabelling
 from tasks import InputError
 
-Classes: TypeAlias = Int[np.ndarray, "example"]  # numbered 0, 1, ...
+Classes: TypeAlias = Int[np.ndarray, "row"]  # numbered 0, 1, ...
 
 MAX_DENSE_CELLS = 2**16  # of a table that is counted whole; of a larger one only the cells that are not empty
 MAX_SHUFFLED_EXAMPLES = 10_000  # labels are shuffled one by one; for more examples tables are drawn
@@ -24,7 +23,7 @@ FEWEST_EFFECTIVE_CLASSES = 2.5  # for a p-value from moments; two equal classes 
 
 
 @computed_in_numpy("a", "b")
-def contingency(a: ArrayLike, b: ArrayLike) -> Int[Array, "class_a class_b"]:
+def contingency(a: Labels, b: Labels) -> Int[Array, "class_a class_b"]:
     """Return how many examples are in each class of ``a`` and of ``b``, as int64.
 
     Takes tensors, NumPy arrays or lists, and returns a tensor if the first is one.
@@ -44,7 +43,7 @@ def contingency(a: ArrayLike, b: ArrayLike) -> Int[Array, "class_a class_b"]:
     return np.bincount(classes_a * n_b + classes_b, minlength=n_a * n_b).reshape(n_a, n_b)
 
 
-def _codes(a: ArrayLike, b: ArrayLike) -> tuple[Classes, Classes]:
+def _codes(a: Labels, b: Labels) -> tuple[Classes, Classes]:
     """Return the classes 0, 1, ... of each example in both labelings."""
     labels_a = np.asarray(a).ravel()
     labels_b = np.asarray(b).ravel()
@@ -96,7 +95,7 @@ def _index(together: int, pairs_a: int, pairs_b: int, pairs: int) -> float:
 
 
 @computed_in_numpy("a", "b")
-def adjusted_rand_score(a: ArrayLike, b: ArrayLike) -> float:
+def adjusted_rand_score(a: Labels, b: Labels) -> float:
     """Return how well two labelings of the same examples agree: 1 identical, 0 expected by chance.
 
     Takes tensors, NumPy arrays or lists.
@@ -127,12 +126,12 @@ def adjusted_rand_score(a: ArrayLike, b: ArrayLike) -> float:
 
 @computed_in_numpy("a", "b", "within", "units")
 def adjusted_rand_null(
-    a: ArrayLike,
-    b: ArrayLike,
+    a: Labels,
+    b: Labels,
     n_permutations: int = 1000,
     seed: int = 0,
-    within: ArrayLike | None = None,
-    units: ArrayLike | None = None,
+    within: Labels | None = None,
+    units: Labels | None = None,
 ) -> Float[Array, "n_permutations"]:
     """Return the index under random relabelling: ``a`` against shuffles of ``b``.
 
@@ -337,7 +336,7 @@ class IndexMoments(NamedTuple):
 
 
 @computed_in_numpy("a", "b")
-def adjusted_rand_moments(a: ArrayLike, b: ArrayLike) -> IndexMoments:
+def adjusted_rand_moments(a: Labels, b: Labels) -> IndexMoments:
     """Return the exact moments of the index over all relabellings: ``a`` against every shuffle of ``b``.
 
     Takes tensors, NumPy arrays or lists.
@@ -380,7 +379,7 @@ def adjusted_rand_moments(a: ArrayLike, b: ArrayLike) -> IndexMoments:
     )
 
 
-def effective_classes(labels: ArrayLike) -> float:
+def effective_classes(labels: Labels) -> float:
     """Return how many classes of one size are as mixed: one over the chance that two draws are of one class.
 
     Example:
@@ -450,7 +449,7 @@ def _choices_in_one_class(classes_by_size: Mapping[int, int], *groups: int) -> i
     return total
 
 
-def n_relabellings(labels: ArrayLike) -> int:
+def n_relabellings(labels: Labels) -> int:
     """Return in how many different partitions shuffles of ``labels`` can end; one over it is the smallest p-value.
 
     Example:
@@ -461,13 +460,13 @@ def n_relabellings(labels: ArrayLike) -> int:
     return math.factorial(n) // math.prod(map(math.factorial, interchangeable))
 
 
-def _smallest_p_value(labels: ArrayLike) -> float:
+def _smallest_p_value(labels: Labels) -> float:
     """Return one over ``n_relabellings``, without its huge numbers."""
     n, interchangeable = _interchangeable(labels)
     return math.exp(sum(math.lgamma(k + 1) for k in interchangeable) - math.lgamma(n + 1))
 
 
-def _interchangeable(labels: ArrayLike) -> tuple[int, list[int]]:
+def _interchangeable(labels: Labels) -> tuple[int, list[int]]:
     """Return the number of examples, and how many examples, or classes, may be exchanged without a difference."""
     sizes = np.unique(np.asarray(labels).ravel(), return_counts=True)[1]
     classes_of_size = np.unique(sizes, return_counts=True)[1]  # classes of one size may change names
