@@ -10,7 +10,7 @@ import torch
 from sklearn.cluster import KMeans as Reference
 from sklearn.cluster import MiniBatchKMeans
 
-from probes.functional.kmeans import _CELLS, kmeans
+from probes.functional.kmeans import BLOCK_NUMBERS, kmeans
 from tasks import InputError
 
 
@@ -76,7 +76,7 @@ def test_seeding_is_better_than_random_rows() -> None:
     assert kmeans(rows, 20, n_init=1).inertia < 0.9 * float(np.mean(random))
 
 
-def test_shards_and_dtypes_of_the_rows_do_not_matter() -> None:
+def test_parts_and_dtypes_of_the_rows_do_not_matter() -> None:
     rows = blobs(3000, 6, 5)[0].half()
     whole = kmeans(rows.float(), 5)
     for cut in ([3000], [1, 2999], [1000, 1000, 1000], [700, 1, 2299]):
@@ -98,7 +98,7 @@ def test_rows_far_from_0() -> None:
 def test_blocks_do_not_matter_beyond_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
     rows, _ = blobs(900, 6, 5)
     whole = kmeans(rows, 5)
-    monkeypatch.setitem(_CELLS, "cpu", 700)
+    monkeypatch.setitem(BLOCK_NUMBERS, "cpu", 700)
     found = kmeans(rows, 5)
     assert torch.equal(found.labels, whole.labels)
     assert found.inertia == pytest.approx(whole.inertia, rel=1e-12)
@@ -107,7 +107,7 @@ def test_blocks_do_not_matter_beyond_rounding(monkeypatch: pytest.MonkeyPatch) -
 def test_the_sums_of_a_graphics_card_are_those_of_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     rows, _ = blobs(900, 6, 5)
     expected = kmeans(rows, 5)
-    monkeypatch.setattr(sys.modules["probes.functional.kmeans"], "_ADDED", ())
+    monkeypatch.setattr(sys.modules["probes.functional.kmeans"], "DEVICES_ADDING_BY_INDEX", ())
     found = kmeans(rows, 5)
     assert torch.equal(found.labels, expected.labels)
     torch.testing.assert_close(found.centres, expected.centres, rtol=1e-12, atol=1e-12)
@@ -157,9 +157,9 @@ def test_minibatches_are_scikit_learns() -> None:
     ("rows", "k", "options", "message"),
     [
         (torch.zeros(3, 2), 4, {}, "3 rows for 4 clusters; give at least as many rows as clusters, or a smaller k"),
-        (torch.zeros(3), 2, {}, "the rows have shape [3]; expected [n d], with the same d in every shard"),
+        (torch.zeros(3), 2, {}, "the rows have shape [3]; expected [n d], with the same d in every matrix"),
         ([torch.zeros(3, 2), torch.zeros(3, 1)], 2, {}, "the rows have shape [3, 2], [3, 1]; expected [n d], with"),
-        ([], 2, {}, "the rows have shape no tensor; expected [n d], with the same d in every shard"),
+        ([], 2, {}, "the rows have shape no tensor; expected [n d], with the same d in every matrix"),
         (torch.full((3, 2), torch.nan), 2, {}, "some rows have NaN or infinity; leave those examples out"),
         (torch.zeros(3, 2), 2, {"method": "elkan"}, "method is 'elkan'; expected 'lloyd' or 'minibatch'"),
         (torch.zeros(3, 2), 2, {"device": "gpu"}, "no device 'gpu'; expected cpu or cuda"),
