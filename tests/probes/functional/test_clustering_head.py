@@ -110,7 +110,7 @@ def test_a_class_that_nobody_is_in_has_no_centroid() -> None:
 def test_many_classes_are_measured_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     points, labels = cloud(3, n=101, classes=20)
     whole = nearest_centroid_accuracy(points, labels)
-    monkeypatch.setattr("probes.functional.clustering_head._MOST_DISTANCES", 60)
+    monkeypatch.setattr("probes.functional.clustering_head.MAX_DISTANCES_AT_ONCE", 60)
     assert nearest_centroid_accuracy(points, labels) == whole
     assert 0 < float(whole) < 1
 
