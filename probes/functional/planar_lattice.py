@@ -37,9 +37,9 @@ class PlanarLattice(NamedTuple):
 
     Example:
         >>> tokens = torch.cartesian_prod(*[torch.arange(2)] * 3)
-        >>> weights = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
-        >>> planar_lattice(tokens.float() @ weights, tokens, support=(0, 1), modulus=2).classes
-        tensor([0, 1, 2, 3])
+        >>> weights = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 2.0]])
+        >>> planar_lattice(tokens.float() @ weights, tokens, support=(0, 1), modulus=2).rounded.squeeze(1).tolist()
+        [[1, 0], [0, 1], [0, 2]]
     """
 
     weights: Float[Array, "pos value 2"]

@@ -67,7 +67,7 @@ def test_chunks_and_other_heads_change_nothing(monkeypatch: pytest.MonkeyPatch) 
     points, labels = torch.randn(20, 3, 2, generator=draw), torch.randint(4, (20,), generator=draw)
     whole = relabelling_p_values(points, labels, 300)
     assert torch.equal(relabelling_p_values(points[:, 1:2], labels, 300), whole[1:2])
-    monkeypatch.setattr("probes.functional.relabelling._MOST_NUMBERS", 1000)
+    monkeypatch.setattr("probes.functional.relabelling.MAX_NUMBERS_AT_ONCE", 1000)
     assert torch.equal(relabelling_p_values(points, labels, 300), whole)
 
 
@@ -80,6 +80,7 @@ def test_what_is_undefined_is_nan_and_ties_count_against() -> None:
     assert relabelling_p_values(points[:6], torch.arange(6) % 2).isnan().all()  # 10 relabellings
 
 
+@pytest.mark.usefixtures("without_type_checks")
 def test_what_is_refused() -> None:
     points = torch.zeros(3, 1, 1)
     with pytest.raises(InputError, match=re.escape("there are 2 labels for 3 points; expected one per point")):
