@@ -117,7 +117,7 @@ def test_large_batches_are_cut_without_a_seam(monkeypatch: pytest.MonkeyPatch) -
     topics, words = [0, 0, 1, -1, 2], torch.randint(-1, 5, (7, 6), generator=torch.Generator().manual_seed(0))
     pattern = patterns(7, 2, 6, 1)
     monkeypatch.setattr(
-        sys.modules["probes.functional.topic_attention"], "_LARGEST", 2 * 36 * 3
+        sys.modules["probes.functional.topic_attention"], "MAX_NUMBERS_AT_ONCE", 2 * 36 * 3
     )  # two examples at a time
     found, (total, pairs) = topic_attention(pattern, words, topics), triple_loop(pattern, words, topics)
     assert found.pairs.tolist() == pairs.tolist()
@@ -176,6 +176,7 @@ def test_a_factor_within_topics_is_found_whatever_the_documents() -> None:
         assert abs(float(pooled[1] / pooled[2]) - times) > 0.1
 
 
+@pytest.mark.usefixtures("without_type_checks")
 def test_what_attention_refuses() -> None:
     words, topics = torch.tensor([[0, 1, 2]]), torch.tensor([0, 0, 1])
     message = (
