@@ -87,12 +87,13 @@ def test_pairs_do_not_depend_on_each_other(monkeypatch: Any) -> None:
     i, j = torch.triu_indices(30, 30, 1)
     expected = squared_differences(x.float(), i, j)
     assert np.allclose(expected.sqrt(), cdist(x.float().double(), x.float().double())[i, j], rtol=1e-13)
-    monkeypatch.setattr(sys.modules["probes.functional.distances"], "_CACHED", 700 * 7)
+    monkeypatch.setattr(sys.modules["probes.functional.distances"], "MAX_NUMBERS_IN_CACHE", 700 * 7)
     assert torch.equal(squared_differences(x.float(), i, j), expected)
     assert torch.equal(squared_differences(x.float(), i[5:6], j[5:6]), expected[5:6])
     assert len(squared_differences(x, i[:0], j[:0])) == 0
 
 
+@pytest.mark.usefixtures("without_type_checks")
 def test_what_is_refused() -> None:
     x = torch.zeros(6, 2)
     x[4, 1] = torch.nan

@@ -77,8 +77,8 @@ def test_neither_blocks_nor_threads_nor_precision_count(monkeypatch: Any) -> Non
     try:
         torch.set_num_threads(threads + 1)
         torch.set_float32_matmul_precision("medium")
-        monkeypatch.setattr(MODULE, "_CPU_BLOCK", 1)
-        monkeypatch.setattr(MODULE, "_PREPARED", 64)
+        monkeypatch.setattr(MODULE, "PRODUCTS_AT_ONCE_CPU", 1)
+        monkeypatch.setattr(MODULE, "NUMBERS_PREPARED_AT_ONCE", 64)
         assert torch.equal(nearest(x, 7), expected)
         assert torch.get_float32_matmul_precision() == "medium"
     finally:
@@ -189,6 +189,7 @@ def test_shares_of_some_rows() -> None:
     assert same_label(near, labels, torch.tensor([3, 2])).tolist() == [0.5, 0.0]
 
 
+@pytest.mark.usefixtures("without_type_checks")
 def test_what_is_refused() -> None:
     (x,) = gaussians(6, 2)
     for call, message in (
