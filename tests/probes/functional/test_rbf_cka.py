@@ -21,8 +21,8 @@ MODULE = sys.modules["probes.functional.rbf_cka"]
 @pytest.mark.parametrize("debiased", [False, True])
 @pytest.mark.parametrize("fraction", [0.2, 1.0, 30.0])
 def test_rbf_cka_equals_the_kernel_matrices(monkeypatch: Any, fraction: float, debiased: bool) -> None:
-    monkeypatch.setattr(MODULE, "_BLOCK", 3)
-    monkeypatch.setattr(MODULE, "_LEAST", 3)
+    monkeypatch.setattr(MODULE, "MAX_BLOCK_ROWS", 3)
+    monkeypatch.setattr(MODULE, "MIN_BLOCK_ROWS", 3)
     x, y = related(31, 3, 5)
     kernels = []
     for side in (x + 1e4, 1e-9 * y):
@@ -73,17 +73,17 @@ ROWS = {
 @pytest.mark.parametrize("name", ROWS)
 def test_the_median_is_that_of_all_distances(monkeypatch: Any, name: str, kept: int) -> None:
     """However few of them are kept: closer and closer about it."""
-    monkeypatch.setattr(MODULE, "_KEPT", kept)
-    monkeypatch.setattr(MODULE, "_BINS", 16)
-    monkeypatch.setattr(MODULE, "_BLOCK", 50)
-    monkeypatch.setattr(MODULE, "_PAIRS", 2**10)
+    monkeypatch.setattr(MODULE, "MAX_KEPT_DISTANCES", kept)
+    monkeypatch.setattr(MODULE, "BINS", 16)
+    monkeypatch.setattr(MODULE, "MAX_BLOCK_ROWS", 50)
+    monkeypatch.setattr(MODULE, "SAMPLED_PAIRS", 2**10)
     x = ROWS[name].double()
     assert median_of(x) == pytest.approx(float(np.median(pdist(x.numpy()))), rel=1e-10)
 
 
 def test_a_bracket_that_misses_the_median_is_widened(monkeypatch: Any) -> None:
     x, expected = ROWS["cloud"], float(np.median(pdist(ROWS["cloud"].numpy())))
-    monkeypatch.setattr(MODULE, "_KEPT", 2000)
+    monkeypatch.setattr(MODULE, "MAX_KEPT_DISTANCES", 2000)
     for bracket in ((0.0, 1e-3), (0.9, 1.0)):  # below it and above it
         low, high = (float(torch.quantile(torch.pdist(x).square(), share)) for share in (bracket[0], bracket[1]))
         monkeypatch.setattr(MODULE, "_bracket", lambda d, low=low, high=high: (low * d.scale**2, high * d.scale**2))
