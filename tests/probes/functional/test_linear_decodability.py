@@ -13,7 +13,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from probes.functional import accuracy_interval, ridge_predictions, stratified_folds, wilson_interval
-from probes.functional.linear_decodability import _HELD, ALPHAS
+from probes.functional.linear_decodability import ALPHAS, MAX_TARGET_BYTES
 from tasks import InputError
 
 
@@ -55,15 +55,15 @@ def test_every_label_and_labeling_is_predicted_as_if_alone(monkeypatch: pytest.M
         alone = [ridge_predictions(rows, [torch.from_numpy(x[None])], folds)[0][0] for x in part]
         assert torch.equal(found, torch.stack(alone))
     for held in (1, 3 * 8 * 5 * 80, 10 * 8 * 5 * 80):  # of one labeling 1 class and 3 classes; 2 labelings
-        monkeypatch.setattr("probes.functional.linear_decodability._HELD", held)
+        monkeypatch.setattr("probes.functional.linear_decodability.MAX_TARGET_BYTES", held)
         apart = ridge_predictions(rows, [torch.from_numpy(x) for x in shuffles], folds)
         assert all(torch.equal(x, y) for x, y in zip(apart, together, strict=True))
 
 
 def test_of_classes_that_tie_the_first_is_predicted_in_parts_too(monkeypatch: pytest.MonkeyPatch) -> None:
     label = torch.arange(40) % 4
-    for held in (_HELD, 1):
-        monkeypatch.setattr("probes.functional.linear_decodability._HELD", held)
+    for held in (MAX_TARGET_BYTES, 1):
+        monkeypatch.setattr("probes.functional.linear_decodability.MAX_TARGET_BYTES", held)
         found = ridge_predictions(torch.ones(40, 3), [label[None]], torch.arange(40) // 4 % 5)[0][0]
         assert set(found.tolist()) == {0}
 
@@ -85,8 +85,8 @@ def test_targets_take_the_memory_that_is_told() -> None:
     shuffles = torch.from_numpy(np.stack([np.random.default_rng(i).permutation(label) for i in range(60)]))
     with Largest():  # type: ignore[no-untyped-call]
         ridge_predictions(rows, [shuffles], torch.arange(3000) % 2)
-    assert _HELD == 2**26
-    assert Largest.bytes <= _HELD / 5
+    assert MAX_TARGET_BYTES == 2**26
+    assert Largest.bytes <= MAX_TARGET_BYTES / 5
 
 
 def test_class_means_of_another_label_are_those_of_the_training_folds() -> None:
