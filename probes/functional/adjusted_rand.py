@@ -71,7 +71,7 @@ def _check_defined(labels: Shaped[np.ndarray, "example"]) -> None:
 
 
 def _cells(classes_a: Classes, classes_b: Classes) -> Int[np.ndarray, "cell"]:
-    """Return the counts of the pairs of classes that meet, and zeros; at most ``MAX_DENSE_CELLS`` or one per example."""
+    """Return the counts of the pairs of classes that meet, and zeros: at most ``MAX_DENSE_CELLS``, or one per row."""
     n_b = int(classes_b.max()) + 1
     pair = classes_a * n_b + classes_b
     if (int(classes_a.max()) + 1) * n_b <= MAX_DENSE_CELLS:
@@ -121,7 +121,9 @@ def adjusted_rand_score(a: Labels, b: Labels) -> float:
     """
     classes_a, classes_b = _codes(a, b)
     together = _pairs(_cells(classes_a, classes_b))
-    return _index(together, _pairs(np.bincount(classes_a)), _pairs(np.bincount(classes_b)), math.comb(len(classes_a), 2))
+    pairs_a = _pairs(np.bincount(classes_a))
+    pairs_b = _pairs(np.bincount(classes_b))
+    return _index(together, pairs_a, pairs_b, math.comb(len(classes_a), 2))
 
 
 @computed_in_numpy("a", "b", "within", "units")

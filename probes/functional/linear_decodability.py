@@ -288,7 +288,7 @@ def wilson_interval(hits: float, n: float, z: float = 1.959963984540054) -> tupl
 
 @computed_in_numpy("classes", "units")
 def stratified_folds(classes: Labels, folds: int, units: Labels | None = None, seed: int = 0) -> Int[Array, "row"]:
-    """Return the fold of each example, with about the same share of each class in each fold, and no unit in two of them.
+    """Return the fold of each example, with about the same share of each class in each fold, and no unit in two folds.
 
     Takes tensors, NumPy arrays or lists, and returns a tensor if the classes are one.
 

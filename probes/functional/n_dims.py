@@ -38,7 +38,7 @@ def n_dims(x: Float[Array, "row dim"], *, variance: float = 0.99) -> float:
 
 
 def n_dims_of_scatter(scatter: Float[Tensor, "dim dim"], variance: float) -> tuple[float, bool]:
-    """Return ``n_dims`` from the centred rows' products ``x' x`` or ``x x'``, and whether rounding leaves no doubt of it.
+    """Return ``n_dims`` from centred rows' products ``x' x`` or ``x x'``, and whether rounding leaves no doubt of it.
 
     An eigenvalue is off by up to about ``d`` times the rounding of the largest, and so directions of a smaller share of
     the variance cannot be told from none.

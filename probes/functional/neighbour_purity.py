@@ -189,7 +189,7 @@ def purity_interval(
 
 
 def _wilson(share: float, variance: float, n: int) -> tuple[float, float]:
-    """Return Wilson's 95% interval of a share with this variance; that of ``n`` binary outcomes if the variance is 0."""
+    """Return Wilson's 95% interval of a share with this variance; that of ``n`` binary outcomes if it is 0."""
     independent = share * (1 - share)
     z2 = 1.959963984540054**2 * (variance / independent if variance > 0 else 1 / n)
     middle = (share + z2 / 2) / (1 + z2)

@@ -123,9 +123,7 @@ def planar_lattice(
     )
 
 
-def _in_plane(
-    fit: DigitFit | None, device: torch.device
-) -> tuple[Float[Tensor, "weight 2"] | None, Float[Tensor, ""]]:
+def _in_plane(fit: DigitFit | None, device: torch.device) -> tuple[Float[Tensor, "weight 2"] | None, Float[Tensor, ""]]:
     """Return coefficients along two principal directions of the fitted points, and their share of the variance."""
     if fit is None:
         return None, torch.tensor(torch.nan, dtype=torch.float64, device=device)

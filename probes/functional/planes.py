@@ -32,13 +32,12 @@ class Planes(NamedTuple):
     variance: Float[np.ndarray, "layer"]
 
 
-def aligned_planes(
-    rows: Iterable[Shaped[Tensor, "row _"]], start: Float[np.ndarray, "row 2"] | None = None
-) -> Planes:
+def aligned_planes(rows: Iterable[Shaped[Tensor, "row _"]], start: Float[np.ndarray, "row 2"] | None = None) -> Planes:
     """Return the plane of the two leading principal directions of each layer.
 
-    It is turned or mirrored to fit the plane of the layer before (orthogonal Procrustes). Rotating, mirroring, shifting or scaling a layer's rows moves no point. In the first layer the point farthest along
-    each axis is at its positive end.
+    It is turned or mirrored to fit the plane of the layer before (orthogonal Procrustes). Rotating, mirroring, shifting
+    or scaling a layer's rows moves no point. In the first layer the point farthest along each axis is at its positive
+    end.
 
     Memory: one layer at a time in float64. Cost: some 20 passes over a layer's rows; a second for 5,000 x 4,096.
 

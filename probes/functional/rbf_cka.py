@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
@@ -135,7 +136,8 @@ def cka_of_kernels(
 
     Every block of every kernel is computed once, however many pairs it is in.
     """
-    defined = {name: kernels[name] for pair in pairs for name in pair if not kernels[name].undefined}
+    names = dict.fromkeys(itertools.chain.from_iterable(pairs))
+    defined = {name: kernels[name] for name in names if not kernels[name].undefined}
     with_itself = [(name, name) for name in defined]
     hsic = _hsic(defined, [*with_itself, *(pair for pair in pairs if defined.keys() >= set(pair))])
     cka = {}
@@ -254,8 +256,7 @@ def _bracket(distances: Distances) -> tuple[float, float]:
 def _counted(
     distances: Distances, low: float, high: float
 ) -> tuple[int, Int[Tensor, "bin"], Float[Tensor, "inside"] | None]:
-    """Return how many squared distances are below the bracket, and in each bin of it, and those inside if they are few.
-    """
+    """Return how many squared distances are below the bracket and in each bin of it, and those inside if they are few."""
     below = 0
     counts = torch.zeros(BINS, dtype=torch.int64)
     n_inside = 0

@@ -191,9 +191,7 @@ def _p_value(observed: Float[Tensor, "*head"], null: Float[Tensor, "draw *head"]
     return torch.where(observed.isnan(), torch.nan, (1 + as_good) / (1 + len(null)))
 
 
-def _orders(
-    draws: int, n: int, strata: Int[Tensor, "item"] | None, draw: torch.Generator
-) -> Int[Tensor, "draw item"]:
+def _orders(draws: int, n: int, strata: Int[Tensor, "item"] | None, draw: torch.Generator) -> Int[Tensor, "draw item"]:
     """Return random orders of ``n`` items, each within strata."""
     if strata is None:
         return torch.stack([torch.randperm(n, generator=draw) for _ in range(draws)])
