@@ -256,7 +256,7 @@ def _bracket(distances: Distances) -> tuple[float, float]:
 def _counted(
     distances: Distances, low: float, high: float
 ) -> tuple[int, Int[Tensor, "bin"], Float[Tensor, "inside"] | None]:
-    """Return how many squared distances are below the bracket and in each bin of it, and those inside if they are few."""
+    """Return how many squared distances are below the bracket and in each bin, and those inside if they are few."""
     below = 0
     counts = torch.zeros(BINS, dtype=torch.int64)
     n_inside = 0

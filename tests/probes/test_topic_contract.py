@@ -94,7 +94,6 @@ def test_what_is_refused(probe: Any, model: Any, topic_model: Any, documents: Ba
             probe(**arguments)
 
 
-@pytest.mark.usefixtures("without_type_checks")
 @pytest.mark.parametrize("at", [residual(), head_output(), "blocks.0.attn.hook_q"], ids=repr)
 def test_attention_is_measured_at_patterns_only(topic_model: Any, documents: Batch, at: Any) -> None:
     with pytest.raises(

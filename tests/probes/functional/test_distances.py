@@ -93,7 +93,6 @@ def test_pairs_do_not_depend_on_each_other(monkeypatch: Any) -> None:
     assert len(squared_differences(x, i[:0], j[:0])) == 0
 
 
-@pytest.mark.usefixtures("without_type_checks")
 def test_what_is_refused() -> None:
     x = torch.zeros(6, 2)
     x[4, 1] = torch.nan

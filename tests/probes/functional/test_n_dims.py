@@ -37,7 +37,6 @@ def test_what_lies_within_rounding_of_the_share_is_a_doubt() -> None:
     assert (math.isnan(value), sure) == (True, True)
 
 
-@pytest.mark.usefixtures("without_type_checks")
 def test_what_is_refused() -> None:
     with pytest.raises(InputError, match="variance is 0; expected a share"):
         n_dims(torch.ones(6, 2), variance=0)

@@ -189,7 +189,6 @@ def test_shares_of_some_rows() -> None:
     assert same_label(near, labels, torch.tensor([3, 2])).tolist() == [0.5, 0.0]
 
 
-@pytest.mark.usefixtures("without_type_checks")
 def test_what_is_refused() -> None:
     (x,) = gaussians(6, 2)
     for call, message in (

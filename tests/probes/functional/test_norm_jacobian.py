@@ -36,7 +36,6 @@ def test_it_is_infinite_at_zero() -> None:
     assert norm_jacobian(torch.zeros(2)).dtype == torch.float32
 
 
-@pytest.mark.usefixtures("without_type_checks")
 @pytest.mark.parametrize(
     ("x", "given"),
     [

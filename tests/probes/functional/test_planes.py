@@ -122,7 +122,6 @@ def test_rows_without_a_plane_that_stands_out() -> None:
     assert aligned_planes([x]).variance[0] == pytest.approx(share, rel=1e-6)
 
 
-@pytest.mark.usefixtures("without_type_checks")
 def test_what_is_refused() -> None:
     x = cloud(30, 4)
     for call, message in (

@@ -146,7 +146,6 @@ def test_rbf_cka_undefined() -> None:
     assert math.isnan(rbf_cka(x[:1], y[:1]).value)
 
 
-@pytest.mark.usefixtures("without_type_checks")
 def test_what_is_refused() -> None:
     x, y = related(6, 2, 3)
     with pytest.raises(InputError, match=re.escape("fraction is 0; expected a number above 0, such as 0.5")):

@@ -80,7 +80,6 @@ def test_what_is_undefined_is_nan_and_ties_count_against() -> None:
     assert relabelling_p_values(points[:6], torch.arange(6) % 2).isnan().all()  # 10 relabellings
 
 
-@pytest.mark.usefixtures("without_type_checks")
 def test_what_is_refused() -> None:
     points = torch.zeros(3, 1, 1)
     with pytest.raises(InputError, match=re.escape("there are 2 labels for 3 points; expected one per point")):

@@ -21,7 +21,6 @@ def test_svcca() -> None:
     assert float(svcca(*gaussians(30, 20, 20))) > 0.7  # what its docstring warns of
 
 
-@pytest.mark.usefixtures("without_type_checks")
 def test_what_is_refused() -> None:
     x, y = related(6, 2, 3)
     with pytest.raises(InputError, match=re.escape("variance is 1.5; expected a share above 0 and at most 1")):

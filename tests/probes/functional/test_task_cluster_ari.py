@@ -49,7 +49,6 @@ def test_few_permutations_have_no_p_value() -> None:
     assert math.isnan(task_cluster_ari(rows, [0, 0, 1, 1]).p_value)
 
 
-@pytest.mark.usefixtures("without_type_checks")
 @pytest.mark.parametrize(
     ("rows", "labels", "settings", "message"),
     [

@@ -176,7 +176,6 @@ def test_a_factor_within_topics_is_found_whatever_the_documents() -> None:
         assert abs(float(pooled[1] / pooled[2]) - times) > 0.1
 
 
-@pytest.mark.usefixtures("without_type_checks")
 def test_what_attention_refuses() -> None:
     words, topics = torch.tensor([[0, 1, 2]]), torch.tensor([0, 0, 1])
     message = (
