@@ -264,8 +264,9 @@ class _Search:
     def __init__(
         self, x: Shaped[Tensor, "row dim"], columns: Int[Tensor, "column"], k: int, device: str | None
     ) -> None:
-        on_cpu = device is None or torch.device(device).type == "mps"
-        home = torch.device("cpu" if on_cpu else device)
+        home = torch.device("cpu" if device is None else device)
+        if home.type == "mps":
+            home = torch.device("cpu")
         self.x = x.to(home)
         self.columns = columns.to(home)
         self.k = k
