@@ -110,7 +110,7 @@ class DistanceMatchedTopicAttention(TopicProbe):
 
     def update(self, activations: Mapping[str, Float[Tensor, "batch head query key"]], batch: Batch) -> None:
         """Add attention by bucket and distance, and what matching needs of each document."""
-        pairs = DistancePairs.of(self._words(batch), self._known, self.max_distance)
+        pairs = DistancePairs.from_words(self._words(batch), self._known, self.max_distance)
         number = pairs.pairs()
         by_site = {}
         for site, total in pairs.sums(activations).items():

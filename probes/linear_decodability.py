@@ -281,7 +281,7 @@ class _Labelings:
     ) -> None:
         """Draw the shuffles, and note what they cannot change."""
         strata = strata_of({"folds": self.folds} | ({} if given is None else {"given": given}))
-        relabelling = Relabelling.of(observed, units, strata)
+        relabelling = Relabelling.from_classes(observed, units, strata)
         names = " and ".join(repr(name) for name in (probe.given, probe.units) if name)
         held = f"folds and classes of {names}" if names else "folds"
         share = relabelling.fixed_share

@@ -305,7 +305,7 @@ class _Label:
         self.name = name
         self.classes = probe.classes.get(name)[1].numpy()
         self.clusters = _clusters_for(probe, name, self.classes)
-        self.relabelling = Relabelling.of(self.classes, units, strata_of(others))
+        self.relabelling = Relabelling.from_classes(self.classes, units, strata_of(others))
         self.notes: list[str] = []
         self.few = False
         n = len(self.classes)

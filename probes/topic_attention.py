@@ -91,7 +91,7 @@ class TopicAttention(TopicProbe):
 
     def update(self, activations: Mapping[str, Float[Tensor, "batch head query key"]], batch: Batch) -> None:
         """Add attention by bucket, over all pairs and within documents."""
-        sums_of = PairTable.of(self._words(batch), self._known, self._permuted).sums(activations)
+        sums_of = PairTable.from_words(self._words(batch), self._known, self._permuted).sums(activations)
         for site, sums in sums_of.items():
             self.attention.add(site, sums.sum)
             self.within.add(site, sums.within)

@@ -71,7 +71,7 @@ class TopicEmbedding(TopicProbe):
 
     def update(self, activations: Mapping[str, Float[Tensor, "batch ..."]], batch: Batch) -> None:
         """Add each word's vectors at every site."""
-        table = PairTable.of(self._words(batch), self._known)
+        table = PairTable.from_words(self._words(batch), self._known)
         word = table.word[table.real]
         place = table.place
         n_rows = len(self._known.group)

@@ -26,7 +26,7 @@ class TopicProbe(Probe):
         check_at_least(n_permutations=(n_permutations, 0), seed=(seed, 0))
         self.topics, self.at, self.words = topics, at, words
         self.n_permutations, self.seed = n_permutations, seed
-        self._known = WordTopics.of(topics)
+        self._known = WordTopics.from_topics(topics)
 
     def bind(self, model: Models) -> list[Site]:
         """Also checks that the topics fit the model's vocabulary, where its token ids are the words."""
