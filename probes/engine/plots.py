@@ -11,12 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import prod
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Shaped
-from torch import Tensor
 
+from probes.engine.result_fields import ResultFields
 from probes.engine.sites import split_site
 from tasks import InputError
 
@@ -34,31 +34,6 @@ _MAX_PANELS = 12
 _INTERVAL_ENDS = ("_low", "_high")
 _NOT_FIRST_CHOICE = (*_INTERVAL_ENDS, "p_value", "null_mean")
 _RESIDUAL_STREAM = re.compile(r"hook_embed|hook_resid_post|unembed\.hook_in")
-
-
-@runtime_checkable
-class Drawable(Protocol):
-    """The part of a ``ProbeResult`` that figures need."""
-
-    @property
-    def probe(self) -> str:
-        """Name of the probe's class."""
-
-    @property
-    def values(self) -> Mapping[str, Shaped[Tensor, "..."]]:
-        """Measure name to tensor."""
-
-    @property
-    def axes(self) -> Mapping[str, tuple[str, ...]]:
-        """Measure name to the names of its tensor's axes."""
-
-    @property
-    def coords(self) -> Mapping[str, list[str]]:
-        """Axis name to the names along it."""
-
-    @property
-    def layers(self) -> Mapping[str, int]:
-        """Hook name to layer number."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +84,7 @@ def chance_band(
     axis.fill_between(x, low, high, zorder=0.5, label=label, **hatched)
 
 
-def plot(result: Drawable, name: str, at: Mapping[str, str], ax: Axes | None) -> Any:
+def plot(result: ResultFields, name: str, at: Mapping[str, str], ax: Axes | None) -> Any:
     """Draw a measure, see ``ProbeResult.plot``.
 
     Args:
@@ -141,7 +116,9 @@ def plot(result: Drawable, name: str, at: Mapping[str, str], ax: Axes | None) ->
     return panels[0] if n_panels == 1 else np.array(panels, dtype=object)
 
 
-def _draw_panels(panels: Sequence[Axes], result: Drawable, name: str, layout: _Layout, at: Mapping[str, str]) -> Any:
+def _draw_panels(
+    panels: Sequence[Axes], result: ResultFields, name: str, layout: _Layout, at: Mapping[str, str]
+) -> Any:
     """Draw every panel, and return the last image for a colour bar; ``None`` for curves."""
     image = None
     norm = None if layout.kind == "curves" else _shared_norm(result, name, at)
@@ -159,7 +136,7 @@ def _draw_panels(panels: Sequence[Axes], result: Drawable, name: str, layout: _L
     return image
 
 
-def first_to_draw(result: Drawable, at: Mapping[str, str]) -> str:
+def first_to_draw(result: ResultFields, at: Mapping[str, str]) -> str:
     """Return the first measure that has a chance band, or else the first that can be drawn.
 
     Raises:
@@ -179,11 +156,11 @@ def _curve_axes_text() -> str:
     return f"{', '.join(_CURVE_AXES[:-1])} or {_CURVE_AXES[-1]}"
 
 
-def _n_places(result: Drawable, axes: Sequence[str]) -> int:
+def _n_places(result: ResultFields, axes: Sequence[str]) -> int:
     return prod(len(result.coords[axis]) for axis in axes)
 
 
-def _check_count(result: Drawable, name: str, axes: Sequence[str], most: int, what: str) -> None:
+def _check_count(result: ResultFields, name: str, axes: Sequence[str], most: int, what: str) -> None:
     n = _n_places(result, axes)
     if n > most:
         raise InputError(
@@ -192,7 +169,7 @@ def _check_count(result: Drawable, name: str, axes: Sequence[str], most: int, wh
         )
 
 
-def _layout(result: Drawable, name: str, at: Mapping[str, str]) -> _Layout | None:
+def _layout(result: ResultFields, name: str, at: Mapping[str, str]) -> _Layout | None:
     """Return how to show a measure at the fixed coordinates; ``None`` if it has nothing to draw along."""
     always_shown = (*_CURVE_AXES, "head", "other_site")
     free = [axis for axis in result.axes[name] if axis not in at]
@@ -212,7 +189,7 @@ def _without(axes: Sequence[str], left_out: Sequence[str]) -> tuple[str, ...]:
     return tuple(axis for axis in axes if axis not in left_out)
 
 
-def _drawable_measures(result: Drawable, at: Mapping[str, str]) -> Iterator[str]:
+def _drawable_measures(result: ResultFields, at: Mapping[str, str]) -> Iterator[str]:
     """Yield the measures that can be drawn and are not the ends of another."""
     for name in result.values:
         axes = result.axes[name]
@@ -223,12 +200,12 @@ def _drawable_measures(result: Drawable, at: Mapping[str, str]) -> Iterator[str]
             yield name
 
 
-def _example(result: Drawable, at: Mapping[str, str]) -> str:
+def _example(result: ResultFields, at: Mapping[str, str]) -> str:
     first = next(_drawable_measures(result, at), None)
     return "" if first is None else f", such as {first!r}"
 
 
-def _chance_ends(result: Drawable, name: str) -> tuple[str, str] | None:
+def _chance_ends(result: ResultFields, name: str) -> tuple[str, str] | None:
     """Return the measures with the ends of its chance band; those named after no measure are the first measure's."""
     candidates = [(f"{name}_null_low", f"{name}_null_high"), (f"{name}_chance", f"{name}_chance")]
     if name == next(iter(result.values)):
@@ -240,7 +217,7 @@ def _chance_ends(result: Drawable, name: str) -> tuple[str, str] | None:
 
 
 def _values(
-    result: Drawable, name: str, at: Mapping[str, str], order: Sequence[str]
+    result: ResultFields, name: str, at: Mapping[str, str], order: Sequence[str]
 ) -> Float[np.ndarray, "*axes_in_order"]:
     """Return a measure at the fixed coordinates with its axes in this order; an axis that it lacks has length 1."""
     axes = result.axes[name]
@@ -280,7 +257,7 @@ def _panels(ax: Axes | None, n: int, kind: str) -> list[Axes]:
     return list(grid.flat[:n])
 
 
-def _draw_curves(axis: Axes, result: Drawable, name: str, layout: _Layout, at: Mapping[str, str]) -> None:
+def _draw_curves(axis: Axes, result: ResultFields, name: str, layout: _Layout, at: Mapping[str, str]) -> None:
     """Draw a curve for each name along ``layout.lines`` and each family of hook points, over its layers or steps."""
     along = layout.within[0]
     values = _values_of_lines(result, name, layout, at)
@@ -313,7 +290,7 @@ def _draw_curves(axis: Axes, result: Drawable, name: str, layout: _Layout, at: M
             text.set_parse_math(False)
 
 
-def _curves(result: Drawable, layout: _Layout) -> list[_Curve]:
+def _curves(result: ResultFields, layout: _Layout) -> list[_Curve]:
     """Return a curve for each family of hook points and each name along ``layout.lines``."""
     families = _families(result, layout.within[0])
     names = result.coords[layout.lines[0]] if layout.lines else [""]
@@ -327,7 +304,7 @@ def _curves(result: Drawable, layout: _Layout) -> list[_Curve]:
 
 
 def _values_of_lines(
-    result: Drawable, name: str, layout: _Layout, at: Mapping[str, str]
+    result: ResultFields, name: str, layout: _Layout, at: Mapping[str, str]
 ) -> Float[np.ndarray, "along line"]:
     """Return a measure along a curve and by line; one that lacks an axis is the same for all of it."""
     order = (*layout.within, *layout.lines)
@@ -337,7 +314,7 @@ def _values_of_lines(
     return np.broadcast_to(values.reshape(len(values), -1), shape)
 
 
-def _families(result: Drawable, along: str) -> dict[str, list[tuple[float | int, int]]]:
+def _families(result: ResultFields, along: str) -> dict[str, list[tuple[float | int, int]]]:
     """Return the points that one curve joins, as x and place: sites by model and kind of hook point."""
     families: dict[str, list[tuple[float | int, int]]] = {}
     for place, text in enumerate(result.coords[along]):
@@ -360,7 +337,7 @@ def _family_of(site: str) -> str:
     return ", ".join(filter(None, [model, kind]))
 
 
-def _shared_norm(result: Drawable, name: str, at: Mapping[str, str]) -> Any:
+def _shared_norm(result: ResultFields, name: str, at: Mapping[str, str]) -> Any:
     """Return the scale from the least to the greatest value of all panels."""
     from matplotlib.colors import Normalize
 
@@ -375,7 +352,7 @@ def _draw_image(axis: Axes, values: Float[np.ndarray, "y x"], norm: Any) -> Any:
     return axis.imshow(values, origin="lower", cmap="viridis", norm=norm, interpolation="nearest")
 
 
-def _draw_heads(axis: Axes, result: Drawable, name: str, at: Mapping[str, str], norm: Any) -> Any:
+def _draw_heads(axis: Axes, result: ResultFields, name: str, at: Mapping[str, str], norm: Any) -> Any:
     """Draw blocks from below and heads from the left, with a dot where the value lies within the chance band."""
     values = _values(result, name, at, ("site", "head"))
     image = _draw_image(axis, values, norm)
@@ -393,7 +370,7 @@ def _draw_heads(axis: Axes, result: Drawable, name: str, at: Mapping[str, str], 
     return image
 
 
-def _draw_matrix(axis: Axes, result: Drawable, name: str, at: Mapping[str, str], norm: Any) -> Any:
+def _draw_matrix(axis: Axes, result: ResultFields, name: str, at: Mapping[str, str], norm: Any) -> Any:
     """Draw every site against every other."""
     image = _draw_image(axis, _values(result, name, at, ("site", "other_site")), norm)
     _set_site_ticks(axis.yaxis, result, result.coords["site"], short=True)
@@ -402,7 +379,7 @@ def _draw_matrix(axis: Axes, result: Drawable, name: str, at: Mapping[str, str],
     return image
 
 
-def _set_site_ticks(ticks: Any, result: Drawable, sites: Sequence[str], *, short: bool = False) -> None:
+def _set_site_ticks(ticks: Any, result: ResultFields, sites: Sequence[str], *, short: bool = False) -> None:
     """Label sites by their layer, and by their hook unless ``short``."""
     step = max(1, -(-len(sites) // (13 if short else 16)))
     labels = [str(result.layers.get(site, site)) for site in sites]
