@@ -18,7 +18,7 @@ from probes.engine.sites import split_site
 from tasks import Batch, InputError
 
 HookedModels: TypeAlias = HookedModel | Mapping[str, HookedModel]
-Kept: TypeAlias = dict[tuple[str, Readout], Tensor]  # by site and readout
+Kept: TypeAlias = dict[tuple[str, Readout], Shaped[Tensor, "batch ..."]]  # by site and readout
 _SUMMED_IN = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
 
 

@@ -46,7 +46,8 @@ def dataset_of(result: ResultFields) -> xr.Dataset:
         import xarray as xr
     except ImportError:
         raise InputError("to_xarray needs xarray; install it with: pip install 'mechclust[xarray]'") from None
-    used = {axis for axes in result.axes.values() for axis in axes}
+    used: set[str] = set()
+    used.update(*result.axes.values())
     along: dict[str, object] = {}
     for axis, names in result.coords.items():
         if axis in used:

@@ -192,11 +192,13 @@ def resolve(model: HookPoints, at: Sites) -> list[Site]:
 
 
 def _layer_of(name: str, names: Sequence[str]) -> int:
-    if match := _STREAM.fullmatch(name):
-        block = int(match[1])
-        return block if match[2] in _STREAM_BEFORE_BLOCK else block + 1
-    if match := re.match(r"blocks\.(\d+)\.", name):
-        return int(match[1])
+    in_stream = _STREAM.fullmatch(name)
+    if in_stream:
+        block = int(in_stream[1])
+        return block if in_stream[2] in _STREAM_BEFORE_BLOCK else block + 1
+    in_block = re.match(r"blocks\.(\d+)\.", name)
+    if in_block:
+        return int(in_block[1])
     return n_blocks(names) + 1 if name.startswith(("ln_final", "unembed", "hook_unembed")) else 0
 
 
