@@ -146,7 +146,7 @@ def finished(
     _check_same_models(fingerprints)
     examples = ExamplesDigest()
     for state in states:
-        examples.merge(ExamplesDigest.of(state["examples"]))
+        examples.merge(ExamplesDigest.from_state(state["examples"]))
     if not examples.count:
         raise InputError("there are no examples to measure; give at least one non-empty batch")
     positions = sum(state["positions"] for state in states)
