@@ -7,10 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from jaxtyping import Int
-from torch import Tensor
-
-from probes.engine.batches import one_batch
+from probes.engine.batches import TokenIds, one_batch
 from probes.engine.hooks import HookedModel
 from probes.engine.probe import Probe, each_probe
 from probes.engine.recorder import _Recorder, observe
@@ -25,7 +22,7 @@ class Attached:
         self._probes = probes
 
     @contextmanager
-    def on(self, batch: Batch | Int[Tensor, "batch pos"] | Mapping[str, Any]) -> Iterator[None]:
+    def on(self, batch: Batch | TokenIds | Mapping[str, Any]) -> Iterator[None]:
         """Measure the one forward pass made inside this block; other passes are not measured.
 
         Args:
