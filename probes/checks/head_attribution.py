@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from probes.checks.causal_checks import Bench
+from probes.checks.bench import Bench
 from probes.clustering_head import ClusteringHead
 from probes.engine.batches import Batches, each_batch
 from probes.engine.hooks import HookedModel, evaluation_mode, forward, record

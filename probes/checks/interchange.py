@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from probes.checks.causal_checks import Bench, check_heads
+from probes.checks.bench import Bench, check_heads
 from probes.checks.head_attribution import bench_of, head_attribution
 from probes.clustering_head import ClusteringHead
 from probes.engine.batches import Batches, each_batch
