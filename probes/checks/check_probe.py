@@ -225,9 +225,7 @@ def _state(case: Case) -> None:
 
 def _undeclared_attributes(probe: Probe) -> dict[str, tuple[int, str]]:
     """Return the identity and ``repr`` of every attribute that is not a declared state."""
-    return {
-        name: (id(value), repr(value)) for name, value in vars(probe).items() if name not in _STATE_ATTRIBUTES
-    }
+    return {name: (id(value), repr(value)) for name, value in vars(probe).items() if name not in _STATE_ATTRIBUTES}
 
 
 def _inputs(case: Case) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -92,7 +93,6 @@ def head_attribution(
     values = {name: torch.stack([measures[name] for measures in by_site]) for name in by_site[0]}
     values["p_holm"] = holm_over_heads(values["p_value"])
     values["margin"] = attribution.margins.mean()
-    unread = (values["effect"] == 0).nonzero().tolist()
     return ProbeResult(
         probe="head_attribution",
         values=values,
@@ -111,10 +111,7 @@ def head_attribution(
             "versions": versions(),
         }
         | reading.metadata,
-        notes=[
-            f"{probe.outputs[i]} head {head}: nothing of its output is read to first order, so its p-values are NaN"
-            for i, head in unread
-        ],
+        notes=_notes_on_unread_heads(values["effect"], probe.outputs),
     )
 
 
@@ -142,6 +139,13 @@ def _measures_of_site(
             torch.stack(read, dim=1), label, permutations, units=bench.units, seed=seed
         )
     return {"effect": effect, "flips": flips, "read_within_ratio": ratio, "p_value": p_value}
+
+
+def _notes_on_unread_heads(effect: Float64[Tensor, "site head"], sites: Sequence[str]) -> list[str]:
+    return [
+        f"{sites[i]} head {head}: nothing of its output is read to first order, so its p-values are NaN"
+        for i, head in (effect == 0).nonzero().tolist()
+    ]
 
 
 def bench_of(
@@ -204,9 +208,7 @@ def _gradients(
     return used
 
 
-def _at_query(
-    x: Float[Tensor, "batch pos ..."], query: Int[Tensor, "batch"]
-) -> Float[Tensor, "batch ..."]:
+def _at_query(x: Float[Tensor, "batch pos ..."], query: Int[Tensor, "batch"]) -> Float[Tensor, "batch ..."]:
     """Return each example's part at its query; a network that pools the sequence has one position."""
     if x.shape[1] == 1:
         return x[:, 0]

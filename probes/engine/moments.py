@@ -228,9 +228,9 @@ class JointMoments:
             other = other.copy(self.point.device)
         for x, y in self.product:
             ours = self.pair(x, y)
-            theirs = other.pair(x, y).about(ours.x0, ours.y0)
+            added = other.pair(x, y).about(ours.x0, ours.y0)
             for name in _SUMS_OF_SITE if x == y else _SUMS_OF_PAIR:
-                getattr(ours, name).add_(getattr(theirs, name))
+                getattr(ours, name).add_(getattr(added, name))
             if x != y:
                 i = self._number(x)
                 j = self._number(y)

@@ -270,8 +270,7 @@ def _draw_curves(axis: Axes, result: ResultFields, name: str, layout: _Layout, a
         axis.plot(curve.x, y, color=color, marker=marker, ms=4, label=curve.label or None)
         if all(f"{name}{end}" in result.values for end in _INTERVAL_ENDS):
             low, high = (
-                _values_of_lines(result, f"{name}{end}", layout, at)[curve.places, curve.line]
-                for end in _INTERVAL_ENDS
+                _values_of_lines(result, f"{name}{end}", layout, at)[curve.places, curve.line] for end in _INTERVAL_ENDS
             )
             axis.fill_between(curve.x, low, high, color=color, alpha=0.16, lw=0)
         if chance is not None:

@@ -86,7 +86,7 @@ class _Recorder:
         if self.batch is not None and len(self._seen) == len(self._readouts):
             raise _StopForward
 
-    def _receive(self, hook: str, activation: Tensor) -> None:
+    def _receive(self, hook: str, activation: Shaped[Tensor, "..."]) -> None:
         if self.batch is None:
             return
         if hook in self._seen:
