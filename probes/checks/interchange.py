@@ -215,7 +215,7 @@ def interchange_together(
         )
     exchange = _Interchanged.from_plan(plan, plan.chosen)
     values = exchange.all_measures(plan)
-    notes = [*exchange.notes_together(plan), *plan.notes_on_number(heads)]
+    notes = exchange.notes_together(plan, heads)
     notes += _notes_on_single_examples(plan.bench.labels, values["changed_within"])
     return ProbeResult(
         probe="interchange together",
@@ -432,11 +432,10 @@ class _Interchanged(NamedTuple):
             values[name] = torch.tensor([measures[name] for measures in by_label], dtype=torch.float64)
         return {**values, "discovered": self.classes}
 
-    def notes_together(self, plan: _Plan) -> list[str]:
+    def notes_together(self, plan: _Plan, heads: Sequence[HeadPlace] | int) -> list[str]:
         """Return notes on several heads that were interchanged at once."""
-        notes = []
-        if self.is_without_effect:
-            notes.append(f"these heads together: {_WITHOUT_EFFECT}")
+        notes = [f"these heads together: {_WITHOUT_EFFECT}"] if self.is_without_effect else []
+        notes += plan.notes_on_number(heads)
         if len(plan.chosen) == plan.effect.numel():
             notes.append("all heads were interchanged, which gives the donor's answer by construction")
         return notes

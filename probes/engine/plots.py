@@ -80,8 +80,18 @@ def chance_band(
     """Draw a chance band, hatched so that it differs from coloured bands, also in print."""
     widest = np.nanmax(np.append(high - low, 0.0))
     line_width = 0.8 if widest < 0.01 else 0.0  # a band without width is only visible as a line
-    hatched = {"facecolor": "none", "edgecolor": color, "hatch": "////", "alpha": 0.55, "lw": line_width}
-    axis.fill_between(x, low, high, zorder=0.5, label=label, **hatched)
+    axis.fill_between(
+        x,
+        low,
+        high,
+        facecolor="none",
+        edgecolor=color,
+        hatch="////",
+        alpha=0.55,
+        lw=line_width,
+        zorder=0.5,
+        label=label,
+    )
 
 
 def plot(result: ResultFields, name: str, at: Mapping[str, str], ax: Axes | None) -> Any:
