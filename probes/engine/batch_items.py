@@ -21,7 +21,7 @@ _NOT_LABELS = ("input_ids", "text", "token_type_ids")
 
 
 @dataclass
-class Example:
+class SingleExample:
     """One example that is not part of a batch yet.
 
     Attributes:
@@ -53,7 +53,7 @@ class Example:
         if self.ids is not None and not len(self.ids):
             raise InputError(f"example {number} has no tokens; leave it out")
 
-    def without_padding(self) -> Example:
+    def without_padding(self) -> SingleExample:
         """Return the example from its first real token to its last; unchanged if it has no real token."""
         if self.ids is None or self.mask is None:
             return self
@@ -86,13 +86,13 @@ class Sequences:
         batch = Batch(self.tokens, self.mask, labels=self.labels, lacks=reasons_for_strings(self.string_columns))
         return replace(batch, index=batch.index + first)
 
-    def examples(self) -> Iterator[Example]:
+    def examples(self) -> Iterator[SingleExample]:
         """Yield each sequence without its padding."""
         batch = self.batch(0)
         for i, ids in enumerate(batch.tokens):
             mask = None if batch.attention_mask is None else batch.attention_mask[i]
             labels = {name: values[i] for name, values in batch.labels.items()}
-            yield Example(None, ids, mask, labels, self.string_columns).without_padding()
+            yield SingleExample(None, ids, mask, labels, self.string_columns).without_padding()
 
 
 def reasons_for_strings(string_columns: Iterable[str]) -> dict[str, str]:
@@ -100,7 +100,7 @@ def reasons_for_strings(string_columns: Iterable[str]) -> dict[str, str]:
     return {name: f"label {name!r} has strings; number them (0, 1, ...)" for name in string_columns}
 
 
-def items_of(given: Any) -> Iterator[Batch | Sequences | Example]:
+def items_of(given: Any) -> Iterator[Batch | Sequences | SingleExample]:
     """Yield everything that was given to ``run``, item by item.
 
     Raises:
@@ -120,11 +120,11 @@ def items_of(given: Any) -> Iterator[Batch | Sequences | Example]:
         raise InputError(f"expected {_ACCEPTED}; got {type(given).__name__}")
 
 
-def _items_of_element(element: Any) -> Iterator[Batch | Sequences | Example]:
+def _items_of_element(element: Any) -> Iterator[Batch | Sequences | SingleExample]:
     if isinstance(element, Batch):
         yield element
     elif isinstance(element, str):
-        yield Example(element)
+        yield SingleExample(element)
     elif isinstance(element, np.ndarray) and element.dtype.kind in "USO":
         for text in element.ravel().tolist():
             yield from _items_of_element(text)
@@ -146,7 +146,7 @@ def _hint(element: Any) -> str:
     return "; give lists of token ids as {'input_ids': lists}"
 
 
-def _items_of_mapping(mapping: Mapping[str, Any]) -> Iterator[Sequences | Example]:
+def _items_of_mapping(mapping: Mapping[str, Any]) -> Iterator[Sequences | SingleExample]:
     """Yield one example, or many by column. ``datasets`` and tokenizers give both."""
     if "input_ids" not in mapping and "text" not in mapping:
         raise InputError(
@@ -184,11 +184,11 @@ def _sequences(tokens: Shaped[Tensor, "..."] | Shaped[np.ndarray, "..."], rest: 
     return Sequences(torch.as_tensor(tokens), None if mask is None else torch.as_tensor(mask), labels, string_columns)
 
 
-def _example(main: Any, rest: Mapping[str, Any]) -> Example:
+def _example(main: Any, rest: Mapping[str, Any]) -> SingleExample:
     labels = {name: int(value) for name, value in rest.items() if _is_integer(value)}
     string_columns = [name for name, value in rest.items() if isinstance(value, str)]
     if isinstance(main, str):
-        return Example(main, labels=labels, string_columns=string_columns)
+        return SingleExample(main, labels=labels, string_columns=string_columns)
     ids = _as_list(main)
     for token in ids:
         if not _is_integer(token) or isinstance(token, bool):
@@ -201,7 +201,7 @@ def _example(main: Any, rest: Mapping[str, Any]) -> Example:
                 f"attention_mask has {len(mask)} values for {len(ids)} input_ids; expected one per token id"
             )
         is_real = torch.tensor([bool(value) for value in _as_list(mask)])
-    return Example(None, torch.tensor(ids, dtype=torch.int64), is_real, labels, string_columns).without_padding()
+    return SingleExample(None, torch.tensor(ids, dtype=torch.int64), is_real, labels, string_columns).without_padding()
 
 
 # ---- kinds of values ----

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Int, Shaped
 from torch import Tensor
 
-from probes.engine.batch_items import Example, Sequences, items_of, reasons_for_strings
+from probes.engine.batch_items import Sequences, SingleExample, items_of, reasons_for_strings
 from probes.engine.hooks import HookedModel
 from probes.engine.texts import TextTokenizer
 from tasks import Batch, InputError
@@ -75,7 +75,7 @@ def one_batch(given: Batch | TokenIds | Mapping[str, Any], model: HookedModel) -
         InputError: for something else than one batch, and as ``each_batch``.
     """
     items = list(items_of(given))
-    examples = [item for item in items if isinstance(item, Example)]
+    examples = [item for item in items if isinstance(item, SingleExample)]
     if examples:
         for number, example in enumerate(examples):
             example.set_number(number)
@@ -166,8 +166,8 @@ def _gathered(given: Batches, reading: TextTokenizer, max_tokens: int, first: in
     """Yield batches of everything that was given, with numbers for examples without an index."""
     is_in_memory = isinstance(given, (Sequence, Mapping, np.ndarray))  # then all examples are sorted together
     number = first
-    waiting: list[Example] = []
-    texts: list[Example] = []  # those that wait for their token ids
+    waiting: list[SingleExample] = []
+    texts: list[SingleExample] = []  # those that wait for their token ids
     for item in items_of(given):
         if isinstance(item, Batch):
             yield item
@@ -176,7 +176,7 @@ def _gathered(given: Batches, reading: TextTokenizer, max_tokens: int, first: in
             yield from _cut(item.batch(number), max_tokens)
             number += len(item.tokens)
             continue
-        for example in [item] if isinstance(item, Example) else item.examples():
+        for example in [item] if isinstance(item, SingleExample) else item.examples():
             example.set_number(number)
             number += 1
             waiting.append(example)
@@ -199,7 +199,7 @@ def _cut(batch: Batch, max_tokens: int) -> Iterator[Batch]:
         yield batch.select(slice(int(rows[0]), int(rows[-1]) + 1))
 
 
-def _sorted_by_length(examples: list[Example], max_tokens: int) -> Iterator[Batch]:
+def _sorted_by_length(examples: list[SingleExample], max_tokens: int) -> Iterator[Batch]:
     """Yield batches of examples of similar length, longest first."""
     lengths = [len(example) for example in examples]
     numbers = [example.number for example in examples]
@@ -211,7 +211,7 @@ def _example_name(index: Sequence[int] | Int[Tensor, "batch"], place: int) -> st
     return f"example index {int(index[place])}"
 
 
-def _encode(examples: Sequence[Example], reading: TextTokenizer) -> None:
+def _encode(examples: Sequence[SingleExample], reading: TextTokenizer) -> None:
     """Replace the texts of examples that have one by token ids."""
     texts = {i: example.text for i, example in enumerate(examples) if example.text is not None}
     if not texts:
@@ -223,7 +223,7 @@ def _encode(examples: Sequence[Example], reading: TextTokenizer) -> None:
         examples[i].ids = torch.tensor(ids)
 
 
-def _padded(examples: Sequence[Example]) -> Batch:
+def _padded(examples: Sequence[SingleExample]) -> Batch:
     """Return examples as one batch, padded on the right."""
     ids = [example.ids for example in examples if example.ids is not None]
     tokens = torch.nn.utils.rnn.pad_sequence(ids, batch_first=True)

@@ -13,10 +13,10 @@ import torch
 from jaxtyping import Int, Shaped
 from torch import Tensor, nn
 
+from probes.engine.state import AnyTensor
 from tasks import Batch, InputError
 
-Activation: TypeAlias = Shaped[Tensor, "..."]
-Receive: TypeAlias = Callable[[str, Activation], Activation | None]
+Receive: TypeAlias = Callable[[str, AnyTensor], AnyTensor | None]
 
 
 @runtime_checkable
@@ -146,7 +146,7 @@ def check_device(name: str) -> None:
 @contextmanager
 def record(
     model: HookedModel, names: Iterable[str], receive: Receive | None = None
-) -> Iterator[dict[str, list[Activation]]]:
+) -> Iterator[dict[str, list[AnyTensor]]]:
     """Catch activations inside the block. Everything in these packages catches activations with this function.
 
     Args:
@@ -167,7 +167,7 @@ def record(
         >>> #     model(tokens)
         >>> # seen["hook_embed"][0]  # [batch pos d_model]
     """
-    kept: dict[str, list[Activation]] = {name: [] for name in names}
+    kept: dict[str, list[AnyTensor]] = {name: [] for name in names}
     known = list(model.hook_dict)
     lacks = getattr(model, "lacks", {})
     hooks = []
@@ -178,7 +178,7 @@ def record(
         yield kept
 
 
-def _hook(receive: Callable[[Activation], Activation | None], activation: Activation, hook: Any) -> Activation | None:
+def _hook(receive: Callable[[AnyTensor], AnyTensor | None], activation: AnyTensor, hook: Any) -> AnyTensor | None:
     return receive(activation)
 
 

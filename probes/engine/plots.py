@@ -66,12 +66,12 @@ class _Curve(NamedTuple):
     label: str
     line: int
     places: list[int]
-    x: list[float | int]
+    x: list[float]
 
 
 def chance_band(
     axis: Axes,
-    x: Sequence[float | int] | Shaped[np.ndarray, "x"],
+    x: Sequence[float] | Shaped[np.ndarray, "x"],
     low: Shaped[np.ndarray, "x"],
     high: Shaped[np.ndarray, "x"],
     color: str = "#6f6f6f",
@@ -323,9 +323,9 @@ def _values_of_lines(
     return np.broadcast_to(values.reshape(len(values), -1), shape)
 
 
-def _families(result: ResultFields, along: str) -> dict[str, list[tuple[float | int, int]]]:
+def _families(result: ResultFields, along: str) -> dict[str, list[tuple[float, int]]]:
     """Return the points that one curve joins, as x and place: sites by model and kind of hook point."""
-    families: dict[str, list[tuple[float | int, int]]] = {}
+    families: dict[str, list[tuple[float, int]]] = {}
     for place, text in enumerate(result.coords[along]):
         if along == "site":
             families.setdefault(_family_of(text), []).append((result.layers[text], place))
