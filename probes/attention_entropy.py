@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from probes.engine.hooks import HookPoints
@@ -56,47 +57,52 @@ class AttentionEntropy(Probe):
     def __init__(self, at: Sites = attention_pattern(), query: Readout | None = None) -> None:
         if query is not None and check_row_readout(query) == mean():
             raise InputError("query is mean(); expected one position per example: last_token(), or None for all")
-        self.at, self.query = at, query
+        self.at = at
+        self.query = query
 
     def _sites_in(self, model: HookPoints) -> list[Site]:
-        found = super()._sites_in(model)
-        if wrong := [site.name for site in found if not site.name.endswith("hook_pattern")]:
-            raise InputError(
-                f"{wrong[0]!r} is not an attention pattern (attn.hook_pattern); give at=attention_pattern()"
-            )
-        return found
-
-    def update(self, activations: Mapping[str, Tensor], batch: Batch) -> None:
-        n, length = batch.tokens.shape
-        home = batch.tokens.device
-        mask = batch.attention_mask
-        real = torch.ones(n, length, dtype=torch.bool, device=home) if mask is None else mask
-        if self.query is None:
-            queries = real.double()
-        else:
-            places = self.query(torch.arange(length, device=home).expand(n, -1), batch)
-            queries = torch.nn.functional.one_hot(places, length).double()
-        queries = queries / queries.sum(dim=1, keepdim=True)  # [batch query], of each example's mean
-        before = torch.ones(length, length, dtype=torch.bool, device=home).tril()
-        for site, found in activations.items():
-            if found.shape[-2:] != (length, length):
+        sites = super()._sites_in(model)
+        for site in sites:
+            if not site.name.endswith("hook_pattern"):
                 raise InputError(
-                    f"the pattern at {site!r} has shape {list(found.shape)} for {length} tokens; expected "
+                    f"{site.name!r} is not an attention pattern (attn.hook_pattern); give at=attention_pattern()"
+                )
+        return sites
+
+    def update(self, activations: Mapping[str, Float[Tensor, "batch head query key"]], batch: Batch) -> None:
+        """Add each head's entropy, averaged over the queries of each example and summed over the batch."""
+        length = batch.tokens.shape[1]
+        real = torch.ones_like(batch.tokens, dtype=torch.bool) if batch.attention_mask is None else batch.attention_mask
+        weights = self._query_weights(real, batch)
+        for site, pattern in activations.items():
+            if pattern.shape[-2:] != (length, length):
+                raise InputError(
+                    f"the pattern at {site!r} has shape {list(pattern.shape)} for {length} tokens; expected "
                     "[batch head query key]"
                 )
-            pattern = torch.where(real[:, None, :, None] & real[:, None, None, :], found, 0)
-            ahead = (pattern * ~before).flatten(1).sum(dim=1) > 0  # [batch] whether it looks ahead
-            keys = (real[:, None, :] & (before | ahead[:, None, None])).sum(dim=-1)  # [batch query]
-            uniform = (torch.log(keys.clamp(min=1).double()) * queries).sum(dim=1)[:, None]
-            entropy = torch.einsum("bhq,bq->bh", attention_entropy(pattern), queries)
-            both = torch.stack([entropy, uniform.expand_as(entropy), entropy.square()], dim=-1)
-            self.entropies.add(site, both.sum(dim=0))
-        self.count.add("examples", n)
+            pattern = torch.where(real[:, None, :, None] & real[:, None, None, :], pattern, 0)
+            uniform = (_uniform_entropy(pattern, real) * weights).sum(dim=1)[:, None]
+            entropy = torch.einsum("bhq,bq->bh", attention_entropy(pattern), weights)
+            sums = torch.stack([entropy, uniform.expand_as(entropy), entropy.square()], dim=-1)
+            self.entropies.add(site, sums.sum(dim=0))
+        self.count.add("examples", len(batch))
+
+    def _query_weights(self, real: Bool[Tensor, "batch query"], batch: Batch) -> Float[Tensor, "batch query"]:
+        """Return the weight of each query in its example's mean."""
+        if self.query is None:
+            weights = real.double()
+        else:
+            n, length = real.shape
+            positions = self.query(torch.arange(length, device=real.device).expand(n, -1), batch)
+            weights = torch.nn.functional.one_hot(positions, length).double()
+        return weights / weights.sum(dim=1, keepdim=True)
 
     def compute(self) -> ProbeResult:
+        """Return the means over all examples so far, with intervals."""
         n = int(self.count["examples"])
         sums = [self.entropies[site].cpu() for site in self.site_names]
-        if len(heads := {len(found) for found in sums}) > 1:
+        heads = {len(by_head) for by_head in sums}
+        if len(heads) > 1:
             raise InputError(
                 f"the sites have different numbers of heads {sorted(heads)}; measure them with a probe each"
             )
@@ -107,13 +113,23 @@ class AttentionEntropy(Probe):
             "entropy_low": low,
             "entropy_high": high,
             "entropy_uniform": uniform / n,
-            "share": total / uniform,
+            "share": torch.where(uniform == 0, torch.nan, total / uniform),
         }
         notes = []
         if n < 2:
             notes.append("there is one example, so entropy has no interval")
         if bool((uniform == 0).any()):
             notes.append("every query sees one key only, so share is NaN")
-            values["share"] = torch.where(uniform == 0, torch.nan, values["share"])
         coords = {"head": [str(head) for head in range(total.shape[1])]}
         return self.result(values, dict.fromkeys(values, ("site", "head")), coords, metadata={"n": n}, notes=notes)
+
+
+def _uniform_entropy(
+    pattern: Float[Tensor, "batch head query key"], real: Bool[Tensor, "batch key"]
+) -> Float[Tensor, "batch query"]:
+    """Return the entropy of uniform attention over the keys that each query can see."""
+    length = real.shape[1]
+    up_to_query = torch.ones(length, length, dtype=torch.bool, device=real.device).tril()
+    looks_ahead = (pattern * ~up_to_query).flatten(1).sum(dim=1) > 0
+    n_keys = (real[:, None, :] & (up_to_query | looks_ahead[:, None, None])).sum(dim=-1)
+    return torch.log(n_keys.clamp(min=1).double())

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cache, lru_cache, partial, reduce
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache, partial, reduce
 from itertools import combinations, product
 from typing import Literal
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from probes.engine.hooks import check_device
@@ -18,21 +18,12 @@ from probes.engine.readout import Readout, last_token
 from probes.engine.result import ProbeResult
 from probes.engine.rows_or_moments import FORMS, Form, RowsOrMoments, moments_bytes
 from probes.engine.sites import Sites, residual
-from probes.functional.cka import (
-    HSIC,
-    CrossMoments,
-    centred,
-    cka_from_hsic,
-    compact,
-    few_rows,
-    float64,
-    hsic_of_kernels,
-    hsic_of_rows,
-    kernel,
-    matrix,
-)
+from probes.functional.cka import compact, linear_hsic
 from probes.functional.cka_draws import deviations_of, halves_hsic, null_hsic, null_of
+from probes.functional.cross_moments import CrossMoments
+from probes.functional.hsic import HSIC, cka_from_hsic, kernel
 from probes.functional.products import Precision, check_precision
+from probes.functional.representations import centred, float64, matrix
 from probes.functional.top_components import top_components, without_components
 from probes.functional.unit_hsic import hsic_between_units
 from probes.functional.units import FEWEST_ARRANGEMENTS, n_pairings
@@ -42,7 +33,6 @@ from tasks.errors import check_at_least, check_choice
 _DEBIASED = {"cka": False, "debiased_cka": True}  # by measure
 _MAX_ROUNDING = 1e-5  # that float32 may leave without a note
 _INTERVAL = torch.tensor([0.025, 0.975], dtype=torch.float64)
-_NULL_SUFFIXES = ("_null_low", "_null_high", "_p_value")
 
 _Measured = tuple[str, float, str]  # measure, value, and why it is NaN
 
@@ -182,58 +172,70 @@ class CKA(Pairwise, RowsOrMoments):
     def compute(self) -> ProbeResult:
         """Return the result of all batches so far. Does not change the state.
 
-        Memory: where rows are fewer than half of the dimensions, an n x n matrix for each site, of a class at a time;
-        else a pair's rows in float64.
+        Memory: the rows of one class at a time, in float64 with ``remove_top``, and one block of each site's kernel
+        matrix; with ``units``, the whole matrices. For half-samples and pairings, a pair's rows in float64.
         """
-        sides = _Sides(self)
-        suffixes = ["", *(("_low", "_high") if self.n_resamples else ())]
-        suffixes += _NULL_SUFFIXES if self.n_permutations else ()
-        metadata: dict[str, object] = {"form": "moments" if self._has_moments else "rows", "precision": self.precision}
-        if self.remove_top:
-            metadata = {"remove_top": self.remove_top, **metadata}
+        rounding: dict[str, float] = {}
+        group_named = lru_cache(1)(partial(_Group, self))  # one after the other
+        metadata: dict[str, object] = {"remove_top": self.remove_top} if self.remove_top else {}
+        metadata["form"] = "moments" if self._has_moments else "rows"
+        metadata["precision"] = self.precision
         return self._compared(
-            [measure + suffix for measure in _DEBIASED for suffix in suffixes],
-            partial(self._compare, sides),
-            partial(self._notes, sides),
+            self._measures(),
+            partial(self._compare, group_named, rounding),
+            partial(self._notes, rounding),
             **metadata,
         )
 
-    def _compare(self, sides: _Sides, x: str, y: str, group: str) -> Iterator[_Measured]:
-        """Yield every measure of two sites."""
-        if why := sides.no_top_components(x, y, group):
+    def _measures(self) -> list[str]:
+        measures = []
+        for measure in _DEBIASED:
+            measures.append(measure)
+            if self.n_resamples:
+                measures += [f"{measure}_low", f"{measure}_high"]
+            if self.n_permutations:
+                measures += [f"{measure}_null_low", f"{measure}_null_high", f"{measure}_p_value"]
+        return measures
+
+    def _compare(
+        self, group_named: Callable[[str], _Group], rounding: dict[str, float], x: str, y: str, name: str
+    ) -> Iterator[_Measured]:
+        """Yield every measure of two sites, and note how far rounding may move the debiased form of a group."""
+        group = group_named(name)
+        why = group.no_top_components(x, y)
+        if why:
             for measure in _DEBIASED:
                 yield measure, math.nan, why
             return
-        xx = sides.hsic(x, x, group)
-        yy = sides.hsic(y, y, group)
+        xx = group.hsic[x, x]
+        yy = group.hsic[y, y]
         defined = {}
         for measure, debiased in _DEBIASED.items():
-            value, why = cka_from_hsic(sides.hsic(x, y, group), xx, yy, debiased=debiased)
+            value, why = cka_from_hsic(group.hsic[x, y], xx, yy, debiased=debiased)
             yield measure, value, why
             if not why:
                 defined[measure] = value
         if "debiased_cka" in defined:
-            sides.rounding[group] = max(sides.rounding.get(group, 0.0), xx.error, yy.error)
+            rounding[name] = max(rounding.get(name, 0.0), xx.error, yy.error)
         if "cka" in defined and self.n_resamples:
-            yield from self._interval(sides, x, y, group, defined)
+            yield from self._interval(group, x, y, defined)
         if "cka" in defined and self.n_permutations:
-            yield from self._null(sides, x, y, group, defined)
+            yield from self._null(group, x, y, defined)
 
-    def _interval(self, sides: _Sides, x: str, y: str, group: str, values: Mapping[str, float]) -> Iterator[_Measured]:
+    def _interval(self, group: _Group, x: str, y: str, values: Mapping[str, float]) -> Iterator[_Measured]:
         """Yield the interval over examples of each measure with a value."""
-        halves = [sides.half_hsics(*pair, group) for pair in ((x, y), (x, x), (y, y))]
+        halves = [group.half_hsics(*pair) for pair in ((x, y), (x, x), (y, y))]
         for measure, value in values.items():
             low, high = (value + deviations_of(*halves, debiased=_DEBIASED[measure]).quantile(_INTERVAL)).tolist()
             yield f"{measure}_low", low, ""
             yield f"{measure}_high", high, ""
 
-    def _null(self, sides: _Sides, x: str, y: str, group: str, values: Mapping[str, float]) -> Iterator[_Measured]:
+    def _null(self, group: _Group, x: str, y: str, values: Mapping[str, float]) -> Iterator[_Measured]:
         """Yield the interval by chance, and the p-value, of each measure with a value."""
-        units = self._units_of(group)
-        rows_x = matrix(sides.rows(x, group), x)
-        rows_y = matrix(sides.rows(y, group), y)
-        drawn, xx, yy = null_hsic(rows_x, rows_y, self.n_permutations, self.seed, self.precision, units)
-        enough = n_pairings(xx.n, units) >= FEWEST_ARRANGEMENTS
+        rows_x = matrix(group.rows[x], x)
+        rows_y = matrix(group.rows[y], y)
+        drawn, xx, yy = null_hsic(rows_x, rows_y, self.n_permutations, self.seed, self.precision, group.units)
+        enough = n_pairings(xx.n, group.units) >= FEWEST_ARRANGEMENTS
         for measure, value in values.items():
             null = null_of(drawn, xx, yy, debiased=_DEBIASED[measure])
             low, high = null.quantile(_INTERVAL).tolist()
@@ -244,10 +246,13 @@ class CKA(Pairwise, RowsOrMoments):
 
     # ---- notes ----
 
-    def _notes(self, sides: _Sides, n: Mapping[str, int], values: Mapping[str, Tensor]) -> list[str]:
+    def _notes(
+        self, rounding: Mapping[str, float], n: Mapping[str, int], values: Mapping[str, Shaped[Tensor, "..."]]
+    ) -> list[str]:
         notes = []
         largest = max(self._dims().values())
-        if small := below(n, 10 * largest):
+        small = below(n, 10 * largest)
+        if small:
             notes.append(f"cka is too high where n is below 10 d (d up to {largest}): label {small}; see debiased_cka")
         for measure in _DEBIASED:
             if self.n_resamples and bool((values[f"{measure}_low"].isnan() & ~values[measure].isnan()).any()):
@@ -256,7 +261,7 @@ class CKA(Pairwise, RowsOrMoments):
             notes += self._pairing_counts(n)
         if self.n_permutations or self.n_resamples:
             notes += self._repeats()
-        return [*notes, *self._rounding_notes(sides.rounding)]
+        return [*notes, *self._rounding_notes(rounding)]
 
     def _pairing_counts(self, n: Mapping[str, int]) -> list[str]:
         """Say for which groups there are too few different pairings for a p-value."""
@@ -277,63 +282,70 @@ class CKA(Pairwise, RowsOrMoments):
         return [f"float32 may move debiased_cka by up to: label {', '.join(large)}; use precision='float64'"]
 
 
-class _Sides:
-    """The rows or moments of a probe's sites, by group, and HSIC of two sites; what is needed again is kept.
+class _Group:
+    """One group of a probe's examples.
 
     Attributes:
-        rounding: by group, how far rounding may move the debiased form.
+        units: the unit of each example, if the probe has units.
+        undefined: why a site's top components cannot be removed, by site.
+        rows: by site, without the top components if these are to be removed; empty if the probe holds moments.
+        hsic: of every pair of sites that the probe compares, and of each with itself.
     """
 
-    def __init__(self, probe: CKA) -> None:
+    def __init__(self, probe: CKA, name: str) -> None:
         self.probe = probe
-        self.rounding: dict[str, float] = {}
-        self.hsic = cache(self._hsic_of_moments if probe._has_moments else self._hsic_of_rows)
-        self.half_hsics = cache(self._half_hsics)
-        self._kernel = lru_cache(len(probe.sites))(self._make_kernel)  # of one group
-        self._compact = lru_cache(2)(self._make_compact)  # of a pair; more would take as much memory as all rows
-        self._top = cache(self._find_top)
+        self.name = name
+        self.units: Shaped[Tensor, "row"] | None = probe._units_of(name)
+        self.undefined: dict[str, str] = {}
+        self.rows: dict[str, Float[Tensor, "row _"]] = {}
+        if probe._has_moments:
+            self.hsic = self._hsic_of_moments()
+        else:
+            self.rows = {site: self._rows_of(site) for site in probe.site_names}
+            self.hsic = self._hsic_of_rows()
+        self._half_hsics: dict[tuple[str, str], list[HSIC]] = {}
+        # of a pair: more would take as much memory as all rows
+        self._compact = lru_cache(2)(partial(_compact_rows, self.rows))
 
-    def rows(self, site: str, group: str) -> Float[Tensor, "n d"]:
-        """Return a site's rows, without their top components if these are to be removed."""
-        rows = self.probe._rows_of(site, group)
-        if not self.probe.remove_top:
-            return rows
-        components, _ = self._top(site, group)
-        return without_components(centred(float64(rows)), components)
-
-    def no_top_components(self, x: str, y: str, group: str) -> str:
+    def no_top_components(self, x: str, y: str) -> str:
         """Return which side's top components cannot be removed, and why; ``""`` if they can, or need not be."""
-        for side, site in (("x", x), ("y", y)) if self.probe.remove_top else ():
-            if why := self._top(site, group)[1]:
-                return f"{side}: {why}"
+        for side, site in (("x", x), ("y", y)):
+            if site in self.undefined:
+                return f"{side}: {self.undefined[site]}"
         return ""
 
-    def _find_top(self, site: str, group: str) -> tuple[Tensor, str]:
-        return top_components(centred(float64(self.probe._rows_of(site, group))), self.probe.remove_top)
+    def _rows_of(self, site: str) -> Float[Tensor, "row dim"]:
+        rows = self.probe._rows_of(site, self.name)
+        if not self.probe.remove_top:
+            return rows
+        rows = centred(float64(rows))
+        components, why = top_components(rows, self.probe.remove_top)
+        if why:
+            self.undefined[site] = why
+        return without_components(rows, components)
 
-    def _hsic_of_moments(self, x: str, y: str, group: str) -> HSIC:
-        parts = (self.probe.moments[c].pair(x, y) for c in self.probe._classes_of(group))
-        return reduce(CrossMoments.merge, parts).hsic(self.probe.precision)
+    def _hsic_of_moments(self) -> dict[tuple[str, str], HSIC]:
+        hsic = {}
+        for x, y in self.probe._pairs():
+            classes = (self.probe.moments[c].pair(x, y) for c in self.probe._classes_of(self.name))
+            hsic[x, y] = reduce(CrossMoments.merge, classes).hsic(self.probe.precision)
+        return hsic
 
-    def _hsic_of_rows(self, x: str, y: str, group: str) -> HSIC:
-        units = self.probe._units_of(group)
-        if units is not None:
-            return hsic_between_units(self._kernel(x, group), self._kernel(y, group), units)
-        rows_x = self.rows(x, group)
-        rows_y = rows_x if x == y else self.rows(y, group)
-        if few_rows(rows_x, rows_y):
-            return hsic_of_kernels(self._kernel(x, group), self._kernel(y, group))
-        return hsic_of_rows(rows_x, rows_y, self.probe.precision)
+    def _hsic_of_rows(self) -> dict[tuple[str, str], HSIC]:
+        pairs = list(self.probe._pairs())
+        if self.units is None:
+            return linear_hsic(self.rows, pairs, self.probe.precision)
+        kernels = {site: kernel(rows, self.probe.precision) for site, rows in self.rows.items()}
+        return {(x, y): hsic_between_units(kernels[x], kernels[y], self.units) for x, y in pairs}
 
-    def _make_kernel(self, site: str, group: str) -> Float[Tensor, "n n"]:
-        return kernel(self.rows(site, group), self.probe.precision)
-
-    def _make_compact(self, site: str, group: str) -> Float[Tensor, "n k"]:
-        return compact(matrix(self.rows(site, group), site))
-
-    def _half_hsics(self, x: str, y: str, group: str) -> list[HSIC]:
+    def half_hsics(self, x: str, y: str) -> list[HSIC]:
         """Return HSIC of each random half of the examples."""
-        probe = self.probe
-        rows_x = self._compact(x, group)
-        rows_y = self._compact(y, group)
-        return halves_hsic(rows_x, rows_y, probe.n_resamples, probe.seed, probe.precision, probe._units_of(group))
+        if (x, y) not in self._half_hsics:
+            rows = (self._compact(x), self._compact(y))
+            probe = self.probe
+            self._half_hsics[x, y] = halves_hsic(*rows, probe.n_resamples, probe.seed, probe.precision, self.units)
+        return self._half_hsics[x, y]
+
+
+def _compact_rows(rows: Mapping[str, Float[Tensor, "row _"]], site: str) -> Float[Tensor, "row kept"]:
+    return compact(matrix(rows[site], site))

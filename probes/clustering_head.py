@@ -10,6 +10,7 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from probes.engine.hooks import HookPoints
+from probes.engine.labelled_rows import check_max_rows
 from probes.engine.probe import Probe
 from probes.engine.readout import Readout, all_tokens, check_row_readout, last_token, mean
 from probes.engine.repeats import repeats_note
@@ -39,34 +40,16 @@ TEXTBOOK_NEAREST_CENTROID = 0.99  # above
 INTEGER_DEVIATION = 0.25  # below: an integer-weight head
 INTEGER_NEAREST_CENTROID = 0.95  # at least
 
-_BY_HEAD = ("site", "head")
-_BY_HEAD_AND_LABEL = ("site", "head", "equivalence")
-_BEST_HEAD = ("site", "equivalence")
 _AXES: Mapping[str, tuple[str, ...]] = {
-    "variance": _BY_HEAD,
-    "within_ratio": _BY_HEAD_AND_LABEL,
-    "nearest_centroid": _BY_HEAD_AND_LABEL,
-    "rank_two": _BY_HEAD,
-    "planar_deviation": _BY_HEAD,
-    "planar_match": _BY_HEAD,
-    "planar_accuracy": _BY_HEAD,
+    **dict.fromkeys(("variance", "support_mass", "entropy", "verdict"), ("site", "head")),
+    **dict.fromkeys(("rank_two", "planar_deviation", "planar_match", "planar_accuracy"), ("site", "head")),
+    **dict.fromkeys(("rank_one", "integer_deviation", "integer_match"), ("site", "head")),
+    **dict.fromkeys(("integer_accuracy", "integer_head"), ("site", "head")),
     "integer_weights": ("site", "head", "position", "digit"),
-    "integer_deviation": _BY_HEAD,
-    "rank_one": _BY_HEAD,
-    "integer_match": _BY_HEAD,
-    "integer_accuracy": _BY_HEAD,
-    "integer_head": _BY_HEAD,
-    "support_mass": _BY_HEAD,
-    "entropy": _BY_HEAD,
-    "within_ratio_chance": ("equivalence",),
-    "clusters": ("equivalence",),
-    "p_value": _BY_HEAD_AND_LABEL,
-    "p_holm": _BY_HEAD_AND_LABEL,
-    "best_within_ratio": _BEST_HEAD,
-    "best_within_ratio_null_low": _BEST_HEAD,
-    "best_within_ratio_null_high": _BEST_HEAD,
-    "best_p_value": _BEST_HEAD,
-    "verdict": _BY_HEAD,
+    **dict.fromkeys(("within_ratio", "nearest_centroid", "p_value", "p_holm"), ("site", "head", "equivalence")),
+    **dict.fromkeys(("within_ratio_chance", "clusters"), ("equivalence",)),
+    **dict.fromkeys(("best_within_ratio", "best_p_value"), ("site", "equivalence")),
+    **dict.fromkeys(("best_within_ratio_null_low", "best_within_ratio_null_high"), ("site", "equivalence")),
 }
 
 
@@ -157,29 +140,14 @@ query=last_token(), max_rows=None, permutations=0, units=None)
         permutations: int | None = 0,
         units: str | None = None,
     ) -> None:
-        named = [equivalence] if isinstance(equivalence, str) else equivalence
-        if not isinstance(named, Collection) or "" in named or len(set(named)) < len(named):
-            raise InputError(
-                f"equivalence is {equivalence!r}; expected a label name, several different ones, or () for none"
-            )
-        if support is not None:
-            check_support(support)
-        if modulus is not None:
-            check_at_least(modulus=(modulus, 2))
-            if support is None:
-                raise InputError(
-                    f"modulus is {modulus}, but support is None; give the positions whose digits are added, "
-                    "or modulus=None"
-                )
+        _check_equivalence(equivalence, units)
+        _check_digit_sums(support, modulus)
         if check_row_readout(query) == mean():
             raise InputError("query is mean(); expected one position per example: last_token() or token_at(...)")
-        if max_rows is not None and max_rows < 2:
-            raise InputError(f"max_rows is {max_rows}; expected at least 2, or None for no limit")
+        check_max_rows(max_rows)
         if permutations is not None:
             check_at_least(permutations=(permutations, 0))
         check_units(units, {"permutations": permutations is None or permutations})
-        for name in named:
-            check_given(name, units=units)
         self.equivalence = equivalence
         self.support = support
         self.modulus = modulus
@@ -204,11 +172,11 @@ query=last_token(), max_rows=None, permutations=0, units=None)
                 f"a {type(model).__name__} has no head outputs (no hook point ends in attn.hook_z), so no clustering "
                 "head can be found in it; give a model built by mechclust.build_model or TransformerLens"
             )
-        found = super()._sites_in(model)
-        outputs = [site for site in found if is_output(site.name)]
-        wrong = [site for site in found if site not in outputs and not (outputs and site.name.endswith("hook_pattern"))]
-        if wrong:
-            raise InputError(f"{wrong[0].name!r} is not a head output (attn.hook_z); give at=head_output()")
+        sites = super()._sites_in(model)
+        outputs = [site for site in sites if is_output(site.name)]
+        for site in sites:
+            if site not in outputs and not (outputs and site.name.endswith("hook_pattern")):
+                raise InputError(f"{site.name!r} is not a head output (attn.hook_z); give at=head_output()")
         patterns = [Site(pattern_of(site.name), site.layer) for site in outputs]
         return outputs + [site for site in patterns if site.name in model.hook_dict]
 
@@ -224,18 +192,11 @@ query=last_token(), max_rows=None, permutations=0, units=None)
 
     # ---- state ----
 
-    def update(self, activations: Mapping[str, Tensor], batch: Batch) -> None:
+    def update(self, activations: Mapping[str, Float[Tensor, "batch ..."]], batch: Batch) -> None:
+        """Keep each example's labels, its head outputs, and how its heads attend."""
         length = batch.tokens.shape[1]
         if self.support is not None:
-            check_support(self.support, length)
-            mask = batch.attention_mask
-            if (mask is not None and not bool(mask.all())) or any(key != str(length) for key in self.lengths):
-                raise InputError(
-                    "support was given, but the sequences have different lengths, where a position means different "
-                    "things; give sequences of one length without padding, or support=None"
-                )
-            if self.modulus is not None:
-                check_digits(batch.tokens, self.support, self.modulus)
+            self._check_positions(batch, self.support)
         labels = {name: batch.label(name, per="example") for name in self.labels}
         where = self.query_positions(batch)
         for site, x in activations.items():
@@ -253,6 +214,19 @@ query=last_token(), max_rows=None, permutations=0, units=None)
             self.lengths.add(str(length), len(batch))
         if self.modulus is not None:
             self.digits.add("digits", batch.index, batch.tokens)
+
+    def _check_positions(self, batch: Batch, support: Sequence[int]) -> None:
+        """Refuse sequences in which the support's positions mean different things, or hold no digits."""
+        length = batch.tokens.shape[1]
+        check_support(support, length)
+        is_padded = batch.attention_mask is not None and not bool(batch.attention_mask.all())
+        if is_padded or any(key != str(length) for key in self.lengths):
+            raise InputError(
+                "support was given, but the sequences have different lengths, where a position means different "
+                "things; give sequences of one length without padding, or support=None"
+            )
+        if self.modulus is not None:
+            check_digits(batch.tokens, support, self.modulus)
 
     def head_outputs(self, site: str) -> tuple[Int[Tensor, "n"], Float[Tensor, "n head d_head"]]:
         """Return the index of the examples, ascending, and the outputs kept at a site."""
@@ -307,6 +281,7 @@ query=last_token(), max_rows=None, permutations=0, units=None)
     # ---- result ----
 
     def compute(self) -> ProbeResult:
+        """Return every measure of each head, over all examples so far."""
         if len(self.lengths) > 1:
             raise InputError(
                 f"merged states hold sequences of {' and of '.join(sorted(self.lengths))} tokens, where a position of "
@@ -360,7 +335,7 @@ query=last_token(), max_rows=None, permutations=0, units=None)
         values["p_holm"] = holm_over_heads(values["p_value"])
         return values
 
-    def _relabelling_notes(self, labels: Mapping[str, Tensor]) -> list[str]:
+    def _relabelling_notes(self, labels: Mapping[str, Int[Tensor, "n"]]) -> list[str]:
         if self.permutations == 0 or not labels:
             return []
         units = self.unit_of_examples
@@ -434,7 +409,7 @@ query=last_token(), max_rows=None, permutations=0, units=None)
             means[..., 0] = torch.nan
         return {"support_mass": means[..., 0], "entropy": means[..., 1]}
 
-    def _notes(self, values: Mapping[str, Tensor]) -> list[str]:
+    def _notes(self, values: Mapping[str, Shaped[Tensor, "..."]]) -> list[str]:
         sites = self.outputs
         unseen = [site for site in sites if pattern_of(site) not in self.attention]
         notes = [f"{site}: no attention pattern was measured, so support_mass and entropy are NaN" for site in unseen]
@@ -464,7 +439,28 @@ query=last_token(), max_rows=None, permutations=0, units=None)
         return notes
 
 
-def _stacked(tables: Sequence[Mapping[str, Tensor]], dim: int = 0) -> dict[str, Tensor]:
+def _check_equivalence(equivalence: str | Sequence[str], units: str | None) -> None:
+    labels = [equivalence] if isinstance(equivalence, str) else equivalence
+    if not isinstance(labels, Collection) or "" in labels or len(set(labels)) < len(labels):
+        raise InputError(
+            f"equivalence is {equivalence!r}; expected a label name, several different ones, or () for none"
+        )
+    for name in labels:
+        check_given(name, units=units)
+
+
+def _check_digit_sums(support: Sequence[int] | None, modulus: int | None) -> None:
+    if support is not None:
+        check_support(support)
+    if modulus is not None:
+        check_at_least(modulus=(modulus, 2))
+        if support is None:
+            raise InputError(
+                f"modulus is {modulus}, but support is None; give the positions whose digits are added, or modulus=None"
+            )
+
+
+def _stacked(tables: Sequence[Mapping[str, Shaped[Tensor, "..."]]], dim: int = 0) -> dict[str, Shaped[Tensor, "..."]]:
     """Return the tensors of each name stacked along a new axis."""
     return {name: torch.stack([table[name] for table in tables], dim=dim) for name in tables[0]}
 
@@ -477,7 +473,7 @@ def _of_labels(labels: Mapping[str, Int[Tensor, "n"]]) -> dict[str, Shaped[Tenso
     }
 
 
-def _verdicts(values: Mapping[str, Tensor]) -> Int[Tensor, "site head"]:
+def _verdicts(values: Mapping[str, Shaped[Tensor, "..."]]) -> Int[Tensor, "site head"]:
     """Return the places in ``HEAD_VERDICTS``; a textbook head is one of the first label, if there is one."""
     textbook = values["within_ratio"][..., :1] < TEXTBOOK_WITHIN_RATIO
     textbook &= values["nearest_centroid"][..., :1] > TEXTBOOK_NEAREST_CENTROID

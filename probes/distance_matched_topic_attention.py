@@ -23,6 +23,15 @@ from tasks import Batch
 from tasks.errors import check_at_least
 
 _NO_TEST = "the interval covers the choice of documents, not of words: it does not test that the ratio is 1"
+_AXES: Mapping[str, tuple[str, ...]] = {  # of measures that have any
+    "ratio": ("site", "head"),
+    "ratio_unmatched": ("site", "head"),
+    "mean": ("site", "head", "bucket"),
+    "by_distance": ("site", "head", "bucket", "distance"),
+    "pairs": ("bucket", "distance"),
+    "overall_ratio_resampled": ("resample",),
+    "overall_ratio_unmatched_resampled": ("resample",),
+}
 
 
 class DistanceMatchedTopicAttention(TopicProbe):
@@ -95,10 +104,13 @@ class DistanceMatchedTopicAttention(TopicProbe):
     ) -> None:
         check_at_least(max_distance=(max_distance, 1), n_resamples=(n_resamples, 0))
         super().__init__(topics, at, words, 0, seed)
-        self.max_distance, self.n_resamples, self.units = max_distance, n_resamples, units
+        self.max_distance = max_distance
+        self.n_resamples = n_resamples
+        self.units = units
 
-    def update(self, activations: Mapping[str, Tensor], batch: Batch) -> None:
-        pairs = DistancePairs.of(self._words(batch), self._known, self.max_distance)
+    def update(self, activations: Mapping[str, Float[Tensor, "batch head query key"]], batch: Batch) -> None:
+        """Add attention by bucket and distance, and what matching needs of each document."""
+        pairs = DistancePairs.from_words(self._words(batch), self._known, self.max_distance)
         number = pairs.pairs()
         by_site = {}
         for site, total in pairs.sums(activations).items():
@@ -114,9 +126,10 @@ class DistanceMatchedTopicAttention(TopicProbe):
             self.resampled.add("sums", torch.einsum("er,e...->r...", self._weights(batch), overall))
 
     def compute(self) -> ProbeResult:
+        """Return the ratios over all examples so far, with intervals."""
         pairs = self.pairs["pairs"].cpu()
-        total = torch.stack([self.attention[site].cpu() for site in self.site_names])  # [site head 2 distance]
-        means = torch.stack([self.matched[site].cpu() for site in self.site_names])  # [site head way 2]
+        total = torch.stack([self.attention[site].cpu() for site in self.site_names])  # [site head bucket distance]
+        means = torch.stack([self.matched[site].cpu() for site in self.site_names])  # [site head way bucket]
         means = means / self.weight["weight"].cpu()[:, None]
         ratio = means[..., 0] / means[..., 1]
         overall = means.mean(dim=(0, 1))
@@ -130,44 +143,36 @@ class DistanceMatchedTopicAttention(TopicProbe):
             "overall_ratio": overall_ratio[0],
             "overall_ratio_unmatched": overall_ratio[1],
         }
-        axes: dict[str, tuple[str, ...]] = {
-            **dict.fromkeys(values, ()),
-            **dict.fromkeys(("ratio", "ratio_unmatched"), ("site", "head")),
-            "mean": ("site", "head", "bucket"),
-            "by_distance": ("site", "head", "bucket", "distance"),
-            "pairs": ("bucket", "distance"),
-        }
+        resampled = self._resampled()
         coords = {
             "head": [str(head) for head in range(total.shape[1])],
             "bucket": list(DIFFERENT_WORDS),
             "distance": [str(distance) for distance in range(1, self.max_distance + 1)],
         }
-        if self.n_resamples:
-            coords["resample"] = [str(i) for i in range(self.n_resamples)]
-        resampled = self._resampled()
         for name, drawn in resampled.items():
             values[f"{name}_low"], values[f"{name}_high"] = _central(drawn)
-            axes |= dict.fromkeys((f"{name}_low", f"{name}_high"), ())
-            if self.n_resamples:
-                values[f"{name}_resampled"], axes[f"{name}_resampled"] = drawn, ("resample",)
+        if self.n_resamples:
+            coords["resample"] = [str(i) for i in range(self.n_resamples)]
+            values |= {f"{name}_resampled": drawn for name, drawn in resampled.items()}
+        axes = {name: _AXES.get(name, ()) for name in values}
         return self.result(values, axes, coords, notes=self._notes(pairs, resampled["overall_ratio"]))
 
-    def _weights(self, batch: Batch) -> Tensor:
-        """``[batch n_resamples]`` how often each example counts: the same for a unit wherever it is met."""
+    def _weights(self, batch: Batch) -> Float[Tensor, "batch resample"]:
+        """Return how often each example counts in each resampling: the same for a unit wherever it is met."""
         units = batch.index if self.units is None else batch.label(self.units, per="example")
         numbers = [int(unit) for unit in units]
         check_at_least(**{self.units or "index": (min(numbers, default=0), 0)})
         drawn = [np.random.default_rng([self.seed, unit]).poisson(1.0, self.n_resamples) for unit in numbers]
         return torch.from_numpy(np.array(drawn, dtype=np.float64).reshape(len(numbers), self.n_resamples))
 
-    def _resampled(self) -> dict[str, Tensor]:
-        """``[n_resamples]`` by measure."""
-        empty = torch.empty(0, 2, 2, dtype=torch.float64)
-        sums = self.resampled["sums"].cpu() if self.n_resamples else empty  # [n_resamples way 2]
+    def _resampled(self) -> dict[str, Float[Tensor, "resample"]]:
+        """Return the resampled values of each measure; none without resamplings."""
+        none = torch.empty(0, 2, 2, dtype=torch.float64)
+        sums = self.resampled["sums"].cpu() if self.n_resamples else none  # [resample way bucket]
         matched, unmatched = (sums[..., 0] / sums[..., 1]).unbind(dim=1)
         return {"overall_ratio": matched, "overall_ratio_unmatched": unmatched}
 
-    def _notes(self, pairs: Tensor, resampled: Tensor) -> list[str]:
+    def _notes(self, pairs: Int[Tensor, "bucket distance"], resampled: Float[Tensor, "resample"]) -> list[str]:
         """Say which pairs do not count, why a number is NaN, and what the interval is not."""
         notes = []
         total = int(pairs.sum())
@@ -181,14 +186,17 @@ class DistanceMatchedTopicAttention(TopicProbe):
                 f"{alone} of {total} pairs do not count in ratio: their document has none of the other kind at that "
                 "distance"
             )
-        if lacking := int((pairs == 0).any(dim=0).sum()):
+        lacking = int((pairs == 0).any(dim=0).sum())
+        if lacking:
             notes.append(
                 f"at {lacking} of {self.max_distance} distances, one bucket or both have no pairs, so their "
                 "by_distance is NaN"
             )
-        if beyond := int(self.pairs["beyond"]):
+        beyond = int(self.pairs["beyond"])
+        if beyond:
             notes.append(f"{beyond} pairs stand more than {self.max_distance} tokens apart and are left out")
-        if alone < total and (undefined := int(resampled.isnan().sum())):
+        undefined = int(resampled.isnan().sum())
+        if undefined and alone < total:
             notes.append(
                 f"{undefined} of {self.n_resamples} resamplings draw no document that counts, and are left out"
             )
@@ -197,22 +205,24 @@ class DistanceMatchedTopicAttention(TopicProbe):
 
 
 def _both_ways(
-    total: Tensor, pairs: Tensor
-) -> tuple[Float[Tensor, "head example way 2"], Float[Tensor, "example way"]]:
-    """``matched_sums`` at equal distance and over all distances, with their weights."""
-    ways = [matched_sums(total, pairs), matched_sums(total.sum(dim=-1, keepdim=True), pairs.sum(dim=-1, keepdim=True))]
-    return torch.stack([sums for sums, _ in ways], dim=2), torch.stack([weight for _, weight in ways], dim=1)
+    total: Float[Tensor, "head example bucket distance"], pairs: Int[Tensor, "example bucket distance"]
+) -> tuple[Float[Tensor, "head example way bucket"], Float[Tensor, "example way"]]:
+    """Return ``matched_sums`` at equal distance and over all distances, with their weights."""
+    matched, weight = matched_sums(total, pairs)
+    unmatched, weight_unmatched = matched_sums(total.sum(dim=-1, keepdim=True), pairs.sum(dim=-1, keepdim=True))
+    return torch.stack([matched, unmatched], dim=2), torch.stack([weight, weight_unmatched], dim=1)
 
 
-def _alone(pairs: Int[Tensor, "example 2 distance"]) -> Int[Tensor, ""]:
+def _alone(pairs: Int[Tensor, "example bucket distance"]) -> Int[Tensor, ""]:
     """Count the pairs whose document has none of the other bucket at their distance."""
     both = (pairs > 0).all(dim=1, keepdim=True)
     return torch.where(both, 0, pairs).sum()
 
 
-def _central(drawn: Tensor) -> tuple[Tensor, Tensor]:
-    """The central 95%; NaN for none."""
+def _central(drawn: Float[Tensor, "resample"]) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
+    """Return the ends of the central 95%; NaN for none."""
     if not len(drawn):
-        return drawn.new_full((), torch.nan), drawn.new_full((), torch.nan)
+        nan = drawn.new_full((), torch.nan)
+        return nan, nan
     low, high = torch.nanquantile(drawn, torch.tensor([0.025, 0.975], dtype=drawn.dtype))
     return low, high

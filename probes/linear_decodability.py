@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from probes.engine.hooks import check_device
-from probes.engine.probe import Probe
+from probes.engine.labelled_rows import LabelledRows, check_further_labels, check_max_rows
 from probes.engine.readout import Readout, check_row_readout, last_token
-from probes.engine.repeats import repeats_note
 from probes.engine.result import ProbeResult
 from probes.engine.sites import Sites, residual
-from probes.engine.state import Rows
 from probes.functional.linear_decodability import (
     accuracy_interval,
     effective_size,
@@ -25,14 +23,14 @@ from probes.functional.linear_decodability import (
 )
 from probes.functional.strata import check_given, nothing_left, single_class, strata_of
 from probes.functional.units import Relabelling
-from tasks import Batch, InputError
+from tasks import InputError
 from tasks.errors import check_at_least
 
-_SMALL = 10  # examples per class below which a note says so
+_FEW_PER_CLASS = 10  # examples, below which a note says so
 _MEASURES = ("accuracy", "accuracy_low", "accuracy_high", "null_low", "null_high", "p_value")
 
 
-class LinearDecodability(Probe):
+class LinearDecodability(LabelledRows):
     """Cross-validated accuracy of a linear classifier that reads labels from hidden states, per site.
 
     A ridge classifier (least squares on one-hot classes; features scaled and strength chosen on the training folds
@@ -90,9 +88,6 @@ class LinearDecodability(Probe):
         5
     """
 
-    hidden = Rows(cap="max_rows")
-    classes = Rows(cap="max_rows")
-
     def __init__(
         self,
         label: str = "task",
@@ -108,53 +103,53 @@ class LinearDecodability(Probe):
         seed: int = 0,
     ) -> None:
         check_at_least(folds=(folds, 2), n_shuffles=(n_shuffles, 1), seed=(seed, 0))
-        if max_rows is not None and max_rows < 2:
-            raise InputError(f"max_rows is {max_rows}; expected at least 2, or None for no limit")
-        if isinstance(also, str):
-            raise InputError(f"also is the string {also!r}; expected a sequence of label names such as ({also!r},)")
+        check_max_rows(max_rows)
+        check_further_labels(also)
         check_given(label, given=given, units=units)
         if device is not None:
             check_device(device)
             if torch.device(device).type == "mps":
                 raise InputError(f"device {device!r} has no float64; choose cpu or cuda")
         super().__init__(at, check_row_readout(readout))
-        self.label, self.also, self.given, self.units = label, also, given, units
-        self.folds, self.n_shuffles, self.max_rows = folds, n_shuffles, max_rows
-        self.device, self.seed = device, seed
+        self.label = label
+        self.also = also
+        self.given = given
+        self.units = units
+        self.folds = folds
+        self.n_shuffles = n_shuffles
+        self.max_rows = max_rows
+        self.device = device
+        self.seed = seed
 
-    def update(self, activations: Mapping[str, Tensor], batch: Batch) -> None:
-        wanted = (self.label, *self.also, self.given, self.units)
-        for name in dict.fromkeys(name for name in wanted if name is not None):
-            self.classes.add(name, batch.index, batch.label(name, per="example"))
-        for site, rows in activations.items():
-            self.hidden.add(site, batch.index, rows.flatten(1))
+    def _labels_to_keep(self) -> list[str | None]:
+        return [self.label, *self.also, self.given, self.units]
 
     def compute(self) -> ProbeResult:
-        names = [self.label, *self.also]
-        labels = [_Labelings(self, name) for name in names]
+        """Return the accuracies and their chance, over all examples kept."""
+        labels = [_Labelings(self, name) for name in (self.label, *self.also)]
         n = labels[0].classes.shape[1]
-        values = {m: torch.full((len(self.sites), len(names)), torch.nan, dtype=torch.float64) for m in _MEASURES}
-        null = torch.full((len(self.sites), len(names), self.n_shuffles), torch.nan, dtype=torch.float64)
-        given = self.classes.get(self.given)[1] if self.given else None
+        values = {m: torch.full((len(self.sites), len(labels)), torch.nan, dtype=torch.float64) for m in _MEASURES}
+        null = torch.full((len(self.sites), len(labels), self.n_shuffles), torch.nan, dtype=torch.float64)
         for i, site in enumerate(self.site_names):
             rows = self.hidden.get(site)[1]
             for j, label in enumerate(labels):
                 if label.nan:
                     continue
-                labelings, folds = [torch.from_numpy(label.classes)], torch.from_numpy(label.folds)
-                (predicted,) = ridge_predictions(rows, labelings, folds, given, device=self.device or "cpu")
-                right = predicted.numpy() == label.classes
-                for measure, value in self._measured(label, right).items():
+                is_right = self._predicted(rows, label) == label.classes
+                for measure, value in self._measured(label, is_right).items():
                     values[measure][i, j] = value
                 if not label.fixed:
-                    null[i, j] = torch.from_numpy(right[1:].mean(1))
-        shares = [np.unique(label.classes[0], return_counts=True)[1].max() / n for label in labels]
+                    null[i, j] = torch.from_numpy(is_right[1:].mean(1))
+        majority = [np.bincount(label.classes[0]).max() / n for label in labels]
+        notes = []
+        for label in labels:
+            notes += label.notes
         return self.result(
             {
                 **values,
                 "null": null,
-                "majority": torch.tensor(shares, dtype=torch.float64),
-                "n": torch.full((len(names),), n, dtype=torch.int64),
+                "majority": torch.tensor(majority, dtype=torch.float64),
+                "n": torch.full((len(labels),), n, dtype=torch.int64),
             },
             {
                 **dict.fromkeys(_MEASURES, ("site", "label")),
@@ -162,23 +157,27 @@ class LinearDecodability(Probe):
                 "majority": ("label",),
                 "n": ("label",),
             },
-            {"label": names, "shuffle": [str(i) for i in range(self.n_shuffles)]},
+            {"label": [label.name for label in labels], "shuffle": [str(i) for i in range(self.n_shuffles)]},
             metadata={"n": n, "n_classes": {label.name: label.n_classes for label in labels}},
-            notes=[*(note for label in labels for note in label.notes), *self._repeats()],
+            notes=[*notes, *self._repeats()],
         )
 
-    def _repeats(self) -> list[str]:
-        if self.units is not None:
-            return []
-        rows = {site: self.hidden.get(site)[1] for site in self.site_names}
-        note = repeats_note(rows, {site.name: site.layer for site in self.sites})
-        return [note] if note else []
+    def _predicted(self, rows: Float[Tensor, "row dim"], label: _Labelings) -> Int[np.ndarray, "labeling row"]:
+        """Return the class of each example that the other folds predict, of the observed and the shuffled labels."""
+        given = self.classes.get(self.given)[1] if self.given else None
+        classes = torch.from_numpy(label.classes)
+        folds = torch.from_numpy(label.folds)
+        (predicted,) = ridge_predictions(rows, [classes], folds, given, device=self.device or "cpu")
+        return predicted.numpy()
 
-    def _measured(self, label: _Labelings, right: Bool[np.ndarray, "labelings n"]) -> dict[str, float]:
-        hits, n = right.sum(1), right.shape[1]
-        of_fold, sizes = (np.bincount(x, minlength=self.folds).tolist() for x in (label.folds[right[0]], label.folds))
-        units = _codes(self, self.units)
-        low, high = accuracy_interval(of_fold, sizes, None if units is None else effective_size(right[0], units))
+    def _measured(self, label: _Labelings, is_right: Bool[np.ndarray, "labeling row"]) -> dict[str, float]:
+        """Return every measure of a label."""
+        hits = is_right.sum(1)
+        n = is_right.shape[1]
+        hits_by_fold = np.bincount(label.folds[is_right[0]], minlength=self.folds).tolist()
+        sizes = np.bincount(label.folds, minlength=self.folds).tolist()
+        n_independent = effective_size(is_right[0], self._codes(self.units)) if self.units else None
+        low, high = accuracy_interval(hits_by_fold, sizes, n_independent)
         measured = {"accuracy": hits[0] / n, "accuracy_low": low, "accuracy_high": high}
         if label.fixed:
             return measured
@@ -191,8 +190,10 @@ class _Labelings:
     """One label of the examples, and its shuffles.
 
     Attributes:
-        classes: ``[1 + shuffles, n]`` class of each example, 0, 1, ...; the observed ones first.
-        folds: ``[n]`` fold of each example. Every label has its own, since the least frequent class of unequal training
+        name: of the label.
+        n_classes: number of its classes.
+        classes: class of each example, 0, 1, ...; the observed ones first, then those of each shuffle.
+        folds: fold of each example. Every label has its own, since the least frequent class of unequal training
             folds is the most frequent one of the test fold.
         nan: nothing can be measured.
         fixed: no shuffle changes it.
@@ -200,49 +201,63 @@ class _Labelings:
         notes: what a reader must know.
     """
 
+    classes: Int[np.ndarray, "labeling row"]
+    folds: Int[np.ndarray, "row"]
+
     def __init__(self, probe: LinearDecodability, name: str) -> None:
-        self.name, self.notes = name, list[str]()
-        observed = np.unique(probe.classes.get(name)[1].numpy(), return_inverse=True)[1]
+        self.name = name
+        self.notes: list[str] = []
+        observed = probe._codes(name)
         counts = np.bincount(observed)
-        self.n_classes, n = len(counts), len(observed)
+        self.n_classes = len(counts)
         if self.n_classes < 2:
             raise InputError(f"label {name!r} has one class only; a classifier needs examples of at least 2 classes")
-        given = _codes(probe, probe.given)
-        units = _codes(probe, probe.units)
+        given = probe._codes(probe.given) if probe.given else None
+        units = probe._codes(probe.units) if probe.units else None
         self.nan = self._left_out(probe, observed, given)
         self.classes = observed[None]
         self.folds = self._folds_of(probe, observed, units)
-        self.fixed, self.few = self.nan, False
+        self.fixed = self.nan
+        self.few = False
         if self.nan:
             return
-        if few := int((counts < probe.folds).sum()):
+        n_small = int((counts < probe.folds).sum())
+        if n_small:
             self.notes.append(
-                f"{few} classes of {name!r} have fewer examples than there are folds ({probe.folds}); "
+                f"{n_small} classes of {name!r} have fewer examples than there are folds ({probe.folds}); "
                 "some folds lack them"
             )
-        if n / self.n_classes < _SMALL:
+        per_class = len(observed) / self.n_classes
+        if per_class < _FEW_PER_CLASS:
             self.notes.append(
-                f"label {name!r} has {n / self.n_classes:.1f} examples per class; with fewer than {_SMALL}, a "
+                f"label {name!r} has {per_class:.1f} examples per class; with fewer than {_FEW_PER_CLASS}, a "
                 "classifier reads less than is there"
             )
         self._shuffle(probe, observed, given, units)
 
     def _folds_of(
-        self, probe: LinearDecodability, observed: Int[np.ndarray, "n"], units: Int[np.ndarray, "n"] | None
-    ) -> Int[np.ndarray, "n"]:
+        self, probe: LinearDecodability, observed: Int[np.ndarray, "row"], units: Int[np.ndarray, "row"] | None
+    ) -> Int[np.ndarray, "row"]:
         if self.nan:
             return np.zeros_like(observed)
         try:
             return stratified_folds(observed, probe.folds, units, probe.seed)
         except InputError as error:
-            why = f"label {self.name!r}{f' ({probe.units!r})' if probe.units else ''}: {error}"
+            label = f"label {self.name!r} ({probe.units!r})" if probe.units else f"label {self.name!r}"
             if self.name == probe.label:
-                raise InputError(why) from None
-            self.notes.append(f"{why}; its accuracy is NaN")
+                raise InputError(f"{label}: {error}") from None
+            self.notes.append(f"{label}: {error}; its accuracy is NaN")
             self.nan = True
             return np.zeros_like(observed)
 
-    def _left_out(self, probe: LinearDecodability, observed: np.ndarray, given: np.ndarray | None) -> bool:
+    def _left_out(
+        self, probe: LinearDecodability, observed: Int[np.ndarray, "row"], given: Int[np.ndarray, "row"] | None
+    ) -> bool:
+        """Return whether nothing can be measured, and note why.
+
+        Raises:
+            InputError: where nothing of the main label is left.
+        """
         if given is not None and probe.given and single_class(given, observed) == 1:
             why = nothing_left(self.name, probe.given)
             if self.name == probe.label:
@@ -260,12 +275,13 @@ class _Labelings:
     def _shuffle(
         self,
         probe: LinearDecodability,
-        observed: Int[np.ndarray, "n"],
-        given: Int[np.ndarray, "n"] | None,
-        units: Int[np.ndarray, "n"] | None,
+        observed: Int[np.ndarray, "row"],
+        given: Int[np.ndarray, "row"] | None,
+        units: Int[np.ndarray, "row"] | None,
     ) -> None:
+        """Draw the shuffles, and note what they cannot change."""
         strata = strata_of({"folds": self.folds} | ({} if given is None else {"given": given}))
-        relabelling = Relabelling.of(observed, units, strata)
+        relabelling = Relabelling.from_classes(observed, units, strata)
         names = " and ".join(repr(name) for name in (probe.given, probe.units) if name)
         held = f"folds and classes of {names}" if names else "folds"
         share = relabelling.fixed_share
@@ -280,12 +296,9 @@ class _Labelings:
             self.notes.append(
                 f"{share:.0%} of what is shuffled of {self.name!r} is in {held} with one class only, and stays as it is"
             )
-        if few := relabelling.too_few(self.name, named=True, units=probe.units):
+        too_few = relabelling.too_few(self.name, named=True, units=probe.units)
+        if too_few:
             self.few = True
-            self.notes.append(few)
+            self.notes.append(too_few)
         rng = np.random.default_rng(probe.seed)
         self.classes = np.stack([observed, *(relabelling.draw(rng) for _ in range(probe.n_shuffles))])
-
-
-def _codes(probe: LinearDecodability, name: str | None) -> Int[np.ndarray, "n"] | None:
-    return np.unique(probe.classes.get(name)[1].numpy(), return_inverse=True)[1] if name else None

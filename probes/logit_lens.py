@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from probes.engine.final_readout import FinalReadout
@@ -79,10 +80,11 @@ class LogitLens(Probe):
         if tokens is not None and answer is None:
             raise InputError("tokens was given without answer; give the label whose classes they are the tokens of")
         super().__init__(at, check_row_readout(readout))
-        self.answer, self.tokens = answer, tokens
+        self.answer = answer
+        self.tokens = tokens
 
     def bind(self, model: Models) -> list[Site]:
-        """Also keeps the model's final norm and unembedding."""
+        """Resolve the sites, and keep the model's final norm and unembedding."""
         if isinstance(model, Mapping):
             raise InputError(f"LogitLens measures one model at a time, and was given {len(model)}; run it on each")
         sites = super().bind(model)
@@ -90,58 +92,63 @@ class LogitLens(Probe):
         return sites
 
     def _sites_in(self, model: HookPoints) -> list[Site]:
-        found = super()._sites_in(model)
-        if wrong := [site.name for site in found if not site.name.endswith(_STREAM)]:
-            raise InputError(f"{wrong[0]!r} is not in the residual stream; give at=residual()")
+        sites = super()._sites_in(model)
+        for site in sites:
+            if not site.name.endswith(_STREAM):
+                raise InputError(f"{site.name!r} is not in the residual stream; give at=residual()")
         if self.answer is None:
             (last,) = resolve(model, residual(-1))
             self._last = last.name
-            found += [last] if last not in found else []
-        return found
+            if last not in sites:
+                sites.append(last)
+        return sites
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "_lens"}  # processes bind their own model
 
     # ---- state ----
 
-    def update(self, activations: Mapping[str, Tensor], batch: Batch) -> None:
+    def update(self, activations: Mapping[str, Float[Tensor, "batch d_model"]], batch: Batch) -> None:
+        """Keep the answer of each example, and its scores at each site."""
         if not hasattr(self, "_lens"):
             raise InputError("this LogitLens has no model; give it to run() or attach()")
         names = self.site_names
-        normed = torch.tensor([name == "unembed.hook_in" for name in names])
-        given = None if self.answer is None else self._given(batch)
-        found, answers = [], []
+        is_normed = torch.tensor([name == "unembed.hook_in" for name in names])
+        labels = None if self.answer is None else self._answers(batch)
+        answers = []
+        scores = torch.zeros(len(names), len(batch), 3, dtype=torch.float64)
         for i in range(len(batch)):  # one by one: a matrix product's rounding depends on its number of rows
-            logits = self._lens(torch.stack([activations[name][i] for name in names]), normed)
-            own = logits[names.index(self._last)].argmax() if given is None else given[i].to(logits.device)
-            scores = answer_scores(logits, own.expand(len(names)))
-            found.append(torch.stack([scores.probability, scores.rank, scores.top.double()], dim=1).cpu())
-            answers.append(int(own))
-            spread = torch.softmax(logits.double(), dim=1).cpu()
-            for name, each in zip(names, spread, strict=True):
-                self.spread.add(name, each)
-        rows = torch.stack(found, dim=1) if found else torch.zeros(len(names), 0, 3, dtype=torch.float64)
-        for name, each in zip(names, rows, strict=True):
-            self.scores.add(name, batch.index, each)
+            logits = self._lens(torch.stack([activations[name][i] for name in names]), is_normed)
+            answer = logits[names.index(self._last)].argmax() if labels is None else labels[i].to(logits.device)
+            of_answer = answer_scores(logits, answer.expand(len(names)))
+            scores[:, i] = torch.stack([of_answer.probability, of_answer.rank, of_answer.top.double()], dim=1).cpu()
+            answers.append(int(answer))
+            probabilities = torch.softmax(logits.double(), dim=1).cpu()
+            for name, at_site in zip(names, probabilities, strict=True):
+                self.spread.add(name, at_site)
+        for name, at_site in zip(names, scores, strict=True):
+            self.scores.add(name, batch.index, at_site)
         self.answers.add("answer", batch.index, torch.tensor(answers, dtype=torch.int64))
 
-    def _given(self, batch: Batch) -> Tensor:
-        """``[batch]`` token ids."""
+    def _answers(self, batch: Batch) -> Int[Tensor, "batch"]:
+        """Return the token ids of the answers that the label gives."""
         assert self.answer is not None
         classes = batch.label(self.answer, per="example").long()
         if self.tokens is None:
             return classes
-        known = torch.tensor([int(token) for token in self.tokens], device=classes.device)
-        if len(wrong := classes[(classes < 0) | (classes >= len(known))]):
+        tokens = torch.tensor([int(token) for token in self.tokens], device=classes.device)
+        unknown = classes[(classes < 0) | (classes >= len(tokens))]
+        if len(unknown):
             raise InputError(
-                f"label {self.answer!r} has the class {int(wrong[0])}, but tokens has {len(known)} token ids; give one "
-                "per class"
+                f"label {self.answer!r} has the class {int(unknown[0])}, but tokens has {len(tokens)} token ids; give "
+                "one per class"
             )
-        return known[classes]
+        return tokens[classes]
 
     # ---- result ----
 
     def compute(self) -> ProbeResult:
+        """Return the scores of the answers at each site, with intervals and chance."""
         answers = self.answers.get("answer")[1]
         n = len(answers)
         sites = [self._measured(name, answers) for name in self.site_names]
@@ -164,31 +171,39 @@ class LogitLens(Probe):
             notes=notes,
         )
 
-    def _measured(self, site: str, answers: Tensor) -> dict[str, float]:
+    def _measured(self, site: str, answers: Int[Tensor, "example"]) -> dict[str, float]:
+        """Return every measure of a site."""
         probability, rank, top = self.scores.get(site)[1].unbind(dim=1)
-        n, d_vocab = len(answers), len(self.spread[site])
-        right = top.long() == answers
+        n = len(answers)
+        d_vocab = len(self.spread[site])
+        is_right = (top.long() == answers).double()
         low, high = interval_from_sums(probability.sum(), probability.square().sum(), n)
-        top_low, top_high = wilson_interval(int(right.sum()), n)
-        others = max(n - 1, 1)
-        frequency = torch.bincount(top.long(), minlength=d_vocab)[answers].double()
-        found = {
+        rank_low, rank_high = _median_interval(rank)
+        top_low, top_high = wilson_interval(int(is_right.sum()), n)
+        if n > 1:  # of exchanges, each for one of the other examples
+            frequency = torch.bincount(top.long(), minlength=d_vocab)[answers].double()
+            probability_chance = float(((self.spread[site][answers] - probability) / (n - 1)).mean())
+            top_chance = float(((frequency - is_right) / (n - 1)).mean())
+        else:
+            probability_chance = math.nan
+            top_chance = math.nan
+        return {
             "probability": float(probability.mean()),
             "probability_low": float(low),
             "probability_high": float(high),
-            "probability_chance": float(((self.spread[site][answers] - probability) / others).mean()),
+            "probability_chance": probability_chance,
             "rank": float(rank.quantile(0.5)),
-            "top": float(right.double().mean()),
+            "top": float(is_right.mean()),
             "top_low": top_low,
             "top_high": top_high,
-            "top_chance": float(((frequency - right.double()) / others).mean()),
+            "top_chance": top_chance,
+            "rank_low": rank_low,
+            "rank_high": rank_high,
         }
-        found["rank_low"], found["rank_high"] = _median_interval(rank)
-        return found if n > 1 else {**found, "probability_chance": math.nan, "top_chance": math.nan}
 
 
-def _median_interval(values: Tensor) -> tuple[float, float]:
-    """95% interval of the median: the order statistics with at least that coverage; NaN if there are none."""
+def _median_interval(values: Float[Tensor, "example"]) -> tuple[float, float]:
+    """Return a 95% interval of the median: the order statistics with at least that coverage; NaN if there are none."""
     from scipy.stats import binom
 
     n = len(values)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import reduce
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from probes.engine.hooks import check_device
@@ -15,13 +16,13 @@ from probes.engine.readout import Readout, last_token
 from probes.engine.result import ProbeResult
 from probes.engine.rows_or_moments import FORMS, Form, RowsOrMoments
 from probes.engine.sites import Sites, residual
-from probes.functional.cka import CrossMoments
+from probes.functional.cross_moments import CrossMoments
 from probes.functional.n_dims import check_share, n_dims, n_dims_of_scatter
 from tasks.errors import check_choice
 
 
 class NDims(RowsOrMoments):
-    """How many principal directions hold a share of the variance at each site: one model's, or several models'.
+    """Number of principal directions that hold a share of the variance, at each site of one model or several.
 
     Measures:
         ``n_dims`` (site, label): never more than n - 1, so that only values of equal n compare; the notes say where
@@ -72,10 +73,12 @@ class NDims(RowsOrMoments):
         check_choice(form=(form, FORMS))
         if device is not None:
             check_device(device)
-        self.variance, self.form, self.device = check_share(variance), form, device
+        self.variance = check_share(variance)
+        self.form = form
+        self.device = device
 
     def memory(self, d: Sequence[int], n: int) -> int:
-        """Bytes for ``n`` examples kept as float32 rows, with the copies that are made of a site's.
+        """Return the bytes for ``n`` examples kept as float32 rows, with the copies that are made of a site's.
 
         Args:
             d: dimensions at each site of all models.
@@ -87,16 +90,19 @@ class NDims(RowsOrMoments):
         """
         return 4 * n * sum(d) + _copies(n, max(d))
 
-    def _bytes(self, rows: Mapping[str, Tensor], n: int) -> int:
-        """Also the copies."""
+    def _bytes(self, rows: Mapping[str, Float[Tensor, "batch _"]], n: int) -> int:
+        """Return the bytes of ``n`` examples' rows and of the copies that are made of a site's."""
         return super()._bytes(rows, n) + _copies(n, max(x.shape[1] for x in rows.values()))
 
-    def _moments_of(self, rows: Mapping[str, Tensor], classes: int) -> int:
-        """Also the copies of a site's."""
+    def _moments_of(self, rows: Mapping[str, Float[Tensor, "batch _"]], classes: int) -> int:
+        """Return the bytes of the moments and of the copies that are made of a site's."""
         return super()._moments_of(rows, classes) + 32 * max(x.shape[1] for x in rows.values()) ** 2
 
     def compute(self) -> ProbeResult:
-        n, d, undefined = self._counts(), self._dims(), Undefined()
+        """Return the number of directions at each site, by class. Does not change the state."""
+        n = self._counts()
+        d = self._dims()
+        undefined = Undefined()
         values = torch.empty(len(d), len(n), dtype=torch.float64)
         doubtful: dict[str, None] = {}
         for i, site in enumerate(d):
@@ -108,8 +114,10 @@ class NDims(RowsOrMoments):
                 elif not sure:
                     doubtful[group] = None
         notes = self._undefined_notes(undefined)
-        if few := below(n, max(d.values()) + 1):
-            notes.append(f"n_dims is at most n - 1, below d (up to {max(d.values())}): label {few}; compare at equal n")
+        largest = max(d.values())
+        few = below(n, largest + 1)
+        if few:
+            notes.append(f"n_dims is at most n - 1, below d (up to {largest}): label {few}; compare at equal n")
         if doubtful:
             notes.append(
                 f"moments leave n_dims in doubt, within rounding of the share {self.variance:g} (label "
@@ -124,13 +132,13 @@ class NDims(RowsOrMoments):
         )
 
     def _value(self, site: str, group: str) -> tuple[float, bool]:
-        """The number, and whether rounding leaves no doubt of it."""
+        """Return the number, and whether rounding leaves no doubt of it."""
         if not self._has_moments:
             return n_dims(self._rows_of(site, group), variance=self.variance), True
-        parts = (self.moments[c].pair(site, site) for c in self._classes_of(group))
-        return n_dims_of_scatter(reduce(CrossMoments.merge, parts).centred().product, self.variance)
+        classes = (self.moments[c].pair(site, site) for c in self._classes_of(group))
+        return n_dims_of_scatter(reduce(CrossMoments.merge, classes).centred().product, self.variance)
 
 
 def _copies(n: int, d: int) -> int:
-    """Bytes of a site's rows in float64, twice, and of the matrix of their products."""
+    """Return the bytes of a site's rows in float64, twice, and of the matrix of their products."""
     return 16 * n * d + 24 * min(n, d) ** 2

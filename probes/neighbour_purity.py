@@ -77,10 +77,15 @@ class NeighbourPurity(ByClass):
             raise InputError(f"max_rows is {max_rows}; expected at least 2, or None for all")
         if device is not None:
             check_device(device)
-        self.k, self.max_rows, self.device, self.units = k, max_rows, device, units
+        self.k = k
+        self.max_rows = max_rows
+        self.device = device
+        self.units = units
 
     def compute(self) -> ProbeResult:
-        (index, labels), n = self.classes.get("label"), self._counts()
+        """Return the share of neighbours of an example's own class, with intervals. Does not change the state."""
+        index, labels = self.classes.get("label")
+        n = self._counts()
         if len(n) < 3:  # "all" and one class
             raise InputError(f"label {self.label!r} has one class only; purity needs examples of at least 2 classes")
         if max(count for group, count in n.items() if group != "all") == 1:
@@ -88,21 +93,22 @@ class NeighbourPurity(ByClass):
                 f"label {self.label!r} has one example per class ({len(labels)} in all), so no neighbour can be of the "
                 "same; give at least 2 examples of some classes, preferably 20 of each"
             )
-        asked, notes = None, []
+        queries = None
+        notes = []
         if self.max_rows is not None and self.max_rows < len(index):
-            asked = torch.argsort(hashed(index), stable=True)[: self.max_rows].sort().values
-            notes = [f"neighbour_purity is that of {len(asked)} of {len(index)} examples, among all of them"]
+            queries = torch.argsort(hashed(index), stable=True)[: self.max_rows].sort().values
+            notes = [f"neighbour_purity is that of {len(queries)} of {len(index)} examples, among all of them"]
         measured: dict[str, list[float]] = {name: [] for name in _MEASURES}
         notes += self._repeats()
         units = self._units_of("all")
         for site in self.site_names:
             rows = self._rows_of(site, "all")
             if units is None:
-                near = nearest(rows, self.k, asked, device=self.device)
+                near = nearest(rows, self.k, queries, device=self.device)
             else:
-                near = nearest_of_other_units(rows, self.k, units, asked, device=self.device)
-            purity = float(same_label(near, labels, asked).mean())
-            for name, value in zip(_MEASURES, (purity, *purity_interval(near, labels, asked, units)), strict=True):
+                near = nearest_of_other_units(rows, self.k, units, queries, device=self.device)
+            purity = float(same_label(near, labels, queries).mean())
+            for name, value in zip(_MEASURES, (purity, *purity_interval(near, labels, queries, units)), strict=True):
                 measured[name].append(value)
         return self.result(
             {
@@ -110,6 +116,6 @@ class NeighbourPurity(ByClass):
                 "chance": torch.tensor(neighbour_purity_chance(labels, units), dtype=torch.float64),
             },
             {**dict.fromkeys(measured, ("site",)), "chance": ()},
-            metadata={"d": self._dims(), "n": n, "n_asked": len(index) if asked is None else len(asked)},
+            metadata={"d": self._dims(), "n": n, "n_asked": len(index) if queries is None else len(queries)},
             notes=notes,
         )

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from probes.engine.probe import Probe
@@ -18,7 +19,7 @@ from tasks import Batch
 
 
 class NormJacobian(Probe):
-    """How sensitive the norm after a site is: small changes rotate small vectors far.
+    """Sensitivity of the norm after a site: small changes rotate small vectors far.
 
     Measures (axis site):
         ``smallest_norm``: the least Euclidean norm over examples, ``min |x|``.
@@ -44,13 +45,15 @@ class NormJacobian(Probe):
     def __init__(self, at: Sites = "blocks.0.hook_resid_mid", readout: Readout = last_token()) -> None:
         super().__init__(at, check_row_readout(readout))
 
-    def update(self, activations: Mapping[str, Tensor], batch: Batch) -> None:
+    def update(self, activations: Mapping[str, Float[Tensor, "batch ..."]], batch: Batch) -> None:
+        """Keep each example's norm, and that of the Jacobian there."""
         for site, activation in activations.items():
             x = activation.flatten(1).double()
             norms = torch.linalg.vector_norm(x, dim=-1)
             self.rows.add(site, batch.index, torch.stack([norms, norm_jacobian(x)], dim=1))
 
     def compute(self) -> ProbeResult:
+        """Return the extremes over all examples so far."""
         kept = [self.rows.get(site)[1].numpy() for site in self.site_names]
         values = {
             "smallest_norm": [x[:, 0].min() for x in kept],

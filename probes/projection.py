@@ -7,6 +7,7 @@ from typing import Literal
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from probes.engine.probe import Probe
@@ -39,6 +40,10 @@ class Projection(Probe):
 
     Raises:
         InputError: for fewer than 4 examples, a label given per token, or ``"opentsne"`` where it is not installed.
+
+    Example:
+        >>> Projection(method="pca")
+        Projection(label='task', at=residual(), readout=token_at('input'), method='pca', max_rows=500, seed=0)
     """
 
     hidden = Rows(cap="max_rows")
@@ -57,19 +62,24 @@ class Projection(Probe):
         if method == "opentsne":
             check_open_tsne()
         super().__init__(at, check_row_readout(readout))
-        self.label, self.method, self.max_rows, self.seed = label, method, max_rows, seed
+        self.label = label
+        self.method = method
+        self.max_rows = max_rows
+        self.seed = seed
 
-    def update(self, activations: Mapping[str, Tensor], batch: Batch) -> None:
+    def update(self, activations: Mapping[str, Float[Tensor, "batch ..."]], batch: Batch) -> None:
+        """Keep each example's label, and its row at every site."""
         self.classes.add(self.label, batch.index, batch.label(self.label, per="example"))
         for site, rows in activations.items():
             self.hidden.add(site, batch.index, rows.flatten(1))
 
     def compute(self) -> ProbeResult:
+        """Return the coordinates of all examples kept."""
         index, classes = self.classes.get(self.label)
         if len(index) < 4:
             raise InputError(f"{len(index)} examples cannot be projected; give at least 4")
-        found = {site: self._project(self.hidden.get(site)[1].float().numpy()) for site in self.site_names}
-        xy = [torch.from_numpy(points) for points, _ in found.values()]
+        projected = {site: self._project(self.hidden.get(site)[1].float().numpy()) for site in self.site_names}
+        xy = [torch.from_numpy(points) for points, _ in projected.values()]
         return self.result(
             {"xy": torch.stack(xy), "label": classes},
             {"xy": ("site", "example", "dimension"), "label": ("example",)},
@@ -77,12 +87,13 @@ class Projection(Probe):
             metadata={"n": len(index), "method": self.method},
             notes=[
                 f"{site}: PCA instead of {self.method}, as the states are a few points many times over"
-                for site, (_, method) in found.items()
+                for site, (_, method) in projected.items()
                 if method != self.method
             ],
         )
 
-    def _project(self, rows: np.ndarray) -> tuple[np.ndarray, str]:
+    def _project(self, rows: Float[np.ndarray, "row dim"]) -> tuple[Float[np.ndarray, "row 2"], str]:
+        """Return coordinates and the method that gave them."""
         rows = rows - rows.mean(axis=0)
         # Where the states are a few points many times over (layer 0), PCA shows them as they are, and t-SNE does not.
         if self.method != "pca" and len(np.unique(rows, axis=0)) > len(rows) // 10:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache, partial
 from typing import Literal
 
+from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from probes.engine.hooks import check_device
@@ -14,6 +15,8 @@ from probes.engine.readout import Readout, last_token
 from probes.engine.result import ProbeResult
 from probes.engine.sites import Sites, residual
 from probes.functional.rbf_cka import GaussianKernel, check_fraction, cka_of_kernels, working_bytes
+
+_Values = tuple[tuple[float, str], tuple[float, str]]  # biased and debiased, each with why it is NaN
 
 
 class RBFCKA(Pairwise):
@@ -64,24 +67,34 @@ class RBFCKA(Pairwise):
         super().__init__(at, readout, label, pairs, max_memory)
         if device is not None:
             check_device(device)
-        self.fraction, self.device = check_fraction(fraction), device
+        self.fraction = check_fraction(fraction)
+        self.device = device
 
-    def _bytes(self, rows: Mapping[str, Tensor], n: int) -> int:
+    def _bytes(self, rows: Mapping[str, Float[Tensor, "batch _"]], n: int) -> int:
+        """Return the bytes of ``n`` examples' rows, and of what is made of them at once."""
         return super()._bytes(rows, n) + working_bytes(n, len(rows), max(x.shape[1] for x in rows.values()))
 
     def compute(self) -> ProbeResult:
-        pairs = list(dict.fromkeys(self._pairs()))
+        """Return the result of all batches so far. Does not change the state."""
+        values_of = lru_cache(1)(self._values_of)  # of one class at a time
+        return self._compared(["rbf_cka", "debiased_rbf_cka"], partial(_measured, values_of), _no_notes)
 
-        @lru_cache(1)  # of one class
-        def found(group: str) -> dict[tuple[str, str], tuple[tuple[float, str], tuple[float, str]]]:
-            chosen = None if group == "all" else (self.classes.get("label")[1] == int(group)).nonzero()[:, 0]
-            rows = {site: self.rows.get(site)[1] for site in self.site_names}
-            return cka_of_kernels(
-                {site: GaussianKernel(x, self.fraction, chosen, self.device) for site, x in rows.items()}, pairs
-            )
+    def _values_of(self, group: str) -> dict[tuple[str, str], _Values]:
+        """Return the values of every pair of sites in a group."""
+        chosen = None if group == "all" else (self.classes.get("label")[1] == int(group)).nonzero()[:, 0]
+        rows = {site: self.rows.get(site)[1] for site in self.site_names}
+        kernels = {site: GaussianKernel(x, self.fraction, chosen, self.device) for site, x in rows.items()}
+        return cka_of_kernels(kernels, list(dict.fromkeys(self._pairs())))
 
-        def compare(x: str, y: str, group: str) -> Iterator[tuple[str, float, str]]:
-            for measure, value in zip(("rbf_cka", "debiased_rbf_cka"), found(group)[x, y], strict=True):
-                yield measure, *value
 
-        return self._compared(["rbf_cka", "debiased_rbf_cka"], compare, lambda n, values: [])
+def _measured(
+    values_of: Callable[[str], dict[tuple[str, str], _Values]], x: str, y: str, group: str
+) -> Iterator[tuple[str, float, str]]:
+    """Yield every measure of two sites, with why its value is NaN."""
+    (biased, why_biased), (debiased, why_debiased) = values_of(group)[x, y]
+    yield "rbf_cka", biased, why_biased
+    yield "debiased_rbf_cka", debiased, why_debiased
+
+
+def _no_notes(n: Mapping[str, int], values: Mapping[str, Shaped[Tensor, "..."]]) -> list[str]:
+    return []

@@ -17,17 +17,19 @@ def _refuse_another(name: str) -> None:
     if name in sys.modules:  # imported already; a module made by hand has neither a file nor a specification
         origin = getattr(sys.modules[name], "__file__", None)
         folders = getattr(sys.modules[name], "__path__", ())
-    elif spec := find_spec(name):
-        origin, folders = spec.origin, spec.submodule_search_locations or ()
     else:
-        return  # Python's own message is the best one
-    found = Path(origin) if origin else next(map(Path, folders), None)  # a folder without __init__.py has no file
-    if found is None or found.resolve() != Path(__file__).resolve().parents[1] / name / "__init__.py":
-        what = "a module without a file" if found is None else repr(str(found))
+        spec = find_spec(name)
+        if spec is None:
+            return  # Python's own message is the best one
+        origin = spec.origin
+        folders = spec.submodule_search_locations or ()
+    path = Path(origin) if origin else next(map(Path, folders), None)  # a folder without __init__.py has no file
+    if path is None or path.resolve() != Path(__file__).resolve().parents[1] / name / "__init__.py":
+        what = "a module without a file" if path is None else repr(str(path))
         raise ImportError(
             f"{what} hides mechclust's package {name!r}; rename it, or move it elsewhere",
             name=name,
-            path=None if found is None else str(found),
+            path=None if path is None else str(path),
         )
 
 

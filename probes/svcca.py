@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Literal
 
+from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from probes.engine.pairwise import Pairwise
@@ -59,27 +60,44 @@ class SVCCA(Pairwise):
         super().__init__(at, readout, label, pairs, max_memory)
         self.variance = check_share(variance)
 
-    def _bytes(self, rows: Mapping[str, Tensor], n: int) -> int:
+    def _bytes(self, rows: Mapping[str, Float[Tensor, "batch _"]], n: int) -> int:
+        """Return the bytes of ``n`` examples' rows, and as many float64 numbers."""
         return super()._bytes(rows, n) + 8 * n * sum(x.shape[1] for x in rows.values())
 
     def compute(self) -> ProbeResult:
-        most: dict[str, int] = {}  # directions of any site, by group
+        """Return the result of all batches so far. Does not change the state."""
+        directions = _Directions(self)
+        return self._compared(["svcca"], directions.compare, directions.notes)
 
-        @lru_cache(len(self.sites))  # those of one group
-        def basis(site: str, group: str) -> Tensor:
-            found = principal(self._rows_of(site, group), self.variance)
-            most[group] = max(most.get(group, 0), found.shape[1])
-            return found
 
-        def compare(x: str, y: str, group: str) -> Iterator[tuple[str, float, str]]:
-            value, why = mean_correlation(basis(x, group), basis(y, group))
-            yield "svcca", value, why
+class _Directions:
+    """The principal directions of a probe's sites, of one group at a time.
 
-        def notes(n: Mapping[str, int], values: Mapping[str, Tensor]) -> list[str]:
-            few = [
-                f"{group} (n = {count}, up to {most[group]})" for group, count in n.items() if count < 10 * most[group]
-            ]
-            what = "svcca of unrelated rows is far from 0 where n is below 10 times the directions"
-            return [f"{what}: label {', '.join(few)}"] if few else []
+    Attributes:
+        largest: the most directions that any site has, by group.
+    """
 
-        return self._compared(["svcca"], compare, notes)
+    def __init__(self, probe: SVCCA) -> None:
+        self.probe = probe
+        self.largest: dict[str, int] = {}
+        self.basis = lru_cache(len(probe.sites))(self._basis)
+
+    def _basis(self, site: str, group: str) -> Float[Tensor, "row kept"]:
+        basis = principal(self.probe._rows_of(site, group), self.probe.variance)
+        self.largest[group] = max(self.largest.get(group, 0), basis.shape[1])
+        return basis
+
+    def compare(self, x: str, y: str, group: str) -> Iterator[tuple[str, float, str]]:
+        """Yield the measure of two sites, with why it is NaN."""
+        value, why = mean_correlation(self.basis(x, group), self.basis(y, group))
+        yield "svcca", value, why
+
+    def notes(self, n: Mapping[str, int], values: Mapping[str, Shaped[Tensor, "..."]]) -> list[str]:
+        """Say where unrelated rows would give a large value."""
+        few = [
+            f"{group} (n = {count}, up to {self.largest[group]})"
+            for group, count in n.items()
+            if count < 10 * self.largest[group]
+        ]
+        what = "svcca of unrelated rows is far from 0 where n is below 10 times the directions"
+        return [f"{what}: label {', '.join(few)}"] if few else []

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from probes.engine.hooks import check_device
+from probes.engine.labelled_rows import LabelledRows, check_further_labels, check_max_rows
 from probes.engine.preprocess import Preprocess
-from probes.engine.probe import Probe
 from probes.engine.readout import Readout, check_row_readout, token_at
-from probes.engine.repeats import repeats_note
 from probes.engine.result import ProbeResult
 from probes.engine.sites import Sites, residual
-from probes.engine.state import Rows, hashed
+from probes.engine.state import hashed
 from probes.functional.adjusted_rand import (
     FEWEST_EFFECTIVE_CLASSES,
     adjusted_rand_moments,
@@ -30,16 +30,16 @@ from probes.functional.projection import project_2d
 from probes.functional.strata import check_given, nothing_left, single_class, strata_of
 from probes.functional.task_cluster_ari import fitted_clusters, permuted_index
 from probes.functional.units import Relabelling, check_units
-from tasks import Batch, InputError
+from tasks import InputError
 from tasks.errors import check_at_least, check_choice
 
 _ALONE = "has one example per class ({} in all), which any clustering into as many clusters agrees with"
 _LOPSIDED = "too few classes, or too unequal ones, for moments, so chance and p_value are NaN; give n_permutations=1000"
-_SEEN = 2000  # examples behind a silhouette
+_MAX_SILHOUETTE_ROWS = 2000
 _MEASURES = ("ari", "ami", "silhouette", "null_low", "null_high", "null_mean", "p_value")
 
 
-class TaskClusterARI(Probe):
+class TaskClusterARI(LabelledRows):
     """Adjusted Rand index between k-means clusters of hidden states and labels, per site.
 
     Measures (axes site, label; and n_clusters, where several are given):
@@ -94,9 +94,6 @@ class TaskClusterARI(Probe):
         ('output',)
     """
 
-    hidden = Rows(cap="max_rows")
-    classes = Rows(cap="max_rows")
-
     def __init__(
         self,
         label: str = "task",
@@ -116,123 +113,168 @@ class TaskClusterARI(Probe):
         keep_clusters: bool = False,
         seed: int = 0,
     ) -> None:
-        check_choice(reduce=(reduce, (None, "tsne")))
-        _check_clusters(n_clusters)
-        check_at_least(n_init=(n_init, 1), n_permutations=(n_permutations, 0), seed=(seed, 0))
-        if max_rows is not None and max_rows < 2:
-            raise InputError(f"max_rows is {max_rows}; expected at least 2, or None for no limit")
-        if isinstance(also, str):
-            raise InputError(f"also is the string {also!r}; expected a sequence of label names such as ({also!r},)")
-        check_given(label, given=given, within=within, units=units)
-        check_units(units, {"n_permutations": n_permutations})
-        if n_permutations == 0 and (given or within):
+        super().__init__(at, check_row_readout(readout))
+        self.label = label
+        self.also = also
+        self.n_clusters = n_clusters
+        self.given = given
+        self.within = within
+        self.units = units
+        self.preprocess = preprocess
+        self.reduce = reduce
+        self.n_init = n_init
+        self.n_permutations = n_permutations
+        self.max_rows = max_rows
+        self.device = device
+        self.keep_clusters = keep_clusters
+        self.seed = seed
+        self._check()
+
+    def _check(self) -> None:
+        check_choice(reduce=(self.reduce, (None, "tsne")))
+        _check_clusters(self.n_clusters)
+        check_at_least(n_init=(self.n_init, 1), n_permutations=(self.n_permutations, 0), seed=(self.seed, 0))
+        check_max_rows(self.max_rows)
+        check_further_labels(self.also)
+        check_given(self.label, given=self.given, within=self.within, units=self.units)
+        check_units(self.units, {"n_permutations": self.n_permutations})
+        if self.n_permutations == 0 and (self.given or self.within):
             raise InputError(
                 "n_permutations is 0, but there is no formula for relabellings within classes of another label; give "
                 "1000, or leave out given and within"
             )
-        if device is not None:
-            check_device(device)
-        super().__init__(at, check_row_readout(readout))
-        self.label, self.also, self.n_clusters, self.reduce = label, also, n_clusters, reduce
-        self.given, self.within, self.units, self.preprocess = given, within, units, preprocess
-        self.n_init, self.n_permutations, self.max_rows, self.seed = n_init, n_permutations, max_rows, seed
-        self.device, self.keep_clusters = device, keep_clusters
+        if self.device is not None:
+            check_device(self.device)
 
-    def update(self, activations: Mapping[str, Tensor], batch: Batch) -> None:
-        wanted = (self.label, *self.also, self.given, self.within, self.units)
-        for name in dict.fromkeys(name for name in wanted if name is not None):
-            self.classes.add(name, batch.index, batch.label(name, per="example"))
-        for site, rows in activations.items():
-            self.hidden.add(site, batch.index, rows.flatten(1))
+    def _labels_to_keep(self) -> list[str | None]:
+        return [self.label, *self.also, self.given, self.within, self.units]
+
+    # ---- the result ----
 
     def compute(self) -> ProbeResult:
-        names = [self.label, *self.also]
+        """Return the agreement of clusters and labels, over all examples kept."""
         index = self.classes.get(self.label)[0]
-        labels = {name: _Label(self, name) for name in names}
-        several = isinstance(self.n_clusters, Sequence)
-        shape = (len(self.sites), len(names), max(len(label.clusters) for label in labels.values()))
+        labels = [_Label(self, name) for name in (self.label, *self.also)]
+        shape = (len(self.sites), len(labels), max(len(label.clusters) for label in labels))
         values = {measure: torch.full(shape, torch.nan, dtype=torch.float64) for measure in _MEASURES}
-        of_label = torch.full(shape[:2], torch.nan, dtype=torch.float64)
-        found = torch.full((*shape, len(index)), -1, dtype=torch.int64)
-        notes, dropped = [note for label in labels.values() for note in label.notes], {}
-        given = self.classes.get(self.given)[1] if self.given else None
-        if given is not None and (single := int((torch.unique(given, return_counts=True)[1] == 1).sum())):
-            notes.append(
-                f"{single} classes of {self.given!r} have one example, whose state is 0 once its class mean is removed"
-            )
+        values["label_silhouette"] = torch.full(shape[:2], torch.nan, dtype=torch.float64)
+        values["cluster"] = torch.full((*shape, len(index)), -1, dtype=torch.int64)
+        dropped = {}
+        notes = self._label_notes(labels)
         for i, site in enumerate(self.site_names):
-            rows, dropped[site], about = self._prepared(self.hidden.get(site)[1], given)
-            notes += [f"{site}: {note}" for note in about]
+            rows, dropped[site], site_notes = self._prepared(self.hidden.get(site)[1])
+            notes += [f"{site}: {note}" for note in site_notes]
             space = _Space(rows, index, self)
-            for j, name in enumerate(names):
-                label = labels[name]
+            for j, label in enumerate(labels):
                 if label.nan:
                     continue
-                of_label[i, j] = space.silhouette(label.classes)
+                values["label_silhouette"][i, j] = space.silhouette(label.classes)
                 for m, k in enumerate(label.clusters):
                     assigned = space.clusters(k)
-                    found[i, j, m] = torch.from_numpy(assigned)
-                    if self.n_permutations == 0 and (lopsided := label.lopsided(assigned)):
-                        notes.append(lopsided)
+                    values["cluster"][i, j, m] = torch.from_numpy(assigned)
                     for measure, value in self._compared(label, assigned, space).items():
                         values[measure][i, j, m] = value
+                    notes += self._clustering_notes(label, assigned)
                     if space.distinct < k:
                         notes.append(
-                            f"{site} has {space.distinct} distinct states for {k} clusters of "
-                            f"{name!r}: each state is a cluster of its own"
+                            f"{site} has {space.distinct} distinct states for {k} clusters of {label.name!r}: each "
+                            "state is a cluster of its own"
                         )
-        if not several:
-            values, found = {measure: value[..., 0] for measure, value in values.items()}, found[:, :, 0]
-        axes = ("site", "label", "n_clusters") if several else ("site", "label")
-        coords = {"label": names, "n_clusters": [str(k) for k in labels[self.label].clusters]} if several else {}
-        measures: dict[str, tuple[str, ...]] = dict.fromkeys(_MEASURES, axes)
-        measures["label_silhouette"], values["label_silhouette"] = ("site", "label"), of_label
-        coords = {"label": names, **coords}
-        if self.keep_clusters:
-            measures["cluster"], values["cluster"] = (*axes, "example"), found
-            coords["example"] = [str(i) for i in index.tolist()]
-        clusters = {name: label.clusters if several else label.clusters[0] for name, label in labels.items()}
-        metadata = {"n": len(index), "n_clusters": clusters, "reduce": self.reduce}
+        metadata: dict[str, object] = {"n": len(index), "n_clusters": self._clusters_by_label(labels)}
+        metadata["reduce"] = self.reduce
         if self.preprocess.drop_outliers is not None:
             metadata["dropped_dimensions"] = dropped
-        if self.units is None and (repeats := self._repeats()):
-            notes.append(repeats)
-        return self.result(values, measures, coords, metadata=metadata, notes=list(dict.fromkeys(notes)))
+        return self._labelled_result(values, labels, index, metadata, [*notes, *self._repeats()])
 
-    def _repeats(self) -> str:
-        rows = {site: self.hidden.get(site)[1] for site in self.site_names}
-        return repeats_note(rows, {site.name: site.layer for site in self.sites})
+    def _labelled_result(
+        self,
+        values: dict[str, Shaped[Tensor, "..."]],
+        labels: Sequence[_Label],
+        index: Int[Tensor, "row"],
+        metadata: Mapping[str, object],
+        notes: Sequence[str],
+    ) -> ProbeResult:
+        """Return the values with their axes, of which ``n_clusters`` is one if several numbers of them were given."""
+        axes: tuple[str, ...] = ("site", "label")
+        coords = {"label": [label.name for label in labels]}
+        if self._several:
+            axes = (*axes, "n_clusters")
+            coords["n_clusters"] = [str(k) for k in labels[0].clusters]
+        else:
+            values = {name: x if name == "label_silhouette" else x[:, :, 0] for name, x in values.items()}
+        axes_by_name = {
+            **dict.fromkeys(_MEASURES, axes),
+            "label_silhouette": ("site", "label"),
+            "cluster": (*axes, "example"),
+        }
+        if self.keep_clusters:
+            coords["example"] = [str(i) for i in index.tolist()]
+        else:
+            del values["cluster"], axes_by_name["cluster"]
+        return self.result(values, axes_by_name, coords, metadata=metadata, notes=list(dict.fromkeys(notes)))
 
-    def _prepared(self, rows: Tensor, given: Tensor | None) -> tuple[Float[Tensor, "n d"], int, list[str]]:
-        if given is None and self.preprocess == Preprocess():
+    @property
+    def _several(self) -> bool:
+        return isinstance(self.n_clusters, Sequence)
+
+    def _clusters_by_label(self, labels: Sequence[_Label]) -> dict[str, object]:
+        """Return the numbers of clusters of each label, or the only one."""
+        return {label.name: label.clusters if self._several else label.clusters[0] for label in labels}
+
+    def _prepared(self, rows: Float[Tensor, "row d_model"]) -> tuple[Float[Tensor, "row kept"], int, list[str]]:
+        """Return the states to cluster, how many dimensions were dropped, and what a reader must know."""
+        if self.given is None and self.preprocess == Preprocess():
             return rows.float(), 0, []
-        return self.preprocess.apply(rows, given)
+        return self.preprocess.apply(rows, self.classes.get(self.given)[1] if self.given else None)
 
-    def _compared(self, label: _Label, assigned: Int[np.ndarray, "n"], space: _Space) -> dict[str, float]:
-        """Every measure of one clustering against one label."""
+    def _compared(self, label: _Label, assigned: Int[np.ndarray, "row"], space: _Space) -> dict[str, float]:
+        """Return every measure of one clustering against one label."""
         from sklearn.metrics import adjusted_mutual_info_score
 
         score = adjusted_rand_score(label.classes, assigned)
-        found = {
+        measured = {
             "ari": score,
             "ami": float(adjusted_mutual_info_score(label.classes, assigned)),
             "silhouette": space.silhouette(assigned),
         }
         if label.fixed:
-            return found
+            return measured
         if self.n_permutations == 0:
             moments = adjusted_rand_moments(label.classes, assigned)
             low, high, p = moments.null(score)
-            return {**found, "null_low": low, "null_high": high, "null_mean": moments.mean, "p_value": p}
+            return {**measured, "null_low": low, "null_high": high, "null_mean": moments.mean, "p_value": p}
         null = label.null(assigned, self.n_permutations, self.seed)
-        low, high = (float(q) for q in np.quantile(null, [0.025, 0.975]))
+        low, high = np.quantile(null, [0.025, 0.975]).tolist()
         p = math.nan if label.few else (1 + int((null >= score).sum())) / (1 + self.n_permutations)
-        return {**found, "null_low": low, "null_high": high, "null_mean": float(null.mean()), "p_value": p}
+        return {**measured, "null_low": low, "null_high": high, "null_mean": float(null.mean()), "p_value": p}
+
+    # ---- notes ----
+
+    def _label_notes(self, labels: Sequence[_Label]) -> list[str]:
+        """Say what cannot be measured of each label, and where removing class means leaves nothing."""
+        notes = []
+        for label in labels:
+            notes += label.notes
+        if self.given is not None:
+            counts = np.bincount(self._codes(self.given))
+            alone = int((counts == 1).sum())
+            if alone:
+                notes.append(
+                    f"{alone} classes of {self.given!r} have one example, whose state is 0 once its class mean is "
+                    "removed"
+                )
+        return notes
+
+    def _clustering_notes(self, label: _Label, assigned: Int[np.ndarray, "row"]) -> list[str]:
+        note = label.lopsided(assigned) if self.n_permutations == 0 else ""
+        return [note] if note else []
 
 
 def _check_clusters(n_clusters: int | Sequence[int] | None) -> None:
-    each = list(n_clusters) if isinstance(n_clusters, Sequence) else [] if n_clusters is None else [n_clusters]
-    if isinstance(n_clusters, Sequence) and not each:
+    if n_clusters is None:
+        return
+    each = list(n_clusters) if isinstance(n_clusters, Sequence) else [n_clusters]
+    if not each:
         raise InputError("n_clusters is empty; expected numbers such as (5, 10, 20), or None for one per class")
     for k in each:
         if k < 2:
@@ -246,7 +288,7 @@ class _Label:
 
     Attributes:
         name: of the label.
-        classes: ``[n]`` class of each example.
+        classes: class of each example.
         clusters: numbers of clusters to compare it with.
         relabelling: how its classes are permuted.
         nan: nothing can be measured.
@@ -255,31 +297,35 @@ class _Label:
         notes: what a reader must know.
     """
 
+    classes: Int[np.ndarray, "row"]
+
     def __init__(self, probe: TaskClusterARI, name: str) -> None:
-        others = {other: _codes(probe, other) for other in (probe.given, probe.within) if other}
+        others = {other: probe._codes(other) for other in (probe.given, probe.within) if other}
+        units = probe._codes(probe.units) if probe.units else None
         self.name = name
-        self.classes: Int[np.ndarray, "n"] = probe.classes.get(name)[1].numpy()
+        self.classes = probe.classes.get(name)[1].numpy()
         self.clusters = _clusters_for(probe, name, self.classes)
-        units = _codes(probe, probe.units) if probe.units else None
-        self.relabelling = Relabelling.of(self.classes, units, strata_of(others))
+        self.relabelling = Relabelling.from_classes(self.classes, units, strata_of(others))
         self.notes: list[str] = []
         self.few = False
         n = len(self.classes)
-        self.nan = self.fixed = len(np.unique(self.classes)) == n
+        self.nan = len(np.unique(self.classes)) == n
+        self.fixed = self.nan
         if self.nan:
             self.notes.append(f"label {name!r} {_ALONE.format(n)}, so its index is NaN")
             return
         if others or units is not None:
             self._stratified(probe, name, others)
-        if not self.fixed and (few := self.relabelling.too_few(name, named=False, units=probe.units)):
+        too_few = "" if self.fixed else self.relabelling.too_few(name, named=False, units=probe.units)
+        if too_few:
             self.few = True
-            self.notes.append(few)
+            self.notes.append(too_few)
 
-    def null(self, assigned: Int[np.ndarray, "n"], n_permutations: int, seed: int) -> Float[np.ndarray, "draws"]:
+    def null(self, assigned: Int[np.ndarray, "row"], n_permutations: int, seed: int) -> Float[np.ndarray, "draw"]:
         """Return the index of clusters and this label, relabelled at random."""
         return permuted_index(self.classes, assigned, self.relabelling, n_permutations, seed)
 
-    def lopsided(self, assigned: Int[np.ndarray, "n"]) -> str:
+    def lopsided(self, assigned: Int[np.ndarray, "row"]) -> str:
         """Say where the label or the clusters compared with it have too few classes for a p-value from moments."""
         labelings = {f"label {self.name!r}": self.classes, f"a clustering compared with label {self.name!r}": assigned}
         if self.fixed or all(len(np.unique(labeling)) == 2 for labeling in labelings.values()):
@@ -287,7 +333,12 @@ class _Label:
         few = [name for name, x in labelings.items() if effective_classes(x) < FEWEST_EFFECTIVE_CLASSES]
         return f"{few[0]} has {_LOPSIDED}" if few else ""
 
-    def _stratified(self, probe: TaskClusterARI, name: str, others: Mapping[str, np.ndarray]) -> None:
+    def _stratified(self, probe: TaskClusterARI, name: str, others: Mapping[str, Int[np.ndarray, "row"]]) -> None:
+        """Note what relabellings within classes of other labels and units cannot change.
+
+        Raises:
+            InputError: where that is everything of the main label.
+        """
         main = name == probe.label
         if probe.given and single_class(others[probe.given], self.classes) == 1:
             self.nan = self.fixed = True
@@ -313,78 +364,98 @@ class _Label:
             )
 
 
-def _codes(probe: TaskClusterARI, name: str) -> Int[np.ndarray, "n"]:
-    return np.unique(probe.classes.get(name)[1].numpy(), return_inverse=True)[1]
-
-
-def _way_out(probe: TaskClusterARI, name: str, classes: Int[np.ndarray, "n"], others: Mapping[str, np.ndarray]) -> str:
+def _way_out(
+    probe: TaskClusterARI,
+    name: str,
+    classes: Int[np.ndarray, "row"],
+    others: Mapping[str, Int[np.ndarray, "row"]],
+) -> str:
     if probe.within and single_class(others[probe.within], classes) == 1:
         return f"if {probe.within!r} lies within classes of {name!r}, give units={probe.within!r} instead"
     return f"choose one whose classes have examples of several classes of {name!r}"
 
 
-def _clusters_for(probe: TaskClusterARI, name: str, values: np.ndarray) -> list[int]:
-    n_classes = len(np.unique(values))
+def _clusters_for(probe: TaskClusterARI, name: str, classes: Int[np.ndarray, "row"]) -> list[int]:
+    """Return the numbers of clusters to compare a label with."""
+    n_classes = len(np.unique(classes))
     if n_classes < 2:
         raise InputError(f"label {name!r} has one class only; clustering needs examples of at least 2 classes")
-    several = isinstance(probe.n_clusters, Sequence)
-    ks = list(probe.n_clusters) if isinstance(probe.n_clusters, Sequence) else [probe.n_clusters or n_classes]
-    for k in ks:
-        if len(values) < k:
+    if isinstance(probe.n_clusters, Sequence):
+        numbers = list(probe.n_clusters)
+        way_out = "set n_clusters lower"
+    else:
+        numbers = [probe.n_clusters or n_classes]
+        way_out = "set n_clusters"
+    for k in numbers:
+        if len(classes) < k:
             raise InputError(
-                f"{len(values)} examples for {k} clusters of {name!r}; give at least as many examples as clusters, "
-                f"or set n_clusters{' lower' if several else ''}"
+                f"{len(classes)} examples for {k} clusters of {name!r}; give at least as many examples as clusters, "
+                f"or {way_out}"
             )
-    if n_classes == len(values) and name == probe.label:
+    if n_classes == len(classes) and name == probe.label:
         raise InputError(
             f"label {name!r} {_ALONE.format(n_classes)}; give at least 2 examples of some classes, preferably 20"
         )
-    return ks
+    return numbers
 
 
 class _Space:
-    """The states of one site: their clusters, each number of them once, and their distances."""
+    """The states of one site: their clusters, each number of them once, and their distances.
 
-    def __init__(self, rows: Float[Tensor, "n d"], index: Int[Tensor, "n"], probe: TaskClusterARI) -> None:
+    Attributes:
+        distinct: number of different states.
+    """
+
+    def __init__(self, rows: Float[Tensor, "row dim"], index: Int[Tensor, "row"], probe: TaskClusterARI) -> None:
         unique, inverse = torch.unique(rows, dim=0, return_inverse=True)
         self.distinct = len(unique)
-        self._which, self._rows, self._probe = inverse.numpy(), rows.numpy(), probe
-        self._reduced: np.ndarray | None = None if probe.reduce else self._rows
-        self._found: dict[int, np.ndarray] = {}
-        self._seen = torch.sort(hashed(index), stable=True).indices[:_SEEN].sort().values.numpy()
-        self._distances: np.ndarray | None = None
+        self._state_of_row: Int[np.ndarray, "row"] = inverse.numpy()
+        self._rows: Float[np.ndarray, "row dim"] = rows.numpy()
+        self._probe = probe
+        self._clusters: dict[int, Int[np.ndarray, "row"]] = {}
+        chosen = torch.sort(hashed(index), stable=True).indices[:_MAX_SILHOUETTE_ROWS].sort().values
+        self._silhouette_rows: Int[np.ndarray, "chosen"] = chosen.numpy()
 
-    def clusters(self, k: int) -> Int[np.ndarray, "n"]:
-        """Cluster of each example. With at most ``k`` distinct states, each is a cluster:
-        that is k-means' own optimum, found without its warnings."""
+    def clusters(self, k: int) -> Int[np.ndarray, "row"]:
+        """Return the cluster of each example.
+
+        With at most ``k`` distinct states, each is a cluster: that is k-means' own optimum, found without its warnings.
+        """
         if self.distinct <= k:
-            return self._which
-        if k not in self._found:
-            if self._reduced is None:
-                self._reduced = project_2d(self._rows, self._probe.seed)
-            self._found[k] = self._clustered(self._reduced, k)
-        return self._found[k]
+            return self._state_of_row
+        if k not in self._clusters:
+            self._clusters[k] = self._fitted(k)
+        return self._clusters[k]
 
-    def _clustered(self, rows: np.ndarray, k: int) -> np.ndarray:
-        starts, seed = self._probe.n_init, self._probe.seed
-        if self._probe.device is not None:
-            found = kmeans(torch.from_numpy(rows), k, n_init=starts, seed=seed, device=self._probe.device)
-            return found.labels.numpy()
-        return fitted_clusters(rows, k, n_init=starts, seed=seed)
+    @cached_property
+    def _reduced(self) -> Float[np.ndarray, "row kept"]:
+        return project_2d(self._rows, self._probe.seed) if self._probe.reduce else self._rows
 
-    def silhouette(self, labels: Int[np.ndarray, "n"]) -> float:
-        """scikit-learn's, of at most ``_SEEN`` examples chosen by their index; NaN where it is not defined."""
-        from sklearn.metrics import silhouette_score
+    def _fitted(self, k: int) -> Int[np.ndarray, "row"]:
+        rows = self._reduced
+        starts = self._probe.n_init
+        seed = self._probe.seed
+        if self._probe.device is None:
+            return fitted_clusters(rows, k, n_init=starts, seed=seed)
+        return kmeans(torch.from_numpy(rows), k, n_init=starts, seed=seed, device=self._probe.device).labels.numpy()
+
+    @cached_property
+    def _distances(self) -> Float[np.ndarray, "chosen chosen"] | None:
+        """Distances between the rows of a silhouette; ``None`` if all are one point."""
         from sklearn.metrics.pairwise import euclidean_distances
         from threadpoolctl import threadpool_limits
 
-        labels = labels[self._seen]
-        if not 2 <= len(np.unique(labels)) < len(labels):
-            return math.nan
-        if self._distances is None:
-            rows = self._rows[self._seen].astype(np.float64)
-            with threadpool_limits(1):
-                self._distances = euclidean_distances(rows - rows[0]) if (rows != rows[0]).any() else np.zeros((0, 0))
-        if not len(self._distances):  # one point, many times
+        rows = self._rows[self._silhouette_rows].astype(np.float64)
+        if not (rows != rows[0]).any():
+            return None
+        with threadpool_limits(1):
+            return euclidean_distances(rows - rows[0])  # type: ignore[no-any-return]
+
+    def silhouette(self, labels: Int[np.ndarray, "row"]) -> float:
+        """Return scikit-learn's, of at most 2,000 examples chosen by their index; NaN where it is not defined."""
+        from sklearn.metrics import silhouette_score
+
+        labels = labels[self._silhouette_rows]
+        if not 2 <= len(np.unique(labels)) < len(labels) or self._distances is None:
             return math.nan
         return float(silhouette_score(self._distances, labels, metric="precomputed"))

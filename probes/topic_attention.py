@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Shaped
 from numpy.typing import ArrayLike
 from torch import Tensor
 
@@ -89,8 +89,9 @@ class TopicAttention(TopicProbe):
         super().__init__(topics, at, words, n_permutations, seed)
         self._permuted = self._known.permuted(n_permutations, seed)
 
-    def update(self, activations: Mapping[str, Tensor], batch: Batch) -> None:
-        sums_of = PairTable.of(self._words(batch), self._known, self._permuted).sums(activations)
+    def update(self, activations: Mapping[str, Float[Tensor, "batch head query key"]], batch: Batch) -> None:
+        """Add attention by bucket, over all pairs and within documents."""
+        sums_of = PairTable.from_words(self._words(batch), self._known, self._permuted).sums(activations)
         for site, sums in sums_of.items():
             self.attention.add(site, sums.sum)
             self.within.add(site, sums.within)
@@ -100,13 +101,14 @@ class TopicAttention(TopicProbe):
         self.documents.add("documents", first.documents)
 
     def compute(self) -> ProbeResult:
+        """Return means and ratios over all examples so far, with their chance."""
         pairs = self.pairs["pairs"].cpu()
-        total = torch.stack([self.attention[site].cpu() for site in self.site_names])  # [site head 3]
+        total = torch.stack([self.attention[site].cpu() for site in self.site_names])  # [site head bucket]
         within = torch.stack([self.within[site].cpu() for site in self.site_names]) / self.weight["weight"].cpu()
         tests, on = self._tests(within)
         mean = torch.where(pairs > 0, total / pairs, torch.nan)
         overall = within[..., 0].mean(dim=(0, 1))
-        values: dict[str, Tensor] = {
+        values: dict[str, Shaped[Tensor, "..."]] = {
             "sum": total,
             "mean": mean,
             "pairs": pairs,
@@ -129,11 +131,11 @@ class TopicAttention(TopicProbe):
 
     def _tests(
         self, within: Float[Tensor, "site head 2 labelling"]
-    ) -> tuple[dict[str, Tensor], dict[str, tuple[str, ...]]]:
+    ) -> tuple[dict[str, Float[Tensor, "..."]], dict[str, tuple[str, ...]]]:
         """Return the ratio of each head, of the best head and over all heads, each with its chance, and their axes."""
         ratio = within[:, :, 0] / within[:, :, 1]  # [site head labelling]
         same, different = within.mean(dim=(0, 1))
-        values: dict[str, Tensor] = {}
+        values: dict[str, Float[Tensor, "..."]] = {}
         axes: dict[str, tuple[str, ...]] = {}
         for prefix, ratios, on in (
             ("", ratio, ("site", "head")),
@@ -145,7 +147,7 @@ class TopicAttention(TopicProbe):
             axes |= dict.fromkeys(tested, on)
         return values, axes
 
-    def _notes(self, within: Float[Tensor, "site head 2 labelling"], pairs: Int[Tensor, "3"]) -> list[str]:
+    def _notes(self, within: Float[Tensor, "site head 2 labelling"], pairs: Int[Tensor, "bucket"]) -> list[str]:
         """Say which means are of no pairs, which documents do not count, and why a ratio is NaN."""
         notes = self._empty_notes(pairs, BUCKETS)
         with_pairs, with_both = self.documents["documents"].tolist()
@@ -156,7 +158,7 @@ class TopicAttention(TopicProbe):
         return notes + self._null_notes(ratio[..., 0], ratio[..., 1:], torch.tensor(with_both))
 
 
-def _largest(of_heads: Tensor) -> Tensor:
-    """``[site ...]`` over ``[site head ...]``, without heads where it is undefined."""
-    found = torch.nan_to_num(of_heads, nan=-torch.inf, posinf=torch.inf).amax(dim=1)
-    return torch.where(found == -torch.inf, torch.nan, found)
+def _largest(by_head: Float[Tensor, "site head ..."]) -> Float[Tensor, "site ..."]:
+    """Return the largest of the heads, without those where it is undefined."""
+    largest = torch.nan_to_num(by_head, nan=-torch.inf, posinf=torch.inf).amax(dim=1)
+    return torch.where(largest == -torch.inf, torch.nan, largest)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 import torch
+from jaxtyping import Bool, Float, Shaped
 from numpy.typing import ArrayLike
 from torch import Tensor
 
@@ -68,9 +69,11 @@ class TopicEmbedding(TopicProbe):
         super().__init__(topics, at, words, n_permutations, seed)
         self.self_pairs = self_pairs
 
-    def update(self, activations: Mapping[str, Tensor], batch: Batch) -> None:
-        table = PairTable.of(self._words(batch), self._known)
-        word, place = table.word[table.real], table.place
+    def update(self, activations: Mapping[str, Float[Tensor, "batch ..."]], batch: Batch) -> None:
+        """Add each word's vectors at every site."""
+        table = PairTable.from_words(self._words(batch), self._known)
+        word = table.word[table.real]
+        place = table.place
         n_rows = len(self._known.group)
         self.seen.add("words", torch.bincount(word, minlength=n_rows))
         example = torch.arange(len(place), device=place.device)[:, None]
@@ -80,36 +83,43 @@ class TopicEmbedding(TopicProbe):
             self.vectors.add_rows(site, word, x[example, place][table.real].flatten(1), n_rows)
 
     def compute(self) -> ProbeResult:
+        """Return the similarities of the mean vectors of all words seen so far, with their chance."""
         seen = self.seen["words"].cpu() > 0
         means = ((site, self._means(site)) for site in self.site_names)
         return self._compared(means, seen, {site.name: site.layer for site in self.sites})
 
-    def _means(self, site: str) -> Tensor:
-        """``[words with a topic, d]``; NaN where a word was not seen."""
+    def _means(self, site: str) -> Float[Tensor, "topical d"]:
+        """Return the mean vector of each word with a topic; NaN where it was not seen."""
         return self.vectors[site].cpu() / self.seen["words"].cpu()[:, None]
 
-    def word_vectors(self) -> tuple[dict[str, Tensor], Tensor]:
-        """By site ``[n_words d]`` float64, the mean vector of each word so far, and ``[n_words]`` bool which were seen.
+    def word_vectors(self) -> tuple[dict[str, Float[Tensor, "n_words d"]], Bool[Tensor, "n_words"]]:
+        """Return the mean vector of each word so far by site, in float64, and which words were seen.
 
         Words without a topic were not looked at; their vectors, as those of words not seen, are NaN.
         """
         topical = self._known.row >= 0
-        seen, found = torch.zeros_like(topical), {}
+        seen = torch.zeros_like(topical)
         seen[topical] = self.seen["words"].cpu() > 0
+        vectors = {}
         for site in self.site_names:
             means = self._means(site)
-            found[site] = means.new_full((len(topical), means.shape[1]), torch.nan)
-            found[site][topical] = means
-        return found, seen
+            vectors[site] = means.new_full((len(topical), means.shape[1]), torch.nan)
+            vectors[site][topical] = means
+        return vectors, seen
 
     def compare_vectors(
-        self, vectors: Mapping[str, Tensor], seen: Tensor | None = None, layers: Mapping[str, int] | None = None
+        self,
+        vectors: Mapping[str, Float[Tensor, "n_words _"]],
+        seen: Bool[Tensor, "n_words"] | None = None,
+        layers: Mapping[str, int] | None = None,
     ) -> ProbeResult:
-        """The same measures of given vectors, such as an embedding matrix; what was measured so far plays no part.
+        """Return the same measures of given vectors, such as an embedding matrix.
+
+        What was measured so far plays no part.
 
         Args:
-            vectors: by name ``[n_words d]``, a vector for each word of ``topics``.
-            seen: ``[n_words]`` bool, the words to compare; ``None``: all that have a topic.
+            vectors: by name, a vector for each word of ``topics``.
+            seen: the words to compare; ``None``: all that have a topic.
             layers: by name, for the result's table; 0, the embedding, where it says nothing.
 
         Raises:
@@ -122,46 +132,61 @@ class TopicEmbedding(TopicProbe):
             [[2.5, 0.0]]
         """
         topical = self._known.row >= 0
-        known = torch.ones_like(topical) if seen is None else seen.cpu()
-        for name, rows in {**vectors, "seen": known}.items():
+        compared = torch.ones_like(topical) if seen is None else seen.cpu()
+        for name, rows in {**vectors, "seen": compared}.items():
             if len(rows) != len(topical):
                 raise InputError(
                     f"{name!r} has {len(rows)} rows, but topics has {len(topical)} words; give one row per word"
                 )
         for name, rows in vectors.items():
-            if not bool(rows[(topical & known).to(rows.device)].isfinite().all()):
+            if not bool(rows[(topical & compared).to(rows.device)].isfinite().all()):
                 raise InputError(f"{name!r} has NaN or infinity in the vector of a word; leave that word out with seen")
-        rows_of = ((name, rows.detach().cpu()[topical]) for name, rows in vectors.items())
-        return self._compared(rows_of, known[topical], {name: (layers or {}).get(name, 0) for name in vectors})
+        rows_by_name = ((name, rows.detach().cpu()[topical]) for name, rows in vectors.items())
+        return self._compared(rows_by_name, compared[topical], {name: (layers or {}).get(name, 0) for name in vectors})
 
-    def _compared(self, vectors: Iterable[tuple[str, Tensor]], seen: Tensor, layers: Mapping[str, int]) -> ProbeResult:
-        """The result of the vectors of all words with a topic at each site, of which these were seen."""
+    def _compared(
+        self,
+        vectors: Iterable[tuple[str, Float[Tensor, "topical _"]]],
+        seen: Bool[Tensor, "topical"],
+        layers: Mapping[str, int],
+    ) -> ProbeResult:
+        """Return the result of the vectors of all words with a topic at each site.
+
+        Args:
+            vectors: by site, one site after another.
+            seen: which of the words to compare.
+            layers: by site.
+        """
         notes = [] if bool(seen.all()) else [f"{int((~seen).sum())} of {len(seen)} words with a topic were not seen"]
         sums = GroupSums(self._known.group[seen], self._known, self.self_pairs)
-        found, nulls = [], []
+        observed = []
+        nulls = []
         for site, rows in vectors:
-            found.append(sums.similarity(rows[seen]))
+            observed.append(sums.similarity(rows[seen]))
             nulls.append(sums.null(rows[seen], self.n_permutations, self.seed))
             if bool((rows[seen] == 0).all(dim=1).any()):
                 notes.append(f"{site}: a word's vector is zero, so the mean cosine is NaN")
         buckets = BUCKETS[1:]
-        values: dict[str, Tensor] = {
-            "sum": torch.stack([f.sum for f in found]),
-            "mean": torch.stack([f.mean for f in found]),
+        values: dict[str, Shaped[Tensor, "..."]] = {
+            "sum": torch.stack([similarity.sum for similarity in observed]),
+            "mean": torch.stack([similarity.mean for similarity in observed]),
             "pairs": sums.pairs,
         }
         axes: dict[str, tuple[str, ...]] = dict.fromkeys(("sum", "mean"), ("site", "similarity", "bucket"))
         axes["pairs"] = ("bucket",)
-        null = torch.stack([n.ratio for n in nulls])
-        ratio = self._with_null("ratio", torch.stack([f.ratio for f in found]), null)
-        differences = torch.stack([f.difference for f in found]), torch.stack([n.difference for n in nulls])
-        tested = ratio | self._with_null("difference", *differences, "difference_p_value")
-        axes |= dict.fromkeys(tested, ("site", "similarity"))
+        ratio = torch.stack([similarity.ratio for similarity in observed])
+        ratio_null = torch.stack([null.ratio for null in nulls])
+        difference = torch.stack([similarity.difference for similarity in observed])
+        difference_null = torch.stack([null.difference for null in nulls])
+        tests = self._with_null("ratio", ratio, ratio_null)
+        tests |= self._with_null("difference", difference, difference_null, "difference_p_value")
+        axes |= dict.fromkeys(tests, ("site", "similarity"))
+        notes += self._empty_notes(sums.pairs, buckets) + self._null_notes(ratio, ratio_null, sums.pairs)
         return self.result(
-            values | tested,
+            values | tests,
             axes,
             {"site": list(layers), "similarity": list(SIMILARITIES), "bucket": list(buckets)},
             layers=layers,
             metadata={"n_words": int(seen.sum())},
-            notes=notes + self._empty_notes(sums.pairs, buckets) + self._null_notes(ratio["ratio"], null, sums.pairs),
+            notes=notes,
         )

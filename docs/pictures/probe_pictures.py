@@ -287,7 +287,7 @@ def distance_matched() -> Drawn:
     from probes.functional.distance_matched_topic_attention import DistancePairs, matched_means, unmatched_means
     from probes.functional.topic_attention import WordTopics
 
-    pairs = DistancePairs.of(words, WordTopics.of(torch.arange(24) // 6), max_distance=39)
+    pairs = DistancePairs.from_words(words, WordTopics.from_topics(torch.arange(24) // 6), max_distance=39)
     number = pairs.pairs()
     for axis, factor, title in ((axes[0], 1.0, "distance alone"), (axes[1], 1.5, "distance and topic")):
         total = pairs.sums({"x": (fall * torch.where(same, factor, 1.0))[:, None]})["x"]

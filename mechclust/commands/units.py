@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from jaxtyping import Int
 
-from probes.functional.cka import LEAST_DEBIASED
+from probes.functional.hsic import LEAST_DEBIASED
 from probes.functional.units import FEWEST_ARRANGEMENTS, Relabelling, n_pairings, units_needed
 from tasks import InputError, LabelledPrompts
 from tasks.errors import suggest
@@ -53,7 +53,7 @@ class Units:
         """Return whether classes can be exchanged between these units, within others, often enough for a p-value."""
         if self.codes is None:
             return True
-        relabelling = Relabelling.of(_codes(classes), self.codes, None if within is None else _codes(within))
+        relabelling = Relabelling.from_classes(_codes(classes), self.codes, None if within is None else _codes(within))
         return relabelling.fixed_share < 1 and relabelling.enough(named=False)
 
 

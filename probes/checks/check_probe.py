@@ -1,4 +1,4 @@
-"""The contract that every probe keeps, as one function: ``check_probe``."""
+"""Check the contract that every probe keeps: ``check_probe``."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ import json
 import random
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from datetime import timedelta
-from functools import cached_property
 from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,19 +18,20 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
+from probes.checks.case import Broken, Case, by_name, compare, equal
 from probes.engine.batches import readable
-from probes.engine.hooks import HookedModel, device_of, evaluation_mode, forward, modules_of
+from probes.engine.hooks import modules_of
 from probes.engine.probe import Probe, check_no_class, parameter_text
-from probes.engine.recorder import HookedModels, Kept, _Recorder
+from probes.engine.recorder import HookedModels
 from probes.engine.result import ProbeResult, load_result
 from probes.engine.run import run
-from probes.engine.state import Rows, Sum
+from probes.engine.state import AnyTensor
 from probes.store.index_set import IndexSet
 from tasks import Batch, InputError
 
-_UNUSUAL = 20_241_050
+_UNUSUAL_SEED = 20_241_050
+_STATE_ATTRIBUTES = ("_states", "_examples", "_sites")
 
 
 def check_probe(
@@ -45,28 +44,38 @@ def check_probe(
 ) -> None:
     """Check a probe against the whole contract that ``run``, ``merge`` and ``all_reduce`` rely on.
 
-    The activations are recorded once and fed to clones of ``probe`` in many splits and orders, so
-    that the rounding of the model's own forward pass at different batch sizes plays no part. A probe
-    whose states are all ``Rows`` or integer ``Sum`` has to give exactly the same result each time,
-    one with a float64 ``Sum`` or ``Moments`` the same within ``rtol`` of the measure's largest value.
+    The activations are recorded once and fed to clones of ``probe`` in many splits and orders, so the rounding of the
+    model's forward pass at different batch sizes plays no part. A probe whose states are all ``Rows`` or integer
+    ``Sum`` has to return exactly the same result each time. One with a float64 ``Sum`` or ``Moments`` has to return the
+    same within ``rtol`` of the measure's largest value.
 
     Args:
-        probe: the probe; it is cloned, and neither run nor changed itself.
-        model: a model that has the probe's sites; for a probe that compares also several by name.
+        probe: is cloned, and neither run nor changed itself.
+        model: a model that has the probe's sites, or several by name for a probe that compares.
         batches: at least 4 examples that the probe can measure, with distinct indices. Include padded examples if the
             probe looks at positions. Batches of different lengths are padded on the right.
-        rtol: how far one with a float64 ``Sum`` or ``Moments`` may differ.
-        processes: also check ``all_reduce`` in two processes. Takes seconds, and the probe's class
-            must be importable from a module.
+        rtol: how far results of a float64 ``Sum`` or ``Moments`` may differ.
+        processes: also check ``all_reduce`` in two processes. Takes seconds, and the probe's class must be importable
+            from a module.
 
     Raises:
-        AssertionError: for the first clause that the probe breaks; the message names the clause and
-            says what to do.
-        InputError: for fewer than 4 examples, an index that two of them have, and what ``run`` refuses too.
+        AssertionError: for the first clause that the probe breaks. The message names the clause and the way out.
+        InputError: for fewer than 4 examples, an index that two of them have, and as ``run``.
 
     Example:
-        >>> # def test_my_probe(model, batches):
-        >>> #     check_probe(MyProbe(at=residual()), model, batches)
+        >>> from transformer_lens import HookedRootModule
+        >>> from transformer_lens.hook_points import HookPoint
+        >>> from probes import NDims, embedding
+        >>> class OneHot(HookedRootModule):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.embed = torch.nn.Embedding.from_pretrained(torch.eye(5))
+        ...         self.hook_embed = HookPoint()
+        ...         self.setup()
+        ...     def forward(self, tokens):
+        ...         return self.hook_embed(self.embed(tokens))
+        >>> batch = Batch(torch.tensor([[0, 1], [0, 2], [0, 3], [2, 4]]))
+        >>> check_probe(NDims(at=embedding()), OneHot(), batch)  # raises if the probe breaks a clause
     """
     check_no_class(probe)
     whole = batches if isinstance(batches, Batch) else _together(list(batches))
@@ -99,28 +108,44 @@ def _together(batches: list[Batch]) -> Batch:
 
 
 def _parameters(case: Case) -> None:
-    probe, cls = case.probe, type(case.probe)
+    probe = case.probe
     try:
-        given = probe.parameters()
-        rebuilt = cls(**given)
-        changed = [k for k, v in given.items() if getattr(rebuilt, k) is not v]
+        parameters = probe.parameters()
+        rebuilt = type(probe)(**parameters)
+        changed = [name for name, value in parameters.items() if getattr(rebuilt, name) is not value]
     except (AttributeError, InputError, TypeError) as error:
         raise Broken(str(error)) from None
     if changed:
         raise Broken(f"__init__ changes {changed[0]!r}; store it as given, and prepare it in update or compute")
+    if not any(_is_shown_by_digest(value) for value in parameters.values()):
+        _check_copy(probe, "repr")
+    _check_copy(probe, "clone")
+
+
+def _is_shown_by_digest(value: Any) -> bool:
+    """Return whether ``repr`` has only the digest of a parameter, a large array, and cannot rebuild it."""
+    return isinstance(value, (torch.Tensor, np.ndarray)) and parameter_text(value).startswith("<")
+
+
+def _check_copy(probe: Probe, way: str) -> None:
+    try:
+        copy = _from_repr(probe) if way == "repr" else probe.clone()
+        is_same = _parameter_texts(copy) == _parameter_texts(probe)
+    except Exception as error:
+        raise Broken(f"{way} of {probe!r} fails with {error}; give every argument a repr that builds it") from None
+    if not is_same:
+        raise Broken(f"{way} of {probe!r} makes a probe with other parameters; leave __repr__ and clone to Probe")
+
+
+def _from_repr(probe: Probe) -> Probe:
+    cls = type(probe)
     names = {**vars(sys.modules[cls.__module__]), "torch": torch, **vars(sys.modules["probes"]), cls.__name__: cls}
-    ways: dict[str, Callable[[], Probe]] = {"repr": lambda: eval(repr(probe), names), "clone": probe.clone}
-    if any(parameter_text(v).startswith("<") and isinstance(v, (torch.Tensor, np.ndarray)) for v in given.values()):
-        del ways["repr"]  # a large array is shown by its digest, which tells it from others but does not build it
-    for way, make in ways.items():
-        try:
-            same = {k: parameter_text(v) for k, v in make().parameters().items()} == {
-                k: parameter_text(v) for k, v in given.items()
-            }
-        except Exception as error:
-            raise Broken(f"{way} of {probe!r} fails with {error}; give every argument a repr that builds it") from None
-        if not same:
-            raise Broken(f"{way} of {probe!r} makes a probe with other parameters; leave __repr__ and clone to Probe")
+    copy: Probe = eval(repr(probe), names)
+    return copy
+
+
+def _parameter_texts(probe: Probe) -> dict[str, str]:
+    return {name: parameter_text(value) for name, value in probe.parameters().items()}
 
 
 def _declarations(case: Case) -> None:
@@ -140,77 +165,90 @@ def _first_result(case: Case) -> None:
         raise Broken(f"metadata is not JSON ({error}); give numbers, strings, lists and dictionaries") from None
 
 
+class _Planned(Exception):
+    """Raised on purpose in ``update``."""
+
+
+def _raise_planned(*_: Any) -> None:
+    raise _Planned
+
+
 def _surroundings(case: Case) -> None:
-    class Planned(Exception):
-        pass
-
-    def fail(*_: Any) -> None:
-        raise Planned
-
     with _unchanged(case, "run()"):
         run(case.model, case.batch.split(2), case.probe.clone())
     failing = case.probe.clone()
-    vars(failing)["update"] = fail
-    with _unchanged(case, "an exception in update"), suppress(Planned):
+    vars(failing)["update"] = _raise_planned
+    with _unchanged(case, "an exception in update"), suppress(_Planned):
         run(case.model, case.batch, failing)
 
 
 @contextmanager
 def _unchanged(case: Case, what: str) -> Iterator[None]:
-    def random_states() -> dict[str, Any]:
-        return {
-            "torch's global random state": torch.get_rng_state().tolist(),
-            "numpy's global random state": repr(np.random.get_state(legacy=False)),
-            "Python's global random state": random.getstate(),
-        }
-
-    logits, earlier = case.output(), (torch.get_rng_state(), np.random.get_state(), random.getstate())
-    torch.manual_seed(_UNUSUAL)  # so that a probe which sets a state of its own is seen, also the second time
-    np.random.seed(_UNUSUAL)
-    random.seed(_UNUSUAL)
+    """Raise ``Broken`` if the block changes the model's modules, hooks or outputs, or a global random state."""
+    outputs = case.outputs()
+    states = (torch.get_rng_state(), np.random.get_state(), random.getstate())
+    torch.manual_seed(_UNUSUAL_SEED)  # so that a probe which sets a seed is noticed, also the second time
+    np.random.seed(_UNUSUAL_SEED)
+    random.seed(_UNUSUAL_SEED)
     try:
-        before = {**case.modules, **random_states()}
+        before = {**case.modules, **_random_states()}
         yield
-        after = {**modules_of(case.model), **random_states()}
+        after = {**modules_of(case.model), **_random_states()}
     finally:
-        torch.set_rng_state(earlier[0])
-        np.random.set_state(earlier[1])
-        random.setstate(earlier[2])
-    if changed := [k for k, v in after.items() if before[k] != v]:
-        raise Broken(f"{what} leaves {changed[0]} changed; undo it, and draw from a generator of your own")
-    if not equal({"": logits}, {"": case.output()}):
+        torch_state, numpy_state, python_state = states
+        torch.set_rng_state(torch_state)
+        np.random.set_state(numpy_state)
+        random.setstate(python_state)
+    for name, value in after.items():
+        if before[name] != value:
+            raise Broken(f"{what} leaves {name} changed; undo it, and draw from a generator of your own")
+    if not equal(outputs, case.outputs()):
         raise Broken(f"{what} leaves a model with other outputs; do not touch its weights")
 
 
-def _state(case: Case) -> None:
-    def undeclared() -> dict[str, tuple[int, str]]:
-        return {k: (id(v), repr(v)) for k, v in vars(probe).items() if k not in ("_states", "_examples", "_sites")}
+def _random_states() -> dict[str, Any]:
+    return {
+        "torch's global random state": torch.get_rng_state().tolist(),
+        "numpy's global random state": repr(np.random.get_state(legacy=False)),
+        "Python's global random state": random.getstate(),
+    }
 
+
+def _state(case: Case) -> None:
     probe = case.fresh()
-    before = undeclared()
+    before = _undeclared_attributes(probe)
     case.fed(case.rows, to=probe)
-    if changed := [k for k, v in undeclared().items() if before.get(k) != v]:
-        raise Broken(f"update changes self.{changed[0]}, which is not declared; make it a Sum() or Rows() of the class")
+    for name, value in _undeclared_attributes(probe).items():
+        if before.get(name) != value:
+            raise Broken(f"update changes self.{name}, which is not declared; make it a Sum() or Rows() of the class")
+
+
+def _undeclared_attributes(probe: Probe) -> dict[str, tuple[int, str]]:
+    """Return the identity and ``repr`` of every attribute that is not a declared state."""
+    return {name: (id(value), repr(value)) for name, value in vars(probe).items() if name not in _STATE_ATTRIBUTES}
 
 
 def _inputs(case: Case) -> None:
     activations, batch = case.part(case.rows)
     case.fresh().update(activations, batch)
-    untouched, other = case.part(case.rows)
-    if not (equal(activations, untouched) and equal(_tensors(batch), _tensors(other))):
+    untouched, untouched_batch = case.part(case.rows)
+    if not (equal(activations, untouched) and equal(_tensors(batch), _tensors(untouched_batch))):
         raise Broken("update changes the activations or the batch, which other probes see too; work on copies")
 
 
-def _tensors(batch: Batch) -> dict[str, Tensor]:
-    named = {"tokens": batch.tokens, "index": batch.index, "attention_mask": batch.attention_mask}
-    named |= {f"labels/{k}": x for k, x in batch.labels.items()}
-    named |= {f"positions/{k}": x for k, x in batch.positions.items()}
-    return {name: x for name, x in named.items() if x is not None}
+def _tensors(batch: Batch) -> dict[str, AnyTensor]:
+    """Return the tensors of a batch that a probe reads."""
+    tensors = {"tokens": batch.tokens, "index": batch.index}
+    if batch.attention_mask is not None:
+        tensors["attention_mask"] = batch.attention_mask
+    tensors |= {f"labels/{name}": label for name, label in batch.labels.items()}
+    tensors |= {f"positions/{name}": position for name, position in batch.positions.items()}
+    return tensors
 
 
 def _compute(case: Case) -> None:
     probe = case.fed(case.rows)
-    before = copies(probe.state_dict()["tensors"])
+    before = {name: tensor.clone() for name, tensor in probe.state_dict()["tensors"].items()}
     first = probe.compute()
     if not equal(before, probe.state_dict()["tensors"]):
         raise Broken("compute changes the state; work on copies (nothing in place, no add)")
@@ -222,12 +260,12 @@ def _memory(case: Case) -> None:
     probe = case.fresh()
     probe.update(activations, batch)
     for x in (*activations.values(), *_tensors(batch).values()):
-        x.fill_(1)  # whatever still points into the batch keeps it alive, and now shows
+        x.fill_(1)  # shows in the result if the state has a view of it
     case.check(probe, "the state has to be a copy, not a view that keeps a whole batch alive", exact=True)
-    seen = [weakref.ref(x) for x in (*activations.values(), *_tensors(batch).values())]
+    references = [weakref.ref(x) for x in (*activations.values(), *_tensors(batch).values())]
     del activations, batch, x
     gc.collect()
-    if any(ref() is not None for ref in seen):
+    if any(reference() is not None for reference in references):
         raise Broken("update keeps a batch's tensors alive outside the declared state; keep copies in Sum() or Rows()")
 
 
@@ -269,60 +307,61 @@ def _merge(case: Case) -> None:
 
 def _examples(case: Case) -> None:
     first, second = case.rows.tensor_split(2)
-
-    def again(probe: Probe) -> None:
+    probe = case.fed(first)
+    with _refused("a batch given twice has to be refused; leave observe and examples to Probe"):
         case.fed(first[:1], to=probe)
-
-    def merged_twice(probe: Probe) -> None:
+    probe = case.fed(first)
+    with _refused("a state merged twice has to be refused; let merge call super().merge(other)"):
         probe.merge(case.fed(second))
         probe.merge(case.fed(second))
-
-    def loaded(probe: Probe) -> None:
-        new = case.probe.clone()
-        new.load_state_dict(probe.state_dict())
-        again(new)
-
-    ways = {
-        "a batch given twice has to be refused; leave observe and examples to Probe": again,
-        "a state merged twice has to be refused; let merge call super().merge(other)": merged_twice,
-        "a loaded state has to know its examples; let state_dict and load_state_dict call super()": loaded,
-    }
-    for what, way in ways.items():
-        probe = case.fed(first)
-        try:
-            way(probe)
-        except InputError as error:
-            if "given twice" in str(error) or "is in both states" in str(error):
-                continue
-            raise
-        raise Broken(what)
+    probe = case.fed(first)
+    with _refused("a loaded state has to know its examples; let state_dict and load_state_dict call super()"):
+        loaded = case.probe.clone()
+        loaded.load_state_dict(probe.state_dict())
+        case.fed(first[:1], to=loaded)
     probe.reset()
-    again(probe)  # after reset() they may be measured again
+    case.fed(first[:1], to=probe)  # after reset() they may be measured again
+
+
+@contextmanager
+def _refused(clause: str) -> Iterator[None]:
+    """Raise ``Broken`` with ``clause`` unless an example that is given twice is refused inside the block."""
+    try:
+        yield
+    except InputError as error:
+        if "given twice" in str(error) or "is in both states" in str(error):
+            return
+        raise
+    raise Broken(clause)
 
 
 def _round_trip(case: Case) -> None:
     first, second = case.rows.tensor_split(2)
-
-    def by_dict(source: Probe, target: Probe) -> None:
-        target.load_state_dict(source.state_dict())
-
-    def by_file(source: Probe, target: Probe) -> None:
-        with TemporaryDirectory() as folder:
-            source.save_state(Path(folder) / "state")
-            target.load_state(Path(folder) / "state")
-
-    for way, copy in (("state_dict and load_state_dict", by_dict), ("save_state and load_state", by_file)):
-        whole, new, half = case.fed(case.rows), case.probe.clone(), case.probe.clone()
-        copy(whole, new)
-        if not equal(_held(whole), _held(new)):
+    ways = {"state_dict and load_state_dict": _copied_by_dict, "save_state and load_state": _copied_by_file}
+    for way, copied in ways.items():
+        whole = case.fed(case.rows)
+        copy = copied(whole, case.probe.clone())
+        if not equal(_state_tensors(whole), _state_tensors(copy)):
             raise Broken(f"{way} must preserve every bit of the state; leave them to Probe")
-        case.check(new, f"{way} have to give the same result", exact=True)
-        copy(case.fed(first), half)
+        case.check(copy, f"{way} have to give the same result", exact=True)
+        half = copied(case.fed(first), case.probe.clone())
         half.bind(case.model)  # as attach does; a probe may need the model's weights
         case.check(case.fed(second, to=half), f"{way} have to allow further updates")
 
 
-def _held(probe: Probe) -> dict[str, Tensor]:
+def _copied_by_dict(source: Probe, target: Probe) -> Probe:
+    target.load_state_dict(source.state_dict())
+    return target
+
+
+def _copied_by_file(source: Probe, target: Probe) -> Probe:
+    with TemporaryDirectory() as folder:
+        source.save_state(Path(folder) / "state")
+        target.load_state(Path(folder) / "state")
+    return target
+
+
+def _state_tensors(probe: Probe) -> dict[str, AnyTensor]:
     return {"examples": probe.examples.tensor(), **probe.state_dict()["tensors"]}
 
 
@@ -332,9 +371,11 @@ def _nan(case: Case) -> None:
             result = case.fed(rows).compute()
         except InputError:  # too few examples may be refused
             continue
-        bad = [k for k, v in result.values.items() if bool(v.isnan().any())]
-        if bad and not any(note.strip() for note in result.notes):
-            raise Broken(f"{bad[0]!r} is NaN for {len(rows)} examples without a note; say why in result(notes=[...])")
+        undefined = [name for name, value in result.values.items() if bool(value.isnan().any())]
+        if undefined and not any(note.strip() for note in result.notes):
+            raise Broken(
+                f"{undefined[0]!r} is NaN for {len(rows)} examples without a note; say why in result(notes=[...])"
+            )
 
 
 def _result(case: Case) -> None:
@@ -350,7 +391,8 @@ def _processes(case: Case) -> None:
         for rank, rows in enumerate(case.rows.tensor_split([len(case.rows) // 3])):
             case.fed(rows).save_state(f"{folder}/before{rank}")
         with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
-            for done in as_completed([pool.submit(_rank, rank, case.probe.clone(), folder) for rank in range(2)]):
+            ranks = [pool.submit(_all_reduce, rank, case.probe.clone(), folder) for rank in range(2)]
+            for done in as_completed(ranks):
                 done.result()
         for rank in range(2):
             probe = case.probe.clone()
@@ -358,13 +400,14 @@ def _processes(case: Case) -> None:
             case.check(probe, f"after all_reduce rank {rank} has to hold the state of both")
 
 
-def _rank(rank: int, probe: Probe, folder: str) -> None:
+def _all_reduce(rank: int, probe: Probe, folder: str) -> None:
+    """Run ``all_reduce`` as one of two processes."""
     torch.set_num_threads(1)
     probe.load_state(f"{folder}/before{rank}")
     torch.distributed.init_process_group(
         "gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2, timeout=timedelta(seconds=60)
     )
-    torch.distributed.barrier()  # whoever leaves while the other one still connects makes it fail
+    torch.distributed.barrier()  # a process that leaves while the other one still connects makes it fail
     probe.all_reduce()
     probe.save_state(f"{folder}/after{rank}")
     torch.distributed.destroy_process_group()
@@ -389,106 +432,3 @@ _CLAUSES = {
     "result": _result,
     "two processes": _processes,
 }
-
-
-# ---- a probe under test ----
-
-
-class Broken(Exception):
-    """What is wrong, and the way out."""
-
-
-@dataclass
-class Case:
-    """A probe under test, and the examples to feed it."""
-
-    probe: Probe
-    model: HookedModels
-    batch: Batch
-    rtol: float
-
-    def __post_init__(self) -> None:
-        self.rows = torch.arange(len(self.batch))
-        self.home = device_of(next(iter(by_name(self.model).values())))
-        self.batch = self.batch.to(self.home)
-        self.output()  # TransformerLens 4 adds hooks of its own in the first forward pass
-        self.modules = modules_of(self.model)  # before the probe was bound
-
-    def output(self) -> Any:
-        found = []
-        for model in by_name(self.model).values():
-            with torch.random.fork_rng(devices=[]), evaluation_mode(model), torch.no_grad():
-                found.append(forward(model, self.batch.to(device_of(model))))
-        return found[0] if len(found) == 1 else torch.cat([x.flatten().cpu() for x in found])
-
-    @cached_property
-    def recorded(self) -> dict[str, Tensor]:
-        """What the probe sees of each site, caught once."""
-        probe = self.fresh()
-        kept: Kept = {}
-        for name, model in by_name(self.model).items():
-            recorder = _Recorder(model, [probe], name or None, self.home)
-            with torch.no_grad(), evaluation_mode(model), recorder.recording():
-                kept |= recorder.measure(self.batch)
-        return {site: kept[site, probe.readout].clone() for site in probe.site_names}
-
-    @cached_property
-    def expected(self) -> ProbeResult:
-        """The result of all examples at once."""
-        return self.fed(self.rows).compute()
-
-    def fresh(self) -> Probe:
-        probe = self.probe.clone()
-        probe.bind(self.model)
-        return probe
-
-    def part(self, rows: Tensor) -> tuple[dict[str, Tensor], Batch]:
-        """Copies of the given examples' activations, and the batch they belong to."""
-        return {name: x[rows] for name, x in self.recorded.items()}, self.batch.select(rows)
-
-    def fed(self, *parts: Tensor, to: Probe | None = None) -> Probe:
-        """``to``, or a new probe, after an update with each part."""
-        probe = self.fresh() if to is None else to
-        for rows in parts:
-            probe.observe(*self.part(rows))
-        return probe
-
-    def check(self, probe: Probe, what: str, exact: bool = False) -> None:
-        """``probe`` gives the same result as all examples at once."""
-        declared = [getattr(type(probe), name) for name in probe.states]
-        exact |= all(isinstance(d, Rows) or (isinstance(d, Sum) and d.dtype is torch.int64) for d in declared)
-        compare(probe.compute(), self.expected, 0.0 if exact else self.rtol, what)
-
-
-def by_name(model: HookedModels) -> Mapping[str, HookedModel]:
-    """Several models as they are, one under the name ``""``."""
-    return model if isinstance(model, Mapping) else {"": model}
-
-
-def compare(got: ProbeResult, expected: ProbeResult, rtol: float, what: str) -> None:
-    for name in ("axes", "coords", "layers"):
-        if getattr(got, name) != getattr(expected, name):
-            raise Broken(f"{what}, but {name} went from {getattr(expected, name)} to {getattr(got, name)}")
-    for name, value in expected.values.items():
-        new, old = got.values[name].double(), value.double()
-        finite = old[old.isfinite()].abs()
-        largest = float(finite.max()) if len(finite) else 0.0
-        if not torch.allclose(new, old, rtol=0.0, atol=rtol * largest, equal_nan=True):
-            far = float((new - old).abs().max())
-            way = "keep examples by index (Rows), or sums taken in float64 (x.double() first)"
-            raise Broken(f"{what}, but {name!r} differs by up to {far:.3g}; {way}")
-    if rtol == 0.0 and (got.notes, got.metadata) != (expected.notes, expected.metadata):
-        raise Broken(f"{what}, but notes or metadata differ; derive them from the state alone")
-
-
-def copies(tensors: Any) -> dict[str, Tensor]:
-    return {name: x.clone() for name, x in tensors.items()}
-
-
-def equal(a: Any, b: Any) -> bool:
-    """Two dictionaries of tensors are the same to the bit; NaN equals NaN."""
-
-    def same(x: Tensor, y: Tensor) -> bool:
-        return x.dtype == y.dtype and x.shape == y.shape and bool(((x == y) | ((x != x) & (y != y))).all())
-
-    return a.keys() == b.keys() and all(same(a[k], b[k]) for k in a)

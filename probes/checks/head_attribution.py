@@ -1,14 +1,16 @@
-"""Which heads does a prediction depend on? Gradient times difference, for all heads from one backward pass."""
+"""Find the heads on which predictions depend: gradient times difference, for all heads from one backward pass."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
+from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
-from probes.checks.causal_checks import Bench
+from probes.checks.bench import Bench
 from probes.clustering_head import ClusteringHead
 from probes.engine.batches import Batches, each_batch
 from probes.engine.hooks import HookedModel, evaluation_mode, forward, record
@@ -21,6 +23,15 @@ from tasks import Batch, InputError
 from tasks.errors import check_at_least
 from tasks.text.beginning import Bos
 
+_AXES: dict[str, tuple[str, ...]] = {
+    "effect": ("site", "head"),
+    "flips": ("site", "head"),
+    "read_within_ratio": ("site", "head", "equivalence"),
+    "p_value": ("site", "head", "equivalence"),
+    "p_holm": ("site", "head", "equivalence"),
+    "margin": (),
+}
+
 
 def head_attribution(
     model: HookedModel,
@@ -32,7 +43,7 @@ def head_attribution(
     tokenizer: Any = None,
     bos: Bos = "model",
 ) -> ProbeResult:
-    """Estimate, for every head and every pair of examples, how one's output would change the other's prediction.
+    """Estimate for every head how one example's output would change another example's prediction.
 
     With ``g_i`` the gradient of example ``i``'s margin (the logit of the model's answer minus the next best) with
     respect to a head's output at the query, replacing it by the output ``z_j`` of another example changes the margin by
@@ -41,8 +52,8 @@ def head_attribution(
 
     Measures:
         ``effect`` (site, head): mean over all pairs of the absolute change of the margin, in logits.
-        ``flips`` (site, head): share of the pairs whose change is larger than the margin, so that the answer would
-            change.
+        ``flips`` (site, head): share of the pairs whose change is larger than the margin, which would change the
+            answer.
         ``read_within_ratio`` (site, head, equivalence): within-ratio of the outputs as they are read, ``G z`` with
             the examples' gradients as rows of ``G``: differences that do not affect any prediction count for nothing.
             Chance is the probe's ``within_ratio_chance``.
@@ -58,7 +69,7 @@ def head_attribution(
 
     Args:
         model: the model ``probe`` was run on.
-        batches: what to measure on; each example with an index of its own.
+        batches: the examples to measure on, each with its own index.
         probe: a ``ClusteringHead`` that has been run; it defines the sites and the equivalence.
         permutations: number of relabellings; ``None``: as many as Holm's correction over all heads needs to reach
             significance.
@@ -74,115 +85,152 @@ def head_attribution(
     """
     reading = TextTokenizer({"": model}, tokenizer, bos)
     bench = bench_of(model, batches, probe, reading)
-    found = Attribution.of(bench)
-    sites, n = probe.outputs, bench.n
-    shape = (len(sites), bench.n_heads)
+    attribution = Attribution.from_bench(bench)
     if permutations is None:
-        permutations = enough_permutations(shape[0] * shape[1])
+        permutations = enough_permutations(len(probe.outputs) * bench.n_heads)
     check_at_least(permutations=(permutations, 1))
-    labels = list(bench.labels.values())
-    effect, flips = (torch.zeros(shape, dtype=torch.float64) for _ in range(2))
-    ratios, p = (torch.full((*shape, len(labels)), torch.nan, dtype=torch.float64) for _ in range(2))
-    for s, site in enumerate(sites):
-        read = []
-        for h in range(bench.n_heads):
-            points, gradient = bench.points[site][:, h].double(), found.gradients[site][:, h].double()
-            change = gradient @ points.T
-            change = change - change.diagonal()[:, None]
-            effect[s, h] = change.abs().sum() / (n * (n - 1))
-            flips[s, h] = (change < -found.margins[:, None]).sum() / (n * (n - 1))
-            read.append(points @ torch.linalg.qr(gradient, mode="r").R.T)
-            for k, label in enumerate(labels):
-                ratios[s, h, k] = within_ratio(read[-1], label)
-        for k, label in enumerate(labels):
-            p[s, :, k] = relabelling_p_values(
-                torch.stack(read, dim=1), label, permutations, units=bench.units, seed=seed
-            )
-    values = {"effect": effect, "flips": flips, "read_within_ratio": ratios, "p_value": p}
-    values["p_holm"] = holm_over_heads(p)
-    values["margin"] = found.margins.mean()
-    axes: dict[str, tuple[str, ...]] = dict.fromkeys(values, ("site", "head", "equivalence"))
-    axes |= {"effect": ("site", "head"), "flips": ("site", "head"), "margin": ()}
+    by_site = [_measures_of_site(bench, attribution, site, permutations, seed) for site in probe.outputs]
+    values = {name: torch.stack([measures[name] for measures in by_site]) for name in by_site[0]}
+    values["p_holm"] = holm_over_heads(values["p_value"])
+    values["margin"] = attribution.margins.mean()
     return ProbeResult(
         probe="head_attribution",
         values=values,
-        axes=axes,
-        coords={"site": sites, "head": [str(h) for h in range(bench.n_heads)], "equivalence": probe.labels},
-        layers={site.name: site.layer for site in probe.sites if site.name in sites},
+        axes={name: _AXES[name] for name in values},
+        coords={
+            "site": probe.outputs,
+            "head": [str(head) for head in range(bench.n_heads)],
+            "equivalence": probe.labels,
+        },
+        layers={site.name: site.layer for site in probe.sites if site.name in probe.outputs},
         metadata={
-            "n": n,
+            "n": bench.n,
             "seed": seed,
             "permutations": permutations,
             "clustering_head": repr(probe),
             "versions": versions(),
         }
         | reading.metadata,
-        notes=[
-            f"{sites[s]} head {h}: nothing of its output is read to first order, so its p-values are NaN"
-            for s, h in (effect == 0).nonzero().tolist()
-        ],
+        notes=_notes_on_unread_heads(values["effect"], probe.outputs),
     )
+
+
+def _measures_of_site(
+    bench: Bench, attribution: Attribution, site: str, permutations: int, seed: int
+) -> dict[str, Float64[Tensor, "head *equivalence"]]:
+    """Return the measures of each head at a site."""
+    n_pairs = bench.n * (bench.n - 1)
+    effect = torch.zeros(bench.n_heads, dtype=torch.float64)
+    flips = torch.zeros_like(effect)
+    ratio = torch.full((bench.n_heads, len(bench.labels)), torch.nan, dtype=torch.float64)
+    p_value = torch.full_like(ratio, torch.nan)
+    read = []
+    for head in range(bench.n_heads):
+        points = bench.points[site][:, head].double()
+        gradient = attribution.gradients[site][:, head].double()
+        change = gradient @ points.T
+        change = change - change.diagonal()[:, None]
+        effect[head] = change.abs().sum() / n_pairs
+        flips[head] = (change < -attribution.margins[:, None]).sum() / n_pairs
+        read.append(points @ torch.linalg.qr(gradient, mode="r").R.T)
+    for k, label in enumerate(bench.labels.values()):
+        ratio[:, k] = torch.stack([within_ratio(points, label) for points in read])
+        p_value[:, k] = relabelling_p_values(
+            torch.stack(read, dim=1), label, permutations, units=bench.units, seed=seed
+        )
+    return {"effect": effect, "flips": flips, "read_within_ratio": ratio, "p_value": p_value}
+
+
+def _notes_on_unread_heads(effect: Float64[Tensor, "site head"], sites: Sequence[str]) -> list[str]:
+    return [
+        f"{sites[i]} head {head}: nothing of its output is read to first order, so its p-values are NaN"
+        for i, head in (effect == 0).nonzero().tolist()
+    ]
 
 
 def bench_of(
     model: HookedModel, batches: Batches, probe: ClusteringHead, reading: TextTokenizer | None = None
 ) -> Bench:
-    """The examples and what the model makes of them, where nothing is right or wrong."""
+    """Return the examples with the model's predictions, for checks without right or wrong answers.
+
+    Raises:
+        InputError: for a probe that was not run, and as ``Bench``.
+    """
     if not len(probe.points):
         raise InputError("this ClusteringHead has not been run; call run(model, batches, probe) first")
     probe.bind(model)
-    given = list(each_batch(batches, {"": model}, reading=reading))
-    return Bench(model, given, probe, lambda logits, batch: batch.index * 0.0)
+    return Bench(model, list(each_batch(batches, {"": model}, reading=reading)), probe, _nothing_is_right)
+
+
+def _nothing_is_right(logits: Float[Tensor, "batch ..."], batch: Batch) -> Float[Tensor, "batch"]:
+    return torch.zeros(len(batch))
 
 
 class Attribution(NamedTuple):
     """Gradients of the examples' margins.
 
     Attributes:
-        margins: ``[n]`` the logit of the model's answer minus the next best.
-        gradients: ``[n head d_head]`` by site, with respect to the head's output at the query.
+        margins: the logit of the model's answer minus the next best.
+        gradients: by site, with respect to the head outputs at the query.
     """
 
-    margins: Tensor
-    gradients: dict[str, Tensor]
+    margins: Float64[Tensor, "n"]
+    gradients: dict[str, Float[Tensor, "n head d_head"]]
 
     @staticmethod
-    def of(bench: Bench) -> Attribution:
-        """One forward and one backward pass over the examples of ``bench``."""
+    def from_bench(bench: Bench) -> Attribution:
+        """Return the gradients from one forward and one backward pass over the examples."""
         margins = torch.empty(bench.n, dtype=torch.float64)
         gradients = {site: torch.zeros_like(points) for site, points in bench.points.items()}
         for batch, rows in zip(bench.batches, bench.rows, strict=True):
-            outputs, margin = _forward(bench, batch)
+            outputs, margin = _margins(bench, batch)
             margins[rows] = margin.detach().cpu().double()
-            found: Sequence[Tensor | None] = [None]
-            if margin.requires_grad:
-                found = torch.autograd.grad(margin.sum(), list(outputs.values()), allow_unused=True)
-            if all(gradient is None for gradient in found):
-                raise InputError(
-                    "no gradient leads from the model's logits to its head outputs; give a model that torch runs with "
-                    "gradients, or name the heads to check: interchange(..., heads=[(site, head)])"
-                )
-            where = bench.probe.query_positions(batch)
-            for site, gradient in zip(outputs, found, strict=True):
-                if gradient is not None:  # what nothing depends on has none
-                    at = 0 if gradient.shape[1] == 1 else where.to(gradient.device)
-                    here = torch.arange(len(gradient), device=gradient.device)
-                    gradients[site][rows] = gradient[here, at].to(gradients[site])
+            query = bench.probe.query_positions(batch)
+            for site, gradient in _gradients(margin, outputs).items():
+                gradients[site][rows] = _at_query(gradient, query).to(gradients[site])
         return Attribution(margins, gradients)
 
 
-def _forward(bench: Bench, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
-    """Head outputs by site, in the graph of the margins ``[batch]``."""
+def _gradients(
+    margin: Float[Tensor, "batch"], outputs: dict[str, Float[Tensor, "batch pos head d_head"]]
+) -> dict[str, Float[Tensor, "batch pos head d_head"]]:
+    """Return the gradient with respect to the outputs at each site on which the margins depend."""
+    by_site: dict[str, Tensor | None] = dict.fromkeys(outputs)
+    if margin.requires_grad:
+        gradients = torch.autograd.grad(margin.sum(), list(outputs.values()), allow_unused=True)
+        by_site = dict(zip(outputs, gradients, strict=True))
+    used = {site: gradient for site, gradient in by_site.items() if gradient is not None}
+    if not used:
+        raise InputError(
+            "no gradient leads from the model's logits to its head outputs; give a model that torch runs with "
+            "gradients, or name the heads to check: interchange(..., heads=[(site, head)])"
+        )
+    return used
+
+
+def _at_query(x: Float[Tensor, "batch pos ..."], query: Int[Tensor, "batch"]) -> Float[Tensor, "batch ..."]:
+    """Return each example's part at its query; a network that pools the sequence has one position."""
+    if x.shape[1] == 1:
+        return x[:, 0]
+    return x[torch.arange(len(x), device=x.device), query.to(x.device)]
+
+
+def _margins(
+    bench: Bench, batch: Batch
+) -> tuple[dict[str, Float[Tensor, "batch pos head d_head"]], Float[Tensor, "batch"]]:
+    """Return head outputs by site, and the margins computed from them, with gradients."""
     outputs: dict[str, Tensor] = {}
-
-    def keep(name: str, z: Tensor) -> Tensor:
-        outputs[name] = z if z.requires_grad else z.detach().requires_grad_(True)
-        return outputs[name]  # also where it is z: a bridge hands out a copy in another layout
-
+    keep = partial(_keep_with_gradient, outputs)
     with torch.enable_grad(), evaluation_mode(bench.model), record(bench.model, bench.probe.outputs, keep):
         logits = forward(bench.model, batch)
     if logits.ndim == 3:
-        rows = torch.arange(len(logits), device=logits.device)
-        logits = logits[rows, bench.probe.query_positions(batch).to(logits.device)]
+        logits = _at_query(logits, bench.probe.query_positions(batch))
     best = logits.topk(2, dim=-1).values
     return outputs, best[:, 0] - best[:, 1]
+
+
+def _keep_with_gradient(
+    outputs: dict[str, Float[Tensor, "..."]], name: str, z: Float[Tensor, "batch pos head d_head"]
+) -> Float[Tensor, "batch pos head d_head"]:
+    outputs[name] = z if z.requires_grad else z.detach().requires_grad_(True)
+    return outputs[name]  # also if it is z: a bridge hands out a copy in another layout

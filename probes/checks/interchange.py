@@ -1,4 +1,4 @@
-"""Which inputs are the same to what follows a head? Its outputs are interchanged between examples."""
+"""Find which inputs are the same to the model after a head: interchange head outputs between examples."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from numbers import Integral, Real
 from typing import Any, NamedTuple
 
 import torch
+from jaxtyping import Bool, Float64, Int
 from torch import Tensor
 
-from probes.checks.causal_checks import Bench, check_heads
+from probes.checks.bench import Bench, HeadPlace, check_heads
 from probes.checks.head_attribution import bench_of, head_attribution
 from probes.clustering_head import ClusteringHead
 from probes.engine.batches import Batches, each_batch
@@ -25,11 +26,9 @@ from tasks import InputError
 from tasks.errors import check_count
 from tasks.text.beginning import Bos
 
-HeadPlace = tuple[str, int]  # site and number
-
-_PER_HEAD = ("changed", "classes", "stability", "within_ratio", "within_ratio_gaussian")
+_WITHOUT_LABEL = ("changed", "classes", "stability", "within_ratio", "within_ratio_gaussian")
+_BY_LABEL = ("changed_within", "changed_between", "response_within_ratio", "agreement", "p_value")
 _WITHOUT_EFFECT = "all outputs lead to the same answers, so p-values are NaN"
-_PER_LABEL = ("changed_within", "changed_between", "response_within_ratio", "agreement", "p_value", "p_holm")
 
 
 def interchange(
@@ -37,7 +36,7 @@ def interchange(
     batches: Batches,
     probe: ClusteringHead,
     *,
-    heads: Sequence[tuple[str, int]] | int = 4,
+    heads: Sequence[HeadPlace] | int = 4,
     recipients: int = 8,
     tolerance: float = 0.0,
     permutations: int | None = None,
@@ -48,10 +47,9 @@ def interchange(
     """Put one example's head output into others, and find which examples the rest of the model treats alike.
 
     Some examples are *recipients*. Every example's output of a head is put, one after the other, into each recipient at
-    the query, and the model's answers are noted. Two examples are equivalent at that head where they lead to the same
-    answer in every recipient. These *discovered* classes need no labels (``ClusteringHead(())``); where there are
-    labels, the classes' agreement with them is measured, and whether answers follow the labels is tested by relabelling
-    the donors.
+    the query, and the model's answers are noted. Two examples are equivalent at that head if they lead to the same
+    answer in every recipient. These *discovered* classes need no labels (``ClusteringHead(())``). If there are labels,
+    the classes' agreement with them is measured, and relabelling of the donors tests whether answers depend on labels.
 
     Measures:
         ``effect`` (site, head): of ``head_attribution``, by which heads are chosen; NaN where they were given.
@@ -82,7 +80,7 @@ def interchange(
 
     Args:
         model: the model ``probe`` was run on.
-        batches: the examples; each with an index of its own. A few hundred are plenty.
+        batches: the examples, each with its own index. A few hundred are plenty.
         probe: a ``ClusteringHead`` that has been run; it defines the sites and the equivalence.
         heads: number of heads, those with the largest ``effect``; or pairs of site and head.
         recipients: number of recipients, drawn at random.
@@ -99,45 +97,61 @@ def interchange(
 
     Example:
         >>> # run(model, batches, probe)
-        >>> # found = interchange(model, batches, probe, heads=4)
-        >>> # found.sel("discovered", site="blocks.1.attn.hook_z", head="0")
+        >>> # result = interchange(model, batches, probe, heads=4)
+        >>> # result.sel("discovered", site="blocks.1.attn.hook_z", head="0")
     """
     reading = TextTokenizer({"": model}, tokenizer, bos)
-    plan = _Plan.of(model, batches, probe, reading, heads, recipients, tolerance, permutations, seed)
-    bench, labels, sites = plan.bench, list(plan.bench.labels.values()), probe.outputs
-    chosen, shape = plan.chosen, plan.effect.shape
-    values = {"effect": plan.effect}
-    values |= {name: torch.full(shape, torch.nan, dtype=torch.float64) for name in _PER_HEAD}
-    values |= {name: torch.full((*shape, len(labels)), torch.nan, dtype=torch.float64) for name in _PER_LABEL}
-    values["discovered"] = torch.full((*shape, bench.n), -1)
-    notes = [] if len(chosen) == values["effect"].numel() else ["heads that were not chosen are NaN"]
-    notes += plan.too_few(heads)
-    for site, head in chosen:
-        at = sites.index(site), head
-        found = _Interchanged.of(plan, [(site, head)])
-        for name, value in found.per_head(plan).items():
-            values[name][at] = value
-        values["discovered"][at] = found.classes
-        if found.without_effect:
-            notes.append(f"{site} head {head}: {_WITHOUT_EFFECT}")
-        for k, label in enumerate(labels):
-            for name, value in found.per_label(plan, label).items():
-                values[name][(*at, k)] = value
-    if chosen:
-        notes += _alone(bench.labels, values["changed_within"])
-    values["p_holm"] = holm_over_heads(values["p_value"])
-    axes: dict[str, tuple[str, ...]] = dict.fromkeys(("effect", *_PER_HEAD), ("site", "head"))
-    axes |= dict.fromkeys(_PER_LABEL, ("site", "head", "equivalence"))
-    axes["discovered"] = ("site", "head", "example")
+    plan = _Plan.from_settings(model, batches, probe, reading, heads, recipients, tolerance, permutations, seed)
+    notes = [] if len(plan.chosen) == plan.effect.numel() else ["heads that were not chosen are NaN"]
+    notes += plan.notes_on_number(heads)
+    values, head_notes = _one_by_one(plan)
+    sites = probe.outputs
     return ProbeResult(
         probe="interchange",
         values=values,
-        axes=axes,
-        coords={"site": sites, "head": [str(h) for h in range(shape[1])], **plan.coords},
+        axes={
+            **dict.fromkeys(("effect", *_WITHOUT_LABEL), ("site", "head")),
+            **dict.fromkeys((*_BY_LABEL, "p_holm"), ("site", "head", "equivalence")),
+            "discovered": ("site", "head", "example"),
+        },
+        coords={"site": sites, "head": [str(head) for head in range(plan.bench.n_heads)], **plan.coords},
         layers={site.name: site.layer for site in probe.sites if site.name in sites},
-        metadata=plan.metadata(groups=len(chosen)) | reading.metadata,
-        notes=notes,
+        metadata=plan.metadata(groups=len(plan.chosen)) | reading.metadata,
+        notes=notes + head_notes,
     )
+
+
+def _one_by_one(plan: _Plan) -> tuple[dict[str, Float64[Tensor, "..."] | Int[Tensor, "..."]], list[str]]:
+    """Interchange the outputs of one head after another, and return the measures and notes of ``interchange``."""
+    values = _empty_values(plan)
+    notes = []
+    for site, head in plan.chosen:
+        i = plan.bench.probe.outputs.index(site)
+        exchange = _Interchanged.from_plan(plan, [(site, head)])
+        for name, value in exchange.measures(plan).items():
+            values[name][i, head] = value
+        values["discovered"][i, head] = exchange.classes
+        for k, label in enumerate(plan.bench.labels.values()):
+            for name, value in exchange.measures_of_label(plan, label).items():
+                values[name][i, head, k] = value
+        if exchange.is_without_effect:
+            notes.append(f"{site} head {head}: {_WITHOUT_EFFECT}")
+    if plan.chosen:
+        notes += _notes_on_single_examples(plan.bench.labels, values["changed_within"])
+    values["p_holm"] = holm_over_heads(values["p_value"])
+    return values, notes
+
+
+def _empty_values(plan: _Plan) -> dict[str, Float64[Tensor, "..."] | Int[Tensor, "..."]]:
+    """Return the measures of ``interchange`` with the effect only, NaN for all others."""
+    shape = plan.effect.shape
+    values: dict[str, Tensor] = {"effect": plan.effect}
+    for name in _WITHOUT_LABEL:
+        values[name] = torch.full(shape, torch.nan, dtype=torch.float64)
+    for name in (*_BY_LABEL, "p_holm"):
+        values[name] = torch.full((*shape, len(plan.bench.labels)), torch.nan, dtype=torch.float64)
+    values["discovered"] = torch.full((*shape, plan.bench.n), -1)
+    return values
 
 
 def interchange_together(
@@ -171,7 +185,7 @@ def interchange_together(
 
     Args:
         model: the model ``probe`` was run on.
-        batches: the examples; each with an index of its own.
+        batches: the examples, each with its own index.
         probe: a ``ClusteringHead`` that has been run; it defines the sites and the equivalence.
         heads: number of heads, those with the largest ``effect``, for which no label is needed; or pairs of site and
             head.
@@ -186,43 +200,41 @@ def interchange_together(
 
     Example:
         >>> # run(model, batches, probe)
-        >>> # found = interchange_together(model, batches, probe, heads=16)
-        >>> # found["discovered"], found["agreement"]
+        >>> # result = interchange_together(model, batches, probe, heads=16)
+        >>> # result["discovered"], result["agreement"]
     """
     check_count(permutations=(permutations, 1))
     if isinstance(heads, Sequence) and not heads:
         raise InputError("heads is empty; give at least one pair of site and head")
     reading = TextTokenizer({"": model}, tokenizer, bos)
-    plan = _Plan.of(model, batches, probe, reading, heads, recipients, tolerance, permutations, seed)
+    plan = _Plan.from_settings(model, batches, probe, reading, heads, recipients, tolerance, permutations, seed)
     if not plan.chosen:
         raise InputError(
             "no head's output has an effect on the answers, to first order; name the heads to interchange: "
             "heads=[(site, head)]"
         )
-    found = _Interchanged.of(plan, plan.chosen)
-    labels = plan.bench.labels
-    per_label = [found.per_label(plan, label) for label in labels.values()]
-    per_head = {name: torch.tensor(value, dtype=torch.float64) for name, value in found.per_head(plan).items()}
-    own = [name for name in _PER_LABEL if name != "p_holm"]
-    values = {name: torch.tensor([of[name] for of in per_label], dtype=torch.float64) for name in own}
-    axes: dict[str, tuple[str, ...]] = dict.fromkeys(_PER_HEAD, ())
-    axes |= dict.fromkeys(own, ("equivalence",)) | {"discovered": ("example",)}
-    notes = [f"these heads together: {_WITHOUT_EFFECT}"] if found.without_effect else []
-    notes += plan.too_few(heads)
-    if len(plan.chosen) == plan.effect.numel():
-        notes.append("all heads were interchanged, which gives the donor's answer by construction")
+    exchange = _Interchanged.from_plan(plan, plan.chosen)
+    values = exchange.all_measures(plan)
+    notes = exchange.notes_together(plan, heads)
+    notes += _notes_on_single_examples(plan.bench.labels, values["changed_within"])
     return ProbeResult(
         probe="interchange together",
-        values=per_head | values | {"discovered": found.classes},
-        axes=axes,
+        values=values,
+        axes={
+            **dict.fromkeys(_WITHOUT_LABEL, ()),
+            **dict.fromkeys(_BY_LABEL, ("equivalence",)),
+            "discovered": ("example",),
+        },
         coords=plan.coords,
         metadata=plan.metadata(groups=1) | {"heads": [[site, head] for site, head in plan.chosen]} | reading.metadata,
-        notes=notes + _alone(labels, values["changed_within"]),
+        notes=notes,
     )
 
 
-def _alone(labels: Mapping[str, Tensor], changed_within: Tensor) -> list[str]:
-    """Which labels (the last axis) have no class of two examples."""
+def _notes_on_single_examples(
+    labels: Mapping[str, Int[Tensor, "n"]], changed_within: Float64[Tensor, "... equivalence"]
+) -> list[str]:
+    """Return a note on each label without a recipient whose class has another example."""
     return [
         f"{name!r}: no recipient has another example of its class, so changed_within is NaN"
         for k, name in enumerate(labels)
@@ -231,14 +243,14 @@ def _alone(labels: Mapping[str, Tensor], changed_within: Tensor) -> list[str]:
 
 
 class _Plan(NamedTuple):
-    """What is interchanged: examples, heads, recipients.
+    """The interchanges to make: examples, heads, recipients.
 
     Attributes:
-        bench: the examples, and what the model makes of them.
-        effect: ``[site head]`` by which heads were chosen; NaN where they were given.
+        bench: the examples, and the model's predictions.
+        effect: by which heads were chosen; NaN if they were given.
         chosen: the heads.
-        recipients: ``[recipient]`` places in ``bench``.
-        noise: ``[n n]`` of a normal distribution.
+        recipients: places in ``bench``.
+        noise: of a normal distribution.
         tolerance: of discovered classes.
         permutations: relabellings of each test.
         seed: for relabellings.
@@ -246,17 +258,17 @@ class _Plan(NamedTuple):
     """
 
     bench: Bench
-    effect: Tensor
+    effect: Float64[Tensor, "site head"]
     chosen: list[HeadPlace]
-    recipients: Tensor
-    noise: Tensor
+    recipients: Int[Tensor, "recipient"]
+    noise: Float64[Tensor, "n n"]
     tolerance: float
     permutations: int
     seed: int
     passes: int
 
     @staticmethod
-    def of(
+    def from_settings(
         model: HookedModel,
         batches: Batches,
         probe: ClusteringHead,
@@ -267,57 +279,56 @@ class _Plan(NamedTuple):
         permutations: int | None,
         seed: int,
     ) -> _Plan:
-        check_count(recipients=(recipients, 2), seed=(seed, 0))
-        if not isinstance(heads, Sequence):
-            if not isinstance(heads, Integral):
-                raise InputError(f"heads is {heads!r}; expected a number of heads or a list of pairs of site and head")
-            check_count(heads=(heads, 1))
-        if permutations is not None:
-            check_count(permutations=(permutations, 1))
-        if not isinstance(tolerance, Real) or not 0 <= tolerance < 1:
-            raise InputError(f"tolerance is {tolerance}; expected a share of the recipients, at least 0 and below 1")
-        given = list(each_batch(batches, {"": model}, reading=reading))
-        bench = bench_of(model, given, probe)
+        """Check the settings of ``interchange``, choose heads, and draw recipients and noise."""
+        _check_settings(heads, recipients, tolerance, permutations, seed)
+        batch_list = list(each_batch(batches, {"": model}, reading=reading))
+        bench = bench_of(model, batch_list, probe)
         if recipients > bench.n:
             raise InputError(f"recipients is {recipients}, more than the {bench.n} examples; give fewer")
-        sites = probe.outputs
-        effect = torch.full((len(sites), bench.n_heads), torch.nan, dtype=torch.float64)
         if isinstance(heads, Sequence):
             chosen = check_heads(heads, probe)
+            effect = torch.full((len(probe.outputs), bench.n_heads), torch.nan, dtype=torch.float64)
+            passes = 1
         else:
-            effect = head_attribution(model, given, probe, permutations=1, seed=seed)["effect"]
-            chosen = _strongest(effect, heads, sites)
-        if permutations is None:
-            permutations = enough_permutations(effect.numel())
-        seed = int(seed)
-        draw = torch.Generator().manual_seed(seed)
-        receiving = torch.randperm(bench.n, generator=draw)[:recipients]
-        noise = torch.randn(bench.n, bench.n, dtype=torch.float64, generator=draw)
-        passes = 1 if isinstance(heads, Sequence) else 3
-        return _Plan(bench, effect, chosen, receiving, noise, tolerance, permutations, seed, passes)
+            effect = head_attribution(model, batch_list, probe, permutations=1, seed=seed)["effect"]
+            chosen = _strongest(effect, heads, probe.outputs)
+            passes = 3
+        draw = torch.Generator().manual_seed(int(seed))
+        return _Plan(
+            bench=bench,
+            effect=effect,
+            chosen=chosen,
+            recipients=torch.randperm(bench.n, generator=draw)[:recipients],
+            noise=torch.randn(bench.n, bench.n, dtype=torch.float64, generator=draw),
+            tolerance=tolerance,
+            permutations=enough_permutations(effect.numel()) if permutations is None else permutations,
+            seed=int(seed),
+            passes=passes,
+        )
 
     @property
-    def before(self) -> Tensor:
-        """``[recipient]`` the answers without interchange."""
-        return self.bench.answers[self.recipients]
+    def is_other(self) -> Bool[Tensor, "recipient n"]:
+        """Whether a donor is another example than the recipient."""
+        return torch.arange(self.bench.n) != self.recipients[:, None]
 
     @property
-    def examples(self) -> Tensor:
-        """``[n]`` their index."""
+    def examples(self) -> Int[Tensor, "n"]:
+        """Index of the examples."""
         return torch.cat([batch.index.cpu() for batch in self.bench.batches]).sort().values
 
     @property
     def coords(self) -> dict[str, list[str]]:
+        """Names along the axes of labels and of examples."""
         return {"equivalence": self.bench.probe.labels, "example": [str(i) for i in self.examples.tolist()]}
 
-    def too_few(self, heads: Sequence[HeadPlace] | int) -> list[str]:
-        """Whether fewer heads were chosen than asked for."""
+    def notes_on_number(self, heads: Sequence[HeadPlace] | int) -> list[str]:
+        """Return a note if fewer heads were chosen than asked for."""
         if isinstance(heads, Sequence) or len(self.chosen) >= heads:
             return []
         return [f"{len(self.chosen)} of the {heads} heads asked for: no other has an effect, to first order"]
 
     def metadata(self, *, groups: int) -> dict[str, Any]:
-        """With the passes of so many groups of heads that were interchanged, one after the other."""
+        """Return metadata for so many groups of heads that were interchanged, one after the other."""
         return {
             "n": self.bench.n,
             "seed": self.seed,
@@ -330,70 +341,114 @@ class _Plan(NamedTuple):
         }
 
 
-def _strongest(effect: Tensor, heads: int, sites: Sequence[str]) -> list[tuple[str, int]]:
-    """Those of the largest effect, and none without one."""
-    order = effect.flatten().argsort(descending=True, stable=True)[:heads].tolist()
-    return [(sites[i // effect.shape[1]], i % effect.shape[1]) for i in order if float(effect.flatten()[i]) > 0]
+def _check_settings(
+    heads: Sequence[HeadPlace] | int, recipients: int, tolerance: float, permutations: int | None, seed: int
+) -> None:
+    check_count(recipients=(recipients, 2), seed=(seed, 0))
+    if not isinstance(heads, Sequence):
+        if not isinstance(heads, Integral):
+            raise InputError(f"heads is {heads!r}; expected a number of heads or a list of pairs of site and head")
+        check_count(heads=(heads, 1))
+    if permutations is not None:
+        check_count(permutations=(permutations, 1))
+    if not isinstance(tolerance, Real) or not 0 <= tolerance < 1:
+        raise InputError(f"tolerance is {tolerance}; expected a share of the recipients, at least 0 and below 1")
+
+
+def _strongest(effect: Float64[Tensor, "site head"], number: int, sites: Sequence[str]) -> list[HeadPlace]:
+    """Return the heads of the largest effect, and none without one."""
+    flat = effect.flatten()
+    n_heads = effect.shape[1]
+    order = flat.argsort(descending=True, stable=True)[:number].tolist()
+    return [(sites[i // n_heads], i % n_heads) for i in order if float(flat[i]) > 0]
 
 
 class _Interchanged(NamedTuple):
-    """What became of the interchanges at one head, or at several at once.
+    """The interchanges of one head, or of several at once.
 
     Attributes:
-        points: ``[n d_head]`` outputs, side by side.
-        answers: ``[recipient n]`` the model's, by donor.
-        classes: ``[n]`` discovered.
-        halves: the same from either half of the recipients.
-        gaussian: ``[n d_head]`` points of a normal distribution, and beside them their classes ``[n]``.
+        points: outputs, side by side.
+        answers: the model's, by donor.
+        classes: discovered.
+        halves: classes from either half of the recipients.
+        cloud: points of a normal distribution with the mean and covariance of ``points``.
+        cloud_classes: discovered when these are put into the recipients.
     """
 
-    points: Tensor
-    answers: Tensor
-    classes: Tensor
-    halves: tuple[Tensor, Tensor]
-    gaussian: tuple[Tensor, Tensor]
+    points: Float64[Tensor, "n width"]
+    answers: Int[Tensor, "recipient n"]
+    classes: Int[Tensor, "n"]
+    halves: tuple[Int[Tensor, "n"], Int[Tensor, "n"]]
+    cloud: Float64[Tensor, "n width"]
+    cloud_classes: Int[Tensor, "n"]
 
     @staticmethod
-    def of(plan: _Plan, heads: Sequence[HeadPlace]) -> _Interchanged:
+    def from_plan(plan: _Plan, heads: Sequence[HeadPlace]) -> _Interchanged:
+        """Interchange the outputs of these heads, all at once."""
         points = plan.bench.outputs(heads).double()
-        answers = plan.bench.responses(heads, points, plan.recipients)
-        mean, half = points.mean(dim=0), len(plan.recipients) // 2
+        mean = points.mean(dim=0)
         cloud = mean + plan.noise @ (points - mean) / (len(points) - 1) ** 0.5
-        of_cloud = plan.bench.responses(heads, cloud, plan.recipients)
+        answers = plan.bench.responses(heads, points, plan.recipients)
+        cloud_answers = plan.bench.responses(heads, cloud, plan.recipients)
+        half = len(plan.recipients) // 2
         return _Interchanged(
-            points,
-            answers,
-            response_classes(answers, plan.tolerance),
-            (response_classes(answers[:half], plan.tolerance), response_classes(answers[half:], plan.tolerance)),
-            (cloud, response_classes(of_cloud, plan.tolerance)),
+            points=points,
+            answers=answers,
+            classes=response_classes(answers, plan.tolerance),
+            halves=(
+                response_classes(answers[:half], plan.tolerance),
+                response_classes(answers[half:], plan.tolerance),
+            ),
+            cloud=cloud,
+            cloud_classes=response_classes(cloud_answers, plan.tolerance),
         )
 
     @property
-    def without_effect(self) -> bool:
+    def is_without_effect(self) -> bool:
         """Whether each recipient's answer is the same for all donors."""
         return bool((self.answers == self.answers[:, :1]).all())
 
-    def per_head(self, plan: _Plan) -> dict[str, float]:
-        """What needs no label."""
-        other = torch.arange(len(self.points)) != plan.recipients[:, None]
-        several = any(int(half.max()) > 0 for half in self.halves)
+    def _changes_answer(self, plan: _Plan) -> Float64[Tensor, "recipient n"]:
+        """Return 1 for each interchange that changes the recipient's answer, and 0 for others."""
+        before = plan.bench.answers[plan.recipients]
+        return (self.answers != before[:, None]).double()
+
+    def measures(self, plan: _Plan) -> dict[str, float]:
+        """Return the measures that need no label."""
+        has_two_classes = any(int(half.max()) > 0 for half in self.halves)
         return {
-            "changed": float((self.answers != plan.before[:, None])[other].double().mean()),
+            "changed": float(self._changes_answer(plan)[plan.is_other].mean()),
             "classes": float(self.classes.max()) + 1,
-            "stability": adjusted_rand_score(self.halves[0], self.halves[1]) if several else torch.nan,
+            "stability": adjusted_rand_score(*self.halves) if has_two_classes else torch.nan,
             "within_ratio": float(within_ratio(self.points, self.classes)),
-            "within_ratio_gaussian": float(within_ratio(*self.gaussian)),
+            "within_ratio_gaussian": float(within_ratio(self.cloud, self.cloud_classes)),
         }
 
-    def per_label(self, plan: _Plan, label: Tensor) -> dict[str, float]:
-        changed = (self.answers != plan.before[:, None]).double()
-        same = label[plan.recipients][:, None] == label
-        other = torch.arange(len(label)) != plan.recipients[:, None]
+    def all_measures(self, plan: _Plan) -> dict[str, Float64[Tensor, "*equivalence"] | Int[Tensor, "n"]]:
+        """Return every measure of the interchanged heads as a tensor, those of labels with an axis for labels."""
+        values = {name: torch.tensor(value, dtype=torch.float64) for name, value in self.measures(plan).items()}
+        by_label = [self.measures_of_label(plan, label) for label in plan.bench.labels.values()]
+        for name in _BY_LABEL:
+            values[name] = torch.tensor([measures[name] for measures in by_label], dtype=torch.float64)
+        return {**values, "discovered": self.classes}
+
+    def notes_together(self, plan: _Plan, heads: Sequence[HeadPlace] | int) -> list[str]:
+        """Return notes on several heads that were interchanged at once."""
+        notes = [f"these heads together: {_WITHOUT_EFFECT}"] if self.is_without_effect else []
+        notes += plan.notes_on_number(heads)
+        if len(plan.chosen) == plan.effect.numel():
+            notes.append("all heads were interchanged, which gives the donor's answer by construction")
+        return notes
+
+    def measures_of_label(self, plan: _Plan, label: Int[Tensor, "n"]) -> dict[str, float]:
+        """Return the measures of one label."""
+        changes_answer = self._changes_answer(plan)
+        is_same_class = label[plan.recipients][:, None] == label
         responses = response_points(self.answers)
         p = relabelling_p_values(responses[:, None], label, plan.permutations, units=plan.bench.units, seed=plan.seed)
         return {
-            "changed_within": float(changed[same & other].mean()),  # NaN where a class has one example
-            "changed_between": float(changed[~same].mean()),
+            "changed_within": float(changes_answer[is_same_class & plan.is_other].mean()),  # NaN for lone examples
+            "changed_between": float(changes_answer[~is_same_class].mean()),
             "response_within_ratio": float(within_ratio(responses, label)),
             "agreement": adjusted_rand_score(self.classes, label),
             "p_value": float(p),

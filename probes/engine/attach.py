@@ -1,4 +1,4 @@
-"""Measure the forward passes of somebody else's loop."""
+"""Measure forward passes that your own loop makes."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from torch import Tensor
-
-from probes.engine.batches import one_batch
+from probes.engine.batches import TokenIds, one_batch
 from probes.engine.hooks import HookedModel
 from probes.engine.probe import Probe, each_probe
 from probes.engine.recorder import _Recorder, observe
@@ -17,28 +15,27 @@ from tasks import Batch, InputError
 
 
 class Attached:
-    """What ``attach`` returns: give it the batch whose forward pass comes next."""
+    """Hooked probes, as ``attach`` yields them. Call ``on`` with the batch of each forward pass to measure."""
 
     def __init__(self, recorder: _Recorder, probes: Sequence[Probe]) -> None:
         self._recorder = recorder
         self._probes = probes
 
     @contextmanager
-    def on(self, batch: Batch | Tensor | Mapping[str, Any]) -> Iterator[None]:
+    def on(self, batch: Batch | TokenIds | Mapping[str, Any]) -> Iterator[None]:
         """Measure the one forward pass made inside this block; other passes are not measured.
 
         Args:
-            batch: the batch, token ids ``[batch pos]``, or what a Hugging Face tokenizer gives. Where it brings no
-                index, examples are numbered on from those that the probes hold.
+            batch: the batch, token ids, or the output of a Hugging Face tokenizer. Examples without an index are
+                numbered on from those that the probes hold.
 
         Raises:
-            InputError: for an example that a probe holds already (``probe.reset()`` lets it go), and where ``run``
-                raises it.
+            InputError: for an example that a probe holds already (call ``probe.reset()`` first), and as ``run``.
         """
         moved = one_batch(batch, self._recorder.model).to(self._recorder.home)
         if not isinstance(batch, Batch):
-            held = max((probe.examples.end for probe in self._probes), default=0)
-            moved = replace(moved, index=moved.index + held)
+            first = max((probe.examples.end for probe in self._probes), default=0)
+            moved = replace(moved, index=moved.index + first)
         self._recorder.start(moved)
         try:
             yield
@@ -49,10 +46,12 @@ class Attached:
 
 @contextmanager
 def attach(model: HookedModel, probes: Probe | Sequence[Probe]) -> Iterator[Attached]:
-    """Hook ``probes`` to ``model`` for the block, for training loops and notebooks.
+    """Hook ``probes`` to ``model`` inside the block, for training loops and notebooks.
 
-    The probes are not reset. The hooks are removed on the way out, also after an exception; other
-    people's hooks stay.
+    The probes are not reset. Their hooks are removed on the way out, also after an exception. Other hooks stay.
+
+    Raises:
+        InputError: for several models, and for a site that the model does not have.
 
     Example:
         >>> # with attach(model, probe) as attached:

@@ -1,61 +1,30 @@
-"""What ``run`` measures, as batches: texts, token ids, what a tokenizer gives, rows of a data set."""
+"""Gather everything that ``run`` accepts into batches that models can read."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
+from jaxtyping import Bool, Int, Shaped
 from torch import Tensor
 
+from probes.engine.batch_items import Sequences, SingleExample, items_of, reasons_for_strings
 from probes.engine.hooks import HookedModel
 from probes.engine.texts import TextTokenizer
-from tasks import Batch, InputError, LabelledPrompts
+from tasks import Batch, InputError
 from tasks.batch import token_batches
 from tasks.errors import check_count
 
-Batches: TypeAlias = Batch | Tensor | Mapping[str, Any] | Iterable[Batch | Tensor | Mapping[str, Any] | str]
+TokenIds: TypeAlias = Shaped[Tensor, "..."] | Shaped[np.ndarray, "..."]  # [batch pos], checked when they are read
+Batches: TypeAlias = Batch | TokenIds | Mapping[str, Any] | Iterable[Batch | TokenIds | Mapping[str, Any] | str]
 """A batch, token ids ``[batch pos]``, what a Hugging Face tokenizer gives, or an iterable of these, of texts or of rows
 of a data set."""
 
-_TAKES = (
-    "a Batch, token ids [batch pos], a list of texts, what a Hugging Face tokenizer gives, rows of a data set with "
-    "'input_ids' or 'text', or an iterable of these"
-)
-
-
-_WINDOW = 4096  # examples that are sorted by length together where they come as a stream
-
-
-@dataclass
-class _Row:
-    """One example that has not found its batch yet.
-
-    Attributes:
-        text: of which ``ids`` are still to be found, or ``None``.
-        ids: ``[pos]``.
-        mask: ``[pos]``, where some of these are no tokens.
-        labels: integers, or tensors without axes.
-        strings: names of what would be labels, were they numbers.
-    """
-
-    text: str | None = None
-    ids: Tensor | None = None
-    mask: Tensor | None = None
-    labels: Mapping[str, Any] = field(default_factory=dict)
-    strings: Sequence[str] = ()
-    number: int = -1
-
-    def __len__(self) -> int:
-        return 0 if self.ids is None else len(self.ids)
-
-    def take(self, number: int) -> None:
-        """The example's number; refused here where it has no tokens."""
-        self.number = number
-        if self.ids is not None and not len(self.ids):
-            raise InputError(f"example {number} has no tokens; leave it out")
+_STREAM_WINDOW = 4096  # examples of a stream that are sorted by length together
 
 
 def each_batch(
@@ -67,330 +36,209 @@ def each_batch(
     progress: str | None = None,
     first: int = 0,
 ) -> Iterator[Batch]:
-    """Whatever was given, as batches that the models can read, one after another as they are asked for.
+    """Yield everything that was given as batches that the models can read.
 
-    A ``Batch`` stays as it is. Texts, rows and padded sequences are gathered, freed of padding, and sorted by length,
-    longest first: all of a list, and of a stream some thousand at a time. They are cut into batches of
-    at most ``tokens_per_batch`` tokens, shorter ones padded on the right. Examples are numbered 0, 1, 2, ... as they
-    were given. Of a data set's row, every number that is an integer becomes a label of that name. Empty batches are
-    left out.
+    A ``Batch`` is yielded as it is. Texts, rows and padded sequences are freed of padding and sorted by length, longest
+    first: a list as a whole, and a stream in windows of some thousand examples. They are cut into batches of at most
+    ``tokens_per_batch`` tokens, with shorter sequences padded on the right. Examples are numbered 0, 1, 2, ... in the
+    order given. Every integer of a data set's row becomes a label of that name. Empty batches are left out.
 
     Args:
         given: see ``run``.
-        models: that will read them, by name.
-        reading: turns texts into tokens, many at once; by default with the models' tokenizer.
-        tokens_per_batch: most tokens of a batch, padding included, where it is not given as a ``Batch``.
+        models: that will read the batches, by name.
+        reading: turns many texts into tokens; by default with the models' tokenizer.
+        tokens_per_batch: most tokens of a batch, padding included. A ``Batch`` is not divided.
         progress: the name of a progress bar, or ``None``.
-        first: the number of the first example that brings none.
+        first: the number of the first example without an index.
 
     Raises:
         InputError: for anything else, for an example of more tokens than ``tokens_per_batch``, and for tokens that a
             model cannot read, see ``readable``.
     """
     check_count(tokens_per_batch=(tokens_per_batch, 1))
-    source: Iterable[Batch] = _numbered(given, reading or TextTokenizer(models), tokens_per_batch, first)
+    source: Iterable[Batch] = _gathered(given, reading or TextTokenizer(models), tokens_per_batch, first)
     if progress is not None:
         from tqdm.auto import tqdm
 
-        whole = isinstance(given, Sequence) and all(isinstance(item, Batch) for item in given)
-        total = len(given) if whole else None  # type: ignore[arg-type]
+        is_counted = isinstance(given, Sequence) and all(isinstance(item, Batch) for item in given)
+        total = len(given) if is_counted else None  # type: ignore[arg-type]
         source = tqdm(source, desc=progress, unit="batch", leave=False, total=total)
     for batch in source:
         if len(batch):
             yield readable(batch, models)
 
 
-def one_batch(given: Batch | Tensor | Mapping[str, Any], model: HookedModel) -> Batch:
-    """What was given as one batch that the model can read, in the order and with the padding it has.
+def one_batch(given: Batch | TokenIds | Mapping[str, Any], model: HookedModel) -> Batch:
+    """Return what was given as one batch that the model can read, in its order and with its padding.
 
     Raises:
         InputError: for something else than one batch, and as ``each_batch``.
     """
-    pieces = list(_pieces(given))
-    if rows := [piece for piece in pieces if isinstance(piece, _Row)]:
-        for number, row in enumerate(rows):
-            row.take(number)
-        _encode(rows, TextTokenizer({"": model}))
-        found = [_padded(rows)]
+    items = list(items_of(given))
+    examples = [item for item in items if isinstance(item, SingleExample)]
+    if examples:
+        for number, example in enumerate(examples):
+            example.set_number(number)
+        _encode(examples, TextTokenizer({"": model}))
+        batches = [_padded(examples)]
     else:
-        found = [piece if isinstance(piece, Batch) else piece.batch(0) for piece in pieces]  # type: ignore[union-attr]
-    if len(found) != 1 or not len(found[0]):
-        raise InputError(
-            f"on() measures one forward pass, but was given {sum(map(bool, map(len, found)))} batches; give one with "
-            "examples"
-        )
-    return readable(found[0], {"": model})
+        batches = [item.batch(0) if isinstance(item, Sequences) else item for item in items]  # type: ignore[misc]
+    if len(batches) != 1 or not len(batches[0]):
+        n = sum(len(batch) > 0 for batch in batches)
+        raise InputError(f"on() measures one forward pass, but was given {n} batches; give one with examples")
+    return readable(batches[0], {"": model})
+
+
+# ---- what a model can read ----
 
 
 def readable(batch: Batch, models: Mapping[str, HookedModel]) -> Batch:
-    """The batch as the models can read it: ids that the attention mask hides and the vocabulary lacks become 0, and a
-    mask that hides nothing is left out.
+    """Return the batch as the models can read it.
+
+    Ids that the attention mask hides and the vocabulary lacks become 0. A mask that hides nothing is left out.
 
     Raises:
         InputError: for other ids outside a vocabulary, more tokens than a model's context, and an example without a
             real token.
     """
     batch.check_real()
-    tokens, mask = batch.tokens, batch.attention_mask
-    if tokens.dtype not in (torch.int32, torch.int64):  # all that embeddings take
+    tokens = batch.tokens
+    if tokens.dtype not in (torch.int32, torch.int64):  # other integers cannot be embedded
         tokens = tokens.long()
-    if mask is not None:
-        mask = mask.to(tokens.device)
-        if bool(mask.all()):
-            batch, mask = replace(batch, attention_mask=None), None
+    if batch.attention_mask is not None and bool(batch.attention_mask.all()):
+        batch = replace(batch, attention_mask=None)
     for name, model in models.items():
         cfg = getattr(model, "cfg", None)
-        whose = f"model {name!r}" if name else "the model"
-        _check_length(batch, getattr(cfg, "n_ctx", None), whose)
-        size = getattr(cfg, "d_vocab", None)
-        largest = size - 1 if isinstance(size, int) and size > 0 else torch.iinfo(tokens.dtype).max
-        if not bool((outside := (tokens < 0) | (tokens > largest)).any()):
-            continue
-        if bool((wrong := outside if mask is None else outside & mask).any()):
-            row, position = (int(i) for i in wrong.nonzero()[0])
-            has = f" has {size} tokens (0 to {largest})" if size else " begins at 0"
-            raise InputError(
-                f"example index {int(batch.index[row])} has token id {int(tokens[row, position])} at position "
-                f"{position}, but the vocabulary of {whose}{has}; use this model's own tokenizer, and mask padding "
-                "(attention_mask)"
-            )
-        tokens = torch.where(outside, 0, tokens)
+        owner = f"model {name!r}" if name else "the model"
+        _check_length(batch, getattr(cfg, "n_ctx", None), owner)
+        tokens = _within_vocabulary(tokens, batch, getattr(cfg, "d_vocab", None), owner)
     return batch if tokens is batch.tokens else replace(batch, tokens=tokens)
 
 
-def _check_length(batch: Batch, n_ctx: Any, whose: str) -> None:
-    if not isinstance(n_ctx, int) or n_ctx < 1 or (width := batch.tokens.shape[1]) <= n_ctx:
+def _within_vocabulary(
+    tokens: Int[Tensor, "batch pos"], batch: Batch, size: Any, owner: str
+) -> Int[Tensor, "batch pos"]:
+    """Return the tokens with 0 for hidden ids outside the vocabulary, and refuse other ids outside."""
+    is_known = isinstance(size, int) and size > 0
+    largest = size - 1 if is_known else torch.iinfo(tokens.dtype).max
+    is_outside = (tokens < 0) | (tokens > largest)
+    if not bool(is_outside.any()):
+        return tokens
+    is_wrong = is_outside
+    if batch.attention_mask is not None:
+        is_wrong = is_outside & batch.attention_mask.to(tokens.device)
+    if bool(is_wrong.any()):
+        row, position = is_wrong.nonzero()[0].tolist()
+        vocabulary = f" has {size} tokens (0 to {largest})" if size else " begins at 0"
+        raise InputError(
+            f"example index {int(batch.index[row])} has token id {int(tokens[row, position])} at position "
+            f"{position}, but the vocabulary of {owner}{vocabulary}; use this model's own tokenizer, and mask padding "
+            "(attention_mask)"
+        )
+    return torch.where(is_outside, 0, tokens)
+
+
+def _check_length(batch: Batch, n_ctx: Any, owner: str) -> None:
+    width = batch.tokens.shape[1]
+    if not isinstance(n_ctx, int) or n_ctx < 1 or width <= n_ctx:
         return
     lengths = batch.lengths()
-    if bool((long := lengths > n_ctx).any()):
+    is_long = lengths > n_ctx
+    if bool(is_long.any()):
         raise InputError(
-            f"example index {_first(batch, long)} has {int(lengths[long][0])} tokens, more than "
-            f"{whose}'s context of {n_ctx}; shorten it"
+            f"example index {_first_index(batch, is_long)} has {int(lengths[is_long][0])} tokens, more than "
+            f"{owner}'s context of {n_ctx}; shorten it"
         )
     raise InputError(
-        f"sequences are padded to {width} tokens, more than {whose}'s context of {n_ctx}; pad them only to "
+        f"sequences are padded to {width} tokens, more than {owner}'s context of {n_ctx}; pad them only to "
         f"the longest ({int(lengths.max())})"
     )
 
 
-def _first(batch: Batch, chosen: Tensor) -> int:
-    return int(batch.index[chosen.to(batch.index.device)][0])
+def _first_index(batch: Batch, is_chosen: Bool[Tensor, "batch"]) -> int:
+    return int(batch.index[is_chosen.to(batch.index.device)][0])
 
 
-# ---- from what was given to batches ----
+# ---- from items to batches ----
 
 
-def _numbered(given: Batches, reading: TextTokenizer, budget: int, first: int) -> Iterator[Batch]:
-    """Batches of all that was given; examples that bring no index of their own get numbers."""
-    whole = isinstance(given, (Sequence, Mapping, np.ndarray))  # in memory anyway: sorted as one
-    count, waiting, texts = first, list[_Row](), list[_Row]()
-    for piece in _pieces(given):
-        if isinstance(piece, Batch):
-            yield piece
+def _gathered(given: Batches, reading: TextTokenizer, max_tokens: int, first: int) -> Iterator[Batch]:
+    """Yield batches of everything that was given, with numbers for examples without an index."""
+    is_in_memory = isinstance(given, (Sequence, Mapping, np.ndarray))  # then all examples are sorted together
+    number = first
+    waiting: list[SingleExample] = []
+    texts: list[SingleExample] = []  # those that wait for their token ids
+    for item in items_of(given):
+        if isinstance(item, Batch):
+            yield item
             continue
-        if isinstance(piece, _Tokens) and piece.mask is None:
-            yield from _cut(piece.batch(count), budget)
-            count += len(piece.tokens)
+        if isinstance(item, Sequences) and item.mask is None:
+            yield from _cut(item.batch(number), max_tokens)
+            number += len(item.tokens)
             continue
-        for row in [piece] if isinstance(piece, _Row) else piece.rows():
-            row.take(count)
-            count += 1
-            waiting.append(row)
-            if row.text is not None:
-                texts.append(row)
-        if max(len(texts), 0 if whole else len(waiting)) >= _WINDOW:
+        for example in [item] if isinstance(item, SingleExample) else item.examples():
+            example.set_number(number)
+            number += 1
+            waiting.append(example)
+            if example.text is not None:
+                texts.append(example)
+        if len(texts if is_in_memory else waiting) >= _STREAM_WINDOW:
             _encode(texts, reading)
             texts = []
-            if not whole:
-                yield from _sorted(waiting, budget)
+            if not is_in_memory:
+                yield from _sorted_by_length(waiting, max_tokens)
                 waiting = []
     _encode(texts, reading)
-    yield from _sorted(waiting, budget)
+    yield from _sorted_by_length(waiting, max_tokens)
 
 
-def _cut(batch: Batch, budget: int) -> Iterator[Batch]:
-    """Sequences of one length."""
+def _cut(batch: Batch, max_tokens: int) -> Iterator[Batch]:
+    """Yield parts of a batch of sequences of one length."""
     lengths = [batch.tokens.shape[1]] * len(batch)
-    for rows in token_batches(lengths, budget, lambda i: f"example index {int(batch.index[i])}"):
+    for rows in token_batches(lengths, max_tokens, partial(_example_name, batch.index)):
         yield batch.select(slice(int(rows[0]), int(rows[-1]) + 1))
 
 
-def _sorted(rows: list[_Row], budget: int) -> Iterator[Batch]:
-    """Rows of like length together, longest first."""
-    lengths = list(map(len, rows))
-    for some in token_batches(lengths, budget, lambda i: f"example index {rows[i].number}"):
-        yield _padded([rows[i] for i in some])
+def _sorted_by_length(examples: list[SingleExample], max_tokens: int) -> Iterator[Batch]:
+    """Yield batches of examples of similar length, longest first."""
+    lengths = [len(example) for example in examples]
+    numbers = [example.number for example in examples]
+    for places in token_batches(lengths, max_tokens, partial(_example_name, numbers)):
+        yield _padded([examples[i] for i in places])
 
 
-@dataclass
-class _Tokens:
-    """Sequences of one length, without numbers yet."""
-
-    tokens: Tensor
-    mask: Tensor | None = None
-    labels: Mapping[str, Tensor] = field(default_factory=dict)
-    strings: Sequence[str] = ()
-
-    def batch(self, first: int) -> Batch:
-        found = Batch(self.tokens, self.mask, labels=self.labels, lacks=_numbers_only(self.strings))
-        return replace(found, index=found.index + first)
-
-    def rows(self) -> Iterator[_Row]:
-        """Each without its padding."""
-        whole = self.batch(0)
-        for i, tokens in enumerate(whole.tokens):
-            mask = None if whole.attention_mask is None else whole.attention_mask[i]
-            yield _unpadded(tokens, mask, {name: values[i] for name, values in whole.labels.items()}, self.strings)
+def _example_name(index: Sequence[int] | Int[Tensor, "batch"], place: int) -> str:
+    return f"example index {int(index[place])}"
 
 
-def _unpadded(ids: Tensor, mask: Tensor | None, labels: Mapping[str, Any], strings: Sequence[str]) -> _Row:
-    """A row from its first real token to its last; one without any stays as it is."""
-    if mask is None or not len(real := mask.nonzero()[:, 0]):
-        return _Row(None, ids, mask, labels, strings)
-    place = slice(int(real[0]), int(real[-1]) + 1)
-    return _Row(None, ids[place], None if len(real) == place.stop - place.start else mask[place], labels, strings)
+def _encode(examples: Sequence[SingleExample], reading: TextTokenizer) -> None:
+    """Replace the texts of examples that have one by token ids."""
+    texts = {i: example.text for i, example in enumerate(examples) if example.text is not None}
+    if not texts:
+        return
+    for (i, text), ids in zip(texts.items(), reading(list(texts.values())), strict=True):
+        if not ids:
+            raise InputError(f"example {examples[i].number} ({text[:40]!r}) encodes to no tokens; leave it out")
+        examples[i].text = None
+        examples[i].ids = torch.tensor(ids)
 
 
-def _pieces(given: Any) -> Iterator[Batch | _Tokens | _Row]:
-    if isinstance(given, str):
-        raise InputError(f"a single text was given ({given[:40]!r}); give a list of texts, [text]")
-    if isinstance(given, (Batch, Tensor, np.ndarray, Mapping)):
-        yield from _piece(given)
-    elif isinstance(given, Iterable) and not isinstance(given, LabelledPrompts):
-        for item in given:
-            yield from _piece(item)
-    else:
-        way = ", which prompts.batches(tokenizer) makes batches of" if isinstance(given, LabelledPrompts) else ""
-        raise InputError(f"expected {_TAKES}; got {type(given).__name__}{way}")
-
-
-def _piece(item: Any) -> Iterator[Batch | _Tokens | _Row]:
-    if isinstance(item, Batch):
-        yield item
-    elif isinstance(item, str):
-        yield _Row(item)
-    elif isinstance(item, np.ndarray) and item.dtype.kind in "USO":
-        for text in item.ravel().tolist():
-            yield from _piece(text)
-    elif isinstance(item, (Tensor, np.ndarray)):
-        yield _Tokens(torch.as_tensor(item))
-    elif isinstance(item, Mapping):
-        yield from _of_columns(item)
-    elif isinstance(item, (list, tuple)) and len(item) == 1 and isinstance(item[0], (Tensor, np.ndarray)):
-        yield from _piece(item[0])  # as a DataLoader gives what a TensorDataset of one tensor holds
-    else:
-        hint = ""
-        if isinstance(item, (list, tuple)):
-            tensors = len(item) > 0 and all(isinstance(each, Tensor) for each in item)
-            hint = "'input_ids': tokens, 'task': labels" if tensors else "'input_ids': lists"
-            hint = f"; give {'several tensors' if tensors else 'lists of token ids'} as {{{hint}}}"
-        raise InputError(f"expected {_TAKES}; got an element of type {type(item).__name__}{hint}")
-
-
-def _of_columns(item: Mapping[str, Any]) -> Iterator[_Tokens | _Row]:
-    """One row, or many by column: ``datasets`` and tokenizers give both."""
-    if "input_ids" not in item and "text" not in item:
-        raise InputError(
-            f"an element has {', '.join(map(repr, item)) or 'no fields'}, but neither 'input_ids' nor 'text'; "
-            "rename the field that holds them, or give one part of a data set, such as data['train']"
-        )
-    if any(map(_any, _listed(item.get("token_type_ids", ())))):
-        raise InputError(
-            "token_type_ids has values other than 0 (pairs of texts), but a probe measures one text per example; "
-            "tokenize one text at a time"
-        )
-    main = item["input_ids"] if "input_ids" in item else item["text"]
-    many = not isinstance(main, str) and len(main) > 0 and (isinstance(main[0], str) or np.ndim(main[0]) > 0)
-    rest = {name: value for name, value in item.items() if name not in ("input_ids", "text", "token_type_ids")}
-    if not many:
-        yield _row(main, rest)
-    elif isinstance(main, (Tensor, np.ndarray)):
-        mask = rest.pop("attention_mask", None)
-        labels = {name: torch.as_tensor(value) for name, value in rest.items() if _is_label(value, len(main))}
-        strings = [name for name, value in rest.items() if _length(value) == len(main) and _has_strings(value)]
-        yield _Tokens(torch.as_tensor(main), None if mask is None else torch.as_tensor(mask), labels, strings)
-    else:
-        columns = {name: value for name, value in rest.items() if _length(value) == len(main)}
-        for i, one in enumerate(main):
-            yield _row(one, {name: value[i] for name, value in columns.items()})
-
-
-def _row(main: Any, rest: Mapping[str, Any]) -> _Row:
-    labels = {name: int(value) for name, value in rest.items() if _is_integer(value)}
-    strings = [name for name, value in rest.items() if isinstance(value, str)]
-    if isinstance(main, str):
-        return _Row(main, labels=labels, strings=strings)
-    mask, ids = rest.get("attention_mask"), _listed(main)
-    if wrong := [i for i in ids if not _is_integer(i) or isinstance(i, bool)]:
-        raise InputError(f"input_ids has {wrong[0]!r}; expected integer token ids")
-    if mask is not None and len(mask) != len(ids):
-        raise InputError(f"attention_mask has {len(mask)} values for {len(ids)} input_ids; expected one per token id")
-    bits = None if mask is None else torch.tensor([bool(m) for m in _listed(mask)])
-    return _unpadded(torch.tensor(ids, dtype=torch.int64), bits, labels, strings)
-
-
-def _encode(rows: Sequence[_Row], reading: TextTokenizer) -> None:
-    """Sets the ids of those that are texts, which are then let go."""
-    if texts := [row for row in rows if row.text is not None]:
-        for row, ids in zip(texts, reading([row.text or "" for row in texts]), strict=True):
-            if not ids:
-                raise InputError(f"example {row.number} ({(row.text or '')[:40]!r}) encodes to no tokens; leave it out")
-            row.text, row.ids = None, torch.tensor(ids)
-
-
-def _padded(rows: Sequence[_Row]) -> Batch:
-    """Rows as one batch, padded on the right."""
-    ids = [row.ids for row in rows if row.ids is not None]
+def _padded(examples: Sequence[SingleExample]) -> Batch:
+    """Return examples as one batch, padded on the right."""
+    ids = [example.ids for example in examples if example.ids is not None]
     tokens = torch.nn.utils.rnn.pad_sequence(ids, batch_first=True)
-    mask = torch.arange(tokens.shape[1]) < torch.tensor(list(map(len, ids)))[:, None]
-    for i, row in enumerate(rows):
-        if row.mask is not None:
-            mask[i, : len(row)] = row.mask.to(mask.device)
-    names = [name for name in rows[0].labels if all(name in row.labels for row in rows)]
-    labels = {name: torch.tensor([int(row.labels[name]) for row in rows]) for name in names}
-    numbers = torch.tensor([row.number for row in rows])
-    device = tokens.device
-    lacks = _numbers_only([name for row in rows for name in row.strings])
-    return Batch(tokens, mask, labels=labels, index=numbers, lacks=lacks).to(device)
-
-
-def _numbers_only(strings: Sequence[str]) -> dict[str, str]:
-    """What is said of labels that are no numbers, to those who ask for them."""
-    return {name: f"label {name!r} has strings; number them (0, 1, ...)" for name in strings}
-
-
-# ---- what a value is ----
-
-
-def _listed(value: Any) -> list[Any]:
-    return value.tolist() if isinstance(value, (Tensor, np.ndarray)) else list(value)  # type: ignore[no-any-return]
-
-
-def _any(value: Any) -> bool:
-    return any(map(bool, value)) if isinstance(value, Iterable) else bool(value)
-
-
-def _length(value: Any) -> int:
-    """How many examples a column holds; -1 if it is not a column."""
-    if isinstance(value, (Tensor, np.ndarray)):
-        return len(value) if value.ndim else -1
-    return len(value) if isinstance(value, Sequence) and not isinstance(value, str) else -1
-
-
-def _is_integer(value: Any) -> bool:
-    if isinstance(value, Tensor):
-        return value.ndim == 0 and not value.is_floating_point() and not value.is_complex()
-    return isinstance(value, (int, np.integer, np.bool_))
-
-
-def _has_strings(value: Any) -> bool:
-    return not isinstance(value, Tensor) and any(isinstance(each, str) for each in value)
-
-
-def _is_label(value: Any, n: int) -> bool:
-    """Whether it is one integer an example."""
-    if isinstance(value, np.ndarray):
-        return value.shape == (n,) and value.dtype.kind in "iub"
-    if isinstance(value, Tensor):
-        return value.shape == (n,) and not value.is_floating_point() and not value.is_complex()
-    return isinstance(value, Sequence) and len(value) == n and all(map(_is_integer, value))
+    lengths = torch.tensor([len(example) for example in examples])
+    mask = torch.arange(tokens.shape[1]) < lengths[:, None]
+    string_columns: dict[str, None] = {}
+    for i, example in enumerate(examples):
+        if example.mask is not None:
+            mask[i, : len(example)] = example.mask.to(mask.device)
+        string_columns |= dict.fromkeys(example.string_columns)
+    shared = [name for name in examples[0].labels if all(name in example.labels for example in examples)]
+    return Batch(
+        tokens,
+        mask,
+        labels={name: torch.tensor([int(example.labels[name]) for example in examples]) for name in shared},
+        index=torch.tensor([example.number for example in examples]),
+        lacks=reasons_for_strings(string_columns),
+    ).to(tokens.device)

@@ -1,4 +1,4 @@
-"""Exchange of probe states between the processes of a ``torch.distributed`` group."""
+"""Exchange probe states between the processes of a ``torch.distributed`` group."""
 
 from __future__ import annotations
 
@@ -7,37 +7,52 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from jaxtyping import UInt8
 from safetensors.torch import load, save
+from torch import Tensor
 
 from tasks import InputError
 
 
 def gather(state: dict[str, Any]) -> list[dict[str, Any]]:
-    """Every process's ``state_dict``, in the order of the ranks. Travels as safetensors bytes."""
+    """Return every process's ``state_dict``, in the order of the ranks.
+
+    Raises:
+        InputError: if there is no process group.
+    """
     if not dist.is_available() or not dist.is_initialized():
         raise InputError(
             "all_reduce needs torch.distributed; start with torchrun and call torch.distributed.init_process_group()"
         )
     device = "cuda" if dist.get_backend() == "nccl" else "cpu"
+    payload = torch.frombuffer(bytearray(_packed(state)), dtype=torch.uint8).to(device)
+    return [_unpacked(data) for data in _gathered(payload)]
+
+
+def _packed(state: dict[str, Any]) -> bytes:
+    """Return a state as the length of a JSON header, the header, and safetensors."""
     names = sorted(state["tensors"])
-    meta = {"sites": state["sites"], "names": names}
+    header = json.dumps({"sites": state["sites"], "names": names}).encode()
     tensors = {str(i): state["tensors"][name].contiguous() for i, name in enumerate(names)}
-    head, body = json.dumps(meta).encode(), save({**tensors, "examples": state["examples"]})
-    payload = torch.frombuffer(bytearray(len(head).to_bytes(8, "big") + head + body), dtype=torch.uint8).to(device)
-    size = torch.tensor([len(payload)], device=device)
+    return len(header).to_bytes(8, "big") + header + save({**tensors, "examples": state["examples"]})
+
+
+def _unpacked(data: bytes) -> dict[str, Any]:
+    length = int.from_bytes(data[:8], "big")
+    header = json.loads(data[8 : 8 + length])
+    tensors = load(data[8 + length :])
+    named = {name: tensors[str(i)] for i, name in enumerate(header["names"])}
+    return {"sites": header["sites"], "examples": tensors["examples"], "tensors": named}
+
+
+def _gathered(payload: UInt8[Tensor, "bytes"]) -> list[bytes]:
+    """Return the bytes of every process, which may differ in length."""
+    size = torch.tensor([len(payload)], device=payload.device)
     sizes = [torch.zeros_like(size) for _ in range(dist.get_world_size())]
     dist.all_gather(sizes, size)
-    longest = max(int(s) for s in sizes)
-    padded = torch.zeros(longest, dtype=torch.uint8, device=device)
+    longest = max(int(size) for size in sizes)
+    padded = torch.zeros(longest, dtype=torch.uint8, device=payload.device)
     padded[: len(payload)] = payload
-    gathered = [torch.empty_like(padded) for _ in sizes]
-    dist.all_gather(gathered, padded)
-    states = []
-    for data, length in zip(gathered, sizes, strict=True):
-        raw = bytes(data[: int(length)].cpu().numpy())
-        n = int.from_bytes(raw[:8], "big")
-        got = json.loads(raw[8 : 8 + n])
-        values = load(raw[8 + n :])
-        named = {name: values[str(i)] for i, name in enumerate(got["names"])}
-        states.append({"sites": got["sites"], "examples": values["examples"], "tensors": named})
-    return states
+    parts = [torch.empty_like(padded) for _ in sizes]
+    dist.all_gather(parts, padded)
+    return [bytes(part[: int(size)].cpu().numpy()) for part, size in zip(parts, sizes, strict=True)]

@@ -1,4 +1,4 @@
-"""What is needed of a model: hooks, a forward pass, its device and mode, and one way to catch activations."""
+"""The interface of models: hook points, a forward pass, device and mode, and one way to catch activations."""
 
 from __future__ import annotations
 
@@ -6,17 +6,22 @@ import difflib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import torch
+from jaxtyping import Int, Shaped
 from torch import Tensor, nn
 
+from probes.engine.state import AnyTensor
 from tasks import Batch, InputError
+
+Receive: TypeAlias = Callable[[str, AnyTensor], AnyTensor | None]
 
 
 @runtime_checkable
 class HookPoints(Protocol):
-    """Anything with hook points by name: what selectors resolve against."""
+    """Anything with hook points by name. Selectors are resolved in it."""
 
     @property
     def hook_dict(self) -> Mapping[str, Any]:
@@ -25,67 +30,69 @@ class HookPoints(Protocol):
 
 @runtime_checkable
 class HookedModel(HookPoints, Protocol):
-    """Anything with TransformerLens's hook protocol: a ``HookedTransformer`` of 3.9, a ``TransformerBridge`` of 4.x,
-    the models of ``mechclust``, and your own ``HookedRootModule``.
+    """Anything with TransformerLens's hook protocol.
+
+    A ``HookedTransformer`` of 3.9, a ``TransformerBridge`` of 4.x, the models of ``mechclust``, and your own
+    ``HookedRootModule`` have it.
     """
 
     training: bool
 
     @property
     def cfg(self) -> Any:
-        """Its configuration: ``n_layers``, ``d_model``, ``d_vocab`` and so on."""
+        """Configuration: ``n_layers``, ``d_model``, ``d_vocab`` and so on."""
 
     def hooks(self, fwd_hooks: Any = ...) -> AbstractContextManager[Any]:
-        """Adds hooks ``(name, function)`` for the block."""
+        """Add hooks ``(name, function)`` inside the block."""
 
-    def __call__(self, tokens: Tensor, /, **kwargs: Any) -> Any:
-        """Logits, or whatever the model gives."""
+    def __call__(self, tokens: Int[Tensor, "batch pos"], /, **kwargs: Any) -> Any:
+        """Return logits, or another output."""
 
     def parameters(self) -> Iterator[nn.Parameter]:
-        """Its weights; the first one's device is the model's."""
+        """Yield the weights."""
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """Its weights by name."""
+        """Yield the weights with their names."""
 
     def modules(self) -> Iterator[nn.Module]:
-        """It and its parts."""
+        """Yield the model and its parts."""
 
     def named_modules(self) -> Iterator[tuple[str, nn.Module]]:
-        """It and its parts by name."""
+        """Yield the model and its parts with their names."""
 
-    def state_dict(self) -> Mapping[str, Tensor]:
-        """Its weights and buffers by name."""
+    def state_dict(self) -> Mapping[str, Shaped[Tensor, "..."]]:
+        """Return weights and buffers by name."""
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> Any:
-        """Sets its weights and buffers."""
+        """Set weights and buffers."""
 
     def train(self, mode: bool = True) -> Any:
-        """Dropout on, or off."""
+        """Turn dropout on or off."""
 
     def eval(self) -> Any:
-        """Dropout off."""
+        """Turn dropout off."""
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forgets gradients."""
+        """Forget gradients."""
 
     def to(self, *args: Any, **kwargs: Any) -> Any:
-        """Moves it to a device or dtype."""
+        """Move the model to a device or dtype."""
 
 
 Models: TypeAlias = HookPoints | Mapping[str, HookPoints]
 
 
 def forward(model: HookedModel, batch: Batch) -> Any:
-    """Call the model on a batch, with its attention mask where it has padding."""
+    """Call the model on a batch, with the attention mask if there is padding."""
     if batch.attention_mask is None or bool(batch.attention_mask.all()):
         return model(batch.tokens)
     return model(batch.tokens, attention_mask=batch.attention_mask.long())
 
 
 def device_of(model: HookedModel) -> torch.device:
-    """Where the model takes its tokens: the device of its first parameter that is not offloaded.
+    """Return the device for the model's tokens, which is that of its first parameter that is not offloaded.
 
-    Where accelerate keeps all of them elsewhere, the device on which it runs the model.
+    If accelerate offloads all parameters, return the device on which it runs the model.
     """
     for parameter in model.parameters():
         if not parameter.is_meta:
@@ -99,7 +106,7 @@ def device_of(model: HookedModel) -> torch.device:
 
 @contextmanager
 def evaluation_mode(model: HookedModel) -> Iterator[None]:
-    """Dropout off inside; afterwards every module's own mode is as it was."""
+    """Turn dropout off inside the block. Afterwards every module's mode is as before."""
     training = [module for module in model.modules() if module.training]
     for module in training:
         module.training = False
@@ -111,20 +118,22 @@ def evaluation_mode(model: HookedModel) -> Iterator[None]:
 
 
 def modules_of(model: HookedModel | Mapping[str, HookedModel]) -> dict[str, Any]:
-    """What a measurement may not change in the modules of a model, or of several: training flags and hooks."""
+    """Return the training flags and hooks of a model's modules, or of several, which no measurement may change."""
     models = model if isinstance(model, Mapping) else {"": model}
-    modules = {f"{name}/{k}": m for name, each in models.items() for k, m in each.named_modules()}
-    return {
-        "the model's training flags": {k: m.training for k, m in modules.items()},
-        "the hooks": {k: (len(m._forward_hooks), len(m._forward_pre_hooks)) for k, m in modules.items()},
-    }
+    training_flags = {}
+    hooks = {}
+    for name, each in models.items():
+        for place, module in each.named_modules():
+            training_flags[f"{name}/{place}"] = module.training
+            hooks[f"{name}/{place}"] = (len(module._forward_hooks), len(module._forward_pre_hooks))
+    return {"the model's training flags": training_flags, "the hooks": hooks}
 
 
 def check_device(name: str) -> None:
     """Refuse a device that this machine does not have.
 
     Raises:
-        InputError: naming the device, and the way out.
+        InputError: for such a device.
     """
     try:
         kind = torch.device(name).type
@@ -136,15 +145,16 @@ def check_device(name: str) -> None:
 
 @contextmanager
 def record(
-    model: HookedModel, names: Iterable[str], receive: Callable[[str, Tensor], Tensor | None] | None = None
-) -> Iterator[dict[str, list[Tensor]]]:
-    """Catch activations inside the block; everything in these packages does it with this function.
+    model: HookedModel, names: Iterable[str], receive: Receive | None = None
+) -> Iterator[dict[str, list[AnyTensor]]]:
+    """Catch activations inside the block. Everything in these packages catches activations with this function.
 
     Args:
         model: anything with TransformerLens's hook protocol.
-        names: hook points. In TransformerLens 4 a callback's ``hook.name`` is not the name asked for; here it is.
-        receive: called with name and activation whenever a hook point fires; what it returns replaces the activation,
-            ``None`` leaves it unchanged. Without ``receive``, activations are kept unchanged.
+        names: hook points.
+        receive: called with a hook point's name and activation whenever it fires. A tensor that it returns replaces
+            the activation, and ``None`` leaves it unchanged. The name is always one of ``names``, while in
+            TransformerLens 4 a callback's ``hook.name`` may be another. By default, activations are kept unchanged.
 
     Yields:
         Every activation kept, by hook point, in the order in which it fired.
@@ -157,50 +167,57 @@ def record(
         >>> #     model(tokens)
         >>> # seen["hook_embed"][0]  # [batch pos d_model]
     """
-    kept: dict[str, list[Tensor]] = {name: [] for name in names}
-    known, lacks = list(model.hook_dict), getattr(model, "lacks", {})
+    kept: dict[str, list[AnyTensor]] = {name: [] for name in names}
+    known = list(model.hook_dict)
+    lacks = getattr(model, "lacks", {})
+    hooks = []
     for name in kept:
         existing_hook(name, known, lacks)
-
-    def keep(name: str, activation: Tensor) -> None:
-        kept[name].append(activation)
-
-    def hook_at(name: str) -> Callable[[Tensor, Any], Tensor | None]:
-        return lambda activation, hook: (receive or keep)(name, activation)
-
-    with model.hooks(fwd_hooks=[(name, hook_at(name)) for name in kept]):
+        hooks.append((name, partial(_hook, partial(receive, name) if receive else kept[name].append)))
+    with model.hooks(fwd_hooks=hooks):
         yield kept
+
+
+def _hook(receive: Callable[[AnyTensor], AnyTensor | None], activation: AnyTensor, hook: Any) -> AnyTensor | None:
+    return receive(activation)
 
 
 def n_blocks(names: Sequence[str]) -> int:
     """Return the number of blocks that hook points have."""
-    return 1 + max((int(m[1]) for name in names if (m := re.match(r"blocks\.(\d+)\.", name))), default=-1)
+    matches = [re.match(r"blocks\.(\d+)\.", name) for name in names]
+    return 1 + max((int(match[1]) for match in matches if match), default=-1)
 
 
 def existing_hook(name: str, names: Sequence[str], lacks: Mapping[str, str]) -> str:
-    """Return a hook point's name, or say which names are near it.
+    """Return a hook point's name if the model has it.
 
     Args:
         name: of the hook point.
         names: of all hook points of the model.
-        lacks: ends of names that a model of this kind has not, with the reason.
+        lacks: ends of names that a model of this kind does not have, with the reason.
 
     Raises:
-        InputError: for a name that is not there.
+        InputError: for another name, with the nearest names.
     """
     if name not in names:
-        raise InputError(_no_such(name, names, lacks))
+        for end, reason in lacks.items():
+            if name.endswith(end):
+                raise InputError(f"no hook point {name!r} in this model: {reason}")
+        n = n_blocks(names)
+        blocks = f" (it has blocks 0-{n - 1})" if n and name.startswith("blocks.") else ""
+        near = _near_names(name, names)
+        hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else "; see model.hook_dict for the names"
+        raise InputError(f"no hook point {name!r} in this model{blocks}{hint}")
     return name
 
 
-def _no_such(name: str, names: Sequence[str], lacks: Mapping[str, str]) -> str:
-    if (why := next((why for end, why in lacks.items() if name.endswith(end)), None)) is not None:
-        return f"no hook point {name!r} in this model: {why}"
-    n = n_blocks(names)
-    has = f" (it has blocks 0-{n - 1})" if n and name.startswith("blocks.") else ""
+def _near_names(name: str, names: Sequence[str]) -> list[str]:
+    """Return up to three near names; of a block beyond the last, first the same place in the last block."""
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
-    if match := re.match(r"blocks\.(\d+)\.(.*)", name):  # the same place in the last block comes first
-        same = f"blocks.{n - 1}.{match[2]}"
-        near = [same, *(k for k in near if k != same)][:3] if int(match[1]) >= n and same in names else near
-    hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else "; see model.hook_dict for the names"
-    return f"no hook point {name!r} in this model{has}{hint}"
+    n = n_blocks(names)
+    match = re.match(r"blocks\.(\d+)\.(.*)", name)
+    if match and int(match[1]) >= n:
+        in_last_block = f"blocks.{n - 1}.{match[2]}"
+        if in_last_block in names:
+            return [in_last_block, *(other for other in near if other != in_last_block)][:3]
+    return near

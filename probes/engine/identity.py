@@ -1,4 +1,4 @@
-"""Which examples were measured, and on which model: told apart without keeping them."""
+"""Digests of examples and models, to recognise them without keeping them."""
 
 from __future__ import annotations
 
@@ -8,52 +8,84 @@ from typing import Any
 
 import torch
 import xxhash
-from jaxtyping import Int64, Shaped, UInt8
+from jaxtyping import Int, Int64, Shaped, UInt8
 from torch import Tensor, nn
 
 from probes.engine.hooks import HookedModel
 from probes.engine.state import hashed
 from tasks import Batch, InputError
 
-_BLOCK = 2**13  # words of 8 bytes: 64 KiB
-_BLOCKS_ON_CPU = 16  # 1 MiB, which a core's cache holds
+_WORDS_PER_BLOCK = 2**13  # words of 8 bytes: 64 KiB
+_BLOCKS_ON_CPU = 16  # 1 MiB, which fits in a core's cache
 _BLOCKS_ELSEWHERE = 1024  # 64 MiB
+
+# Settings of Hugging Face's configurations that change no hidden state. The token ids are those of generation; that of
+# padding is not among them, because it numbers RoBERTa's positions.
+_IDLE_SETTINGS = {
+    "architectures",
+    "auto_map",
+    "dtype",
+    "torch_dtype",
+    "transformers_version",
+    "name_or_path",
+    "use_cache",
+    "return_dict",
+    "id2label",
+    "label2id",
+    "problem_type",
+    "tokenizer_class",
+    "quantization_config",
+    "bos_token_id",
+    "eos_token_id",
+    "sep_token_id",
+}
+# Settings of TransformerLens's configurations that the weights do not show.
+_LENS_SETTINGS = ("n_heads", "d_head", "n_layers", "n_ctx", "act_fn", "eps", "normalization_type", "attention_dir")
 
 
 class ExamplesDigest:
-    """A digest of examples that does not depend on their order or their batches."""
+    """A digest of examples that does not depend on their order or their batches.
+
+    Attributes:
+        count: number of examples.
+    """
 
     def __init__(self) -> None:
         self._sum = torch.zeros((), dtype=torch.int64)
         self.count = 0
 
     def add(self, batch: Batch) -> None:
-        """Also these."""
+        """Add the examples of a batch."""
         self.add_digests(batch.index.to(batch.tokens.device), token_digests(batch))
 
-    def add_digests(self, index: Tensor, tokens: Tensor) -> None:
-        """Also these, by their index and ``token_digests``."""
+    def add_digests(self, index: Int[Tensor, "example"], tokens: Int64[Tensor, "example"]) -> None:
+        """Add examples by their index and ``token_digests``."""
         self._sum += hashed(hashed(index) + tokens).sum().cpu()  # wraps around
         self.count += len(index)
 
     def merge(self, other: ExamplesDigest) -> None:
-        """Also those of another, which are not among ours."""
+        """Add the examples of another digest, none of which was added before."""
         self._sum += other._sum
         self.count += other.count
 
     def state(self) -> list[int]:
-        """All that is known of them, as JSON."""
+        """Return the whole state, as JSON."""
         return [self.count, int(self._sum)]
 
     @classmethod
-    def of(cls, state: Sequence[int]) -> ExamplesDigest:
-        """What ``state`` gave."""
+    def from_state(cls, state: Sequence[int]) -> ExamplesDigest:
+        """Return the digest with a state that ``state()`` returned."""
         new = cls()
-        new.count, new._sum = state[0], torch.tensor(state[1], dtype=torch.int64)
+        new.count, total = state
+        new._sum = torch.tensor(total, dtype=torch.int64)
         return new
 
     def record(self, models: Mapping[str, str]) -> dict[str, Any]:
-        """For a result's metadata: the digest, and the fingerprint of the model, or of several by name."""
+        """Return the digest and the models' fingerprints for a result's metadata.
+
+        Args:
+            models: fingerprints by name, ``""`` for a single one.
+        """
         return {"examples": self.digest, "model": models.get("", dict(models))}
 
     @property
@@ -62,23 +94,23 @@ class ExamplesDigest:
         return f"{self.count}-{int(self._sum) % 2**64:016x}"
 
 
-def token_digests(batch: Batch) -> Tensor:
-    """``[batch]`` int64 of each example's real tokens in their order, whatever the padding."""
+def token_digests(batch: Batch) -> Int64[Tensor, "batch"]:
+    """Return a hash of each example's real tokens in their order, which does not depend on the padding."""
     batch = batch.to(batch.tokens.device)
     mask = torch.ones_like(batch.tokens) if batch.attention_mask is None else batch.attention_mask.long()
-    each = hashed(hashed(batch.tokens) + mask.cumsum(dim=1))
-    return (each * mask).sum(dim=1)
+    by_position = hashed(hashed(batch.tokens) + mask.cumsum(dim=1))
+    return (by_position * mask).sum(dim=1)
 
 
 def fingerprint(model: HookedModel) -> str:
-    """Return 32 hexadecimal digits of a model: of all bytes of its weights and buffers, and of how they are used.
+    """Return 32 hexadecimal digits that identify a model by all bytes of its weights and buffers, and by their use.
 
-    Names, dtypes and shapes count, which adapters of peft are active, and the configuration (such as the number of
-    heads and the activation function) without what changes no number, such as names and versions. A tied weight counts
-    once. Devices and hooks do not count. Nothing is kept between calls, so that every change of a weight is noticed.
+    Names, dtypes and shapes count, as do the active adapters of peft and the configuration (such as the number of heads
+    and the activation function) without settings that change no number, such as names and versions. A tied weight
+    counts once. Devices and hooks do not count. Nothing is kept between calls, so every change of a weight is noticed.
 
-    Cost: weights are read once, on the device on which they lie (see ``weight_digest``); 8 bytes of each come to the
-    host. One core hashes about 2 GB/s: a quarter of a second for GPT-2 in float32.
+    Cost: weights are read once, on the device on which they are (see ``weight_digest``), and 8 bytes of each come to
+    the host. One core hashes about 2 GB/s: a quarter of a second for GPT-2 in float32.
 
     Raises:
         InputError: for a weight on the meta device that nothing can load.
@@ -96,7 +128,7 @@ def fingerprint(model: HookedModel) -> str:
 
 def block_multipliers(device: torch.device) -> Int64[Tensor, "block"]:
     """Return the fixed odd multipliers of the words of a block, for ``weight_digest``."""
-    return hashed(torch.arange(_BLOCK, device=device)) | 1
+    return hashed(torch.arange(_WORDS_PER_BLOCK, device=device)) | 1
 
 
 def weight_digest(
@@ -115,9 +147,10 @@ def weight_digest(
         multipliers: of ``block_multipliers``, on the same device.
         blocks_at_once: how many blocks are hashed together; the hash does not depend on it.
     """
-    many = blocks_at_once or (_BLOCKS_ON_CPU if weight.device.type == "cpu" else _BLOCKS_ELSEWHERE)
+    if blocks_at_once is None:
+        blocks_at_once = _BLOCKS_ON_CPU if weight.device.type == "cpu" else _BLOCKS_ELSEWHERE
     sums = [torch.zeros(0, dtype=torch.int64, device=weight.device)]
-    for blocks in _blocks(weight, many):
+    for blocks in _blocks(weight, blocks_at_once):
         words = blocks >> 32
         words ^= blocks
         words *= multipliers
@@ -127,10 +160,10 @@ def weight_digest(
     return hashed(by_block + hashed(places)).sum()
 
 
-def _blocks(weight: Shaped[Tensor, "..."], many: int) -> Iterator[Int64[Tensor, "blocks block"]]:
-    """Yield a tensor's bytes as blocks of words, at most ``many`` at once; the last block is filled up with zeros."""
-    size = 8 * _BLOCK
-    for part in _parts(weight, many * size):
+def _blocks(weight: Shaped[Tensor, "..."], at_once: int) -> Iterator[Int64[Tensor, "blocks block"]]:
+    """Yield a tensor's bytes as blocks of words, at most ``at_once`` at a time. The last block is filled with zeros."""
+    size = 8 * _WORDS_PER_BLOCK
+    for part in _parts(weight, at_once * size):
         whole = len(part) // size * size
         if whole:
             yield _words(part[:whole])
@@ -142,53 +175,59 @@ def _blocks(weight: Shaped[Tensor, "..."], many: int) -> Iterator[Int64[Tensor, 
 
 def _words(part: UInt8[Tensor, "bytes"]) -> Int64[Tensor, "blocks block"]:
     aligned = part if part.storage_offset() % 8 == 0 else part.clone()
-    return aligned.view(torch.int64).view(-1, _BLOCK)
+    return aligned.view(torch.int64).view(-1, _WORDS_PER_BLOCK)
 
 
-def _weights(model: HookedModel) -> Iterator[tuple[str, Tensor]]:
-    """All weights and buffers by name, each once, wherever they lie."""
+def _weights(model: HookedModel) -> Iterator[tuple[str, Shaped[Tensor, "..."]]]:
+    """Yield all weights and buffers by name, each once, also those that are offloaded."""
     modules: dict[str, nn.Module] = {}
-    seen: dict[int, Tensor] = {}  # holding them, for an id is used again once its tensor is gone
+    seen: dict[int, Tensor] = {}  # keeps the tensors, because the id of a deleted one is used again
     for place, module in model.named_modules():
         modules[place] = module
-        held: dict[str, Any] = {}
-        module._save_to_state_dict(held, "", True)  # with what quantised layers keep beside their parameters
-        held |= {name: module._buffers[name] for name in module._non_persistent_buffers_set}
-        if getattr(module, "rope_type", "") in ("dynamic", "longrope"):  # follows the length of the last sequence
-            held.pop("inv_freq", None)
-        for name, tensor in held.items():
-            if isinstance(tensor, Tensor) and id(tensor) not in seen:
+        for name, tensor in _weights_of_module(module).items():
+            if id(tensor) not in seen:
                 seen[id(tensor)] = tensor
-                full = f"{place}.{name}" if place else name
-                yield from _flat(full, _loaded(full, modules) if tensor.is_meta else tensor)
+                full_name = f"{place}.{name}" if place else name
+                yield from _plain_tensors(full_name, _loaded(full_name, modules) if tensor.is_meta else tensor)
     for name, tensor in model.named_parameters():
         if id(tensor) not in seen:
-            yield from _flat(name, _loaded(name, modules) if tensor.is_meta else tensor)
+            yield from _plain_tensors(name, _loaded(name, modules) if tensor.is_meta else tensor)
 
 
-def _loaded(name: str, modules: Mapping[str, nn.Module]) -> Tensor:
-    """A weight that accelerate took from its module, from where it lies now: in memory or on disk."""
+def _weights_of_module(module: nn.Module) -> dict[str, Shaped[Tensor, "..."]]:
+    """Return a module's weights and buffers without those of its parts."""
+    values: dict[str, Any] = {}
+    module._save_to_state_dict(values, "", True)  # includes what quantised layers keep beside their parameters
+    values |= {name: module._buffers[name] for name in module._non_persistent_buffers_set}
+    if getattr(module, "rope_type", "") in ("dynamic", "longrope"):  # depends on the length of the last sequence
+        values.pop("inv_freq", None)
+    return {name: value for name, value in values.items() if isinstance(value, Tensor)}
+
+
+def _loaded(name: str, modules: Mapping[str, nn.Module]) -> Shaped[Tensor, "..."]:
+    """Return a weight that accelerate took from its module, from memory or from disk."""
     parts = name.split(".")
     for i in range(len(parts) - 1, -1, -1):
-        place, rest = ".".join(parts[:i]), ".".join(parts[i:])
+        place = ".".join(parts[:i])
+        rest = ".".join(parts[i:])
         hook = getattr(modules.get(place), "_hf_hook", None)
-        for each in getattr(hook, "hooks", [hook]):
-            weights = getattr(each, "weights_map", None)
+        for part in getattr(hook, "hooks", [hook]):
+            weights = getattr(part, "weights_map", None)
             if weights is not None and rest in weights:
                 return weights[rest]  # type: ignore[no-any-return]
     raise InputError(
-        f"weight {name!r} is on the meta device, which holds no numbers, so this model cannot be told from another; "
+        f"weight {name!r} is on the meta device, which holds no numbers, so this model cannot be identified; "
         "load its weights before it is measured"
     )
 
 
-def _flat(name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """A tensor, or those that a quantised one is made of."""
+def _plain_tensors(name: str, tensor: Shaped[Tensor, "..."]) -> Iterator[tuple[str, Shaped[Tensor, "..."]]]:
+    """Yield a tensor, or the tensors of which a quantised one is made."""
     if not hasattr(tensor, "__tensor_flatten__"):
         yield name, tensor.detach()
         return
     for part in tensor.__tensor_flatten__()[0]:
-        yield from _flat(f"{name}.{part}", getattr(tensor, part))
+        yield from _plain_tensors(f"{name}.{part}", getattr(tensor, part))
 
 
 def _parts(weight: Shaped[Tensor, "..."], size: int) -> Iterator[UInt8[Tensor, "bytes"]]:
@@ -199,13 +238,14 @@ def _parts(weight: Shaped[Tensor, "..."], size: int) -> Iterator[UInt8[Tensor, "
     if weight.is_contiguous():
         yield from torch.split(weight.reshape(-1).view(torch.uint8), size)
         return
-    many = size // weight.element_size()
-    for start in range(0, weight.numel(), many):
-        yield _elements(weight, start, min(start + many, weight.numel())).contiguous().view(torch.uint8)
+    n_elements = size // weight.element_size()
+    for start in range(0, weight.numel(), n_elements):
+        stop = min(start + n_elements, weight.numel())
+        yield _elements(weight, start, stop).contiguous().view(torch.uint8)
 
 
 def _elements(weight: Shaped[Tensor, "..."], start: int, stop: int) -> Shaped[Tensor, "elements"]:
-    """Return some of a tensor's elements in its order; the rows in which they lie are copied, no others."""
+    """Return some of a tensor's elements in its order. Only the rows with these elements are copied."""
     if weight.ndim == 1:
         return weight[start:stop]
     row = weight[0].numel()
@@ -218,33 +258,30 @@ def _elements(weight: Shaped[Tensor, "..."], start: int, stop: int) -> Shaped[Te
 
 
 def _configuration(model: HookedModel) -> bytes:
-    """What weights alone do not tell, such as the number of heads."""
-    inner = (getattr(model, name, None) for name in ("original_model", "body"))
-    config = next((c for c in (getattr(each, "config", None) for each in inner) if hasattr(c, "to_dict")), None)
-    if config is not None:
-        known = settings_of(config)
+    """Return the settings that the weights do not show, such as the number of heads."""
+    for name in ("original_model", "body"):
+        config = getattr(getattr(model, name, None), "config", None)
+        if hasattr(config, "to_dict"):
+            settings = settings_of(config)
+            break
     else:
         cfg = getattr(model, "cfg", None)
-        known = {name: getattr(cfg, name, None) for name in _SHAPES}
-    return json.dumps(known, sort_keys=True, default=str).encode()
+        settings = {name: getattr(cfg, name, None) for name in _LENS_SETTINGS}
+    return json.dumps(settings, sort_keys=True, default=str).encode()
 
 
 def settings_of(config: Any) -> dict[str, Any]:
-    """Of a configuration of Hugging Face's, what may change a hidden state."""
-    return {k: v for k, v in config.to_dict().items() if not k.startswith(("_", "output_")) and k not in _IDLE}
-
-
-# Of Hugging Face's configurations, what changes no hidden state.
-_IDLE = {"architectures", "auto_map", "dtype", "torch_dtype", "transformers_version", "name_or_path", "use_cache"}
-_IDLE |= {"return_dict", "id2label", "label2id", "problem_type", "tokenizer_class", "quantization_config"}
-_IDLE |= {"bos_token_id", "eos_token_id", "sep_token_id"}  # of generation; that of padding numbers RoBERTa's positions
-# Of TransformerLens's, what it may be told by beside its weights.
-_SHAPES = ("n_heads", "d_head", "n_layers", "n_ctx", "act_fn", "eps", "normalization_type", "attention_dir")
+    """Return the settings of a Hugging Face configuration that may change a hidden state."""
+    settings = {}
+    for name, value in config.to_dict().items():
+        if name not in _IDLE_SETTINGS and not name.startswith(("_", "output_")):
+            settings[name] = value
+    return settings
 
 
 def _adapters(model: HookedModel) -> Iterator[bytes]:
-    """Which adapters of peft act where: not told by the weights that are there."""
+    """Yield a line on each module with adapters of peft: which are active cannot be seen from the weights."""
     for place, module in model.named_modules():
         if hasattr(module, "merged_adapters"):
-            what = [getattr(module, name, None) for name in ("active_adapters", "disable_adapters", "scaling")]
-            yield f"{place} {[*what, module.merged_adapters]}".encode()
+            state = [getattr(module, name, None) for name in ("active_adapters", "disable_adapters", "scaling")]
+            yield f"{place} {[*state, module.merged_adapters]}".encode()

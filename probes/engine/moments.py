@@ -1,49 +1,51 @@
-"""Covariances and all that linear CKA needs, gathered over batches: ``Moments``, beside ``Sum`` and ``Rows``."""
+"""Gather covariances and the sums that linear CKA needs: ``Moments``, a state like ``Sum`` and ``Rows``."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import accumulate
-from typing import Any
+from typing import Any, TypeAlias
 from urllib.parse import quote, unquote
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Float64, Int, Shaped
 from torch import Tensor
 
-from probes.engine.state import Declared, Keyed
-from probes.functional.cka import CrossMoments, centre, float64
+from probes.engine.state import AnyTensor, Declared, Keyed
+from probes.functional.cross_moments import CrossMoments
 from probes.functional.products import Precision, add_product
+from probes.functional.representations import centre, float64
 
-_FIELDS = [field.name for field in fields(CrossMoments)]
-_OF_TWO = ("product", "fourth", "cube_x", "cube_y")  # what a pair does not share with its sites' own moments
-_LEAST_ROWS, _LARGEST = 512, 2**22  # of a block: rows at least, or elements
-SitePair = tuple[str, str]
+_SUMS_OF_SITE = ("product", "fourth", "cube_x", "sum_x", "square_x")  # a site paired with itself has each sum once
+_SUMS_OF_PAIR = ("product", "fourth", "cube_x", "cube_y")  # the other sums of a pair are those of its two sites
+_MIN_ROWS_PER_BLOCK = 512
+_MAX_ELEMENTS_PER_BLOCK = 2**22
+SitePair: TypeAlias = tuple[str, str]
 
 
 class Moments(Declared["MomentsState"]):
     """Declares the ``functional.CrossMoments`` of sites with themselves and of pairs of sites, by class of examples.
 
-    They are sums about points that a merge reconciles, unlike ``Sum``: a covariance keeps its digits even if the mean
-    is far larger than the spread.
+    Unlike a ``Sum``, they are sums about points near the means, which a merge reconciles. A covariance keeps its digits
+    even if the mean is far larger than the spread.
 
     Memory: ``dx dy + 3 (dx + dy)`` float64 numbers for each pair and class, independent of the number of examples.
 
     Example:
         >>> from probes import Moments, Probe
         >>> class Spread(Probe):
-        ...     '''Participation ratio: in how many directions a site varies.'''
+        ...     '''Participation ratio: the number of directions in which a site varies.'''
         ...     moments = Moments()
         ...     def update(self, activations, batch):
         ...         self.moments.add({site: x.flatten(1) for site, x in activations.items()})
         ...     def compute(self):
-        ...         found = []
+        ...         ratios = []
         ...         for site in self.site_names:
         ...             m = self.moments["all"].pair(site, site)
         ...             covariance = m.product / m.n - torch.outer(m.sum_x, m.sum_x) / m.n**2
-        ...             found.append(covariance.trace() ** 2 / covariance.square().sum())
-        ...         spread = torch.stack(found)
+        ...             ratios.append(covariance.trace() ** 2 / covariance.square().sum())
+        ...         spread = torch.stack(ratios)
         ...         notes = ["where all states are the same, their spread is NaN"] if spread.isnan().any() else []
         ...         return self.result({"spread": spread}, {"spread": ("site",)}, notes=notes)
     """
@@ -53,90 +55,115 @@ class Moments(Declared["MomentsState"]):
 
 
 @dataclass
-class Together:
-    """The moments of pairs of sites that see the same examples: what the pairs share is gathered once.
+class JointMoments:
+    """The moments of pairs of sites that see the same examples. Sums that pairs share are stored once.
+
+    All float64. The dimensions of all sites are concatenated, in the order of ``places``.
 
     Attributes:
         n: number of examples.
-        places: where each site's dimensions stand among all; sites by name.
-        point: ``[dims]`` what every row is taken about.
-        total: ``[dims]`` sum of the rows.
-        square: ``[sites]`` sum of the squared lengths.
-        cube: ``[sites dims]`` sum of each site's squared length times the rows.
-        fourth: ``[sites sites]`` sum of the products of squared lengths.
-        product: by pair ``[dx dy]``; every site is paired with itself at least.
+        places: the place of each site's dimensions among all, by site.
+        point: the point that is subtracted from every row.
+        total: sum of the rows.
+        square: sum of the squared lengths of each site's rows.
+        cube: sum of each site's squared length times the rows.
+        fourth: sum of the products of squared lengths.
+        product: sum of the outer products, by pair. Every site is paired with itself, and maybe with others.
     """
 
     n: int
     places: dict[str, slice]
-    point: Tensor
-    total: Tensor
-    square: Tensor
-    cube: Tensor
-    fourth: Tensor
-    product: dict[SitePair, Tensor]
+    point: Float64[Tensor, "dim"]
+    total: Float64[Tensor, "dim"]
+    square: Float64[Tensor, "site"]
+    cube: Float64[Tensor, "site dim"]
+    fourth: Float64[Tensor, "site site"]
+    product: dict[SitePair, Float64[Tensor, "dx dy"]]
 
     @classmethod
-    def about(cls, point: Tensor, dims: Mapping[str, int], pairs: Iterable[SitePair]) -> Together:
-        """Of no examples yet; ``dims`` are each site's."""
-        ends = list(accumulate(dims.values()))
-        places = {site: slice(end - d, end) for (site, d), end in zip(dims.items(), ends, strict=True)}
-        empty = {(x, y): point.new_zeros(dims[x], dims[y]) for x, y in pairs}
-        total, square, cube, fourth = (
-            point.new_zeros(shape) for shape in ((len(point),), (len(dims),), (len(dims), len(point)), 2 * (len(dims),))
+    def empty(cls, point: Float64[Tensor, "dim"], dims: Mapping[str, int], pairs: Iterable[SitePair]) -> JointMoments:
+        """Return the moments of no examples.
+
+        Args:
+            point: the point to be subtracted from rows.
+            dims: number of dimensions of each site.
+            pairs: of sites.
+        """
+        ends = accumulate(dims.values())
+        return cls(
+            n=0,
+            places={site: slice(end - d, end) for (site, d), end in zip(dims.items(), ends, strict=True)},
+            point=point,
+            total=point.new_zeros(len(point)),
+            square=point.new_zeros(len(dims)),
+            cube=point.new_zeros(len(dims), len(point)),
+            fourth=point.new_zeros(len(dims), len(dims)),
+            product={(x, y): point.new_zeros(dims[x], dims[y]) for x, y in pairs},
         )
-        return cls(0, places, point, total, square, cube, fourth, empty)
 
     @classmethod
-    def of_pairs(cls, pairs: Mapping[SitePair, CrossMoments]) -> Together:
-        """From each pair's moments, about the points of their sites with themselves."""
-        own = {x: moments for (x, y), moments in sorted(pairs.items()) if x == y}
-        dims = {site: len(moments.x0) for site, moments in own.items()}
-        new = cls.about(torch.cat([moments.x0 for moments in own.values()]), dims, pairs)
-        new.n = next(iter(own.values())).n
+    def from_pairs(cls, pairs: Mapping[SitePair, CrossMoments]) -> JointMoments:
+        """Return the joint moments with these moments of pairs, about the points of sites paired with themselves."""
+        sites = {x: moments for (x, y), moments in sorted(pairs.items()) if x == y}
+        dims = {site: len(moments.x0) for site, moments in sites.items()}
+        joint = cls.empty(torch.cat([moments.x0 for moments in sites.values()]), dims, pairs)
+        joint.n = next(iter(sites.values())).n
         for pair, moments in pairs.items():
-            new._put(pair, moments)
-        return new
+            joint._put(pair, moments)
+        return joint
 
-    def copy(self, device: torch.device | None = None) -> Together:
-        """The same in memory of its own, there."""
-        parts = {f.name: getattr(self, f.name) for f in fields(self)}
-        moved = {name: x.to(device, copy=True) for name, x in parts.items() if isinstance(x, Tensor)}
-        products = {pair: x.to(device, copy=True) for pair, x in self.product.items()}
-        return Together(**{**parts, **moved, "product": products})
+    def copy(self, device: torch.device | None = None) -> JointMoments:
+        """Return a copy, on another device if one is given."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        for name, value in values.items():
+            if isinstance(value, Tensor):
+                values[name] = value.to(device, copy=True)
+        values["product"] = {pair: product.to(device, copy=True) for pair, product in self.product.items()}
+        return JointMoments(**values)
 
     def pair(self, x: str, y: str) -> CrossMoments:
-        """The moments of one pair: views, which ``add`` changes."""
-        sites, at_x, at_y = list(self.places), self.places[x], self.places[y]
-        i, j = sites.index(x), sites.index(y)
+        """Return the moments of one pair of sites, as views that ``add`` changes."""
+        place_x = self.places[x]
+        place_y = self.places[y]
+        i = self._number(x)
+        j = self._number(y)
         return CrossMoments(
-            self.n,
-            self.point[at_x],
-            self.point[at_y],
-            self.total[at_x],
-            self.total[at_y],
-            self.product[x, y],
-            self.square[i],
-            self.square[j],
-            self.cube[j, at_x],
-            self.cube[i, at_y],
-            self.fourth[i, j],
+            n=self.n,
+            x0=self.point[place_x],
+            y0=self.point[place_y],
+            sum_x=self.total[place_x],
+            sum_y=self.total[place_y],
+            product=self.product[x, y],
+            square_x=self.square[i],
+            square_y=self.square[j],
+            cube_x=self.cube[j, place_x],
+            cube_y=self.cube[i, place_y],
+            fourth=self.fourth[i, j],
         )
 
-    def add(self, rows: Sequence[Float[Tensor, "n _"]], precision: Precision) -> None:
-        """With these examples too: each site's rows, anywhere and in any dtype, block by block."""
-        n = len(rows[0])
-        if n > self.n:  # the point of the many fits better
-            self._move_to(torch.cat([centre(float64(x.to(self.point.device))) for x in rows]))
-        step = max(_LEAST_ROWS, _LARGEST // len(self.point))
-        for some in zip(*(torch.split(x, step) for x in rows), strict=True):
-            self._add(torch.cat([float64(x.to(self.point.device)) for x in some], dim=1), precision)
+    def _number(self, site: str) -> int:
+        return list(self.places).index(site)
 
-    def _add(self, rows: Float[Tensor, "n dims"], precision: Precision) -> None:
-        """With these examples, every site's dimensions side by side. Changes ``rows``."""
-        n, x = len(rows), rows.sub_(self.point).T.contiguous()
+    def add(self, rows: Sequence[Float[Tensor, "n _"]], precision: Precision) -> None:
+        """Add examples, block by block.
+
+        Args:
+            rows: of each site, on any device and in any dtype.
+            precision: of the outer products.
+        """
+        n = len(rows[0])
+        if n > self.n:  # the mean of more examples is a better point
+            self._move_to(torch.cat([centre(float64(x.to(self.point.device))) for x in rows]))
+        size = max(_MIN_ROWS_PER_BLOCK, _MAX_ELEMENTS_PER_BLOCK // len(self.point))
+        for block in zip(*(torch.split(x, size) for x in rows), strict=True):
+            self._add_block(torch.cat([float64(x.to(self.point.device)) for x in block], dim=1), precision)
+
+    def _add_block(self, rows: Float64[Tensor, "n dim"], precision: Precision) -> None:
+        """Add examples, with the dimensions of all sites side by side. Changes ``rows``."""
+        n = len(rows)
+        x = rows.sub_(self.point).T.contiguous()
         del rows
-        lengths = self._by_site(x.square())
+        lengths = self._sum_by_site(x.square())
         self.n += n
         self.total += x.sum(1)
         self.square += lengths.sum(1)
@@ -144,144 +171,172 @@ class Together:
         self.fourth.addmm_(lengths, lengths.T)
         if precision == "float32":
             x = x.float()
-        for (one, other), product in self.product.items():
-            add_product(product, x[self.places[one]], x[self.places[other]])
-        self._settle()
+        for (first, second), product in self.product.items():
+            add_product(product, x[self.places[first]], x[self.places[second]])
+        self._move_if_far()
 
-    def _settle(self) -> None:
-        """Moves to the means where a site's point has proved far from its own."""
-        if bool((self._by_site(self.total.square()) > self.n / 2 * self.square).any()):
+    def _move_if_far(self) -> None:
+        """Move the point to the means if it is far from the mean of a site."""
+        squared_sum = self._sum_by_site(self.total.square())
+        if bool((squared_sum > self.n / 2 * self.square).any()):
             self._move_to(self.point + self.total / self.n)
 
-    def _move_to(self, point: Float[Tensor, "dims"]) -> None:
-        """About another point. One product at a time is in memory twice."""
-        shift = self.point - point
-        if not self.n or not bool(shift.any()):
-            self.point = point if not self.n else self.point
+    def _move_to(self, point: Float64[Tensor, "dim"]) -> None:
+        """Take the moments about another point. One product at a time is in memory twice."""
+        if not self.n:
+            self.point = point
             return
-        small = {}
+        shift = self.point - point
+        if not bool(shift.any()):
+            return
+        moved_pairs = {}
         for x, y in self.product:
-            found = self.pair(x, y).translated(shift[self.places[x]], shift[self.places[y]])
-            self.product[x, y].copy_(found.product)
-            small[x, y] = replace(found, product=self.product[x, y])
+            moved = self.pair(x, y).translated(shift[self.places[x]], shift[self.places[y]])
+            self.product[x, y].copy_(moved.product)
+            moved_pairs[x, y] = replace(moved, product=self.product[x, y])
         self.point = self.point - shift
-        for pair, found in small.items():
-            self._put(pair, found)
+        for pair, moved in moved_pairs.items():
+            self._put(pair, moved)
 
     def _put(self, pair: SitePair, moments: CrossMoments) -> None:
-        """A pair's moments, about our points after it was moved there."""
-        sites, (at_x, at_y) = list(self.places), (self.places[site] for site in pair)
-        i, j = (sites.index(site) for site in pair)
-        found = moments.about(self.point[at_x], self.point[at_y])
+        """Replace the moments of a pair."""
+        place_x, place_y = (self.places[site] for site in pair)
+        i, j = (self._number(site) for site in pair)
+        moments = moments.about(self.point[place_x], self.point[place_y])
         if i == j:
-            self.total[at_x], self.square[i] = found.sum_x, found.square_x
-        self.cube[j, at_x], self.cube[i, at_y] = found.cube_x, found.cube_y
-        self.fourth[i, j] = self.fourth[j, i] = found.fourth
-        if found.product is not self.product[pair]:
-            self.product[pair].copy_(found.product)
+            self.total[place_x] = moments.sum_x
+            self.square[i] = moments.square_x
+        self.cube[j, place_x] = moments.cube_x
+        self.cube[i, place_y] = moments.cube_y
+        self.fourth[i, j] = moments.fourth
+        self.fourth[j, i] = moments.fourth
+        if moments.product is not self.product[pair]:
+            self.product[pair].copy_(moments.product)
 
-    def _by_site(self, x: Float[Tensor, "dims *n"]) -> Float[Tensor, "sites *n"]:
-        """Sums over each site's dimensions."""
-        if len(widths := {place.stop - place.start for place in self.places.values()}) == 1:
-            return x.reshape(len(self.places), *widths, *x.shape[1:]).sum(1)
-        return torch.stack([x[place].sum(0) for place in self.places.values()])
+    def _sum_by_site(self, x: Float64[Tensor, "dim *n"]) -> Float64[Tensor, "site *n"]:
+        """Return sums over the dimensions of each site."""
+        places = self.places.values()
+        widths = {place.stop - place.start for place in places}
+        if len(widths) == 1:
+            return x.reshape(len(places), *widths, *x.shape[1:]).sum(1)
+        return torch.stack([x[place].sum(0) for place in places])
 
-    def merge(self, other: Together) -> None:
-        """With the examples of the other, which stays as it is."""
+    def merge(self, other: JointMoments) -> None:
+        """Add the examples of ``other``, which does not change."""
         if other.n > self.n:
             self._move_to(other.point.to(self.point.device))
-        other = other if other.point.device == self.point.device else other.copy(self.point.device)
-        for pair in self.product:
-            mine, found = self.pair(*pair), other.pair(*pair)
-            found = found.about(mine.x0, mine.y0)
-            names = ["product", "fourth", "cube_x", "sum_x", "square_x"] if pair[0] == pair[1] else _OF_TWO
-            for name in names:
-                getattr(mine, name).add_(getattr(found, name))
-            if pair[0] != pair[1]:
-                sites = list(self.places)
-                i, j = map(sites.index, pair)
+        if other.point.device != self.point.device:
+            other = other.copy(self.point.device)
+        for x, y in self.product:
+            ours = self.pair(x, y)
+            added = other.pair(x, y).about(ours.x0, ours.y0)
+            for name in _SUMS_OF_SITE if x == y else _SUMS_OF_PAIR:
+                getattr(ours, name).add_(getattr(added, name))
+            if x != y:
+                i = self._number(x)
+                j = self._number(y)
                 self.fourth[j, i] = self.fourth[i, j]
         self.n += other.n
-        self._settle()
+        self._move_if_far()
 
 
-class MomentsState(Keyed[Together]):
+class MomentsState(Keyed[JointMoments]):
     """Moments by class. See ``Moments``."""
 
     def add(
         self,
-        rows: Mapping[str, Tensor],
+        rows: Mapping[str, Float[Tensor, "n _"]],
         classes: Int[Tensor, "n"] | None = None,
         pairs: Sequence[SitePair] = (),
         *,
         precision: Precision = "float64",
         device: str | torch.device | None = None,
     ) -> None:
-        """Add each site's rows ``[n d]`` of the same examples.
+        """Add the rows of the same examples at every site.
 
         Memory beside the state: three float64 copies of 256 rows at all sites, or of 32 MiB of them if that is more.
 
         Args:
             rows: by site; the same sites in every batch.
             classes: of the examples, each kept under its number, ``"0"``; ``None``: all under ``"all"``.
-            pairs: sites to pair beside each with itself; the same in every batch.
-            precision: of the products, which are by far most of the work; what is added up is float64.
-            device: where the sums are made and held; that of the rows by default. One without float64 gives way to
-                the CPU.
+            pairs: sites to pair, in addition to each with itself; the same in every batch.
+            precision: of the products, which are by far most of the work. Their sums are float64.
+            device: where the sums are computed and kept; by default that of the rows. A device without float64 is
+                replaced by the CPU.
         """
         sites = {site: rows[site] for site in sorted(rows)}
         first = next(iter(sites.values()))
         home = home_of(first, device)
-        groups: dict[str, Tensor | None] = {"all": None}
-        if classes is not None:
-            present = torch.unique(classes).tolist()
-            groups = {str(c): None if len(present) == 1 else (classes == c).nonzero()[:, 0] for c in present}
+        if not len(first):
+            return
         with torch.inference_mode(False), torch.no_grad():  # what is made in inference mode cannot be added to outside
-            for key, chosen in groups.items() if len(first) else ():
-                part = [x if chosen is None else x[chosen.to(x.device)] for x in sites.values()]
-                old = self._values.get(key)
-                if old is None:
-                    dims = {site: x.shape[1] for site, x in sites.items()}
-                    nowhere = torch.zeros(sum(dims.values()), dtype=torch.float64, device=home)
-                    old = Together.about(nowhere, dims, dict.fromkeys([*((site, site) for site in sites), *pairs]))
-                self._values[key] = old = old if old.point.device == home else old.copy(home)
-                old.add(part, precision)
+            for key, examples in _examples_by_class(classes).items():
+                chosen = sites
+                if examples is not None:
+                    chosen = {site: x[examples.to(x.device)] for site, x in sites.items()}
+                self._moments_at(key, chosen, pairs, home).add(list(chosen.values()), precision)
 
-    def __getitem__(self, key: str) -> Together:
+    def _moments_at(
+        self, key: str, rows: Mapping[str, Float[Tensor, "_ _"]], pairs: Sequence[SitePair], home: torch.device
+    ) -> JointMoments:
+        """Return the moments at a key on the device, empty ones for a new key."""
+        if key not in self._values:
+            dims = {site: x.shape[1] for site, x in rows.items()}
+            origin = torch.zeros(sum(dims.values()), dtype=torch.float64, device=home)
+            with_itself = [(site, site) for site in rows]
+            self._values[key] = JointMoments.empty(origin, dims, dict.fromkeys([*with_itself, *pairs]))
+        elif self._values[key].point.device != home:
+            self._values[key] = self._values[key].copy(home)
+        return self._values[key]
+
+    def __getitem__(self, key: str) -> JointMoments:
         return self._values[key]
 
     def merge(self, other: MomentsState) -> None:
-        for key, value in other._values.items():
-            old = self._values.get(key)
-            if old is None:
-                self._values[key] = value.copy()
+        """Add the moments of another state."""
+        for key, moments in other._values.items():
+            if key in self._values:
+                self._values[key].merge(moments)
             else:
-                old.merge(value)
+                self._values[key] = moments.copy()
 
-    def tensors(self) -> dict[str, Tensor]:
-        return {
-            f"{_quoted(x)}|{_quoted(y)}|{key}/{name}": torch.as_tensor(getattr(moments, name)).cpu().clone()
-            for key, value in self._values.items()
-            for x, y in value.product
-            for moments in [value.pair(x, y)]
-            for name in _FIELDS
-        }
+    def tensors(self) -> dict[str, AnyTensor]:
+        """Return every sum of every pair on the CPU, named ``x|y|key/sum``."""
+        tensors = {}
+        for key, moments in self._values.items():
+            for x, y in moments.product:
+                pair = moments.pair(x, y)
+                for field in fields(pair):
+                    value = torch.as_tensor(getattr(pair, field.name))
+                    tensors[f"{_quoted(x)}|{_quoted(y)}|{key}/{field.name}"] = value.cpu().clone()
+        return tensors
 
-    def load(self, tensors: dict[str, Tensor]) -> None:
+    def load(self, tensors: dict[str, AnyTensor]) -> None:
+        """Replace all moments by those that ``tensors()`` of another state returned."""
         pairs: dict[str, dict[SitePair, CrossMoments]] = {}
         for name in dict.fromkeys(name.rsplit("/", 1)[0] for name in tensors):
-            n, *sums = (tensors[f"{name}/{field}"] for field in _FIELDS)
+            n, *sums = (tensors[f"{name}/{field.name}"] for field in fields(CrossMoments))
             x, y, key = map(unquote, name.split("|"))
             pairs.setdefault(key, {})[x, y] = CrossMoments(int(n), *sums)
-        self._values = {key: Together.of_pairs(parts) for key, parts in pairs.items()}
+        self._values = {key: JointMoments.from_pairs(moments) for key, moments in pairs.items()}
 
 
-def home_of(rows: Tensor, device: str | torch.device | None) -> torch.device:
-    """Where float64 sums of rows are made: on ``device``, or where the rows are; not on MPS, which has no float64."""
+def _examples_by_class(classes: Int[Tensor, "n"] | None) -> dict[str, Int[Tensor, "_"] | None]:
+    """Return the places of each class's examples; ``None`` for all examples."""
+    if classes is None:
+        return {"all": None}
+    present = torch.unique(classes).tolist()
+    if len(present) == 1:
+        return {str(present[0]): None}
+    return {str(c): (classes == c).nonzero()[:, 0] for c in present}
+
+
+def home_of(rows: Shaped[Tensor, "..."], device: str | torch.device | None) -> torch.device:
+    """Return the device for float64 sums: the given one, or that of the rows, but the CPU for MPS without float64."""
     home = rows.device if device is None else torch.empty(0, device=device).device
     return torch.device("cpu") if home.type == "mps" else home
 
 
 def _quoted(site: str) -> str:
-    """Without ``|``, which the name of a model may have."""
+    """Return the name of a site without ``|``, which the name of a model may have."""
     return quote(site, safe="/ ")

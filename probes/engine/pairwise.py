@@ -1,12 +1,13 @@
-"""What probes of similarity share: rows by class, which sites to pair, the result's shape."""
+"""Base classes of probes of similarity: rows by class, pairs of sites, and results of every pair."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations, product
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import torch
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from probes.engine.hooks import Models
@@ -20,55 +21,71 @@ from tasks import Batch, InputError
 from tasks.errors import check_choice
 
 _GIB = 2**30
-Undefined = dict[tuple[str, str], dict[str, None]]  # site and reason, to the groups it holds for
+Undefined: TypeAlias = dict[tuple[str, str], dict[str, None]]  # the groups without a value, by site and reason
+SiteRows: TypeAlias = Mapping[str, Shaped[Tensor, "n _"]]
+Compare: TypeAlias = Callable[[str, str, str], Iterable[tuple[str, float, str]]]
+Notes: TypeAlias = Callable[[Mapping[str, int], Mapping[str, Float[Tensor, "..."]]], list[str]]
 
 
 class ByClass(Probe):
     """Keeps every example's row at every site, and counts the examples of each class of ``label``.
 
     A *group* is ``"all"`` or the name of a class.
+
+    Attributes:
+        label: name of the label with the classes; ``None`` for the group of all examples only.
+        max_memory: most GiB of state.
+        units: name of the label whose classes are examples that belong together; ``None`` if examples are independent.
     """
 
     compares = True
-    units: str | None = None  # name of the label that says which examples belong together
+    units: str | None = None
     rows = Rows()
     classes = Rows()
-    seen, total = Sum(torch.int64), Sum(torch.int64)  # by class, and of all: to be known without a look at each class
+    seen = Sum(torch.int64)  # examples by class
+    total = Sum(torch.int64)  # examples of all classes
 
     def __init__(self, at: Sites, readout: Readout, label: str | None, max_memory: float) -> None:
         super().__init__(at, check_row_readout(readout))
-        self.label, self.max_memory = label, max_memory
+        self.label = label
+        self.max_memory = max_memory
 
-    def update(self, activations: Mapping[str, Tensor], batch: Batch) -> None:
+    def update(self, activations: Mapping[str, Shaped[Tensor, "batch ..."]], batch: Batch) -> None:
+        """Add one batch to the state.
+
+        Raises:
+            InputError: if the state would exceed ``max_memory``, or a label is missing.
+        """
         classes = torch.zeros_like(batch.index) if self.label is None else batch.label(self.label, per="example")
         rows = {site: x.flatten(1) for site, x in activations.items()}
-        present = dict(zip(*(x.tolist() for x in torch.unique(classes, return_counts=True)), strict=True))
-        new = sum(str(c) not in self.seen for c in present)
-        self._check_memory(rows, self._n + len(batch), len(self.seen) + new)
-        for c, count in present.items():
-            self.seen.add(str(c), count)
+        names, counts = torch.unique(classes, return_counts=True)
+        n_by_class = {str(c): n for c, n in zip(names.tolist(), counts.tolist(), strict=True)}
+        n_new = sum(c not in self.seen for c in n_by_class)
+        self._check_memory(rows, self._n + len(batch), len(self.seen) + n_new)
+        for c, n in n_by_class.items():
+            self.seen.add(c, n)
         self.total.add("n", len(batch))
         if self.units is not None:
             self.classes.add("units", batch.index, batch.label(self.units, per="example"))
         self._keep(rows, batch.index, classes)
 
-    def _keep(self, rows: Mapping[str, Tensor], index: Tensor, classes: Tensor) -> None:
+    def _keep(self, rows: SiteRows, index: Int[Tensor, "n"], classes: Int[Tensor, "n"]) -> None:
         self.classes.add("label", index, classes)
         for site, x in rows.items():
             self.rows.add(site, index, x)
 
     # ---- memory ----
 
-    def _check_memory(self, rows: Mapping[str, Tensor], n: int, classes: int) -> None:
-        """Refuses before a batch is kept; ``n`` and ``classes`` count it in."""
+    def _check_memory(self, rows: SiteRows, n: int, classes: int) -> None:
+        """Refuse a batch that does not fit, before it is kept. ``n`` and ``classes`` include those of the batch."""
         self._check_rows(rows, n)
 
-    def _check_rows(self, rows: Mapping[str, Tensor], n: int, *ways: str) -> None:
+    def _check_rows(self, rows: SiteRows, n: int, *ways: str) -> None:
         what = f"rows: {n} examples so far at {sites_of(rows)}"
         self._refuse_above(self._bytes(rows, n), what, "give fewer examples", *ways)
 
-    def _bytes(self, rows: Mapping[str, Tensor], n: int) -> int:
-        """Of ``n`` examples' rows, and what is made of them at once."""
+    def _bytes(self, rows: SiteRows, n: int) -> int:
+        """Return the bytes of the rows of ``n`` examples, and of what ``compute`` makes of them at once."""
         return n * sum(x.element_size() * x.shape[1] for x in rows.values())
 
     def _refuse_above(self, needed: int, what: str, *ways: str) -> None:
@@ -83,32 +100,33 @@ class ByClass(Probe):
 
     @property
     def _n(self) -> int:
-        """Examples so far."""
+        """Number of examples so far."""
         return int(self.total["n"]) if "n" in self.total else 0
 
     def _counts(self) -> dict[str, int]:
-        """Examples of each group."""
+        """Return the number of examples of each group."""
         classes = {c: int(self.seen[c]) for c in sorted(self.seen, key=int)}
         return {"all": sum(classes.values()), **({} if self.label is None else classes)}
 
-    def _rows_of(self, site: str, group: str) -> Tensor:
-        rows = self.rows.get(site)[1]
-        return rows if group == "all" else rows[self.classes.get("label")[1] == int(group)]
+    def _rows_of(self, site: str, group: str) -> Shaped[Tensor, "n d"]:
+        """Return the rows of a group at a site."""
+        return self._examples_of(group, self.rows.get(site)[1])
 
-    def _units_of(self, group: str) -> Tensor | None:
-        """``[n]`` the unit of each example of a group; ``None`` without units."""
-        if self.units is None:
-            return None
-        units = self.classes.get("units")[1]
-        return units if group == "all" else units[self.classes.get("label")[1] == int(group)]
+    def _units_of(self, group: str) -> Int[Tensor, "n"] | None:
+        """Return the unit of each example of a group; ``None`` without units."""
+        return None if self.units is None else self._examples_of(group, self.classes.get("units")[1])
+
+    def _examples_of(self, group: str, values: Shaped[Tensor, "n ..."]) -> Shaped[Tensor, "_ ..."]:
+        if group == "all":
+            return values
+        return values[self.classes.get("label")[1] == int(group)]
 
     def _repeats(self) -> list[str]:
-        """A note on repeated states, if they are not said to belong together."""
+        """Return a note on repeated states, unless ``units`` says which examples belong together."""
         if self.units is not None:
             return []
-        note = repeats_note(
-            {site: self.rows.get(site)[1] for site in self.site_names}, {site.name: site.layer for site in self.sites}
-        )
+        rows = {site: self.rows.get(site)[1] for site in self.site_names}
+        note = repeats_note(rows, dict(self.sites))
         return [note] if note else []
 
     def _dims(self) -> dict[str, int]:
@@ -122,7 +140,11 @@ class ByClass(Probe):
 
 
 class Pairwise(ByClass):
-    """Compares sites two by two: of two models, or of one."""
+    """Compares pairs of sites, of two models or of one.
+
+    Attributes:
+        pairs: ``"all"``, or ``"diagonal"`` for each layer with the same layer of the other model only.
+    """
 
     def __init__(
         self,
@@ -137,7 +159,11 @@ class Pairwise(ByClass):
         self.pairs = pairs
 
     def bind(self, model: Models) -> list[Site]:
-        """Also refuses more than two models."""
+        """Resolve the sites, and refuse more than two models.
+
+        Raises:
+            InputError: for another number of models than one or two, and as ``Probe.bind``.
+        """
         if isinstance(model, Mapping) and len(model) != 2:
             raise InputError(
                 f"{type(self).__name__} compares two models, but was given {len(model)} "
@@ -147,70 +173,86 @@ class Pairwise(ByClass):
 
     @property
     def _models(self) -> list[str]:
-        return list(dict.fromkeys(model for name in self.site_names if (model := split_site(name)[0])))
+        """Names of the two models; none if only one was measured."""
+        models = dict.fromkeys(split_site(name)[0] for name in self.site_names)
+        return [model for model in models if model]
 
     def _sides(self) -> tuple[list[Site], list[Site]]:
-        """Sites of the first model and of the second, or twice those of the only one."""
-        if not (models := self._models):
+        """Return the sites of the first model and of the second, or twice those of a single model."""
+        if not self._models:
             return self.sites, self.sites
-        first, second = ([s for s in self.sites if split_site(s.name)[0] == m] for m in models)
-        return first, second
+        first, second = self._models
+        return self._sites_of_model(first), self._sites_of_model(second)
+
+    def _sites_of_model(self, model: str) -> list[Site]:
+        return [site for site in self.sites if split_site(site.name)[0] == model]
 
     def _diagonal(self) -> bool:
-        first, second = ([(split_site(s.name)[1], s.layer) for s in side] for side in self._sides())
+        """Return whether only sites with the same hook are compared."""
+        first, second = ([Site(split_site(name)[1], layer) for name, layer in side] for side in self._sides())
         return self.pairs == "diagonal" and bool(self._models) and first == second
 
     def _pairs(self) -> Iterator[tuple[str, str]]:
-        """Names of the sites to compare, and each with itself."""
-        first, second = ([s.name for s in side] for side in self._sides())
+        """Yield the names of sites to compare, and each site with itself."""
         yield from zip(self.site_names, self.site_names, strict=True)
+        first, second = ([site.name for site in side] for side in self._sides())
         if self._diagonal():
             yield from zip(first, second, strict=True)
+        elif self._models:
+            yield from product(first, second)
         else:
-            yield from product(first, second) if self._models else combinations(first, 2)
+            yield from combinations(first, 2)
 
-    def _compared(
-        self,
-        measures: Sequence[str],
-        compare: Callable[[str, str, str], Iterable[tuple[str, float, str]]],
-        notes: Callable[[Mapping[str, int], Mapping[str, Tensor]], list[str]],
-        **metadata: Any,
-    ) -> ProbeResult:
-        """The result of every pair.
+    def _compared(self, measures: Sequence[str], compare: Compare, notes: Notes, **metadata: Any) -> ProbeResult:
+        """Return the result of every pair.
 
         Args:
             measures: their names.
-            compare: from two sites and a group to measures, values, and why a value is NaN (``"x: "`` or
-                ``"y: "`` and the reason). One group after another, so that what it prepares of one may go.
-            notes: further notes, from examples by group and the values.
+            compare: yields measure, value and reason, given two sites and a group. The reason is empty, or says why the
+                value is NaN: ``"x: "`` or ``"y: "`` for the site that causes it, and a text. It is called for one group
+                after another, so it may forget what it prepared for a group.
+            notes: returns further notes, given the number of examples by group and the values.
             metadata: to add.
         """
-        diagonal, (first, second), n, d = self._diagonal(), self._sides(), self._counts(), self._dims()
-        shape = (len(first), *(() if diagonal else (len(second),)), len(n))
-        values = {m: torch.full(shape, torch.nan, dtype=torch.float64) for m in measures}
-        undefined: Undefined = {}
-        for (k, group), (i, x), (j, y) in product(enumerate(n), enumerate(first), enumerate(second)):
-            if (diagonal and i != j) or (not self._models and j < i):
-                continue
-            for measure, value, why in compare(x.name, y.name, group):
-                if why:
-                    side, _, reason = why.partition(": ")
-                    undefined.setdefault(((x if side == "x" else y).name, reason), {})[group] = None
-                values[measure][(i, k) if diagonal else (i, j, k)] = value
-                if not self._models:
-                    values[measure][j, i, k] = value
-        axes: dict[str, tuple[str, ...]] = dict.fromkeys(
-            values, ("site", *(() if diagonal else ("other_site",)), "label")
-        )
-        names, others = ([split_site(site.name)[1] for site in side] for side in (first, second))
+        n = self._counts()
+        values, undefined = self._values(measures, compare, list(n))
+        first, second = self._sides()
+        coords = {"site": [split_site(site.name)[1] for site in first], "label": list(n)}
+        axes: tuple[str, ...] = ("site", "label")
+        if not self._diagonal():
+            coords["other_site"] = [split_site(site.name)[1] for site in second]
+            axes = ("site", "other_site", "label")
         return self.result(
             {**values, "n": torch.tensor(list(n.values()))},
-            {**axes, "n": ("label",)},
-            {"site": names, "label": list(n), **({} if diagonal else {"other_site": others})},
+            {**dict.fromkeys(measures, axes), "n": ("label",)},
+            coords,
             layers={split_site(site.name)[1]: site.layer for site in [*second, *first]},
-            metadata={"d": d, "models": self._models, **metadata},
+            metadata={"d": self._dims(), "models": self._models, **metadata},
             notes=[*self._pairing_notes(), *self._undefined_notes(undefined), *notes(n, values)],
         )
+
+    def _values(
+        self, measures: Sequence[str], compare: Compare, groups: Sequence[str]
+    ) -> tuple[dict[str, Float[Tensor, "site *other_site_label"]], Undefined]:
+        """Return the values of each measure, and the groups without a value."""
+        is_diagonal = self._diagonal()
+        is_one_model = not self._models
+        first, second = self._sides()
+        shape = (len(first), len(groups)) if is_diagonal else (len(first), len(second), len(groups))
+        values = {measure: torch.full(shape, torch.nan, dtype=torch.float64) for measure in measures}
+        undefined: Undefined = {}
+        for (k, group), (i, x), (j, y) in product(enumerate(groups), enumerate(first), enumerate(second)):
+            if (is_diagonal and i != j) or (is_one_model and j < i):
+                continue
+            for measure, value, why_nan in compare(x.name, y.name, group):
+                if why_nan:
+                    side, _, reason = why_nan.partition(": ")
+                    site = x if side == "x" else y
+                    undefined.setdefault((site.name, reason), {})[group] = None
+                values[measure][(i, k) if is_diagonal else (i, j, k)] = value
+                if is_one_model:
+                    values[measure][j, i, k] = value
+        return values, undefined
 
     def _pairing_notes(self) -> list[str]:
         if not self._models or self.pairs == "all" or self._diagonal():
@@ -219,11 +261,11 @@ class Pairwise(ByClass):
         return [f"the models do not have the same sites ({sizes}), so every site is compared with every other"]
 
 
-def sites_of(rows: Mapping[str, Tensor]) -> str:
-    """How many, and how wide."""
+def sites_of(rows: SiteRows) -> str:
+    """Return a text on how many sites there are, and how wide they are."""
     return f"{len(rows)} sites of up to {max(x.shape[1] for x in rows.values())} dimensions"
 
 
 def below(n: Mapping[str, int], least: int) -> str:
-    """The groups of fewer examples than that, for a note; empty where there is none."""
+    """Return the groups with fewer than ``least`` examples as a text, for a note. Empty if there are none."""
     return ", ".join(f"{group} (n = {count})" for group, count in n.items() if count < least)

@@ -1,20 +1,22 @@
-"""Results as figures: curves by layer in their chance band, maps of heads, matrices of sites.
+"""Draw results as figures: curves by layer in their chance band, maps of heads, matrices of sites.
 
-Also what every figure shares; ``mechclust.report.style`` builds on it. matplotlib is imported when something is
-drawn.
+Also has the drawing functions that every figure shares, on which ``mechclust.report.style`` builds. matplotlib is
+imported when something is drawn.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import product
 from math import prod
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
-from torch import Tensor
+from jaxtyping import Float, Shaped
 
+from probes.engine.result_fields import ResultFields
 from probes.engine.sites import split_site
 from tasks import InputError
 
@@ -22,156 +24,223 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 GREY = "#999999"
-# Of many: Okabe & Ito's colours, which colour-blind readers tell apart too, and a marker for each.
+# Okabe & Ito's colours, which colour-blind readers can distinguish, with two more; and a marker for each.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8A8A8A")
 MARKERS = "osv^DPX*"
 
-_ALONG = ("site", "layer", "step")  # axes that a curve follows, the first that is there
-_MOST_CURVES, _MOST_PANELS = 24, 12
-_ENDS = ("_low", "_high")
-_STREAM = re.compile(r"hook_embed|hook_resid_post|unembed\.hook_in")
+_CURVE_AXES = ("site", "layer", "step")  # a curve follows the first of these that a measure has
+_MAX_CURVES = 24
+_MAX_PANELS = 12
+_INTERVAL_ENDS = ("_low", "_high")
+_NOT_FIRST_CHOICE = (*_INTERVAL_ENDS, "p_value", "null_mean")
+_RESIDUAL_STREAM = re.compile(r"hook_embed|hook_resid_post|unembed\.hook_in")
 
 
-class Drawable(Protocol):
-    """What is read of a ``ProbeResult``."""
+@dataclass(frozen=True)
+class _Layout:
+    """Assigns the axes of a measure to the parts of a figure.
 
-    @property
-    def probe(self) -> str: ...
-    @property
-    def values(self) -> Mapping[str, Tensor]: ...
-    @property
-    def axes(self) -> Mapping[str, tuple[str, ...]]: ...
-    @property
-    def coords(self) -> Mapping[str, list[str]]: ...
-    @property
-    def layers(self) -> Mapping[str, int]: ...
+    Attributes:
+        kind: of drawing.
+        within: axes that one curve, map or matrix shows.
+        lines: axis with a curve for each of its names; none or one.
+        panels: axes with a panel for each combination of their names.
+    """
+
+    kind: Literal["curves", "heads", "matrix"]
+    within: tuple[str, ...]
+    lines: tuple[str, ...]
+    panels: tuple[str, ...]
+
+
+class _Curve(NamedTuple):
+    """A curve over layers or steps.
+
+    Attributes:
+        label: for the legend.
+        line: place along the layout's axis of lines.
+        places: places along the curve's axis.
+        x: layer or step of each place.
+    """
+
+    label: str
+    line: int
+    places: list[int]
+    x: list[float]
 
 
 def chance_band(
     axis: Axes,
-    x: Sequence[float] | np.ndarray,
-    low: np.ndarray,
-    high: np.ndarray,
+    x: Sequence[float] | Shaped[np.ndarray, "x"],
+    low: Shaped[np.ndarray, "x"],
+    high: Shaped[np.ndarray, "x"],
     color: str = "#6f6f6f",
     label: str | None = None,
 ) -> None:
-    """What chance gives: hatched, so that it is seen beside coloured bands and in print."""
-    thin = 0.8 if np.nanmax(np.append(high - low, 0.0)) < 0.01 else 0.0  # without width it would not be seen
+    """Draw a chance band, hatched so that it differs from coloured bands, also in print."""
+    widest = np.nanmax(np.append(high - low, 0.0))
+    line_width = 0.8 if widest < 0.01 else 0.0  # a band without width is only visible as a line
     axis.fill_between(
-        x, low, high, facecolor="none", edgecolor=color, hatch="////", alpha=0.55, lw=thin, zorder=0.5, label=label
+        x,
+        low,
+        high,
+        facecolor="none",
+        edgecolor=color,
+        hatch="////",
+        alpha=0.55,
+        lw=line_width,
+        zorder=0.5,
+        label=label,
     )
 
 
-def plot(result: Drawable, name: str, at: Mapping[str, str], ax: Axes | None) -> Any:
-    """See ``ProbeResult.plot``; ``at`` has names along axes that are there, no layer numbers."""
-    left = _left(result, name, at)
-    kind, own = _kind(left)
-    if kind is None:
+def plot(result: ResultFields, name: str, at: Mapping[str, str], ax: Axes | None) -> Any:
+    """Draw a measure, see ``ProbeResult.plot``.
+
+    Args:
+        result: has the measure.
+        name: of the measure.
+        at: names along axes of the measure, without layer numbers.
+        ax: where to draw a single panel; ``None`` for a new figure.
+    """
+    layout = _layout(result, name, at)
+    if layout is None:
         raise InputError(
             f"{name!r} has the axes ({', '.join(result.axes[name])}) and cannot be drawn; expected one by "
-            f"{', '.join(_ALONG[:-1])} or {_ALONG[-1]}: choose another measure{_drawable(result, at)}"
+            f"{_curve_axes_text()}: choose another measure{_example(result, at)}"
         )
-    others = [axis for axis in left if axis not in own]
-    lines = [] if kind != "curves" else others[:1]
-    outer = [axis for axis in others if axis not in lines]
-    n_panels, n_lines = (prod(len(result.coords[axis]) for axis in some) for some in (outer, lines))
-    for axes, n, most, what in ((outer, n_panels, _MOST_PANELS, "panels"), (lines, n_lines, _MOST_CURVES, "curves")):
-        if n > most:
-            raise InputError(
-                f"{name!r} by {', '.join(axes)} makes {n} {what}; expected at most {most}: fix the axis, as in sel(), "
-                f"such as {axes[0]}={result.coords[axes[0]][0]!r}"
-            )
+    _check_count(result, name, layout.panels, _MAX_PANELS, "panels")
+    _check_count(result, name, layout.lines, _MAX_CURVES, "curves")
+    n_panels = _n_places(result, layout.panels)
     if ax is not None and n_panels != 1:
+        first = layout.panels[0]
         raise InputError(
-            f"{name!r} by {', '.join(outer)} makes {n_panels} panels, but ax is one; leave ax out, or fix the axis, "
-            f"such as {outer[0]}={result.coords[outer[0]][0]!r}"
+            f"{name!r} by {', '.join(layout.panels)} makes {n_panels} panels, but ax is one; leave ax out, or fix the "
+            f"axis, such as {first}={result.coords[first][0]!r}"
         )
-    panels = _panels(ax, n_panels, kind)
-    drawn: Any = None
-    norm = None if kind == "curves" else _norm(result, name, at)
-    for axis, place in zip(panels, product(*(result.coords[axis] for axis in outer)), strict=True):
-        here = {**at, **dict(zip(outer, place, strict=True))}
-        if kind == "curves":
-            _curves(axis, result, name, own[0], lines, here)
-        else:
-            drawn = (_heads if kind == "heads" else _matrix)(axis, result, name, here, norm)
-        title = ", ".join([*(text for text in place if text), *(text for text in at.values())])
-        axis.set_title(title or result.probe, fontsize=10).set_parse_math(False)
-    if drawn is not None:
+    panels = _panels(ax, n_panels, layout.kind)
+    image = _draw_panels(panels, result, name, layout, at)
+    if image is not None:
         figure: Any = panels[0].get_figure()
-        figure.colorbar(drawn, ax=panels, label=name)
+        figure.colorbar(image, ax=panels, label=name)
     return panels[0] if n_panels == 1 else np.array(panels, dtype=object)
 
 
-def _left(result: Drawable, name: str, at: Mapping[str, str]) -> list[str]:
-    """Axes of a measure that neither ``at`` fixes nor has a single place, other than those to draw along."""
-    keep = (*_ALONG, "head", "other_site")
-    return [a for a in result.axes[name] if a not in at and (a in keep or len(result.coords[a]) != 1)]
+def _draw_panels(
+    panels: Sequence[Axes], result: ResultFields, name: str, layout: _Layout, at: Mapping[str, str]
+) -> Any:
+    """Draw every panel, and return the last image for a colour bar; ``None`` for curves."""
+    image = None
+    norm = None if layout.kind == "curves" else _shared_norm(result, name, at)
+    places = product(*(result.coords[axis] for axis in layout.panels))
+    for axis, place in zip(panels, places, strict=True):
+        at_panel = {**at, **dict(zip(layout.panels, place, strict=True))}
+        if layout.kind == "curves":
+            _draw_curves(axis, result, name, layout, at_panel)
+        elif layout.kind == "heads":
+            image = _draw_heads(axis, result, name, at_panel, norm)
+        else:
+            image = _draw_matrix(axis, result, name, at_panel, norm)
+        title = ", ".join([*filter(None, place), *at.values()])
+        axis.set_title(title or result.probe, fontsize=10).set_parse_math(False)
+    return image
 
 
-def _kind(left: Sequence[str]) -> tuple[str | None, tuple[str, ...]]:
-    """What a measure with these axes is drawn as, and the axes that one panel shows."""
-    if "site" in left and "head" in left:
-        return "heads", ("site", "head")
-    if "site" in left and "other_site" in left:
-        return "matrix", ("site", "other_site")
-    along = next((axis for axis in _ALONG if axis in left), None)
-    return (None, ()) if along is None else ("curves", (along,))
+def first_to_draw(result: ResultFields, at: Mapping[str, str]) -> str:
+    """Return the first measure that has a chance band, or else the first that can be drawn.
+
+    Raises:
+        InputError: if none can be drawn.
+    """
+    names = list(_drawable_measures(result, at))
+    if not names:
+        where = f" at {', '.join(f'{axis}={text!r}' for axis, text in at.items())}" if at else ""
+        raise InputError(
+            f"this {result.probe} result has nothing by {_curve_axes_text()} to draw{where} (it has "
+            f"{', '.join(result.values) or 'no measures'}); get the numbers from to_dataframe()"
+        )
+    return next((name for name in names if _chance_ends(result, name) is not None), names[0])
 
 
-def _numbers(result: Drawable, at: Mapping[str, str]) -> Iterator[str]:
-    """Measures that can be drawn and are not the ends of another."""
+def _curve_axes_text() -> str:
+    return f"{', '.join(_CURVE_AXES[:-1])} or {_CURVE_AXES[-1]}"
+
+
+def _n_places(result: ResultFields, axes: Sequence[str]) -> int:
+    return prod(len(result.coords[axis]) for axis in axes)
+
+
+def _check_count(result: ResultFields, name: str, axes: Sequence[str], most: int, what: str) -> None:
+    n = _n_places(result, axes)
+    if n > most:
+        raise InputError(
+            f"{name!r} by {', '.join(axes)} makes {n} {what}; expected at most {most}: fix the axis, as in sel(), "
+            f"such as {axes[0]}={result.coords[axes[0]][0]!r}"
+        )
+
+
+def _layout(result: ResultFields, name: str, at: Mapping[str, str]) -> _Layout | None:
+    """Return how to show a measure at the fixed coordinates; ``None`` if it has nothing to draw along."""
+    always_shown = (*_CURVE_AXES, "head", "other_site")
+    free = [axis for axis in result.axes[name] if axis not in at]
+    free = [axis for axis in free if axis in always_shown or len(result.coords[axis]) != 1]
+    if "site" in free and "head" in free:
+        return _Layout("heads", ("site", "head"), (), _without(free, ("site", "head")))
+    if "site" in free and "other_site" in free:
+        return _Layout("matrix", ("site", "other_site"), (), _without(free, ("site", "other_site")))
+    along = next((axis for axis in _CURVE_AXES if axis in free), None)
+    if along is None:
+        return None
+    others = _without(free, (along,))
+    return _Layout("curves", (along,), others[:1], others[1:])
+
+
+def _without(axes: Sequence[str], left_out: Sequence[str]) -> tuple[str, ...]:
+    return tuple(axis for axis in axes if axis not in left_out)
+
+
+def _drawable_measures(result: ResultFields, at: Mapping[str, str]) -> Iterator[str]:
+    """Yield the measures that can be drawn and are not the ends of another."""
     for name in result.values:
         axes = result.axes[name]
-        if name.endswith(_ENDS) or name.endswith(("p_value", "null_mean")) or any(a not in axes for a in at):
+        if name.endswith(_NOT_FIRST_CHOICE) or any(axis not in axes for axis in at):
             continue
-        left = _left(result, name, at)
-        kind, own = _kind(left)
-        rest = [len(result.coords[axis]) for axis in left if axis not in own]
-        if kind is not None and prod(rest) <= _MOST_CURVES:
+        layout = _layout(result, name, at)
+        if layout is not None and _n_places(result, (*layout.lines, *layout.panels)) <= _MAX_CURVES:
             yield name
 
 
-def _drawable(result: Drawable, at: Mapping[str, str]) -> str:
-    names = list(_numbers(result, at))
-    return f", such as {names[0]!r}" if names else ""
+def _example(result: ResultFields, at: Mapping[str, str]) -> str:
+    first = next(_drawable_measures(result, at), None)
+    return "" if first is None else f", such as {first!r}"
 
 
-def first_to_draw(result: Drawable, at: Mapping[str, str]) -> str:
-    """The first measure that has a chance band, else the first that can be drawn."""
-    names = list(_numbers(result, at))
-    if not names:
-        way = f" at {', '.join(f'{k}={v!r}' for k, v in at.items())}" if at else ""
-        raise InputError(
-            f"this {result.probe} result has nothing by {', '.join(_ALONG[:-1])} or {_ALONG[-1]} to draw{way} (it has "
-            f"{', '.join(result.values) or 'no measures'}); get the numbers from to_dataframe()"
-        )
-    return next((name for name in names if _chance(result, name) is not None), names[0])
-
-
-def _chance(result: Drawable, name: str) -> tuple[str, str] | None:
-    """The measures that hold the ends of its chance band. Those without a name of their own are the first measure's."""
-    first = name == next(iter(result.values))
-    for low, high in (
-        (f"{name}_null_low", f"{name}_null_high"),
-        *([("null_low", "null_high"), ("chance", "chance")] if first else []),
-        (f"{name}_chance", f"{name}_chance"),
-    ):
+def _chance_ends(result: ResultFields, name: str) -> tuple[str, str] | None:
+    """Return the measures with the ends of its chance band; those named after no measure are the first measure's."""
+    candidates = [(f"{name}_null_low", f"{name}_null_high"), (f"{name}_chance", f"{name}_chance")]
+    if name == next(iter(result.values)):
+        candidates[1:1] = [("null_low", "null_high"), ("chance", "chance")]
+    for low, high in candidates:
         if low in result.values and high in result.values:
             return low, high
     return None
 
 
-def _values(result: Drawable, name: str, at: Mapping[str, str], order: Sequence[str]) -> np.ndarray:
-    """A measure at the fixed coordinates, its axes in this order; those it lacks have one place."""
+def _values(
+    result: ResultFields, name: str, at: Mapping[str, str], order: Sequence[str]
+) -> Float[np.ndarray, "*axes_in_order"]:
+    """Return a measure at the fixed coordinates with its axes in this order; an axis that it lacks has length 1."""
     axes = result.axes[name]
-    place = tuple(
-        result.coords[axis].index(at[axis]) if axis in at else slice(None) if axis in order else 0 for axis in axes
-    )
+    place: list[int | slice] = []
+    for axis in axes:
+        if axis in at:
+            place.append(result.coords[axis].index(at[axis]))
+        else:
+            place.append(slice(None) if axis in order else 0)
     kept = [axis for axis in axes if axis not in at and axis in order]
-    found = result.values[name][place].double().numpy()
-    found = found.transpose([kept.index(axis) for axis in order if axis in kept])
-    return found.reshape([len(result.coords[axis]) if axis in kept else 1 for axis in order])
+    values = result.values[name][tuple(place)].double().numpy()
+    values = values.transpose([kept.index(axis) for axis in order if axis in kept])
+    return values.reshape([len(result.coords[axis]) if axis in kept else 1 for axis in order])
 
 
 # ---- a panel ----
@@ -184,31 +253,39 @@ def _panels(ax: Axes | None, n: int, kind: str) -> list[Axes]:
 
     columns = min(n, 4)
     rows = -(-n // columns)
-    size = (4.8 * columns, 3.6 * rows) if kind != "matrix" else (4.2 * columns, 3.8 * rows)
-    _, grid = pyplot.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained", sharey=kind == "curves")
+    width, height = (4.2, 3.8) if kind == "matrix" else (4.8, 3.6)  # inches
+    _, grid = pyplot.subplots(
+        rows,
+        columns,
+        figsize=(width * columns, height * rows),
+        squeeze=False,
+        layout="constrained",
+        sharey=kind == "curves",
+    )
     for surplus in grid.flat[n:]:
         surplus.remove()
     return list(grid.flat[:n])
 
 
-def _curves(axis: Axes, result: Drawable, name: str, along: str, lines: Sequence[str], at: Mapping[str, str]) -> None:
-    """One curve for each name along ``lines`` and each family of hook points, over its layers or steps."""
-    values = _values(result, name, at, (along, *lines)).reshape(len(result.coords[along]), -1)
-    names = result.coords[lines[0]] if lines else [""]
-    families = _families(result, along)
-    ends = _chance(result, name)
-    own = (f"{name}_low", f"{name}_high")
-    curves = [(family, places, x, k) for family, (places, x) in families.items() for k in range(len(names))]
-    for c, (family, places, x, k) in enumerate(curves):
-        color, marker = COLORS[c % len(COLORS)], MARKERS[c % len(MARKERS)]
-        label = ", ".join(part for part in (family if len(families) > 1 else "", names[k]) if part)
-        axis.plot(x, values[places, k], color=color, marker=marker, ms=4, label=label or None)
-        if all(end in result.values for end in own):
-            low, high = (_band(result, end, at, along, lines, len(names))[places, k] for end in own)
-            axis.fill_between(x, low, high, color=color, alpha=0.16, lw=0)
-        if ends is not None:
-            low, high = (_band(result, end, at, along, lines, len(names))[places, k] for end in ends)
-            chance_band(axis, x, low, high, *([color] if len(curves) > 1 else []))
+def _draw_curves(axis: Axes, result: ResultFields, name: str, layout: _Layout, at: Mapping[str, str]) -> None:
+    """Draw a curve for each name along ``layout.lines`` and each family of hook points, over its layers or steps."""
+    along = layout.within[0]
+    values = _values_of_lines(result, name, layout, at)
+    chance = _chance_ends(result, name)
+    curves = _curves(result, layout)
+    for number, curve in enumerate(curves):
+        color = COLORS[number % len(COLORS)]
+        marker = MARKERS[number % len(MARKERS)]
+        y = values[curve.places, curve.line]
+        axis.plot(curve.x, y, color=color, marker=marker, ms=4, label=curve.label or None)
+        if all(f"{name}{end}" in result.values for end in _INTERVAL_ENDS):
+            low, high = (
+                _values_of_lines(result, f"{name}{end}", layout, at)[curve.places, curve.line] for end in _INTERVAL_ENDS
+            )
+            axis.fill_between(curve.x, low, high, color=color, alpha=0.16, lw=0)
+        if chance is not None:
+            low, high = (_values_of_lines(result, end, layout, at)[curve.places, curve.line] for end in chance)
+            chance_band(axis, curve.x, low, high, *([color] if len(curves) > 1 else []))
     axis.grid(alpha=0.25)
     axis.set_ylabel(name)
     axis.set_xlabel("training step" if along == "step" else "layer")
@@ -217,81 +294,107 @@ def _curves(axis: Axes, result: Drawable, name: str, along: str, lines: Sequence
     else:
         axis.locator_params(axis="x", integer=True)
     if len(curves) > 1:
-        title = " and ".join(lines) if len(families) == 1 else None
+        title = " and ".join(layout.lines) if len(_families(result, along)) == 1 else None
         for text in axis.legend(title=title, frameon=False, fontsize=8).get_texts():
             text.set_parse_math(False)
 
 
-def _band(result: Drawable, end: str, at: Mapping[str, str], along: str, lines: Sequence[str], n: int) -> np.ndarray:
-    """``[along line]`` of a measure that may be one number for all of them."""
-    found = _values(result, end, {k: v for k, v in at.items() if k in result.axes[end]}, (along, *lines))
-    found = found.reshape(found.shape[0], -1)
-    return np.broadcast_to(found, (len(result.coords[along]), n))
+def _curves(result: ResultFields, layout: _Layout) -> list[_Curve]:
+    """Return a curve for each family of hook points and each name along ``layout.lines``."""
+    families = _families(result, layout.within[0])
+    names = result.coords[layout.lines[0]] if layout.lines else [""]
+    curves = []
+    for family, points in families.items():
+        for line, name in enumerate(names):
+            parts = [family if len(families) > 1 else "", name]
+            label = ", ".join(filter(None, parts))
+            curves.append(_Curve(label, line, [place for _, place in points], [x for x, _ in points]))
+    return curves
 
 
-def _families(result: Drawable, along: str) -> dict[str, tuple[list[int], list[float]]]:
-    """Places along an axis that one curve joins, with their x: sites by model and kind of hook point."""
-    found: dict[str, list[tuple[float, int]]] = {}
+def _values_of_lines(
+    result: ResultFields, name: str, layout: _Layout, at: Mapping[str, str]
+) -> Float[np.ndarray, "along line"]:
+    """Return a measure along a curve and by line; one that lacks an axis is the same for all of it."""
+    order = (*layout.within, *layout.lines)
+    at_axes = {axis: text for axis, text in at.items() if axis in result.axes[name]}
+    values = _values(result, name, at_axes, order)
+    shape = (len(result.coords[order[0]]), _n_places(result, layout.lines))
+    return np.broadcast_to(values.reshape(len(values), -1), shape)
+
+
+def _families(result: ResultFields, along: str) -> dict[str, list[tuple[float, int]]]:
+    """Return the points that one curve joins, as x and place: sites by model and kind of hook point."""
+    families: dict[str, list[tuple[float, int]]] = {}
     for place, text in enumerate(result.coords[along]):
         if along == "site":
-            model, hook = split_site(text)
-            kind = re.sub(r"^blocks\.\d+\.", "", hook)
-            family = ", ".join(part for part in (model, "" if _STREAM.fullmatch(kind) else kind) if part)
-            found.setdefault(family, []).append((result.layers[text], place))
+            families.setdefault(_family_of(text), []).append((result.layers[text], place))
         else:
-            found.setdefault("", []).append((float(text) if re.fullmatch(r"-?\d+", text) else place, place))
-    if "" in found and len(found) > 1:
-        found = {family or "residual stream": places for family, places in found.items()}
-    ordered = {family: sorted(places) for family, places in found.items()}
-    return {family: ([i for _, i in places], [x for x, _ in places]) for family, places in ordered.items()}
+            x = float(text) if re.fullmatch(r"-?\d+", text) else place
+            families.setdefault("", []).append((x, place))
+    if "" in families and len(families) > 1:
+        families = {family or "residual stream": points for family, points in families.items()}
+    return {family: sorted(points) for family, points in families.items()}
 
 
-def _norm(result: Drawable, name: str, at: Mapping[str, str]) -> Any:
-    """From the least to the greatest value of all panels, so that they share a scale."""
+def _family_of(site: str) -> str:
+    """Return a site's model and kind of hook point; the residual stream's kind is left out."""
+    model, hook = split_site(site)
+    kind = re.sub(r"^blocks\.\d+\.", "", hook)
+    if _RESIDUAL_STREAM.fullmatch(kind):
+        kind = ""
+    return ", ".join(filter(None, [model, kind]))
+
+
+def _shared_norm(result: ResultFields, name: str, at: Mapping[str, str]) -> Any:
+    """Return the scale from the least to the greatest value of all panels."""
     from matplotlib.colors import Normalize
 
     order = [axis for axis in result.axes[name] if axis not in at]
-    known = _values(result, name, at, order)
-    known = known[np.isfinite(known)]
-    return Normalize(known.min(), known.max()) if len(known) else Normalize(0.0, 1.0)
+    values = _values(result, name, at, order)
+    values = values[np.isfinite(values)]
+    return Normalize(values.min(), values.max()) if len(values) else Normalize(0.0, 1.0)
 
 
-def _image(axis: Axes, values: np.ndarray, norm: Any) -> Any:
-    axis.set_facecolor("#e6e6e6")  # where there is no number
+def _draw_image(axis: Axes, values: Float[np.ndarray, "y x"], norm: Any) -> Any:
+    axis.set_facecolor("#e6e6e6")  # NaN is drawn transparent
     return axis.imshow(values, origin="lower", cmap="viridis", norm=norm, interpolation="nearest")
 
 
-def _heads(axis: Axes, result: Drawable, name: str, at: Mapping[str, str], norm: Any) -> Any:
-    """Blocks from below, heads from the left; a dot where the value lies within the chance band."""
+def _draw_heads(axis: Axes, result: ResultFields, name: str, at: Mapping[str, str], norm: Any) -> Any:
+    """Draw blocks from below and heads from the left, with a dot where the value lies within the chance band."""
     values = _values(result, name, at, ("site", "head"))
-    image = _image(axis, values, norm)
+    image = _draw_image(axis, values, norm)
     image.axes.set_aspect("auto")
-    _site_ticks(axis.yaxis, result, result.coords["site"])
-    step = max(1, -(-len(result.coords["head"]) // 16))
-    axis.set_xticks(range(0, len(result.coords["head"]), step), result.coords["head"][::step])
+    _set_site_ticks(axis.yaxis, result, result.coords["site"])
+    heads = result.coords["head"]
+    step = max(1, -(-len(heads) // 16))
+    axis.set_xticks(range(0, len(heads), step), heads[::step])
     axis.set(xlabel="head", ylabel="layer and hook")
-    if (ends := _chance(result, name)) is not None and all("head" in result.axes[end] for end in ends):
-        low, high = (_values(result, end, at, ("site", "head")) for end in ends)
+    chance = _chance_ends(result, name)
+    if chance is not None and all("head" in result.axes[end] for end in chance):
+        low, high = (_values(result, end, at, ("site", "head")) for end in chance)
         y, x = np.nonzero((low <= values) & (values <= high))
         axis.plot(x, y, "o", color="#1d2733", mec="white", mew=0.6, ms=4)
     return image
 
 
-def _matrix(axis: Axes, result: Drawable, name: str, at: Mapping[str, str], norm: Any) -> Any:
-    """Every site against every other."""
-    image = _image(axis, _values(result, name, at, ("site", "other_site")), norm)
-    _site_ticks(axis.yaxis, result, result.coords["site"], short=True)
-    _site_ticks(axis.xaxis, result, result.coords["other_site"], short=True)
+def _draw_matrix(axis: Axes, result: ResultFields, name: str, at: Mapping[str, str], norm: Any) -> Any:
+    """Draw every site against every other."""
+    image = _draw_image(axis, _values(result, name, at, ("site", "other_site")), norm)
+    _set_site_ticks(axis.yaxis, result, result.coords["site"], short=True)
+    _set_site_ticks(axis.xaxis, result, result.coords["other_site"], short=True)
     axis.set(xlabel="layer (other_site)", ylabel="layer (site)")
     return image
 
 
-def _site_ticks(ticks: Any, result: Drawable, sites: Sequence[str], *, short: bool = False) -> None:
-    """Layer numbers, with hook names where there is room."""
+def _set_site_ticks(ticks: Any, result: ResultFields, sites: Sequence[str], *, short: bool = False) -> None:
+    """Label sites by their layer, and by their hook unless ``short``."""
     step = max(1, -(-len(sites) // (13 if short else 16)))
-    numbers = [str(result.layers[site]) if site in result.layers else site for site in sites]
-    names = numbers if short else [f"{n}  {site}" for n, site in zip(numbers, sites, strict=True)]
-    ticks.set_ticks(range(0, len(sites), step), labels=names[::step])
+    labels = [str(result.layers.get(site, site)) for site in sites]
+    if not short:
+        labels = [f"{number}  {site}" for number, site in zip(labels, sites, strict=True)]
+    ticks.set_ticks(range(0, len(sites), step), labels=labels[::step])
     for text in ticks.get_ticklabels():
         text.set_parse_math(False)
         text.set_fontsize(8)

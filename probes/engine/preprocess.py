@@ -1,4 +1,4 @@
-"""What is done to hidden states before they are clustered."""
+"""Preprocess hidden states before they are clustered."""
 
 from __future__ import annotations
 
@@ -58,18 +58,20 @@ class Preprocess:
     def apply(
         self, rows: Float[Tensor, "n d"], given: Int[Tensor, "n"] | None = None
     ) -> tuple[Float[Tensor, "n k"], int, list[str]]:
-        """The rows in float32, how many outlier dimensions were left out, and what a reader must know.
+        """Return the preprocessed rows in float32, the number of outlier dimensions left out, and notes for a reader.
 
         Args:
             rows: states of one site.
-            given: class of each, whose means are removed first.
+            given: class of each row, whose means are removed first.
         """
-        notes, dropped = [], 0
+        notes = []
+        dropped = 0
         if given is not None:
             rows = without_class_means(rows, given)
         if self.drop_outliers is not None:
-            outliers = set(outlier_dimensions(rows, self.drop_outliers).tolist())
-            rows, dropped = rows[:, [i for i in range(rows.shape[1]) if i not in outliers]], len(outliers)
+            outliers = outlier_dimensions(rows, self.drop_outliers).tolist()
+            rows = rows[:, [i for i in range(rows.shape[1]) if i not in outliers]]
+            dropped = len(outliers)
         if self.standardise:
             rows = standardised(rows)
         if self.pca is not None:
@@ -81,6 +83,7 @@ class Preprocess:
             rows = principal_coordinates(rows, k)
         if self.cosine:
             rows = unit_length(rows)
-            if zero := int((rows == 0).all(1).sum()):
+            zero = int((rows == 0).all(1).sum())
+            if zero:
                 notes.append(f"{zero} of {len(rows)} rows are the mean of all, and have no direction; they stay 0")
         return rows.float(), dropped, notes

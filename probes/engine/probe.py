@@ -1,4 +1,4 @@
-"""The probe: what can be measured at a hook point."""
+"""The base class of probes."""
 
 from __future__ import annotations
 
@@ -13,37 +13,41 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
+from jaxtyping import Shaped
 from torch import Tensor
 
 from probes.engine.hooks import HookPoints, Models
 from probes.engine.readout import Readout, last_token
 from probes.engine.result import ProbeResult
 from probes.engine.sites import Site, Sites, renumbered, residual, resolve
-from probes.engine.state import Declared, Keyed
+from probes.engine.state import AnyTensor, Declared, Keyed
 from probes.store.files import read_safetensors, versions, write_safetensors
 from probes.store.index_set import IndexSet
 from tasks import Batch, InputError
 
 _FORMAT = "mechclust-probe-state-3"
-_BEFORE = "mechclust-probe-state-2"  # numbered the layers of heads from 1
-_HELD = ("_states", "_examples", "_sites")  # beside the parameters
-_SHOWN = 64  # an array of more elements is shown by its digest
+_FORMAT_2 = "mechclust-probe-state-2"  # numbered the layers of heads from 1
+_STATE_ATTRIBUTES = ("_states", "_examples", "_sites")  # all other attributes are parameters
+_MAX_ELEMENTS_SHOWN = 64  # an array of more elements is shown by its digest
 ProbeT = TypeVar("ProbeT", bound="Probe")
 
 
 class Probe(ABC):
     """Measures something at sites of a model, one batch at a time.
 
-    A subclass stores its parameters unchanged in ``__init__`` (``at`` and ``readout`` among them),
-    declares its state as class attributes (``Sum()``, ``Rows()``, ``Moments()``), and writes two methods:
-    ``update(activations, batch)`` adds a batch to the state, ``compute()`` turns the state into a
-    ``ProbeResult``. The base class provides the rest: ``observe``, ``reset``, ``merge``, ``state_dict``,
-    ``load_state_dict``, ``save_state``, ``load_state``, ``all_reduce``, ``clone`` and a ``repr`` that
-    rebuilds it. A state knows by index which examples it holds, so none is counted twice, in a batch or in a merge.
+    A subclass stores its parameters unchanged in ``__init__`` (``at`` and ``readout`` among them), declares its state
+    as class attributes (``Sum()``, ``Rows()``, ``Moments()``), and writes two methods: ``update(activations, batch)``
+    adds a batch to the state, and ``compute()`` turns the state into a ``ProbeResult``. The base class provides the
+    rest: ``observe``, ``reset``, ``merge``, ``state_dict``, ``load_state_dict``, ``save_state``, ``load_state``,
+    ``all_reduce``, ``clone`` and a ``repr`` that rebuilds it. A state knows by index which examples it holds, so none
+    is counted twice, in a batch or in a merge.
 
     Attributes:
-        compares: whether ``run`` may give it several models at once, ``{"tuned": a, "base": b}``. Its sites are
-            then those of all, named ``"tuned/hook_embed"`` and so on, in ``activations`` too.
+        at: where to measure.
+        readout: which positions ``update`` gets.
+        states: names of the declared states.
+        compares: whether ``run`` may give it several models at once, ``{"tuned": a, "base": b}``. Its sites are then
+            those of all models, named ``"tuned/hook_embed"`` and so on, in ``activations`` too.
 
     Example:
         >>> import torch
@@ -72,32 +76,38 @@ class Probe(ABC):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        names = dict.fromkeys(k for base in reversed(cls.__mro__) for k in vars(base))
-        cls.states = tuple(k for k in names if isinstance(getattr(cls, k, None), Declared))
+        names: dict[str, None] = {}  # in the order of declaration, base classes first
+        for base in reversed(cls.__mro__):
+            names |= dict.fromkeys(vars(base))
+        cls.states = tuple(name for name in names if isinstance(getattr(cls, name, None), Declared))
 
     def __init__(self, at: Sites | None = None, readout: Readout | None = None) -> None:
         self.at = residual() if at is None else at
         self.readout = last_token() if readout is None else readout
 
     @abstractmethod
-    def update(self, activations: Mapping[str, Tensor], batch: Batch) -> None:
-        """Add one batch: ``activations`` maps each site's name to what the readout kept.
+    def update(self, activations: Mapping[str, Shaped[Tensor, "batch ..."]], batch: Batch) -> None:
+        """Add one batch to the state. Subclasses write this; to feed a probe by hand call ``observe``.
 
-        All of it is on the batch's device, also where the model lies on several. Subclasses write this; to feed a
-        probe by hand call ``observe``, which also notes the examples.
+        Args:
+            activations: site name to the part of the activation that the readout keeps. All are on the batch's device,
+                also if the model lies on several.
+            batch: the examples.
         """
 
     @abstractmethod
     def compute(self) -> ProbeResult:
-        """The result of all batches so far. Does not change the state."""
+        """Return the result of all batches so far, without a change of the state. Subclasses write this."""
 
     # ---- sites ----
 
     def bind(self, model: Models) -> list[Site]:
-        """Resolve ``at`` in ``model``, or in each of several by name; ``run`` and ``attach`` do this.
+        """Resolve ``at`` in a model, or in each of several by name, and return the sites.
+
+        ``run`` and ``attach`` call this.
 
         Raises:
-            InputError: when state from other sites is held already.
+            InputError: if the probe already holds state from other sites.
         """
         sites = self._sites_of_each(model) if isinstance(model, Mapping) else self._sites_in(model)
         if self._sites is not None and sites != self._sites and not self._empty:
@@ -109,7 +119,7 @@ class Probe(ABC):
         return sites
 
     def _sites_in(self, model: HookPoints) -> list[Site]:
-        """What ``at`` stands for in a model; a subclass may add sites to it, or refuse some."""
+        """Return the sites that ``at`` selects in a model; a subclass may add sites, or refuse some."""
         return resolve(model, self.at)
 
     def _sites_of_each(self, models: Mapping[str, HookPoints]) -> list[Site]:
@@ -123,22 +133,26 @@ class Probe(ABC):
 
     @property
     def sites(self) -> list[Site]:
-        """Where it measures; known once it was run or attached."""
+        """The sites at which it measures; known once the probe was run or attached."""
         if self._sites is None:
             raise InputError(f"this {type(self).__name__} has not seen a model yet; give it to run() or attach()")
         return self._sites
 
     @property
     def site_names(self) -> list[str]:
-        """Hook names, in order."""
+        """Names of the sites, in order."""
         return [site.name for site in self.sites]
 
     # ---- state ----
 
-    def observe(self, activations: Mapping[str, Tensor], batch: Batch) -> None:
-        """Note the batch's examples, then ``update``: what ``run``, ``attach`` and ``run_stores`` call.
+    def observe(self, activations: Mapping[str, Shaped[Tensor, "batch ..."]], batch: Batch) -> None:
+        """Note the batch's examples, then ``update``. ``run``, ``attach`` and ``run_stores`` call this.
 
-        The examples count as given also where ``update`` fails, for a part of them may be in the state by then.
+        The examples count as given even if ``update`` fails, because part of them may then be in the state.
+
+        Args:
+            activations: as for ``update``.
+            batch: the examples.
 
         Raises:
             InputError: for an example that is given twice, or that the state holds already.
@@ -148,9 +162,9 @@ class Probe(ABC):
 
     @property
     def examples(self) -> IndexSet:
-        """Which examples the state holds, by index."""
-        held: IndexSet = self.__dict__.setdefault("_examples", IndexSet())
-        return held
+        """Indices of the examples that the state holds."""
+        index_set: IndexSet = self.__dict__.setdefault("_examples", IndexSet())
+        return index_set
 
     def _state(self, name: str) -> Keyed[Any]:
         return getattr(self, name)  # type: ignore[no-any-return]
@@ -160,21 +174,21 @@ class Probe(ABC):
         return not any(len(self._state(name)) for name in self.states)
 
     def reset(self) -> None:
-        """Forget every batch; the parameters stay. The same examples may then be measured again."""
-        for name in ("_states", "_examples"):
-            self.__dict__.pop(name, None)
+        """Forget every batch, but no parameter. The same examples may then be measured again."""
+        self.__dict__.pop("_states", None)
+        self.__dict__.pop("_examples", None)
 
     def clone(self: ProbeT) -> ProbeT:
-        """A new probe with the same parameters and no state."""
+        """Return a new probe with the same parameters and no state."""
         new = copy.copy(self)
-        new.__dict__ = {k: v for k, v in self.__dict__.items() if k not in _HELD}
+        new.__dict__ = {name: value for name, value in self.__dict__.items() if name not in _STATE_ATTRIBUTES}
         return new
 
     def merge(self, other: Probe) -> None:
-        """Add the state of another probe of the same kind, as if one had seen both its and our batches.
+        """Add the state of another probe, as if this one had also seen its batches.
 
         Raises:
-            InputError: when the probes differ in class, parameters or sites, or hold an example both. Nothing changes
+            InputError: if the probes differ in class, parameters or sites, or both hold an example. Nothing changes
                 then.
         """
         if repr(self) != repr(other):
@@ -190,29 +204,34 @@ class Probe(ABC):
             self._state(name).merge(other._state(name))
 
     def state_dict(self) -> dict[str, Any]:
-        """``{"sites": [[name, layer], ...], "examples": ..., "tensors": {...}}``, JSON and tensors only.
+        """Return ``{"sites": [[name, layer], ...], "examples": ..., "tensors": {...}}``, JSON and tensors only.
 
-        ``"examples"`` are the ranges ``[k 2]`` of the indices that the state holds, see ``IndexSet``.
+        ``"examples"`` are the ranges ``[range 2]`` of the indices that the state holds, see ``IndexSet``.
         """
-        tensors = {f"{name}/{k}": t for name in self.states for k, t in self._state(name).tensors().items()}
+        tensors: dict[str, Tensor] = {}
+        for name in self.states:
+            tensors |= {f"{name}/{key}": tensor for key, tensor in self._state(name).tensors().items()}
         sites = [list(site) for site in self._sites or []]
         return {"sites": sites, "examples": self.examples.tensor(), "tensors": tensors}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Replace the state by what ``state_dict`` gave."""
-        if unknown := {k.split("/")[0] for k in state["tensors"]} - set(self.states):
-            raise InputError(
-                f"{type(self).__name__} has no state {sorted(unknown)[0]!r} (it has {', '.join(self.states)})"
-            )
+        """Replace the state by one that ``state_dict`` returned.
+
+        Raises:
+            InputError: for the state of another kind of probe.
+        """
+        by_state: dict[str, dict[str, Tensor]] = {name: {} for name in self.states}
+        for key, tensor in state["tensors"].items():
+            name, _, rest = key.partition("/")
+            if name not in by_state:
+                raise InputError(f"{type(self).__name__} has no state {name!r} (it has {', '.join(self.states)})")
+            by_state[name][rest] = tensor
         examples = IndexSet.from_tensor(state["examples"])
         self.reset()
         self._examples = examples
         self._sites = [Site(name, layer) for name, layer in state["sites"]] or None
-        for name in self.states:
-            prefix = f"{name}/"
-            self._state(name).load(
-                {k.removeprefix(prefix): t for k, t in state["tensors"].items() if k.startswith(prefix)}
-            )
+        for name, tensors in by_state.items():
+            self._state(name).load(tensors)
 
     def save_state(self, path: str | Path) -> None:
         """Write the state as safetensors, atomically, to be merged or computed elsewhere."""
@@ -221,18 +240,19 @@ class Probe(ABC):
         write_safetensors(path, {"examples": state["examples"], **state["tensors"]}, header)
 
     def load_state(self, path: str | Path) -> None:
-        """Read what ``save_state`` wrote.
+        """Replace the state by that of a file from ``save_state``.
 
         Raises:
             InputError: for a damaged file, or the state of another probe or other parameters.
         """
         tensors, header = read_safetensors(path)
-        if header.get("format") not in (_FORMAT, _BEFORE):
+        if header.get("format") not in (_FORMAT, _FORMAT_2):
             raise InputError(f"{str(path)!r} is not a probe's state; expected a file from save_state")
         if header["probe"] != repr(self):
             raise InputError(f"{str(path)!r} holds the state of {header['probe']}; build that probe to load it")
-        examples, sites = tensors.pop("examples"), json.loads(header["sites"])
-        if header["format"] == _BEFORE:
+        examples = tensors.pop("examples")
+        sites = json.loads(header["sites"])
+        if header["format"] == _FORMAT_2:
             sites = [[name, renumbered(name, layer)] for name, layer in sites]
         self.load_state_dict({"sites": sites, "examples": examples, "tensors": tensors})
 
@@ -240,8 +260,7 @@ class Probe(ABC):
         """Give every process of the default ``torch.distributed`` group the merged state of all.
 
         Raises:
-            InputError: where two processes hold the same example, as after a second ``all_reduce``. Nothing changes
-                then.
+            InputError: if two processes hold the same example, as after a second ``all_reduce``. Nothing changes then.
         """
         from probes.engine.distributed import gather
 
@@ -250,26 +269,32 @@ class Probe(ABC):
             part = self.clone()
             part.load_state_dict(state)
             merged.merge(part)
-        self.__dict__.update({name: merged.__dict__[name] for name in _HELD if name in merged.__dict__})
+        self.__dict__.update({name: merged.__dict__[name] for name in _STATE_ATTRIBUTES if name in merged.__dict__})
 
     # ---- results ----
 
     def parameters(self) -> dict[str, Any]:
-        """The constructor's arguments and their values."""
+        """Return the constructor's arguments and their values.
+
+        Raises:
+            InputError: for an argument that ``__init__`` did not store under its name.
+        """
         _, *names = inspect.signature(type(self).__init__).parameters  # the first is the probe, whatever its name
-        if lost := [name for name in names if not hasattr(self, name)]:
-            raise InputError(
-                f"{type(self).__name__} does not keep its argument {lost[0]!r}; keep every argument of __init__ under "
-                f"its own name (self.{lost[0]} = {lost[0]})"
-            )
+        for name in names:
+            if not hasattr(self, name):
+                raise InputError(
+                    f"{type(self).__name__} does not keep its argument {name!r}; keep every argument of __init__ under "
+                    f"its own name (self.{name} = {name})"
+                )
         return {name: getattr(self, name) for name in names}
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(f'{k}={parameter_text(v)}' for k, v in self.parameters().items())})"
+        arguments = [f"{name}={parameter_text(value)}" for name, value in self.parameters().items()]
+        return f"{type(self).__name__}({', '.join(arguments)})"
 
     def result(
         self,
-        values: Mapping[str, Tensor],
+        values: Mapping[str, AnyTensor],
         axes: Mapping[str, tuple[str, ...]],
         coords: Mapping[str, Sequence[str]] | None = None,
         *,
@@ -277,7 +302,7 @@ class Probe(ABC):
         metadata: Mapping[str, Any] | None = None,
         notes: Sequence[str] = (),
     ) -> ProbeResult:
-        """A ``ProbeResult`` with sites, layers, parameters and versions filled in.
+        """Return a ``ProbeResult`` with sites, layers, parameters and versions filled in. For use in ``compute``.
 
         Args:
             values: measure to tensor.
@@ -287,12 +312,14 @@ class Probe(ABC):
             metadata: what else the numbers depend on.
             notes: why a value is NaN, and what else a reader must know.
         """
-        names = {k: list(v) for k, v in (coords or {}).items()}
+        names = {axis: list(along) for axis, along in (coords or {}).items()}
+        if "site" not in names:
+            names = {"site": self.site_names, **names}
         return ProbeResult(
             probe=type(self).__name__,
             values=values,
             axes=axes,
-            coords=names if "site" in names else {"site": self.site_names, **names},
+            coords=names,
             layers={site.name: site.layer for site in self.sites} if layers is None else layers,
             metadata={
                 "parameters": {name: as_json(value) for name, value in self.parameters().items()},
@@ -304,36 +331,39 @@ class Probe(ABC):
 
 
 def computed_of(probe: Probe, n: int) -> ProbeResult:
-    """The probe's result, of ``n`` examples.
+    """Return the probe's result, of ``n`` examples.
 
     Raises:
-        InputError: where a device has too little memory for it, and where it returns something else.
+        InputError: if a device has too little memory for it, or ``compute`` returns something else.
     """
     try:
-        found = probe.compute()
-        if not isinstance(found, ProbeResult):
-            raise InputError(
-                f"compute of {type(probe).__name__} returned a {type(found).__name__}; return self.result(values, axes)"
-            )
-        return found
+        result = probe.compute()
     except torch.OutOfMemoryError:
-        most: int | None = getattr(probe, "max_rows", None)
-        fewer = "set max_rows lower" if hasattr(probe, "max_rows") else "give fewer examples"
-        if getattr(probe, "device", None) is not None:
-            way = f"{fewer}, or leave device unset"
-        else:
-            way = f"{fewer}, or give device='cpu'" if hasattr(probe, "device") else fewer
+        raise _compute_out_of_memory(probe, n) from None
+    if not isinstance(result, ProbeResult):
         raise InputError(
-            f"device memory is too small for what {type(probe).__name__} computes from "
-            f"{n if most is None else min(n, most)} examples; {way}"
-        ) from None
+            f"compute of {type(probe).__name__} returned a {type(result).__name__}; return self.result(values, axes)"
+        )
+    return result
+
+
+def _compute_out_of_memory(probe: Probe, n: int) -> InputError:
+    max_rows: int | None = getattr(probe, "max_rows", None)
+    if max_rows is not None:
+        n = min(n, max_rows)
+    way = "set max_rows lower" if hasattr(probe, "max_rows") else "give fewer examples"
+    if getattr(probe, "device", None) is not None:
+        way += ", or leave device unset"
+    elif hasattr(probe, "device"):
+        way += ", or give device='cpu'"
+    return InputError(f"device memory is too small for what {type(probe).__name__} computes from {n} examples; {way}")
 
 
 def check_no_class(probe: object) -> None:
     """Refuse a probe class in place of a probe.
 
     Raises:
-        InputError: saying how to make one.
+        InputError: for a class, with the way to make a probe.
     """
     if isinstance(probe, type) and issubclass(probe, Probe):
         name = probe.__name__
@@ -341,30 +371,30 @@ def check_no_class(probe: object) -> None:
 
 
 def each_probe(probes: Probe | Sequence[Probe], *, least: int = 0) -> list[Probe]:
-    """One probe or several, as a list.
+    """Return one probe or several as a list.
 
     Args:
         probes: one or several.
-        least: how many there must be.
+        least: the smallest number allowed.
 
     Raises:
-        InputError: for too few, a class in place of a probe, anything else that is not one, and a probe that does not
+        InputError: for too few, for anything that is not a probe (a class, for example), and for a probe that does not
             keep its arguments.
     """
-    one = isinstance(probes, (Probe, type, str)) or not isinstance(probes, Iterable)
-    several: list[Any] = [probes] if one else list(probes)  # type: ignore[arg-type]
-    if len(several) < least:
+    is_single = isinstance(probes, (Probe, type, str)) or not isinstance(probes, Iterable)
+    as_list: list[Any] = [probes] if is_single else list(probes)  # type: ignore[arg-type]
+    if len(as_list) < least:
         raise InputError("no probes given; give one or several, such as CKA()")
-    for probe in several:
+    for probe in as_list:
         check_no_class(probe)
         if not isinstance(probe, Probe):
             raise InputError(f"{repr(probe)[:60]} is not a probe; expected one or several, such as CKA()")
-        probe.parameters()  # which it must keep
-    return several
+        probe.parameters()  # refuses a probe that does not keep them
+    return as_list
 
 
 def as_json(value: object) -> Any:
-    """A parameter as JSON has it: numbers, texts, lists and tables of them as they are, all else as ``parameter_text``.
+    """Return a parameter for JSON: numbers, texts, lists and tables of them unchanged, all else as ``parameter_text``.
 
     Example:
         >>> as_json(2.0), as_json(("task", None)), as_json(residual(1))
@@ -380,10 +410,10 @@ def as_json(value: object) -> Any:
 
 
 def parameter_text(value: object) -> str:
-    """``repr``; of an array the code that builds it, or, where that is long, its type, shape and digest."""
+    """Return the ``repr`` of a parameter: of a small tensor the code that builds it, of other arrays their digest."""
     if not isinstance(value, (Tensor, np.ndarray)):
         return repr(value)
     array = np.ascontiguousarray(value.detach().cpu().numpy() if isinstance(value, Tensor) else value)
-    if array.size <= _SHOWN and isinstance(value, Tensor):
+    if array.size <= _MAX_ELEMENTS_SHOWN and isinstance(value, Tensor):
         return f"torch.tensor({array.tolist()}, dtype={value.dtype})"
     return f"<{array.dtype} {list(array.shape)} {hashlib.sha256(array.tobytes()).hexdigest()[:12]}>"

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
-from jaxtyping import Shaped
+from jaxtyping import Bool, Int, Shaped
 from torch import Tensor
 
 from tasks import Batch, InputError
 
-_ROWS = "last_token(), first_token(), token_at(...)"
+Activation: TypeAlias = Shaped[Tensor, "batch pos *rest"]
 
 
 class Readout:
-    """Turns an activation ``[batch pos ...]`` into what a probe sees, on the activation's device. Compared by value.
+    """Turns an activation into what a probe sees, on the activation's device. Compared by value.
 
     In a model spread over several devices, the batch and the activation may be on different ones.
 
@@ -24,38 +25,42 @@ class Readout:
 
     row_per_example = True
 
-    def __call__(self, activation: Shaped[Tensor, "batch pos *rest"], batch: Batch) -> Shaped[Tensor, "batch *kept"]:
+    def __call__(self, activation: Activation, batch: Batch) -> Shaped[Tensor, "batch *kept"]:
         raise NotImplementedError  # pragma: no cover - abstract
 
-    def places(self, batch: Batch) -> Tensor | None:
-        """``[batch]`` the one position that is read of each example; ``None`` where it is not one position."""
+    def places(self, batch: Batch) -> Int[Tensor, "batch"] | None:
+        """Return the one position that is read of each example; ``None`` if more than one is read."""
         return None
 
-    def check(self, kept: Tensor, batch: Batch) -> int | None:
-        """The index of the first example whose kept values are not finite, or ``None``."""
-        bad = ~torch.isfinite(kept).flatten(1).all(dim=1)
-        return _first(bad, batch)
+    def check(self, kept: Shaped[Tensor, "batch *kept"], batch: Batch) -> int | None:
+        """Return the index of the first example whose kept values are not finite; ``None`` if all are."""
+        is_bad = ~torch.isfinite(kept).flatten(1).all(dim=1)
+        return _first_index(is_bad, batch)
 
 
-def _first(bad: Tensor, batch: Batch) -> int | None:
-    """The index of the first example marked, or ``None``."""
-    return int(batch.index[bad.to(batch.index.device)][0]) if bool(bad.any()) else None
+class _OnePosition(Readout):
+    """Base class of readouts that keep one position of each example."""
 
+    def __call__(self, activation: Activation, batch: Batch) -> Shaped[Tensor, "batch *kept"]:
+        examples = torch.arange(len(activation), device=activation.device)
+        return activation[examples, self.places(batch).to(activation.device)]
 
-def _at(activation: Tensor, position: Tensor) -> Tensor:
-    """``[batch pos ...] -> [batch ...]``: what stands at each example's position."""
-    rows = torch.arange(len(activation), device=activation.device)
-    return activation[rows, position.to(activation.device)]
+    def places(self, batch: Batch) -> Int[Tensor, "batch"]:
+        """Return the position that is read of each example."""
+        raise NotImplementedError  # pragma: no cover - abstract
 
 
 @dataclass(frozen=True)
-class LastToken(Readout):
-    def __call__(self, activation: Shaped[Tensor, "batch pos *rest"], batch: Batch) -> Shaped[Tensor, "batch *kept"]:
-        if activation.shape[1] == 1:  # also where a model has pooled its sequence
-            return activation[:, 0]
-        return _at(activation, self.places(batch))
+class LastToken(_OnePosition):
+    """See ``last_token``."""
 
-    def places(self, batch: Batch) -> Tensor:
+    def __call__(self, activation: Activation, batch: Batch) -> Shaped[Tensor, "batch *kept"]:
+        if activation.shape[1] == 1:  # a model that has pooled its sequence
+            return activation[:, 0]
+        return super().__call__(activation, batch)
+
+    def places(self, batch: Batch) -> Int[Tensor, "batch"]:
+        """Return the position of each example's last real token."""
         return batch.last_positions()
 
     def __repr__(self) -> str:
@@ -63,11 +68,11 @@ class LastToken(Readout):
 
 
 @dataclass(frozen=True)
-class FirstToken(Readout):
-    def __call__(self, activation: Shaped[Tensor, "batch pos *rest"], batch: Batch) -> Shaped[Tensor, "batch *kept"]:
-        return _at(activation, self.places(batch))
+class FirstToken(_OnePosition):
+    """See ``first_token``."""
 
-    def places(self, batch: Batch) -> Tensor:
+    def places(self, batch: Batch) -> Int[Tensor, "batch"]:
+        """Return the position of each example's first real token."""
         return batch.first_positions()
 
     def __repr__(self) -> str:
@@ -75,23 +80,34 @@ class FirstToken(Readout):
 
 
 @dataclass(frozen=True)
-class TokenAt(Readout):
+class TokenAt(_OnePosition):
+    """See ``token_at``.
+
+    Attributes:
+        position: name of one of the batch's positions.
+    """
+
     position: str
 
-    def __call__(self, activation: Shaped[Tensor, "batch pos *rest"], batch: Batch) -> Shaped[Tensor, "batch *kept"]:
-        return _at(activation, self.places(batch))
+    def places(self, batch: Batch) -> Int[Tensor, "batch"]:
+        """Return the named position of each example.
 
-    def places(self, batch: Batch) -> Tensor:
-        found, width = batch.position(self.position).to(batch.tokens.device).long(), batch.tokens.shape[1]
-        wrong = (found < 0) | (found >= width)
+        Raises:
+            InputError: for a position without a real token.
+        """
+        positions = batch.position(self.position).to(batch.tokens.device).long()
+        width = batch.tokens.shape[1]
+        is_wrong = (positions < 0) | (positions >= width)
         if batch.attention_mask is not None and width:
-            wrong |= ~batch.attention_mask.gather(1, found.clamp(0, width - 1)[:, None])[:, 0]
-        if (example := _first(wrong, batch)) is not None:
+            is_real = batch.attention_mask.gather(1, positions.clamp(0, width - 1)[:, None])[:, 0]
+            is_wrong |= ~is_real
+        example = _first_index(is_wrong, batch)
+        if example is not None:
             raise InputError(
-                f"position {self.position!r} of example index {example} is {int(found[wrong][0])}, where there is no "
-                f"real token ({width} positions, padding included); give a token's position, from 0"
+                f"position {self.position!r} of example index {example} is {int(positions[is_wrong][0])}, where there "
+                f"is no real token ({width} positions, padding included); give a token's position, from 0"
             )
-        return found
+        return positions
 
     def __repr__(self) -> str:
         return f"token_at({self.position!r})"
@@ -99,14 +115,17 @@ class TokenAt(Readout):
 
 @dataclass(frozen=True)
 class Mean(Readout):
-    def __call__(self, activation: Shaped[Tensor, "batch pos *rest"], batch: Batch) -> Shaped[Tensor, "batch *kept"]:
+    """See ``mean``."""
+
+    def __call__(self, activation: Activation, batch: Batch) -> Shaped[Tensor, "batch *kept"]:
         batch.check_real()
-        exact = torch.float32 if activation.dtype in (torch.float16, torch.bfloat16) else activation.dtype
+        is_half = activation.dtype in (torch.float16, torch.bfloat16)
+        summed_in = torch.float32 if is_half else activation.dtype
         if batch.attention_mask is None:
-            return activation.mean(dim=1, dtype=exact)
-        mask = batch.attention_mask.to(activation.device).reshape(*batch.tokens.shape, *[1] * (activation.ndim - 2))
-        total = torch.where(mask, activation, 0).sum(dim=1, dtype=exact)
-        return total / mask.sum(dim=1)
+            return activation.mean(dim=1, dtype=summed_in)
+        is_real = _with_axes(batch.attention_mask.to(activation.device), activation.ndim)
+        total = torch.where(is_real, activation, 0).sum(dim=1, dtype=summed_in)
+        return total / is_real.sum(dim=1)
 
     def __repr__(self) -> str:
         return "mean()"
@@ -114,64 +133,112 @@ class Mean(Readout):
 
 @dataclass(frozen=True)
 class AllTokens(Readout):
+    """See ``all_tokens``."""
+
     row_per_example = False
 
-    def __call__(self, activation: Shaped[Tensor, "batch pos *rest"], batch: Batch) -> Shaped[Tensor, "batch *kept"]:
+    def __call__(self, activation: Activation, batch: Batch) -> Shaped[Tensor, "batch *kept"]:
         return activation
 
-    def check(self, kept: Tensor, batch: Batch) -> int | None:
-        bad = ~torch.isfinite(kept)
-        if batch.attention_mask is not None:  # what stands at padding does not count
-            patterns = kept.ndim == 4 and kept.shape[2:] == 2 * batch.tokens.shape[1:]  # [batch head query key]
-            mask = batch.attention_mask[:, None] if patterns else batch.attention_mask
-            mask = mask.to(bad.device)
-            bad &= mask.reshape(*mask.shape, *[1] * (kept.ndim - mask.ndim))
-        return _first(bad.flatten(1).any(dim=1), batch)
+    def check(self, kept: Shaped[Tensor, "batch *kept"], batch: Batch) -> int | None:
+        """Return the index of the first example with a value that is not finite; padding does not count."""
+        is_bad = ~torch.isfinite(kept)
+        if batch.attention_mask is not None:
+            width = batch.tokens.shape[1]
+            is_pattern = kept.ndim == 4 and kept.shape[2:] == (width, width)  # [batch head query key]
+            is_real = batch.attention_mask[:, None] if is_pattern else batch.attention_mask
+            is_bad &= _with_axes(is_real.to(is_bad.device), kept.ndim)
+        return _first_index(is_bad.flatten(1).any(dim=1), batch)
 
     def __repr__(self) -> str:
         return "all_tokens()"
 
 
-def last_token() -> Readout:
-    """The last real token of each example: ``[batch pos ...] -> [batch ...]``.
+def _first_index(is_chosen: Bool[Tensor, "batch"], batch: Batch) -> int | None:
+    """Return the index of the first chosen example; ``None`` if none is."""
+    chosen = batch.index[is_chosen.to(batch.index.device)]
+    return int(chosen[0]) if len(chosen) else None
 
-    Where there is one position only, as behind a model's pooling, that one.
+
+def _with_axes(mask: Bool[Tensor, "*shape"], ndim: int) -> Bool[Tensor, "*shape_and_ones"]:
+    """Return the mask with axes of length 1 behind its own, to broadcast against a tensor of ``ndim`` axes."""
+    return mask[(..., *[None] * (ndim - mask.ndim))]
+
+
+def last_token() -> Readout:
+    """Keep the last real token of each example: ``[batch pos ...] -> [batch ...]``.
+
+    If there is only one position, as behind a model's pooling, keep that one.
+
+    Example:
+        >>> import torch
+        >>> from tasks import Batch
+        >>> batch = Batch(torch.tensor([[5, 6, 0]]), torch.tensor([[True, True, False]]))
+        >>> last_token()(torch.tensor([[[0.5], [0.6], [0.0]]]), batch)
+        tensor([[0.6000]])
     """
     return LastToken()
 
 
 def first_token() -> Readout:
-    """The first real token of each example: ``[batch pos ...] -> [batch ...]``.
+    """Keep the first real token of each example: ``[batch pos ...] -> [batch ...]``.
 
     In BERT-like encoders that is ``[CLS]``, which represents the whole sequence in models tuned to classify.
+
+    Example:
+        >>> first_token()
+        first_token()
     """
     return FirstToken()
 
 
 def token_at(position: str) -> Readout:
-    """The token at a named position of the batch: ``[batch pos ...] -> [batch ...]``.
+    """Keep the token at a named position of the batch: ``[batch pos ...] -> [batch ...]``.
 
     Raises (when applied):
         InputError: when the batch has no such position, and for an example that has no real token there.
+
+    Example:
+        >>> import torch
+        >>> from tasks import Batch
+        >>> batch = Batch(torch.tensor([[5, 6, 7]]), positions={"subject": torch.tensor([1])})
+        >>> token_at("subject")(torch.tensor([[[0.5], [0.6], [0.7]]]), batch)
+        tensor([[0.6000]])
     """
     return TokenAt(position)
 
 
 def mean() -> Readout:
-    """The mean over each example's real tokens: ``[batch pos ...] -> [batch ...]``.
+    """Keep the mean over each example's real tokens: ``[batch pos ...] -> [batch ...]``.
 
-    In float32 at least: of activations in half precision too, whose sums could overflow.
+    Means are float32 at least, because sums of activations in half precision could overflow.
+
+    Example:
+        >>> import torch
+        >>> from tasks import Batch
+        >>> batch = Batch(torch.tensor([[5, 6, 0]]), torch.tensor([[True, True, False]]))
+        >>> mean()(torch.tensor([[[0.5], [1.5], [9.0]]]), batch)
+        tensor([[1.]])
     """
     return Mean()
 
 
 def all_tokens() -> Readout:
-    """The whole activation, padding included, unchanged (also for attention patterns)."""
+    """Keep the whole activation unchanged, padding included (also for attention patterns).
+
+    Example:
+        >>> all_tokens()
+        all_tokens()
+    """
     return AllTokens()
 
 
 def check_readout(value: object) -> Readout:
-    """``value``, when it is a readout; an ``InputError`` otherwise."""
+    """Return ``value`` if it is a readout.
+
+    Raises:
+        InputError: for anything else.
+    """
     if not isinstance(value, Readout):
         raise InputError(
             f"readout is {value!r}; expected last_token(), first_token(), token_at(...), mean() or all_tokens()"
@@ -180,9 +247,14 @@ def check_readout(value: object) -> Readout:
 
 
 def check_row_readout(value: object) -> Readout:
-    """``value``, when it is a readout that leaves one row per example; an ``InputError`` otherwise."""
-    if not check_readout(value).row_per_example:
+    """Return ``value`` if it is a readout that leaves one row per example.
+
+    Raises:
+        InputError: for anything else.
+    """
+    readout = check_readout(value)
+    if not readout.row_per_example:
         raise InputError(
-            f"readout {value!r} keeps every position; choose last_token(), first_token(), token_at(...) or mean()"
+            f"readout {readout!r} keeps every position; choose last_token(), first_token(), token_at(...) or mean()"
         )
-    return check_readout(value)
+    return readout

@@ -18,7 +18,7 @@ from probes.engine.sites import split_site
 from tasks import Batch, InputError
 
 HookedModels: TypeAlias = HookedModel | Mapping[str, HookedModel]
-Kept: TypeAlias = dict[tuple[str, Readout], Tensor]  # by site and readout
+Kept: TypeAlias = dict[tuple[str, Readout], Shaped[Tensor, "batch ..."]]  # by site and readout
 _SUMMED_IN = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
 
 
@@ -86,7 +86,7 @@ class _Recorder:
         if self.batch is not None and len(self._seen) == len(self._readouts):
             raise _StopForward
 
-    def _receive(self, hook: str, activation: Tensor) -> None:
+    def _receive(self, hook: str, activation: Shaped[Tensor, "..."]) -> None:
         if self.batch is None:
             return
         if hook in self._seen:

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points, version
+from operator import attrgetter
 from typing import Any
 
 from probes.engine.probe import Probe
@@ -23,7 +24,7 @@ class RegisteredProbe:
         name: the class's name for ours, the entry point's name for others.
         package: the distribution it comes from, with its version.
         make: the class, or another callable that returns a probe; ``None`` if it is broken.
-        error: why it is broken; empty where it is not.
+        error: why it is broken, or empty.
     """
 
     name: str
@@ -32,10 +33,10 @@ class RegisteredProbe:
     error: str = ""
 
     def new(self) -> Probe:
-        """A probe with its default settings.
+        """Return a probe with its default settings.
 
         Raises:
-            InputError: when it is broken (with the reason), cannot be made without arguments, or is not a probe.
+            InputError: for a broken probe (with the reason), one that needs arguments, or something else than a probe.
         """
         if self.make is None:
             raise InputError(f"probe {self.name!r} of {self.package} is broken: {self.error}")
@@ -54,41 +55,47 @@ class RegisteredProbe:
 
     @property
     def needs(self) -> list[str]:
-        """Arguments without a default, with which it cannot be made by its name alone."""
+        """Names of arguments without a default. A probe that has some cannot be made by its name alone."""
         if self.make is None:
             return []
-        parameters = inspect.signature(self.make).parameters.values()
-        return [p.name for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+        names = []
+        for parameter in inspect.signature(self.make).parameters.values():
+            is_variadic = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+            if parameter.default is parameter.empty and not is_variadic:
+                names.append(parameter.name)
+        return names
 
     @property
     def summary(self) -> str:
-        """First sentence of its docstring."""
+        """First paragraph of its docstring."""
         return (getattr(self.make, "__doc__", None) or "").strip().split("\n\n")[0].replace("\n", " ")
 
 
 def list_probes() -> list[RegisteredProbe]:
-    """Every probe known by name: ours, then those of entry points in the group ``mechclust.probes``.
+    """Return every probe known by name: first ours, then entry points of the group ``mechclust.probes``.
 
-    One that fails to import is listed with the reason and does not touch the others.
+    A probe that fails to import is listed with the reason, and does not affect the others.
 
     Example:
         >>> [probe.name for probe in list_probes()][:3]
         ['AttentionEntropy', 'CKA', 'ClusteringHead']
     """
-    found = sorted(entry_points(group=PROBE_ENTRY_POINTS), key=lambda point: point.name)
-    own = _own()
-    names = [*own, *(point.name for point in found)]
-    return [*own.values(), *(_loaded(point, names.count(point.name) > 1) for point in found)]
+    ours = _our_probes()
+    points = sorted(entry_points(group=PROBE_ENTRY_POINTS), key=attrgetter("name"))
+    names = [*ours, *(point.name for point in points)]
+    others = [_registered(point, is_unique=names.count(point.name) == 1) for point in points]
+    return [*ours.values(), *others]
 
 
 def find_probe(name: str) -> RegisteredProbe:
-    """The probe with that name, broken or not.
+    """Return the probe with that name, broken or not.
 
     Raises:
         InputError: for an unknown name, with the nearest one.
     """
-    if found := _own().get(name):  # without importing anybody else's
-        return found
+    ours = _our_probes()
+    if name in ours:  # no import of other packages
+        return ours[name]
     known = {probe.name: probe for probe in list_probes()}
     if name not in known:
         raise InputError(f"no probe {name!r}{suggest(name, sorted(known))}")
@@ -96,7 +103,7 @@ def find_probe(name: str) -> RegisteredProbe:
 
 
 def get_probe(name: str) -> Probe:
-    """A new probe with that name, with its default settings.
+    """Return a new probe with that name, with its default settings.
 
     Raises:
         InputError: for an unknown name (with the nearest one), a broken probe (with the reason), or one
@@ -109,55 +116,58 @@ def get_probe(name: str) -> Probe:
     return find_probe(name).new()
 
 
-def _own(base: type[Probe] = Probe) -> dict[str, RegisteredProbe]:
-    """The probes of this package, whose files carry their names (``RBFCKA`` in ``rbf_cka``); its door imports them."""
-    found: dict[str, RegisteredProbe] = {}
+def _our_probes(base: type[Probe] = Probe) -> dict[str, RegisteredProbe]:
+    """Return the subclasses of ``base`` in this package whose file has their name, as ``RBFCKA`` in ``rbf_cka``."""
+    probes: dict[str, RegisteredProbe] = {}
     for probe in base.__subclasses__():
-        found |= _own(probe)
+        probes |= _our_probes(probe)
         package, _, file = probe.__module__.partition(".")
-        named_so = package == "probes" and file.replace("_", "") == probe.__name__.lower()
-        if named_so and not inspect.isabstract(probe):
-            found[probe.__name__] = RegisteredProbe(probe.__name__, f"mechclust {version('mechclust')}", probe)
-    return dict(sorted(found.items()))
+        is_ours = package == "probes" and file.replace("_", "") == probe.__name__.lower()
+        if is_ours and not inspect.isabstract(probe):
+            probes[probe.__name__] = RegisteredProbe(probe.__name__, f"mechclust {version('mechclust')}", probe)
+    return dict(sorted(probes.items()))
 
 
-def _loaded(point: EntryPoint, twice: bool) -> RegisteredProbe:
-    if twice:
-        return RegisteredProbe(
-            point.name, package_of(point), None, f"another probe is called {point.name!r}; rename one"
-        )
-    if not point.name.strip(". "):
-        return RegisteredProbe(point.name, package_of(point), None, "its name is made of dots; give it one of letters")
-    return RegisteredProbe(point.name, package_of(point), *load_entry_point(point, _why_no_probe))
+def _registered(point: EntryPoint, *, is_unique: bool) -> RegisteredProbe:
+    """Load the probe of an entry point."""
+    make: Callable[..., Probe] | None = None
+    if not is_unique:
+        error = f"another probe is called {point.name!r}; rename one"
+    elif not point.name.strip(". "):
+        error = "its name is made of dots; give it one of letters"
+    else:
+        make, error = load_entry_point(point, _why_no_probe)
+    return RegisteredProbe(point.name, package_of(point), make, error)
 
 
-def _why_no_probe(made: Any) -> str:
-    if inspect.isabstract(made):
-        return f"lacks {' and '.join(sorted(made.__abstractmethods__))}; write what Probe leaves open"
-    if not callable(made) or (isinstance(made, type) and not issubclass(made, Probe)):
-        what = f"class {made.__name__}" if isinstance(made, type) else repr(made)
+def _why_no_probe(make: Any) -> str:
+    """Return why an object does not make a probe, or an empty text if it does."""
+    if inspect.isabstract(make):
+        return f"lacks {' and '.join(sorted(make.__abstractmethods__))}; write what Probe leaves open"
+    if not callable(make) or (isinstance(make, type) and not issubclass(make, Probe)):
+        what = f"class {make.__name__}" if isinstance(make, type) else repr(make)
         return f"is {what}; expected a subclass of probes.Probe, or a function"
-    inspect.signature(made)
+    inspect.signature(make)
     return ""
 
 
 def package_of(point: EntryPoint) -> str:
-    """The package that registers an entry point, with its version."""
+    """Return the package that registers an entry point, with its version."""
     return f"{point.dist.name} {point.dist.version}" if point.dist else "an unknown package"
 
 
 def load_entry_point(point: EntryPoint, why_not: Callable[[Any], str]) -> tuple[Any, str]:
-    """What an entry point stands for, or ``None`` and why it cannot be used.
+    """Return the object of an entry point and an empty text, or ``None`` and why it cannot be used.
 
     Args:
-        point: of any package; whatever its module does on import harms nobody else.
-        why_not: what is wrong with the object, as the sentence goes on after its name; empty for nothing.
+        point: of any package. Whatever its module raises on import is reported, not raised.
+        why_not: returns why the object cannot be used, to follow its name in a sentence, or an empty text.
     """
     try:
-        found = point.load()
-        why = why_not(found)
+        loaded = point.load()
+        reason = why_not(loaded)
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # also sys.exit
         return None, f"{point.value}: {first_line(error)}"
-    return (None, f"{point.value} {why}") if why else (found, "")
+    return (None, f"{point.value} {reason}") if reason else (loaded, "")

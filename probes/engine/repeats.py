@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-_SAME = 1e-5  # of the largest number: float32 states of one prompt differ by less between batches
-_AT_ONCE = 4096
+_RELATIVE_TOLERANCE = 1e-5  # of the largest number: float32 states of one prompt differ by less between batches
+_ROWS_AT_ONCE = 4096
 
 
 def repeats_note(rows: Mapping[str, Shaped[Tensor, "n ..."]], layers: Mapping[str, int]) -> str:
@@ -39,9 +39,9 @@ def _repeats(x: Float[Tensor, "n d"]) -> int:
     """Return how many rows are next to one that is the same, when rows are sorted along a random direction."""
     direction = torch.randn(x.shape[1], generator=torch.Generator().manual_seed(0)).to(x)
     order = (x @ direction).argsort()
-    found = 0
-    for start in range(0, len(x) - 1, _AT_ONCE):
-        some = x[order[start : start + _AT_ONCE + 1]]
-        apart = (some[1:] - some[:-1]).abs().amax(dim=1)
-        found += int((apart <= _SAME * some.abs().max()).sum())
-    return found
+    repeats = 0
+    for start in range(0, len(x) - 1, _ROWS_AT_ONCE):
+        rows = x[order[start : start + _ROWS_AT_ONCE + 1]]
+        distance = (rows[1:] - rows[:-1]).abs().amax(dim=1)
+        repeats += int((distance <= _RELATIVE_TOLERANCE * rows.abs().max()).sum())
+    return repeats

@@ -1,13 +1,12 @@
-"""A result's numbers in the containers of other packages: a data frame, and a data set with named axes."""
+"""Return a result's numbers in the containers of other packages: a data frame, and a data set with named axes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
-
+from probes.engine.result_fields import ResultFields
 from tasks import InputError
 
 if TYPE_CHECKING:
@@ -19,26 +18,21 @@ _AXES_WITH_COLUMN = ("site", "other_site", "head", "label", "step")
 _INTEGERS = ("layer", "head", "step")
 
 
-def dataframe_of(
-    probe: str,
-    values: Mapping[str, Tensor],
-    axes: Mapping[str, tuple[str, ...]],
-    coords: Mapping[str, list[str]],
-    layers: Mapping[str, int],
-) -> pd.DataFrame:
-    """Return a row for each number of a result with these fields; see ``ProbeResult.to_dataframe``."""
+def dataframe_of(result: ResultFields) -> pd.DataFrame:
+    """Return a row for each number of a result, see ``ProbeResult.to_dataframe``."""
     import pandas as pd
 
     rows: list[dict[str, Any]] = []
-    for measure, tensor in values.items():
-        places = product(*(coords[axis] for axis in axes[measure]))
+    for measure, tensor in result.values.items():
+        axes = result.axes[measure]
+        places = product(*(result.coords[axis] for axis in axes))
         for place, value in zip(places, tensor.flatten().tolist(), strict=True):
-            at = dict(zip(axes[measure], place, strict=True))
+            at = dict(zip(axes, place, strict=True))
             row: dict[str, Any] = {axis: at[axis] for axis in _AXES_WITH_COLUMN if axis in at}
             others = ", ".join(f"{axis}={at[axis]}" for axis in at if axis not in _AXES_WITH_COLUMN)
-            row |= {"probe": probe, "measure": measure, "coords": others, "value": value}
+            row |= {"probe": result.probe, "measure": measure, "coords": others, "value": value}
             if "site" in at:
-                row["layer"] = layers[at["site"]]
+                row["layer"] = result.layers[at["site"]]
             rows.append(row)
     frame = pd.DataFrame(rows, columns=_COLUMNS)
     for name in _INTEGERS:
@@ -46,27 +40,23 @@ def dataframe_of(
     return frame.astype({"value": "float64"} | dict.fromkeys(("site", "other_site", "label"), "string"))
 
 
-def dataset_of(
-    values: Mapping[str, Tensor],
-    axes: Mapping[str, tuple[str, ...]],
-    coords: Mapping[str, list[str]],
-    layers: Mapping[str, int],
-    attributes: Mapping[str, object],
-) -> xr.Dataset:
-    """Return a variable for each measure of a result with these fields; see ``ProbeResult.to_xarray``."""
+def dataset_of(result: ResultFields) -> xr.Dataset:
+    """Return a variable for each measure of a result, see ``ProbeResult.to_xarray``."""
     try:
         import xarray as xr
     except ImportError:
         raise InputError("to_xarray needs xarray; install it with: pip install 'mechclust[xarray]'") from None
-    used = {axis for names in axes.values() for axis in names}
+    used: set[str] = set()
+    used.update(*result.axes.values())
     along: dict[str, object] = {}
-    for axis, names in coords.items():
+    for axis, names in result.coords.items():
         if axis in used:
             along[axis] = [int(name) for name in names] if axis in _INTEGERS else names
     if "site" in along:
-        along["layer"] = ("site", [layers[site] for site in coords["site"]])
+        along["layer"] = ("site", [result.layers[site] for site in result.coords["site"]])
     variables = {}
-    for measure, tensor in values.items():
+    for measure, tensor in result.values.items():
         name = f"{measure}_" if measure in along else measure
-        variables[name] = (axes[measure], tensor.numpy())
+        variables[name] = (result.axes[measure], tensor.numpy())
+    attributes = {"probe": result.probe, "notes": list(result.notes), "metadata": json.dumps(result.metadata)}
     return xr.Dataset(variables, along, attributes)

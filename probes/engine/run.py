@@ -54,28 +54,28 @@ def run(
 ) -> ProbeResult | list[ProbeResult]:
     """Measure a model on batches: one forward pass per batch, whatever the number of probes.
 
-    In inference mode, with dropout off; the model's train/eval mode, other people's hooks and the
-    global random state are unchanged afterwards. The forward pass stops after the deepest site needed (the first one at
-    the language-model head, which never runs unless a site lies behind it). Memory does not grow with the number of
-    batches beyond the probes' declared state. Where a device runs out of it, a batch is tried again in halves, once.
+    Forward passes run in inference mode, with dropout off. The model's train/eval mode, other hooks and the global
+    random state are unchanged afterwards. A pass stops after the deepest site needed (the first one at the
+    language-model head, which never runs unless a site lies behind it). Memory does not grow with the number of batches
+    beyond the probes' declared state. If a device runs out of memory, a batch is tried again in halves, once.
 
-    Several models, ``{"tuned": a, "base": b}``, are run on the same batches for probes that compare them: one
+    Several models, ``{"tuned": a, "base": b}``, are run on the same batches for probes that compare them, with one
     forward pass of each per batch. They may be on different devices, and one model may have two names. One model may
-    also be spread over several devices: what probes see is on that of its embedding.
+    also be spread over several devices: probes then get activations on the device of its embedding.
 
     Args:
         model: anything with TransformerLens's hook protocol, or several by name.
-        batches: a ``Batch`` or an iterable of them, every example with an index of its own. Or token ids
-            ``[batch pos]``, a list of texts, what a Hugging Face tokenizer gives, rows of a Hugging Face data set
-            with ``input_ids`` or ``text``, or an iterable of these: their examples are numbered 0, 1, 2, ..., and a
-            row's integers become labels under their names.
+        batches: a ``Batch`` or an iterable of them, every example with its own index. Or token ids ``[batch pos]``, a
+            list of texts, the output of a Hugging Face tokenizer, rows of a Hugging Face data set with ``input_ids`` or
+            ``text``, or an iterable of these: their examples are numbered 0, 1, 2, ..., and a row's integers become
+            labels under their names.
         probes: one probe or several. They are reset first.
-        tokenizer: Hugging Face's, for texts; by default the model's, as its checkpoint has it. Special tokens are
-            those it adds.
+        tokenizer: a Hugging Face tokenizer, for texts. Special tokens are those it adds. The default is the model's
+            tokenizer, as its checkpoint has it.
         bos: whether each text begins with the beginning-of-sequence token: ``"model"`` leaves it to the tokenizer,
             ``"yes"`` adds it if it is missing, ``"no"`` removes it.
-        tokens_per_batch: most tokens per forward pass, padding included, unless they are given as ``Batch``.
-            Sequences of similar length go together, longest first. Results depend on it by rounding only.
+        tokens_per_batch: most tokens per forward pass, padding included. A ``Batch`` is not divided. Sequences of
+            similar length go together, longest first. Results depend on it by rounding only.
         progress: show a progress bar.
 
     Returns:
@@ -85,8 +85,24 @@ def run(
         InputError: for a name that is not in the model, a label or position missing from the batches,
             no batches, NaN in the activations, several models with vocabularies of different sizes, token ids
             outside the vocabulary, more tokens than the model's context, or too little memory.
+
+    Example:
+        >>> from transformer_lens import HookedRootModule
+        >>> from transformer_lens.hook_points import HookPoint
+        >>> from probes import NDims, embedding
+        >>> class OneHot(HookedRootModule):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.embed = torch.nn.Embedding.from_pretrained(torch.eye(5))
+        ...         self.hook_embed = HookPoint()
+        ...         self.setup()
+        ...     def forward(self, tokens):
+        ...         return self.hook_embed(self.embed(tokens))
+        >>> result = run(OneHot(), torch.tensor([[0, 1], [0, 2], [0, 3]]), NDims(at=embedding()))
+        >>> result.sel("n_dims", site="hook_embed", label="all")
+        tensor(2., dtype=torch.float64)
     """
-    several = each_probe(probes, least=1)
+    probe_list = each_probe(probes, least=1)
     models = dict(model) if isinstance(model, Mapping) else {"": model}
     reading = TextTokenizer(models, tokenizer, bos)
     source = each_batch(
@@ -96,12 +112,12 @@ def run(
         tokens_per_batch=tokens_per_batch,
         progress="probing" if progress else None,
     )
-    with measuring(model, several) as step:
+    with measuring(model, probe_list) as step:
         for batch in source:  # outside inference mode: what a generator keeps must stay usable in training
             step(batch)
             del batch  # let go before the next one is drawn
     results = finished(
-        several,
+        probe_list,
         [step.state()],
         [{name: fingerprint(each) for name, each in models.items()}],
         tokenization=reading.tokenization,
@@ -130,7 +146,7 @@ def finished(
     _check_same_models(fingerprints)
     examples = ExamplesDigest()
     for state in states:
-        examples.merge(ExamplesDigest.of(state["examples"]))
+        examples.merge(ExamplesDigest.from_state(state["examples"]))
     if not examples.count:
         raise InputError("there are no examples to measure; give at least one non-empty batch")
     positions = sum(state["positions"] for state in states)
@@ -161,7 +177,7 @@ class Measuring:
     """Runs one forward pass for each batch that it is called with, and updates the probes. See ``measuring``.
 
     Attributes:
-        examples: those measured so far.
+        examples: digest of the examples measured so far.
     """
 
     def __init__(self, recorders: Sequence[_Recorder], probes: Sequence[Probe]) -> None:
@@ -192,10 +208,10 @@ class Measuring:
 
 @contextmanager
 def measuring(model: HookedModels, probes: Sequence[Probe]) -> Iterator[Measuring]:
-    """Hook probes to models once, and make a forward pass for each batch that the block gives.
+    """Hook probes to models, and yield a function that measures one batch. Like ``run``, batch by batch.
 
-    As ``run``, for batches that come one at a time. The probes are reset on entry, and may be reset between batches.
-    Dropout is off inside, and afterwards the model is as it was.
+    The probes are reset on entry, and may be reset between batches. Dropout is off inside, and afterwards the model is
+    as it was.
 
     Args:
         model: as ``run`` takes it.
@@ -227,6 +243,7 @@ def measuring(model: HookedModels, probes: Sequence[Probe]) -> Iterator[Measurin
 
 
 def _check_compares(probes: Sequence[Probe], models: Mapping[str, HookedModel]) -> None:
+    """Refuse several models for a probe that measures one."""
     for probe in probes:
         if not probe.compares:
             raise InputError(
@@ -236,10 +253,10 @@ def _check_compares(probes: Sequence[Probe], models: Mapping[str, HookedModel]) 
 
 
 def check_models(models: Mapping[str, HookedModel]) -> None:
-    """Refuse several models whose names cannot be told apart, or that read tokens of different vocabularies.
+    """Refuse several models without proper names, or with vocabularies of different sizes.
 
     Raises:
-        InputError: naming the model, or two.
+        InputError: for such models, with their names.
     """
     if not models:
         raise InputError("no models given; give one, or several by name")

@@ -26,9 +26,9 @@ class Site(NamedTuple):
 
 
 def split_site(name: str) -> tuple[str, str]:
-    """A site's model and hook: ``"meta-llama/Llama-3/hook_embed"`` is that of ``"meta-llama/Llama-3"``.
+    """Return a site's model and hook, with ``""`` for the model if only one was measured.
 
-    Without a model where only one was measured. Hook names have no ``/``; names of models may.
+    Hook names have no ``/``, but names of models may.
 
     Example:
         >>> split_site("meta-llama/Llama-3/hook_embed"), split_site("hook_embed")
@@ -39,7 +39,7 @@ def split_site(name: str) -> tuple[str, str]:
 
 
 def head_name(block: int, head: int) -> str:
-    """A head as TransformerLens and papers name it, both numbers from 0.
+    """Return a head's name as TransformerLens and papers write it, both numbers from 0.
 
     Example:
         >>> head_name(0, 3)
@@ -49,7 +49,7 @@ def head_name(block: int, head: int) -> str:
 
 
 def renumbered(name: str, layer: int) -> int:
-    """The number of a layer that a file says, which counted the parts of blocks from 1 before they had their block's.
+    """Return today's layer number of a site from the one in an old file, which counted the parts of blocks from 1.
 
     Example:
         >>> renumbered("blocks.0.attn.hook_pattern", 1), renumbered("tuned/blocks.0.hook_resid_post", 1)
@@ -62,22 +62,35 @@ def renumbered(name: str, layer: int) -> int:
 
 @dataclass(frozen=True)
 class Selector:
-    """A family of hook points, one per layer. Make one with ``residual()`` and its like."""
+    """A family of hook points, one per layer.
+
+    Make one with ``residual()``, ``embedding()``, ``attention_pattern()`` or ``head_output()``.
+
+    Attributes:
+        kind: name of the function that made it.
+        layers: layer numbers, negative ones counted from the last; ``None`` for all.
+        final_norm: whether the final norm's output belongs to it.
+    """
 
     kind: str
     layers: tuple[int, ...] | None = None
     final_norm: bool = False
 
     def __repr__(self) -> str:
-        arguments = [] if self.layers is None else [f"layers={list(self.layers)}"]
-        return f"{self.kind}({', '.join(arguments + ['final_norm=True'] * self.final_norm)})"
+        arguments = []
+        if self.layers is not None:
+            arguments.append(f"layers={list(self.layers)}")
+        if self.final_norm:
+            arguments.append("final_norm=True")
+        return f"{self.kind}({', '.join(arguments)})"
 
 
 Sites = Selector | str | Sequence[Selector | str]
 """Where to measure: a selector, a hook's name, or several of them."""
 
-# What stands in a block and yet belongs to the residual stream; TransformerLens 4 calls its ends hook_in and hook_out.
+# Hook points of a block that belong to the residual stream. TransformerLens 4 calls its ends hook_in and hook_out.
 _STREAM = re.compile(r"blocks\.(\d+)\.hook_(resid_(pre|mid|post)|in|out)")
+_STREAM_BEFORE_BLOCK = ("resid_pre", "in")
 _BLOCK_HOOKS = {
     "residual": "hook_resid_post",
     "attention_pattern": "attn.hook_pattern",
@@ -92,46 +105,63 @@ def _layers(layers: int | Sequence[int] | None) -> tuple[int, ...] | None:
 
 
 def residual(layers: int | Sequence[int] | None = None, *, final_norm: bool = False) -> Selector:
-    """The residual stream: layer 0 is ``hook_embed``, layer ``l`` the output of the ``l``-th block.
-    ``[batch pos d_model]``.
+    """Select the residual stream ``[batch pos d_model]``.
 
-    ``hook_embed`` is the token embedding without position; in BERT-like encoders, whose embedding
-    adds positions and normalises before anything can be hooked, the result of that. The last layer is the last
-    block's output, before the final norm, where Hugging Face's last ``hidden_states`` come after it.
+    Layer 0 is ``hook_embed``, and layer ``l`` the output of the ``l``-th block. ``hook_embed`` is the token embedding
+    without position. In BERT-like encoders, the embedding adds positions and normalises before anything can be hooked,
+    and ``hook_embed`` is the result. The last layer is the last block's output before the final norm, while Hugging
+    Face's last ``hidden_states`` come after it.
 
     Args:
-        layers: which layers; negative ones count from the last. All of them when ``None``.
-        final_norm: also the final norm's output, what the unembedding reads (``unembed.hook_in``).
+        layers: which layers; negative ones count from the last. ``None`` for all.
+        final_norm: also select the final norm's output, which the unembedding reads (``unembed.hook_in``).
+
+    Example:
+        >>> residual(), residual([0, -1], final_norm=True)
+        (residual(), residual(layers=[0, -1], final_norm=True))
     """
     return Selector("residual", _layers(layers), final_norm)
 
 
 def embedding() -> Selector:
-    """Layer 0, ``hook_embed``: the token embedding, see ``residual``. ``[batch pos d_model]``."""
+    """Select layer 0 of the residual stream, the token embedding ``[batch pos d_model]``. See ``residual``.
+
+    Example:
+        >>> embedding()
+        embedding()
+    """
     return Selector("embedding")
 
 
 def attention_pattern(layers: int | Sequence[int] | None = None) -> Selector:
-    """Attention probabilities ``[batch head query key]`` of blocks 0 to ``n_layers - 1``.
+    """Select the attention probabilities ``[batch head query key]`` of blocks 0 to ``n_layers - 1``.
 
     Args:
         layers: which blocks, by TransformerLens's numbers: 0 is ``blocks.0``, whose heads are ``L0H0``, ``L0H1``, ...
-            Block ``l`` reads layer ``l`` of the residual stream. Negative ones count from the last; all when ``None``.
+            Block ``l`` reads layer ``l`` of the residual stream. Negative ones count from the last; ``None`` for all.
+
+    Example:
+        >>> attention_pattern(0)
+        attention_pattern(layers=[0])
     """
     return Selector("attention_pattern", _layers(layers))
 
 
 def head_output(layers: int | Sequence[int] | None = None) -> Selector:
-    """Head outputs ``z`` before the output projection, ``[batch pos head d_head]``, of blocks 0 to ``n_layers - 1``.
+    """Select the head outputs ``z`` before the output projection, ``[batch pos head d_head]``.
 
     Args:
         layers: which blocks, as in ``attention_pattern``.
+
+    Example:
+        >>> head_output([-2, -1])
+        head_output(layers=[-2, -1])
     """
     return Selector("head_output", _layers(layers))
 
 
 def resolve(model: HookPoints, at: Sites) -> list[Site]:
-    """The hook points ``at`` stands for in ``model``, in the order given, each once.
+    """Return the hook points that ``at`` selects in ``model``, in the order given, each once.
 
     Args:
         model: anything with TransformerLens's ``hook_dict``.
@@ -147,44 +177,47 @@ def resolve(model: HookPoints, at: Sites) -> list[Site]:
             f"a {type(model).__name__} has no hook_dict, so nothing can be measured in it; "
             "build it with mechclust.build_model or load it with mechclust.load_pretrained"
         )
-    names, lacks = list(hooks), getattr(model, "lacks", {})
-    found: dict[str, Site] = {}
-    for item in [at] if isinstance(at, (Selector, str)) else list(at):
+    names = list(hooks)
+    lacks = getattr(model, "lacks", {})
+    sites: dict[str, Site] = {}
+    for item in [at] if isinstance(at, (Selector, str)) else at:
         if isinstance(item, Selector):
-            chosen = _select(item, names, lacks)
+            selected = _select(item, names, lacks)
         else:
-            chosen = [Site(existing_hook(item, names, lacks), _layer_of(item, names))]
-        found.update((site.name, site) for site in chosen)
-    if not found:
+            selected = [Site(existing_hook(item, names, lacks), _layer_of(item, names))]
+        sites |= {site.name: site for site in selected}
+    if not sites:
         raise InputError("no sites given; name a hook point or a selector such as residual()")
-    return list(found.values())
+    return list(sites.values())
 
 
 def _layer_of(name: str, names: Sequence[str]) -> int:
-    if match := _STREAM.fullmatch(name):
-        return int(match[1]) + (match[2] not in ("resid_pre", "in"))
-    if match := re.match(r"blocks\.(\d+)\.", name):
-        return int(match[1])
+    in_stream = _STREAM.fullmatch(name)
+    if in_stream:
+        block = int(in_stream[1])
+        return block if in_stream[2] in _STREAM_BEFORE_BLOCK else block + 1
+    in_block = re.match(r"blocks\.(\d+)\.", name)
+    if in_block:
+        return int(in_block[1])
     return n_blocks(names) + 1 if name.startswith(("ln_final", "unembed", "hook_unembed")) else 0
 
 
 def _select(selector: Selector, names: Sequence[str], lacks: Mapping[str, str]) -> list[Site]:
-    n = n_blocks(names)
     if selector.kind == "embedding":
         return [Site(existing_hook("hook_embed", names, lacks), 0)]
-    stream = selector.kind == "residual"
-    last = n if stream else n - 1
+    is_stream = selector.kind == "residual"
+    last = n_blocks(names) if is_stream else n_blocks(names) - 1
     sites = []
     for layer in range(last + 1) if selector.layers is None else selector.layers:
-        absolute = layer + last + 1 if layer < 0 else layer
-        if not 0 <= absolute <= last:
+        number = layer + last + 1 if layer < 0 else layer
+        if not 0 <= number <= last:
             raise InputError(
                 f"no layer {layer} for {selector.kind}() in this model (it has layers 0-{last}, layer 0 "
-                f"{'the embedding' if stream else 'is blocks.0'})"
+                f"{'the embedding' if is_stream else 'is blocks.0'})"
             )
-        block = absolute - 1 if stream else absolute
+        block = number - 1 if is_stream else number
         name = "hook_embed" if block < 0 else f"blocks.{block}.{_BLOCK_HOOKS[selector.kind]}"
-        sites.append(Site(existing_hook(name, names, lacks), absolute))
+        sites.append(Site(existing_hook(name, names, lacks), number))
     if selector.final_norm:
-        sites.append(Site(existing_hook("unembed.hook_in", names, lacks), n + 1))
+        sites.append(Site(existing_hook("unembed.hook_in", names, lacks), n_blocks(names) + 1))
     return sites

@@ -1,22 +1,25 @@
-"""What a probe remembers between batches: ``Sum`` and ``Rows``, and what they share with ``Moments``.
+"""Keep a probe's state between batches: ``Sum`` and ``Rows``, and the base classes that ``Moments`` shares.
 
-All are additive, so that batches may come in any split and any order, from any number of
-processes, and states of separate jobs may be merged.
+All are additive, so batches may come in any split and any order, from any number of processes, and states of separate
+jobs may be merged.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, Generic, TypeAlias, TypeVar, overload
 
 import torch
+from jaxtyping import Int, Int64, Shaped
 from torch import Tensor
 
 from tasks import InputError
 
 ValueT = TypeVar("ValueT")
 StateT = TypeVar("StateT", bound="Keyed[Any]")
+AnyTensor: TypeAlias = Shaped[Tensor, "..."]
+IndexedRows: TypeAlias = tuple[Int[Tensor, "row"], Shaped[Tensor, "row ..."]]  # example indices, and a row for each
 
 
 class Declared(ABC, Generic[StateT]):
@@ -29,7 +32,7 @@ class Declared(ABC, Generic[StateT]):
 
     @abstractmethod
     def _make(self, probe: Any) -> StateT:
-        """An empty state for ``probe``."""
+        """Return an empty state for ``probe``."""
 
     @overload
     def __get__(self, probe: None, owner: type) -> Declared[StateT]: ...
@@ -45,7 +48,7 @@ class Declared(ABC, Generic[StateT]):
 
 
 class Keyed(ABC, Generic[ValueT]):
-    """What a state holds, by key."""
+    """Base class of states: values by key, usually a site."""
 
     def __init__(self) -> None:
         self._values: dict[str, ValueT] = {}
@@ -61,22 +64,28 @@ class Keyed(ABC, Generic[ValueT]):
 
     @abstractmethod
     def merge(self, other: Any) -> None:
-        """Add what another state of the same kind holds."""
+        """Add the values of another state of the same kind."""
 
     @abstractmethod
-    def tensors(self) -> dict[str, Tensor]:
-        """All that is held, as named tensors on the CPU."""
+    def tensors(self) -> dict[str, AnyTensor]:
+        """Return all values as named tensors on the CPU."""
 
     @abstractmethod
-    def load(self, tensors: dict[str, Tensor]) -> None:
-        """Hold what ``tensors`` gave instead."""
+    def load(self, tensors: dict[str, AnyTensor]) -> None:
+        """Replace all values by those that ``tensors()`` of another state returned."""
 
 
 class Sum(Declared["SumState"]):
     """Declares additive state: one float64 (or int64) tensor per key, usually a site.
 
-    Memory: the size of the tensors added, independent of the number of examples. Integer sums do
-    not depend on order at all; float64 sums up to rounding.
+    Memory: the size of the tensors added, independent of the number of examples. Integer sums do not depend on order at
+    all, and float64 sums only by rounding.
+
+    Args:
+        dtype: ``torch.float64`` or ``torch.int64``.
+
+    Raises:
+        InputError: for another dtype, which would round.
 
     Example:
         >>> class Norms:
@@ -98,20 +107,30 @@ class Sum(Declared["SumState"]):
 
 
 class Rows(Declared["RowsState"]):
-    """Declares examples kept by their index, one row each.
+    """Declares state that keeps examples by their index, one row each.
 
-    Memory: ``cap`` rows per key (all of them where ``cap`` is ``None``). With a cap, which rows stay
-    depends on their index alone (a hash), not on order, batch size or process.
+    Memory: ``cap`` rows per key, or all of them if ``cap`` is ``None``. With a cap, which rows stay depends on their
+    index alone (a hash), not on order, batch size or process.
 
     Args:
         cap: most rows to keep: a number, the name of the probe parameter that holds it, or ``None``.
+
+    Example:
+        >>> class States:
+        ...     rows = Rows()
+        >>> probe = States()
+        >>> probe.rows.add("hook_embed", torch.tensor([7, 3]), torch.tensor([[0.7], [0.3]]))
+        >>> index, rows = probe.rows.get("hook_embed")
+        >>> index.tolist(), rows.flatten().tolist()
+        ([3, 7], [0.30000001192092896, 0.699999988079071])
     """
 
     def __init__(self, cap: int | str | None = None) -> None:
         self.cap = cap
 
     def _make(self, probe: Any) -> RowsState:
-        return RowsState(getattr(probe, self.cap) if isinstance(self.cap, str) else self.cap)
+        cap = getattr(probe, self.cap) if isinstance(self.cap, str) else self.cap
+        return RowsState(cap)
 
 
 class SumState(Keyed[Tensor]):
@@ -121,18 +140,31 @@ class SumState(Keyed[Tensor]):
         super().__init__()
         self.dtype = dtype
 
-    def add(self, key: str, value: Tensor | float | int) -> None:
-        """Add to the sum at ``key``; the first addition sets its shape."""
+    def add(self, key: str, value: AnyTensor | float | int) -> None:
+        """Add ``value`` to the sum at ``key``.
+
+        Raises:
+            InputError: for a shape other than the first value's, and for a real number in an int64 sum.
+        """
         tensor = self._exact(key, torch.as_tensor(value))
         old = self._values.get(key)
         if old is not None:
             self._check_shape(key, old, tensor.shape)
         self._values[key] = tensor.clone() if old is None else old + tensor.to(old.device)
 
-    def add_rows(self, key: str, index: Tensor, rows: Tensor, size: int) -> None:
-        """Add each of ``rows`` ``[n ...]`` to row ``index`` ``[n]`` of the sum ``[size ...]`` at ``key``, in place.
+    def add_rows(self, key: str, index: Int[Tensor, "place"], rows: Shaped[Tensor, "row ..."], size: int) -> None:
+        """Add rows to some of the rows of the sum at ``key``, in place.
 
-        Nothing of the sum's size is made but the sum itself. The same bits on every run, also on a GPU.
+        No other tensor of the sum's size is made. The result has the same bits on every run, also on a GPU.
+
+        Args:
+            key: of the sum.
+            index: the row of the sum to which each of ``rows`` is added. Rows may be named more than once.
+            rows: to be added.
+            size: number of rows of the sum.
+
+        Raises:
+            InputError: for another number of places than rows, a place outside the sum, and as ``add``.
 
         Example:
             >>> state = SumState(torch.float64)
@@ -149,46 +181,50 @@ class SumState(Keyed[Tensor]):
             if old is None:
                 old = self._values[key] = rows.new_zeros(shape)
             self._check_shape(key, old, shape)
-            place, which = torch.unique(index.to(old.device), return_inverse=True)
+            place, place_of_row = torch.unique(index.to(old.device), return_inverse=True)
             if len(place) and not 0 <= int(place[0]) <= int(place[-1]) < size:
                 raise InputError(f"places from {int(place[0])} to {int(place[-1])} in a Sum of {size} rows at {key!r}")
-            parts, rows = old.new_zeros(len(place), *shape[1:]), rows.to(old.device)
+            rows = rows.to(old.device)
+            sums = old.new_zeros(len(place), *shape[1:])
             if old.device.type == "cpu":
-                parts.index_add_(0, which, rows)
-            else:  # there index_add_ takes rows of one place in any order
-                parts.index_put_((which,), rows, accumulate=True)
-            old.index_add_(0, place, parts)
+                sums.index_add_(0, place_of_row, rows)
+            else:  # on a GPU, index_add_ takes rows of one place in any order
+                sums.index_put_((place_of_row,), rows, accumulate=True)
+            old.index_add_(0, place, sums)
 
-    def _exact(self, key: str, tensor: Tensor) -> Tensor:
-        """In our dtype, where it was computed; MPS has no float64."""
+    def _exact(self, key: str, tensor: Shaped[Tensor, "*shape"]) -> Shaped[Tensor, "*shape"]:
+        """Return the tensor in the sum's dtype, on the device where it was computed; MPS has no float64."""
         if self.dtype is torch.int64 and tensor.is_floating_point():
             raise InputError(f"an int64 Sum was given {tensor.dtype} at {key!r}; declare Sum() for real numbers")
         return tensor.detach().to("cpu" if tensor.device.type == "mps" else tensor.device, self.dtype)
 
     @staticmethod
-    def _check_shape(key: str, old: Tensor, shape: tuple[int, ...]) -> None:
+    def _check_shape(key: str, old: AnyTensor, shape: tuple[int, ...]) -> None:
         if old.shape != shape:
             raise InputError(
                 f"a Sum of shape {tuple(old.shape)} at {key!r} was given {tuple(shape)}; "
                 "add the same shape for every batch (sum over the batch first)"
             )
 
-    def __getitem__(self, key: str) -> Tensor:
+    def __getitem__(self, key: str) -> AnyTensor:
         return self._values[key]
 
     def merge(self, other: SumState) -> None:
+        """Add the sums of another state."""
         for key, value in other._values.items():
             self.add(key, value)
 
-    def tensors(self) -> dict[str, Tensor]:
+    def tensors(self) -> dict[str, AnyTensor]:
+        """Return a copy of each sum on the CPU."""
         return {key: value.to("cpu", copy=True) for key, value in self._values.items()}
 
-    def load(self, tensors: dict[str, Tensor]) -> None:
+    def load(self, tensors: dict[str, AnyTensor]) -> None:
+        """Replace all sums by copies of these."""
         self._values = {key: value.clone() for key, value in tensors.items()}
 
 
-class RowsState(Keyed[list[tuple[Tensor, Tensor]]]):
-    """Rows by key and example index. See ``Rows``."""
+class RowsState(Keyed[list[IndexedRows]]):
+    """Rows by key and example index, as a list of the parts in which they were added. See ``Rows``."""
 
     def __init__(self, cap: int | None) -> None:
         super().__init__()
@@ -196,44 +232,50 @@ class RowsState(Keyed[list[tuple[Tensor, Tensor]]]):
             raise InputError(f"the cap on rows is {cap}; expected at least 1, or None for no cap")
         self.cap = cap
 
-    def add(self, key: str, index: Tensor, rows: Tensor) -> None:
-        """Keep ``rows`` ``[batch ...]`` of the examples ``index`` ``[batch]``."""
+    def add(self, key: str, index: Int[Tensor, "batch"], rows: Shaped[Tensor, "row ..."]) -> None:
+        """Keep a copy of the rows of a batch of examples.
+
+        Raises:
+            InputError: for another number of rows than examples.
+        """
         if len(index) != len(rows):
             raise InputError(f"{len(rows)} rows at {key!r} for {len(index)} examples; give one row per example")
-        # clone: a slice or view would keep the whole activation alive
-        index, rows = index.detach().to("cpu", copy=True), rows.detach().to("cpu", copy=True).contiguous()
+        # copies: a slice or view would keep the whole activation alive
+        index = index.detach().to("cpu", copy=True)
+        rows = rows.detach().to("cpu", copy=True).contiguous()
         chunks = self._values.setdefault(key, [])
         chunks.append((index, rows))
-        if self.cap is not None and sum(len(i) for i, _ in chunks) > 2 * self.cap:
+        if self.cap is not None and sum(len(index) for index, _ in chunks) > 2 * self.cap:
             self._values[key] = [self._capped(*self._joined(key))]
 
-    def _in_order(self, index: Tensor, rows: Tensor) -> bool:
+    def _in_order(self, index: Int[Tensor, "row"]) -> bool:
         return (self.cap is None or len(index) <= self.cap) and bool((index[1:] > index[:-1]).all())
 
-    def _joined(self, key: str) -> tuple[Tensor, Tensor]:
+    def _joined(self, key: str) -> IndexedRows:
         chunks = self._values[key]
-        return torch.cat([i for i, _ in chunks]), torch.cat([r for _, r in chunks])
+        return torch.cat([index for index, _ in chunks]), torch.cat([rows for _, rows in chunks])
 
-    def _capped(self, index: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+    def _capped(self, index: Int[Tensor, "example"], rows: Shaped[Tensor, "example ..."]) -> IndexedRows:
         if self.cap is None or len(index) <= self.cap:
             return index, rows
         keep = torch.sort(hashed(index), stable=True).indices[: self.cap]
         return index[keep], rows[keep]
 
-    def get(self, key: str) -> tuple[Tensor, Tensor]:
-        """``(index [n], rows [n ...])`` in the order of the index.
+    def get(self, key: str) -> IndexedRows:
+        """Return the indices of the examples in ascending order, and the row of each.
 
         Raises:
             InputError: when an index was given twice.
         """
-        if len(self._values[key]) == 1 and self._in_order(*self._values[key][0]):
-            return self._values[key][0]
+        chunks = self._values[key]
+        if len(chunks) == 1 and self._in_order(chunks[0][0]):
+            return chunks[0]
         index, rows = self._joined(key)
         index, order = torch.sort(index, stable=True)
-        if bool((index[1:] == index[:-1]).any()):
-            twice = int(index[1:][index[1:] == index[:-1]][0])
+        repeats = index[1:][index[1:] == index[:-1]]
+        if len(repeats):
             raise InputError(
-                f"example index {twice} was given twice at {key!r}; give every example an index of its own "
+                f"example index {int(repeats[0])} was given twice at {key!r}; give every example an index of its own "
                 "(Batch.index) and every batch once"
             )
         index, rows = self._capped(index, rows[order])
@@ -241,39 +283,47 @@ class RowsState(Keyed[list[tuple[Tensor, Tensor]]]):
         self._values[key] = [(index[order], rows[order])]
         return self._values[key][0]
 
-    def pop(self, key: str) -> tuple[Tensor, Tensor]:
-        """``get``, and hold it no longer."""
-        found = self.get(key)
+    def pop(self, key: str) -> IndexedRows:
+        """Return what ``get`` returns, and forget it."""
+        index_and_rows = self.get(key)
         del self._values[key]
-        return found
+        return index_and_rows
 
-    def chunks(self, key: str) -> list[tuple[Tensor, Tensor]]:
-        """Index and rows as they were given."""
+    def chunks(self, key: str) -> list[IndexedRows]:
+        """Return indices and rows in the parts in which they are kept."""
         return self._values[key]
 
     def merge(self, other: RowsState) -> None:
+        """Add the rows of another state."""
         for key in other:
             self.add(key, *other._joined(key))
 
-    def tensors(self) -> dict[str, Tensor]:
-        return {f"{key}/{part}": t for key in self for part, t in zip(("index", "rows"), self.get(key), strict=True)}
+    def tensors(self) -> dict[str, AnyTensor]:
+        """Return ``key/index`` and ``key/rows`` for every key."""
+        tensors = {}
+        for key in self:
+            index, rows = self.get(key)
+            tensors[f"{key}/index"] = index
+            tensors[f"{key}/rows"] = rows
+        return tensors
 
-    def load(self, tensors: dict[str, Tensor]) -> None:
-        self._values = {
-            name.removesuffix("/index"): [(index, tensors[name.removesuffix("index") + "rows"])]
-            for name, index in tensors.items()
-            if name.endswith("/index")
-        }
+    def load(self, tensors: dict[str, AnyTensor]) -> None:
+        """Replace all rows by those that ``tensors()`` of another state returned."""
+        self._values = {}
+        for name, index in tensors.items():
+            key, _, part = name.rpartition("/")
+            if part == "index":
+                self._values[key] = [(index, tensors[f"{key}/rows"])]
 
 
-def hashed(index: Tensor) -> Tensor:
-    """splitmix64 of each index: a fixed pseudo-random order of the integers."""
+def hashed(index: Int[Tensor, "*shape"]) -> Int64[Tensor, "*shape"]:
+    """Return splitmix64 of each integer, which gives the integers a fixed pseudo-random order."""
     x = index.to(torch.int64) + -7046029254386353131
     x = (x ^ _shift(x, 30)) * -4658895280553007687
     x = (x ^ _shift(x, 27)) * -7723592293110705685
     return x ^ _shift(x, 31)
 
 
-def _shift(x: Tensor, by: int) -> Tensor:
-    """Logical right shift of int64."""
+def _shift(x: Int64[Tensor, "*shape"], by: int) -> Int64[Tensor, "*shape"]:
+    """Return the logical right shift of int64."""
     return (x >> by) & ((1 << (64 - by)) - 1)

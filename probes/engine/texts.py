@@ -1,4 +1,4 @@
-"""Texts as tokens, by the tokenizer of the models that read them."""
+"""Turn texts into tokens, by the tokenizer of the models that read them."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class TextTokenizer:
         models: that will read them, by name.
         tokenizer: Hugging Face's, in place of the models'.
         bos: whether each text begins with the beginning-of-sequence token, see ``tasks.text.beginning``.
-        lacking: who has no tokenizer, for the error if there is none.
+        lacking: which part of a sentence the error has about a lacking tokenizer.
 
     Attributes:
         tokenizer: as given.
         bos: as given.
-        tokenization: how texts became tokens; ``None`` before the first text, and if the tokenizer is only a function.
+        tokenization: how texts became tokens. ``None`` before the first text, and if the tokenizer is only a function.
     """
 
     def __init__(
@@ -55,17 +55,17 @@ class TextTokenizer:
         (first, encode), *others = self._encoders.items()
         ids = encode(texts)
         for other, encode_other in others:
-            pairs = zip(texts, ids, encode_other(texts), strict=True)
-            if different := [text for text, a, b in pairs if a != b]:
-                raise InputError(
-                    f"models {first!r} and {other!r} read {different[0][:40]!r} as different tokens; give the "
-                    "tokenizer that both should use, tokenizer="
-                )
+            for text, text_ids, other_ids in zip(texts, ids, encode_other(texts), strict=True):
+                if text_ids != other_ids:
+                    raise InputError(
+                        f"models {first!r} and {other!r} read {text[:40]!r} as different tokens; give the tokenizer "
+                        "that both should use, tokenizer="
+                    )
         return ids
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """How texts became tokens, for a result's metadata; empty if there were no texts."""
+        """Entry on how texts became tokens, for a result's metadata. Empty if there were no texts."""
         return {} if self.tokenization is None else {"tokenization": dict(self.tokenization)}
 
     def _find_encoders(self) -> None:

@@ -23,15 +23,11 @@ from probes.functional.adjusted_rand import (
     contingency,
 )
 from probes.functional.attention_entropy import attention_entropy
-from probes.functional.cka import (
-    HSIC,
-    CrossMoments,
-    Similarity,
-    cka_from_moments,
-    linear_cka,
-)
+from probes.functional.cka import Similarity, cka_from_moments, linear_cka
 from probes.functional.cka_draws import cka_null, cka_resamples
 from probes.functional.clustering_head import IntegerWeights, integer_weights, nearest_centroid_accuracy, within_ratio
+from probes.functional.cross_moments import CrossMoments
+from probes.functional.hsic import HSIC
 from probes.functional.kmeans import KMeans, kmeans
 from probes.functional.linear_decodability import (
     accuracy_interval,

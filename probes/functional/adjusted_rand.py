@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
-from jaxtyping import Float, Int
-from numpy.typing import ArrayLike
+from jaxtyping import Float, Int, Shaped
 
-from probes.functional.arrays import Array, computed_in_numpy
+from probes.functional.arrays import Array, Labels, computed_in_numpy
 from probes.functional.units import Relabelling
 from tasks import InputError
 
-_DENSE = 2**16  # cells of a table that is counted whole; a larger one only where it is not empty
-_SHUFFLED = 10_000  # examples up to which labels are shuffled one by one; tables are drawn for more
-_HELD = 2**22  # cells of the tables held at once
+Classes: TypeAlias = Int[np.ndarray, "row"]  # numbered 0, 1, ...
+
+MAX_DENSE_CELLS = 2**16  # of a table that is counted whole; of a larger one only the cells that are not empty
+MAX_SHUFFLED_EXAMPLES = 10_000  # labels are shuffled one by one; for more examples tables are drawn
+MAX_CELLS_AT_ONCE = 2**22  # of all tables in memory
 FEWEST_EFFECTIVE_CLASSES = 2.5  # for a p-value from moments; two equal classes are 2, three are 3
 
 
 @computed_in_numpy("a", "b")
-def contingency(a: ArrayLike, b: ArrayLike) -> Int[Array, "classes_a classes_b"]:
-    """``[classes of a, classes of b]`` int64 counts of examples.
+def contingency(a: Labels, b: Labels) -> Int[Array, "class_a class_b"]:
+    """Return how many examples are in each class of ``a`` and of ``b``, as int64.
 
     Takes tensors, NumPy arrays or lists, and returns a tensor if the first is one.
 
@@ -30,43 +32,55 @@ def contingency(a: ArrayLike, b: ArrayLike) -> Int[Array, "classes_a classes_b"]
 
     Raises:
         InputError: for labelings of different length, empty ones, or NaN among them.
+
+    Example:
+        >>> contingency([0, 0, 1, 1], ["x", "x", "x", "y"]).tolist()
+        [[2, 0], [1, 1]]
     """
-    ia, ib = _codes(a, b)
-    shape = int(ia.max()) + 1, int(ib.max()) + 1
-    return np.bincount(ia * shape[1] + ib, minlength=shape[0] * shape[1]).reshape(shape)
+    classes_a, classes_b = _codes(a, b)
+    n_a = int(classes_a.max()) + 1
+    n_b = int(classes_b.max()) + 1
+    return np.bincount(classes_a * n_b + classes_b, minlength=n_a * n_b).reshape(n_a, n_b)
 
 
-def _codes(a: ArrayLike, b: ArrayLike) -> tuple[Int[np.ndarray, "n"], Int[np.ndarray, "n"]]:
-    """Classes 0, 1, ... of each example in both labelings."""
-    given = [np.asarray(x).ravel() for x in (a, b)]
-    if len(given[0]) != len(given[1]):
+def _codes(a: Labels, b: Labels) -> tuple[Classes, Classes]:
+    """Return the classes 0, 1, ... of each example in both labelings."""
+    labels_a = np.asarray(a).ravel()
+    labels_b = np.asarray(b).ravel()
+    if len(labels_a) != len(labels_b):
         raise InputError(
-            f"the two labelings have {len(given[0])} and {len(given[1])} examples; expected the same examples"
+            f"the two labelings have {len(labels_a)} and {len(labels_b)} examples; expected the same examples"
         )
-    if not len(given[0]):
+    if not len(labels_a):
         raise InputError("the labelings are empty; give at least one example")
-    for values in given:
-        missing = [v is None for v in values] if values.dtype == object else np.zeros(len(values), dtype=bool)
-        if len(undefined := np.flatnonzero(missing | (values != values))):
-            raise InputError(
-                f"the label of example {undefined[0]} is {values[undefined[0]]} ({len(undefined)} such), which is not "
-                "a class; leave these examples out, or label them"
-            )
-    ia, ib = (np.unique(x, return_inverse=True)[1] for x in given)
-    return ia, ib
+    _check_defined(labels_a)
+    _check_defined(labels_b)
+    return np.unique(labels_a, return_inverse=True)[1], np.unique(labels_b, return_inverse=True)[1]
 
 
-def _cells(ia: np.ndarray, ib: np.ndarray) -> Int[np.ndarray, "cells"]:
-    """Counts of the pairs of classes that meet (and zeros); never more cells than ``_DENSE`` or examples."""
-    width = int(ib.max()) + 1
-    pair = ia * width + ib
-    if (int(ia.max()) + 1) * width <= _DENSE:
+def _check_defined(labels: Shaped[np.ndarray, "example"]) -> None:
+    undefined = labels != labels  # NaN
+    if labels.dtype == object:
+        undefined = undefined | np.array([label is None for label in labels])
+    places = np.flatnonzero(undefined)
+    if len(places):
+        raise InputError(
+            f"the label of example {places[0]} is {labels[places[0]]} ({len(places)} such), which is not a class; "
+            "leave these examples out, or label them"
+        )
+
+
+def _cells(classes_a: Classes, classes_b: Classes) -> Int[np.ndarray, "cell"]:
+    """Return the counts of the pairs of classes that meet, and zeros: at most ``MAX_DENSE_CELLS``, or one per row."""
+    n_b = int(classes_b.max()) + 1
+    pair = classes_a * n_b + classes_b
+    if (int(classes_a.max()) + 1) * n_b <= MAX_DENSE_CELLS:
         return np.bincount(pair)
     return np.unique(pair, return_counts=True)[1]
 
 
-def _pairs(counts: np.ndarray) -> int:
-    """Number of pairs inside the cells, as a Python integer (never overflows in what follows)."""
+def _pairs(counts: Int[np.ndarray, "..."]) -> int:
+    """Return the number of pairs inside the cells, as a Python integer, so that nothing computed from it overflows."""
     counts = counts.astype(np.int64)
     return int((counts * (counts - 1) // 2).sum())
 
@@ -81,19 +95,19 @@ def _index(together: int, pairs_a: int, pairs_b: int, pairs: int) -> float:
 
 
 @computed_in_numpy("a", "b")
-def adjusted_rand_score(a: ArrayLike, b: ArrayLike) -> float:
-    """How well two labelings of the same examples agree: 1 identical, 0 expected by chance.
+def adjusted_rand_score(a: Labels, b: Labels) -> float:
+    """Return how well two labelings of the same examples agree: 1 identical, 0 expected by chance.
 
     Takes tensors, NumPy arrays or lists.
 
     Args:
-        a: ``[n]`` class of each example.
-        b: ``[n]`` class of each example.
+        a: class of each example.
+        b: class of each example.
 
     Memory: O(examples), however many classes there are.
 
     Returns:
-        The index, exact to the last bit for any ``n`` (integer arithmetic), not clamped; equal to
+        The index, exact to the last bit for any number of examples (integer arithmetic), not clamped; equal to
         scikit-learn's, also in the degenerate cases.
 
     Raises:
@@ -105,36 +119,38 @@ def adjusted_rand_score(a: ArrayLike, b: ArrayLike) -> float:
         >>> adjusted_rand_score([0, 0, 1, 1], [0, 1, 0, 1])
         -0.5
     """
-    ia, ib = _codes(a, b)
-    n = len(ia)
-    return _index(_pairs(_cells(ia, ib)), _pairs(np.bincount(ia)), _pairs(np.bincount(ib)), n * (n - 1) // 2)
+    classes_a, classes_b = _codes(a, b)
+    together = _pairs(_cells(classes_a, classes_b))
+    pairs_a = _pairs(np.bincount(classes_a))
+    pairs_b = _pairs(np.bincount(classes_b))
+    return _index(together, pairs_a, pairs_b, math.comb(len(classes_a), 2))
 
 
 @computed_in_numpy("a", "b", "within", "units")
 def adjusted_rand_null(
-    a: ArrayLike,
-    b: ArrayLike,
+    a: Labels,
+    b: Labels,
     n_permutations: int = 1000,
     seed: int = 0,
-    within: ArrayLike | None = None,
-    units: ArrayLike | None = None,
+    within: Labels | None = None,
+    units: Labels | None = None,
 ) -> Float[Array, "n_permutations"]:
-    """``[n_permutations]`` the index under random relabelling: ``a`` against shuffles of ``b``.
+    """Return the index under random relabelling: ``a`` against shuffles of ``b``.
 
     Takes tensors, NumPy arrays or lists, and returns a tensor if the first is one.
 
-    What the index would be by chance, with the same class sizes. Up to 10,000 examples without ``within`` are
+    These are values of the index by chance, with the same class sizes. Up to 10,000 examples without ``within`` are
     shuffled one by one. Otherwise contingency tables with the same margins are drawn, which has the same distribution
     at a cost that hardly depends on the number of examples (``scipy.stats.random_table``; Patefield 1981), unless the
     tables have more cells than there are examples.
 
     Args:
-        a: ``[n]`` class of each example.
-        b: ``[n]`` class of each example.
+        a: class of each example.
+        b: class of each example.
         n_permutations: how many.
         seed: for the shuffles. The global random state is not touched.
-        within: ``[n]`` stratum of each example; shuffles stay within strata. The index then need not be 0 on average.
-        units: ``[n]`` unit of each example. Whole units are shuffled if ``b`` is the same within each; otherwise
+        within: stratum of each example; shuffles stay within strata. The index then need not be 0 on average.
+        units: unit of each example. Whole units are shuffled if ``b`` is the same within each; otherwise
             examples are shuffled within their unit.
 
     Example:
@@ -142,94 +158,112 @@ def adjusted_rand_null(
         >>> bool(abs(null.mean()) < 0.01)
         True
     """
-    ia, ib = _codes(a, b)
-    n = len(ia)
-    pairs_a, pairs_b = _pairs(np.bincount(ia)), _pairs(np.bincount(ib))
+    classes_a, classes_b = _codes(a, b)
+    n = len(classes_a)
     rng = np.random.default_rng(seed)
+    strata = None if within is None else _codes(a, within)[1]
     if units is not None:
-        strata = None if within is None else _codes(a, within)[1]
-        relabelling = Relabelling.of(ib, _codes(a, units)[1], strata)
+        relabelling = Relabelling.from_classes(classes_b, _codes(a, units)[1], strata)
         if relabelling.whole_units:
-            return index_between_units(ia, relabelling, n_permutations, rng)
-        within = relabelling.strata
-    if within is None and n <= _SHUFFLED:
-        together = [_pairs(_cells(ia, rng.permutation(ib))) for _ in range(n_permutations)]
+            return index_between_units(classes_a, relabelling, n_permutations, rng)
+        strata = relabelling.strata
+    if strata is None and n <= MAX_SHUFFLED_EXAMPLES:
+        together = [_pairs(_cells(classes_a, rng.permutation(classes_b))) for _ in range(n_permutations)]
     else:
-        strata = np.zeros(n, dtype=np.int64) if within is None else _codes(a, within)[1]
-        together = _stratified(ia, ib, strata, n_permutations, rng)
-    return np.array([_index(pairs, pairs_a, pairs_b, n * (n - 1) // 2) for pairs in together])
+        strata = np.zeros(n, dtype=np.int64) if strata is None else strata
+        together = _pairs_within_strata(classes_a, classes_b, strata, n_permutations, rng)
+    pairs_a = _pairs(np.bincount(classes_a))
+    pairs_b = _pairs(np.bincount(classes_b))
+    return np.array([_index(pairs, pairs_a, pairs_b, math.comb(n, 2)) for pairs in together])
 
 
 def index_between_units(
-    ia: Int[np.ndarray, "n"], relabelling: Relabelling, times: int, rng: np.random.Generator
+    classes: Classes, relabelling: Relabelling, times: int, rng: np.random.Generator
 ) -> Float[np.ndarray, "times"]:
-    """Return the index of ``ia`` and classes that whole units exchange at random; class sizes change with them."""
-    n, width = len(ia), int(ia.max()) + 1
-    of_units = np.unique(relabelling.classes, return_inverse=True)[1]
-    n_units, n_classes = len(of_units), int(of_units.max()) + 1
-    of_unit = np.bincount(relabelling.member * width + ia, minlength=n_units * width).reshape(n_units, width)
+    """Return the index of ``classes`` and labels that whole units exchange at random; sizes of labels change with them.
+
+    Args:
+        classes: class of each example, counted from 0.
+        relabelling: the units and their labels.
+        times: number of exchanges.
+        rng: for the exchanges.
+    """
+    labels = np.unique(relabelling.classes, return_inverse=True)[1]
+    n_units = len(labels)
+    n_labels = int(labels.max()) + 1
+    n_classes = int(classes.max()) + 1
+    cells = np.bincount(relabelling.member * n_classes + classes, minlength=n_units * n_classes)
+    counts = cells.reshape(n_units, n_classes).astype(np.float32)
     places = np.argsort(relabelling.strata, kind="stable")
-    pairs_a, pairs = _pairs(np.bincount(ia)), n * (n - 1) // 2
-    at_once = max(1, _HELD // (n_units * n_classes))
-    found = []
+    pairs_of_classes = _pairs(np.bincount(classes))
+    pairs = math.comb(len(classes), 2)
+    at_once = max(1, MAX_CELLS_AT_ONCE // (n_units * n_labels))
+    indices: list[float] = []
     for start in range(0, times, at_once):
         keys = relabelling.strata + rng.random((min(at_once, times - start), n_units))  # below 1: strata stay apart
-        classes = np.empty(keys.shape, dtype=np.int64)
-        classes[:, places] = of_units[keys.argsort(axis=1)]
-        one_hot = classes[:, None] == np.arange(n_classes)[:, None]
-        tables = (one_hot.astype(np.float32) @ of_unit.astype(np.float32)).astype(np.int64)  # exact below 2^24
+        shuffled = np.empty(keys.shape, dtype=np.int64)
+        shuffled[:, places] = labels[keys.argsort(axis=1)]
+        one_hot = shuffled[:, None] == np.arange(n_labels)[:, None]  # [draw label unit]
+        tables = (one_hot.astype(np.float32) @ counts).astype(np.int64)  # exact below 2^24
         sizes = tables.sum(axis=2)
-        together = (tables * (tables - 1) // 2).sum(axis=(1, 2))
-        pairs_b = (sizes * (sizes - 1) // 2).sum(axis=1)
-        found += [_index(t, pairs_a, b, pairs) for t, b in zip(together.tolist(), pairs_b.tolist(), strict=True)]
-    return np.array(found)
+        together = (tables * (tables - 1) // 2).sum(axis=(1, 2)).tolist()
+        pairs_of_labels = (sizes * (sizes - 1) // 2).sum(axis=1).tolist()
+        for pairs_in_both, pairs_in_labels in zip(together, pairs_of_labels, strict=True):
+            indices.append(_index(pairs_in_both, pairs_of_classes, pairs_in_labels, pairs))
+    return np.array(indices)
 
 
-def _stratified(
-    ia: Int[np.ndarray, "n"],
-    ib: Int[np.ndarray, "n"],
-    strata: Int[np.ndarray, "n"],
-    times: int,
-    rng: np.random.Generator,
+def _pairs_within_strata(
+    classes_a: Classes, classes_b: Classes, strata: Classes, times: int, rng: np.random.Generator
 ) -> list[int]:
-    """Pairs of examples together in both labelings, when ``ib`` is shuffled within each stratum, so many times."""
-    parts = np.split(np.argsort(strata, kind="stable"), np.cumsum(np.bincount(strata))[:-1])
-    shape = int(ia.max()) + 1, int(ib.max()) + 1
-    cells = shape[0] * shape[1]
-    if cells > min(_DENSE, len(ia)):
-        shuffled, together = ib.copy(), []
+    """Return the pairs of examples together in both labelings when ``b`` is shuffled within each stratum."""
+    examples = np.split(np.argsort(strata, kind="stable"), np.cumsum(np.bincount(strata))[:-1])
+    n_cells = (int(classes_a.max()) + 1) * (int(classes_b.max()) + 1)
+    together: list[int] = []
+    if n_cells > min(MAX_DENSE_CELLS, len(classes_a)):
+        shuffled = classes_b.copy()
         for _ in range(times):
-            for part in parts:
-                shuffled[part] = rng.permutation(ib[part])
-            together.append(_pairs(_cells(ia, shuffled)))
+            for stratum in examples:
+                shuffled[stratum] = rng.permutation(classes_b[stratum])
+            together.append(_pairs(_cells(classes_a, shuffled)))
         return together
-    at_once = max(1, _HELD // cells)
-    return [
-        _pairs(table)
-        for start in range(0, times, at_once)
-        for table in _tables(ia, ib, parts, shape, min(at_once, times - start), rng)
-    ]
+    at_once = max(1, MAX_CELLS_AT_ONCE // n_cells)
+    for start in range(0, times, at_once):
+        tables = _random_tables(classes_a, classes_b, examples, min(at_once, times - start), rng)
+        together += [_pairs(table) for table in tables]
+    return together
 
 
-def _tables(
-    ia: Int[np.ndarray, "n"],
-    ib: Int[np.ndarray, "n"],
-    parts: list[np.ndarray],
-    shape: tuple[int, int],
+def _random_tables(
+    classes_a: Classes,
+    classes_b: Classes,
+    strata: Sequence[Int[np.ndarray, "_"]],
     times: int,
     rng: np.random.Generator,
-) -> Int[np.ndarray, "times classes_a classes_b"]:
-    """Random contingency tables, each the sum of one per stratum with the stratum's margins."""
+) -> Int[np.ndarray, "times class_a class_b"]:
+    """Return random contingency tables, each the sum of one per stratum with the stratum's margins.
+
+    Args:
+        classes_a: class of each example, counted from 0.
+        classes_b: class of each example, counted from 0.
+        strata: the examples of each stratum.
+        times: number of tables.
+        rng: for the draws.
+    """
     from scipy.stats import random_table
 
-    total = np.zeros((times, *shape), dtype=np.int64)
-    for part in parts:
-        (rows, row_sums), (columns, column_sums) = (np.unique(x[part], return_counts=True) for x in (ia, ib))
-        if len(rows) == 1 or len(columns) == 1:
-            total[:, rows[:, None], columns] += row_sums[:, None] if len(columns) == 1 else column_sums
-            continue
-        drawn = random_table(row_sums, column_sums).rvs(times, random_state=rng)
-        total[:, rows[:, None], columns] += np.asarray(drawn, dtype=np.int64).reshape(times, len(rows), len(columns))
+    total = np.zeros((times, int(classes_a.max()) + 1, int(classes_b.max()) + 1), dtype=np.int64)
+    for examples in strata:
+        rows, row_sums = np.unique(classes_a[examples], return_counts=True)
+        columns, column_sums = np.unique(classes_b[examples], return_counts=True)
+        if len(columns) == 1:
+            tables = row_sums[:, None]
+        elif len(rows) == 1:
+            tables = column_sums
+        else:
+            drawn = np.asarray(random_table(row_sums, column_sums).rvs(times, random_state=rng), dtype=np.int64)
+            tables = drawn.reshape(times, len(rows), len(columns))
+        total[:, rows[:, None], columns] += tables
     return total
 
 
@@ -244,6 +278,11 @@ class IndexMoments(NamedTuple):
         least: the smallest p-value that relabelling can give.
         classes: effective number of classes of the labeling that has fewer, as ``effective_classes``.
         margins: number of examples, and of those in one class of either labeling, if both have two classes.
+
+    Example:
+        >>> moments = adjusted_rand_moments([0, 1, 2] * 40, [0, 1, 2, 3] * 30)
+        >>> moments.mean, round(moments.variance, 5), moments.margins
+        (0.0, 0.00014, None)
     """
 
     mean: float
@@ -255,7 +294,7 @@ class IndexMoments(NamedTuple):
     margins: tuple[int, int, int] | None = None
 
     def null(self, score: float) -> tuple[float, float, float]:
-        """The central 95% of the index, and the share of relabellings with an index of at least ``score``.
+        """Return the central 95% of the index, and the share of relabellings with an index of at least ``score``.
 
         Two classes against two: exact, from the hypergeometric distribution. Otherwise from a Pearson type III
         distribution (a shifted gamma) with these moments, by which shares of .05 and .01 are right within a third. Far
@@ -280,7 +319,7 @@ class IndexMoments(NamedTuple):
         return float(low), float(high), max(self.least, float(shape.sf(score - self.step / 2)))
 
     def _null_of_two(self, n: int, a: int, b: int, score: float) -> tuple[float, float, float]:
-        """``null`` for ``a`` of ``n`` examples in a class of one labeling and ``b`` in one of the other."""
+        """Return ``null`` for ``a`` of ``n`` examples in a class of one labeling and ``b`` in one of the other."""
         from scipy.stats import hypergeom
 
         both = np.arange(max(0, a + b - n), min(a, b) + 1)
@@ -292,14 +331,15 @@ class IndexMoments(NamedTuple):
         order = np.argsort(index, kind="stable")
         below = np.cumsum(probability[order])
         last = len(order) - 1
-        low, high = (float(index[order[min(int(np.searchsorted(below, q)), last)]]) for q in (0.025, 0.975))
+        low = index[order[min(int(np.searchsorted(below, 0.025)), last)]]
+        high = index[order[min(int(np.searchsorted(below, 0.975)), last)]]
         as_high = probability[index >= score - self.step / 2]
-        return low, high, math.fsum(as_high) / math.fsum(probability)  # 1 for all of them, not 1 + 2e-16
+        return float(low), float(high), math.fsum(as_high) / math.fsum(probability)  # 1 for all of them, not 1 + 2e-16
 
 
 @computed_in_numpy("a", "b")
-def adjusted_rand_moments(a: ArrayLike, b: ArrayLike) -> IndexMoments:
-    """Exact mean, variance and skewness of the index over all relabellings: ``a`` against every shuffle of ``b``.
+def adjusted_rand_moments(a: Labels, b: Labels) -> IndexMoments:
+    """Return the exact moments of the index over all relabellings: ``a`` against every shuffle of ``b``.
 
     Takes tensors, NumPy arrays or lists.
 
@@ -315,40 +355,34 @@ def adjusted_rand_moments(a: ArrayLike, b: ArrayLike) -> IndexMoments:
         >>> moments.mean, round(moments.variance, 3)  # of 1, -0.5 and -0.5
         (0.0, 0.5)
     """
-    ia, ib = _codes(a, b)
-    n = len(ia)
-    first, second = (_touching(np.bincount(x)) for x in (ia, ib))
-
-    def expected(weights: dict[tuple[int, ...], Fraction]) -> Fraction:
-        """A power of the number of pairs, on average."""
-        terms = (w * first[t] * second[t] / _falling(n, sum(t)) for t, w in weights.items() if sum(t) <= n)
-        return sum(terms, Fraction(0))
-
-    mean, square, cube = (expected(weights) for weights in _POWERS)
-    variance = square - mean**2
-    third = cube - 3 * mean * square + 2 * mean**3
-    pairs_a, pairs_b, pairs = _pairs(np.bincount(ia)), _pairs(np.bincount(ib)), n * (n - 1) // 2
+    classes_a, classes_b = _codes(a, b)
+    n = len(classes_a)
+    sizes_a = np.bincount(classes_a)
+    sizes_b = np.bincount(classes_b)
+    pairs = math.comb(n, 2)
+    pairs_a = _pairs(sizes_a)
+    pairs_b = _pairs(sizes_b)
     unit = Fraction((pairs_a + pairs_b) * pairs - 2 * pairs_a * pairs_b, 2 * pairs) if pairs else Fraction(0)
     if unit == 0:
         return IndexMoments(1.0, 0.0, math.nan, 0.0)
+    mean, square, cube = _expected_powers(sizes_a, sizes_b)
+    variance = square - mean**2
     if variance == 0:
         return IndexMoments(0.0, 0.0, math.nan, float(1 / unit))
-    skewness = float(third / variance) / math.sqrt(variance)
-    sizes = [np.bincount(x) for x in (ia, ib)]
-    margins = (n, int(sizes[0][0]), int(sizes[1][0])) if all(len(x) == 2 for x in sizes) else None
+    third = cube - 3 * mean * square + 2 * mean**3
     return IndexMoments(
-        0.0,
-        float(variance / unit**2),
-        skewness,
-        float(1 / unit),
-        max(_least(ia), _least(ib)),
-        min(map(effective_classes, (ia, ib))),
-        margins,
+        mean=0.0,
+        variance=float(variance / unit**2),
+        skewness=float(third / variance) / math.sqrt(variance),
+        step=float(1 / unit),
+        least=max(_smallest_p_value(classes_a), _smallest_p_value(classes_b)),
+        classes=min(effective_classes(classes_a), effective_classes(classes_b)),
+        margins=(n, int(sizes_a[0]), int(sizes_b[0])) if len(sizes_a) == len(sizes_b) == 2 else None,
     )
 
 
-def effective_classes(labels: ArrayLike) -> float:
-    """How many classes of one size are as mixed as these: one over the chance that two draws are of one class.
+def effective_classes(labels: Labels) -> float:
+    """Return how many classes of one size are as mixed: one over the chance that two draws are of one class.
 
     Example:
         >>> effective_classes([0, 0, 1, 1, 2, 2]), round(effective_classes([0] * 8 + [1, 2]), 2)
@@ -374,39 +408,51 @@ _POWERS: tuple[dict[tuple[int, ...], Fraction], ...] = (
 )
 
 
-def _touching(sizes: Int[np.ndarray, "classes"]) -> dict[tuple[int, ...], int]:
-    """Ways to choose distinct examples in order, such that those of each group are of one class."""
-    size, times = (x.tolist() for x in np.unique(sizes, return_counts=True))
+def _expected_powers(sizes_a: Int[np.ndarray, "class_a"], sizes_b: Int[np.ndarray, "class_b"]) -> list[Fraction]:
+    """Return powers one to three of the number of pairs together in both labelings, on average over relabellings."""
+    n = int(sizes_a.sum())
+    choices_a = _choices(sizes_a)
+    choices_b = _choices(sizes_b)
+    powers = []
+    for weights in _POWERS:
+        power = Fraction(0)
+        for groups, weight in weights.items():
+            if sum(groups) <= n:
+                power += weight * choices_a[groups] * choices_b[groups] / math.perm(n, sum(groups))
+        powers.append(power)
+    return powers
 
-    def power(*groups: int) -> int:
-        """Ways for groups that are all of one class, with examples apart within a group only."""
-        return sum(t * math.prod(_falling(s, g) for g in groups) for s, t in zip(size, times, strict=True))
 
-    def joint(*groups: int) -> int:
-        """Ways for groups that are all of one class."""
-        return power(sum(groups))
-
-    two, three = power(2), power(3)
-    pairs: dict[tuple[int, ...], int] = {
-        (x, y): power(x) * power(y) - power(x, y) + joint(x, y) for x, y in ((2, 2), (3, 2))
+def _choices(sizes: Int[np.ndarray, "class"]) -> dict[tuple[int, ...], int]:
+    """Return the ways to choose distinct examples in order, such that those of each group are of one class."""
+    distinct_sizes, n_classes = np.unique(sizes, return_counts=True)
+    by_size = dict(zip(distinct_sizes.tolist(), n_classes.tolist(), strict=True))
+    two = _choices_in_one_class(by_size, 2)
+    three = _choices_in_one_class(by_size, 3)
+    four = _choices_in_one_class(by_size, 4)
+    two_twice = _choices_in_one_class(by_size, 2, 2)
+    three_classes = two**3 - 3 * two * two_twice + 2 * _choices_in_one_class(by_size, 2, 2, 2)
+    two_classes = 3 * (two * four - _choices_in_one_class(by_size, 4, 2))  # two groups of one, the third of another
+    return {
+        (2,): two,
+        (3,): three,
+        (4,): four,
+        (2, 2): two**2 - two_twice + four,
+        (3, 2): three * two - _choices_in_one_class(by_size, 3, 2) + _choices_in_one_class(by_size, 5),
+        (2, 2, 2): three_classes + two_classes + _choices_in_one_class(by_size, 6),
     }
-    apart = two**3 - 3 * two * power(2, 2) + 2 * power(2, 2, 2)  # three groups of three classes
-    two_classes = 3 * (
-        two * joint(2, 2)
-        - sum(  # two groups of one class, the third of another
-            t * _falling(s, 4) * _falling(s, 2) for s, t in zip(size, times, strict=True)
-        )
-    )
-    return {(2,): two, (3,): three, (4,): power(4), **pairs, (2, 2, 2): apart + two_classes + joint(2, 2, 2)}
 
 
-def _falling(n: int, k: int) -> int:
-    """``n (n - 1) ...``, ``k`` factors."""
-    return math.perm(n, k)
+def _choices_in_one_class(classes_by_size: Mapping[int, int], *groups: int) -> int:
+    """Return the ways to choose groups of examples, all of one class; examples are distinct within a group only."""
+    total = 0
+    for size, n_classes in classes_by_size.items():
+        total += n_classes * math.prod(math.perm(size, group) for group in groups)
+    return total
 
 
-def n_relabellings(labels: ArrayLike) -> int:
-    """In how many different partitions shuffles of ``labels`` can end; the smallest p-value is one over it.
+def n_relabellings(labels: Labels) -> int:
+    """Return in how many different partitions shuffles of ``labels`` can end; one over it is the smallest p-value.
 
     Example:
         >>> n_relabellings([0, 0, 1]), n_relabellings([0, 0, 1, 1]), n_relabellings([0, 0, 0, 1, 1])
@@ -416,14 +462,14 @@ def n_relabellings(labels: ArrayLike) -> int:
     return math.factorial(n) // math.prod(map(math.factorial, interchangeable))
 
 
-def _least(labels: ArrayLike) -> float:
-    """One over ``n_relabellings``, without its huge numbers."""
+def _smallest_p_value(labels: Labels) -> float:
+    """Return one over ``n_relabellings``, without its huge numbers."""
     n, interchangeable = _interchangeable(labels)
     return math.exp(sum(math.lgamma(k + 1) for k in interchangeable) - math.lgamma(n + 1))
 
 
-def _interchangeable(labels: ArrayLike) -> tuple[int, list[int]]:
-    """How many examples there are, and how many of them, or of the classes, may be exchanged without a difference."""
+def _interchangeable(labels: Labels) -> tuple[int, list[int]]:
+    """Return the number of examples, and how many examples, or classes, may be exchanged without a difference."""
     sizes = np.unique(np.asarray(labels).ravel(), return_counts=True)[1]
-    alike = np.unique(sizes, return_counts=True)[1]  # classes of one size may change names
-    return int(sizes.sum()), [int(n) for n in (*sizes, *alike)]
+    classes_of_size = np.unique(sizes, return_counts=True)[1]  # classes of one size may change names
+    return int(sizes.sum()), [*sizes.tolist(), *classes_of_size.tolist()]

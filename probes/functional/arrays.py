@@ -1,4 +1,4 @@
-"""Functions that take torch tensors or NumPy arrays, and return the kind that they are given."""
+"""Decorators of functions that take torch tensors or NumPy arrays, and return the kind that they are given."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # a function's body sees one of the kinds, and its caller ano
     Scalar: TypeAlias = Any
 else:
     Array = Tensor | np.ndarray
-    Labels = Shaped[Array, "n"] | Sequence
+    Labels = Shaped[Array, "row"] | Sequence
     Scalar = Tensor | float | bool
 
 P = ParamSpec("P")
@@ -49,11 +49,13 @@ def computed_in_torch(*arrays: str, labels: Sequence[str] = ()) -> Callable[[Cal
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        """Return the function with its arguments and its result converted."""
         parameters = _checked(function, (*arrays, *labels))
         by_name: Callable[..., R] = function
 
         @wraps(function)
         def either(*args: P.args, **kwargs: P.kwargs) -> R:
+            """Call the function, directly if nothing has to be converted."""
             if all(isinstance(value, _DIRECT) for value in (*args, *kwargs.values())):
                 return function(*args, **kwargs)
             given = parameters.bind(*args, **kwargs).arguments
@@ -83,11 +85,13 @@ def computed_in_numpy(*arrays: str) -> Callable[[Callable[P, R]], Callable[P, R]
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        """Return the function with its arguments and its result converted."""
         parameters = _checked(function, arrays)
         by_name: Callable[..., R] = function
 
         @wraps(function)
         def either(*args: P.args, **kwargs: P.kwargs) -> R:
+            """Call the function, directly if nothing has to be converted."""
             if not any(isinstance(value, Tensor) for value in (*args, *kwargs.values())):
                 return function(*args, **kwargs)
             given = parameters.bind(*args, **kwargs).arguments
@@ -99,7 +103,7 @@ def computed_in_numpy(*arrays: str) -> Callable[[Callable[P, R]], Callable[P, R]
     return decorate
 
 
-def as_tensor(array: Tensor | np.ndarray) -> Tensor:
+def as_tensor(array: Shaped[Array, "*shape"]) -> Shaped[Tensor, "*shape"]:
     """Return a tensor of the same numbers, with the array's memory if possible."""
     if isinstance(array, Tensor):
         return array
@@ -123,7 +127,7 @@ def _checked(function: Callable[..., Any], arrays: Sequence[str]) -> Signature:
     return parameters
 
 
-def _first_array(given: Mapping[str, Any], names: Sequence[str]) -> Tensor | np.ndarray | None:
+def _first_array(given: Mapping[str, Any], names: Sequence[str]) -> Shaped[Array, "..."] | None:
     """Return the first tensor or array among these arguments and in their lists, in the order of the parameters."""
     for name, value in given.items():
         for array in value if isinstance(value, (list, tuple)) else [value]:
@@ -141,7 +145,7 @@ def _as_tensors(value: Any, device: torch.device | None) -> Any:
     return value
 
 
-def _as_labels(value: Any, name: str, device: torch.device | None) -> Tensor | None:
+def _as_labels(value: Any, name: str, device: torch.device | None) -> Shaped[Tensor, "..."] | None:
     """Return labels as a tensor, those that are not numbers as 0, 1, ... in sorted order."""
     if value is None or isinstance(value, Tensor):
         return value
@@ -159,7 +163,7 @@ def _as_numpy(value: Any) -> Any:
     return value.detach().cpu().numpy() if isinstance(value, Tensor) else value
 
 
-def _like(first: Tensor | np.ndarray | None, value: Any) -> Any:
+def _like(first: Shaped[Array, "..."] | None, value: Any) -> Any:
     """Return a result, and all that is in it, as tensors or as arrays and Python numbers, whichever ``first`` is."""
     if isinstance(value, Tensor) and isinstance(first, np.ndarray):
         return _as_numpy(value) if value.ndim else value.item()

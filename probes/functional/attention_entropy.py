@@ -1,4 +1,4 @@
-"""How widely attention is spread over keys."""
+"""Entropy: how widely attention is spread over keys."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from probes.functional.arrays import Array, computed_in_torch
 
 @computed_in_torch("pattern")
 def attention_entropy(pattern: Float[Array, "*batch key"]) -> Float[Array, "*batch"]:
-    """Shannon entropy in nats of each row of attention weights, in float64.
+    """Return the Shannon entropy in nats of each row of attention weights, in float64.
 
     Takes tensors or NumPy arrays, and returns the same kind.
 

@@ -1,38 +1,43 @@
-"""Which layer of another model is a layer most similar to, and is that more than searching among layers gives?"""
+"""The layer of another model that a layer is most similar to, with a p-value that pays for the search."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
-from probes.functional.cka import cka_from_hsic, hsic_of_kernels, kernel, paired
 from probes.functional.holm import holm
+from probes.functional.hsic import cka_from_hsic, hsic_of_kernels, kernel
+from probes.functional.representations import paired
 from probes.functional.units import FEWEST_ARRANGEMENTS, half_samples, n_pairings, pairings
 from tasks import InputError
 from tasks.errors import check_at_least
 
+Kernels: TypeAlias = Sequence[Float[Tensor, "row row"]]
+
 LEVEL = 0.05
-_CHUNK = 2**23  # numbers in kernels that are re-paired at once
+MAX_NUMBERS_AT_ONCE = 2**23  # in kernels that are re-paired
 
 
 @dataclass(frozen=True)
 class BestPairs:
-    """The base layer that each tuned layer is most similar to, and whether that says anything.
+    """The base layer that each tuned layer is most similar to, and whether that means anything.
 
     Attributes:
-        cka: ``[tuned base]`` debiased CKA of every two layers; NaN if undefined.
-        best: ``[tuned]`` the most similar base layer; -1 if CKA is undefined with all of them.
-        p_value: ``[tuned]`` share of re-pairings of the examples in which the largest CKA over all base layers is at
-            least as high as the largest one found, counting the latter. The re-pairings are the same for all layers.
-        adjusted: ``[tuned]`` Holm's p-values over the tuned layers.
-        difference: ``[tuned]`` CKA with the best base layer - CKA with the expected one.
-        low, high: ``[tuned]`` 95% interval of the difference, from paired half-samples, for all pairs of layers
+        cka: debiased CKA of every two layers; NaN if undefined.
+        best: the most similar base layer; -1 if CKA is undefined with all of them.
+        p_value: share of re-pairings of the examples in which the largest CKA over all base layers is at least as high
+            as the largest one measured, counting the latter. The re-pairings are the same for all layers.
+        adjusted: Holm's p-values over the tuned layers.
+        difference: CKA with the best base layer - CKA with the expected one.
+        low: lower end of the 95% interval of the difference, from paired half-samples, for all pairs of layers
             together: as wide as the search among them requires. NaN if the expected layer is the best one.
+        high: upper end.
     """
 
     cka: Float[np.ndarray, "tuned base"]
@@ -45,19 +50,19 @@ class BestPairs:
 
     @property
     def elsewhere(self) -> Bool[np.ndarray, "tuned"]:
-        """Whether a tuned layer is similar to the base, and more to another layer of it than to the expected one."""
+        """Return whether a tuned layer is similar to the base, and more to another layer than to the expected one."""
         return (self.adjusted <= LEVEL) & (self.low > 0)
 
 
 def best_pairs(
-    tuned: Sequence[Float[Tensor, "n _"]],
-    base: Sequence[Float[Tensor, "n _"]],
+    tuned: Sequence[Float[Tensor, "row _"]],
+    base: Sequence[Float[Tensor, "row _"]],
     expected: Sequence[int],
     *,
     n_permutations: int | None = None,
     n_resamples: int = 100,
     seed: int = 0,
-    units: Shaped[Tensor, "n"] | None = None,
+    units: Shaped[Tensor, "row"] | None = None,
 ) -> BestPairs:
     """Find the base layer that each tuned layer is most similar to, with a p-value that pays for the search.
 
@@ -85,92 +90,104 @@ def best_pairs(
     Example:
         >>> draw = torch.Generator().manual_seed(0)
         >>> base = [torch.randn(60, 6, generator=draw) for _ in range(3)]
-        >>> found = best_pairs([base[1], base[2]], base, expected=[0, 1])  # shifted by a layer
-        >>> found.best.tolist(), found.elsewhere.tolist()
+        >>> pairs = best_pairs([base[1], base[2]], base, expected=[0, 1])  # shifted by a layer
+        >>> pairs.best.tolist(), pairs.elsewhere.tolist()
         ([1, 2], [True, True])
     """
     if len(expected) != len(tuned) or not all(0 <= place < len(base) for place in expected):
         raise InputError("expected needs one place of a base layer for each tuned layer")
     n_permutations = 20 * len(tuned) if n_permutations is None else n_permutations
     check_at_least(n_permutations=(n_permutations, 1), n_resamples=(n_resamples, 20), seed=(seed, 0))
-    tuned_kernels, base_kernels = ([kernel(rows) for rows in side] for side in _paired(tuned, base))
+    tuned_kernels = [kernel(paired(rows, base[0])[0]) for rows in tuned]
+    base_kernels = [kernel(paired(tuned[0], rows)[1]) for rows in base]
+    n = len(tuned[0])
     cka = _cka(tuned_kernels, base_kernels)
-    known = np.isfinite(cka).any(axis=1)
+    is_known = np.isfinite(cka).any(axis=1)
     ranked = np.where(np.isfinite(cka), cka, -np.inf)
-    best = np.where(known, ranked.argmax(axis=1), -1)
-    orders = torch.stack(list(pairings(len(tuned[0]), n_permutations, seed, units)))
+    best = np.where(is_known, ranked.argmax(axis=1), -1)
+    orders = torch.stack(list(pairings(n, n_permutations, seed, units)))
     largest = _largest_of_pairings(tuned_kernels, base_kernels, orders, np.isfinite(cka))
     p_value = (1 + (largest >= ranked.max(axis=1)[:, None]).sum(axis=1)) / (1 + n_permutations)
-    p_value = np.where(known & (n_pairings(len(tuned[0]), units) >= FEWEST_ARRANGEMENTS), p_value, np.nan)
-    adjusted = np.full(len(tuned), np.nan)
-    tested = np.isfinite(p_value)
-    adjusted[tested] = holm(p_value[tested].tolist())
-    place = np.arange(len(tuned))
-    difference = np.where(known, cka[place, best] - cka[place, list(expected)], np.nan)
-    halves = list(half_samples(len(tuned[0]), n_resamples, seed, units))
-    width = _widths(tuned_kernels, base_kernels, halves, np.array(expected))[place, best]
-    return BestPairs(cka, best, p_value, adjusted, difference, difference - width, difference + width)
+    p_value = np.where(is_known & (n_pairings(n, units) >= FEWEST_ARRANGEMENTS), p_value, np.nan)
+    layers = np.arange(len(tuned))
+    difference = np.where(is_known, cka[layers, best] - cka[layers, list(expected)], np.nan)
+    halves = list(half_samples(n, n_resamples, seed, units))
+    width = _widths(tuned_kernels, base_kernels, halves, np.array(expected))[layers, best]
+    return BestPairs(
+        cka=cka,
+        best=best,
+        p_value=p_value,
+        adjusted=_adjusted(p_value),
+        difference=difference,
+        low=difference - width,
+        high=difference + width,
+    )
 
 
-def _paired(tuned: Sequence[Tensor], base: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-    """Return the layers of both models as float64 matrices of paired rows."""
-    return [paired(x, base[0])[0] for x in tuned], [paired(tuned[0], y)[1] for y in base]
+def _adjusted(p_value: Float[np.ndarray, "tuned"]) -> Float[np.ndarray, "tuned"]:
+    """Return Holm's p-values over the layers that have one."""
+    adjusted = np.full(len(p_value), np.nan)
+    is_tested = np.isfinite(p_value)
+    adjusted[is_tested] = holm(p_value[is_tested].tolist())
+    return adjusted
 
 
-def _cka(tuned: Sequence[Tensor], base: Sequence[Tensor]) -> Float[np.ndarray, "tuned base"]:
+def _cka(tuned: Kernels, base: Kernels) -> Float[np.ndarray, "tuned base"]:
     """Return debiased CKA of every two kernels; NaN if undefined."""
-    of_tuned = [hsic_of_kernels(k, k) for k in tuned]
-    of_base = [hsic_of_kernels(l, l) for l in base]  # noqa: E741
-    found = np.empty((len(tuned), len(base)))
-    for i, j in np.ndindex(found.shape):
-        found[i, j] = cka_from_hsic(hsic_of_kernels(tuned[i], base[j]), of_tuned[i], of_base[j], debiased=True)[0]
-    return found
+    tuned_hsic = [hsic_of_kernels(k, k) for k in tuned]
+    base_hsic = [hsic_of_kernels(k, k) for k in base]
+    cka = np.empty((len(tuned), len(base)))
+    for i, j in np.ndindex(cka.shape):
+        cka[i, j] = cka_from_hsic(hsic_of_kernels(tuned[i], base[j]), tuned_hsic[i], base_hsic[j], debiased=True)[0]
+    return cka
 
 
-def _off_diagonal(kernels: Sequence[Float[Tensor, "n n"]]) -> Float[Tensor, "layer n n"]:
+def _off_diagonal(kernels: Kernels) -> Float[Tensor, "layer row row"]:
     """Return the kernels with zeros on their diagonals."""
     stacked = torch.stack(list(kernels))
     return stacked - torch.diag_embed(stacked.diagonal(dim1=1, dim2=2))
 
 
-def _hsic(one: Float[Tensor, "a n n"], other: Float[Tensor, "b n n"]) -> Float[Tensor, "a b"]:
+def _hsic(one: Float[Tensor, "a row row"], other: Float[Tensor, "b row row"]) -> Float[Tensor, "a b"]:
     """Return HSIC_1 (Song et al. 2012, eq. 5) of every two kernels without diagonals."""
     n = one.shape[-1]
-    sums, other_sums = one.sum(dim=2), other.sum(dim=2)
+    sums = one.sum(dim=2)
+    other_sums = other.sum(dim=2)
     together = one.flatten(1) @ other.flatten(1).T
     means = sums.sum(dim=1)[:, None] * other_sums.sum(dim=1) / ((n - 1) * (n - 2))
     return (together + means - 2 / (n - 2) * sums @ other_sums.T) / (n * (n - 3))
 
 
-def _own_hsic(kernels: Float[Tensor, "layer n n"]) -> Float[Tensor, "layer"]:
+def _hsic_with_itself(kernels: Float[Tensor, "layer row row"]) -> Float[Tensor, "layer"]:
     """Return HSIC_1 of each kernel with itself."""
     return torch.stack([_hsic(k[None], k[None])[0, 0] for k in kernels])
 
 
 def _largest_of_pairings(
-    tuned: Sequence[Tensor],
-    base: Sequence[Tensor],
-    orders: Int[Tensor, "pairing n"],
-    known: Bool[np.ndarray, "tuned base"],
+    tuned: Kernels,
+    base: Kernels,
+    orders: Int[Tensor, "pairing row"],
+    is_known: Bool[np.ndarray, "tuned base"],
 ) -> Float[np.ndarray, "tuned pairing"]:
     """Return the largest CKA of each tuned layer over the base layers, in each re-pairing of the examples."""
-    x, y = _off_diagonal(tuned), _off_diagonal(base)
-    scale = (_own_hsic(x)[:, None] * _own_hsic(y)).sqrt()
+    x = _off_diagonal(tuned)
+    y = _off_diagonal(base)
+    scale = (_hsic_with_itself(x)[:, None] * _hsic_with_itself(y)).sqrt()
     largest = torch.full((len(x), len(orders)), -torch.inf, dtype=x.dtype, device=x.device)
-    at_once = max(1, _CHUNK // y[0].numel())
+    at_once = max(1, MAX_NUMBERS_AT_ONCE // y[0].numel())
     for j, other in enumerate(y):
         for start in range(0, len(orders), at_once):
             chosen = orders[start : start + at_once].to(y.device)
             values = _hsic(x, other[chosen[:, :, None], chosen[:, None, :]]) / scale[:, j, None]
-            values[~torch.from_numpy(known[:, j])] = -torch.inf
+            values[~torch.from_numpy(is_known[:, j])] = -torch.inf
             place = slice(start, start + len(chosen))
             largest[:, place] = torch.maximum(largest[:, place], values)
     return largest.cpu().numpy()
 
 
 def _widths(
-    tuned: Sequence[Tensor],
-    base: Sequence[Tensor],
+    tuned: Kernels,
+    base: Kernels,
     halves: Sequence[Int[Tensor, "half"]],
     expected: Int[np.ndarray, "tuned"],
 ) -> Float[np.ndarray, "tuned base"]:
@@ -180,7 +197,7 @@ def _widths(
     largest in size over all pairs of layers gives one factor for all standard deviations. NaN for the expected layer
     itself, and if half-samples have no CKA.
     """
-    values = np.array([_cka([k[h][:, h] for k in tuned], [k[h][:, h] for k in base]) for h in halves])
+    values = np.array([_cka(_restricted(tuned, half), _restricted(base, half)) for half in halves])
     differences = values - np.take_along_axis(values, expected[None, :, None], axis=2)
     deviations = differences - differences.mean(axis=0)
     scale = deviations.std(axis=0)
@@ -189,3 +206,7 @@ def _widths(
     if not ratios.size:
         return np.full(scale.shape, np.nan)
     return scale * float(np.quantile(ratios.max(axis=1), 1 - LEVEL))
+
+
+def _restricted(kernels: Kernels, rows: Int[Tensor, "half"]) -> list[Float[Tensor, "half half"]]:
+    return [k[rows][:, rows] for k in kernels]

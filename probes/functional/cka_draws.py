@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
-from jaxtyping import Float, Shaped
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from probes.functional.arrays import Array, Labels, computed_in_torch
-from probes.functional.cka import (
-    HSIC,
-    CrossMoments,
-    cka_from_hsic,
-    compact,
-    hsic_of_kernels,
-    hsic_of_rows,
-    kernel,
-    paired,
-)
+from probes.functional.cka import compact, linear_hsic
+from probes.functional.cross_moments import CrossMoments
+from probes.functional.hsic import HSIC, cka_from_hsic, hsic_of_kernels, kernel
 from probes.functional.products import Precision
+from probes.functional.representations import paired
 from probes.functional.unit_hsic import hsic_between_units
 from probes.functional.units import half_samples, pairings
 from tasks.errors import check_at_least
@@ -59,25 +54,24 @@ def null_hsic(
     precision: Precision = "float64",
     units: Shaped[Tensor, "n"] | None = None,
 ) -> tuple[list[HSIC], HSIC, HSIC]:
-    """Of rows, or whole units, paired at random, and of either side with itself: for both forms."""
+    """Return HSIC of rows, or whole units, paired at random, and of either side with itself: for both forms."""
     orders = (order.to(y.device) for order in pairings(len(x), n_permutations, seed, units))
-    if units is not None:
-        k, other = kernel(x, precision), kernel(y, precision)
-        drawn = [hsic_between_units(k, other[o][:, o], units) for o in orders]
-        return drawn, hsic_between_units(k, k, units), hsic_between_units(other, other, units)
-    if len(x) <= min(x.shape[1], y.shape[1]):  # kernel matrices are no larger than the rows, and made once
-        k, other = kernel(x, precision), kernel(y, precision)
-        found = [hsic_of_kernels(k, other[o][:, o]) for o in orders]
-        return found, hsic_of_kernels(k, k), hsic_of_kernels(other, other)
-    x, y = compact(x), compact(y)
-    like = CrossMoments.of(x, y, precision=precision)
-    found = [CrossMoments.of(x, y[o], like, precision).hsic(precision) for o in orders]
-    return found, hsic_of_rows(x, x, precision), hsic_of_rows(y, y, precision)
+    kernels_fit = len(x) <= min(x.shape[1], y.shape[1])  # they are no larger than the rows, and made once
+    if kernels_fit or units is not None:
+        k = kernel(x, precision)
+        l = kernel(y, precision)  # noqa: E741
+        hsic = hsic_of_kernels if units is None else partial(hsic_between_units, units=units)
+        return [hsic(k, l[order][:, order]) for order in orders], hsic(k, k), hsic(l, l)
+    x = compact(x)
+    y = compact(y)
+    points = CrossMoments.of(x, y, precision=precision)
+    drawn = [CrossMoments.of(x, y[order], points, precision).hsic(precision) for order in orders]
+    return drawn, hsic_of_pair(x, x, precision), hsic_of_pair(y, y, precision)
 
 
-def null_of(found: Sequence[HSIC], xx: HSIC, yy: HSIC, *, debiased: bool) -> Float[Tensor, "n_permutations"]:
-    """CKA of what ``null_hsic`` gave."""
-    return torch.tensor([cka_from_hsic(xy, xx, yy, debiased=debiased)[0] for xy in found], dtype=torch.float64)
+def null_of(drawn: Sequence[HSIC], xx: HSIC, yy: HSIC, *, debiased: bool) -> Float[Tensor, "n_permutations"]:
+    """Return CKA from the results of ``null_hsic``."""
+    return torch.tensor([cka_from_hsic(xy, xx, yy, debiased=debiased)[0] for xy in drawn], dtype=torch.float64)
 
 
 @computed_in_torch("x", "y", labels=["units"])
@@ -90,7 +84,7 @@ def cka_resamples(
     units: Labels | None = None,
     seed: int = 0,
 ) -> Float[Array, "n_resamples"]:
-    """How much linear CKA varies with the examples: deviations of random half-samples from their mean.
+    """Variation of linear CKA with the examples: deviations of random half-samples from their mean.
 
     Takes tensors or NumPy arrays, and returns the same kind.
 
@@ -110,7 +104,9 @@ def cka_resamples(
         tensor(True)
     """
     check_at_least(n_resamples=(n_resamples, 1))
-    x, y = (compact(side) for side in paired(x, y))
+    x, y = paired(x, y)
+    x = compact(x)
+    y = compact(y)
     terms = (halves_hsic(a, b, n_resamples, seed, units=units) for a, b in ((x, y), (x, x), (y, y)))
     return deviations_of(*terms, debiased=debiased)
 
@@ -123,26 +119,43 @@ def halves_hsic(
     precision: Precision = "float64",
     units: Shaped[Tensor, "n"] | None = None,
 ) -> list[HSIC]:
-    """Of random halves of ``compact`` rows, or of their units, for both forms. The halves depend on n, the units and
-    the seed alone, so that those of a side with itself serve every pair it is in."""
+    """Return HSIC of random halves of ``compact`` rows, or of their units, for both forms.
+
+    The halves depend on n, the units and the seed alone, so that HSIC of a side with itself serves every pair of it.
+    """
     halves = (half.to(x.device) for half in half_samples(len(x), n_resamples, seed, units))
     return [_hsic_of_half(x, y, half, precision, units) for half in halves]
 
 
-def _hsic_of_half(x: Tensor, y: Tensor, half: Tensor, precision: Precision, units: Tensor | None) -> HSIC:
+def _hsic_of_half(
+    x: Float[Tensor, "n dx"],
+    y: Float[Tensor, "n dy"],
+    half: Int[Tensor, "half"],
+    precision: Precision,
+    units: Shaped[Tensor, "n"] | None,
+) -> HSIC:
     if not len(half):
         return HSIC.biased_only(1, x.new_zeros(()))
-    rows = x[half]
-    if units is not None:
-        k = kernel(rows, precision)
-        return hsic_between_units(k, k if x is y else kernel(y[half], precision), units[half.to(units.device)])
-    return hsic_of_rows(rows, rows if x is y else y[half], precision)
+    half_x = x[half]
+    half_y = half_x if x is y else y[half]
+    if units is None:
+        return hsic_of_pair(half_x, half_y, precision)
+    k = kernel(half_x, precision)
+    l = k if x is y else kernel(half_y, precision)  # noqa: E741
+    return hsic_between_units(k, l, units[half.to(units.device)])
+
+
+def hsic_of_pair(x: Float[Tensor, "n dx"], y: Float[Tensor, "n dy"], precision: Precision) -> HSIC:
+    """Return HSIC of the linear kernels of two sides, or of one with itself."""
+    if x is y:
+        return linear_hsic({"x": x}, [("x", "x")], precision)["x", "x"]
+    return linear_hsic({"x": x, "y": y}, [("x", "y")], precision)["x", "y"]
 
 
 def deviations_of(
     xy: Sequence[HSIC], xx: Sequence[HSIC], yy: Sequence[HSIC], *, debiased: bool
 ) -> Float[Tensor, "n_resamples"]:
-    """CKA of what ``halves_hsic`` gave, minus its mean."""
-    found = [cka_from_hsic(*terms, debiased=debiased)[0] for terms in zip(xy, xx, yy, strict=True)]
-    values = torch.tensor(found, dtype=torch.float64)
+    """Return CKA from three results of ``halves_hsic``, minus its mean."""
+    halves = [cka_from_hsic(*terms, debiased=debiased)[0] for terms in zip(xy, xx, yy, strict=True)]
+    values = torch.tensor(halves, dtype=torch.float64)
     return values - values.mean()

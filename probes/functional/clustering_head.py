@@ -1,4 +1,4 @@
-"""Do the classes of a labelling form clusters, and is a point an integer sum of its tokens?"""
+"""Clusters of the classes of a labelling, and points that are integer sums of their tokens."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import torch
+from einops import rearrange
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
@@ -15,25 +16,25 @@ from tasks import InputError
 from tasks.errors import check_at_least
 
 SMALLEST_UNIT = 1e-6  # a median weight that small beside the largest is 0 up to the rounding of float32
-_MOST_DISTANCES = 2**22  # at once
+MAX_DISTANCES_AT_ONCE = 2**22
 
 
 @computed_in_torch("points", labels=["labels"])
-def within_ratio(points: Float[Array, "n d"], labels: Labels, n_classes: int | None = None) -> Float[Scalar, ""]:
-    """Within-cluster over total sum of squares, each class a cluster: 0 where classes are points.
+def within_ratio(points: Float[Array, "row dim"], labels: Labels, n_classes: int | None = None) -> Float[Scalar, ""]:
+    """Return the within-cluster over the total sum of squares, each class a cluster: 0 if classes are points.
 
     Takes tensors or NumPy arrays, and returns the same kind.
 
-    Not clamped; ``within_ratio_chance`` says what it is by chance. With ``n_classes`` it runs under
+    Not clamped; ``within_ratio_chance`` gives its value by chance. With ``n_classes`` it runs under
     ``torch.func.vmap``, over points and labels.
 
     Args:
         points: float32 or float64; sums are taken in float64.
         labels: the class of each point: any integers, or 0 to ``n_classes - 1``.
-        n_classes: how many classes there may be; the labels' own where ``None``.
+        n_classes: how many classes there may be; the labels' own if ``None``.
 
     Returns:
-        A float64 scalar; NaN where it is undefined: all points equal, or one class.
+        A float64 scalar; NaN if it is undefined: all points equal, or one class.
 
     Example:
         >>> points = torch.tensor([[0.0, 0.0], [0.0, 2.0], [4.0, 0.0], [4.0, 2.0]])
@@ -46,10 +47,10 @@ def within_ratio(points: Float[Array, "n d"], labels: Labels, n_classes: int | N
     return torch.where((count > 0).sum() > 1, within / x.square().sum(), torch.nan)
 
 
-def within_ratio_chance(labels: Shaped[Tensor, "n"]) -> float:
-    """Mean ``within_ratio`` over all ways to hand out the labels to different points: (n - classes) / (n - 1).
+def within_ratio_chance(labels: Shaped[Tensor, "row"]) -> float:
+    """Return the mean ``within_ratio`` over all ways to hand out the labels to points: (n - classes) / (n - 1).
 
-    Near 0 where most points are alone in their class: a small ratio then says nothing. NaN for one point.
+    It is near 0 if most points are alone in their class: a small ratio then says nothing. NaN for one point.
 
     Example:
         >>> within_ratio_chance(torch.tensor([0, 0, 1, 2, 2]))
@@ -61,9 +62,9 @@ def within_ratio_chance(labels: Shaped[Tensor, "n"]) -> float:
 
 @computed_in_torch("points", labels=["labels"])
 def nearest_centroid_accuracy(
-    points: Float[Array, "n d"], labels: Labels, n_classes: int | None = None
+    points: Float[Array, "row dim"], labels: Labels, n_classes: int | None = None
 ) -> Float[Scalar, ""]:
-    """Share of points whose nearest class centroid (Euclidean distance) is that of their own class.
+    """Return the share of points whose nearest class centroid (Euclidean distance) is that of their own class.
 
     Takes tensors or NumPy arrays, and returns the same kind.
 
@@ -75,10 +76,10 @@ def nearest_centroid_accuracy(
     Args:
         points: float32 or float64.
         labels: the class of each point: any integers, or 0 to ``n_classes - 1``.
-        n_classes: how many classes there may be; the labels' own where ``None``.
+        n_classes: how many classes there may be; the labels' own if ``None``.
 
     Returns:
-        A float64 scalar; NaN where it is undefined: all points equal, or one class.
+        A float64 scalar; NaN if it is undefined: all points equal, or one class.
 
     Example:
         >>> points = torch.tensor([[0.0], [1.0], [5.0], [6.0], [1.5]])
@@ -88,32 +89,41 @@ def nearest_centroid_accuracy(
     x, labels, n_classes = _prepared(points, labels, n_classes)
     count, centroids = _centroids(x, labels, n_classes)
     nearest = []
-    for rows in torch.split(x, max(1, _MOST_DISTANCES // n_classes)):
+    for rows in torch.split(x, max(1, MAX_DISTANCES_AT_ONCE // n_classes)):
         distance = torch.cdist(rows, centroids, compute_mode="donot_use_mm_for_euclid_dist")
         nearest.append(torch.where(count > 0, distance, torch.inf).argmin(dim=1))
     share = (torch.cat(nearest) == labels).double().mean()
     return torch.where(((count > 0).sum() > 1) & (x.square().sum() > 0), share, torch.nan)
 
 
-def _prepared(points: Tensor, labels: Tensor, n_classes: int | None) -> tuple[Tensor, Tensor, int]:
-    """Centred float64 points, labels from 0, and the number of classes."""
+def _prepared(
+    points: Float[Tensor, "row dim"], labels: Shaped[Tensor, "row"], n_classes: int | None
+) -> tuple[Float[Tensor, "row dim"], Int[Tensor, "row"], int]:
+    """Return centred float64 points, labels from 0, and the number of classes."""
     if n_classes is None:
         classes, labels = torch.unique(labels, return_inverse=True)
         n_classes = len(classes)
+    return _centred(points), labels.long(), n_classes
+
+
+def _centred(points: Float[Tensor, "row dim"]) -> Float[Tensor, "row dim"]:
+    """Return float64 points minus their mean; equal points become exact zeros."""
     x = points.double()
-    x = x - x[:1]  # equal points become exact zeros, which minus a rounded mean they might not
-    return x - x.mean(dim=0), labels.long(), n_classes
+    x = x - x[:1]  # equal points minus a rounded mean might not be 0
+    return x - x.mean(dim=0)
 
 
-def _centroids(x: Tensor, labels: Tensor, n_classes: int) -> tuple[Tensor, Tensor]:
-    """``[n_classes]`` points a class, and ``[n_classes d]`` their mean (0 for none)."""
+def _centroids(
+    x: Float[Tensor, "row dim"], labels: Int[Tensor, "row"], n_classes: int
+) -> tuple[Float[Tensor, "class"], Float[Tensor, "class dim"]]:
+    """Return the number of points in each class, and their mean (0 for none)."""
     count = x.new_zeros(n_classes).scatter_add(0, labels, torch.ones_like(x[:, 0]))
     total = x.new_zeros(n_classes, x.shape[1]).scatter_add(0, labels[:, None].expand_as(x), x)
     return count, total / torch.where(count > 0, count, 1)[:, None]
 
 
 class IntegerWeights(NamedTuple):
-    """What ``integer_weights`` finds; scalars are tensors without axes, or Python numbers if arrays were given.
+    """Result of ``integer_weights``; scalars are tensors without axes, or Python numbers if arrays were given.
 
     Attributes:
         weights: weight of value ``v`` at position ``t`` relative to value 0 there, in units of the support's
@@ -123,6 +133,11 @@ class IntegerWeights(NamedTuple):
         rank_one: share of the fitted points' variance along the one direction ``u``; NaN where nothing varies.
         matches: whether the integers have the residues that addition modulo ``p`` needs.
         classes: the integer sum of each row's rounded weights.
+
+    Example:
+        >>> tokens = torch.cartesian_prod(*[torch.arange(2)] * 3)
+        >>> integer_weights(tokens.double().sum(dim=1, keepdim=True), tokens, support=(0, 1, 2), modulus=2).classes
+        tensor([0, 1, 1, 2, 1, 2, 2, 3])
     """
 
     weights: Float[Array, "pos value"]
@@ -130,12 +145,12 @@ class IntegerWeights(NamedTuple):
     deviation: Float[Scalar, ""]
     rank_one: Float[Scalar, ""]
     matches: Bool[Scalar, ""]
-    classes: Int[Array, "n"]
+    classes: Int[Array, "row"]
 
 
 @computed_in_torch("points", "tokens")
 def integer_weights(
-    points: Float[Array, "n d"], tokens: Int[Array, "n pos"], support: Sequence[int], modulus: int
+    points: Float[Array, "row dim"], tokens: Int[Array, "row pos"], support: Sequence[int], modulus: int
 ) -> IntegerWeights:
     """Fit ``point = c + u sum_t w_t(x_t)`` and ask whether the weights are integers that add modulo ``p``.
 
@@ -173,37 +188,60 @@ def integer_weights(
     Example:
         >>> tokens = torch.cartesian_prod(*[torch.arange(2)] * 3)
         >>> points = tokens.double() @ torch.tensor([[0.3], [-0.3], [0.6]], dtype=torch.float64)
-        >>> found = integer_weights(points, tokens, support=(0, 1), modulus=2)
-        >>> found.rounded.flatten().tolist(), bool(found.matches)  # of 0.3 and -0.3 the lower median is -0.3
+        >>> fit = integer_weights(points, tokens, support=(0, 1), modulus=2)
+        >>> fit.rounded.flatten().tolist(), bool(fit.matches)  # of 0.3 and -0.3 the lower median is -0.3
         ([-1, 1, -2], True)
     """
-    n_pos = tokens.shape[1]
     check_digits(tokens, support, modulus)
-    values = torch.arange(1, modulus, device=tokens.device)
-    design = (tokens[:, :, None] == values).flatten(1).double()
-    x = points.double() - points[:1].double()
-    x, design = x - x.mean(dim=0), design - design.mean(dim=0)
-    share, along = x.new_tensor(torch.nan), x.new_full((n_pos, modulus - 1), torch.nan)
-    q, r = torch.linalg.qr(design)
-    if len(design) > design.shape[1] == int(torch.linalg.matrix_rank(r)):
-        coefficients = torch.linalg.solve_triangular(r, q.T @ x, upper=True)
-        _, scale, directions = torch.linalg.svd(r @ coefficients, full_matrices=False)  # of the fitted points
-        share = scale[0].square() / scale.square().sum()
-        along = (coefficients @ directions[0]).reshape(n_pos, modulus - 1)
+    n_pos = tokens.shape[1]
+    fit = fit_digits(points, tokens, modulus)
+    if fit is None:
+        share = points.new_tensor(torch.nan, dtype=torch.float64)
+        along = points.new_full((n_pos, modulus - 1), torch.nan, dtype=torch.float64)
+    else:
+        share = fit.scale[0].square() / fit.scale.square().sum()
+        along = (fit.coefficients @ fit.directions[0]).reshape(n_pos, modulus - 1)
     weights, matches = _scaled(along, support, modulus)
     rounded = torch.nan_to_num(weights).round().long()
     return IntegerWeights(
-        weights,
-        rounded,
-        (weights - rounded).abs().max(),
-        share,
-        matches,
-        integer_sum(rounded, tokens),
+        weights=weights,
+        rounded=rounded,
+        deviation=(weights - rounded).abs().max(),
+        rank_one=share,
+        matches=matches,
+        classes=integer_sum(rounded, tokens),
     )
 
 
-def integer_sum(rounded: Int[Tensor, "pos value"], tokens: Int[Tensor, "n pos"]) -> Int[Tensor, "n"]:
-    """The sum of each row's weights, 0 for digit 0.
+class DigitFit(NamedTuple):
+    """Least-squares fit of points by digits: of whether value ``v >= 1`` is at position ``t``.
+
+    Attributes:
+        coefficients: of each position and value.
+        scale: singular values of the fitted points.
+        directions: their principal directions.
+    """
+
+    coefficients: Float[Tensor, "weight dim"]
+    scale: Float[Tensor, "direction"]
+    directions: Float[Tensor, "direction dim"]
+
+
+def fit_digits(points: Float[Tensor, "row dim"], tokens: Int[Tensor, "row pos"], modulus: int) -> DigitFit | None:
+    """Return the fit of points by digits; ``None`` if the rows do not determine all coefficients."""
+    values = torch.arange(1, modulus, device=tokens.device)
+    design = rearrange(tokens[:, :, None] == values, "row pos value -> row (pos value)").double()
+    design = design - design.mean(dim=0)
+    q, r = torch.linalg.qr(design)
+    if not len(design) > design.shape[1] == int(torch.linalg.matrix_rank(r)):
+        return None
+    coefficients = torch.linalg.solve_triangular(r, q.T @ _centred(points), upper=True)
+    _, scale, directions = torch.linalg.svd(r @ coefficients, full_matrices=False)
+    return DigitFit(coefficients, scale, directions)
+
+
+def integer_sum(rounded: Int[Tensor, "pos value"], tokens: Int[Tensor, "row pos"]) -> Int[Tensor, "row"]:
+    """Return the sum of each row's weights, 0 for digit 0.
 
     Example:
         >>> integer_sum(torch.tensor([[1], [-1], [2]]), torch.tensor([[1, 1, 1], [1, 0, 1]]))
@@ -213,48 +251,62 @@ def integer_sum(rounded: Int[Tensor, "pos value"], tokens: Int[Tensor, "n pos"])
     return by_digit.gather(1, tokens.long().T).sum(dim=0)
 
 
-def _scaled(along: Tensor, support: Sequence[int], modulus: int) -> tuple[Tensor, Tensor]:
-    """The weights in units of the best scale, and whether their residues match."""
-    on = torch.tensor(list(support), device=along.device)
-    median = along[on, 0].median()
+def digit_residues(support: Sequence[int], n_pos: int, modulus: int, device: torch.device) -> Int[Tensor, "pos value"]:
+    """Return the residues of values 1 to ``modulus - 1`` in a sum over the support: the value, and 0 off it."""
+    residues = torch.zeros(n_pos, modulus - 1, dtype=torch.int64, device=device)
+    residues[list(support)] = torch.arange(1, modulus, device=device)
+    return residues
+
+
+def _scaled(
+    along: Float[Tensor, "pos value"], support: Sequence[int], modulus: int
+) -> tuple[Float[Tensor, "pos value"], Bool[Tensor, ""]]:
+    """Return the weights in units of the best scale, and whether their residues match."""
+    median = along[list(support), 0].median()
     if not bool(median.abs() > SMALLEST_UNIT * along.abs().max()):  # also where NaN
-        return torch.full_like(along, torch.nan), torch.zeros((), dtype=torch.bool, device=along.device)
-    wanted = torch.zeros_like(along, dtype=torch.long)
-    wanted[on] = torch.arange(1, modulus, device=along.device)
+        return torch.full_like(along, torch.nan), torch.tensor(False, device=along.device)
+    residues = digit_residues(support, len(along), modulus, along.device)
     best: tuple[bool, float] | None = None
     for a in range(1, modulus):
         weights = along * (a / median)
         rounded = weights.round()
-        wrong = bool(((rounded.long() - a * wanted) % modulus).any())
+        is_wrong = bool(((rounded.long() - a * residues) % modulus).any())
         deviation = round(float((weights - rounded).abs().max()), 9)  # so that the smallest of equal scales counts
-        if best is None or (wrong, deviation) < best:
-            best, kept = (wrong, deviation), weights
+        if best is None or (is_wrong, deviation) < best:
+            best = (is_wrong, deviation)
+            kept = weights
     assert best is not None
     return kept, torch.tensor(not best[0], device=along.device)
 
 
-def check_digits(tokens: Tensor, support: Sequence[int], modulus: int) -> None:
-    """Refuse what is not an addition modulo ``modulus`` of the digits in ``support``.
+def check_digits(tokens: Int[Tensor, "row pos"], support: Sequence[int], modulus: int) -> None:
+    """Check that tokens are digits whose sum over ``support`` can be taken modulo ``modulus``.
 
     Raises:
         InputError: see ``integer_weights``.
     """
     check_at_least(modulus=(modulus, 2))
     check_support(support, tokens.shape[1])
-    if wrong := tokens[(tokens < 0) | (tokens >= modulus)].tolist():
+    outside = tokens[(tokens < 0) | (tokens >= modulus)].tolist()
+    if outside:
         raise InputError(
-            f"the batch has a token {wrong[0]}, but modulus is {modulus}; expected digits 0 to {modulus - 1}: "
+            f"the batch has a token {outside[0]}, but modulus is {modulus}; expected digits 0 to {modulus - 1}: "
             "give the number of digits as modulus, or None for tokens that are not digits"
         )
 
 
 def check_support(support: Sequence[int], length: int | None = None) -> None:
-    """Refuse what is not a sequence, an empty support, a position given twice, or one outside the sequence."""
+    """Check that support is a sequence of different positions, inside the sequence if its length is given.
+
+    Raises:
+        InputError: if it is not.
+    """
     if not isinstance(support, Collection):
         raise InputError(f"support is {support!r}; expected different positions such as (0, 1, 2)")
     if len(support) == 0 or len(set(support)) < len(support):
-        what = "has a position twice" if len(support) else "is empty"
-        raise InputError(f"support {what}; expected different positions such as (0, 1, 2)")
-    if outside := [t for t in support if t < 0 or (length is not None and t >= length)]:
+        problem = "has a position twice" if len(support) else "is empty"
+        raise InputError(f"support {problem}; expected different positions such as (0, 1, 2)")
+    outside = [t for t in support if t < 0 or (length is not None and t >= length)]
+    if outside:
         to = "up" if length is None else f"to {length - 1}, the sequence's last"
         raise InputError(f"support has position {outside[0]}; expected positions from 0 {to}")

@@ -14,8 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from probes.functional.topic_attention import WordTopics, exact_dtype, pair_weight
-from tasks import InputError
+from probes.functional.topic_attention import WordTopics, check_patterns, exact_dtype, pair_weight
 
 DIFFERENT_WORDS = ("same_topic", "different_topic")
 
@@ -25,75 +24,80 @@ class DistancePairs:
     """The ordered (query, key) pairs of one batch whose words differ and both have a topic.
 
     Attributes:
-        example, query, key: ``[n]`` where each pair stands.
-        cell: ``[n]`` its place in the ``2 x max_distance`` table of buckets and distances.
-        beyond: how many pairs stand farther apart than ``max_distance``, and are not among these.
+        example: of each pair.
+        query: its query position.
+        key: its key position.
+        cell: its place in the ``2 x max_distance`` table of buckets and distances.
+        beyond: how many pairs are farther apart than ``max_distance``, and left out.
         shape: of the batch, ``(examples, positions)``.
         max_distance: largest distance, in tokens.
     """
 
-    example: Int[Tensor, "n"]
-    query: Int[Tensor, "n"]
-    key: Int[Tensor, "n"]
-    cell: Int[Tensor, "n"]
+    example: Int[Tensor, "pair"]
+    query: Int[Tensor, "pair"]
+    key: Int[Tensor, "pair"]
+    cell: Int[Tensor, "pair"]
     beyond: int
     shape: tuple[int, int]
     max_distance: int
 
     @classmethod
-    def of(cls, words: Int[Tensor, "batch pos"], topics: WordTopics, max_distance: int) -> DistancePairs:
-        """Raises ``InputError`` for a word that is not among the topics."""
-        if bool((words >= len(topics.row)).any()):
-            raise InputError(
-                f"the batch has a word {int(words.max())}, but topics are given for {len(topics.row)} words; "
-                "give one row per word, in the same numbering"
-            )
-        row = torch.where(words >= 0, topics.row.to(words.device)[words.clamp(min=0)], -1)
+    def from_words(cls, words: Int[Tensor, "batch pos"], topics: WordTopics, max_distance: int) -> DistancePairs:
+        """Return the pairs of a batch of words.
+
+        Raises:
+            InputError: for a word that is not among the topics.
+        """
+        row = topics.rows_of(words)
         real = row >= 0
-        example, query, key = ((real[:, :, None] & real[:, None, :]) & (row[:, :, None] != row[:, None, :])).nonzero(
-            as_tuple=True
-        )
+        differ = (real[:, :, None] & real[:, None, :]) & (row[:, :, None] != row[:, None, :])
+        pairs = differ.nonzero()
+        is_near = (pairs[:, 1] - pairs[:, 2]).abs() <= max_distance
+        example, query, key = pairs[is_near].T.contiguous()
         distance = (query - key).abs()
-        near = distance <= max_distance
-        beyond = int((~near).sum())
-        example, query, key, distance = (x[near] for x in (example, query, key, distance))
         group = topics.group.to(words.device)
         same = topics.meet(group[row[example, query]], group[row[example, key]])
-        cell = torch.where(same, 0, max_distance) + distance - 1
-        return cls(example, query, key, cell, beyond, (words.shape[0], words.shape[1]), max_distance)
+        return cls(
+            example=example,
+            query=query,
+            key=key,
+            cell=torch.where(same, 0, max_distance) + distance - 1,
+            beyond=int((~is_near).sum()),
+            shape=(words.shape[0], words.shape[1]),
+            max_distance=max_distance,
+        )
 
     def pairs(self) -> Int[Tensor, "example 2 distance"]:
-        """How many pairs there are of each example, bucket and distance."""
+        """Return how many pairs there are of each example, bucket and distance."""
         n = self.shape[0]
         return torch.bincount(self._place, minlength=2 * n * self.max_distance).view(n, 2, self.max_distance)
 
     @cached_property
-    def _place(self) -> Int[Tensor, "n"]:
-        """In the table ``[example 2 distance]``, flattened."""
+    def _place(self) -> Int[Tensor, "pair"]:
+        """Return each pair's place in the table ``[example 2 distance]``, flattened."""
         return self.example * 2 * self.max_distance + self.cell
 
     def sums(
-        self, patterns: Mapping[str, Float[Tensor, "batch head query key"]]
-    ) -> dict[str, Float[Tensor, "head example 2 distance"]]:
+        self, patterns: Mapping[str, Float[Tensor, "batch _ query key"]]
+    ) -> dict[str, Float[Tensor, "_ example 2 distance"]]:
         """Sum the attention at each site by head, example, bucket and distance."""
+        n, n_pos = self.shape
+        check_patterns(patterns, n, n_pos)
         sums = {}
-        n, pos = self.shape
-        size = 2 * n * self.max_distance
         for site, pattern in patterns.items():
-            if pattern.ndim != 4 or (pattern.shape[0], *pattern.shape[2:]) != (n, pos, pos):
-                raise InputError(
-                    f"an activation has shape {tuple(pattern.shape)}; expected attention patterns "
-                    "[batch head query key]: measure at attention_pattern()"
-                )
-            heads, flat = pattern.shape[1], pattern.reshape(-1)
-            where = (self.example * heads * pos + self.query) * pos + self.key  # of the first head
-            rows = [_added(size, self._place, flat[head * pos * pos :].index_select(0, where)) for head in range(heads)]
-            sums[site] = torch.stack(rows).view(heads, n, 2, self.max_distance)
+            n_heads = pattern.shape[1]
+            flat = pattern.reshape(-1)
+            of_first_head = (self.example * n_heads * n_pos + self.query) * n_pos + self.key
+            by_head = []
+            for head in range(n_heads):
+                attention = flat[head * n_pos**2 :].index_select(0, of_first_head)
+                by_head.append(_added(2 * n * self.max_distance, self._place, attention))
+            sums[site] = torch.stack(by_head).view(n_heads, n, 2, self.max_distance)
         return sums
 
 
-def _added(size: int, place: Tensor, values: Tensor) -> Tensor:
-    """``[size]`` the sums of the values at each place. The same bits on every run, also on a GPU."""
+def _added(size: int, place: Int[Tensor, "pair"], values: Float[Tensor, "pair"]) -> Float[Tensor, "{size}"]:
+    """Return the sums of the values at each place. They have the same bits on every run, also on a GPU."""
     if values.device.type == "cpu":
         return torch.bincount(place, weights=values.double(), minlength=size).double()  # of no values: integers
     exact = exact_dtype(values.device)
@@ -103,7 +107,7 @@ def _added(size: int, place: Tensor, values: Tensor) -> Tensor:
 def matched_means(
     total: Float[Tensor, "... example 2 distance"], pairs: Int[Tensor, "example 2 distance"]
 ) -> Float[Tensor, "... 2"]:
-    """Mean attention of both buckets over the same documents and distances.
+    """Return the mean attention of both buckets over the same documents and distances.
 
     Each distance ``d`` in each document in which both buckets have pairs counts with
     ``n_same n_different / (n_same + n_different)``, for both alike. If attention is some function of document and
@@ -129,7 +133,7 @@ def matched_means(
 def unmatched_means(
     total: Float[Tensor, "... example 2 distance"], pairs: Int[Tensor, "example 2 distance"]
 ) -> Float[Tensor, "... 2"]:
-    """Mean attention of both buckets over the same documents, whatever the distances, as ``TopicAttention`` has it."""
+    """Return the mean attention of both buckets over the same documents at any distance, as ``TopicAttention`` does."""
     return matched_means(total.sum(dim=-1, keepdim=True), pairs.sum(dim=-1, keepdim=True))
 
 

@@ -1,11 +1,10 @@
-"""k-means in torch: exact Lloyd iterations on a device of choice, over rows that need not be in its memory."""
+"""k-means in torch: exact Lloyd iterations on a device of choice."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Literal
 
 import torch
@@ -16,9 +15,9 @@ from probes.functional.arrays import Array, computed_in_torch
 from tasks import InputError
 from tasks.errors import check_at_least, check_choice
 
-_CELLS = {"cpu": 2**19, "cuda": 2**26}  # numbers of a block of rows, or of its distances
-_ADDED = ("cpu",)  # where sums of rows are taken by index; elsewhere as a product, whose order is fixed
-_GROUP = 1024  # rows whose potentials are summed before one of them is drawn
+BLOCK_NUMBERS = {"cpu": 2**19, "cuda": 2**26}  # of a block of rows, or of its distances
+DEVICES_ADDING_BY_INDEX = ("cpu",)  # elsewhere rows are summed by a product, whose order is fixed
+DRAW_GROUP = 1024  # rows whose weights are summed before one of them is drawn
 
 
 @dataclass(frozen=True)
@@ -26,21 +25,25 @@ class KMeans:
     """Clusters of rows.
 
     Attributes:
-        labels: ``[n]`` cluster of each row, int64.
-        centres: ``[k d]`` means of the clusters, float64.
+        labels: cluster of each row, int64.
+        centres: means of the clusters, float64.
         inertia: sum of squared distances to the rows' centres, in the rows' unit squared.
         n_iter: iterations of the start that was kept.
+
+    Example:
+        >>> kmeans(torch.tensor([[0.0], [1.0]]), 1)
+        KMeans(labels=tensor([0, 0]), centres=tensor([[0.5000]], dtype=torch.float64), inertia=0.5, n_iter=2)
     """
 
-    labels: Int[Array, "n"]
-    centres: Float[Array, "k d"]
+    labels: Int[Array, "row"]
+    centres: Float[Array, "cluster dim"]
     inertia: float
     n_iter: int
 
 
 @computed_in_torch("rows", "initial")
 def kmeans(
-    rows: Shaped[Array, "n d"] | Sequence[Shaped[Array, "_ d"]],
+    rows: Shaped[Array, "row dim"] | Sequence[Shaped[Array, "_ dim"]],
     k: int,
     *,
     n_init: int = 10,
@@ -49,24 +52,21 @@ def kmeans(
     max_iter: int = 300,
     tol: float = 1e-4,
     method: Literal["lloyd", "minibatch"] = "lloyd",
-    initial: Float[Array, "k d"] | None = None,
+    initial: Float[Array, "cluster dim"] | None = None,
 ) -> KMeans:
-    """Clusters rows around ``k`` centres such that the sum of squared distances is small; the best of several starts.
+    """Cluster rows around ``k`` centres such that the sum of squared distances is small; the best of several starts.
 
     Takes tensors or NumPy arrays, and returns the same kind.
 
     Lloyd's algorithm with greedy k-means++ seeding, with scikit-learn's rules for when to stop and for clusters that
     become empty: from the same centres both give the same clusters. All starts run side by side, so that each
-    iteration reads the rows once. Distances are float32, sums float64. The same seed gives the same clusters, however
-    the rows are cut into shards.
+    iteration reads the rows once. Distances are float32, sums float64. The same seed gives the same clusters.
 
-    Memory: one block of rows, and ``8 x n_init`` bytes per row. On CUDA, rows that fit into half of the free memory
-    stay there; others are read from where they are in every iteration. Cost: ``n k d`` multiplications per start and
+    Memory: the rows on the device, and ``8 x n_init`` bytes per row. Cost: ``n k d`` multiplications per start and
     iteration, and about ``3 + log k`` times that for the seeding.
 
     Args:
-        rows: ``[n d]``, of any real dtype; or several such matrices, one after another, each moved to the device in
-            turn (they may be memory-mapped).
+        rows: of any real dtype; or several such matrices, one after another.
         k: clusters, at most as many as rows.
         n_init: starts.
         seed: for the starts. The global random state is not touched.
@@ -74,9 +74,8 @@ def kmeans(
         max_iter: most iterations.
         tol: stop where the centres move by less than this, squared and summed, relative to the mean variance of a
             dimension.
-        method: ``"lloyd"``, or ``"minibatch"``: scikit-learn's ``MiniBatchKMeans``, on the CPU with all rows in
-            memory, which is less exact.
-        initial: ``[k d]`` centres to start from, instead of ``n_init`` starts of k-means++.
+        method: ``"lloyd"``, or ``"minibatch"``: scikit-learn's ``MiniBatchKMeans``, on the CPU, which is less exact.
+        initial: centres to start from, instead of ``n_init`` starts of k-means++.
 
     Raises:
         InputError: for rows that are not matrices of one width, or not finite, fewer rows than clusters, or a device
@@ -85,17 +84,19 @@ def kmeans(
     Source: Lloyd 1982; Arthur & Vassilvitskii 2007 (k-means++), greedy as in scikit-learn's ``kmeans_plusplus``.
 
     Example:
-        >>> found = kmeans(torch.tensor([[0.0], [1.0], [10.0], [11.0]]), 2)
-        >>> sorted(found.centres.flatten().tolist()), found.inertia
+        >>> clusters = kmeans(torch.tensor([[0.0], [1.0], [10.0], [11.0]]), 2)
+        >>> sorted(clusters.centres.flatten().tolist()), clusters.inertia
         ([0.5, 10.5], 1.0)
     """
     check_choice(method=(method, ("lloyd", "minibatch")))
     check_at_least(k=(k, 1), n_init=(n_init, 1), max_iter=(max_iter, 1), tol=(tol, 0), seed=(seed, 0))
-    data = _Source([rows] if isinstance(rows, Tensor) else list(rows), device)
-    if len(data) < k:
-        raise InputError(f"{len(data)} rows for {k} clusters; give at least as many rows as clusters, or a smaller k")
-    if initial is not None and tuple(initial.shape) != (k, data.width):
-        raise InputError(f"initial has shape {tuple(initial.shape)}; expected {k} centres of {data.width} dimensions")
+    matrix = _one_matrix([rows] if isinstance(rows, Tensor) else list(rows))
+    n, width = matrix.shape
+    if n < k:
+        raise InputError(f"{n} rows for {k} clusters; give at least as many rows as clusters, or a smaller k")
+    if initial is not None and tuple(initial.shape) != (k, width):
+        raise InputError(f"initial has shape {tuple(initial.shape)}; expected {k} centres of {width} dimensions")
+    data = _Rows(matrix, _checked_device(matrix.device if device is None else device))
     if method == "minibatch":
         return _minibatch(data, k, n_init, seed, max_iter, initial)
     if initial is None:
@@ -105,141 +106,122 @@ def kmeans(
     return _lloyd(data, centres, max_iter, tol)
 
 
-class _Source:
-    """Rows, minus their mean, in blocks on the device. Where blocks begin does not depend on the shards."""
+def _one_matrix(parts: Sequence[Shaped[Tensor, "..."]]) -> Shaped[Tensor, "row dim"]:
+    if not parts or any(x.ndim != 2 or not x.shape[1] or x.shape[1] != parts[0].shape[1] for x in parts):
+        shapes = ", ".join(str(list(x.shape)) for x in parts[:4]) or "no tensor"
+        raise InputError(f"the rows have shape {shapes}; expected [n d], with the same d in every matrix")
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts))
 
-    def __init__(self, shards: list[Tensor], device: str | torch.device | None) -> None:
-        if not shards or any(x.ndim != 2 or not x.shape[1] or x.shape[1] != shards[0].shape[1] for x in shards):
-            given = ", ".join(str(list(x.shape)) for x in shards[:4]) or "no tensor"
-            raise InputError(f"the rows have shape {given}; expected [n d], with the same d in every shard")
-        try:
-            self.device = torch.device(shards[0].device if device is None else device)
-        except RuntimeError:
-            raise InputError(f"no device {device!r}; expected cpu or cuda") from None
-        if self.device.type not in _CELLS or (self.device.type == "cuda" and not torch.cuda.is_available()):
-            raise InputError(
-                f"k-means cannot run on {str(self.device)!r} here; expected cpu, or cuda where there is one"
-            )
-        self.width, self._n = shards[0].shape[1], sum(map(len, shards))
-        self._shards = shards
-        if self.device.type == "cuda" and 8 * self._n * self.width < torch.cuda.mem_get_info(self.device)[0]:
-            self._shards = [torch.cat([self._here(x) for x in shards])]
+
+def _checked_device(device: str | torch.device) -> torch.device:
+    try:
+        checked = torch.device(device)
+    except RuntimeError:
+        raise InputError(f"no device {device!r}; expected cpu or cuda") from None
+    if checked.type not in BLOCK_NUMBERS or (checked.type == "cuda" and not torch.cuda.is_available()):
+        raise InputError(f"k-means cannot run on {str(checked)!r} here; expected cpu, or cuda where there is one")
+    return checked
+
+
+class _Rows:
+    """Rows on a device, which are given in blocks, minus their mean.
+
+    Attributes:
+        device: where they are.
+        width: number of dimensions.
+        mean: of the rows, rounded to float32, so that it can be subtracted from float32 rows and added again.
+        squares: sum of squared distances to the mean.
+    """
+
+    def __init__(self, rows: Shaped[Tensor, "row dim"], device: torch.device) -> None:
+        rows = rows.detach()
+        self.device = device
+        self.width = rows.shape[1]
+        self._rows = rows if device.type == "cpu" else _in_float(rows.to(device))
+        total = torch.zeros(self.width, dtype=torch.float64, device=device)
+        for place in self._places(1):
+            block = _in_float(self._rows[place])
+            if not bool(torch.isfinite(block).all()):
+                raise InputError("some rows have NaN or infinity; leave those examples out")
+            total += block.sum(0, dtype=torch.float64)
+        self.mean = (total / len(rows)).float().double()
+        self.squares = sum(float(block.double().square().sum()) for _, block in self.blocks(1))
 
     def __len__(self) -> int:
-        return self._n
+        return len(self._rows)
 
     @property
-    def shards(self) -> list[Tensor]:
-        return self._shards
+    def whole(self) -> Float[Tensor, "row dim"]:
+        """Return all rows in float32, with their mean."""
+        return self._rows.float()
 
-    @cached_property
-    def mean(self) -> Float[Tensor, "d"]:
-        """Of the rows, rounded to float32."""
-        total = torch.zeros(self.width, dtype=torch.float64, device=self.device)
-        for _, x in self._raw(1):
-            if not bool(torch.isfinite(x).all()):
-                raise InputError("some rows have NaN or infinity; leave those examples out")
-            total += x.sum(0, dtype=torch.float64)
-        return (total / self._n).float().double()  # what can be subtracted from float32 rows and added again
+    def blocks(self, columns: int) -> Iterator[tuple[slice, Float[Tensor, "block dim"]]]:
+        """Yield blocks of centred float32 rows with their places, small enough for ``columns`` distances a row."""
+        for place in self._places(columns):
+            yield place, self._centred(self._rows[place])
 
-    @cached_property
-    def squares(self) -> float:
-        """Sum of squared distances to the mean."""
-        return sum(float(x.double().square().sum()) for _, x in self.blocks(1))
+    def _places(self, columns: int) -> Iterator[slice]:
+        size = max(1, BLOCK_NUMBERS[self.device.type] // max(self.width, columns))
+        for start in range(0, len(self), size):
+            yield slice(start, min(start + size, len(self)))
 
-    def blocks(self, columns: int) -> Iterator[tuple[slice, Float[Tensor, "block d"]]]:
-        """Blocks of centred float32 rows with where they stand, small enough for ``columns`` distances a row."""
-        for place, x in self._raw(columns):
-            yield place, self._centred(x)
+    def _centred(self, rows: Shaped[Tensor, "block dim"]) -> Float[Tensor, "block dim"]:
+        rows = _in_float(rows)
+        return (rows - self.mean.to(rows.dtype)).float()
 
-    def _centred(self, x: Tensor) -> Tensor:
-        return (x - self.mean.to(x.dtype)).float()
+    def take(self, index: Int[Tensor, "chosen"]) -> Float[Tensor, "chosen dim"]:
+        """Return centred rows by their place."""
+        return self._centred(self._rows[index.to(self.device)])
 
-    def _raw(self, columns: int) -> Iterator[tuple[slice, Float[Tensor, "block d"]]]:
-        size = max(1, _CELLS[self.device.type] // max(self.width, columns))
-        start, parts, held = 0, list[Tensor](), 0
-        for shard in self._shards:
-            at = 0
-            while at < len(shard):
-                part = shard[at : at + size - held]
-                at, held = at + len(part), held + len(part)
-                parts.append(part)
-                if held == size:
-                    yield slice(start, start + held), self._moved(parts)
-                    start, parts, held = start + held, [], 0
-        if held:
-            yield slice(start, start + held), self._moved(parts)
 
-    def _moved(self, parts: list[Tensor]) -> Tensor:
-        moved = [self._here(part) for part in parts]
-        return moved[0] if len(moved) == 1 else torch.cat(moved)
-
-    def _here(self, part: Tensor) -> Tensor:
-        """On the device, in float32 unless it is float64."""
-        exact = torch.float64 if part.dtype == torch.float64 else torch.float32
-        return part.detach().to(self.device, exact)
-
-    def take(self, index: Int[Tensor, "m"]) -> Float[Tensor, "m d"]:
-        """Centred rows by their place."""
-        index = index.cpu()
-        found = torch.empty(len(index), self.width, device=self.device)
-        start = 0
-        for shard in self._shards:
-            here = (index >= start) & (index < start + len(shard))
-            if bool(here.any()):
-                at = (index[here] - start).to(shard.device)
-                found[here.to(self.device)] = self._centred(self._here(shard[at]))
-            start += len(shard)
-        return found
+def _in_float(rows: Shaped[Tensor, "row dim"]) -> Float[Tensor, "row dim"]:
+    """Return rows in float32, unless they are float64."""
+    return rows if rows.dtype == torch.float64 else rows.float()
 
 
 # ---- seeding ----
 
 
-def _seeded(data: _Source, k: int, starts: int, seed: int) -> Float[Tensor, "starts k d"]:
-    """Greedy k-means++: of a few rows drawn by their squared distance, the one that leaves the least of it."""
+def _seeded(data: _Rows, k: int, n_starts: int, seed: int) -> Float[Tensor, "start cluster dim"]:
+    """Return centres by greedy k-means++: of a few rows drawn by their squared distance, the one that leaves least."""
     draw = torch.Generator().manual_seed(seed)
     trials = 2 + int(math.log(k))
-    chosen = torch.randint(len(data), (starts,), generator=draw)
-    centres = data.take(chosen)[:, None].double()
-    groups = -(-len(data) // _GROUP)
-    nearest = torch.zeros(starts, groups * _GROUP, device=data.device)  # the padding is never drawn
+    first = torch.randint(len(data), (n_starts,), generator=draw)
+    centres = data.take(first)[:, None].double()
+    n_groups = math.ceil(len(data) / DRAW_GROUP)
+    nearest = torch.zeros(n_starts, n_groups * DRAW_GROUP, device=data.device)  # the padding is never drawn
     nearest[:, : len(data)] = math.inf
     for _ in range(1, k):
-        _approach(data, nearest, centres[:, -1].float())
-        tried = data.take(_drawn(nearest, trials, draw).clamp(max=len(data) - 1)).view(starts, trials, -1)
-        left = torch.zeros(starts, trials, dtype=torch.float64, device=data.device)
-        for place, x in data.blocks(starts * trials):
-            distance = _distances(x, tried.flatten(0, 1)).view(starts, trials, -1)
+        for place, rows in data.blocks(n_starts):
+            nearest[:, place] = torch.minimum(nearest[:, place], _distances(rows, centres[:, -1].float()))
+        drawn = _drawn(nearest, trials, draw).clamp(max=len(data) - 1)
+        candidates = data.take(drawn.flatten()).view(n_starts, trials, -1)
+        left = torch.zeros(n_starts, trials, dtype=torch.float64, device=data.device)
+        for place, rows in data.blocks(n_starts * trials):
+            distance = _distances(rows, candidates.flatten(0, 1)).view(n_starts, trials, -1)
             left += torch.minimum(distance, nearest[:, None, place]).sum(-1, dtype=torch.float64)
-        best = tried[torch.arange(starts), left.argmin(1).cpu()]
+        best = candidates[torch.arange(n_starts), left.argmin(1).cpu()]
         centres = torch.cat([centres, best[:, None].double()], dim=1)
     return centres
 
 
-def _approach(data: _Source, nearest: Tensor, centres: Float[Tensor, "starts d"]) -> None:
-    """Take a further centre of each start into account."""
-    for place, x in data.blocks(len(centres)):
-        nearest[:, place] = torch.minimum(nearest[:, place], _distances(x, centres))
+def _distances(rows: Float[Tensor, "row dim"], centres: Float[Tensor, "centre dim"]) -> Float[Tensor, "centre row"]:
+    """Return squared distances; never below 0, where rounding would put some."""
+    lengths = centres.square().sum(1)[:, None] + rows.square().sum(1)
+    return torch.addmm(lengths, centres, rows.T, alpha=-2).clamp_(min=0)
 
 
-def _distances(x: Float[Tensor, "n d"], centres: Float[Tensor, "c d"]) -> Float[Tensor, "c n"]:
-    """Squared; never below 0, where rounding would put some."""
-    lengths = centres.square().sum(1)[:, None] + x.square().sum(1)
-    return torch.addmm(lengths, centres, x.T, alpha=-2).clamp_(min=0)
-
-
-def _drawn(weight: Float[Tensor, "starts n"], trials: int, draw: torch.Generator) -> Int[Tensor, "drawn"]:
-    """``trials`` places a start, drawn in proportion to ``weight``."""
-    groups = weight.view(len(weight), -1, _GROUP)
+def _drawn(weight: Float[Tensor, "start padded_row"], trials: int, draw: torch.Generator) -> Int[Tensor, "start trial"]:
+    """Return rows of each start, drawn in proportion to their weight: first a group of rows, then one in it."""
+    groups = weight.view(len(weight), -1, DRAW_GROUP)
     below = groups.sum(-1, dtype=torch.float64).cpu().cumsum(1)
     target = torch.rand(len(weight), trials, dtype=torch.float64, generator=draw) * below[:, -1:]
     group = torch.searchsorted(below, target).clamp(max=groups.shape[1] - 1)
     before = torch.cat([torch.zeros(len(weight), 1, dtype=torch.float64), below], dim=1).gather(1, group)
     start = torch.arange(len(weight))[:, None]
     within = groups[start.to(weight.device), group.to(weight.device)].cpu().double().cumsum(-1)
-    place = torch.searchsorted(within, (target - before)[..., None])[..., 0].clamp(max=_GROUP - 1)
-    return (group * _GROUP + place).flatten()
+    place = torch.searchsorted(within, (target - before)[..., None])[..., 0].clamp(max=DRAW_GROUP - 1)
+    return group * DRAW_GROUP + place
 
 
 # ---- Lloyd ----
@@ -248,118 +230,138 @@ def _drawn(weight: Float[Tensor, "starts n"], trials: int, draw: torch.Generator
 class _Starts:
     """The clusters of every start: labels, sums of rows and counts."""
 
-    def __init__(self, data: _Source, centres: Float[Tensor, "starts k d"]) -> None:
-        self.data, self.centres = data, centres
-        starts, k, d = centres.shape
-        self.labels = torch.full((starts, len(data)), -1, dtype=torch.int32, device=data.device)
-        self.sums = torch.zeros(starts, k, d, dtype=torch.float64, device=data.device)
-        self.counts = torch.zeros(starts, k, dtype=torch.int64, device=data.device)
+    def __init__(self, data: _Rows, centres: Float[Tensor, "start cluster dim"]) -> None:
+        n_starts, k, _ = centres.shape
+        self.data = data
+        self.centres = centres
+        self.labels = torch.full((n_starts, len(data)), -1, dtype=torch.int32, device=data.device)
+        self.sums = torch.zeros_like(centres)
+        self.counts = torch.zeros(n_starts, k, dtype=torch.int64, device=data.device)
 
     def assign(self, active: list[int]) -> list[bool]:
-        """Every row to its nearest centre; whether no row moved, for each of the starts asked for."""
+        """Assign every row to its nearest centre, and return for each of these starts whether no row moved."""
         centres = self.centres[active].float()
         lengths = centres.square().sum(-1).flatten()[:, None]
-        still = [True] * len(active)
-        for place, x in self.data.blocks(lengths.numel()):
-            scores = torch.addmm(lengths, centres.flatten(0, 1), x.T, alpha=-2)
-            found = scores.view(len(active), centres.shape[1], -1).min(1).indices.int()
+        is_settled = [True] * len(active)
+        for place, rows in self.data.blocks(lengths.numel()):
+            scores = torch.addmm(lengths, centres.flatten(0, 1), rows.T, alpha=-2)
+            nearest = scores.view(len(active), centres.shape[1], -1).min(1).indices.int()
             for i, start in enumerate(active):
-                old = self.labels[start, place]
-                moved = (found[i] != old).nonzero()[:, 0]
-                if len(moved):
-                    still[i] = False
-                    whole = len(moved) == len(x)
-                    self._move(start, x if whole else x[moved], old[moved].long(), found[i][moved].long())
-                    self.labels[start, place] = found[i]
-        return still
+                if self._relabel(start, place, rows, nearest[i]):
+                    is_settled[i] = False
+        return is_settled
 
-    def _move(self, start: int, x: Tensor, old: Tensor, new: Tensor) -> None:
-        """Rows ``x`` from cluster ``old`` (-1: none) to ``new``."""
-        sums, counts, known = self.sums[start], self.counts[start], bool(old[0] >= 0)
-        exact = x.double()
-        if x.device.type in _ADDED:
-            sums.index_add_(0, new, exact)
-            if known:
-                sums.index_add_(0, old, exact, alpha=-1)
+    def _relabel(self, start: int, place: slice, rows: Float[Tensor, "row dim"], labels: Int[Tensor, "row"]) -> bool:
+        """Give the rows at a place their labels, and return whether any label changed."""
+        before = self.labels[start, place]
+        moved = (labels != before).nonzero()[:, 0]
+        if not len(moved):
+            return False
+        exact = (rows if len(moved) == len(rows) else rows[moved]).double()
+        self._move(start, exact, before[moved].long(), labels[moved].long())
+        self.labels[start, place] = labels
+        return True
+
+    def _move(
+        self, start: int, rows: Float[Tensor, "moved dim"], before: Int[Tensor, "moved"], after: Int[Tensor, "moved"]
+    ) -> None:
+        """Take rows out of the clusters before, unless these are -1, and add them to the clusters after."""
+        sums = self.sums[start]
+        counts = self.counts[start]
+        had_cluster = bool(before[0] >= 0)
+        if rows.device.type in DEVICES_ADDING_BY_INDEX:
+            sums.index_add_(0, after, rows)
+            if had_cluster:
+                sums.index_add_(0, before, rows, alpha=-1)
         else:
-            among = torch.arange(len(sums), device=x.device)[:, None]
-            sums += ((new == among).double() - (old == among).double()) @ exact
-        counts += new.bincount(minlength=len(counts))
-        if known:
-            counts -= old.bincount(minlength=len(counts))
+            clusters = torch.arange(len(sums), device=rows.device)[:, None]
+            sums += ((after == clusters).double() - (before == clusters).double()) @ rows
+        counts += after.bincount(minlength=len(counts))
+        if had_cluster:
+            counts -= before.bincount(minlength=len(counts))
 
-    def means(self, start: int) -> Float[Tensor, "k d"]:
-        """New centres. Empty clusters take the rows farthest from their centres, as in scikit-learn."""
-        sums, counts = self.sums[start], self.counts[start]
+    def means(self, start: int) -> Float[Tensor, "cluster dim"]:
+        """Return new centres. Empty clusters take the rows farthest from their centres, as in scikit-learn."""
+        sums = self.sums[start]
+        counts = self.counts[start]
         empty = (counts == 0).nonzero()[:, 0]
         if len(empty):
-            far, distance = self._farthest(start, len(empty))
+            farthest, distance = self._farthest(start, len(empty))
             if float(distance[0]) > 0:
-                sums, counts, rows = sums.clone(), counts.clone(), self.data.take(far).double()
-                for cluster, row, left in zip(empty, rows, self.labels[start, far].long(), strict=True):
-                    sums[cluster], counts[cluster] = row, 1
-                    sums[left] -= row
-                    counts[left] -= 1
+                sums = sums.clone()
+                counts = counts.clone()
+                rows = self.data.take(farthest).double()
+                clusters_left = self.labels[start, farthest].long()
+                for cluster, row, cluster_left in zip(empty, rows, clusters_left, strict=True):
+                    sums[cluster] = row
+                    counts[cluster] = 1
+                    sums[cluster_left] -= row
+                    counts[cluster_left] -= 1
         return torch.where(counts[:, None] > 0, sums / counts[:, None].clamp(min=1), self.centres[start])
 
-    def _farthest(self, start: int, m: int) -> tuple[Int[Tensor, "m"], Float[Tensor, "m"]]:
+    def _farthest(self, start: int, n: int) -> tuple[Int[Tensor, "farthest"], Float[Tensor, "farthest"]]:
+        """Return the rows farthest from their centres, and their squared distances."""
+        centres = self.centres[start].float()
         distance = torch.empty(len(self.data), device=self.data.device)
-        for place, x in self.data.blocks(1):
-            distance[place] = (x - self.centres[start].float()[self.labels[start, place].long()]).square().sum(1)
-        values, where = distance.sort(descending=True, stable=True)
-        return where[:m], values[:m]
+        for place, rows in self.data.blocks(1):
+            distance[place] = (rows - centres[self.labels[start, place].long()]).square().sum(1)
+        values, places = distance.sort(descending=True, stable=True)
+        return places[:n], values[:n]
 
     def inertia(self, start: int) -> float:
-        """Sum of squared distances, from sums alone."""
-        centres, counts = self.centres[start], self.counts[start]
+        """Return the sum of squared distances, from sums alone."""
+        centres = self.centres[start]
+        counts = self.counts[start]
         return self.data.squares + float((counts[:, None] * centres**2 - 2 * centres * self.sums[start]).sum())
 
 
-def _lloyd(data: _Source, centres: Float[Tensor, "starts k d"], max_iter: int, tol: float) -> KMeans:
+def _lloyd(data: _Rows, centres: Float[Tensor, "start cluster dim"], max_iter: int, tol: float) -> KMeans:
+    """Move the centres of all starts until they stay, and return the clusters of the best start."""
     starts = _Starts(data, centres)
-    least = tol * data.squares / (len(data) * data.width)
-    active, unsettled, n_iter = list(range(len(centres))), [], [max_iter] * len(centres)
+    smallest_shift = tol * data.squares / (len(data) * data.width)
+    n_iter = [max_iter] * len(centres)
+    active = list(range(len(centres)))
+    stale = []  # starts whose labels are those of the centres before
     for iteration in range(1, max_iter + 1):
-        still, going = starts.assign(active), []
-        for start, settled in zip(active, still, strict=True):
+        still_active = []
+        for start, is_settled in zip(active, starts.assign(active), strict=True):
             means = starts.means(start)
             shift = float((means - starts.centres[start]).square().sum())
             starts.centres[start] = means
-            if settled or shift <= least:
+            if is_settled or shift <= smallest_shift:
                 n_iter[start] = iteration
-                unsettled += [] if settled else [start]
+                if not is_settled:
+                    stale.append(start)
             else:
-                going.append(start)
-        active = going
+                still_active.append(start)
+        active = still_active
         if not active:
             break
-    if unsettled + active:  # their labels are of the centres before
-        starts.assign(sorted(unsettled + active))
-    inertia = [starts.inertia(i) for i in range(len(centres))]
-    best = min(range(len(inertia)), key=inertia.__getitem__)
+    stale += active
+    if stale:
+        starts.assign(sorted(stale))
+    inertia = [starts.inertia(start) for start in range(len(centres))]
+    best = inertia.index(min(inertia))
     return KMeans(
-        starts.labels[best].cpu().long(),
-        (starts.centres[best] + data.mean).cpu(),
-        inertia[best],
-        n_iter[best],
+        starts.labels[best].cpu().long(), (starts.centres[best] + data.mean).cpu(), inertia[best], n_iter[best]
     )
 
 
 def _minibatch(
-    data: _Source, k: int, n_init: int, seed: int, max_iter: int, initial: Float[Tensor, "k d"] | None
+    data: _Rows, k: int, n_init: int, seed: int, max_iter: int, initial: Float[Tensor, "cluster dim"] | None
 ) -> KMeans:
+    """Return scikit-learn's clusters from mini-batches, on one thread."""
     from sklearn.cluster import MiniBatchKMeans
     from threadpoolctl import threadpool_limits
 
     if data.device.type != "cpu":
         raise InputError(f"method 'minibatch' runs on the CPU, not on {str(data.device)!r}; choose 'lloyd' there")
-    rows = torch.cat([x.detach().float() for x in data.shards]).numpy()
     start = "k-means++" if initial is None else initial.detach().cpu().float().numpy()
     model = MiniBatchKMeans(
         k, init=start, n_init=n_init if initial is None else 1, random_state=seed, max_iter=max_iter
     )
     with threadpool_limits(1):
-        model.fit(rows)
+        model.fit(data.whole.numpy())
     centres = torch.from_numpy(model.cluster_centers_).double()
     labels = torch.from_numpy(model.labels_).long()
     return KMeans(labels, centres, float(model.inertia_), int(model.n_iter_))

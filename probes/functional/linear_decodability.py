@@ -1,4 +1,4 @@
-"""How well a linear classifier reads classes from rows, on examples that it was not fitted on."""
+"""Accuracy of a linear classifier of rows on examples that it was not fitted on."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from probes.functional.arrays import Array, Labels, computed_in_numpy, computed_in_torch
@@ -16,20 +16,20 @@ from probes.functional.preprocess import without_class_means
 from tasks import InputError
 
 ALPHAS = tuple(10.0**i for i in range(-1, 7))  # strengths of the ridge that are tried
-_HELD = 2**26  # bytes of the targets and of all that is made of them, at most
-_COPIES = 5  # of the targets, in float64: they, their fits, errors and outputs, and what is made on the way
+MAX_TARGET_BYTES = 2**26  # of the targets and of everything computed from them
+TARGET_COPIES = 5  # in float64: targets, fits, errors, outputs, and intermediate results
 
 
 @computed_in_torch("rows", "labels", labels=["folds", "given"])
 def ridge_predictions(
-    rows: Float[Array, "n d"],
-    labels: Sequence[Int[Array, "labelings n"]],
+    rows: Float[Array, "row dim"],
+    labels: Sequence[Int[Array, "_ row"]],
     folds: Labels,
     given: Labels | None = None,
     alphas: Sequence[float] = ALPHAS,
     device: str | torch.device = "cpu",
-) -> list[Int[Array, "labelings n"]]:
-    """Class of each example, predicted by a ridge classifier fitted on the other folds.
+) -> list[Int[Array, "_ row"]]:
+    """Return the class of each example, predicted by a ridge classifier fitted on the other folds.
 
     Takes tensors or NumPy arrays, and returns the same kind.
 
@@ -59,116 +59,149 @@ def ridge_predictions(
         >>> ridge_predictions(rows, [torch.tensor([[0, 1, 0, 1, 0, 1]])], torch.tensor([0, 0, 1, 1, 2, 2]))
         [tensor([[0, 1, 0, 1, 0, 1]])]
     """
-    x, fold = rows.to(device).double(), folds.to(device)
-    placed = [labelings.to(device) for labelings in labels]
-    found = [torch.full_like(labelings, -1) for labelings in placed]
+    x = rows.to(device).double()
+    fold = folds.to(device)
     strengths = torch.tensor(list(alphas), dtype=torch.float64, device=x.device)
+    columns_at_once = max(1, MAX_TARGET_BYTES // (8 * TARGET_COPIES * len(x)))  # classes of labelings
+    placed = [labelings.to(device) for labelings in labels]
+    predictions = [torch.full_like(labelings, -1) for labelings in placed]
     for k in range(int(fold.max()) + 1):
-        training, test = (fold != k).nonzero()[:, 0], (fold == k).nonzero()[:, 0]
+        training = (fold != k).nonzero()[:, 0]
+        test = (fold == k).nonzero()[:, 0]
         if not len(test):
             continue
         fitted = _Ridge(*_features(x, training, test, given), strengths)
-        for labelings, predicted in zip(placed, found, strict=True):
-            classes = int(labelings.max()) + 1
-            at_once = max(1, _HELD // (8 * _COPIES * len(x)))  # columns: classes of labelings
-            step = max(1, at_once // classes)
+        for labelings, predicted in zip(placed, predictions, strict=True):
+            n_classes = int(labelings.max()) + 1
+            step = max(1, columns_at_once // n_classes)
             for start in range(0, len(labelings), step):
                 part = slice(start, start + step)
-                predicted[part, test] = fitted.predict(labelings[part][:, training], classes, at_once)
-    return [predicted.cpu() for predicted in found]
+                predicted[part, test] = fitted.predict(labelings[part][:, training], n_classes, columns_at_once)
+    return [predicted.cpu() for predicted in predictions]
 
 
 def _features(
-    x: Float[Tensor, "n d"], training: Tensor, test: Tensor, given: Int[Tensor, "n"] | None
-) -> tuple[Float[Tensor, "training d"], Float[Tensor, "test d"]]:
-    """Both parts, less the class means of ``given``, centred and scaled as the training part."""
-    inside, outside = x[training], x[test]
+    x: Float[Tensor, "row dim"],
+    training: Int[Tensor, "training"],
+    test: Int[Tensor, "test"],
+    given: Shaped[Tensor, "row"] | None,
+) -> tuple[Float[Tensor, "training dim"], Float[Tensor, "test dim"]]:
+    """Return both parts, less the class means of ``given``, centred and scaled as the training part."""
+    inside = x[training]
+    outside = x[test]
     if given is not None:
-        which, of_class = torch.unique(given.to(x.device), return_inverse=True)
-        held, asked = of_class[training], of_class[test]
-        middle = inside.mean(0)
-        sums = torch.zeros(len(which), x.shape[1], dtype=x.dtype, device=x.device).index_add_(0, held, inside - middle)
-        counts = held.bincount(minlength=len(which)).clamp(min=1)[:, None]  # of a class that is not there: the mean
-        inside, outside = without_class_means(inside, held), outside - (middle + sums / counts)[asked]
+        names, classes = torch.unique(given.to(x.device), return_inverse=True)
+        outside = outside - _class_means(inside, classes[training], len(names))[classes[test]]
+        inside = without_class_means(inside, classes[training])
     centre = inside.mean(0)
-    inside, outside = inside - centre, outside - centre
+    inside = inside - centre
+    outside = outside - centre
     scale = inside.square().mean(0).sqrt()
     tiny = 10 * torch.finfo(torch.float64).eps * (centre.abs() + 1e-300)  # a constant, up to rounding
     scale = torch.where(scale > tiny, scale, 1.0)
     return inside / scale, outside / scale
 
 
+def _class_means(
+    rows: Float[Tensor, "row dim"], classes: Int[Tensor, "row"], n_classes: int
+) -> Float[Tensor, "class dim"]:
+    """Return the mean of the rows of each class; the mean of all rows for a class without any."""
+    middle = rows.mean(0)
+    sums = rows.new_zeros(n_classes, rows.shape[1]).index_add_(0, classes, rows - middle)
+    return middle + sums / classes.bincount(minlength=n_classes).clamp(min=1)[:, None]
+
+
 class _Ridge:
     """Ridge regressions of any targets on the same centred features, over all strengths."""
 
     def __init__(
-        self, inside: Float[Tensor, "n d"], outside: Float[Tensor, "m d"], alphas: Float[Tensor, "alphas"]
+        self,
+        inside: Float[Tensor, "training dim"],
+        outside: Float[Tensor, "test dim"],
+        alphas: Float[Tensor, "strength"],
     ) -> None:
-        n, d = inside.shape
-        if n <= d:  # inside = U S V': squares are S^2, left is U, and fits are U S^2 / (S^2 + alpha) U' y
+        n, dim = inside.shape
+        if n <= dim:  # inside = U S V': squares are S^2, left is U, and fits are U S^2 / (S^2 + alpha) U' y
             squares, left = torch.linalg.eigh(inside @ inside.T)
+            squares = squares.clamp(min=0)
             self._right = outside @ inside.T @ left
-            self._fit = squares.clamp(min=0) / (squares.clamp(min=0) + alphas[:, None])
+            self._fit = squares / (squares + alphas[:, None])
         else:  # left is U S
             squares, directions = torch.linalg.eigh(inside.T @ inside)
-            left, self._right = inside @ directions, outside @ directions
-            self._fit = 1 / (squares.clamp(min=0) + alphas[:, None])
-        self._score = 1 / (squares.clamp(min=0) + alphas[:, None])
+            squares = squares.clamp(min=0)
+            left = inside @ directions
+            self._right = outside @ directions
+            self._fit = 1 / (squares + alphas[:, None])
+        self._score = 1 / (squares + alphas[:, None])
         self._left = left
-        self._free = 1 - 1 / n - self._fit @ left.square().T  # [alphas n]: 1 - leverage, of the intercept too
+        self._free = 1 - 1 / n - self._fit @ left.square().T  # [strength training]: 1 - leverage, of the intercept too
 
-    def predict(self, labelings: Int[Tensor, "labelings n"], classes: int, at_once: int) -> Int[Tensor, "labelings m"]:
-        """Class with the largest output for each row outside, at each labeling's own best strength.
+    def predict(
+        self, labelings: Int[Tensor, "labeling training"], n_classes: int, columns_at_once: int
+    ) -> Int[Tensor, "labeling test"]:
+        """Return the class with the largest output for each row outside, at each labeling's best strength.
 
         Args:
             labelings: classes of the rows inside.
-            classes: how many there are.
-            at_once: of them for all labelings, at least one.
+            n_classes: number of classes.
+            columns_at_once: classes of labelings whose targets are in memory at once, at least one of each labeling.
         """
-        step = max(1, at_once // len(labelings))
-        every = torch.arange(classes, device=labelings.device)
-        parts = [every[start : start + step] for start in range(0, classes, step)]
+        step = max(1, columns_at_once // len(labelings))
+        classes = torch.arange(n_classes, device=labelings.device)
+        parts = torch.split(classes, step)
         errors = torch.zeros(len(self._free), len(labelings), dtype=torch.float64, device=labelings.device)
         for part in parts:
-            y, mean = _targets(labelings, part)
-            inner = self._left.T @ y
-            fits, off = torch.empty_like(inner), torch.empty_like(y)
-            for found, fit, weight in zip(errors, self._fit, self._free.square().reciprocal(), strict=True):
-                torch.addmm(y, self._left, torch.mul(fit[:, None], inner, out=fits), alpha=-1, out=off)
-                found += (weight @ off.square_()).view(len(labelings), len(part)).sum(1)
-            del fits, off
+            targets, _ = _targets(labelings, part)
+            self._add_errors(errors, targets)
         score = self._score[errors.argmin(0)].T[:, :, None]
-        for part in parts:
-            if len(parts) > 1:
-                y, mean = _targets(labelings, part)
-                inner = self._left.T @ y
-            del y
-            outputs = self._right @ inner.view(-1, *mean.shape).mul_(score).flatten(1)
-            highest, which = outputs.view(-1, *mean.shape).add_(mean).round_(decimals=9).max(-1)
-            if part is parts[0]:
-                best, predicted = highest, which
-            else:  # of classes that tie, the first, not what rounding says
-                predicted = torch.where(highest > best, which + part[0], predicted)
-                best = torch.maximum(best, highest)
+        best, predicted = self._best_class(labelings, parts[0], score)
+        for part in parts[1:]:  # of classes that tie, the first, not what rounding says
+            highest, place = self._best_class(labelings, part, score)
+            predicted = torch.where(highest > best, place + part[0], predicted)
+            best = torch.maximum(best, highest)
         return predicted.T
+
+    def _add_errors(
+        self, errors: Float[Tensor, "strength labeling"], targets: Float[Tensor, "training column"]
+    ) -> None:
+        """Add the squared leave-one-out errors of the targets, summed over examples and classes."""
+        inner = self._left.T @ targets
+        fits = torch.empty_like(inner)
+        residuals = torch.empty_like(targets)
+        for error, fit, weight in zip(errors, self._fit, self._free.square().reciprocal(), strict=True):
+            torch.addmm(targets, self._left, torch.mul(fit[:, None], inner, out=fits), alpha=-1, out=residuals)
+            error += (weight @ residuals.square_()).view(len(error), -1).sum(1)
+
+    def _best_class(
+        self,
+        labelings: Int[Tensor, "labeling training"],
+        classes: Int[Tensor, "class"],
+        score: Float[Tensor, "direction labeling 1"],
+    ) -> tuple[Float[Tensor, "test labeling"], Int[Tensor, "test labeling"]]:
+        """Return the largest output for each row outside, and the place of its class among these classes."""
+        targets, mean = _targets(labelings, classes)
+        inner = (self._left.T @ targets).view(-1, *mean.shape).mul_(score)
+        del targets
+        outputs = self._right @ inner.flatten(1)
+        return outputs.view(-1, *mean.shape).add_(mean).round_(decimals=9).max(-1)
 
 
 def _targets(
-    labelings: Int[Tensor, "labelings n"], classes: Int[Tensor, "classes"]
-) -> tuple[Float[Tensor, "n columns"], Float[Tensor, "labelings classes"]]:
-    """One-hot classes, less their means, with one column for each class of each labeling; and the means."""
-    y = (labelings.T[:, :, None] == classes).double()
-    mean = y.mean(0)
-    return y.sub_(mean).flatten(1), mean
+    labelings: Int[Tensor, "labeling row"], classes: Int[Tensor, "class"]
+) -> tuple[Float[Tensor, "row column"], Float[Tensor, "labeling class"]]:
+    """Return one-hot classes, less their means, with a column for each class of each labeling; and the means."""
+    one_hot = (labelings.T[:, :, None] == classes).double()
+    mean = one_hot.mean(0)
+    return one_hot.sub_(mean).flatten(1), mean
 
 
 @computed_in_numpy("hits_per_fold", "n_per_fold")
 def accuracy_interval(
-    hits_per_fold: Sequence[int] | Int[Array, "folds"],
-    n_per_fold: Sequence[int] | Int[Array, "folds"],
+    hits_per_fold: Sequence[int] | Int[Array, "fold"],
+    n_per_fold: Sequence[int] | Int[Array, "fold"],
     n_effective: float | None = None,
 ) -> tuple[float, float]:
-    """95% interval of a cross-validated accuracy: of ``hits_per_fold`` among the ``n_per_fold`` examples of each fold.
+    """Return the 95% interval of a cross-validated accuracy: of ``hits_per_fold`` among ``n_per_fold`` examples.
 
     Takes tensors, NumPy arrays or lists.
 
@@ -196,10 +229,12 @@ def accuracy_interval(
     """
     from scipy.stats import t
 
-    hits, n = np.asarray(hits_per_fold, dtype=np.float64), np.asarray(n_per_fold, dtype=np.float64)
+    hits = np.asarray(hits_per_fold, dtype=np.float64)
+    n = np.asarray(n_per_fold, dtype=np.float64)
     size = float(n.sum()) if n_effective is None else n_effective
     low, high = wilson_interval(float(hits.sum()) * (size / max(1.0, float(n.sum()))), size)
-    shares, k = hits[n > 0] / n[n > 0], int((n > 0).sum())
+    shares = hits[n > 0] / n[n > 0]
+    k = len(shares)
     if k < 2:
         return low, high
     half = float(t.ppf(0.975, k - 1)) * math.sqrt((1 / k + 1 / (k - 1)) * float(shares.var(ddof=1)))
@@ -207,8 +242,8 @@ def accuracy_interval(
     return max(0.0, min(low, accuracy - half)), min(1.0, max(high, accuracy + half))
 
 
-def effective_size(right: Bool[np.ndarray, "n"], units: Int[np.ndarray, "n"]) -> float:
-    """Number of independent examples whose share would vary as much as that of these, which come in units.
+def effective_size(right: Bool[np.ndarray, "example"], units: Int[np.ndarray, "example"]) -> float:
+    """Return how many independent examples have a share that varies as much as that of examples in units.
 
     ``n`` over Kish's design effect, from the variance of the units' sums about their sizes times the share; at most
     ``n``. The number of units if all examples are equal.
@@ -216,13 +251,15 @@ def effective_size(right: Bool[np.ndarray, "n"], units: Int[np.ndarray, "n"]) ->
     Source: Kish, Survey Sampling, 1965.
 
     Example:
-        >>> right, units = np.array([True, True, False, False] * 10), np.repeat(np.arange(20), 2)
-        >>> round(effective_size(right, units), 1)  # of 40, in pairs that always agree
+        >>> right = np.array([True, True, False, False] * 10)
+        >>> round(effective_size(right, np.repeat(np.arange(20), 2)), 1)  # of 40, in pairs that always agree
         19.0
     """
     member = np.unique(units, return_inverse=True)[1]
     sizes = np.bincount(member)
-    n, n_units, share = len(right), len(sizes), float(right.mean())
+    n = len(right)
+    n_units = len(sizes)
+    share = float(right.mean())
     if n_units < 2 or share in (0.0, 1.0):
         return float(n_units)
     residuals = np.bincount(member, weights=right) - share * sizes
@@ -232,7 +269,7 @@ def effective_size(right: Bool[np.ndarray, "n"], units: Int[np.ndarray, "n"]) ->
 
 
 def wilson_interval(hits: float, n: float, z: float = 1.959963984540054) -> tuple[float, float]:
-    """95% interval of a share: of ``hits`` among ``n`` independent examples (Wilson 1927).
+    """Return the 95% interval of a share: of ``hits`` among ``n`` independent examples (Wilson 1927).
 
     Raises:
         InputError: for no example.
@@ -250,8 +287,8 @@ def wilson_interval(hits: float, n: float, z: float = 1.959963984540054) -> tupl
 
 
 @computed_in_numpy("classes", "units")
-def stratified_folds(classes: Labels, folds: int, units: Labels | None = None, seed: int = 0) -> Int[Array, "n"]:
-    """Fold of each example, with about the same share of each class in each fold, and no unit in two of them.
+def stratified_folds(classes: Labels, folds: int, units: Labels | None = None, seed: int = 0) -> Int[Array, "row"]:
+    """Return the fold of each example, with about the same share of each class in each fold, and no unit in two folds.
 
     Takes tensors, NumPy arrays or lists, and returns a tensor if the classes are one.
 
@@ -269,17 +306,18 @@ def stratified_folds(classes: Labels, folds: int, units: Labels | None = None, s
 
     if folds < 2:
         raise InputError(f"folds is {folds}; expected at least 2")
-    what, n = ("examples", len(classes)) if units is None else ("units", len(np.unique(units)))
+    n = len(classes) if units is None else len(np.unique(units))
     if n < folds:
-        raise InputError(f"{n} {what} for {folds} folds; give at least as many {what} as folds, or fewer folds")
+        items = "examples" if units is None else "units"
+        raise InputError(f"{n} {items} for {folds} folds; give at least as many {items} as folds, or fewer folds")
     if np.unique(classes, return_counts=True)[1].max() < folds:
         raise InputError(
             f"every class has fewer examples than the {folds} folds; give more examples per class, or fewer folds"
         )
     split = StratifiedKFold if units is None else StratifiedGroupKFold
-    found = np.empty(len(classes), dtype=np.int64)
+    fold_of_example = np.empty(len(classes), dtype=np.int64)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # of classes with fewer examples than folds
         for k, (_, test) in enumerate(split(folds, shuffle=True, random_state=seed).split(classes, classes, units)):
-            found[test] = k
-    return found
+            fold_of_example[test] = k
+    return fold_of_example

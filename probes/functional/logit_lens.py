@@ -1,4 +1,4 @@
-"""Where a token stands in next-token logits."""
+"""Probability and rank of a token in next-token logits."""
 
 from __future__ import annotations
 
@@ -13,22 +13,26 @@ from tasks import InputError
 
 @dataclass(frozen=True)
 class AnswerScores:
-    """What logits say of one token per row.
+    """Probability and rank of one token per row of logits.
 
     Attributes:
-        probability: ``[n]`` softmax probability of the answer.
-        rank: ``[n]`` place of the answer among all tokens, 1 for the largest logit; the mean place among equal logits.
-        top: ``[n]`` the token with the largest logit, the first of several.
+        probability: softmax probability of the answer.
+        rank: place of the answer among all tokens, 1 for the largest logit; the mean place among equal logits.
+        top: the token with the largest logit, the first of several.
+
+    Example:
+        >>> answer_scores(torch.tensor([[0.0, 2.0, 1.0]]), torch.tensor([2])).rank
+        tensor([2.], dtype=torch.float64)
     """
 
-    probability: Float[Array, "n"]
-    rank: Float[Array, "n"]
-    top: Int[Array, "n"]
+    probability: Float[Array, "row"]
+    rank: Float[Array, "row"]
+    top: Int[Array, "row"]
 
 
 @computed_in_torch("logits", labels=["answers"])
-def answer_scores(logits: Float[Array, "n d_vocab"], answers: Labels) -> AnswerScores:
-    """Probability and rank of one token per row of logits, in float64.
+def answer_scores(logits: Float[Array, "row vocab"], answers: Labels) -> AnswerScores:
+    """Return the probability and the rank of one token per row of logits, in float64.
 
     Takes tensors or NumPy arrays, and returns the same kind.
 
@@ -45,13 +49,15 @@ def answer_scores(logits: Float[Array, "n d_vocab"], answers: Labels) -> AnswerS
         ([2.5, 2.0], [1, 0], [0.107, 0.117])
     """
     d_vocab = logits.shape[-1]
-    if len(wrong := answers[(answers < 0) | (answers >= d_vocab)]):
-        raise InputError(f"the answer {int(wrong[0])} is not a token id (ids are 0 to {d_vocab - 1}); give token ids")
+    unknown = answers[(answers < 0) | (answers >= d_vocab)]
+    if len(unknown):
+        raise InputError(f"the answer {int(unknown[0])} is not a token id (ids are 0 to {d_vocab - 1}); give token ids")
     exact = logits.double()
-    own = exact.gather(1, answers[:, None])
-    larger, equal = (exact > own).sum(dim=1), (exact == own).sum(dim=1)
+    of_answer = exact.gather(1, answers[:, None])
+    larger = (exact > of_answer).sum(dim=1)
+    equal = (exact == of_answer).sum(dim=1)
     return AnswerScores(
-        probability=torch.exp(own[:, 0] - exact.logsumexp(dim=1)),
+        probability=torch.exp(of_answer[:, 0] - exact.logsumexp(dim=1)),
         rank=1 + larger + (equal - 1).double() / 2,
         top=exact.argmax(dim=1),
     )

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 
-def interval_from_sums(total: Tensor, squares: Tensor, n: int) -> tuple[Tensor, Tensor]:
-    """95% interval of a mean by Student's t; NaN for one example.
+def interval_from_sums(
+    total: Float[Tensor, "*shape"], squares: Float[Tensor, "*shape"], n: int
+) -> tuple[Float[Tensor, "*shape"], Float[Tensor, "*shape"]]:
+    """Return the 95% interval of a mean by Student's t; NaN for one example.
 
     Args:
-        total: sum over ``n`` examples, of any shape.
+        total: sum over ``n`` examples.
         squares: sum of their squares.
         n: number of examples.
 

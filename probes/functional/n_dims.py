@@ -1,4 +1,4 @@
-"""In how many directions rows vary."""
+"""The number of directions in which rows vary."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from jaxtyping import Float
 from torch import Tensor
 
 from probes.functional.arrays import Array, computed_in_torch
-from probes.functional.cka import centre, matrix
+from probes.functional.representations import centre, matrix
 from tasks import InputError
 
-_EQUAL = 1e-12  # a share that is met but for rounding is met
+SHARE_TOLERANCE = 1e-12  # a share that is met but for rounding is met
 
 
 @computed_in_torch("x")
-def n_dims(x: Float[Array, "n d"], *, variance: float = 0.99) -> float:
-    """How many principal directions hold at least ``variance`` of the variance; NaN where all rows are the same.
+def n_dims(x: Float[Array, "row dim"], *, variance: float = 0.99) -> float:
+    """Return how many principal directions hold at least ``variance`` of the variance; NaN if all rows are the same.
 
     Takes tensors or NumPy arrays.
 
@@ -33,46 +33,47 @@ def n_dims(x: Float[Array, "n d"], *, variance: float = 0.99) -> float:
     check_share(variance)
     x = matrix(x, "x")
     x = unit_(x - centre(x))
-    value, sure = n_dims_of_scatter(x @ x.T if len(x) < x.shape[1] else x.T @ x, variance)
-    return value if sure else float(directions(torch.linalg.svdvals(x), variance)) or math.nan
+    value, is_certain = n_dims_of_scatter(x @ x.T if len(x) < x.shape[1] else x.T @ x, variance)
+    return value if is_certain else float(directions(torch.linalg.svdvals(x), variance)) or math.nan
 
 
-def n_dims_of_scatter(scatter: Float[Tensor, "d d"], variance: float) -> tuple[float, bool]:
-    """The same from the centred rows' products ``x' x`` or ``x x'``, and whether rounding leaves no doubt of it.
+def n_dims_of_scatter(scatter: Float[Tensor, "dim dim"], variance: float) -> tuple[float, bool]:
+    """Return ``n_dims`` from centred rows' products ``x' x`` or ``x x'``, and whether rounding leaves no doubt of it.
 
     An eigenvalue is off by up to about ``d`` times the rounding of the largest, and so directions of a smaller share of
     the variance cannot be told from none.
     """
-    found = torch.linalg.eigvalsh(scatter).flip(0)
-    found = found[found > found[0] * len(found) * torch.finfo(found.dtype).eps]
-    if not len(found):
+    values = torch.linalg.eigvalsh(scatter).flip(0)
+    values = values[values > values[0] * len(values) * torch.finfo(values.dtype).eps]
+    if not len(values):
         return math.nan, True
-    held, share = found.cumsum(0) / found.sum(), variance * (1 - _EQUAL)
+    held = values.cumsum(0) / values.sum()
+    share = variance * (1 - SHARE_TOLERANCE)
     doubt = len(scatter) * torch.finfo(held.dtype).eps
     least, count, most = (int((held < share + step).sum()) + 1 for step in (-doubt, 0, doubt))
-    return float(min(len(held), count)), least == most <= len(held)
+    return float(min(len(values), count)), least == most <= len(values)
 
 
 def check_share(variance: float) -> float:
-    """``variance``, or an ``InputError`` where it is not a share."""
+    """Return ``variance``; raise an ``InputError`` if it is not a share."""
     if not 0 < variance <= 1:
         raise InputError(f"variance is {variance}; expected a share above 0 and at most 1")
     return variance
 
 
-def unit(x: Tensor) -> Tensor:
-    """Scaled to a largest entry of 1, so that squares neither vanish nor overflow."""
+def unit(x: Float[Tensor, "row dim"]) -> Float[Tensor, "row dim"]:
+    """Return rows scaled to a largest entry of 1, so that squares neither vanish nor overflow."""
     return unit_(x.clone())
 
 
-def unit_(x: Tensor) -> Tensor:
-    """The same, in place."""
+def unit_(x: Float[Tensor, "row dim"]) -> Float[Tensor, "row dim"]:
+    """Scale rows in place to a largest entry of 1."""
     largest = torch.maximum(x.max(), -x.min())
     return x.div_(largest) if bool(largest > 0) else x
 
 
-def directions(s: Tensor, variance: float) -> int:
-    """How many singular values hold the share; none that is 0 up to rounding."""
+def directions(s: Float[Tensor, "value"], variance: float) -> int:
+    """Return how many of these singular values hold the share; none counts that is 0 up to rounding."""
     s = s[s > s[0] * len(s) * torch.finfo(s.dtype).eps]
     held = s.square().cumsum(0) / s.square().sum()
-    return min(len(s), int((held < check_share(variance) * (1 - _EQUAL)).sum()) + 1)
+    return min(len(s), int((held < check_share(variance) * (1 - SHARE_TOLERANCE)).sum()) + 1)

@@ -1,33 +1,33 @@
-"""Whether near rows have one label."""
+"""Neighbour purity: do near rows have one label?"""
 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from probes.functional.arrays import Array, Labels, computed_in_torch
-from probes.functional.cka import float64
 from probes.functional.distances import centre_and_scale, finite_matrix, first_alike, squared_differences
 from probes.functional.products import float32_as_it_is
+from probes.functional.representations import float64
 from tasks import InputError
 
-_CPU_BLOCK, _GPU_BLOCK = 2**22, 2**27  # products at once
-_PREPARED = 2**18  # numbers at once that are made ready for them
-_MANY = 16  # times k: with more rows that may be among the nearest, products are taken again in float64
+PRODUCTS_AT_ONCE_CPU = 2**22
+PRODUCTS_AT_ONCE_GPU = 2**27
+NUMBERS_PREPARED_AT_ONCE = 2**18
+MAX_CANDIDATES = 16  # times k: if more rows may be among the nearest, products are taken again in float64
 
 
 @computed_in_torch("x", labels=["labels"])
-def neighbour_purity(x: Shaped[Array, "n d"], labels: Labels, k: int = 10, *, device: str | None = None) -> float:
-    """Mean share of an example's ``k`` nearest neighbours (Euclidean distance) that have its label.
+def neighbour_purity(x: Shaped[Array, "row dim"], labels: Labels, k: int = 10, *, device: str | None = None) -> float:
+    """Return the mean share of an example's ``k`` nearest neighbours (Euclidean distance) that have its label.
 
     Takes tensors or NumPy arrays.
 
-    By chance ``neighbour_purity_chance``; an interval: ``purity_interval(nearest(x, k), labels)``.
+    Its value by chance is ``neighbour_purity_chance``; ``purity_interval(nearest(x, k), labels)`` is its interval.
 
     Args:
         x: rows.
@@ -50,11 +50,11 @@ def neighbour_purity(x: Shaped[Array, "n d"], labels: Labels, k: int = 10, *, de
 
 @computed_in_torch(labels=["labels", "units"])
 def neighbour_purity_chance(labels: Labels, units: Labels | None = None) -> float:
-    """``neighbour_purity`` for neighbours drawn at random: share of pairs with the same label. NaN for one row.
+    """Return ``neighbour_purity`` for neighbours drawn at random: the share of pairs with one label. NaN for one row.
 
     Takes tensors, NumPy arrays or lists.
 
-    With ``units``, of pairs of different units.
+    With ``units``, pairs are of different units.
 
     Example:
         >>> neighbour_purity_chance(torch.tensor([0, 0, 1, 1]))
@@ -63,23 +63,23 @@ def neighbour_purity_chance(labels: Labels, units: Labels | None = None) -> floa
     names = _labels(labels)
     unit = np.arange(len(names)) if units is None else _labels(units)
     n_pairs = len(names) ** 2 - _pairs(unit)
-    alike = _pairs(names) - _pairs(np.stack([names, unit], axis=1))
-    return alike / n_pairs if n_pairs else math.nan
+    same = _pairs(names) - _pairs(np.stack([names, unit], axis=1))
+    return same / n_pairs if n_pairs else math.nan
 
 
-def _pairs(values: np.ndarray) -> int:
+def _pairs(values: Shaped[np.ndarray, "row *label"]) -> int:
     """Return the number of ordered pairs of rows that are equal, each with itself included."""
     return int(np.square(np.unique(values, axis=0, return_counts=True)[1]).sum())
 
 
 def nearest_of_other_units(
-    x: Shaped[Tensor, "n d"],
+    x: Shaped[Tensor, "row dim"],
     k: int,
-    units: Shaped[Tensor, "n"],
-    queries: Int[Tensor, "queries"] | None = None,
+    units: Shaped[Tensor, "row"],
+    queries: Int[Tensor, "query"] | None = None,
     *,
     device: str | None = None,
-) -> Int[Tensor, "queries k"]:
+) -> Int[Tensor, "query {k}"]:
     """Return the ``k`` nearest rows of other units, in the order of the rows, on the CPU.
 
     Neighbours of the same unit, such as prompts of one template, are near because of their unit. Of rows equally near,
@@ -89,7 +89,7 @@ def nearest_of_other_units(
         x: rows, in any dtype.
         k: neighbours, at most as many as there are rows of other units.
         units: of each row.
-        queries: of which rows; of all if not given.
+        queries: places of the rows whose neighbours are found; of all if not given.
         device: where to multiply, one with float64; the CPU if not given.
 
     Raises:
@@ -99,47 +99,56 @@ def nearest_of_other_units(
         >>> nearest_of_other_units(torch.tensor([[0.0], [1.0], [10.0], [2.0]]), 1, torch.tensor([0, 0, 1, 1])).tolist()
         [[3], [3], [1], [1]]
     """
-    asked = torch.arange(len(x)) if queries is None else queries.cpu()
+    queries = torch.arange(len(x)) if queries is None else queries.cpu()
     member = torch.unique(units.cpu(), return_inverse=True)[1]
-    if k > (others := len(x) - int(member.bincount().max())):
-        raise InputError(f"k is {k}, but the largest unit leaves {others} examples of others; give a lower k")
+    n_others = len(x) - int(member.bincount().max())
+    if k > n_others:
+        raise InputError(f"k is {k}, but the largest unit leaves {n_others} examples of others; give a lower k")
     rows = float64(finite_matrix(x, "x")).to(device or "cpu")
     rows = rows - rows.mean(dim=0)
-    neighbours = torch.empty(len(asked), k, dtype=torch.int64)
-    for unit in torch.unique(member[asked]).tolist():
-        places = (member[asked] == unit).nonzero()[:, 0]
-        distance = torch.cdist(rows[asked[places].to(rows.device)], rows)
+    neighbours = torch.empty(len(queries), k, dtype=torch.int64)
+    for unit in torch.unique(member[queries]).tolist():
+        places = (member[queries] == unit).nonzero()[:, 0]
+        distance = torch.cdist(rows[queries[places].to(rows.device)], rows)
         distance[:, (member == unit).to(rows.device)] = torch.inf
         neighbours[places] = distance.sort(dim=1, stable=True).indices[:, :k].sort(dim=1).values.cpu()
     return neighbours
 
 
 def same_label(
-    near: Int[Tensor, "queries k"], labels: Shaped[Tensor, "n"], queries: Int[Tensor, "queries"] | None = None
-) -> Float[np.ndarray, "queries"]:
-    """Of each row, the share of its neighbours that have its label.
+    near: Int[Tensor, "query k"], labels: Labels, queries: Int[Tensor, "query"] | None = None
+) -> Float[np.ndarray, "query"]:
+    """Return for each query the share of its neighbours that have its label.
 
     Args:
         near: its neighbours, from ``nearest``.
         labels: of every row.
-        queries: which rows these are; all of them if not given.
+        queries: places of the rows that are queries; all of them if not given.
 
     Example:
         >>> same_label(torch.tensor([[1, 2], [0, 2], [1, 0]]), torch.tensor([5, 5, 7])).tolist()
         [0.5, 0.5, 0.0]
     """
-    names, places = _labels(labels), near.cpu().numpy()
-    own = names if queries is None else names[queries.cpu().numpy()]
-    return (names[places] == own[:, None]).mean(1)
+    return _has_same_label(near, _labels(labels), _places(near, queries)).mean(1)
+
+
+def _has_same_label(
+    near: Int[Tensor, "query k"], names: Shaped[np.ndarray, "row"], queries: Int[np.ndarray, "query"]
+) -> Bool[np.ndarray, "query k"]:
+    return names[near.cpu().numpy()] == names[queries][:, None]
+
+
+def _places(near: Int[Tensor, "query k"], queries: Int[Tensor, "query"] | None) -> Int[np.ndarray, "query"]:
+    return np.arange(len(near)) if queries is None else queries.cpu().numpy()
 
 
 def purity_interval(
-    near: Int[Tensor, "queries k"],
-    labels: Shaped[Tensor, "n"],
-    queries: Int[Tensor, "queries"] | None = None,
-    units: Shaped[Tensor, "n"] | None = None,
+    near: Int[Tensor, "query k"],
+    labels: Labels,
+    queries: Int[Tensor, "query"] | None = None,
+    units: Labels | None = None,
 ) -> tuple[float, float]:
-    """A 95% interval of the purity over examples, each of which counts as a query and as a neighbour of others.
+    """Return a 95% interval of the purity over examples, each of which is a query and a neighbour of others.
 
     The variance is that of the jackknife over examples: each contributes the deviations from the mean of all pairs of
     query and neighbour that it is part of. A pair counts for both of its examples. If labels have nothing to do with
@@ -153,8 +162,8 @@ def purity_interval(
     Args:
         near: neighbours of each query, from ``nearest``.
         labels: of every row.
-        queries: which rows these are; all of them if not given.
-        units: of every row. The jackknife is then over units, which are what is taken as independent.
+        queries: places of the rows that are queries; all of them if not given.
+        units: of every row. The jackknife is then over units, which are independent.
 
     Raises:
         InputError: for a label that is NaN.
@@ -164,25 +173,23 @@ def purity_interval(
         >>> [round(end, 2) for end in purity_interval(nearest(x, 2), torch.arange(60) % 5 // 3)]
         [0.5, 0.71]
     """
-    names, places = _labels(labels), near.cpu().numpy()
-    asked = np.arange(len(places)) if queries is None else queries.cpu().numpy()
-    same = names[places] == names[asked][:, None]
-    if len(asked) < 2:
+    names = _labels(labels)
+    places = _places(near, queries)
+    same = _has_same_label(near, names, places)
+    unit = np.arange(len(names)) if units is None else np.unique(_labels(units), return_inverse=True)[1]
+    n_units = int(unit.max()) + 1
+    if len(places) < 2 or n_units < 2:
         return math.nan, math.nan
     deviation = (same - same.mean()) / same.size
-    as_query = np.bincount(asked, deviation.sum(axis=1), len(names))
-    as_neighbour = np.bincount(places.ravel(), deviation.ravel(), len(names))
-    unit = np.arange(len(names)) if units is None else np.unique(_labels(units), return_inverse=True)[1]
+    as_query = np.bincount(places, deviation.sum(axis=1), len(names))
+    as_neighbour = np.bincount(near.cpu().numpy().ravel(), deviation.ravel(), len(names))
     of_unit = np.bincount(unit, as_query + as_neighbour)
-    n_units = len(of_unit)
-    if n_units < 2:
-        return math.nan, math.nan
     variance = np.square(of_unit).sum() * n_units / (n_units - 1)
-    return _wilson(float(same.mean()), float(variance), len(asked) if units is None else n_units)
+    return _wilson(float(same.mean()), float(variance), len(places) if units is None else n_units)
 
 
 def _wilson(share: float, variance: float, n: int) -> tuple[float, float]:
-    """Wilson's 95% interval of a share with this variance; that of ``n`` binary outcomes if the variance is 0."""
+    """Return Wilson's 95% interval of a share with this variance; that of ``n`` binary outcomes if it is 0."""
     independent = share * (1 - share)
     z2 = 1.959963984540054**2 * (variance / independent if variance > 0 else 1 / n)
     middle = (share + z2 / 2) / (1 + z2)
@@ -191,17 +198,17 @@ def _wilson(share: float, variance: float, n: int) -> tuple[float, float]:
 
 
 def nearest(
-    x: Shaped[Tensor, "n d"],
+    x: Shaped[Tensor, "row dim"],
     k: int,
-    queries: Int[Tensor, "queries"] | None = None,
+    queries: Int[Tensor, "query"] | None = None,
     *,
     device: str | None = None,
-) -> Int[Tensor, "queries k"]:
-    """The ``k`` nearest other rows (Euclidean distance), in the order of the rows, on the CPU.
+) -> Int[Tensor, "query {k}"]:
+    """Return the ``k`` nearest other rows (Euclidean distance), in the order of the rows, on the CPU.
 
-    Which rows may be among them is told from matrix products in float32, with a bound on their rounding; where these
-    are more than ``k``, by subtraction in float64. Of rows equally near, the first count. So nothing depends on blocks,
-    threads or precision.
+    Candidates are found from matrix products in float32, with a bound on their rounding; if they are more than ``k``,
+    the nearest of them are found by subtraction in float64. Of rows equally near, the first count. So nothing depends
+    on blocks, threads or precision.
 
     Memory: the rows on the device in their own dtype and in float32, and blocks of 4 million products (128 million on a
     GPU). Cost: ``queries n d``; rows of which more than ``k`` are the same cost nothing.
@@ -209,7 +216,7 @@ def nearest(
     Args:
         x: rows, in any dtype.
         k: neighbours, fewer than there are rows.
-        queries: of which rows; of all if not given.
+        queries: places of the rows whose neighbours are found; of all if not given.
         device: where to multiply; the CPU if not given.
 
     Raises:
@@ -219,98 +226,115 @@ def nearest(
         >>> nearest(torch.tensor([[0.0], [1.0], [10.0], [2.0]]), 2).tolist()
         [[1, 3], [0, 3], [1, 3], [0, 1]]
     """
-    x, n = finite_matrix(x, "x"), len(x)
+    x = finite_matrix(x, "x")
+    n = len(x)
     if not 1 <= k < n:
         raise InputError(f"k is {k} for {n} examples; expected 1 to {n - 1}")
-    asked = torch.arange(n) if queries is None else queries.cpu()
+    queries = torch.arange(n) if queries is None else queries.cpu()
     alike = first_alike(x)
-    order = torch.argsort(alike, stable=True)  # examples that are the same stand together, by their place
+    order = torch.argsort(alike, stable=True)  # examples that are the same are next to each other, by their place
     counts = torch.bincount(alike, minlength=n)
     starts = counts.cumsum(0) - counts
     place = torch.empty(n, dtype=torch.int64)
     place[order] = torch.arange(n)
-    found = torch.empty(len(asked), k, dtype=torch.int64)
-    group = alike[asked]
-    many = counts[group] > k
+    neighbours = torch.empty(len(queries), k, dtype=torch.int64)
+    group = alike[queries]
+    is_many = counts[group] > k
     # The first k others that are the same: of the first k + 1, without itself or without the last.
-    first = order[starts[group[many]][:, None] + torch.arange(k + 1)]
-    own = first == asked[many, None]
-    own[:, -1] |= ~own.any(1)
-    found[many] = first[~own].view(-1, k)
-    if not bool(many.all()):
+    first = order[starts[group[is_many]][:, None] + torch.arange(k + 1)]
+    is_left_out = first == queries[is_many, None]
+    is_left_out[:, -1] |= ~is_left_out.any(1)
+    neighbours[is_many] = first[~is_left_out].view(-1, k)
+    if not bool(is_many.all()):
         columns = (place - starts[alike] <= k).nonzero()[:, 0]  # more of the same can be no neighbour of anybody
-        found[~many] = _Search(x, columns, k, device).nearest(asked[~many])
-    return found
+        neighbours[~is_many] = _Search(x, columns, k, device).nearest(queries[~is_many])
+    return neighbours
 
 
 class _Search:
-    """Looks for neighbours among ``columns``, in which all queries are too."""
+    """Looks for neighbours among some rows, the columns, in which all queries are too.
 
-    def __init__(self, x: Tensor, columns: Tensor, k: int, device: str | None) -> None:
-        where = torch.device("cpu" if device is None or torch.device(device).type == "mps" else device)
-        self.x, self.columns, self.k = x.to(where), columns.to(where), k
+    Args:
+        x: all rows.
+        columns: places of the rows that may be neighbours.
+        k: neighbours.
+        device: where to multiply; the CPU if not given.
+    """
+
+    def __init__(
+        self, x: Shaped[Tensor, "row dim"], columns: Int[Tensor, "column"], k: int, device: str | None
+    ) -> None:
+        home = torch.device("cpu" if device is None else device)
+        if home.type == "mps":
+            home = torch.device("cpu")
+        self.x = x.to(home)
+        self.columns = columns.to(home)
+        self.k = k
         self.middle, self.scale = centre_and_scale(self.x)
-        self._products_in(torch.float32)
+        self._prepare(torch.float32)
 
-    def _products_in(self, dtype: torch.dtype) -> None:
+    def _prepare(self, dtype: torch.dtype) -> None:
+        """Centre and scale the columns for products in ``dtype``."""
         self.dtype = dtype
         self.rows = torch.empty(len(self.columns), self.x.shape[1], dtype=dtype, device=self.x.device)
         self.norms = torch.empty(len(self.columns), dtype=torch.float64, device=self.x.device)
-        step = max(1, _PREPARED // self.x.shape[1])
+        step = max(1, NUMBERS_PREPARED_AT_ONCE // self.x.shape[1])
         for start in range(0, len(self.columns), step):
             part = slice(start, start + step)
             rows = float64(self.x[self.columns[part]]).sub_(self.middle).mul_(self.scale)
             self.rows[part] = rows
             self.norms[part] = rows.square_().sum(1)
 
-    def nearest(self, queries: Tensor) -> Tensor:
-        block = _CPU_BLOCK if self.x.device.type == "cpu" else _GPU_BLOCK
-        size = max(64, block // len(self.columns))
+    def nearest(self, queries: Int[Tensor, "query"]) -> Int[Tensor, "query k"]:
+        """Return the nearest columns of each query, as places of rows, on the CPU."""
+        at_once = PRODUCTS_AT_ONCE_CPU if self.x.device.type == "cpu" else PRODUCTS_AT_ONCE_GPU
+        size = max(64, at_once // len(self.columns))
         queries = queries.to(self.x.device)
         return torch.cat([self._block(queries[i : i + size]) for i in range(0, len(queries), size)])
 
-    def _block(self, queries: Tensor) -> Tensor:
-        near = self._may_be(queries)
-        if self.dtype == torch.float32 and len(near) > _MANY * self.k * len(queries):
-            self._products_in(torch.float64)
-            near = self._may_be(queries)
-        counts = torch.bincount(near[:, 0], minlength=len(queries))
-        if bool((counts > self.k).any()):
-            near = torch.cat(
-                [near[(counts == self.k)[near[:, 0]]], self._decided(queries, near[(counts > self.k)[near[:, 0]]])]
-            )
-            near = near[torch.argsort(near[:, 0], stable=True)]
-        return self.columns[near[:, 1]].view(-1, self.k).cpu()
+    def _block(self, queries: Int[Tensor, "query"]) -> Int[Tensor, "query k"]:
+        candidates = self._candidates(queries)
+        if self.dtype == torch.float32 and len(candidates) > MAX_CANDIDATES * self.k * len(queries):
+            self._prepare(torch.float64)
+            candidates = self._candidates(queries)
+        counts = torch.bincount(candidates[:, 0], minlength=len(queries))
+        has_more = (counts > self.k)[candidates[:, 0]]
+        if bool(has_more.any()):
+            near = torch.cat([candidates[~has_more], self._decided(queries, candidates[has_more])])
+            candidates = near[torch.argsort(near[:, 0], stable=True)]
+        return self.columns[candidates[:, 1]].view(-1, self.k).cpu()
 
-    def _decided(self, queries: Tensor, near: Tensor) -> Tensor:
-        """Of these pairs, those of the nearest ``k`` of each query."""
-        distance = squared_differences(self.x, queries[near[:, 0]], self.columns[near[:, 1]], self.scale)
+    def _decided(self, queries: Int[Tensor, "query"], candidates: Int[Tensor, "pair 2"]) -> Int[Tensor, "near 2"]:
+        """Return the pairs of each query and its nearest ``k`` candidates, in their order."""
+        distance = squared_differences(self.x, queries[candidates[:, 0]], self.columns[candidates[:, 1]], self.scale)
         order = torch.argsort(distance, stable=True)  # by column among equals, as they come
-        order = order[torch.argsort(near[order, 0], stable=True)]
-        counts = torch.bincount(near[:, 0])
+        order = order[torch.argsort(candidates[order, 0], stable=True)]
+        counts = torch.bincount(candidates[:, 0])
         counts = counts[counts > 0]
         starts = counts.cumsum(0) - counts
         kept = order[starts[:, None] + torch.arange(self.k, device=order.device)]
-        return near[kept.sort().values.flatten()]
+        return candidates[kept.sort().values.flatten()]
 
-    def _may_be(self, queries: Tensor) -> Tensor:
-        """``[pairs 2]`` queries and columns such that no other column can be among a query's nearest."""
-        own = torch.searchsorted(self.columns, queries)
-        rows, (_, d) = self.rows[own], self.rows.shape
+    def _candidates(self, queries: Int[Tensor, "query"]) -> Int[Tensor, "pair 2"]:
+        """Return pairs of queries and columns such that no other column can be among a query's nearest."""
+        itself = torch.searchsorted(self.columns, queries)
+        dim = self.rows.shape[1]
         # Half of |b|^2 - 2 a b, and the most that it can be off by (Higham 2002, section 3.1).
         u = torch.finfo(self.dtype).eps / 2
-        length, longest = self.norms.sqrt(), self.norms[own].max().sqrt()
-        slack = 1.01 * (d + 8) * u * length * longest + 8 * u * self.norms + d * 2.0**-120
+        length = self.norms.sqrt()
+        longest = self.norms[itself].max().sqrt()
+        slack = 1.01 * (dim + 8) * u * length * longest + 8 * u * self.norms + dim * 2.0**-120
         with float32_as_it_is():
-            low = torch.addmm((self.norms / 2 - slack).to(self.dtype), rows, self.rows.T, alpha=-1)
-        low[torch.arange(len(queries), device=own.device), own] = torch.inf
+            low = torch.addmm((self.norms / 2 - slack).to(self.dtype), self.rows[itself], self.rows.T, alpha=-1)
+        low[torch.arange(len(queries), device=itself.device), itself] = torch.inf
         top = low.topk(self.k, largest=False)
         high = (top.values + 2.01 * slack.to(self.dtype)[top.indices]).amax(1)
         return (low <= high[:, None]).nonzero()
 
 
-def _labels(labels: Any) -> np.ndarray:
+def _labels(labels: Labels) -> Shaped[np.ndarray, "row"]:
     values = labels.cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
-    if len(undefined := np.flatnonzero(values != values)):
+    undefined = np.flatnonzero(values != values)
+    if len(undefined):
         raise InputError(f"the label of example {undefined[0]} is NaN; leave the example out, or label it")
     return values

@@ -1,4 +1,4 @@
-"""How sharply a norm turns a point. May be mapped over networks with ``torch.func.vmap``."""
+"""The Jacobian of a norm: how sharply it turns a point. May be mapped over networks with ``torch.func.vmap``."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tasks import InputError
 
 
 @computed_in_torch("x")
-def norm_jacobian(x: Float[Array, "*batch d"]) -> Float[Array, "*batch"]:
-    """``[...]`` operator norm ``sqrt(d) / |x|`` of the Jacobian of RMS norm at ``x`` ``[... d]``.
+def norm_jacobian(x: Float[Array, "*batch dim"]) -> Float[Array, "*batch"]:
+    """Return the operator norm ``sqrt(d) / |x|`` of the Jacobian of RMS norm at vectors ``x`` of ``d`` dimensions.
 
     Takes tensors or NumPy arrays, and returns the same kind.
 

@@ -1,4 +1,4 @@
-"""Is a point a sum of vectors on a planar lattice, one for each token?"""
+"""Points that are sums of vectors on a planar lattice, one vector for each token."""
 
 from __future__ import annotations
 
@@ -6,17 +6,25 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
+from einops import einsum, rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from probes.functional.arrays import Array, Scalar, computed_in_torch
-from probes.functional.clustering_head import SMALLEST_UNIT, check_digits
+from probes.functional.clustering_head import (
+    SMALLEST_UNIT,
+    DigitFit,
+    check_digits,
+    digit_residues,
+    fit_digits,
+    integer_sum,
+)
 
-_MOST_PAIRS = 300  # bases tried
+MAX_BASES_TRIED = 300  # pairs of weights
 
 
 class PlanarLattice(NamedTuple):
-    """What ``planar_lattice`` finds; scalars are tensors without axes, or Python numbers if arrays were given.
+    """Result of ``planar_lattice``; scalars are tensors without axes, or Python numbers if arrays were given.
 
     Attributes:
         weights: of value ``v`` at position ``t`` relative to value 0 there, in units of the two basis vectors. NaN
@@ -26,6 +34,12 @@ class PlanarLattice(NamedTuple):
         rank_two: share of the fitted points' variance in the plane; NaN where nothing varies.
         matches: whether some map of the lattice to residues makes the sum the one modulo ``p``.
         classes: the lattice point of each row, numbered.
+
+    Example:
+        >>> tokens = torch.cartesian_prod(*[torch.arange(2)] * 3)
+        >>> weights = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 2.0]])
+        >>> planar_lattice(tokens.float() @ weights, tokens, support=(0, 1), modulus=2).rounded.squeeze(1).tolist()
+        [[1, 0], [0, 1], [0, 2]]
     """
 
     weights: Float[Array, "pos value 2"]
@@ -33,13 +47,13 @@ class PlanarLattice(NamedTuple):
     deviation: Float[Scalar, ""]
     rank_two: Float[Scalar, ""]
     matches: Bool[Scalar, ""]
-    classes: Int[Array, "n"]
+    classes: Int[Array, "row"]
 
 
 @computed_in_torch("points", "tokens")
 def planar_lattice(
-    points: Float[Array, "n d"],
-    tokens: Int[Array, "n pos"],
+    points: Float[Array, "row dim"],
+    tokens: Int[Array, "row pos"],
     support: Sequence[int],
     modulus: int,
 ) -> PlanarLattice:
@@ -59,8 +73,8 @@ def planar_lattice(
     line with a little noise across match as well, the second basis vector being noise of residue 0. Ask
     ``integer_weights`` first, look at the share of its one direction, and compare with networks that did not learn.
 
-    Undefined, and then NaN without a match: where the fitted points lie on a line (ask ``integer_weights``) or nothing
-    varies, and where the rows do not determine all weights.
+    Undefined, and then NaN without a match: if the fitted points lie on a line (ask ``integer_weights``) or nothing
+    varies, and if the rows do not determine all weights.
 
     Memory: ``n x pos x (modulus - 1)`` float64 numbers. Of more than 300 pairs, those with the longest weights are
     tried.
@@ -77,70 +91,70 @@ def planar_lattice(
     Example:
         >>> tokens = torch.cartesian_prod(*[torch.arange(2)] * 5)
         >>> weights = torch.tensor([[1.0, 0.1], [0.3, 1.0], [1.3, 1.1], [2.0, 0.2], [0.0, 0.0]], dtype=torch.float64)
-        >>> found = planar_lattice(tokens.double() @ weights, tokens, support=(0, 1), modulus=2)
-        >>> found.rounded[:, 0].tolist(), bool(found.matches)  # (1, 1) has residue 0, as have even multiples
+        >>> fit = planar_lattice(tokens.double() @ weights, tokens, support=(0, 1), modulus=2)
+        >>> fit.rounded[:, 0].tolist(), bool(fit.matches)  # (1, 1) has residue 0, as have even multiples
         ([[1, 0], [0, 1], [1, 1], [2, 0], [0, 0]], True)
     """
     check_digits(tokens, support, modulus)
     n_pos = tokens.shape[1]
-    x = points.double() - points[:1].double()
-    x = x - x.mean(dim=0)
-    design = (tokens[:, :, None] == torch.arange(1, modulus, device=tokens.device)).flatten(1).double()
-    design = design - design.mean(dim=0)
-    plane, share = _in_plane(x, design)
-    wanted = torch.zeros(n_pos, modulus - 1, dtype=torch.int64, device=x.device)
-    wanted[list(support)] = torch.arange(1, modulus, device=x.device)
+    plane, share = _in_plane(fit_digits(points, tokens, modulus), points.device)
     if plane is None:
-        nan, none = x.new_tensor(torch.nan), torch.zeros(n_pos, modulus - 1, 2, dtype=torch.int64, device=x.device)
-        classes = torch.zeros(len(x), dtype=torch.int64, device=x.device)
+        nan = share.new_tensor(torch.nan)
         return PlanarLattice(
-            x.new_full(none.shape, torch.nan), none, nan, share, torch.tensor(False, device=x.device), classes
+            weights=share.new_full((n_pos, modulus - 1, 2), torch.nan),
+            rounded=tokens.new_zeros(n_pos, modulus - 1, 2, dtype=torch.int64),
+            deviation=nan,
+            rank_two=share,
+            matches=torch.tensor(False, device=points.device),
+            classes=tokens.new_zeros(len(tokens), dtype=torch.int64),
         )
-    deviation, matches, weights = _best_basis(plane, wanted.flatten(), modulus)
-    rounded = weights.round().long().reshape(n_pos, modulus - 1, 2)
-    by_digit = torch.cat([rounded.new_zeros(n_pos, 1, 2), rounded], dim=1)
-    at = torch.stack([by_digit[t, tokens[:, t].long()] for t in range(n_pos)]).sum(dim=0)
+    residues = digit_residues(support, n_pos, modulus, points.device)
+    deviation, matches, coordinates = _best_basis(plane, residues.flatten(), modulus)
+    weights = rearrange(coordinates, "(pos value) basis -> pos value basis", pos=n_pos)
+    rounded = weights.round().long()
+    sites = torch.stack([integer_sum(rounded[..., i], tokens) for i in (0, 1)], dim=1)
     return PlanarLattice(
-        weights.reshape(n_pos, modulus - 1, 2),
-        rounded,
-        deviation,
-        share,
-        matches,
-        torch.unique(at, dim=0, return_inverse=True)[1],
+        weights=weights,
+        rounded=rounded,
+        deviation=deviation,
+        rank_two=share,
+        matches=matches,
+        classes=torch.unique(sites, dim=0, return_inverse=True)[1],
     )
 
 
-def _in_plane(x: Tensor, design: Tensor) -> tuple[Tensor | None, Tensor]:
-    """``[weight 2]`` coefficients along two principal directions of the fitted points, and their share."""
-    share = x.new_tensor(torch.nan)
-    q, r = torch.linalg.qr(design)
-    if not len(design) > design.shape[1] == int(torch.linalg.matrix_rank(r)):
+def _in_plane(fit: DigitFit | None, device: torch.device) -> tuple[Float[Tensor, "weight 2"] | None, Float[Tensor, ""]]:
+    """Return coefficients along two principal directions of the fitted points, and their share of the variance."""
+    if fit is None:
+        return None, torch.tensor(torch.nan, dtype=torch.float64, device=device)
+    share = fit.scale[:2].square().sum() / fit.scale.square().sum()
+    if len(fit.scale) < 2 or not bool(fit.scale[1] > SMALLEST_UNIT * fit.scale[0]):  # also where NaN
         return None, share
-    coefficients = torch.linalg.solve_triangular(r, q.T @ x, upper=True)
-    _, scale, directions = torch.linalg.svd(r @ coefficients, full_matrices=False)
-    share = scale[:2].square().sum() / scale.square().sum()
-    if len(scale) < 2 or not bool(scale[1] > SMALLEST_UNIT * scale[0]):  # also where NaN
-        return None, share
-    return coefficients @ directions[:2].T, share
+    return fit.coefficients @ fit.directions[:2].T, share
 
 
-def _best_basis(weights: Tensor, wanted: Tensor, modulus: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Of weights ``[weight 2]`` on the best of their pairs: deviation, whether it matches, coordinates."""
-    white = weights / weights.square().mean(dim=0).sqrt()
-    longest = white.norm(dim=1).argsort(descending=True, stable=True)
-    most = int((1 + (1 + 8 * _MOST_PAIRS) ** 0.5) / 2)  # weights that have so many pairs
-    first, second = torch.combinations(longest[:most].sort().values).T
-    bases = torch.stack([weights[first], weights[second]], dim=1)  # [pair 2 2]
-    area = torch.linalg.det(torch.stack([white[first], white[second]], dim=1)).abs()
-    bases = bases[area > SMALLEST_UNIT**0.5]
+def _best_basis(
+    weights: Float[Tensor, "weight 2"], residues: Int[Tensor, "weight"], modulus: int
+) -> tuple[Float[Tensor, ""], Bool[Tensor, ""], Float[Tensor, "weight 2"]]:
+    """Return the deviation, whether it matches, and the coordinates of weights in the best basis among their pairs."""
+    bases = _bases(weights)
     coordinates = weights @ torch.linalg.inv(bases)  # [pair weight 2]
     rounded = coordinates.round()
     deviation = (coordinates - rounded).abs().amax(dim=(1, 2)).mul(1e9).round().div(1e9)
-    m = rounded.long() % modulus
-    r = torch.cartesian_prod(*[torch.arange(modulus, device=weights.device)] * 2)  # [map 2]
-    off = (torch.einsum("pwc,rc->prw", m.double(), r.double()).long() - wanted) % modulus
-    matches = (off == 0).all(dim=2).any(dim=1)
+    maps = torch.cartesian_prod(*[torch.arange(modulus, device=weights.device)] * 2)  # [map 2], to residues
+    sums = einsum(rounded.remainder(modulus), maps.double(), "pair weight basis, map basis -> pair map weight")
+    matches = ((sums.long() - residues) % modulus == 0).all(dim=2).any(dim=1)
     size = rounded.abs().amax(dim=(1, 2))  # of several that fit as well, the coarsest
     order = (~matches).double() * 1e6 + deviation + 1e-10 * size.clamp(max=1e3)
     best = order.argmin()
     return deviation[best], matches[best], coordinates[best]
+
+
+def _bases(weights: Float[Tensor, "weight 2"]) -> Float[Tensor, "pair 2 2"]:
+    """Return pairs of the longest weights that are not multiples of each other."""
+    white = weights / weights.square().mean(dim=0).sqrt()
+    longest = white.norm(dim=1).argsort(descending=True, stable=True)
+    n_longest = int((1 + (1 + 8 * MAX_BASES_TRIED) ** 0.5) / 2)  # weights that have so many pairs
+    first, second = torch.combinations(longest[:n_longest].sort().values).T
+    area = torch.linalg.det(torch.stack([white[first], white[second]], dim=1)).abs()
+    return torch.stack([weights[first], weights[second]], dim=1)[area > SMALLEST_UNIT**0.5]

@@ -11,33 +11,33 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from probes.functional.cka import centred, matrix
+from probes.functional.representations import centred, matrix
 from tasks import InputError
 
-_WHOLE = 256  # rows or dimensions, whichever are fewer, up to which all directions are computed
-_WIDTH, _STEPS = 8, 40  # of the Krylov space in which the first two are looked for otherwise: vectors a step, steps
-_RESIDUAL = 1e-7  # of the largest eigenvalue
+MAX_SIZE_OF_SVD = 256  # rows or dimensions, whichever are fewer; for more, a Krylov space is searched
+KRYLOV_VECTORS_PER_STEP = 8
+MAX_KRYLOV_STEPS = 40
+MAX_RESIDUAL = 1e-7  # of the largest eigenvalue
 
 
 class Planes(NamedTuple):
     """A plane of every layer.
 
     Attributes:
-        xy: ``[layers n 2]`` coordinates, centred, with a mean square distance from 0 of 1; zeros where all rows of a
-            layer are the same.
-        variance: ``[layers]`` share of the rows' variance in the plane; NaN where there is none.
+        xy: coordinates, centred, with a mean square distance from 0 of 1; zeros if all rows of a layer are the same.
+        variance: share of the rows' variance in the plane; NaN if nothing varies.
     """
 
-    xy: Float[np.ndarray, "layers n 2"]
-    variance: Float[np.ndarray, "layers"]
+    xy: Float[np.ndarray, "layer row 2"]
+    variance: Float[np.ndarray, "layer"]
 
 
-def aligned_planes(rows: Iterable[Shaped[Tensor, "n d"]], start: Float[np.ndarray, "n 2"] | None = None) -> Planes:
-    """The plane of the two leading principal directions of each layer, turned or mirrored to fit that of the layer
-    before (orthogonal Procrustes).
+def aligned_planes(rows: Iterable[Shaped[Tensor, "row _"]], start: Float[np.ndarray, "row 2"] | None = None) -> Planes:
+    """Return the plane of the two leading principal directions of each layer.
 
-    Rotating, mirroring, shifting or scaling a layer's rows moves no point. In the first layer the point farthest along
-    each axis is at its positive end.
+    It is turned or mirrored to fit the plane of the layer before (orthogonal Procrustes). Rotating, mirroring, shifting
+    or scaling a layer's rows moves no point. In the first layer the point farthest along each axis is at its positive
+    end.
 
     Memory: one layer at a time in float64. Cost: some 20 passes over a layer's rows; a second for 5,000 x 4,096.
 
@@ -59,9 +59,9 @@ def aligned_planes(rows: Iterable[Shaped[Tensor, "n d"]], start: Float[np.ndarra
     """
     from scipy.linalg import orthogonal_procrustes
 
-    before = None if start is None else np.asarray(start, dtype=np.float64)
-    found: list[np.ndarray] = []
+    planes: list[Float[np.ndarray, "row 2"]] = []
     shares: list[float] = []
+    before = None if start is None else np.asarray(start, dtype=np.float64)
     for layer, x in enumerate(rows):
         xy, share = _plane(x)
         if len(xy) < 2:
@@ -75,50 +75,53 @@ def aligned_planes(rows: Iterable[Shaped[Tensor, "n d"]], start: Float[np.ndarra
             xy = xy @ orthogonal_procrustes(xy, before)[0]
         if xy.any() or before is None:
             before = xy
-        found.append(xy)
+        planes.append(xy)
         shares.append(share)
-    if not found:
+    if not planes:
         raise InputError("no layers given; give the rows of at least one")
-    return Planes(np.stack(found), np.array(shares))
+    return Planes(np.stack(planes), np.array(shares))
 
 
-def _plane(x: Shaped[Tensor, "n d"]) -> tuple[Float[np.ndarray, "n 2"], float]:
-    """Coordinates of unit mean square, and their share of the variance."""
+def _plane(x: Shaped[Tensor, "row dim"]) -> tuple[Float[np.ndarray, "row 2"], float]:
+    """Return coordinates of unit mean square, and their share of the variance."""
     x = centred(matrix(x, "x"))
-    if not bool(largest := x.abs().max()):
+    largest = x.abs().max()
+    if not bool(largest):
         return np.zeros((len(x), 2)), math.nan
     x = x.div_(largest)
-    scores = (_all if min(x.shape) <= _WHOLE else _leading)(x)
-    held = scores.square().sum()
+    scores = _scores_by_svd(x) if min(x.shape) <= MAX_SIZE_OF_SVD else _scores_by_krylov(x)
+    variance = scores.square().sum()
     xy = torch.zeros(len(x), 2, dtype=torch.float64)
-    xy[:, : scores.shape[1]] = (scores * (len(x) / held).sqrt()).cpu()
+    xy[:, : scores.shape[1]] = (scores * (len(x) / variance).sqrt()).cpu()
     farthest = xy.gather(0, xy.abs().argmax(0)[None])
-    return torch.where(farthest < 0, -xy, xy).numpy(), float(held / x.square().sum())
+    return torch.where(farthest < 0, -xy, xy).numpy(), float(variance / x.square().sum())
 
 
-def _all(x: Tensor) -> Tensor:
-    """Coordinates along the first two of all principal directions, by a singular value decomposition."""
+def _scores_by_svd(x: Float[Tensor, "row dim"]) -> Float[Tensor, "row _"]:
+    """Return coordinates along the first two principal directions, or the only one."""
     u, s, _ = torch.linalg.svd(x, full_matrices=False)
     return u[:, :2] * s[:2]
 
 
-def _leading(x: Tensor) -> Tensor:
-    """The same from a block Krylov space of ``x' x``, which grows until both directions are found.
+def _scores_by_krylov(x: Float[Tensor, "row dim"]) -> Float[Tensor, "row 2"]:
+    """Return the coordinates from a block Krylov space of ``x' x``, which grows until both directions are found.
 
-    Where it never is (many directions of almost one variance), the best of what was looked through.
+    If they never are (many directions of almost one variance), the best directions of the space are taken.
     """
     draw = torch.Generator().manual_seed(0)
-    block = x.T @ torch.randn(len(x), _WIDTH, generator=draw, dtype=torch.float64).to(x.device)
-    basis, images = x.new_zeros(x.shape[1], 0), x.new_zeros(x.shape[1], 0)
-    for _ in range(_STEPS):
+    block = x.T @ torch.randn(len(x), KRYLOV_VECTORS_PER_STEP, generator=draw, dtype=torch.float64).to(x.device)
+    basis = x.new_zeros(x.shape[1], 0)
+    images = x.new_zeros(x.shape[1], 0)
+    for _ in range(MAX_KRYLOV_STEPS):
         for _ in range(2):  # twice: once leaves rounding behind
             block = torch.linalg.qr(block - basis @ (basis.T @ block))[0]
         basis = torch.cat([basis, block], dim=1)
         block = x.T @ (x @ block)
         images = torch.cat([images, block], dim=1)
         values, vectors = torch.linalg.eigh(basis.T @ images)
-        values, vectors = values[-2:].flip(0), vectors[:, -2:].flip(1)
-        wrong = images @ vectors - basis @ (vectors * values)
-        if float(wrong.norm(dim=0).max()) <= _RESIDUAL * float(values[0]):
+        values = values[-2:].flip(0)
+        vectors = vectors[:, -2:].flip(1)
+        residual = images @ vectors - basis @ (vectors * values)
+        if float(residual.norm(dim=0).max()) <= MAX_RESIDUAL * float(values[0]):
             break
     return x @ (basis @ vectors)

@@ -14,17 +14,19 @@ from tasks.errors import check_choice
 
 Precision = Literal["float64", "float32"]
 ROUNDING: dict[Precision, float] = {"float64": 2.0**-53, "float32": 2.0**-24}  # of one operation, relative
-_BLOCK = 1024  # rows that are summed in float32
+_ROWS_IN_FLOAT32 = 1024  # that are summed in it
 
 
 def check_precision(precision: Precision) -> Precision:
-    """``precision``, or an ``InputError`` where it is none."""
+    """Return ``precision``, or raise an ``InputError`` where it is none."""
     check_choice(precision=(precision, tuple(ROUNDING)))
     return precision
 
 
-def product(x: Float[Tensor, "n dx"], y: Float[Tensor, "n dy"], precision: Precision = "float64") -> Tensor:
-    """``x' y`` ``[dx dy]`` float64 of float64 rows.
+def product(
+    x: Float[Tensor, "n dx"], y: Float[Tensor, "n dy"], precision: Precision = "float64"
+) -> Float[Tensor, "dx dy"]:
+    """Return ``x' y`` in float64, of float64 rows.
 
     ``"float32"``: the rows are rounded to float32 and multiplied in it, 1,024 at a time, and these sums are added up
     in float64. Give rows about a point near their mean, or the rounding is of the mean.
@@ -34,19 +36,23 @@ def product(x: Float[Tensor, "n dx"], y: Float[Tensor, "n dy"], precision: Preci
     return add_product(x.new_zeros(x.shape[1], y.shape[1]), x.T.float(), y.T.float())
 
 
-def add_product(total: Float[Tensor, "dx dy"], x: Float[Tensor, "dx n"], y: Float[Tensor, "dy n"]) -> Tensor:
-    """``total``, changed, plus ``x y'``, in the dtype of ``x`` and ``y``: one example a column."""
+def add_product(
+    total: Float[Tensor, "dx dy"], x: Float[Tensor, "dx n"], y: Float[Tensor, "dy n"]
+) -> Float[Tensor, "dx dy"]:
+    """Add ``x y'`` to ``total``, in the dtype of ``x`` and ``y``: one example a column."""
     if x.dtype == total.dtype:
         return total.addmm_(x, y.T)
     with float32_as_it_is():
-        for some_x, some_y in zip(torch.split(x, _BLOCK, dim=1), torch.split(y, _BLOCK, dim=1), strict=True):
+        for some_x, some_y in zip(
+            torch.split(x, _ROWS_IN_FLOAT32, dim=1), torch.split(y, _ROWS_IN_FLOAT32, dim=1), strict=True
+        ):
             total += some_x @ some_y.T
     return total
 
 
 @contextmanager
 def float32_as_it_is() -> Iterator[None]:
-    """Without TF32 and the like, which keep ten bits, whatever the caller has set."""
+    """Keep out TF32 and the like, which keep ten bits, whatever the caller has set."""
     before = torch.get_float32_matmul_precision()
     if before == "highest":
         yield

@@ -1,4 +1,4 @@
-"""Rows in two dimensions."""
+"""t-SNE: rows in two dimensions."""
 
 from __future__ import annotations
 
@@ -9,11 +9,16 @@ from jaxtyping import Float
 
 from tasks import InputError
 
-_FIRST = 50  # principal components that openTSNE is given of wider rows
+MAX_DIMENSIONS = 50  # of rows given to openTSNE; of wider rows, so many principal components
 
 
-def project_2d(rows: Float[np.ndarray, "n d"], seed: int = 0) -> Float[np.ndarray, "n 2"]:
-    """``[n 2]`` t-SNE of ``[n d]`` rows (scikit-learn's, from a PCA start)."""
+def project_2d(rows: Float[np.ndarray, "row dim"], seed: int = 0) -> Float[np.ndarray, "row 2"]:
+    """Return scikit-learn's t-SNE of the rows, from a PCA start.
+
+    Example:
+        >>> project_2d(np.random.default_rng(0).normal(size=(9, 4))).shape
+        (9, 2)
+    """
     from sklearn.manifold import TSNE
     from threadpoolctl import threadpool_limits
 
@@ -22,8 +27,8 @@ def project_2d(rows: Float[np.ndarray, "n d"], seed: int = 0) -> Float[np.ndarra
         return tsne.fit_transform(rows)  # type: ignore[no-any-return]
 
 
-def open_tsne_2d(rows: Float[np.ndarray, "n d"], seed: int = 0) -> Float[np.ndarray, "n 2"]:
-    """``[n 2]`` t-SNE of ``[n d]`` rows by openTSNE, from a PCA start, on one thread.
+def open_tsne_2d(rows: Float[np.ndarray, "row dim"], seed: int = 0) -> Float[np.ndarray, "row 2"]:
+    """Return openTSNE's t-SNE of the rows, from a PCA start, on one thread.
 
     Of rows of more than 50 dimensions the first 50 principal components. From 10,000 rows on its time grows with ``n``,
     that of scikit-learn's with ``n log n``.
@@ -39,8 +44,8 @@ def open_tsne_2d(rows: Float[np.ndarray, "n d"], seed: int = 0) -> Float[np.ndar
     from threadpoolctl import threadpool_limits
 
     with threadpool_limits(1):
-        if min(rows.shape) > _FIRST:
-            rows = PCA(_FIRST, random_state=seed).fit_transform(rows)
+        if min(rows.shape) > MAX_DIMENSIONS:
+            rows = PCA(MAX_DIMENSIONS, random_state=seed).fit_transform(rows)
         tsne = TSNE(perplexity=_perplexity(rows), initialization="pca", random_state=seed, n_jobs=1)
         return np.asarray(tsne.fit(rows))
 
@@ -58,5 +63,5 @@ def check_open_tsne() -> None:
         )
 
 
-def _perplexity(rows: np.ndarray) -> float:
+def _perplexity(rows: Float[np.ndarray, "row dim"]) -> float:
     return min(30.0, (len(rows) - 1) / 3)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -11,30 +13,35 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from probes.functional.arrays import Array, computed_in_torch
-from probes.functional.cka import HSIC, Similarity, cka_from_hsic, paired
+from probes.functional.cka import Similarity
 from probes.functional.distances import Distances
+from probes.functional.hsic import HSIC, cka_from_hsic
+from probes.functional.representations import paired
 from tasks import InputError
 
-_BLOCK, _LEAST = 512, 128  # rows and columns of a block; fewer where many kernels are held at once
-_HELD = 2**25  # numbers of all blocks together
-_KEPT = 2**22  # distances kept to find a median among
-_PAIRS, _BINS = 2**14, 2**12  # drawn to bracket it, and counted
+MAX_BLOCK_ROWS = 512  # and columns
+MIN_BLOCK_ROWS = 128  # if many kernels are in memory at once
+MAX_NUMBERS_AT_ONCE = 2**25  # of all blocks together
+MAX_KEPT_DISTANCES = 2**22  # among which a median is found
+SAMPLED_PAIRS = 2**14  # whose distances bracket the median
+BINS = 2**12  # of distances inside the bracket
 
 
 @computed_in_torch("x", "y")
 def rbf_cka(
-    x: Float[Array, "n dx"],
-    y: Float[Array, "n dy"],
+    x: Float[Array, "row dim_x"],
+    y: Float[Array, "row dim_y"],
     *,
     fraction: float = 0.5,
     debiased: bool = False,
     device: str | None = None,
 ) -> Similarity:
-    """CKA with Gaussian kernels ``exp(-|a - b|^2 / (2 s^2))``, ``s`` a fraction of the median distance on each side.
+    """Return CKA with Gaussian kernels ``exp(-|a - b|^2 / (2 s^2))``, ``s`` a fraction of the median distance.
 
     Takes tensors or NumPy arrays.
 
-    Sees structure that linear CKA misses (small ``fraction``), and tends to it as ``fraction`` grows. Does not change
+    Each side has its own median distance. This CKA sees structure that linear CKA misses (small ``fraction``), and
+    tends to it as ``fraction`` grows. It does not change
     with a rotation, a common scale or a shift of either side.
 
     Memory: the rows in float64, and blocks of kernel entries whatever ``n``. Cost: ``n^2 (dx + dy)``, half of it to
@@ -55,185 +62,218 @@ def rbf_cka(
         1.0
     """
     x, y = paired(x, y)
-    kernels = {name: GaussianKernel(rows, fraction, device=device) for name, rows in (("x", x), ("y", y))}
-    value, why = cka_of_kernels(kernels, [("x", "y")])["x", "y"][debiased]
-    return Similarity(value, len(x), (x.shape[1], y.shape[1]), why)
+    kernels = {"x": GaussianKernel(x, fraction, device=device), "y": GaussianKernel(y, fraction, device=device)}
+    value, reason = cka_of_kernels(kernels, [("x", "y")])["x", "y"][debiased]
+    return Similarity(value, len(x), (x.shape[1], y.shape[1]), reason)
 
 
 def check_fraction(fraction: float) -> float:
-    """``fraction``, or an ``InputError`` where it is not above 0."""
+    """Return ``fraction``; raise an ``InputError`` if it is not above 0."""
     if not fraction > 0:
         raise InputError(f"fraction is {fraction}; expected a number above 0, such as 0.5")
     return fraction
 
 
 class GaussianKernel:
-    """``exp(-|a - b|^2 / (2 s^2)) - 1`` of the rows of one matrix, a block at a time.
+    """Computes ``exp(-|a - b|^2 / (2 s^2)) - 1`` of the rows of one matrix, a block at a time.
 
     HSIC does not change with a constant, and a wide kernel keeps its digits so.
 
     Args:
         x: rows.
         fraction: ``s`` as a fraction of their median distance.
-        which: of these rows only, if given.
+        which: places of the rows to use, if not all.
         device: where to compute; that of the rows if not given.
 
     Attributes:
-        undefined: why there is no such kernel; empty where there is.
+        undefined: why there is no such kernel; empty if there is one.
         n: number of rows.
+
+    Example:
+        >>> kernel = GaussianKernel(torch.tensor([[0.0], [1.0]]), fraction=1.0)
+        >>> kernel(slice(0, 2), slice(0, 2))  # exp(-1/2) - 1 between the two
+        tensor([[-0.0000, -0.3935],
+                [-0.3935, -0.0000]], dtype=torch.float64)
     """
 
     def __init__(
         self,
-        x: Shaped[Tensor, "n d"],
+        x: Shaped[Tensor, "all dim"],
         fraction: float,
-        which: Int[Tensor, "n"] | None = None,
+        which: Int[Tensor, "row"] | None = None,
         device: str | None = None,
     ) -> None:
-        self._distances = distances = Distances(x, which, device)
-        self.n, self.undefined, self._two_s2 = distances.n, "", math.nan
         check_fraction(fraction)
-        if not bool(distances.alike.any()):
+        self._distances = Distances(x, which, device)
+        self.n = self._distances.n
+        self.undefined = ""
+        self._two_s2 = math.nan
+        if not bool(self._distances.alike.any()):
             self.undefined = "all examples are the same"
-        elif not (median := _median(distances)):
+            return
+        median = _median(self._distances)
+        if not median:
             self.undefined = "more than half of the distances between examples are 0"
-        else:
-            self._two_s2 = 2 * (fraction * median) ** 2
-            distances.resolve(median**2, min(median**2, self._two_s2 / 2))
+            return
+        self._two_s2 = 2 * (fraction * median) ** 2
+        self._distances.resolve(median**2, min(median**2, self._two_s2 / 2))
 
-    def __call__(self, rows: slice, columns: slice) -> Float[Tensor, "rows columns"]:
+    def __call__(self, rows: slice, columns: slice) -> Float[Tensor, "block_row block_column"]:
+        """Return a block of the kernel."""
         return self._distances.squared(rows, columns).mul_(-1 / self._two_s2).expm1_()
 
     def tiles(self, size: int) -> list[tuple[slice, slice]]:
-        """Blocks of rows and columns on and above the diagonal."""
+        """Return blocks of rows and columns on and above the diagonal."""
         return list(self._distances.tiles(size))
 
 
+Pair: TypeAlias = tuple[str, str]
+ValueAndReason: TypeAlias = tuple[float, str]  # the reason says why the value is NaN; empty if it is not
+
+
 def cka_of_kernels(
-    kernels: Mapping[str, GaussianKernel], pairs: Sequence[tuple[str, str]]
-) -> dict[tuple[str, str], tuple[tuple[float, str], tuple[float, str]]]:
-    """CKA of pairs of kernels of the same examples, biased and debiased, each with why it is NaN (empty where it is
-    not). Every block of every kernel is computed once, however many pairs it is in."""
-    names = [name for name in dict.fromkeys(name for pair in pairs for name in pair) if not kernels[name].undefined]
-    terms = [pair for pair in pairs if set(pair) <= set(names)]
-    hsic = _hsic({name: kernels[name] for name in names}, [*((name, name) for name in names), *terms])
-    found = {}
+    kernels: Mapping[str, GaussianKernel], pairs: Sequence[Pair]
+) -> dict[Pair, tuple[ValueAndReason, ValueAndReason]]:
+    """Return CKA of pairs of kernels of the same examples, biased and debiased, each with why it is NaN.
+
+    Every block of every kernel is computed once, however many pairs it is in.
+    """
+    names = dict.fromkeys(itertools.chain.from_iterable(pairs))
+    defined = {name: kernels[name] for name in names if not kernels[name].undefined}
+    with_itself = [(name, name) for name in defined]
+    hsic = _hsic(defined, [*with_itself, *(pair for pair in pairs if defined.keys() >= set(pair))])
+    cka = {}
     for x, y in pairs:
-        undefined = [f"{side}: {why}" for side, name in (("x", x), ("y", y)) if (why := kernels[name].undefined)]
-        if undefined:
-            found[x, y] = ((math.nan, undefined[0]), (math.nan, undefined[0]))
+        reason = _undefined_side(kernels[x], kernels[y])
+        if reason:
+            cka[x, y] = ((math.nan, reason), (math.nan, reason))
         else:
-            of = hsic[x, y], hsic[x, x], hsic[y, y]
-            found[x, y] = (cka_from_hsic(*of), cka_from_hsic(*of, debiased=True))
-    return found
+            terms = (hsic[x, y], hsic[x, x], hsic[y, y])
+            cka[x, y] = (cka_from_hsic(*terms), cka_from_hsic(*terms, debiased=True))
+    return cka
 
 
-def _hsic(kernels: Mapping[str, GaussianKernel], pairs: Sequence[tuple[str, str]]) -> dict[tuple[str, str], HSIC]:
+def _undefined_side(x: GaussianKernel, y: GaussianKernel) -> str:
+    """Return which side has no kernel, and why; empty if both have one."""
+    if x.undefined:
+        return f"x: {x.undefined}"
+    return f"y: {y.undefined}" if y.undefined else ""
+
+
+def _hsic(kernels: Mapping[str, GaussianKernel], pairs: Sequence[Pair]) -> dict[Pair, HSIC]:
     if not kernels:
         return {}
-    n = next(iter(kernels.values())).n
-    products: dict[tuple[str, str], list[Tensor]] = {pair: [] for pair in pairs}
-    sums: dict[str, Tensor] = {}
-    for rows, columns in next(iter(kernels.values())).tiles(_size(len(kernels))):
+    any_kernel = next(iter(kernels.values()))
+    products: dict[Pair, list[Float[Tensor, ""]]] = {pair: [] for pair in pairs}
+    sums: dict[str, Float[Tensor, "row"]] = {}
+    for rows, columns in any_kernel.tiles(_block_rows(len(kernels))):
+        is_diagonal = rows == columns
         blocks = {name: kernel(rows, columns) for name, kernel in kernels.items()}
-        twice = 1 if rows == columns else 2
         for (x, y), parts in products.items():
-            parts.append(twice * torch.vdot(blocks[x].flatten(), blocks[y].flatten()))
+            product = torch.vdot(blocks[x].flatten(), blocks[y].flatten())
+            parts.append(product if is_diagonal else 2 * product)
         for name, block in blocks.items():
-            total = sums.setdefault(name, block.new_zeros(n))
+            total = sums.setdefault(name, block.new_zeros(any_kernel.n))
             total[rows] += block.sum(1)
-            if twice == 2:
+            if not is_diagonal:
                 total[columns] += block.sum(0)
-    zeros = {name: torch.zeros_like(total) for name, total in sums.items()}
+    zeros = torch.zeros_like(total)  # a kernel minus 1 has no diagonal
     return {
-        (x, y): HSIC.of_sums(n, torch.stack(parts).sum(), sums[x], sums[y], (zeros[x], zeros[y]))
+        (x, y): HSIC.of_sums(any_kernel.n, torch.stack(parts).sum(), sums[x], sums[y], (zeros, zeros))
         for (x, y), parts in products.items()
     }
 
 
-def _size(kernels: int) -> int:
-    """Rows of a block, of so many kernels at once."""
-    return max(_LEAST, min(_BLOCK, math.isqrt(_HELD // (kernels + 2))))
+def _block_rows(n_kernels: int) -> int:
+    """Return the rows of a block if so many kernels are in memory at once."""
+    return max(MIN_BLOCK_ROWS, min(MAX_BLOCK_ROWS, math.isqrt(MAX_NUMBERS_AT_ONCE // (n_kernels + 2))))
 
 
 def working_bytes(n: int, kernels: int, d: int) -> int:
-    """What is held beside the rows, of so many kernels at once over ``n`` rows of up to ``d`` dimensions."""
-    size = min(n, _size(kernels))
+    """Return the memory beside the rows, of so many kernels at once over ``n`` rows of up to ``d`` dimensions."""
+    size = min(n, _block_rows(kernels))
     blocks = (kernels + 2) * size**2 + 2 * size * d
-    return 8 * max(blocks, min(n * (n - 1) // 2, _KEPT))
+    return 8 * max(blocks, min(math.comb(n, 2), MAX_KEPT_DISTANCES))
 
 
 def _median(distances: Distances) -> float:
-    """The median distance between different rows, in the unit of ``distances``: ``np.median`` of all of them."""
+    """Return the median distance between different rows, in the unit of ``distances``: ``np.median`` of all of them."""
     counts = torch.bincount(distances.alike)
-    same, pairs = int((counts * (counts - 1) // 2).sum()), distances.n * (distances.n - 1) // 2
-    ranks = [rank for rank in ((pairs - 1) // 2, pairs // 2) if rank >= same]  # the first `same` are 0
+    n_zero = int((counts * (counts - 1) // 2).sum())
+    n_pairs = math.comb(distances.n, 2)
+    ranks = [rank for rank in ((n_pairs - 1) // 2, n_pairs // 2) if rank >= n_zero]
     if not ranks:
         return 0.0
-    found = _middle(distances, pairs, ranks)
-    distances.resolve(found**2, 0.0)
-    return _middle(distances, pairs, ranks) if distances.exact else found
+    median = _middle(distances, n_pairs, ranks)
+    distances.resolve(median**2, 0.0)
+    return _middle(distances, n_pairs, ranks) if distances.exact else median
 
 
-def _middle(distances: Distances, pairs: int, ranks: Sequence[int]) -> float:
-    bracket = (0.0, _most(distances)) if pairs <= _KEPT else _bracket(distances)
-    return sum(map(math.sqrt, _at(distances, ranks, *bracket))) / 2
+def _middle(distances: Distances, n_pairs: int, ranks: Sequence[int]) -> float:
+    bracket = (0.0, _upper_bound(distances)) if n_pairs <= MAX_KEPT_DISTANCES else _bracket(distances)
+    return sum(map(math.sqrt, _at_ranks(distances, ranks, *bracket))) / 2
 
 
-def _most(distances: Distances) -> float:
-    """No squared distance is larger."""
+def _upper_bound(distances: Distances) -> float:
+    """Return a bound that no squared distance exceeds."""
     return 4.01 * float(distances.norms.max())
 
 
-def _at(distances: Distances, ranks: Sequence[int], low: float, high: float) -> list[float]:
-    """Squared distances of these ranks: counts those below and inside of a bracket, closer and closer, until few are
-    inside."""
+def _at_ranks(distances: Distances, ranks: Sequence[int], low: float, high: float) -> list[float]:
+    """Return squared distances of these ranks.
+
+    Those below and inside of a bracket are counted, and the bracket is narrowed, until few are inside.
+    """
+    bound = _upper_bound(distances)
     while True:
         below, counts, inside = _counted(distances, low, high)
-        total = int(counts.sum())
-        if below > ranks[0]:
+        places = [rank - below for rank in ranks]
+        if places[0] < 0:
             low = 0.0
-        elif below + total <= ranks[-1]:
-            high = _most(distances)
+        elif places[-1] >= int(counts.sum()):
+            high = bound
         elif inside is not None:
-            places = [rank - below for rank in ranks]
             return [float(x) for x in np.partition(inside.numpy(), places)[places]]
-        elif high - low <= 1e-14 * high or high <= 1e-40 * _most(distances):
+        elif high - low <= 1e-14 * high or high <= 1e-40 * bound:
             return [(low + high) / 2] * len(ranks)
         else:
-            bins = torch.searchsorted(counts.cumsum(0), torch.tensor(ranks) - below, right=True).tolist()
-            width = (high - low) / _BINS
+            bins = torch.searchsorted(counts.cumsum(0), torch.tensor(places), right=True).tolist()
+            width = (high - low) / BINS
             brackets = [(low + width * max(0, i - 1), low + width * (i + 2)) for i in bins]
             if len(set(brackets)) > 1:
-                return [x for rank, part in zip(ranks, brackets, strict=True) for x in _at(distances, [rank], *part)]
+                return [_at_ranks(distances, [rank], *part)[0] for rank, part in zip(ranks, brackets, strict=True)]
             low, high = brackets[0]
 
 
 def _bracket(distances: Distances) -> tuple[float, float]:
-    """Squared distances between which the median of all is to be expected, from some pairs."""
+    """Return squared distances between which the median of all is expected, from some pairs."""
     draw = torch.Generator().manual_seed(0)
-    i = torch.randint(distances.n, (_PAIRS,), generator=draw)
-    j = (i + 1 + torch.randint(distances.n - 1, (_PAIRS,), generator=draw)) % distances.n
-    some = distances.pairs(i, j).sort().values
-    near = round(2.5 * math.sqrt(_PAIRS))  # five standard errors of its rank
-    return float(some[_PAIRS // 2 - near]), float(some[_PAIRS // 2 + near])
+    i = torch.randint(distances.n, (SAMPLED_PAIRS,), generator=draw)
+    j = (i + 1 + torch.randint(distances.n - 1, (SAMPLED_PAIRS,), generator=draw)) % distances.n
+    sample = distances.pairs(i, j).sort().values
+    margin = round(2.5 * math.sqrt(SAMPLED_PAIRS))  # five standard errors of the median's rank
+    return float(sample[SAMPLED_PAIRS // 2 - margin]), float(sample[SAMPLED_PAIRS // 2 + margin])
 
 
-def _counted(distances: Distances, low: float, high: float) -> tuple[int, Tensor, Tensor | None]:
-    """How many squared distances lie below the bracket, how many in each of ``_BINS`` parts of it, and, where they are
-    few, these themselves."""
-    below, counts, held = 0, torch.zeros(_BINS, dtype=torch.int64), 0
-    inside = torch.empty(min(_KEPT, distances.n * (distances.n - 1) // 2), dtype=torch.float64)  # one, not many small
-    for rows, columns in distances.tiles(_BLOCK):
-        found = distances.squared(rows, columns)
+def _counted(
+    distances: Distances, low: float, high: float
+) -> tuple[int, Int[Tensor, "bin"], Float[Tensor, "inside"] | None]:
+    """Return how many squared distances are below the bracket and in each bin, and those inside if they are few."""
+    below = 0
+    counts = torch.zeros(BINS, dtype=torch.int64)
+    n_inside = 0
+    # One tensor, not many small ones.
+    inside = torch.empty(min(MAX_KEPT_DISTANCES, math.comb(distances.n, 2)), dtype=torch.float64)
+    for rows, columns in distances.tiles(MAX_BLOCK_ROWS):
+        squared = distances.squared(rows, columns)
         if rows == columns:
-            above = torch.triu_indices(len(found), len(found), offset=1, device=found.device)
-            found = found[above[0], above[1]]
-        below += int((found < low).sum())
-        part = found[(found >= low) & (found <= high)]
-        bins = ((part - low) * (_BINS / max(high - low, 1e-300))).long().clamp_(max=_BINS - 1)
-        counts += bins.bincount(minlength=_BINS).cpu()
-        if held + len(part) <= len(inside):
-            inside[held : held + len(part)] = part.cpu()
-        held += len(part)
-    return below, counts, inside[:held] if held <= len(inside) else None
+            i, j = torch.triu_indices(len(squared), len(squared), offset=1, device=squared.device)
+            squared = squared[i, j]
+        below += int((squared < low).sum())
+        part = squared[(squared >= low) & (squared <= high)]
+        bins = ((part - low) * (BINS / max(high - low, 1e-300))).long().clamp_(max=BINS - 1)
+        counts += bins.bincount(minlength=BINS).cpu()
+        if n_inside + len(part) <= len(inside):
+            inside[n_inside : n_inside + len(part)] = part.cpu()
+        n_inside += len(part)
+    return below, counts, inside[:n_inside] if n_inside <= len(inside) else None

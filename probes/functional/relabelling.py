@@ -1,9 +1,11 @@
-"""Do points cluster by a label more than by the same label handed out at random?"""
+"""Permutation tests: do points cluster by a label more than by the same label handed out at random?"""
 
 from __future__ import annotations
 
+import numpy as np
 import torch
-from jaxtyping import Float, Shaped
+from einops import reduce
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from probes.functional.arrays import Array, Labels, computed_in_torch
@@ -12,14 +14,14 @@ from probes.functional.units import Relabelling
 from tasks import InputError
 from tasks.errors import check_at_least
 
-FEWEST = 999  # relabellings
-_PER_TEST = 40  # relabellings a test: Holm's smallest adjusted p-value is then 1 / 40
-_SAME = 1e-9  # of the total sum of squares: what rounding may change
-_MOST_NUMBERS = 2**22  # at once
+FEWEST_RELABELLINGS = 999
+RELABELLINGS_PER_TEST = 40  # Holm's smallest adjusted p-value is then 1 / 40
+SHARE_ROUNDING = 1e-9  # of the total sum of squares
+MAX_NUMBERS_AT_ONCE = 2**22
 
 
 def enough_permutations(tests: int) -> int:
-    """Relabellings with which Holm's correction over so many tests can still find one: at least 999.
+    """Return the relabellings with which Holm's correction over so many tests can still find one: at least 999.
 
     The smallest p-value is ``1 / (permutations + 1)``; times ``tests`` it is at most 1/40.
 
@@ -27,20 +29,20 @@ def enough_permutations(tests: int) -> int:
         >>> enough_permutations(4), enough_permutations(270)
         (999, 10799)
     """
-    return max(FEWEST, _PER_TEST * tests - 1)
+    return max(FEWEST_RELABELLINGS, RELABELLINGS_PER_TEST * tests - 1)
 
 
 @computed_in_torch("points", labels=["labels", "strata", "units"])
 def relabelling_p_values(
-    points: Float[Array, "n head d"],
+    points: Float[Array, "row head dim"],
     labels: Labels,
-    permutations: int = FEWEST,
+    permutations: int = FEWEST_RELABELLINGS,
     *,
     strata: Labels | None = None,
     units: Labels | None = None,
     seed: int = 0,
 ) -> Float[Array, "head"]:
-    """For each head, the share of relabellings whose within-ratio is at most that of the given labels.
+    """Return, for each head, the share of relabellings whose within-ratio is at most that of the given labels.
 
     Takes tensors or NumPy arrays, and returns the same kind.
 
@@ -80,81 +82,96 @@ def relabelling_p_values(
 
 
 def between_shares(
-    points: Float[Tensor, "n head d"],
-    labels: Shaped[Tensor, "n"],
+    points: Float[Tensor, "row head dim"],
+    labels: Shaped[Tensor, "row"],
     permutations: int,
     *,
-    strata: Shaped[Tensor, "n"] | None = None,
-    units: Shaped[Tensor, "n"] | None = None,
+    strata: Shaped[Tensor, "row"] | None = None,
+    units: Shaped[Tensor, "row"] | None = None,
     seed: int = 0,
 ) -> tuple[Float[Tensor, "head"], Float[Tensor, "draw head"]]:
-    """Share of the sum of squares between classes, one minus the within-ratio: as labelled, and relabelled.
+    """Return the share of the sum of squares between classes, one minus the within-ratio: as labelled, and relabelled.
 
     Arguments, errors and cost are those of ``relabelling_p_values``; the same relabellings serve all heads, so that
     ``null.max(dim=1)`` is the largest share over heads when labels mean nothing.
 
     Returns:
-        ``[head]`` and ``[draw head]`` float64; NaN where the within-ratio is undefined.
+        Float64; NaN if the within-ratio is undefined.
     """
     check_at_least(permutations=(permutations, 1), seed=(seed, 0))
-    n, heads, d = points.shape
-    for name, given in (("labels", labels), ("strata", strata), ("units", units)):
-        if given is not None and len(given) != n:
-            raise InputError(f"there are {len(given)} {name} for {n} points; expected one per point")
+    n, n_heads, dim = points.shape
+    for name, values in (("labels", labels), ("strata", strata), ("units", units)):
+        if values is not None and len(values) != n:
+            raise InputError(f"there are {len(values)} {name} for {n} points; expected one per point")
     x = points.double() - points[:1].double()
     x = x - x.mean(dim=0)
     total = x.square().sum(dim=(0, 2))
     relabelling = relabelling_of(labels, strata, units)
-    classes, of = torch.unique(torch.from_numpy(relabelling.classes).to(x.device), return_inverse=True)
+    classes, class_of_item = torch.unique(torch.from_numpy(relabelling.classes).to(x.device), return_inverse=True)
     if len(classes) < 2:
-        return torch.full_like(total, torch.nan), total.new_full((permutations, heads), torch.nan)
-    x = (x / torch.where(total > 0, total, 1).sqrt()[:, None]).flatten(1)
+        return torch.full_like(total, torch.nan), total.new_full((permutations, n_heads), torch.nan)
+    n_items = len(class_of_item)
     member = torch.from_numpy(relabelling.member).to(x.device)
-    x = x.new_zeros(len(of), x.shape[1]).index_add_(0, member, x)  # sums over what is relabelled as a whole
+    sums = (x / torch.where(total > 0, total, 1).sqrt()[:, None]).flatten(1)
+    sums = x.new_zeros(n_items, n_heads * dim).index_add_(0, member, sums)  # [item (head dim)]
     sizes = member.bincount().double()
-    one_hot = torch.nn.functional.one_hot(of).T.double()  # [class unit]
-
-    def between(orders: Tensor) -> Tensor:
-        """``[draw head]`` share of the sum of squares between classes, the labels in these orders ``[draw unit]``."""
-        of_class = one_hot[:, orders]  # [class draw unit]
-        sums = (of_class / (of_class @ sizes).sqrt()[..., None]) @ x
-        return sums.square().sum(dim=0).view(-1, heads, d).sum(dim=-1)
-
-    observed = between(torch.arange(len(of), device=x.device)[None])[0]
+    one_hot = torch.nn.functional.one_hot(class_of_item).T.double()  # [class item]
+    as_labelled = torch.arange(n_items, device=x.device)[None]
+    observed = _between(one_hot[:, as_labelled], sums, sizes, n_heads)[0]
     draw = torch.Generator().manual_seed(int(seed))
     exchanged = torch.from_numpy(relabelling.strata) if relabelling.stratified else None
-    at_once = max(1, _MOST_NUMBERS // (len(classes) * max(len(of), heads * d)))
-    starts = range(0, permutations, at_once)
-    null = [between(_orders(min(at_once, permutations - i), len(of), exchanged, draw).to(x.device)) for i in starts]
+    at_once = max(1, MAX_NUMBERS_AT_ONCE // (len(classes) * max(n_items, n_heads * dim)))
+    null = []
+    for start in range(0, permutations, at_once):
+        orders = _orders(min(at_once, permutations - start), n_items, exchanged, draw).to(x.device)
+        null.append(_between(one_hot[:, orders], sums, sizes, n_heads))
     return torch.where(total > 0, observed, torch.nan), torch.where(total > 0, torch.cat(null), torch.nan)
 
 
+def _between(
+    one_hot: Float[Tensor, "class draw item"],
+    sums: Float[Tensor, "item head_dim"],
+    sizes: Float[Tensor, "item"],
+    n_heads: int,
+) -> Float[Tensor, "draw head"]:
+    """Return the share of the sum of squares between classes, of items with so many points and these sums of points."""
+    means = (one_hot / (one_hot @ sizes).sqrt()[..., None]) @ sums  # times the root of the class's size
+    return reduce(means.square().sum(dim=0), "draw (head dim) -> draw head", "sum", head=n_heads)
+
+
 def relabelling_of(
-    labels: Shaped[Tensor, "n"], strata: Shaped[Tensor, "n"] | None = None, units: Shaped[Tensor, "n"] | None = None
+    labels: Shaped[Tensor, "row"],
+    strata: Shaped[Tensor, "row"] | None = None,
+    units: Shaped[Tensor, "row"] | None = None,
 ) -> Relabelling:
     """Return how labels are shuffled within strata, or between or within units."""
-    classes, *others = (
-        None if x is None else torch.unique(x.cpu(), return_inverse=True)[1].numpy() for x in (labels, units, strata)
+    return Relabelling.from_classes(
+        _numbered(labels),
+        units=None if units is None else _numbered(units),
+        strata=None if strata is None else _numbered(strata),
     )
-    assert classes is not None
-    return Relabelling.of(classes, *others)
+
+
+def _numbered(labels: Shaped[Tensor, "row"]) -> Int[np.ndarray, "row"]:
+    return torch.unique(labels.cpu(), return_inverse=True)[1].numpy()
 
 
 def relabelled(
-    points: Float[Tensor, "n head d"],
-    labels: Shaped[Tensor, "n"],
+    points: Float[Tensor, "row head dim"],
+    labels: Shaped[Tensor, "row"],
     permutations: int,
-    units: Shaped[Tensor, "n"] | None = None,
-) -> dict[str, Tensor]:
-    """``relabelling_p_values``, and the same for the best head, with the best of the heads in every relabelling.
+    units: Shaped[Tensor, "row"] | None = None,
+) -> dict[str, Float[Tensor, "*head"]]:
+    """Return ``relabelling_p_values``, and the p-value of the best head against the best head of every relabelling.
 
     Returns:
-        ``p_value`` ``[head]``, NaN as in ``relabelling_p_values``; scalars ``best_within_ratio``, the smallest;
+        ``p_value`` of each head, NaN as in ``relabelling_p_values``; scalars ``best_within_ratio``, the smallest;
         ``best_within_ratio_null_low`` and
         ``..._null_high``, the central 95% of the smallest under relabelling; ``best_p_value``.
     """
     observed, null = between_shares(points, labels, permutations, units=units)
-    best, best_null = torch.nan_to_num(observed, nan=0.0).max(), torch.nan_to_num(null, nan=0.0).amax(dim=1)
+    best = torch.nan_to_num(observed, nan=0.0).max()
+    best_null = torch.nan_to_num(null, nan=0.0).amax(dim=1)
     low, high = torch.quantile(1 - best_null, torch.tensor([0.025, 0.975], dtype=best_null.dtype))
     measures = {
         "p_value": _p_value(observed, null),
@@ -169,14 +186,13 @@ def relabelled(
     return measures | {name: torch.full_like(measures[name], torch.nan) for name in undefined}
 
 
-def _p_value(observed: Tensor, null: Tensor) -> Tensor:
-    """``[...]`` of ``null [draw ...]``."""
-    as_good = (null >= observed - _SAME).sum(dim=0).double()
+def _p_value(observed: Float[Tensor, "*head"], null: Float[Tensor, "draw *head"]) -> Float[Tensor, "*head"]:
+    as_good = (null >= observed - SHARE_ROUNDING).sum(dim=0).double()
     return torch.where(observed.isnan(), torch.nan, (1 + as_good) / (1 + len(null)))
 
 
-def _orders(draws: int, n: int, strata: Tensor | None, draw: torch.Generator) -> Tensor:
-    """``[draw n]`` random orders, each within strata."""
+def _orders(draws: int, n: int, strata: Int[Tensor, "item"] | None, draw: torch.Generator) -> Int[Tensor, "draw item"]:
+    """Return random orders of ``n`` items, each within strata."""
     if strata is None:
         return torch.stack([torch.randperm(n, generator=draw) for _ in range(draws)])
     stratum = torch.unique(strata.cpu(), return_inverse=True)[1]
@@ -188,7 +204,7 @@ def _orders(draws: int, n: int, strata: Tensor | None, draw: torch.Generator) ->
 
 
 def holm_over_heads(p_values: Float[Tensor, "site head *label"]) -> Float[Tensor, "site head *label"]:
-    """Holm's adjusted p-values over all heads, for each label; a NaN counts as one more test with p = 1, and stays NaN.
+    """Return Holm's p-values over all heads, for each label; a NaN counts as one more test with p = 1 and stays NaN.
 
     Example:
         >>> holm_over_heads(torch.tensor([[0.001, torch.nan], [0.5, 0.02]], dtype=torch.float64))

@@ -10,8 +10,8 @@ from probes.functional.arrays import Array, computed_in_torch
 
 
 @computed_in_torch("answers")
-def response_classes(answers: Int[Array, "recipient n"], tolerance: float = 0.0) -> Int[Array, "n"]:
-    """Class of each example: examples of a class give the same answers in all recipients, or nearly all.
+def response_classes(answers: Int[Array, "recipient example"], tolerance: float = 0.0) -> Int[Array, "example"]:
+    """Return the class of each example: examples of a class give the same answers in all recipients, or nearly all.
 
     Takes tensors or NumPy arrays, and returns the same kind.
 
@@ -42,8 +42,8 @@ def response_classes(answers: Int[Array, "recipient n"], tolerance: float = 0.0)
     return first.argsort().argsort()[classes]
 
 
-def response_points(answers: Int[Tensor, "recipient n"]) -> Float[Tensor, "n axis"]:
-    """Each answer of each recipient an axis: 1 for the examples that lead to it, else 0.
+def response_points(answers: Int[Tensor, "recipient example"]) -> Float[Tensor, "example axis"]:
+    """Return examples as points: each answer of each recipient is an axis, 1 for the examples that lead to it, else 0.
 
     Half the squared distance of two examples is the number of recipients in which they lead to different answers.
 

@@ -1,4 +1,4 @@
-"""Examples of one class of other labels: within them a label may be shuffled without touching those."""
+"""Strata: examples with the same other labels, within which a label is shuffled while the other labels stay."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import math
 from collections.abc import Mapping
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Int, Shaped
 
 from tasks import InputError
 
 
-def strata_of(labels: Mapping[str, np.ndarray]) -> Int[np.ndarray, "n"] | None:
-    """Stratum of each example: the crossing of all labels; ``None`` without any.
+def strata_of(labels: Mapping[str, Shaped[np.ndarray, "example"]]) -> Int[np.ndarray, "example"] | None:
+    """Return the stratum of each example: the crossing of all labels; ``None`` without any.
 
     Example:
         >>> strata_of({"ending": np.array([0, 0, 1]), "input": np.array([5, 6, 5])}).tolist()
@@ -23,8 +23,8 @@ def strata_of(labels: Mapping[str, np.ndarray]) -> Int[np.ndarray, "n"] | None:
     return np.unique(np.stack(list(labels.values())), axis=1, return_inverse=True)[1].ravel()
 
 
-def single_class(strata: Int[np.ndarray, "n"], classes: Int[np.ndarray, "n"]) -> float:
-    """Share of the examples in strata that have one class only, which no shuffle within strata changes.
+def single_class(strata: Int[np.ndarray, "example"], classes: Int[np.ndarray, "example"]) -> float:
+    """Return the share of examples in strata that have one class only, which no shuffle within strata changes.
 
     Example:
         >>> single_class(np.array([0, 0, 1, 1]), np.array([0, 1, 0, 0]))
@@ -35,23 +35,23 @@ def single_class(strata: Int[np.ndarray, "n"], classes: Int[np.ndarray, "n"]) ->
     return float(one[strata].mean())
 
 
-def log_shuffles(strata: Int[np.ndarray, "n"], classes: Int[np.ndarray, "n"]) -> float:
-    """Logarithm of the number of ways to hand out the classes within strata.
+def log_shuffles(strata: Int[np.ndarray, "example"], classes: Int[np.ndarray, "example"]) -> float:
+    """Return the logarithm of the number of ways to hand out the classes within strata.
 
     Example:
         >>> round(math.exp(log_shuffles(np.array([0, 0, 1, 1, 1]), np.array([0, 1, 0, 0, 1]))))
         6
     """
-
-    def total(counts: np.ndarray) -> float:
-        return sum(math.lgamma(c + 1) for c in counts.tolist())
-
     cells = np.unique(np.stack([strata, classes]), axis=1, return_counts=True)[1]
-    return total(np.bincount(strata)) - total(cells)
+    return _log_factorials(np.bincount(strata)) - _log_factorials(cells)
+
+
+def _log_factorials(counts: Int[np.ndarray, "count"]) -> float:
+    return sum(math.lgamma(count + 1) for count in counts.tolist())
 
 
 def nothing_left(label: str, given: str) -> str:
-    """Why a label cannot be measured given another."""
+    """Return why a label cannot be measured given another."""
     return (
         f"label {label!r} is determined by {given!r} (each {given} has one {label}), so nothing of it is left once "
         f"{given!r} is given"
@@ -59,7 +59,7 @@ def nothing_left(label: str, given: str) -> str:
 
 
 def check_given(label: str, **others: str | None) -> None:
-    """Refuse the label itself as one of those that others are held fixed by.
+    """Raise an error if another argument names the label itself.
 
     Raises:
         InputError: naming the argument.

@@ -9,13 +9,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from probes.functional.arrays import Array, computed_in_torch
-from probes.functional.cka import Similarity, centred, matrix, paired
+from probes.functional.cka import Similarity
 from probes.functional.n_dims import directions, unit
+from probes.functional.representations import centred, matrix, paired
 
 
 @computed_in_torch("x", "y")
-def svcca(x: Float[Array, "n dx"], y: Float[Array, "n dy"], *, variance: float = 0.99) -> Similarity:
-    """Mean canonical correlation between the principal directions that hold ``variance`` of each side.
+def svcca(x: Float[Array, "row dim_x"], y: Float[Array, "row dim_y"], *, variance: float = 0.99) -> Similarity:
+    """Return the mean canonical correlation of the principal directions that hold ``variance`` of each side.
 
     Takes tensors or NumPy arrays.
 
@@ -35,23 +36,24 @@ def svcca(x: Float[Array, "n dx"], y: Float[Array, "n dy"], *, variance: float =
         (1.0, '3 and 3 directions')
     """
     x, y = paired(x, y)
-    bases = principal(x, variance), principal(y, variance)
-    value, why = mean_correlation(*bases)
-    kept = " and ".join(str(basis.shape[1]) for basis in bases)
-    return Similarity(value, len(x), (x.shape[1], y.shape[1]), why or f"{kept} directions")
+    basis_x = principal(x, variance)
+    basis_y = principal(y, variance)
+    value, reason = mean_correlation(basis_x, basis_y)
+    note = reason or f"{basis_x.shape[1]} and {basis_y.shape[1]} directions"
+    return Similarity(value, len(x), (x.shape[1], y.shape[1]), note)
 
 
-def principal(x: Float[Tensor, "n d"], variance: float) -> Float[Tensor, "n k"]:
-    """An orthonormal basis of the rows' coordinates in the directions that hold ``variance`` of the variance.
+def principal(x: Float[Tensor, "row dim"], variance: float) -> Float[Tensor, "row k"]:
+    """Return an orthonormal basis of the rows' coordinates in the directions that hold ``variance`` of the variance.
 
-    Without columns where all rows are the same.
+    It has no columns if all rows are the same.
     """
     u, s, _ = torch.linalg.svd(unit(centred(matrix(x, "x"))), full_matrices=False)
     return u[:, : directions(s, variance)]
 
 
-def mean_correlation(x: Float[Tensor, "n dx"], y: Float[Tensor, "n dy"]) -> tuple[float, str]:
-    """The mean canonical correlation of two such bases, and why it is NaN (empty where it is not)."""
+def mean_correlation(x: Float[Tensor, "row k_x"], y: Float[Tensor, "row k_y"]) -> tuple[float, str]:
+    """Return the mean canonical correlation of two orthonormal bases, and why it is NaN (empty if it is not)."""
     for name, basis in (("x", x), ("y", y)):
         if not basis.shape[1]:
             return math.nan, f"{name}: all examples are the same"

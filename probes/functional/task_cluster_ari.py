@@ -1,14 +1,14 @@
-"""Do rows cluster by their labels? k-means, the adjusted Rand index, and its level by chance."""
+"""Clusters of rows against their labels: k-means, the adjusted Rand index, and its level by chance."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
-from numpy.typing import ArrayLike
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from probes.functional.adjusted_rand import adjusted_rand_null, adjusted_rand_score, index_between_units
@@ -28,18 +28,23 @@ class TaskClusters(NamedTuple):
         p_value: share of permutations with an index at least as high, counting the observed one; NaN with fewer than
             20 different permutations.
         clusters: cluster of each row.
+
+    Example:
+        >>> rows = np.repeat(np.eye(2), 20, axis=0)
+        >>> task_cluster_ari(rows, ["left"] * 20 + ["right"] * 20, n_init=1, n_permutations=100).ari
+        1.0
     """
 
     ari: float
     null_low: float
     null_high: float
     p_value: float
-    clusters: Int[Array, "n"]
+    clusters: Int[Array, "row"]
 
 
 @computed_in_torch("rows", labels=["labels", "units"])
 def task_cluster_ari(
-    rows: Float[Array, "n d"],
+    rows: Float[Array, "row dim"] | Sequence[Sequence[float]],
     labels: Labels,
     *,
     n_clusters: int | None = None,
@@ -57,9 +62,9 @@ def task_cluster_ari(
 
     Args:
         rows: hidden states, one row for each example.
-        labels: ``[n]`` class of each row: integers, strings or a tensor.
+        labels: class of each row: integers, strings or a tensor.
         n_clusters: number of clusters; ``None``: as many as there are classes.
-        units: ``[n]`` which rows belong together, such as the template of a prompt: whole units exchange labels.
+        units: which rows belong together, such as the template of a prompt: whole units exchange labels.
         n_init: starts of k-means; the best one counts.
         n_permutations: number of label permutations.
         seed: for k-means and the permutations.
@@ -72,8 +77,8 @@ def task_cluster_ari(
 
     Example:
         >>> states = np.random.default_rng(0).normal(size=(60, 8)) + 9 * np.repeat(np.eye(3, 8), 20, axis=0)
-        >>> found = task_cluster_ari(states, np.repeat(["plural", "rhyme", "colour"], 20))
-        >>> found.ari, round(found.p_value, 4)
+        >>> clusters = task_cluster_ari(states, np.repeat(["plural", "rhyme", "colour"], 20))
+        >>> clusters.ari, round(clusters.p_value, 4)
         (1.0, 0.001)
     """
     check_at_least(n_init=(n_init, 1), n_permutations=(n_permutations, 1), seed=(seed, 0))
@@ -90,17 +95,19 @@ def task_cluster_ari(
         raise InputError(f"n_clusters is {k}; expected 2 to {len(states)}, the number of rows")
     clusters = cluster_rows(states, k, n_init=n_init, seed=seed)
     ari = adjusted_rand_score(classes, clusters)
-    relabelling = Relabelling.of(classes, member)
+    relabelling = Relabelling.from_classes(classes, member)
     null = permuted_index(classes, clusters, relabelling, n_permutations, seed)
     low, high = np.quantile(null, [0.025, 0.975]).tolist()
     p_value = (1 + int((null >= ari).sum())) / (1 + n_permutations)
-    kept = torch.from_numpy(clusters).to(rows.device) if isinstance(rows, Tensor) else clusters
-    return TaskClusters(ari, low, high, p_value if relabelling.enough(named=False) else math.nan, kept)
+    if not relabelling.enough(named=False):
+        p_value = math.nan
+    of_rows = torch.from_numpy(clusters).to(rows.device) if isinstance(rows, Tensor) else clusters
+    return TaskClusters(ari, low, high, p_value, of_rows)
 
 
 def permuted_index(
-    classes: Int[np.ndarray, "n"],
-    clusters: Int[np.ndarray, "n"],
+    classes: Int[np.ndarray, "row"],
+    clusters: Int[np.ndarray, "row"],
     relabelling: Relabelling,
     n_permutations: int,
     seed: int,
@@ -110,7 +117,7 @@ def permuted_index(
     Args:
         classes: class of each row.
         clusters: cluster of each row, counted from 0.
-        relabelling: the permutations, ``Relabelling.of(classes, ...)``.
+        relabelling: the permutations, ``Relabelling.from_classes(classes, ...)``.
         n_permutations: how many.
         seed: for the permutations.
     """
@@ -120,7 +127,7 @@ def permuted_index(
     return adjusted_rand_null(classes, clusters, n_permutations, seed, within)
 
 
-def cluster_rows(rows: Float[Tensor, "n d"], k: int, *, n_init: int, seed: int) -> Int[np.ndarray, "n"]:
+def cluster_rows(rows: Float[Tensor, "row dim"], k: int, *, n_init: int, seed: int) -> Int[np.ndarray, "row"]:
     """Return the cluster of each row, by scikit-learn's k-means.
 
     With at most ``k`` distinct rows, each is a cluster: that is the optimum of k-means, found without its warnings.
@@ -131,7 +138,7 @@ def cluster_rows(rows: Float[Tensor, "n d"], k: int, *, n_init: int, seed: int) 
     return fitted_clusters(rows.numpy(), k, n_init=n_init, seed=seed)
 
 
-def fitted_clusters(rows: Float[np.ndarray, "n d"], k: int, *, n_init: int, seed: int) -> Int[np.ndarray, "n"]:
+def fitted_clusters(rows: Float[np.ndarray, "row dim"], k: int, *, n_init: int, seed: int) -> Int[np.ndarray, "row"]:
     """Return the cluster of each row, by scikit-learn's k-means on one thread."""
     from sklearn.cluster import KMeans
     from threadpoolctl import threadpool_limits
@@ -141,11 +148,10 @@ def fitted_clusters(rows: Float[np.ndarray, "n d"], k: int, *, n_init: int, seed
     return np.asarray(fitted.labels_, dtype=np.int64)
 
 
-def _codes(values: ArrayLike, name: str, n: int) -> Int[np.ndarray, "n"]:
+def _codes(labels: Shaped[Tensor, "..."], name: str, n: int) -> Int[np.ndarray, "row"]:
     """Return classes as numbers 0, 1, ..."""
-    given = values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
-    if given.shape != (n,):
-        raise InputError(f"{name} has the shape {given.shape}; expected one for each of the {n} rows")
+    if labels.shape != (n,):
+        raise InputError(f"{name} has the shape {tuple(labels.shape)}; expected one for each of the {n} rows")
     if not n:
         raise InputError("there are no rows")
-    return np.unique(given, return_inverse=True)[1].astype(np.int64)
+    return torch.unique(labels.detach().cpu(), return_inverse=True)[1].numpy()

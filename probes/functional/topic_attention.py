@@ -11,15 +11,16 @@ from functools import cached_property
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from einops import einsum, rearrange
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from probes.functional.arrays import Array, computed_in_torch
 from tasks import InputError
 
-_EXPECTED = "expected one integer per word (negative: none) or a [words topics] table of true and false"
+TOPICS_EXPECTED = "expected one integer per word (negative: none) or a [words topics] table of true and false"
 BUCKETS = ("same_word", "same_topic", "different_topic")
-_LARGEST = 2**22  # elements of the largest intermediate tensor
+MAX_NUMBERS_AT_ONCE = 2**22  # in the largest intermediate tensor
 
 
 @dataclass(frozen=True)
@@ -27,61 +28,95 @@ class WordTopics:
     """Which words share a topic. Words with the same set of topics form a group.
 
     Attributes:
-        row: ``[n_words]`` each word's place among the words that have a topic, -1 for those that have none.
-        group: ``[n_rows]`` group of each of those.
-        same: ``[n_groups n_groups]`` bool: the two sets of topics meet.
+        row: each word's place among the words that have a topic, -1 for those that have none.
+        group: group of each word that has a topic.
+        same: whether the topics of two groups meet.
     """
 
-    row: Int[Tensor, "n_words"]
-    group: Int[Tensor, "n_rows"]
-    same: Bool[Tensor, "n_groups n_groups"]
+    row: Int[Tensor, "word"]
+    group: Int[Tensor, "row"]
+    same: Bool[Tensor, "group group"]
 
     @classmethod
-    def of(cls, topics: object) -> WordTopics:
-        """From ``[n_words]`` integer topics (negative: none) or ``[n_words n_topics]`` membership.
+    def from_topics(cls, topics: object) -> WordTopics:
+        """Return the groups of words from ``[word]`` integer topics (negative: none) or ``[word topic]`` membership.
 
         Raises:
             InputError: for another shape or type, or fewer than two topics.
         """
-        try:
-            table = torch.as_tensor(topics).cpu()
-        except (TypeError, ValueError, RuntimeError):
-            raise InputError(
-                f"topics is a {type(topics).__name__} that is not a table of numbers; {_EXPECTED}"
-            ) from None
-        odd = table.ndim == 2 and table.dtype is not torch.bool and bool(((table != 0) & (table != 1)).any())
-        if table.ndim not in (1, 2) or table.is_floating_point() or odd:
-            raise InputError(f"topics is {table.dtype} of shape {tuple(table.shape)}; {_EXPECTED}")
+        table = _topic_table(topics)
         if table.ndim == 1:
-            has = table >= 0
-            found, group = torch.unique(table[has], return_inverse=True)
-            n_topics, same = len(found), torch.eye(len(found), dtype=torch.bool)
+            has_topic = table >= 0
+            sets, group = torch.unique(table[has_topic], return_inverse=True)
+            n_topics = len(sets)
+            same = torch.eye(n_topics, dtype=torch.bool)
         else:
             members = table.bool()
-            has, n_topics = members.any(dim=1), int(members.any(dim=0).sum())
-            sets, group = torch.unique(members[has], dim=0, return_inverse=True)
+            has_topic = members.any(dim=1)
+            n_topics = int(members.any(dim=0).sum())
+            sets, group = torch.unique(members[has_topic], dim=0, return_inverse=True)
             same = sets.float() @ sets.float().T > 0
         if n_topics < 2:
-            raise InputError(f"topics has {n_topics or 'no'} topic{'' if n_topics else 's'}; expected at least 2")
-        row = torch.where(has, has.cumsum(0) - 1, -1)
-        return cls(row, group, same)
+            count = "1 topic" if n_topics else "no topics"
+            raise InputError(f"topics has {count}; expected at least 2")
+        return cls(torch.where(has_topic, has_topic.cumsum(0) - 1, -1), group, same)
 
-    def permuted(self, n: int, seed: int) -> Int[Tensor, "n n_rows"]:
-        """Groups handed out anew to the words that have one, ``n`` times."""
+    def rows_of(self, words: Int[Tensor, "batch pos"]) -> Int[Tensor, "batch pos"]:
+        """Return each word's place among the words that have a topic; -1 for none and for words below 0.
+
+        Raises:
+            InputError: for a word that is not among the topics.
+        """
+        if bool((words >= len(self.row)).any()):
+            raise InputError(
+                f"the batch has a word {int(words.max())}, but topics are given for {len(self.row)} words; "
+                "give one row per word, in the same numbering"
+            )
+        return torch.where(words >= 0, self.row.to(words.device)[words.clamp(min=0)], -1)
+
+    def permuted(self, n: int, seed: int) -> Int[Tensor, "{n} row"]:
+        """Return ``n`` times the groups, handed out anew to the words that have one."""
         rng = np.random.default_rng([seed, len(self.group)])
         groups = np.broadcast_to(self.group.numpy(), (n, len(self.group)))
         return torch.from_numpy(rng.permuted(groups, axis=1))
 
-    def meet(self, first: Int[Tensor, "..."], second: Int[Tensor, "..."]) -> Bool[Tensor, "..."]:
-        """Whether two groups share a topic; broadcasts."""
+    def meet(self, first: Int[Tensor, "*#shape"], second: Int[Tensor, "*#shape"]) -> Bool[Tensor, "*#shape"]:
+        """Return whether two groups share a topic; broadcasts."""
         if self.disjoint:
             return first == second
         return self.same.to(first.device)[first, second]
 
     @cached_property
     def disjoint(self) -> bool:
-        """Whether every word has one topic, so that groups are topics."""
+        """Return whether every word has one topic, so that groups are topics."""
         return bool((self.same == torch.eye(len(self.same), dtype=torch.bool)).all())
+
+
+def _topic_table(topics: object) -> Shaped[Tensor, "..."]:
+    """Return topics as a tensor of integers, one for each word, or of true and false."""
+    try:
+        table = torch.as_tensor(topics).cpu()
+    except (TypeError, ValueError, RuntimeError):
+        kind = type(topics).__name__
+        raise InputError(f"topics is a {kind} that is not a table of numbers; {TOPICS_EXPECTED}") from None
+    is_odd = table.ndim == 2 and table.dtype is not torch.bool and bool(((table != 0) & (table != 1)).any())
+    if table.ndim not in (1, 2) or table.is_floating_point() or is_odd:
+        raise InputError(f"topics is {table.dtype} of shape {tuple(table.shape)}; {TOPICS_EXPECTED}")
+    return table
+
+
+def check_patterns(patterns: Mapping[str, Shaped[Tensor, "..."]], n_examples: int, n_pos: int) -> None:
+    """Check that activations are attention patterns of a batch of this size.
+
+    Raises:
+        InputError: if one has another shape.
+    """
+    for pattern in patterns.values():
+        if pattern.ndim != 4 or (pattern.shape[0], *pattern.shape[2:]) != (n_examples, n_pos, n_pos):
+            raise InputError(
+                f"an activation has shape {tuple(pattern.shape)}; expected attention patterns "
+                "[batch head query key]: measure at attention_pattern()"
+            )
 
 
 @dataclass(frozen=True)
@@ -89,12 +124,17 @@ class PairSums:
     """Attention summed over ordered (query, key) pairs of a batch, and compared within each document.
 
     Attributes:
-        sum: ``[head 3]`` float64, by ``BUCKETS``.
-        pairs: ``[3]`` int64, how many pairs.
-        within: ``[head 2 labelling]`` the mean of a document's same-topic and of its different-topic pairs, times the
-            document's weight, summed over documents: for the topics as they are, then under each relabelling.
-        weight: ``[labelling]`` the sum of those weights.
-        documents: ``[2]`` int64, how many documents have pairs of different words, and how many have both kinds.
+        sum: by ``BUCKETS``, in float64.
+        pairs: how many pairs there are, by ``BUCKETS``.
+        within: the mean of a document's same-topic and of its different-topic pairs, times the document's weight,
+            summed over documents: for the topics as they are, then under each relabelling.
+        weight: the sum of the documents' weights.
+        documents: how many documents have pairs of different words, and how many have both kinds.
+
+    Example:
+        >>> sums = topic_attention(torch.full((1, 1, 2, 2), 0.5), torch.tensor([[0, 1]]), torch.tensor([0, 1]))
+        >>> dict(zip(BUCKETS, sums.pairs.tolist()))
+        {'same_word': 2, 'same_topic': 0, 'different_topic': 2}
     """
 
     sum: Float[Array, "head 3"]
@@ -105,11 +145,11 @@ class PairSums:
 
     @property
     def within_mean(self) -> Float[Array, "head 2"]:
-        """Mean attention over same-topic and over different-topic pairs of the same documents; NaN for none."""
+        """Return the mean attention over same-topic and different-topic pairs of the same documents; NaN for none."""
         return self.within[..., 0] / self.weight[0]
 
 
-def pair_weight(n_same: Tensor, n_different: Tensor) -> Float[Tensor, "..."]:
+def pair_weight(n_same: Int[Tensor, "*shape"], n_different: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     """Return the Mantel-Haenszel weight of strata with these numbers of pairs: 0 where one of them is 0.
 
     Example:
@@ -131,7 +171,7 @@ def topic_attention(
     words: Int[Array, "batch pos"],
     topics: object,
 ) -> PairSums:
-    """Attention between words of the same topic and of different topics, summed over a batch.
+    """Sum attention between words of the same topic and of different topics over a batch.
 
     Takes tensors or NumPy arrays, and returns the same kind.
 
@@ -148,8 +188,8 @@ def topic_attention(
     Args:
         pattern: attention probabilities, rows sum to 1 over keys; one document per example.
         words: each position's word; negative: left out.
-        topics: ``[n_words]`` integer topic of each word (negative: none), or ``[n_words n_topics]``
-            membership; two words share a topic when their sets meet.
+        topics: integer topic of each word (negative: none), or a table of membership with a row for each word and a
+            column for each topic; two words share a topic when their sets meet.
 
     Raises:
         InputError: for topics of another form, or a word that is not among them.
@@ -162,7 +202,7 @@ def topic_attention(
         >>> sums.within_mean[0].round(decimals=3).tolist()  # the same, for one document
         [0.25, 0.225]
     """
-    return PairTable.of(words, WordTopics.of(topics)).sums({"": pattern})[""]
+    return PairTable.from_words(words, WordTopics.from_topics(topics)).sums({"": pattern})[""]
 
 
 @dataclass(frozen=True)
@@ -170,71 +210,82 @@ class PairTable:
     """The pairs of one batch, sorted into buckets once for all layers.
 
     Attributes:
-        place: ``[batch n]`` the positions that count, filled up with others.
-        real: ``[batch n]`` which of them do count.
-        word: ``[batch n]`` their words, as rows of the topics.
+        place: the positions that count, filled up with others.
+        real: which of them do count.
+        word: their words, as rows of the topics.
         topics: whose groups.
-        permuted: ``[n_permutations n_rows]`` relabelled groups.
+        permuted: relabelled groups.
         n_pos: length of the sequences.
     """
 
-    place: Int[Tensor, "batch n"]
-    real: Bool[Tensor, "batch n"]
-    word: Int[Tensor, "batch n"]
+    place: Int[Tensor, "batch counting"]
+    real: Bool[Tensor, "batch counting"]
+    word: Int[Tensor, "batch counting"]
     topics: WordTopics
-    permuted: Int[Tensor, "n_permutations n_rows"]
+    permuted: Int[Tensor, "permutation row"]
     n_pos: int
 
     @classmethod
-    def of(cls, words: Tensor, topics: WordTopics, permuted: Tensor | None = None) -> PairTable:
-        """Raises ``InputError`` for a word that is not among the topics."""
-        if bool((words >= len(topics.row)).any()):
-            raise InputError(
-                f"the batch has a word {int(words.max())}, but topics are given for {len(topics.row)} words; "
-                "give one row per word, in the same numbering"
-            )
-        row = torch.where(words >= 0, topics.row.to(words.device)[words.clamp(min=0)], -1)
+    def from_words(
+        cls, words: Int[Tensor, "batch pos"], topics: WordTopics, permuted: Int[Tensor, "permutation row"] | None = None
+    ) -> PairTable:
+        """Return the pairs of a batch of words.
+
+        Raises:
+            InputError: for a word that is not among the topics.
+        """
+        row = topics.rows_of(words)
         real = row >= 0
-        n = int(real.sum(dim=1).max()) if len(real) else 0
-        place = torch.arange(n, device=words.device).expand(len(words), n)
-        if n < words.shape[1]:
-            place = torch.argsort((~real).to(torch.uint8), dim=1, stable=True)[:, :n]
-        none = torch.empty(0, len(topics.group), dtype=torch.int64)
-        relabelled = (none if permuted is None else permuted).to(words.device)
-        return cls(place, real.gather(1, place), row.gather(1, place).clamp(min=0), topics, relabelled, words.shape[1])
+        n_counting = int(real.sum(dim=1).max()) if len(real) else 0
+        place = torch.arange(n_counting, device=words.device).expand(len(words), n_counting)
+        if n_counting < words.shape[1]:
+            place = torch.argsort((~real).to(torch.uint8), dim=1, stable=True)[:, :n_counting]
+        if permuted is None:
+            permuted = torch.empty(0, len(topics.group), dtype=torch.int64)
+        return cls(
+            place=place,
+            real=real.gather(1, place),
+            word=row.gather(1, place).clamp(min=0),
+            topics=topics,
+            permuted=permuted.to(words.device),
+            n_pos=words.shape[1],
+        )
 
-    def sums(self, patterns: Mapping[str, Float[Tensor, "batch head query key"]]) -> dict[str, PairSums]:
-        """Sort the attention of each layer."""
-        for pattern in patterns.values():
-            if pattern.ndim != 4 or (pattern.shape[0], *pattern.shape[2:]) != (len(self.place), self.n_pos, self.n_pos):
-                raise InputError(
-                    f"an activation has shape {tuple(pattern.shape)}; expected attention patterns "
-                    "[batch head query key]: measure at attention_pattern()"
-                )
-        device, (n_examples, n) = self.place.device, self.place.shape
+    def sums(self, patterns: Mapping[str, Float[Tensor, "batch _ query key"]]) -> dict[str, PairSums]:
+        """Sum the attention of each layer by bucket."""
+        check_patterns(patterns, len(self.place), self.n_pos)
+        device = self.place.device
         exact = exact_dtype(device)
+        n_examples, n_counting = self.place.shape
         heads = [pattern.shape[1] for pattern in patterns.values()]
-        columns = 3 + len(self.permuted)
+        n_columns = 3 + len(self.permuted)
         total = torch.zeros(sum(heads), 3, dtype=exact, device=device)
-        within = torch.zeros(sum(heads), 2, columns - 2, dtype=exact, device=device)
-        pairs = torch.zeros(n_examples, columns, dtype=torch.int64, device=device)
-        step = max(1, _LARGEST // max(1, max(n * n, sum(heads)) * columns))
-        for start in range(0, n_examples if n else 0, step):
-            here = slice(start, start + step)
-            bucket = self._buckets(here).flatten(2).permute(1, 2, 0)  # [examples pairs columns]
-            parts = [self._counting(pattern[here], here).flatten(2) for pattern in patterns.values()]
-            each = torch.cat(parts, dim=1).to(exact) @ bucket.to(exact)  # [examples heads columns]
-            pairs[here] = bucket.sum(dim=1)
-            total += each[..., :3].sum(dim=0)
-            within += _within(each, pairs[here])
+        within = torch.zeros(sum(heads), 2, n_columns - 2, dtype=exact, device=device)
+        pairs = torch.zeros(n_examples, n_columns, dtype=torch.int64, device=device)
+        at_once = max(1, MAX_NUMBERS_AT_ONCE // max(1, max(n_counting**2, sum(heads)) * n_columns))
+        for start in range(0, n_examples if n_counting else 0, at_once):
+            part = slice(start, start + at_once)
+            buckets = rearrange(self._buckets(part), "column example query key -> example (query key) column")
+            attention = torch.cat([self._counting(x[part], part).flatten(2) for x in patterns.values()], dim=1)
+            sums = attention.to(exact) @ buckets.to(exact)  # [example head column]
+            pairs[part] = buckets.sum(dim=1)
+            total += sums[..., :3].sum(dim=0)
+            within += _within(sums, pairs[part])
         weight, documents = _document_weights(pairs)
-        split = zip(patterns, torch.split(total, heads), torch.split(within, heads), strict=True)
         counts = pairs[:, :3].sum(dim=0)
-        return {site: PairSums(part, counts, mean, weight.sum(dim=0), documents) for site, part, mean in split}
+        return {
+            site: PairSums(total_of_site, counts, within_of_site, weight.sum(dim=0), documents)
+            for site, total_of_site, within_of_site in zip(
+                patterns, torch.split(total, heads), torch.split(within, heads), strict=True
+            )
+        }
 
-    def _counting(self, pattern: Tensor, here: slice) -> Float[Tensor, "examples head n n"]:
-        """Attention between the positions that count, and 0 elsewhere, where a model may give NaN."""
-        place, real = self.place[here], self.real[here]
+    def _counting(
+        self, pattern: Float[Tensor, "example head query key"], part: slice
+    ) -> Float[Tensor, "example head counting counting"]:
+        """Return the attention between the positions that count, and 0 elsewhere, where a model may give NaN."""
+        place = self.place[part]
+        real = self.real[part]
         if place.shape[1] < self.n_pos:
             pattern = torch.take_along_dim(pattern, place[:, None, :, None], dim=2)
             pattern = torch.take_along_dim(pattern, place[:, None, None, :], dim=3)
@@ -242,35 +293,41 @@ class PairTable:
             pattern = torch.where(real[:, None, :, None] & real[:, None, None, :], pattern, 0)
         return pattern
 
-    def _buckets(self, here: slice) -> Bool[Tensor, "columns examples n n"]:
-        """A row for each bucket, and one for each relabelling of the same-topic bucket."""
-        word, real = self.word[here], self.real[here]
+    def _buckets(self, part: slice) -> Bool[Tensor, "column example counting counting"]:
+        """Return a row for each bucket, and one for each relabelling of the same-topic bucket."""
+        word = self.word[part]
+        real = self.real[part]
         group = self.topics.group.to(word.device)[word]
         pair = real[:, :, None] & real[:, None, :]
         same_word = word[:, :, None] == word[:, None, :]
-        other = pair & ~same_word
-        same_topic = other & self._meet(group)
-        buckets = torch.stack([pair & same_word, same_topic, other & ~same_topic])
-        return buckets if not len(self.permuted) else torch.cat([buckets, self._meet(self.permuted[:, word]) & other])
+        other_word = pair & ~same_word
+        same_topic = other_word & self._meet(group)
+        buckets = torch.stack([pair & same_word, same_topic, other_word & ~same_topic])
+        if not len(self.permuted):
+            return buckets
+        return torch.cat([buckets, self._meet(self.permuted[:, word]) & other_word])
 
-    def _meet(self, group: Tensor) -> Bool[Tensor, "... n n"]:
-        """Which pairs of groups share a topic."""
+    def _meet(self, group: Int[Tensor, "*batch counting"]) -> Bool[Tensor, "*batch counting counting"]:
+        """Return which pairs of groups share a topic."""
         return self.topics.meet(group[..., :, None], group[..., None, :])
 
 
-def _kinds(columns: Tensor) -> tuple[Tensor, Tensor]:
-    """Split ``[... 3+n]`` into same-topic and different-topic ``[... 1+n]``: as they are, then for each relabelling.
+def _kinds(
+    columns: Shaped[Tensor, "*batch column"],
+) -> tuple[Shaped[Tensor, "*batch labelling"], Shaped[Tensor, "*batch labelling"]]:
+    """Return the same-topic and the different-topic columns: as they are, then for each relabelling.
 
-    A relabelling moves pairs between these two buckets; what they hold together stays.
+    A relabelling moves pairs between these two buckets, and their sum stays.
     """
+    same = columns[..., 1:2]
+    different = columns[..., 2:3]
     relabelled = columns[..., 3:]
-    both = columns[..., 1:2] + columns[..., 2:3]
-    return torch.cat([columns[..., 1:2], relabelled], dim=-1), torch.cat([columns[..., 2:3], both - relabelled], dim=-1)
+    return torch.cat([same, relabelled], dim=-1), torch.cat([different, same + different - relabelled], dim=-1)
 
 
 def _document_weights(
-    pairs: Int[Tensor, "examples columns"],
-) -> tuple[Float[Tensor, "examples labelling"], Int[Tensor, "2"]]:
+    pairs: Int[Tensor, "example column"],
+) -> tuple[Float[Tensor, "example labelling"], Int[Tensor, "2"]]:
     """Return each document's weight under each labelling, and how many documents have pairs and have both kinds.
 
     A document has the same weight under every relabelling that leaves it both kinds of pairs: if the relabelled
@@ -283,10 +340,12 @@ def _document_weights(
 
 
 def _within(
-    total: Float[Tensor, "examples head columns"], pairs: Int[Tensor, "examples columns"]
+    total: Float[Tensor, "example head column"], pairs: Int[Tensor, "example column"]
 ) -> Float[Tensor, "head 2 labelling"]:
     """Sum the weighted means of both kinds of pairs over documents."""
     weight = _document_weights(pairs)[0]
-    shares = [weight / number.clamp(min=1) for number in _kinds(pairs)]
-    kinds = _kinds(total)
-    return torch.stack([torch.einsum("ehr,er->hr", *each) for each in zip(kinds, shares, strict=True)], dim=1)
+    means = []
+    for sums, counts in zip(_kinds(total), _kinds(pairs), strict=True):
+        share = weight / counts.clamp(min=1)
+        means.append(einsum(sums, share, "example head labelling, example labelling -> head labelling"))
+    return torch.stack(means, dim=1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -16,8 +15,8 @@ from probes.functional.topic_attention import WordTopics
 from tasks import InputError
 
 SIMILARITIES = ("cosine", "dot")
-_LARGEST = 2**22  # elements of the largest intermediate tensor
-_LARGEST_GRAM = 2**25
+MAX_NUMBERS_AT_ONCE = 2**22  # in the largest intermediate tensor
+MAX_GRAM_ENTRIES = 2**25
 
 
 @dataclass(frozen=True)
@@ -25,26 +24,31 @@ class TopicSimilarity:
     """Similarity of word vectors of the same topic and of different topics.
 
     Attributes:
-        sum: ``[2 2]`` float64, ``SIMILARITIES`` by (same topic, different topic), over ordered pairs.
-        pairs: ``[2]`` int64, how many.
+        sum: ``SIMILARITIES`` by (same topic, different topic), over ordered pairs, in float64.
+        pairs: how many pairs of the same topic, and of different topics.
+
+    Example:
+        >>> similarity = topic_similarity(torch.eye(3), torch.tensor([0, 0, 1]))
+        >>> similarity.difference.tolist(), similarity.pairs.tolist()
+        ([0.0, 0.0], [2, 4])
     """
 
-    sum: Float[Array, "2 2"]
+    sum: Float[Array, "2 *draw 2"]
     pairs: Int[Array, "2"]
 
     @property
-    def mean(self) -> Float[Array, "2 2"]:
-        """``sum / pairs``; NaN without pairs."""
+    def mean(self) -> Float[Array, "2 *draw 2"]:
+        """Return ``sum / pairs``; NaN without pairs."""
         return _mean(self.sum, self.pairs)
 
     @property
-    def ratio(self) -> Float[Array, "2"]:
-        """Same topic over different topic, by ``SIMILARITIES``. Explodes when the denominator nears 0."""
+    def ratio(self) -> Float[Array, "2 *draw"]:
+        """Return same topic over different topic, by ``SIMILARITIES``. It explodes when the denominator nears 0."""
         return self.mean[..., 0] / self.mean[..., 1]
 
     @property
-    def difference(self) -> Float[Array, "2"]:
-        """Same topic minus different topic, by ``SIMILARITIES``."""
+    def difference(self) -> Float[Array, "2 *draw"]:
+        """Return same topic minus different topic, by ``SIMILARITIES``."""
         return self.mean[..., 0] - self.mean[..., 1]
 
 
@@ -54,8 +58,8 @@ def _mean(sums: Float[Array, "*batch 2"], pairs: Int[Array, "2"]) -> Float[Array
 
 
 @computed_in_torch("vectors")
-def topic_similarity(vectors: Float[Array, "n d"], topics: object, self_pairs: bool = False) -> TopicSimilarity:
-    """Mean cosine and dot product over all pairs of words of the same topic, and of different topics.
+def topic_similarity(vectors: Float[Array, "word dim"], topics: object, self_pairs: bool = False) -> TopicSimilarity:
+    """Return the mean cosine and dot product over all pairs of words of the same topic, and of different topics.
 
     Takes tensors or NumPy arrays, and returns the same kind.
 
@@ -72,84 +76,98 @@ def topic_similarity(vectors: Float[Array, "n d"], topics: object, self_pairs: b
 
     Example:
         >>> vectors = torch.tensor([[1.0, 0.0], [2.0, 0.0], [0.0, 1.0], [0.0, 3.0]])
-        >>> found = topic_similarity(vectors, torch.tensor([0, 0, 1, 1]))
-        >>> found.mean.tolist(), found.pairs.tolist()
+        >>> similarity = topic_similarity(vectors, torch.tensor([0, 0, 1, 1]))
+        >>> similarity.mean.tolist(), similarity.pairs.tolist()
         ([[1.0, 0.0], [2.5, 0.0]], [4, 8])
     """
-    known = WordTopics.of(topics)
-    if len(known.row) != len(vectors):
-        raise InputError(f"there are {len(vectors)} vectors but topics for {len(known.row)} words; give one row each")
-    kept = vectors[(known.row >= 0).to(vectors.device)].cpu()
-    return GroupSums(known.group, known, self_pairs).similarity(kept)
+    words = WordTopics.from_topics(topics)
+    if len(words.row) != len(vectors):
+        raise InputError(f"there are {len(vectors)} vectors but topics for {len(words.row)} words; give one row each")
+    with_topic = vectors[(words.row >= 0).to(vectors.device)].cpu()
+    return GroupSums(words.group, words, self_pairs).similarity(with_topic)
 
 
 @dataclass(frozen=True)
 class GroupSums:
-    """``topic_similarity`` of words sorted into groups, for many vectors or many orders of them."""
+    """Computes ``topic_similarity`` of words sorted into groups, for many vectors or many orders of them.
 
-    group: Int[Tensor, "n"]
+    Attributes:
+        group: of each word.
+        topics: whose groups.
+        self_pairs: as in ``topic_similarity``.
+    """
+
+    group: Int[Tensor, "word"]
     topics: WordTopics
     self_pairs: bool = False
 
     @cached_property
     def pairs(self) -> Int[Tensor, "2"]:
-        """How many ordered pairs of the same topic, and of different topics."""
+        """Return how many ordered pairs there are of the same topic, and of different topics."""
         count = torch.bincount(self.group, minlength=len(self.topics.same))
         product = count[:, None] * count[None, :]
         same = product[self.topics.same].sum()
         return torch.stack([same if self.self_pairs else same - len(self.group), product.sum() - same])
 
-    def similarity(self, vectors: Float[Tensor, "n d"]) -> TopicSimilarity:
-        """Of the vectors as they are."""
-        totals = [self._totals(x, self._from_groups(x)) for x in _unit_and_whole(vectors)]
+    def similarity(self, vectors: Float[Tensor, "word dim"]) -> TopicSimilarity:
+        """Return the similarity of the vectors as they are."""
+        totals = [self._totals(x, self._same_by_group(x)) for x in _unit_and_whole(vectors)]
         return TopicSimilarity(torch.stack(totals), self.pairs)
 
-    def null(self, vectors: Float[Tensor, "n d"], n: int, seed: int) -> TopicSimilarity:
-        """Of the vectors handed out anew, ``n`` times: its sums are ``[2 n 2]``."""
-        order = np.broadcast_to(np.arange(len(vectors)), (n, len(vectors)))
-        orders = torch.from_numpy(np.random.default_rng([seed, len(vectors)]).permuted(order, axis=1))
-        found = vectors.new_empty(2, n, 2, dtype=torch.float64)
-        for i, x in enumerate(_unit_and_whole(vectors)):
-            same = self._in_order(x)
-            for j, o in enumerate(orders):
-                found[i, j] = self._totals(x, same(o))
-        return TopicSimilarity(found, self.pairs)
+    def null(self, vectors: Float[Tensor, "word dim"], n: int, seed: int) -> TopicSimilarity:
+        """Return the similarities of the vectors handed out anew ``n`` times."""
+        places = np.broadcast_to(np.arange(len(vectors)), (n, len(vectors)))
+        orders = torch.from_numpy(np.random.default_rng([seed, len(vectors)]).permuted(places, axis=1))
+        totals = [self._totals_in_orders(x, orders) for x in _unit_and_whole(vectors)]
+        return TopicSimilarity(torch.stack(totals), self.pairs)
 
-    def _totals(self, x: Tensor, same: Tensor) -> Float[Tensor, "2"]:
-        """From the sum over same-topic pairs, ``i = j`` included."""
-        own = 0.0 if self.self_pairs else x.square().sum()
-        return torch.stack([same - own, x.sum(dim=0).square().sum() - same])
+    def _totals_in_orders(
+        self, x: Float[Tensor, "word dim"], orders: Int[Tensor, "draw word"]
+    ) -> Float[Tensor, "draw 2"]:
+        """Return the totals of the vectors in each order.
 
-    def _from_groups(self, x: Tensor) -> Tensor:
+        Overlapping groups may be as many as words: then the pairs that meet are less work.
+        """
+        gram = None
+        if not self.topics.disjoint and len(x) ** 2 <= MAX_GRAM_ENTRIES:
+            gram = x @ x.T
+        totals = x.new_empty(len(orders), 2)
+        for draw, order in enumerate(orders):
+            if self.topics.disjoint:
+                same = self._same_by_group(x[order])
+            else:
+                same = x.square().sum() + 2 * self._sum_over_meeting(x, order, gram)
+            totals[draw] = self._totals(x, same)
+        return totals
+
+    def _totals(self, x: Float[Tensor, "word dim"], same: Float[Tensor, ""]) -> Float[Tensor, "2"]:
+        """Return the sums over both kinds of pairs, from the sum over same-topic pairs, ``i = j`` included."""
+        of_selves = 0.0 if self.self_pairs else x.square().sum()
+        return torch.stack([same - of_selves, x.sum(dim=0).square().sum() - same])
+
+    def _same_by_group(self, x: Float[Tensor, "word dim"]) -> Float[Tensor, ""]:
+        """Return the sum over same-topic pairs, ``i = j`` included, from sums over groups."""
         sums = x.new_zeros(len(self.topics.same), x.shape[1]).index_add_(0, self.group, x)
         return sums.square().sum() if self.topics.disjoint else (sums @ sums.T)[self.topics.same].sum()
 
-    def _in_order(self, x: Tensor) -> Callable[[Tensor], Tensor]:
-        """Order of the vectors to the sum over same-topic pairs. Overlapping groups may be as many as words:
-        then the pairs that meet are less work."""
-        if self.topics.disjoint:
-            return lambda order: self._from_groups(x[order])
-        first, second = self._meeting
-        own = x.square().sum()
-        if len(x) ** 2 <= _LARGEST_GRAM:
-            gram = x @ x.T
-            return lambda order: own + 2 * gram[order[first], order[second]].sum()
-        step = max(1, _LARGEST // x.shape[1])
-
-        def by_parts(order: Tensor) -> Tensor:
-            parts = zip(torch.split(order[first], step), torch.split(order[second], step), strict=True)
-            return own + 2 * torch.stack([(x[i] * x[j]).sum() for i, j in parts]).sum()
-
-        return by_parts
+    def _sum_over_meeting(
+        self, x: Float[Tensor, "word dim"], order: Int[Tensor, "word"], gram: Float[Tensor, "word word"] | None
+    ) -> Float[Tensor, ""]:
+        """Return the sum of dot products over the pairs ``i < j`` that share a topic, in parts if there is no Gram."""
+        first, second = order[self._meeting]
+        if gram is not None:
+            return gram[first, second].sum()
+        at_once = max(1, MAX_NUMBERS_AT_ONCE // x.shape[1])
+        parts = zip(torch.split(first, at_once), torch.split(second, at_once), strict=True)
+        return torch.stack([(x[i] * x[j]).sum() for i, j in parts]).sum()
 
     @cached_property
-    def _meeting(self) -> tuple[Tensor, Tensor]:
-        """Places of the pairs ``i < j`` that share a topic."""
-        same = torch.triu(self.topics.same[self.group][:, self.group], 1).nonzero()
-        return same[:, 0], same[:, 1]
+    def _meeting(self) -> Int[Tensor, "2 pair"]:
+        """Return the places of the pairs ``i < j`` that share a topic."""
+        return torch.triu(self.topics.same[self.group][:, self.group], 1).nonzero().T
 
 
-def _unit_and_whole(vectors: Tensor) -> tuple[Tensor, Tensor]:
-    """Vectors of length one, whose dot products are cosines, and the vectors themselves."""
+def _unit_and_whole(vectors: Float[Tensor, "word dim"]) -> tuple[Float[Tensor, "word dim"], Float[Tensor, "word dim"]]:
+    """Return vectors of length one, whose dot products are cosines, and the vectors themselves."""
     rows = vectors.double()
     return rows / rows.norm(dim=1, keepdim=True), rows

@@ -6,15 +6,9 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from probes.functional.cka import (
-    HSIC,
-    LEAST_DEBIASED,
-    Similarity,
-    cka_from_hsic,
-    hsic_of_kernels,
-    kernel,
-    paired,
-)
+from probes.functional.cka import Similarity
+from probes.functional.hsic import HSIC, LEAST_DEBIASED, cka_from_hsic, hsic_of_kernels, kernel
+from probes.functional.representations import paired
 
 
 def hsic_between_units(
@@ -22,7 +16,7 @@ def hsic_between_units(
     l: Float[Tensor, "n n"],  # noqa: E741
     units: Shaped[Tensor, "n"],
 ) -> HSIC:
-    """HSIC from kernel matrices, whose debiased form takes examples of different units only.
+    """Return HSIC from kernel matrices, whose debiased form takes examples of different units only.
 
     HSIC is the mean of ``K_ij L_ij`` over pairs, minus twice the mean of ``K_ij L_ir`` over triples, plus the mean of
     ``K_ij L_qr`` over quadruples of independent examples. Song et al. estimate it without bias from different examples.
@@ -36,7 +30,8 @@ def hsic_between_units(
 
     Example:
         >>> x = torch.randn(20, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-        >>> once, twice = x @ x.T, x.repeat(2, 1) @ x.repeat(2, 1).T
+        >>> once = x @ x.T
+        >>> twice = once.repeat(2, 2)
         >>> units = torch.arange(20).repeat(2)
         >>> bool(torch.isclose(hsic_between_units(twice, twice, units).debiased, hsic_of_kernels(once, once).debiased))
         True
@@ -48,7 +43,8 @@ def hsic_between_units(
         nan = torch.full_like(whole.biased, torch.nan)
         return whole._replace(debiased=nan, terms=nan)
     other = (member[:, None] != member).double()
-    k, l = k.double() * other, l.double() * other  # noqa: E741
+    k = k.double() * other
+    l = l.double() * other  # noqa: E741
     ones = _sums(other, other, in_unit)  # numbers of pairs, triples and quadruples
     pairs, triples, quadruples = (total / count for total, count in zip(_sums(k, l, in_unit), ones, strict=True))
     terms = torch.stack([pairs, -2 * triples, quadruples])
@@ -58,7 +54,7 @@ def hsic_between_units(
 def cka_between_units(
     x: Float[Tensor, "n dx"], y: Float[Tensor, "n dy"], units: Shaped[Tensor, "n"], *, debiased: bool = True
 ) -> Similarity:
-    """Linear CKA of examples that come in units, from ``hsic_between_units``.
+    """Return linear CKA of examples that come in units, from ``hsic_between_units``.
 
     Args:
         x: rows of one representation; any floating dtype.
@@ -75,8 +71,9 @@ def cka_between_units(
         1.0
     """
     x, y = paired(x, y)
-    k, other = kernel(x), kernel(y)
-    terms = (hsic_between_units(a, b, units) for a, b in ((k, other), (k, k), (other, other)))
+    k = kernel(x)
+    l = kernel(y)  # noqa: E741
+    terms = (hsic_between_units(a, b, units) for a, b in ((k, l), (k, k), (l, l)))
     value, why = cka_from_hsic(*terms, debiased=debiased)
     return Similarity(value, len(x), (x.shape[1], y.shape[1]), why)
 
@@ -85,12 +82,14 @@ def _sums(
     k: Float[Tensor, "n n"],
     l: Float[Tensor, "n n"],  # noqa: E741
     in_unit: Float[Tensor, "n unit"],
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Sums of products over pairs, triples and quadruples of different units, of matrices that are 0 within units."""
-    of_k, of_l = k @ in_unit, l @ in_unit  # [n unit]
-    between_k, between_l = in_unit.T @ of_k, in_unit.T @ of_l  # [unit unit]
+) -> tuple[Float[Tensor, ""], Float[Tensor, ""], Float[Tensor, ""]]:
+    """Return sums of products over pairs, triples and quadruples of different units, of matrices that are 0 within."""
+    row_k = k @ in_unit
+    row_l = l @ in_unit
+    between_k = in_unit.T @ row_k  # [unit unit]
+    between_l = in_unit.T @ row_l
     together = (between_k * between_l).sum()
-    triples = (of_k.sum(1) * of_l.sum(1)).sum() - (of_k * of_l).sum()
+    triples = (row_k.sum(1) * row_l.sum(1)).sum() - (row_k * row_l).sum()
     rows = (between_k.sum(1) * between_l.sum(1)).sum()
     quadruples = between_k.sum() * between_l.sum() - 4 * rows + 2 * together
     return (k * l).sum(), triples, quadruples

@@ -35,22 +35,22 @@ class Relabelling:
         whole_units: whether items are units.
 
     Example:
-        >>> templates = Relabelling.of(np.array([0, 0, 0, 1, 1, 1]), units=np.array([5, 5, 6, 7, 7, 8]))
+        >>> templates = Relabelling.from_classes(np.array([0, 0, 0, 1, 1, 1]), units=np.array([5, 5, 6, 7, 7, 8]))
         >>> templates.whole_units, templates.classes.tolist(), templates.member.tolist()
         (True, [0, 0, 1, 1], [0, 0, 1, 2, 2, 3])
     """
 
-    classes: Int[np.ndarray, "units"]
-    member: Int[np.ndarray, "n"]
-    strata: Int[np.ndarray, "units"]
+    classes: Int[np.ndarray, "item"]
+    member: Int[np.ndarray, "example"]
+    strata: Int[np.ndarray, "item"]
     whole_units: bool
 
     @classmethod
-    def of(
+    def from_classes(
         cls,
-        classes: Int[np.ndarray, "n"],
-        units: Int[np.ndarray, "n"] | None = None,
-        strata: Int[np.ndarray, "n"] | None = None,
+        classes: Int[np.ndarray, "example"],
+        units: Int[np.ndarray, "example"] | None = None,
+        strata: Int[np.ndarray, "example"] | None = None,
     ) -> Relabelling:
         """Return the relabellings of ``classes`` within strata that respect units.
 
@@ -75,12 +75,12 @@ class Relabelling:
 
     @property
     def stratified(self) -> bool:
-        """Whether there is more than one stratum."""
+        """Return whether there is more than one stratum."""
         return len(np.unique(self.strata)) > 1
 
     @property
     def fixed_share(self) -> float:
-        """Share of items in strata with one class, whose label no permutation changes."""
+        """Return the share of items in strata with one class, whose label no permutation changes."""
         return single_class(self.strata, self.classes)
 
     def n_distinct(self, *, named: bool) -> float:
@@ -91,20 +91,23 @@ class Relabelling:
                 relabellings that exchange the names of two classes are one.
         """
         log = log_shuffles(self.strata, self.classes)
-        if not named:  # classes that have as many items in every stratum can exchange their names
-            columns = np.unique(self.strata, return_inverse=True)[1]
-            n_strata = int(columns.max()) + 1
-            of_class = [columns[self.classes == name] for name in np.unique(self.classes)]
-            table = np.stack([np.bincount(strata, minlength=n_strata) for strata in of_class])  # [class stratum]
-            alike = np.unique(table, axis=0, return_counts=True)[1]
-            log -= sum(math.lgamma(k + 1) for k in alike.tolist())
+        if not named:
+            log -= sum(math.lgamma(k + 1) for k in self._interchangeable_classes())
         return math.exp(log) if log < 700 else math.inf
 
+    def _interchangeable_classes(self) -> list[int]:
+        """Return the sizes of the groups of classes that have as many items in every stratum."""
+        columns = np.unique(self.strata, return_inverse=True)[1]
+        n_strata = int(columns.max()) + 1
+        strata_by_class = [columns[self.classes == name] for name in np.unique(self.classes)]
+        table = np.stack([np.bincount(strata, minlength=n_strata) for strata in strata_by_class])  # [class stratum]
+        return np.unique(table, axis=0, return_counts=True)[1].tolist()
+
     def enough(self, *, named: bool) -> bool:
-        """Whether a p-value of .05 is possible."""
+        """Return whether a p-value of .05 is possible."""
         return self.n_distinct(named=named) >= FEWEST_ARRANGEMENTS - 1e-6
 
-    def draw(self, rng: np.random.Generator) -> Int[np.ndarray, "n"]:
+    def draw(self, rng: np.random.Generator) -> Int[np.ndarray, "example"]:
         """Return the class of each example after a random relabelling."""
         order = np.argsort(self.strata, kind="stable")
         shuffled = np.empty_like(self.classes)
@@ -128,13 +131,13 @@ class Relabelling:
         )
 
 
-def _one_class(unit: Int[np.ndarray, "n"], classes: Int[np.ndarray, "n"]) -> Bool[np.ndarray, "n"]:
+def _one_class(unit: Int[np.ndarray, "example"], classes: Int[np.ndarray, "example"]) -> Bool[np.ndarray, "example"]:
     """Return, for each example, whether all examples of its unit have its class."""
     pairs = np.unique(np.stack([unit, classes]), axis=1)
     return np.bincount(pairs[0])[unit] == 1
 
 
-def _unit_strata(member: Int[np.ndarray, "n"], strata: Int[np.ndarray, "n"]) -> Int[np.ndarray, "n"]:
+def _unit_strata(member: Int[np.ndarray, "example"], strata: Int[np.ndarray, "example"]) -> Int[np.ndarray, "example"]:
     """Return, for each example, the stratum within which its unit may exchange its label."""
     member = np.unique(member, return_inverse=True)[1]
     if single_class(member, strata) == 1:
@@ -156,7 +159,7 @@ def units_needed(n_classes: int, *, named: bool) -> int:
         (4, 3, 2)
     """
     if n_classes < 2:
-        raise ValueError(f"n_classes is {n_classes}; at least 2 are needed")
+        raise ValueError(f"n_classes is {n_classes}; expected at least 2")
     k = 1
     while _log_relabellings(n_classes, k, named) < math.log(FEWEST_ARRANGEMENTS) - 1e-9:
         k += 1
@@ -168,7 +171,9 @@ def _log_relabellings(n_classes: int, k: int, named: bool) -> float:
     return log if named else log - math.lgamma(n_classes + 1)
 
 
-def pairings(n: int, times: int, seed: int, units: Shaped[Tensor, "n"] | None = None) -> Iterator[Int[Tensor, "n"]]:
+def pairings(
+    n: int, times: int, seed: int, units: Shaped[Tensor, "example"] | None = None
+) -> Iterator[Int[Tensor, "example"]]:
     """Yield random orders of ``n`` examples that keep units together: a unit changes places with one of its size.
 
     Example:
@@ -183,12 +188,12 @@ def pairings(n: int, times: int, seed: int, units: Shaped[Tensor, "n"] | None = 
     groups = list(_units_by_size(units).values())
     for _ in range(times):
         order = torch.arange(n)
-        for members in groups:  # [units size]
+        for members in groups:  # [unit example]
             order[members.flatten()] = members[torch.randperm(len(members), generator=generator)].flatten()
         yield order
 
 
-def n_pairings(n: int, units: Shaped[Tensor, "n"] | None = None) -> float:
+def n_pairings(n: int, units: Shaped[Tensor, "example"] | None = None) -> float:
     """Return the number of different orders that ``pairings`` draws from, as a float that may be infinite.
 
     Example:
@@ -200,7 +205,7 @@ def n_pairings(n: int, units: Shaped[Tensor, "n"] | None = None) -> float:
     return float(round(math.exp(log))) if log < 30 else math.inf
 
 
-def _units_by_size(units: Shaped[Tensor, "n"]) -> dict[int, Int[Tensor, "units size"]]:
+def _units_by_size(units: Shaped[Tensor, "example"]) -> dict[int, Int[Tensor, "_ _"]]:
     """Return, for each size of units, the indices of the examples of each unit of that size."""
     member, counts = torch.unique(units.cpu(), return_inverse=True, return_counts=True)[1:]
     indices = torch.split(torch.argsort(member, stable=True), counts.tolist())
@@ -209,7 +214,7 @@ def _units_by_size(units: Shaped[Tensor, "n"]) -> dict[int, Int[Tensor, "units s
 
 
 def half_samples(
-    n: int, times: int, seed: int, units: Shaped[Tensor, "n"] | None = None
+    n: int, times: int, seed: int, units: Shaped[Tensor, "example"] | None = None
 ) -> Iterator[Int[Tensor, "half"]]:
     """Yield random halves of ``n`` examples, or all examples of random halves of their units, rounded down.
 

@@ -88,7 +88,7 @@ def classes_read(design: Design, seed: int, use_units: bool) -> bool:
     classes, units = design.labels()
     rows = design.states(torch.Generator().manual_seed(seed))[:, 0]
     folds = stratified_folds(classes, 5, units if use_units else None, seed)
-    relabelling = Relabelling.of(classes, units if use_units else None, folds)
+    relabelling = Relabelling.from_classes(classes, units if use_units else None, folds)
     rng = np.random.default_rng(seed)
     labelings = np.stack([classes, *(relabelling.draw(rng) for _ in range(SHUFFLES))])
     (predicted,) = ridge_predictions(rows, [torch.from_numpy(labelings)], torch.from_numpy(folds))

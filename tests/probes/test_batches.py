@@ -360,7 +360,7 @@ def test_labels_travel_with_their_examples(model: Any) -> None:
 
 
 def test_a_stream_is_sorted_some_examples_at_a_time(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("probes.engine.batches._WINDOW", 10)
+    monkeypatch.setattr("probes.engine.batches._STREAM_WINDOW", 10)
     ids, drawn = some(35), list[int]()
 
     def stream() -> Iterator[dict[str, Any]]:
@@ -380,7 +380,7 @@ def test_a_stream_is_sorted_some_examples_at_a_time(model: Any, monkeypatch: pyt
 
 
 def test_a_streams_texts_are_tokenized_a_window_at_a_time(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("probes.engine.batches._WINDOW", 4)
+    monkeypatch.setattr("probes.engine.batches._STREAM_WINDOW", 4)
     tokenizer, texts = Letters(), ["b", "cde", "f", "gh", "i", "bb"]
     for given in (iter(texts), texts):
         tokenizer.calls.clear()

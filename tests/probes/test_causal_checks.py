@@ -13,7 +13,8 @@ import torch
 from mechclust.models import build_model
 from mechclust.studies.clustering_heads.config import PoolingTransformerConfig
 from probes import ClusteringHead, ProbeResult, causal_checks, head_output, interchange, load_result, run, token_at
-from probes.checks.causal_checks import Bench, _partners
+from probes.checks.bench import Bench
+from probes.checks.causal_checks import _partners
 from tasks import Batch, InputError, InstructionFollowing, SparseModularAddition
 from tests.probes.planted_heads import TASK, Z, everything, ideal_head, solved_network
 

@@ -200,7 +200,7 @@ def test_a_weight_without_numbers_is_refused() -> None:
     with torch.device("meta"):
         model = nn.Sequential(nn.Linear(2, 2))
     message = (
-        "weight '0.weight' is on the meta device, which holds no numbers, so this model cannot be told from another; "
+        "weight '0.weight' is on the meta device, which holds no numbers, so this model cannot be identified; "
         "load its weights before it is measured"
     )
     with pytest.raises(InputError, match=f"^{re.escape(message)}$"):

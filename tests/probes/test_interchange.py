@@ -257,7 +257,7 @@ def test_p_values_are_uniform_under_relabelling() -> None:
 def test_gradients_are_those_of_the_margin(model: Any, batch: Batch) -> None:
     """By differences, through both layers, in a transformer with padded batches."""
     bench = bench_of(model, list(batch.split(5)), ready(model, batch, "task"))
-    found = Attribution.of(bench)
+    found = Attribution.from_bench(bench)
     where, rows = batch.last_positions(), torch.arange(len(batch))
 
     def best(site: str, shift: torch.Tensor) -> torch.Tensor:

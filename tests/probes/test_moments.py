@@ -11,7 +11,7 @@ from probes import Moments, Probe, ProbeResult, collect_rows, run
 from probes.engine.moments import MomentsState
 from probes.extend import check_probe
 from probes.functional import CrossMoments, cka_from_moments
-from probes.functional.cka import cka_from_hsic
+from probes.functional.hsic import cka_from_hsic
 from tasks import Batch
 from tests.probes.functional.test_cka import brute_force, gaussians
 
@@ -96,8 +96,8 @@ def test_blocks_of_rows_change_nothing(precision: Any, monkeypatch: pytest.Monke
     rows, classes = rows_of(90, 4, 2, 3), torch.arange(90) % 2
     whole = MomentsState()
     whole.add(rows, classes, PAIRS, precision=precision)
-    monkeypatch.setattr(moments, "_LEAST_ROWS", 7)
-    monkeypatch.setattr(moments, "_LARGEST", 1)
+    monkeypatch.setattr(moments, "_MIN_ROWS_PER_BLOCK", 7)
+    monkeypatch.setattr(moments, "_MAX_ELEMENTS_PER_BLOCK", 1)
     parts = MomentsState()
     parts.add(rows, classes, PAIRS, precision=precision)
     for c, (x, y) in product("01", [("z", "a"), ("z", "b"), ("a", "b")]):

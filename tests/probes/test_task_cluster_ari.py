@@ -313,7 +313,7 @@ def test_silhouettes_of_a_sample_are_of_the_same_examples_in_any_order(
 ) -> None:
     states = blobs(batch.labels["task"], 3.0)
     whole = run(fake_model(states), batch, TaskClusterARI(**QUICK))["label_silhouette"]
-    monkeypatch.setattr("probes.task_cluster_ari._SEEN", 30)
+    monkeypatch.setattr("probes.task_cluster_ari._MAX_SILHOUETTE_ROWS", 30)
     backwards = batch.select(torch.arange(N).flip(0))
     first, second = (
         run(fake_model(states), b, TaskClusterARI(**QUICK))["label_silhouette"] for b in (batch, backwards)

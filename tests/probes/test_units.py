@@ -126,13 +126,13 @@ def test_half_samples_of_units_vary_more() -> None:
 def test_units_are_relabelled_whole_or_within() -> None:
     rng = np.random.default_rng(0)
     units = np.repeat(np.arange(6), [1, 2, 3, 1, 2, 3])
-    whole = Relabelling.of(np.array([0, 0, 0, 1, 1, 1])[units], units)
+    whole = Relabelling.from_classes(np.array([0, 0, 0, 1, 1, 1])[units], units)
     shuffled = whole.draw(rng)
     assert whole.whole_units
     assert all(len(set(shuffled[units == unit])) == 1 for unit in range(6))
     assert sorted(shuffled[[0, 1, 3, 6, 7, 9]]) == [0, 0, 0, 1, 1, 1]
     mixed, units = np.arange(12) % 2, np.repeat(np.arange(4), 3)
-    within = Relabelling.of(mixed, units)
+    within = Relabelling.from_classes(mixed, units)
     assert not within.whole_units
     for unit in range(4):
         assert sorted(within.draw(rng)[units == unit]) == sorted(mixed[units == unit])
@@ -143,7 +143,7 @@ def test_units_of_one_class_are_exchanged_beside_mixed_ones() -> None:
     units = np.repeat(np.arange(9), 2)
     classes = np.repeat([0, 0, 0, 0, 1, 1, 1, 1, 0], 2)
     classes[-1] = 1  # the last unit has both
-    relabelling = Relabelling.of(classes, units)
+    relabelling = Relabelling.from_classes(classes, units)
     assert relabelling.n_distinct(named=True) == pytest.approx(math.comb(8, 4) * 2)
     rng = np.random.default_rng(0)
     drawn = np.array([relabelling.draw(rng) for _ in range(50)])
@@ -155,7 +155,7 @@ def test_units_of_one_class_are_exchanged_beside_mixed_ones() -> None:
 
 @pytest.mark.parametrize(("k", "classes"), [(1, 6), (2, 2), (2, 6), (4, 2), (3, 3)])
 def test_distinct_relabellings_are_counted(k: int, classes: int) -> None:
-    relabelling = Relabelling.of(np.repeat(np.arange(classes), 2 * k), np.repeat(np.arange(k * classes), 2))
+    relabelling = Relabelling.from_classes(np.repeat(np.arange(classes), 2 * k), np.repeat(np.arange(k * classes), 2))
     named = math.factorial(k * classes) / math.factorial(k) ** classes
     assert relabelling.n_distinct(named=True) == pytest.approx(named)
     assert relabelling.n_distinct(named=False) == pytest.approx(named / math.factorial(classes))
@@ -172,7 +172,7 @@ def test_relabellings_are_counted_as_listed(classes: list[int], strata: list[int
         relabelled = tuple(labels[i] for i in range(5))
         named.add(relabelled)
         partitions.add(tuple(relabelled.index(c) for c in relabelled))
-    relabelling = Relabelling.of(np.array(classes), strata=np.array(strata))
+    relabelling = Relabelling.from_classes(np.array(classes), strata=np.array(strata))
     assert relabelling.n_distinct(named=True) == pytest.approx(len(named))
     assert relabelling.n_distinct(named=False) == pytest.approx(len(partitions))
 

@@ -185,7 +185,7 @@ def _p_value(
 ) -> float:
     draws = max(999, least_permutations(n_tests))
     if units is not None:
-        if not Relabelling.of(codes, units).enough(named=False):
+        if not Relabelling.from_classes(codes, units).enough(named=False):
             return math.nan
         null = adjusted_rand_null(clusters, codes, draws, units=units)
         return (1 + int((null >= index).sum())) / (1 + draws)

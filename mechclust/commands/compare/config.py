@@ -10,7 +10,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from mechclust.commands.settings import Dtype, ModelSettings, PromptSettings, check_map_prompts, check_memory
-from probes.functional.cka import LEAST_DEBIASED
+from probes.functional.hsic import LEAST_DEBIASED
 from tasks import InputError
 from tasks.errors import check_at_least
 

@@ -23,7 +23,7 @@ from mechclust.models.adapters import check_adapter
 from mechclust.models.sizes import Sizes
 from mechclust.models.tokenizers import check_read_alike, encoder, n_leading, tokenization_of, what_is_wrong
 from mechclust.report.folder import check_command, free_space, kept_bytes
-from probes.functional.cka import LEAST_DEBIASED
+from probes.functional.hsic import LEAST_DEBIASED
 from probes.store.digest import digest_of
 from probes.store.files import read_json, write_json
 from tasks import Batch, InputError, LabelledPrompts

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from probes import RowStore, residual, resolve
 from probes.engine.state import hashed
-from probes.functional.cka import centred
+from probes.functional.representations import centred
 from tasks import LabelledPrompts
 
 if TYPE_CHECKING:

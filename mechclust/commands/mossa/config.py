@@ -9,7 +9,7 @@ from typing import Any, Literal, Self
 from mechclust.commands.settings import ModelSettings, check_memory, everywhere
 from mechclust.models.instructions import PLAIN_END
 from mechclust.training.tuning import TuneConfig
-from probes.functional.cka import LEAST_DEBIASED
+from probes.functional.hsic import LEAST_DEBIASED
 from tasks import InputError
 from tasks.errors import check_at_least, check_choice
 from tasks.text.instructions import TaskCollection, choose_held_out, read_natural_instructions, read_task_folder

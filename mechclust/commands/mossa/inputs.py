@@ -19,7 +19,7 @@ from mechclust.models.sizes import Sizes
 from mechclust.models.tokenizers import check_read_alike, encoder, load_tokenizer
 from mechclust.report.text import join
 from probes.engine.state import hashed
-from probes.functional.cka import LEAST_DEBIASED
+from probes.functional.hsic import LEAST_DEBIASED
 from probes.store.digest import digest_of
 from tasks import Batch, InputError
 from tasks.batch import token_batches

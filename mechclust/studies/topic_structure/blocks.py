@@ -57,7 +57,7 @@ def topic_blocks(matrix: Float[Tensor, "n n"], topics: Int[Tensor, "n"]) -> Topi
         >>> blocks.means.tolist(), blocks.gap, blocks.same_off_diagonal
         ([[0.5, 0.0], [0.0, 0.5]], 0.5, 0.0)
     """
-    known = WordTopics.of(topics)
+    known = WordTopics.from_topics(topics)
     if matrix.shape != (len(known.row), len(known.row)):
         raise InputError(f"the matrix has shape {tuple(matrix.shape)}; expected {len(known.row)} words both ways")
     has = known.row.cpu() >= 0

@@ -76,7 +76,7 @@ def table_topics(
     total = centred.square().sum()
     if not (total > 0 and total.isfinite()):
         return TableTopics(*[float("nan")] * len(TableTopics._fields))
-    known = WordTopics.of(members)
+    known = WordTopics.from_topics(members)
     block = F.one_hot(known.group).double()
     block /= block.sum(dim=0).sqrt()
     meet = known.meet(known.group[:, None], known.group).double()

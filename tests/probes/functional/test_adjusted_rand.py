@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from jaxtyping import Int
 from sklearn.metrics import adjusted_rand_score as reference
 from sklearn.metrics.cluster import contingency_matrix
 
@@ -19,17 +20,20 @@ from tasks import InputError
 from tests.calibration.ari_moments import false_positive_rate
 
 Labelings = list[tuple[int, int]]
+Codes = Int[np.ndarray, "example"]
 labelings = st.lists(st.tuples(st.integers(-2, 4), st.integers(0, 3)), min_size=1, max_size=40)
 
 
-def exact(a: np.ndarray, b: np.ndarray) -> Fraction:
+def exact(a: Int[np.ndarray, "example"], b: Int[np.ndarray, "example"]) -> Fraction:
     """Hubert & Arabie's index from the contingency table, in Python's own fractions."""
 
-    def pairs(counts: np.ndarray) -> int:
+    def pairs(counts: Int[np.ndarray, "*cell"]) -> int:
         return sum(int(c) * (int(c) - 1) // 2 for c in counts.ravel())
 
     table = contingency_matrix(a, b)
-    together, in_a, in_b = pairs(table), pairs(table.sum(1)), pairs(table.sum(0))
+    together = pairs(table)
+    in_a = pairs(table.sum(1))
+    in_b = pairs(table.sum(0))
     expected = Fraction(in_a * in_b, pairs(np.array([len(a)])))
     return (together - expected) / (Fraction(in_a + in_b, 2) - expected)
 
@@ -108,7 +112,8 @@ def test_chance_is_centred_at_0_even_for_labelings_that_agree() -> None:
 
 def test_chance_is_the_score_of_shuffled_labels() -> None:
     rng = np.random.default_rng(3)
-    a, b = rng.integers(3, size=50), rng.integers(4, size=50)
+    a = rng.integers(3, size=50)
+    b = rng.integers(4, size=50)
     null = adjusted_rand_null(a, b, n_permutations=20, seed=7)
     shuffles = np.random.default_rng(7)
     expected = [reference(a, shuffles.permutation(b)) for _ in range(20)]
@@ -136,9 +141,10 @@ def test_as_many_classes_as_examples_take_no_time_and_no_memory() -> None:
 @pytest.mark.parametrize("cells", [0, 12, 2**16])
 def test_large_tables_are_counted_as_small_ones(cells: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
-    a, b = rng.integers(3, size=60), rng.integers(4, size=60)
+    a = rng.integers(3, size=60)
+    b = rng.integers(4, size=60)
     expected = adjusted_rand_score(a, b), adjusted_rand_null(a, b, n_permutations=9)
-    monkeypatch.setattr("probes.functional.adjusted_rand._DENSE", cells)
+    monkeypatch.setattr("probes.functional.adjusted_rand.MAX_DENSE_CELLS", cells)
     assert adjusted_rand_score(a, b) == expected[0] == pytest.approx(reference(a, b), abs=1e-12)
     assert np.array_equal(adjusted_rand_null(a, b, n_permutations=9), expected[1])
 
@@ -206,7 +212,8 @@ def test_no_p_value_is_below_what_relabelling_can_give() -> None:
 
 
 def test_moments_do_not_overflow() -> None:
-    a, b = np.repeat([0, 1], 10**6), np.tile([0, 1, 2, 3], 5 * 10**5)
+    a = np.repeat([0, 1], 10**6)
+    b = np.tile([0, 1, 2, 3], 5 * 10**5)
     deviation = adjusted_rand_null(a, b, n_permutations=2000).std()
     assert np.sqrt(adjusted_rand_moments(a, b).variance) == pytest.approx(deviation, rel=0.1)
 
@@ -223,7 +230,7 @@ def test_moments_do_not_overflow() -> None:
     ],
 )
 def test_the_fitted_distribution_is_near_that_of_permutations(first: list[int], second: list[int]) -> None:
-    """As the docstring says it: a third at .05 and .01."""
+    """Check the accuracy that the docstring gives: a third at .05 and .01."""
     a, b = (np.repeat(np.arange(len(sizes)), sizes) for sizes in (first, second))
     null = np.sort(adjusted_rand_null(a, b, n_permutations=20_000, within=np.zeros(len(a))))
     moments = adjusted_rand_moments(a, b)
@@ -236,7 +243,8 @@ def test_the_fitted_distribution_is_near_that_of_permutations(first: list[int], 
 
 @pytest.mark.parametrize(("n", "in_a", "in_b"), [(8, 4, 4), (9, 2, 5), (10, 3, 4)])
 def test_two_classes_against_two_are_exact(n: int, in_a: int, in_b: int) -> None:
-    a, b = np.arange(n) < in_a, np.arange(n) < in_b
+    a = np.arange(n) < in_a
+    b = np.arange(n) < in_b
     values = np.array([adjusted_rand_score(a, np.isin(np.arange(n), c)) for c in combinations(range(n), in_b)])
     moments = adjusted_rand_moments(a, b)
     for score in np.unique(values):
@@ -252,12 +260,13 @@ def test_two_unequal_classes_are_called_in_at_most_5_of_100() -> None:
 
 @pytest.mark.parametrize("few", [[10, 20], [28, 1, 1], [24, 3, 3], [14, 15, 1]])
 def test_few_effective_classes_have_no_p_value_from_moments(few: list[int]) -> None:
-    a, b = np.repeat(np.arange(len(few)), few), np.arange(30) % 3
+    a = np.repeat(np.arange(len(few)), few)
+    b = np.arange(30) % 3
     for moments in (adjusted_rand_moments(a, b), adjusted_rand_moments(b, a)):
         assert np.isnan(moments.null(0.1)).all()
 
 
-def small_strata() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def small_strata() -> tuple[Codes, Codes, Codes]:
     strata = np.array([0, 0, 0, 0, 1, 1, 1, 2, 2])
     return np.array([0, 1, 1, 0, 0, 1, 2, 2, 0]), np.array([0, 1, 0, 1, 1, 1, 0, 0, 1]), strata
 
@@ -265,7 +274,7 @@ def small_strata() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 @pytest.mark.parametrize("shuffled", [False, True])
 def test_relabellings_within_strata_are_all_of_them(shuffled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if shuffled:
-        monkeypatch.setattr("probes.functional.adjusted_rand._DENSE", 0)
+        monkeypatch.setattr("probes.functional.adjusted_rand.MAX_DENSE_CELLS", 0)
     a, b, strata = small_strata()
     every = []
     for orders in product(*(permutations(np.flatnonzero(strata == s)) for s in range(3))):
@@ -280,27 +289,29 @@ def test_relabellings_within_strata_are_all_of_them(shuffled: bool, monkeypatch:
 
 def test_many_examples_have_the_same_chance_as_few(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
-    a, b = rng.integers(4, size=200), rng.integers(3, size=200) ** 2
+    a = rng.integers(4, size=200)
+    b = rng.integers(3, size=200) ** 2
     shuffles = np.sort(adjusted_rand_null(a, b, n_permutations=10_000))
-    monkeypatch.setattr("probes.functional.adjusted_rand._SHUFFLED", 0)
+    monkeypatch.setattr("probes.functional.adjusted_rand.MAX_SHUFFLED_EXAMPLES", 0)
     tables = np.sort(adjusted_rand_null(a, b, n_permutations=10_000))
     from scipy.stats import ks_2samp
 
     assert not np.array_equal(shuffles, tables)
     assert ks_2samp(shuffles, tables).pvalue > 1e-3
-    monkeypatch.setattr("probes.functional.adjusted_rand._HELD", 100)  # a few tables at a time
+    monkeypatch.setattr("probes.functional.adjusted_rand.MAX_CELLS_AT_ONCE", 100)  # a few tables at a time
     assert np.array_equal(np.sort(adjusted_rand_null(a, b, n_permutations=50)), np.sort(tables_of(a, b, 50)))
 
 
-def tables_of(a: np.ndarray, b: np.ndarray, times: int) -> np.ndarray:
-    """The same draws, all held at once."""
+def tables_of(a: Codes, b: Codes, times: int) -> Int[np.ndarray, "times class_a class_b"]:
+    """Return the tables of the same draws, all in memory at once."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("probes.functional.adjusted_rand._HELD", 2**22)
+        patch.setattr("probes.functional.adjusted_rand.MAX_CELLS_AT_ONCE", 2**22)
         return adjusted_rand_null(a, b, n_permutations=times)
 
 
 def test_a_stratum_without_choice_never_changes() -> None:
-    a, b = [0, 0, 1, 1, 2, 2], [0, 1, 0, 0, 1, 1]
+    a = [0, 0, 1, 1, 2, 2]
+    b = [0, 1, 0, 0, 1, 1]
     null = adjusted_rand_null(a, b, n_permutations=50, within=[0, 0, 1, 1, 2, 2])
     assert set(null) == {adjusted_rand_score(a, b)}
 

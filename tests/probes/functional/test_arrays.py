@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 import probes.functional as functional
@@ -19,8 +20,10 @@ from tasks import InputError
 
 N = 40
 DRAW = np.random.default_rng(0)
-X, Y = DRAW.normal(size=(N, 5)), DRAW.normal(size=(N, 3))
-LABEL, CLUSTER = np.arange(N) % 2, np.arange(N) % 3 // 2
+X = DRAW.normal(size=(N, 5))
+Y = DRAW.normal(size=(N, 3))
+LABEL = np.arange(N) % 2
+CLUSTER = np.arange(N) % 3 // 2
 UNIT = np.arange(N) // 2
 DIGITS = DRAW.integers(0, 2, size=(N, 3))
 PATTERN = DRAW.dirichlet(np.ones(4), size=(2, 3, 4))
@@ -59,7 +62,7 @@ WITHOUT_ARRAYS = {"cka_from_moments": "takes moments", "wilson_interval": "takes
 
 
 def converted(value: Any, convert: Callable[[Any], Any]) -> Any:
-    """The same with all arrays converted, also those in lists."""
+    """Convert all arrays, also those in lists."""
     if isinstance(value, (list, tuple)):
         return type(value)(converted(item, convert) for item in value)
     if isinstance(value, dict):
@@ -86,7 +89,8 @@ def test_every_public_function_is_listed() -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_numbers_are_the_same_and_the_kind_is_that_of_the_arguments(name: str) -> None:
-    of_arrays, of_tensors = calls(name, np.copy), calls(name, torch.tensor)
+    of_arrays = calls(name, np.copy)
+    of_tensors = calls(name, torch.tensor)
     assert len(of_arrays) == len(of_tensors)
     for array, tensor in zip(of_arrays, of_tensors, strict=True):
         assert not isinstance(array, Tensor)
@@ -121,7 +125,8 @@ def test_arrays_of_any_layout_are_taken() -> None:
 
 
 def test_rows_may_be_several_arrays() -> None:
-    whole, shards = kmeans(X, 2), kmeans([X[:7], X[7:]], 2)
+    whole = kmeans(X, 2)
+    shards = kmeans([X[:7], X[7:]], 2)
     np.testing.assert_array_equal(whole.labels, shards.labels)
 
 
@@ -136,7 +141,8 @@ def test_what_is_worked_out_of_a_result_is_of_its_kind() -> None:
     for name in ("mean", "ratio", "difference"):
         assert isinstance(getattr(of_arrays, name), np.ndarray)
         np.testing.assert_array_equal(getattr(of_arrays, name), getattr(of_tensors, name))
-    words, topics = np.array([[0, 1, 2, 3]] * 2), [0, 0, 1, 1]
+    words = np.array([[0, 1, 2, 3]] * 2)
+    topics = [0, 0, 1, 1]
     assert isinstance(functional.topic_attention(PATTERN, words, topics).within_mean, np.ndarray)
 
 
@@ -152,7 +158,7 @@ def test_tensors_are_passed_on_as_they_are() -> None:
     seen = []
 
     @computed_in_torch("x", labels=["y"])
-    def function(x: Tensor, y: Tensor | None = None, *, times: int = 1) -> Tensor:
+    def function(x: Float[Tensor, "n"], y: Float[Tensor, "n"] | None = None, *, times: int = 1) -> Float[Tensor, "n"]:
         seen.append((x, y))
         return x
 

@@ -6,6 +6,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from probes.functional import integer_weights, nearest_centroid_accuracy, within_ratio
@@ -17,7 +18,7 @@ def generator(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def cloud(seed: int, n: int = 40, d: int = 3, classes: int = 5) -> tuple[Tensor, Tensor]:
+def cloud(seed: int, n: int = 40, d: int = 3, classes: int = 5) -> tuple[Float[Tensor, "row dim"], Int[Tensor, "row"]]:
     g = generator(seed)
     return torch.randn(n, d, generator=g, dtype=torch.float64), torch.randint(classes, (n,), generator=g)
 
@@ -25,20 +26,26 @@ def cloud(seed: int, n: int = 40, d: int = 3, classes: int = 5) -> tuple[Tensor,
 # ---- within_ratio and nearest_centroid_accuracy ----
 
 
-def centres_of(points: np.ndarray, labels: np.ndarray) -> dict[int, np.ndarray]:
+def centres_of(
+    points: Float[np.ndarray, "row dim"], labels: Int[np.ndarray, "row"]
+) -> dict[int, Float[np.ndarray, "dim"]]:
     return {int(c): np.mean([x for x, y in zip(points, labels, strict=True) if y == c], axis=0) for c in labels}
 
 
-def ratio_by_loops(points: np.ndarray, labels: np.ndarray) -> float:
-    centres, middle, within, total = centres_of(points, labels), points.mean(axis=0), 0.0, 0.0
+def ratio_by_loops(points: Float[np.ndarray, "row dim"], labels: Int[np.ndarray, "row"]) -> float:
+    centres = centres_of(points, labels)
+    middle = points.mean(axis=0)
+    within = 0.0
+    total = 0.0
     for x, y in zip(points, labels, strict=True):
         within += sum((a - b) ** 2 for a, b in zip(x, centres[int(y)], strict=True))
         total += sum((a - b) ** 2 for a, b in zip(x, middle, strict=True))
     return within / total
 
 
-def accuracy_by_loops(points: np.ndarray, labels: np.ndarray) -> float:
-    centres, right = centres_of(points, labels), 0
+def accuracy_by_loops(points: Float[np.ndarray, "row dim"], labels: Int[np.ndarray, "row"]) -> float:
+    centres = centres_of(points, labels)
+    right = 0
     for x, y in zip(points, labels, strict=True):
         distance = {c: sum((a - b) ** 2 for a, b in zip(x, centre, strict=True)) for c, centre in centres.items()}
         right += min(distance, key=lambda c: distance[c]) == int(y)
@@ -52,7 +59,8 @@ def test_loops_agree(seed: int, dtype: torch.dtype) -> None:
     points = (points + labels[:, None] * seed / 4 + 100).to(dtype)
     labels = labels * 7 - 3  # any integers
     given = points.double().numpy(), labels.numpy()
-    ratio, accuracy = within_ratio(points, labels), nearest_centroid_accuracy(points, labels)
+    ratio = within_ratio(points, labels)
+    accuracy = nearest_centroid_accuracy(points, labels)
     assert ratio.dtype == accuracy.dtype == torch.float64
     assert float(ratio) == pytest.approx(ratio_by_loops(*given), rel=1e-12)
     assert float(accuracy) == accuracy_by_loops(*given)
@@ -103,14 +111,15 @@ def test_extremes() -> None:
 
 def test_a_class_that_nobody_is_in_has_no_centroid() -> None:
     """Else it would stand in the middle, nearest to the two inner points."""
-    points, labels = torch.tensor([[-3.0], [-0.1], [0.1], [3.0]]), torch.tensor([0, 0, 2, 2])
+    points = torch.tensor([[-3.0], [-0.1], [0.1], [3.0]])
+    labels = torch.tensor([0, 0, 2, 2])
     assert nearest_centroid_accuracy(points, labels, n_classes=4) == 1
 
 
 def test_many_classes_are_measured_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     points, labels = cloud(3, n=101, classes=20)
     whole = nearest_centroid_accuracy(points, labels)
-    monkeypatch.setattr("probes.functional.clustering_head._MOST_DISTANCES", 60)
+    monkeypatch.setattr("probes.functional.clustering_head.MAX_DISTANCES_AT_ONCE", 60)
     assert nearest_centroid_accuracy(points, labels) == whole
     assert 0 < float(whole) < 1
 
@@ -129,10 +138,11 @@ def test_chance_is_the_mean_over_relabellings(classes: int) -> None:
 
 
 def planted(
-    weights: Tensor, n: int | None = None, noise: float = 0.0, d: int = 3, seed: int = 0
-) -> tuple[Tensor, Tensor]:
-    """Points ``c + u sum_t w_t(x_t)`` of all sequences, or of ``n`` random ones; ``weights [pos value]``."""
-    n_pos, p = weights.shape[0], weights.shape[1] + 1
+    weights: Float[Tensor, "pos value"], n: int | None = None, noise: float = 0.0, d: int = 3, seed: int = 0
+) -> tuple[Float[Tensor, "row dim"], Int[Tensor, "row pos"]]:
+    """Return points ``c + u sum_t w_t(x_t)`` of all sequences, or of ``n`` random ones."""
+    n_pos = weights.shape[0]
+    p = weights.shape[1] + 1
     g = generator(seed)
     if n is None:
         tokens = torch.cartesian_prod(*[torch.arange(p)] * n_pos)
@@ -144,7 +154,7 @@ def planted(
     return points + noise * u.norm() * torch.randn(points.shape, generator=g, dtype=torch.float64), tokens
 
 
-def column(*weights: float) -> Tensor:
+def column(*weights: float) -> Float[Tensor, "pos 1"]:
     return torch.tensor(weights, dtype=torch.float64)[:, None]
 
 
@@ -156,22 +166,22 @@ BINARY = column(1, -1, 3, 1, 1, 0, -2, 2, 0, 0, 2, 0)  # odd on the first five, 
 def test_planted_binary_weights_are_found(noise: float, sign: float) -> None:
     points, tokens = planted(sign * BINARY, noise=noise * abs(sign))
     for given in (points, points.float()):
-        found = integer_weights(given, tokens, range(5), 2)
-        assert found.weights.dtype == torch.float64
-        assert found.rounded.tolist() == BINARY.long().tolist()
-        assert bool(found.matches)
-        assert float(found.deviation) < (0.05 if noise else 1e-5)
-        assert float(found.deviation) == float((found.weights - found.rounded).abs().max())
-        assert float(found.rank_one) == pytest.approx(1, abs=1e-2 if noise else 1e-9)
-        assert found.classes.tolist() == (tokens @ BINARY[:, 0].long()).tolist()
+        fit = integer_weights(given, tokens, range(5), 2)
+        assert fit.weights.dtype == torch.float64
+        assert fit.rounded.tolist() == BINARY.long().tolist()
+        assert bool(fit.matches)
+        assert float(fit.deviation) < (0.05 if noise else 1e-5)
+        assert float(fit.deviation) == float((fit.weights - fit.rounded).abs().max())
+        assert float(fit.rank_one) == pytest.approx(1, abs=1e-2 if noise else 1e-9)
+        assert fit.classes.tolist() == (tokens @ BINARY[:, 0].long()).tolist()
 
 
 def test_scale_and_a_lower_median() -> None:
-    """Of an even number of support weights the lower of the middle two; never a mean of two signs, which may be 0."""
-    found = integer_weights(*planted(column(1, -1, 1, -1, 0, 2)), range(4), 2)
-    assert bool(found.matches)
-    assert found.deviation < 1e-12
-    assert found.rounded.flatten().abs().tolist() == [1, 1, 1, 1, 0, 2]
+    """The median of an even number of weights is the lower of the middle two; a mean of two signs may be 0."""
+    fit = integer_weights(*planted(column(1, -1, 1, -1, 0, 2)), range(4), 2)
+    assert bool(fit.matches)
+    assert fit.deviation < 1e-12
+    assert fit.rounded.flatten().abs().tolist() == [1, 1, 1, 1, 0, 2]
     thirds = integer_weights(*planted(column(3, 3, 3, 1, 1, 0)), range(5), 2)  # the median weight is 3, not 1
     assert thirds.weights[3].item() == pytest.approx(1 / 3)
     assert not bool(thirds.matches)
@@ -185,10 +195,10 @@ def test_scale_and_a_lower_median() -> None:
         (column(1, 1, 1, 0, 1, 0, 0), "a position of the support unread"),
     ],
 )
-def test_a_wrong_parity_does_not_match(weights: Tensor, what: str) -> None:
-    found = integer_weights(*planted(weights), range(5), 2)
-    assert found.deviation < 1e-12, what
-    assert not bool(found.matches), what
+def test_a_wrong_parity_does_not_match(weights: Float[Tensor, "pos value"], what: str) -> None:
+    fit = integer_weights(*planted(weights), range(5), 2)
+    assert fit.deviation < 1e-12, what
+    assert not bool(fit.matches), what
     assert bool(integer_weights(*planted(weights), range(5), 2).rounded.eq(weights).all())
 
 
@@ -198,15 +208,15 @@ QUINARY = torch.tensor([[1, 2, 3, 4], [1, -3, 3, -1], [-4, 2, -2, 9], [0, 5, -5,
 
 @pytest.mark.parametrize("weights", [TERNARY, QUINARY], ids=["3", "5"])
 @pytest.mark.parametrize("noise", [0.0, 0.05])
-def test_planted_weights_of_larger_moduli_are_found(weights: Tensor, noise: float) -> None:
+def test_planted_weights_of_larger_moduli_are_found(weights: Float[Tensor, "pos value"], noise: float) -> None:
     p = weights.shape[1] + 1
     for scale in (0.2, -1.7):
         points, tokens = planted(scale * weights, noise=noise * abs(scale))
-        found = integer_weights(points, tokens, (0, 1, 2), p)
-        assert bool(found.matches)
-        assert found.rounded.tolist() == weights.long().tolist()
-        assert float(found.deviation) < (0.1 if noise else 1e-10)
-        assert torch.equal(found.classes, integer_sum(weights.long(), tokens))
+        fit = integer_weights(points, tokens, (0, 1, 2), p)
+        assert bool(fit.matches)
+        assert fit.rounded.tolist() == weights.long().tolist()
+        assert float(fit.deviation) < (0.1 if noise else 1e-10)
+        assert torch.equal(fit.classes, integer_sum(weights.long(), tokens))
     assert not bool(integer_weights(points, tokens, (0, 1), p).matches)  # the third is no spurious position
     assert not bool(integer_weights(points, tokens, (0, 1, 2, 3), p).matches)
     wrong = weights.clone()
@@ -216,16 +226,16 @@ def test_planted_weights_of_larger_moduli_are_found(weights: Tensor, noise: floa
 
 @pytest.mark.parametrize("a", [1, 2, 3, 4])
 def test_the_weight_of_digit_one_may_be_any_unit(a: int) -> None:
-    """For p = 5 the median weight of digit 1 is ``a``; the weights are congruent to ``a v``, and integers only so."""
+    """The median weight of digit 1 is ``a`` for p = 5. The weights are congruent to ``a v``, and integers only then."""
     digits = torch.arange(1, 5)
     wrapped = a * digits % 5
     shifted = torch.stack([wrapped, wrapped + torch.tensor([0, 0, 5, -5]), wrapped + torch.tensor([0, -5, 0, 5])])
     weights = torch.cat([shifted, torch.tensor([[5, 0, -5, 0]])]).double()
-    found = integer_weights(*planted(weights), (0, 1, 2), 5)
-    assert bool(found.matches)
-    assert float(found.deviation) < 1e-10
+    fit = integer_weights(*planted(weights), (0, 1, 2), 5)
+    assert bool(fit.matches)
+    assert float(fit.deviation) < 1e-10
     # the scale may differ where the same weights are integers in another unit as well
-    assert torch.allclose(found.weights / found.weights[0, 0], weights / weights[0, 0])
+    assert torch.allclose(fit.weights / fit.weights[0, 0], weights / weights[0, 0])
 
 
 def test_a_ramp_is_its_own_smallest_unit() -> None:
@@ -237,38 +247,39 @@ def test_a_ramp_is_its_own_smallest_unit() -> None:
 def test_a_scale_that_matches_comes_before_a_nearer_one() -> None:
     """2 and 1.4 of p = 3 match in their own unit (0.4 off); as 1 and 0.7 they are nearer to 1 and 1, which do not."""
     weights = torch.tensor([[2.0, 1.4], [2.0, 1.4], [0.0, 0.0]], dtype=torch.float64)
-    found = integer_weights(*planted(weights), (0, 1), 3)
-    assert bool(found.matches)
-    assert found.rounded.tolist() == [[2, 1], [2, 1], [0, 0]]
-    assert float(found.deviation) == pytest.approx(0.4)
+    fit = integer_weights(*planted(weights), (0, 1), 3)
+    assert bool(fit.matches)
+    assert fit.rounded.tolist() == [[2, 1], [2, 1], [0, 0]]
+    assert float(fit.deviation) == pytest.approx(0.4)
 
 
 def test_the_residual_does_not_turn_the_direction() -> None:
     """Large variance that is no sum of tokens (a product of two) leaves fit and share alone: the design is balanced."""
     points, tokens = planted(column(1, 1, 1, 0, 0, 0), d=2)
     product = (2 * tokens[:, 0] - 1) * (2 * tokens[:, 5] - 1)
-    found = integer_weights(points + 50 * product[:, None] * torch.tensor([[1.0, -2.0]]), tokens, range(3), 2)
-    assert found.rounded.flatten().tolist() == [1, 1, 1, 0, 0, 0]
-    assert found.deviation < 1e-9
-    assert float(found.rank_one) == pytest.approx(1)
+    fit = integer_weights(points + 50 * product[:, None] * torch.tensor([[1.0, -2.0]]), tokens, range(3), 2)
+    assert fit.rounded.flatten().tolist() == [1, 1, 1, 0, 0, 0]
+    assert fit.deviation < 1e-9
+    assert float(fit.rank_one) == pytest.approx(1)
 
 
 def test_the_direction_is_that_of_the_fitted_points_not_of_the_coefficients() -> None:
     """The first digit's coefficient is twice as long, but it is seldom 1: 2 of 64 rows."""
     row = torch.arange(64)
     tokens = torch.stack([(row == 0) | (row == 35), row % 2 == 1], dim=1).long()
-    found = integer_weights(tokens * torch.tensor([2.0, 1.0]), tokens, (1,), 2)
-    first, second = 4 * 2 / 64 * 62 / 64, 1 / 4
-    assert found.rounded.flatten().tolist() == [0, 1]
-    assert float(found.rank_one) == pytest.approx(second / (first + second))
+    fit = integer_weights(tokens * torch.tensor([2.0, 1.0]), tokens, (1,), 2)
+    first = 4 * 2 / 64 * 62 / 64
+    second = 1 / 4
+    assert fit.rounded.flatten().tolist() == [0, 1]
+    assert float(fit.rank_one) == pytest.approx(second / (first + second))
 
 
 def test_rank_one_is_the_share_of_the_first_direction() -> None:
     tokens = torch.cartesian_prod(*[torch.arange(2)] * 4)
     points = torch.stack([3.0 * tokens[:, 0], tokens[:, 1] + tokens[:, 2], torch.zeros(16)], dim=1)
-    found = integer_weights(points, tokens, (0,), 2)
-    assert float(found.rank_one) == pytest.approx(9 / 11)
-    assert found.rounded.flatten().tolist() == [1, 0, 0, 0]
+    fit = integer_weights(points, tokens, (0,), 2)
+    assert float(fit.rank_one) == pytest.approx(9 / 11)
+    assert fit.rounded.flatten().tolist() == [1, 0, 0, 0]
 
 
 @pytest.mark.parametrize(
@@ -285,14 +296,16 @@ def test_rank_one_is_the_share_of_the_first_direction() -> None:
     ],
     ids=["constant", "few", "unseen", "off the support only", "one row"],
 )
-def test_undefined_weights_are_nan_without_a_warning(points: Tensor, tokens: Tensor) -> None:
+def test_undefined_weights_are_nan_without_a_warning(
+    points: Float[Tensor, "row dim"], tokens: Int[Tensor, "row pos"]
+) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        found = integer_weights(points, tokens, (0, 1), 2)
-    assert found.deviation.isnan()
-    assert bool(found.weights.isnan().all())
-    assert not bool(found.matches)
-    assert found.rounded.unique().tolist() == found.classes.unique().tolist() == [0]
+        fit = integer_weights(points, tokens, (0, 1), 2)
+    assert fit.deviation.isnan()
+    assert bool(fit.weights.isnan().all())
+    assert not bool(fit.matches)
+    assert fit.rounded.unique().tolist() == fit.classes.unique().tolist() == [0]
 
 
 def test_rounding_is_no_unit() -> None:
@@ -304,10 +317,8 @@ def test_rounding_is_no_unit() -> None:
 
 def test_random_points_do_not_match() -> None:
     tokens = torch.cartesian_prod(*[torch.arange(2)] * 8)
-    found = [
-        integer_weights(torch.randn(256, 2, generator=generator(seed)), tokens, range(4), 2) for seed in range(100)
-    ]
-    assert not any(bool(f.matches) and f.deviation < 0.25 for f in found)
+    fit = [integer_weights(torch.randn(256, 2, generator=generator(seed)), tokens, range(4), 2) for seed in range(100)]
+    assert not any(bool(f.matches) and f.deviation < 0.25 for f in fit)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jaxtyping import Float, Int
 
 from probes.functional import topic_attention
 from probes.functional.distance_matched_topic_attention import DistancePairs, matched_means, unmatched_means
@@ -22,28 +23,36 @@ SEVERAL = st.lists(st.lists(st.booleans(), min_size=3, max_size=3), min_size=2, 
 )
 
 
-def patterns(batch: int, heads: int, pos: int, seed: int) -> torch.Tensor:
+def patterns(batch: int, heads: int, pos: int, seed: int) -> Float[torch.Tensor, "batch head pos pos"]:
     return torch.randn(batch, heads, pos, pos, generator=torch.Generator().manual_seed(seed)).softmax(dim=-1)
 
 
-def by_loop(pattern: torch.Tensor, words: torch.Tensor, topics: list, longest: int) -> dict:
+def by_loop(
+    pattern: Float[torch.Tensor, "batch head pos pos"],
+    words: Int[torch.Tensor, "batch pos"],
+    topics: list,
+    longest: int,
+) -> dict:
     """Attention of all heads, pair by pair: ``{(example, same topic, distance): [per-head arrays]}``."""
     known = [{k for k, m in enumerate(row) if m} if isinstance(row, list) else {row} - {-1} for row in topics]
-    found = defaultdict(list)
+    attention = defaultdict(list)
     for b, row in enumerate(words.tolist()):
         for q, one in enumerate(row):
             for k, other in enumerate(row):
                 if one == other or min(one, other) < 0 or not known[one] or not known[other] or abs(q - k) > longest:
                     continue
-                found[b, bool(known[one] & known[other]), abs(q - k)].append(pattern[b, :, q, k].double().numpy())
-    return found
+                attention[b, bool(known[one] & known[other]), abs(q - k)].append(pattern[b, :, q, k].double().numpy())
+    return attention
 
 
-def matched_by_loop(found: dict, heads: int) -> np.ndarray:
+def matched_by_loop(attention: dict, heads: int) -> Float[np.ndarray, "head 2"]:
     """Mantel-Haenszel, written as in a textbook: sums of ``a n0 / n`` and ``b n1 / n`` over the strata."""
-    top, bottom, weight = np.zeros(heads), np.zeros(heads), 0.0
-    for example, d in {(example, distance) for example, _, distance in found}:
-        same, other = found.get((example, True, d), []), found.get((example, False, d), [])
+    top = np.zeros(heads)
+    bottom = np.zeros(heads)
+    weight = 0.0
+    for example, d in {(example, distance) for example, _, distance in attention}:
+        same = attention.get((example, True, d), [])
+        other = attention.get((example, False, d), [])
         if same and other:
             n = len(same) + len(other)
             top += sum(same) * len(other) / n
@@ -52,8 +61,10 @@ def matched_by_loop(found: dict, heads: int) -> np.ndarray:
     return np.stack([top, bottom], axis=1) / weight if weight else np.full((heads, 2), np.nan)
 
 
-def measured(pattern: torch.Tensor, words: torch.Tensor, topics: Any, longest: int) -> tuple[torch.Tensor, ...]:
-    pairs = DistancePairs.of(words, WordTopics.of(topics), longest)
+def measured(
+    pattern: Float[torch.Tensor, "batch head pos pos"], words: Int[torch.Tensor, "batch pos"], topics: Any, longest: int
+) -> tuple[Float[torch.Tensor, "head example 2 distance"], Int[torch.Tensor, "example 2 distance"]]:
+    pairs = DistancePairs.from_words(words, WordTopics.from_topics(topics), longest)
     return pairs.sums({"x": pattern})["x"], pairs.pairs()
 
 
@@ -63,21 +74,24 @@ def test_it_equals_the_loop_over_pairs(topics: list, heads: int, pos: int, longe
     words = torch.randint(-1, len(topics), (3, pos), generator=torch.Generator().manual_seed(seed))
     pattern = patterns(3, heads, pos, seed)
     total, pairs = measured(pattern, words, torch.tensor(topics), longest)
-    found = by_loop(pattern, words, topics, longest)
+    attention = by_loop(pattern, words, topics, longest)
     assert total.shape == (heads, 3, 2, longest)
     for b in range(3):
         for bucket, same in enumerate((True, False)):
             for distance in range(1, longest + 1):
-                parts = found.get((b, same, distance), [])
+                parts = attention.get((b, same, distance), [])
                 assert int(pairs[b, bucket, distance - 1]) == len(parts)
                 summed = sum(parts) if parts else 0.0
                 np.testing.assert_allclose(total[:, b, bucket, distance - 1], summed, rtol=1e-12, atol=1e-15)
-    np.testing.assert_allclose(matched_means(total, pairs), matched_by_loop(found, heads), rtol=1e-9, equal_nan=True)
+    np.testing.assert_allclose(
+        matched_means(total, pairs), matched_by_loop(attention, heads), rtol=1e-9, equal_nan=True
+    )
 
 
 def test_all_pairs_together_are_what_topic_attention_finds() -> None:
     words = torch.randint(-1, 7, (4, 9), generator=torch.Generator().manual_seed(0))
-    pattern, topics = patterns(4, 2, 9, 3), torch.tensor([0, 0, 1, -1, 2, 1, 0])
+    pattern = patterns(4, 2, 9, 3)
+    topics = torch.tensor([0, 0, 1, -1, 2, 1, 0])
     total, pairs = measured(pattern, words, topics, 8)
     known = topic_attention(pattern, words, topics)
     assert pairs.sum(dim=(0, 2)).tolist() == known.pairs[1:].tolist()
@@ -85,7 +99,7 @@ def test_all_pairs_together_are_what_topic_attention_finds() -> None:
     torch.testing.assert_close(unmatched_means(total, pairs), known.within_mean)
 
 
-def clustered(n: int, pos: int, run: int) -> torch.Tensor:
+def clustered(n: int, pos: int, run: int) -> Int[torch.Tensor, "batch pos"]:
     """Words of 4 topics with 6 words each, in runs of one topic."""
     draw = np.random.default_rng(0)
     topic = np.repeat(draw.integers(0, 4, (n, -(-pos // run))), run, axis=1)[:, :pos]
@@ -95,7 +109,8 @@ def clustered(n: int, pos: int, run: int) -> torch.Tensor:
 @pytest.mark.parametrize("times", [1.0, 1.5, 0.8])
 def test_attention_that_falls_with_distance_is_told_from_topics(times: float) -> None:
     """Attention is 1 / (1 + distance), times a factor within topics: the factor is found, to the last digits."""
-    words, topics = clustered(30, 40, run=8), torch.arange(24) // 6
+    words = clustered(30, 40, run=8)
+    topics = torch.arange(24) // 6
     place = torch.arange(40, dtype=torch.float64)
     falls = 1 / (1 + (place[:, None] - place).abs())
     same = topics[words][:, :, None] == topics[words][:, None, :]
@@ -108,7 +123,8 @@ def test_attention_that_falls_with_distance_is_told_from_topics(times: float) ->
 
 
 def test_where_words_have_no_order_both_agree() -> None:
-    words, topics = clustered(400, 40, run=1), torch.arange(24) // 6
+    words = clustered(400, 40, run=1)
+    topics = torch.arange(24) // 6
     place = torch.arange(40, dtype=torch.float64)
     same = topics[words][:, :, None] == topics[words][:, None, :]
     pattern = (torch.where(same, torch.tensor(1.4, dtype=torch.float64), 1.0) / (1 + (place[:, None] - place).abs()))[
@@ -122,8 +138,10 @@ def test_where_words_have_no_order_both_agree() -> None:
 
 def test_documents_are_matched_too() -> None:
     """Short documents of one topic, long ones of four, and attention of their own: the factor within topics is 1."""
-    words, topics = torch.full((2, 20), -1), torch.arange(24) // 6
-    words[0, :10], words[1] = torch.arange(10) % 6, torch.arange(20)
+    words = torch.full((2, 20), -1)
+    topics = torch.arange(24) // 6
+    words[0, :10] = torch.arange(10) % 6
+    words[1] = torch.arange(20)
     words[0, 0] = 23  # one word of another topic
     level = torch.tensor([1 / 10, 1 / 20])[:, None, None, None].expand(2, 1, 20, 20)
     total, pairs = measured(level, words, topics, 20)
@@ -141,16 +159,18 @@ def test_distances_that_one_bucket_lacks_do_not_count() -> None:
 
 
 def test_pairs_too_far_apart_are_counted() -> None:
-    found = DistancePairs.of(torch.tensor([[0, 2, 1, 0]]), WordTopics.of(torch.tensor([0, 0, 1])), 1)
-    assert found.beyond == 4  # two apart, both ways; the same word three apart is no pair
-    assert found.pairs().tolist() == [[[2], [4]]]
+    attention = DistancePairs.from_words(
+        torch.tensor([[0, 2, 1, 0]]), WordTopics.from_topics(torch.tensor([0, 0, 1])), 1
+    )
+    assert attention.beyond == 4  # two apart, both ways; the same word three apart is no pair
+    assert attention.pairs().tolist() == [[[2], [4]]]
 
 
 def test_refusals() -> None:
-    topics = WordTopics.of(torch.tensor([0, 1]))
+    topics = WordTopics.from_topics(torch.tensor([0, 1]))
     with pytest.raises(InputError, match=r"^the batch has a word 2, but topics are given for 2 words; give one"):
-        DistancePairs.of(torch.tensor([[2]]), topics, 3)
-    pairs = DistancePairs.of(torch.tensor([[0, 1]]), topics, 3)
+        DistancePairs.from_words(torch.tensor([[2]]), topics, 3)
+    pairs = DistancePairs.from_words(torch.tensor([[0, 1]]), topics, 3)
     with pytest.raises(InputError, match=r"has shape \(1, 2, 3, 3\); expected attention patterns \[batch head query k"):
         pairs.sums({"x": torch.zeros(1, 2, 3, 3)})
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from jaxtyping import Float
 from scipy.spatial.distance import cdist
 
 from probes.functional.distances import Distances, finite_matrix, first_alike, squared_differences
@@ -16,14 +17,14 @@ from tasks import InputError
 from tests.probes.functional.test_cka import gaussians
 
 
-def whole(distances: Distances) -> np.ndarray:
+def whole(distances: Distances) -> Float[np.ndarray, "row row"]:
     """All of them, from blocks of 7 rows and columns, in the unit of the rows."""
     n = distances.n
-    found = torch.full((n, n), torch.nan, dtype=torch.float64)
+    squared = torch.full((n, n), torch.nan, dtype=torch.float64)
     for rows, columns in distances.tiles(7):
-        found[rows, columns] = distances.squared(rows, columns)
-        found[columns, rows] = found[rows, columns].T
-    return found.sqrt().numpy() / distances.scale
+        squared[rows, columns] = distances.squared(rows, columns)
+        squared[columns, rows] = squared[rows, columns].T
+    return squared.sqrt().numpy() / distances.scale
 
 
 @pytest.mark.parametrize("shift", [0.0, 1e6])
@@ -31,9 +32,9 @@ def whole(distances: Distances) -> np.ndarray:
 def test_distances_equal_scipy(shift: float, scale: float) -> None:
     (x,) = gaussians(40, 5)
     x = (x + shift) * scale
-    found = whole(Distances(x))
-    assert np.allclose(found / scale, cdist(x / scale, x / scale), rtol=1e-12, atol=1e-9)
-    assert (found.diagonal() == 0).all()
+    squared = whole(Distances(x))
+    assert np.allclose(squared / scale, cdist(x / scale, x / scale), rtol=1e-12, atol=1e-9)
+    assert (squared.diagonal() == 0).all()
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64, torch.int64])
@@ -50,12 +51,12 @@ def test_rows_that_are_the_same_are_exactly_so() -> None:
     x = (x + 100 * torch.arange(30)[:, None]).float()
     x = torch.cat([x, x])
     assert first_alike(x).tolist() == 2 * list(range(30))
-    found = whole(Distances(x))
-    assert (found[:30, 30:].diagonal() == 0).all()
-    assert ((found == 0).sum(1) == 2).all()
+    squared = whole(Distances(x))
+    assert (squared[:30, 30:].diagonal() == 0).all()
+    assert ((squared == 0).sum(1) == 2).all()
 
 
-def near_and_far() -> torch.Tensor:
+def near_and_far() -> Float[torch.Tensor, "row dim"]:
     """Rows about 0, and three that are near each other, a million times as far away."""
     (x,) = gaussians(40, 5)
     x[:3] = 1e6 + 1e-3 * x[:3]
@@ -87,7 +88,7 @@ def test_pairs_do_not_depend_on_each_other(monkeypatch: Any) -> None:
     i, j = torch.triu_indices(30, 30, 1)
     expected = squared_differences(x.float(), i, j)
     assert np.allclose(expected.sqrt(), cdist(x.float().double(), x.float().double())[i, j], rtol=1e-13)
-    monkeypatch.setattr(sys.modules["probes.functional.distances"], "_CACHED", 700 * 7)
+    monkeypatch.setattr(sys.modules["probes.functional.distances"], "MAX_NUMBERS_IN_CACHE", 700 * 7)
     assert torch.equal(squared_differences(x.float(), i, j), expected)
     assert torch.equal(squared_differences(x.float(), i[5:6], j[5:6]), expected[5:6])
     assert len(squared_differences(x, i[:0], j[:0])) == 0

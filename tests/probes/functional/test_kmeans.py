@@ -7,14 +7,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from jaxtyping import Float, Int
 from sklearn.cluster import KMeans as Reference
 from sklearn.cluster import MiniBatchKMeans
 
-from probes.functional.kmeans import _CELLS, kmeans
+from probes.functional.kmeans import BLOCK_NUMBERS, kmeans
 from tasks import InputError
 
 
-def blobs(n: int, d: int, k: int, spread: float = 1.0, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+def blobs(
+    n: int, d: int, k: int, spread: float = 1.0, seed: int = 0
+) -> tuple[Float[torch.Tensor, "row dim"], Int[torch.Tensor, "row"]]:
     """Rows around ``k`` centres far from the origin, and which centre each is of."""
     draw = torch.Generator().manual_seed(seed)
     centres = spread * torch.randn(k, d, generator=draw)
@@ -27,11 +30,11 @@ def test_from_the_same_centres_clusters_are_scikit_learns(n: int, d: int, k: int
     rows, _ = blobs(n, d, k)
     start = rows[:k].clone()
     ours = kmeans(rows, k, initial=start)
-    theirs = Reference(k, init=start.numpy(), n_init=1).fit(rows.numpy())
-    assert torch.equal(ours.labels, torch.from_numpy(theirs.labels_).long())
-    assert ours.inertia == pytest.approx(theirs.inertia_, rel=1e-5)
-    assert ours.n_iter == theirs.n_iter_
-    torch.testing.assert_close(ours.centres.float(), torch.from_numpy(theirs.cluster_centers_), rtol=1e-4, atol=1e-4)
+    reference = Reference(k, init=start.numpy(), n_init=1).fit(rows.numpy())
+    assert torch.equal(ours.labels, torch.from_numpy(reference.labels_).long())
+    assert ours.inertia == pytest.approx(reference.inertia_, rel=1e-5)
+    assert ours.n_iter == reference.n_iter_
+    torch.testing.assert_close(ours.centres.float(), torch.from_numpy(reference.cluster_centers_), rtol=1e-4, atol=1e-4)
 
 
 def test_stopped_early_as_scikit_learn() -> None:
@@ -39,35 +42,38 @@ def test_stopped_early_as_scikit_learn() -> None:
     start = rows[:8].clone()
     for options in ({"max_iter": 2}, {"tol": 1e-2}):
         ours = kmeans(rows, 8, initial=start, **options)
-        theirs = Reference(8, init=start.numpy(), n_init=1, **options).fit(rows.numpy())
-        assert (ours.n_iter, torch.from_numpy(theirs.labels_).long().tolist()) == (theirs.n_iter_, ours.labels.tolist())
-        assert ours.inertia == pytest.approx(theirs.inertia_, rel=1e-5)
+        reference = Reference(8, init=start.numpy(), n_init=1, **options).fit(rows.numpy())
+        assert (ours.n_iter, torch.from_numpy(reference.labels_).long().tolist()) == (
+            reference.n_iter_,
+            ours.labels.tolist(),
+        )
+        assert ours.inertia == pytest.approx(reference.inertia_, rel=1e-5)
 
 
 def test_empty_clusters_take_the_farthest_rows_as_in_scikit_learn() -> None:
     rows, _ = blobs(200, 3, 4)
     start = torch.cat([rows[:2], torch.full((2, 3), 1e3)])  # two centres that no row is near
     ours = kmeans(rows, 4, initial=start)
-    theirs = Reference(4, init=start.numpy(), n_init=1).fit(rows.numpy())
-    assert ours.labels.tolist() == theirs.labels_.tolist()
+    reference = Reference(4, init=start.numpy(), n_init=1).fit(rows.numpy())
+    assert ours.labels.tolist() == reference.labels_.tolist()
     assert sorted(set(ours.labels.tolist())) == [0, 1, 2, 3]
 
 
 def test_planted_clusters_are_found() -> None:
     rows, which = blobs(400, 10, 6, spread=20)
-    found = kmeans(rows, 6)
-    pairs = set(zip(found.labels.tolist(), which.tolist(), strict=True))
+    clusters = kmeans(rows, 6)
+    pairs = set(zip(clusters.labels.tolist(), which.tolist(), strict=True))
     assert len(pairs) == 6
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_as_good_as_scikit_learn_where_clusters_overlap(seed: int) -> None:
     rows, _ = blobs(1500, 8, 10, spread=0.7, seed=seed)
-    theirs = Reference(10, n_init=10, random_state=seed).fit(rows.numpy()).inertia_
-    found = kmeans(rows, 10, seed=seed)
-    assert found.inertia < 1.01 * theirs
-    exact = (rows.double() - found.centres[found.labels]).square().sum()
-    assert found.inertia == pytest.approx(float(exact), rel=1e-6)
+    reference = Reference(10, n_init=10, random_state=seed).fit(rows.numpy()).inertia_
+    clusters = kmeans(rows, 10, seed=seed)
+    assert clusters.inertia < 1.01 * reference
+    exact = (rows.double() - clusters.centres[clusters.labels]).square().sum()
+    assert clusters.inertia == pytest.approx(float(exact), rel=1e-6)
 
 
 def test_seeding_is_better_than_random_rows() -> None:
@@ -76,14 +82,14 @@ def test_seeding_is_better_than_random_rows() -> None:
     assert kmeans(rows, 20, n_init=1).inertia < 0.9 * float(np.mean(random))
 
 
-def test_shards_and_dtypes_of_the_rows_do_not_matter() -> None:
+def test_parts_and_dtypes_of_the_rows_do_not_matter() -> None:
     rows = blobs(3000, 6, 5)[0].half()
     whole = kmeans(rows.float(), 5)
     for cut in ([3000], [1, 2999], [1000, 1000, 1000], [700, 1, 2299]):
-        found = kmeans(torch.split(rows, cut), 5)
-        assert torch.equal(found.labels, whole.labels)
-        assert torch.equal(found.centres, whole.centres)
-        assert (found.inertia, found.n_iter) == (whole.inertia, whole.n_iter)
+        clusters = kmeans(torch.split(rows, cut), 5)
+        assert torch.equal(clusters.labels, whole.labels)
+        assert torch.equal(clusters.centres, whole.centres)
+        assert (clusters.inertia, clusters.n_iter) == (whole.inertia, whole.n_iter)
 
 
 def test_rows_far_from_0() -> None:
@@ -98,27 +104,27 @@ def test_rows_far_from_0() -> None:
 def test_blocks_do_not_matter_beyond_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
     rows, _ = blobs(900, 6, 5)
     whole = kmeans(rows, 5)
-    monkeypatch.setitem(_CELLS, "cpu", 700)
-    found = kmeans(rows, 5)
-    assert torch.equal(found.labels, whole.labels)
-    assert found.inertia == pytest.approx(whole.inertia, rel=1e-12)
+    monkeypatch.setitem(BLOCK_NUMBERS, "cpu", 700)
+    clusters = kmeans(rows, 5)
+    assert torch.equal(clusters.labels, whole.labels)
+    assert clusters.inertia == pytest.approx(whole.inertia, rel=1e-12)
 
 
 def test_the_sums_of_a_graphics_card_are_those_of_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     rows, _ = blobs(900, 6, 5)
     expected = kmeans(rows, 5)
-    monkeypatch.setattr(sys.modules["probes.functional.kmeans"], "_ADDED", ())
-    found = kmeans(rows, 5)
-    assert torch.equal(found.labels, expected.labels)
-    torch.testing.assert_close(found.centres, expected.centres, rtol=1e-12, atol=1e-12)
+    monkeypatch.setattr(sys.modules["probes.functional.kmeans"], "DEVICES_ADDING_BY_INDEX", ())
+    clusters = kmeans(rows, 5)
+    assert torch.equal(clusters.labels, expected.labels)
+    torch.testing.assert_close(clusters.centres, expected.centres, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_a_graphics_card_finds_the_same_clusters() -> None:
     rows, which = blobs(4000, 10, 6, spread=20)
-    found = kmeans(rows, 6, device="cuda")
-    assert len(set(zip(found.labels.tolist(), which.tolist(), strict=True))) == 6
-    assert torch.equal(found.labels, kmeans(rows, 6, device="cuda").labels)
+    clusters = kmeans(rows, 6, device="cuda")
+    assert len(set(zip(clusters.labels.tolist(), which.tolist(), strict=True))) == 6
+    assert torch.equal(clusters.labels, kmeans(rows, 6, device="cuda").labels)
 
 
 def test_cuda_is_refused_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,17 +145,17 @@ def test_the_same_seed_gives_the_same_and_the_global_state_stays() -> None:
 
 def test_fewer_distinct_rows_than_clusters() -> None:
     rows = torch.eye(3)[torch.arange(30) % 3]
-    found = kmeans(rows, 5)
-    assert found.inertia == pytest.approx(0, abs=1e-9)
-    assert bool(torch.isfinite(found.centres).all())
-    assert len(set(zip(found.labels.tolist(), (torch.arange(30) % 3).tolist(), strict=True))) == 3
+    clusters = kmeans(rows, 5)
+    assert clusters.inertia == pytest.approx(0, abs=1e-9)
+    assert bool(torch.isfinite(clusters.centres).all())
+    assert len(set(zip(clusters.labels.tolist(), (torch.arange(30) % 3).tolist(), strict=True))) == 3
 
 
 def test_minibatches_are_scikit_learns() -> None:
     rows, _ = blobs(3000, 6, 5)
-    found = kmeans(torch.split(rows, 1100), 5, method="minibatch", n_init=3, seed=2)
-    theirs = MiniBatchKMeans(5, n_init=3, random_state=2, max_iter=300).fit(rows.numpy())
-    assert found.labels.tolist() == theirs.labels_.tolist()
+    clusters = kmeans(torch.split(rows, 1100), 5, method="minibatch", n_init=3, seed=2)
+    reference = MiniBatchKMeans(5, n_init=3, random_state=2, max_iter=300).fit(rows.numpy())
+    assert clusters.labels.tolist() == reference.labels_.tolist()
 
 
 @pytest.mark.usefixtures("without_type_checks")
@@ -157,9 +163,9 @@ def test_minibatches_are_scikit_learns() -> None:
     ("rows", "k", "options", "message"),
     [
         (torch.zeros(3, 2), 4, {}, "3 rows for 4 clusters; give at least as many rows as clusters, or a smaller k"),
-        (torch.zeros(3), 2, {}, "the rows have shape [3]; expected [n d], with the same d in every shard"),
+        (torch.zeros(3), 2, {}, "the rows have shape [3]; expected [n d], with the same d in every matrix"),
         ([torch.zeros(3, 2), torch.zeros(3, 1)], 2, {}, "the rows have shape [3, 2], [3, 1]; expected [n d], with"),
-        ([], 2, {}, "the rows have shape no tensor; expected [n d], with the same d in every shard"),
+        ([], 2, {}, "the rows have shape no tensor; expected [n d], with the same d in every matrix"),
         (torch.full((3, 2), torch.nan), 2, {}, "some rows have NaN or infinity; leave those examples out"),
         (torch.zeros(3, 2), 2, {"method": "elkan"}, "method is 'elkan'; expected 'lloyd' or 'minibatch'"),
         (torch.zeros(3, 2), 2, {"device": "gpu"}, "no device 'gpu'; expected cpu or cuda"),

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from jaxtyping import Float, Int
 from scipy.stats import binom, t
 from sklearn.linear_model import RidgeClassifierCV
 from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold
@@ -13,20 +14,24 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from probes.functional import accuracy_interval, ridge_predictions, stratified_folds, wilson_interval
-from probes.functional.linear_decodability import _HELD, ALPHAS
+from probes.functional.linear_decodability import ALPHAS, MAX_TARGET_BYTES
 from tasks import InputError
 
 
-def reference(rows: np.ndarray, classes: np.ndarray, folds: np.ndarray) -> np.ndarray:
-    """The same by scikit-learn."""
-    found = np.empty(len(rows), dtype=int)
+def reference(
+    rows: Float[np.ndarray, "row dim"], classes: Int[np.ndarray, "row"], folds: Int[np.ndarray, "row"]
+) -> Int[np.ndarray, "row"]:
+    """Return the classes that scikit-learn predicts."""
+    predicted = np.empty(len(rows), dtype=int)
     for k in np.unique(folds):
         model = make_pipeline(StandardScaler(), RidgeClassifierCV(ALPHAS)).fit(rows[folds != k], classes[folds != k])
-        found[folds == k] = model.predict(rows[folds == k])
-    return found
+        predicted[folds == k] = model.predict(rows[folds == k])
+    return predicted
 
 
-def example(n: int, d: int, classes: int, seed: int = 0, signal: float = 0.7) -> tuple[torch.Tensor, np.ndarray]:
+def example(
+    n: int, d: int, classes: int, seed: int = 0, signal: float = 0.7
+) -> tuple[Float[torch.Tensor, "row dim"], Int[np.ndarray, "row"]]:
     rng = np.random.default_rng(seed)
     label = rng.integers(classes, size=n)
     rows = rng.normal(size=(n, d)) * rng.exponential(3, size=d) + 4
@@ -40,9 +45,9 @@ def test_predictions_are_scikit_learns(n: int, d: int, classes: int, signal: flo
     rows, label = example(n, d, classes, seed=n + d, signal=signal)
     folds = stratified_folds(label, 5)
     shuffled = np.random.default_rng(1).permutation(label)
-    found = ridge_predictions(rows, [torch.from_numpy(np.stack([label, shuffled]))], torch.from_numpy(folds))[0]
-    for mine, theirs in zip(found.numpy(), (label, shuffled), strict=True):
-        assert mine.tolist() == reference(rows.numpy(), theirs, folds).tolist()
+    predicted = ridge_predictions(rows, [torch.from_numpy(np.stack([label, shuffled]))], torch.from_numpy(folds))[0]
+    for mine, expected in zip(predicted.numpy(), (label, shuffled), strict=True):
+        assert mine.tolist() == reference(rows.numpy(), expected, folds).tolist()
 
 
 def test_every_label_and_labeling_is_predicted_as_if_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,21 +56,21 @@ def test_every_label_and_labeling_is_predicted_as_if_alone(monkeypatch: pytest.M
     folds = torch.from_numpy(stratified_folds(label, 4))
     shuffles = [np.stack([np.random.default_rng(i).permutation(x) for i in range(9)]) for x in (label, other)]
     together = ridge_predictions(rows, [torch.from_numpy(x) for x in shuffles], folds)
-    for part, found in zip(shuffles, together, strict=True):
+    for part, predicted in zip(shuffles, together, strict=True):
         alone = [ridge_predictions(rows, [torch.from_numpy(x[None])], folds)[0][0] for x in part]
-        assert torch.equal(found, torch.stack(alone))
+        assert torch.equal(predicted, torch.stack(alone))
     for held in (1, 3 * 8 * 5 * 80, 10 * 8 * 5 * 80):  # of one labeling 1 class and 3 classes; 2 labelings
-        monkeypatch.setattr("probes.functional.linear_decodability._HELD", held)
+        monkeypatch.setattr("probes.functional.linear_decodability.MAX_TARGET_BYTES", held)
         apart = ridge_predictions(rows, [torch.from_numpy(x) for x in shuffles], folds)
         assert all(torch.equal(x, y) for x, y in zip(apart, together, strict=True))
 
 
 def test_of_classes_that_tie_the_first_is_predicted_in_parts_too(monkeypatch: pytest.MonkeyPatch) -> None:
     label = torch.arange(40) % 4
-    for held in (_HELD, 1):
-        monkeypatch.setattr("probes.functional.linear_decodability._HELD", held)
-        found = ridge_predictions(torch.ones(40, 3), [label[None]], torch.arange(40) // 4 % 5)[0][0]
-        assert set(found.tolist()) == {0}
+    for held in (MAX_TARGET_BYTES, 1):
+        monkeypatch.setattr("probes.functional.linear_decodability.MAX_TARGET_BYTES", held)
+        predicted = ridge_predictions(torch.ones(40, 3), [label[None]], torch.arange(40) // 4 % 5)[0][0]
+        assert set(predicted.tolist()) == {0}
 
 
 def test_targets_take_the_memory_that_is_told() -> None:
@@ -76,17 +81,17 @@ def test_targets_take_the_memory_that_is_told() -> None:
         bytes = 0
 
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            found = func(*args, **(kwargs or {}))
-            if isinstance(found, torch.Tensor):
-                Largest.bytes = max(Largest.bytes, found.nbytes)
-            return found
+            output = func(*args, **(kwargs or {}))
+            if isinstance(output, torch.Tensor):
+                Largest.bytes = max(Largest.bytes, output.nbytes)
+            return output
 
     rows, label = example(3000, 20, 20)
     shuffles = torch.from_numpy(np.stack([np.random.default_rng(i).permutation(label) for i in range(60)]))
     with Largest():  # type: ignore[no-untyped-call]
         ridge_predictions(rows, [shuffles], torch.arange(3000) % 2)
-    assert _HELD == 2**26
-    assert Largest.bytes <= _HELD / 5
+    assert MAX_TARGET_BYTES == 2**26
+    assert Largest.bytes <= MAX_TARGET_BYTES / 5
 
 
 def test_class_means_of_another_label_are_those_of_the_training_folds() -> None:
@@ -94,22 +99,27 @@ def test_class_means_of_another_label_are_those_of_the_training_folds() -> None:
     given = np.random.default_rng(3).integers(4, size=90)
     given[:2] = [8, 9]  # classes of one example: unseen when they are tested
     folds = stratified_folds(label, 5)
-    found = ridge_predictions(rows, [torch.from_numpy(label)[None]], torch.from_numpy(folds), torch.from_numpy(given))
+    predicted = ridge_predictions(
+        rows, [torch.from_numpy(label)[None]], torch.from_numpy(folds), torch.from_numpy(given)
+    )
     expected = np.empty(90, dtype=int)
     for k in range(5):
-        training, test, x = folds != k, folds == k, rows.numpy().copy()
+        training = folds != k
+        test = folds == k
+        x = rows.numpy().copy()
         means = {g: x[training & (given == g)].mean(0) for g in set(given) if (training & (given == g)).any()}
         overall = x[training].mean(0)
         x -= np.stack([means.get(g, overall) for g in given])
         model = make_pipeline(StandardScaler(), RidgeClassifierCV(ALPHAS)).fit(x[training], label[training])
         expected[test] = model.predict(x[test])
-    assert found[0][0].tolist() == expected.tolist()
+    assert predicted[0][0].tolist() == expected.tolist()
     assert (expected == label).mean() > 0.6
 
 
 def test_where_nothing_is_left_of_the_states_the_commonest_class_is_predicted() -> None:
     given = torch.arange(40) % 4
-    rows, label = torch.randn(4, 6)[given], torch.tensor([0] * 24 + [1] * 16)
+    rows = torch.randn(4, 6)[given]
+    label = torch.tensor([0] * 24 + [1] * 16)
     folds = torch.arange(40) % 5
     for x in (rows, torch.zeros(40, 6) + 0.1):
         assert set(ridge_predictions(x, [label[None]], folds, given)[0][0].tolist()) == {0}
@@ -120,17 +130,18 @@ def test_a_class_that_the_training_folds_lack_is_never_predicted() -> None:
     label[:3] = 3
     folds = np.arange(60) % 5
     folds[:3] = 0
-    found = ridge_predictions(rows, [torch.from_numpy(label)[None]], torch.from_numpy(folds))[0][0].numpy()
-    assert 3 not in found[folds == 0]
-    assert found.tolist() == reference(rows.numpy(), label, folds).tolist()
+    predicted = ridge_predictions(rows, [torch.from_numpy(label)[None]], torch.from_numpy(folds))[0][0].numpy()
+    assert 3 not in predicted[folds == 0]
+    assert predicted.tolist() == reference(rows.numpy(), label, folds).tolist()
 
 
 def test_folds_are_scikit_learns() -> None:
-    label, groups = np.repeat([0, 1, 2], [20, 15, 9]), np.arange(44) % 11
+    label = np.repeat([0, 1, 2], [20, 15, 9])
+    groups = np.arange(44) % 11
     for split, given in ((StratifiedKFold, None), (StratifiedGroupKFold, groups)):
-        found = stratified_folds(label, 4, given, seed=5)
+        fold_of_row = stratified_folds(label, 4, given, seed=5)
         parts = split(4, shuffle=True, random_state=5).split(label, label, given)
-        assert [sorted(np.flatnonzero(found == k)) for k in range(4)] == [sorted(test) for _, test in parts]
+        assert [sorted(np.flatnonzero(fold_of_row == k)) for k in range(4)] == [sorted(test) for _, test in parts]
     by_group = stratified_folds(label, 4, groups)
     assert all(len(set(by_group[groups == g])) == 1 for g in range(11))
 
@@ -169,10 +180,10 @@ def test_accuracy_interval_is_the_wider_one_on_either_side() -> None:
     for hits, size in (([10, 7, 9, 7, 8], 20), ([10, 7, 9, 7, 8], 12)):
         half = t.ppf(0.975, 4) * np.sqrt((1 / 5 + 1 / 4) * np.var(np.array(hits) / size, ddof=1))
         share = sum(hits) / (5 * size)
-        found = accuracy_interval(hits, [size] * 5)
-        assert found == pytest.approx((share - half, share + half))
+        interval = accuracy_interval(hits, [size] * 5)
+        assert interval == pytest.approx((share - half, share + half))
         low, high = wilson_interval(sum(hits), 5 * size)
-        assert found[0] < low < high < found[1]
+        assert interval[0] < low < high < interval[1]
     assert accuracy_interval([7, 7, 0], [10, 10, 0]) == wilson_interval(14, 20)
     assert accuracy_interval([10, 10], [10, 10]) == wilson_interval(20, 20)
     assert accuracy_interval([0, 7], [0, 9]) == wilson_interval(7, 9)
@@ -184,16 +195,19 @@ def test_accuracy_interval_is_the_wider_one_on_either_side() -> None:
 
 
 def test_accuracy_interval_covers_the_true_accuracy() -> None:
-    """Of classifiers fitted to as many independent examples, which Wilson's interval alone does not."""
-    draws, accuracies, folded, pooled = 150, [], [], []
+    """It holds the accuracy of classifiers of independent examples. Wilson's interval alone does not."""
+    draws = 150
+    accuracies = []
+    folded = []
+    pooled = []
     for seed in range(draws):
         rng = np.random.default_rng(seed)
         label = rng.integers(10, size=300)
         rows = rng.normal(size=(300, 60))
         rows[:, :10] += 2 * np.eye(10)[label]
         folds = stratified_folds(label, 5, seed=seed)
-        found = ridge_predictions(torch.from_numpy(rows), [torch.from_numpy(label)[None]], torch.from_numpy(folds))
-        right = found[0][0].numpy() == label
+        predicted = ridge_predictions(torch.from_numpy(rows), [torch.from_numpy(label)[None]], torch.from_numpy(folds))
+        right = predicted[0][0].numpy() == label
         accuracies.append(right.mean())
         folded.append(accuracy_interval(np.bincount(folds[right], minlength=5).tolist(), np.bincount(folds).tolist()))
         pooled.append(wilson_interval(int(right.sum()), 300))

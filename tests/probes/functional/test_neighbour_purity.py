@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from jaxtyping import Float
 from scipy.spatial.distance import pdist, squareform
 from sklearn.neighbors import NearestNeighbors
 
@@ -20,8 +21,8 @@ from tests.probes.functional.test_cka import gaussians
 MODULE = sys.modules["probes.functional.neighbour_purity"]
 
 
-def by_loop(x: torch.Tensor, k: int) -> list[list[int]]:
-    """Of others equally near the first count."""
+def by_loop(x: Float[torch.Tensor, "row dim"], k: int) -> list[list[int]]:
+    """Return neighbours, the first of those equally near."""
     distance = squareform(pdist(x.double().numpy()))
     return [
         sorted(sorted((j for j in range(len(x)) if j != i), key=lambda j: (distance[i, j], j))[:k])
@@ -63,7 +64,7 @@ def test_of_equally_near_rows_the_first_count(k: int) -> None:
 
 
 def test_rows_that_are_the_same_cost_nothing(monkeypatch: Any) -> None:
-    """As at layer 0, where a few states stand for all prompts."""
+    """A few states serve all prompts at layer 0."""
     monkeypatch.setattr(MODULE, "_Search", None)
     x = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))[torch.arange(60) % 3]
     assert nearest(x, 5).tolist() == by_loop(x, 5)
@@ -73,23 +74,24 @@ def test_neither_blocks_nor_threads_nor_precision_count(monkeypatch: Any) -> Non
     x = torch.randint(3, (200, 5), generator=torch.Generator().manual_seed(0)).float()
     x = torch.cat([x, gaussians(200, 5)[0].float()])
     expected = nearest(x, 7)
-    threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
+    threads = torch.get_num_threads()
+    precision = torch.get_float32_matmul_precision()
     try:
         torch.set_num_threads(threads + 1)
         torch.set_float32_matmul_precision("medium")
-        monkeypatch.setattr(MODULE, "_CPU_BLOCK", 1)
-        monkeypatch.setattr(MODULE, "_PREPARED", 64)
+        monkeypatch.setattr(MODULE, "PRODUCTS_AT_ONCE_CPU", 1)
+        monkeypatch.setattr(MODULE, "NUMBERS_PREPARED_AT_ONCE", 64)
         assert torch.equal(nearest(x, 7), expected)
         assert torch.get_float32_matmul_precision() == "medium"
     finally:
         torch.set_num_threads(threads)
         torch.set_float32_matmul_precision(precision)
-    asked = torch.tensor([399, 3, 200])
-    assert torch.equal(nearest(x, 7, asked), expected[asked])
+    queries = torch.tensor([399, 3, 200])
+    assert torch.equal(nearest(x, 7, queries), expected[queries])
     shuffled = torch.randperm(200, generator=torch.Generator().manual_seed(1)) + 200  # those without ties
     order = torch.cat([torch.arange(200), shuffled])
-    found = nearest(x[order], 7, torch.arange(200, 400))
-    assert torch.equal(order[found].sort().values, expected[order[200:]])
+    neighbours = nearest(x[order], 7, torch.arange(200, 400))
+    assert torch.equal(order[neighbours].sort().values, expected[order[200:]])
 
 
 @pytest.mark.parametrize("far", [1e4, 1e9])
@@ -129,7 +131,8 @@ def test_the_interval_holds_the_mean_purity_of_clusters(apart: float) -> None:
     """Clusters that overlap: over draws of the states the interval contains the mean 95 times in 100."""
     draw = np.random.default_rng(0)
     labels = np.arange(100) % 2
-    purities, intervals = [], []
+    purities = []
+    intervals = []
     for _ in range(300):
         x = draw.standard_normal((100, 50))
         x[:, 0] += apart * labels
@@ -142,13 +145,15 @@ def test_the_interval_holds_the_mean_purity_of_clusters(apart: float) -> None:
 
 def test_the_interval_equals_the_jackknife_by_loops() -> None:
     (x,) = gaussians(30, 3)
-    labels, k = torch.arange(30) % 3, 4
+    labels = torch.arange(30) % 3
+    k = 4
     near = nearest(x, k)
     pairs = [(i, j, float(labels[i] == labels[j])) for i in range(30) for j in near[i].tolist()]
     mean = np.mean([same for _, _, same in pairs])
     parts = [sum((same - mean) / len(pairs) for i, j, same in pairs if example in (i, j)) for example in range(30)]
     n = mean * (1 - mean) / (30 / 29 * np.sum(np.square(parts)))  # binary outcomes of this variance
-    middle, half = mean + 1.96**2 / (2 * n), 1.96 * math.sqrt(mean * (1 - mean) / n + 1.96**2 / (4 * n * n))
+    middle = mean + 1.96**2 / (2 * n)
+    half = 1.96 * math.sqrt(mean * (1 - mean) / n + 1.96**2 / (4 * n * n))
     expected = [(middle + side * half) / (1 + 1.96**2 / n) for side in (-1, 1)]
     assert purity_interval(near, labels) == pytest.approx(expected, abs=1e-4)
 
@@ -165,14 +170,16 @@ def test_the_interval_of_pure_neighbours_is_wilson_s() -> None:
 
 def test_the_interval_of_some_queries_is_wider() -> None:
     (x,) = gaussians(200, 4)
-    labels, asked = torch.arange(200) % 2, torch.arange(0, 200, 5)
+    labels = torch.arange(200) % 2
+    queries = torch.arange(0, 200, 5)
     low, high = purity_interval(nearest(x, 10), labels)
-    low_of_some, high_of_some = purity_interval(nearest(x, 10, asked), labels, asked)
+    low_of_some, high_of_some = purity_interval(nearest(x, 10, queries), labels, queries)
     assert high_of_some - low_of_some > 1.5 * (high - low)
 
 
 def test_labels_that_are_nan_are_refused() -> None:
-    near, labels = torch.tensor([[1], [0], [1]]), torch.tensor([0.0, torch.nan, 1.0])
+    near = torch.tensor([[1], [0], [1]])
+    labels = torch.tensor([0.0, torch.nan, 1.0])
     for call in (
         lambda: neighbour_purity(gaussians(3, 2)[0], labels, k=1),
         lambda: neighbour_purity_chance(labels),

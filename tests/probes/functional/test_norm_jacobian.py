@@ -7,13 +7,14 @@ import re
 
 import pytest
 import torch
+from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from probes.functional import norm_jacobian
 from tasks import InputError
 
 
-def normal(*shape: int, seed: int = 0) -> Tensor:
+def normal(*shape: int, seed: int = 0) -> Float[Tensor, "*shape"]:
     return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
@@ -44,6 +45,6 @@ def test_it_is_infinite_at_zero() -> None:
         (torch.ones(5, 2, dtype=torch.int64), "x is torch.int64 of shape (5, 2)"),
     ],
 )
-def test_vectors_are_expected(x: Tensor, given: str) -> None:
+def test_vectors_are_expected(x: Shaped[Tensor, "*shape"], given: str) -> None:
     with pytest.raises(InputError, match=re.escape(f"{given}; expected vectors [... d] of floats with d of at least")):
         norm_jacobian(x)

@@ -46,36 +46,36 @@ def test_biased(shape: tuple[int, int, int]) -> None:
 @pytest.mark.parametrize("shape", SHAPES)
 def test_debiased(shape: tuple[int, int, int]) -> None:
     x, y = related(*shape)
-    found = float(linear_cka(x, y, debiased=True))
+    ours = float(linear_cka(x, y, debiased=True))
     for expected in (cka_base(x, y, unbiased=True), cka_batch(x[None], y[None]), cka_from_features(x, y)):
-        assert found == pytest.approx(float(expected), abs=1e-12)
+        assert ours == pytest.approx(float(expected), abs=1e-12)
 
 
 def test_a_negative_value() -> None:
     """Kept by us and ckatorch, cut off by pytorch-cka."""
     x, y = gaussians(6, 20, 20)
-    found = float(linear_cka(x, y, debiased=True))
-    assert found < -0.02
-    assert found == pytest.approx(float(cka_base(x, y, unbiased=True)), abs=1e-12)
+    ours = float(linear_cka(x, y, debiased=True))
+    assert ours < -0.02
+    assert ours == pytest.approx(float(cka_base(x, y, unbiased=True)), abs=1e-12)
     assert float(cka_from_features(x, y)) == 0
 
 
 @pytest.mark.parametrize("debiased", [False, True])
 def test_rbf(debiased: bool) -> None:
     x, y = related(60, 3, 5)
-    theirs = float(cka_base(x, y, kernel="rbf", unbiased=debiased, threshold=0.5))
+    reference = float(cka_base(x, y, kernel="rbf", unbiased=debiased, threshold=0.5))
     widths = [0.5 * math.sqrt(-1 / (2 * float(rbf_kernel(side)[0, 1].log()))) for side in (x, y)]
     widths = [w * float((side[0] - side[1]).norm()) for w, side in zip(widths, (x, y), strict=True)]
     fractions = [w / float(torch.pdist(side).quantile(0.5)) for w, side in zip(widths, (x, y), strict=True)]
     kernels = {name: GaussianKernel(side, f) for name, side, f in zip("xy", (x, y), fractions, strict=True)}
     same, _ = cka_of_kernels(kernels, [("x", "y")])["x", "y"][debiased]
-    assert same == pytest.approx(theirs, abs=1e-12)
+    assert same == pytest.approx(reference, abs=1e-12)
     ours = float(rbf_cka(x, y, debiased=debiased))
-    assert 1e-6 < abs(ours - theirs) < 0.02  # another median
+    assert 1e-6 < abs(ours - reference) < 0.02  # another median
 
 
 def test_in_batches(fake_model: Any) -> None:
-    """The same activations of the same model; pytorch-cka's value goes with the batch size, ours does not."""
+    """Compare the same activations of one model; pytorch-cka's value goes with the batch size, ours does not."""
     planted = states(64, 8, 8)
     model = fake_model(*planted)
     data = TensorDataset(torch.arange(64)[:, None])

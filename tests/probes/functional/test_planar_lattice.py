@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from jaxtyping import Float, Int
 
 from probes.functional.planar_lattice import PlanarLattice, planar_lattice
 from tasks import SparseModularAddition
@@ -12,14 +13,19 @@ from tests.calibration.planar import false_positive_rate
 BASIS = torch.tensor([[0.7, 0.2, 0.1], [-0.3, 0.9, 0.4]], dtype=torch.float64)
 
 
-def planted(p: int, length: int, support: int, seed: int, noise: float = 0.0) -> tuple[torch.Tensor, torch.Tensor]:
+def planted(
+    p: int, length: int, support: int, seed: int, noise: float = 0.0
+) -> tuple[Float[torch.Tensor, "row dim"], Int[torch.Tensor, "row pos"]]:
     """Lattice coordinates ``(m, k)`` with ``m + k`` congruent to v on the support and to 0 off it, and the points."""
     draw = torch.Generator().manual_seed(seed)
     m = torch.randint(-2, 3, (length, p), generator=draw)
     k = torch.randint(-1, 2, (length, p), generator=draw) * p - m
     k[:support] += torch.arange(p)
     m[:, 0] = k[:, 0] = 0
-    m[0, 1], k[0, 1], m[1, 1], k[1, 1] = 1, 0, 0, 1  # the basis itself is among the weights
+    m[0, 1] = 1
+    k[0, 1] = 0
+    m[1, 1] = 0
+    k[1, 1] = 1  # the basis itself is among the weights
     tokens = torch.randint(p, (1500, length), generator=draw)
     sites = torch.stack([torch.stack([m[t, x], k[t, x]], -1) for t, x in enumerate(tokens.T)]).sum(dim=0)
     points = sites.double() @ BASIS
@@ -30,14 +36,14 @@ def planted(p: int, length: int, support: int, seed: int, noise: float = 0.0) ->
 @pytest.mark.parametrize("noise", [0.0, 0.02])
 def test_a_planted_lattice_is_found(p: int, length: int, noise: float) -> None:
     tokens, points = planted(p, length, 4, seed=p, noise=noise)
-    found = planar_lattice(points, tokens, range(4), p)
-    assert bool(found.matches)
-    assert float(found.deviation) < (0.05 if noise else 1e-6)
-    assert float(found.rank_two) == pytest.approx(1, abs=0.01)
+    fit = planar_lattice(points, tokens, range(4), p)
+    assert bool(fit.matches)
+    assert float(fit.deviation) < (0.05 if noise else 1e-6)
+    assert float(fit.rank_two) == pytest.approx(1, abs=0.01)
     answer = tokens[:, :4].sum(dim=1) % p
-    pairs = torch.unique(torch.stack([found.classes, answer]), dim=1)
-    assert pairs.shape[1] == int(found.classes.max()) + 1  # each site of the lattice has one answer
-    assert len(torch.unique(found.classes)) > 2 * p
+    pairs = torch.unique(torch.stack([fit.classes, answer]), dim=1)
+    assert pairs.shape[1] == int(fit.classes.max()) + 1  # each site of the lattice has one answer
+    assert len(torch.unique(fit.classes)) > 2 * p
 
 
 def test_random_weights_match_by_chance_if_they_are_small_off_the_support() -> None:
@@ -53,8 +59,8 @@ def test_an_odd_weight_off_the_support_does_not_match() -> None:
     draw = torch.Generator().manual_seed(1)
     tokens = torch.randint(2, (300, 6), generator=draw)
     weights = torch.tensor([[1, 0], [0, 1], [1, 2], [1, 0], [0, 2], [0, 1.0]]).double()
-    found = planar_lattice(tokens.double() @ weights @ BASIS, tokens, (0, 1, 2), 2)
-    assert not bool(found.matches)
+    fit = planar_lattice(tokens.double() @ weights @ BASIS, tokens, (0, 1, 2), 2)
+    assert not bool(fit.matches)
 
 
 def test_a_line_and_a_point_are_undefined() -> None:
@@ -62,10 +68,10 @@ def test_a_line_and_a_point_are_undefined() -> None:
     tokens = next(task.batches("all", 32)).tokens
     line = tokens.double() @ torch.tensor([1.0, -1, 2, 0, 0]).double()[:, None] @ BASIS[:1]
     for points, share in ((line, 1.0), (torch.full((32, 3), 0.3), torch.nan)):
-        found = planar_lattice(points, tokens, (0, 1), 2)
-        assert found.weights.isnan().all()
-        assert found.deviation.isnan()
-        assert not bool(found.matches)
-        assert found.rank_two.nan_to_num(-1).item() == pytest.approx(-1 if share != share else share)
+        fit = planar_lattice(points, tokens, (0, 1), 2)
+        assert fit.weights.isnan().all()
+        assert fit.deviation.isnan()
+        assert not bool(fit.matches)
+        assert fit.rank_two.nan_to_num(-1).item() == pytest.approx(-1 if share != share else share)
     few = planar_lattice(torch.randn(4, 2), tokens[:4], (0, 1), 2)
     assert few.rank_two.isnan()

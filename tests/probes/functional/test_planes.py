@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import torch
+from jaxtyping import Float
 from sklearn.decomposition import PCA
 
 from probes.functional.planes import aligned_planes
@@ -17,7 +18,7 @@ from tests.probes.functional.test_cka import gaussians
 SIZES = [(80, 5), (300, 400), (600, 300)]  # the last two are too large for all of their directions
 
 
-def cloud(n: int, d: int, seed: int = 0) -> torch.Tensor:
+def cloud(n: int, d: int, seed: int = 0) -> Float[torch.Tensor, "row dim"]:
     """Rows with four directions that stand out."""
     x, strong = gaussians(n, d, 4, seed=seed)
     strong = strong * torch.tensor([9.0, 6.0, 4.0, 2.0])
@@ -25,7 +26,7 @@ def cloud(n: int, d: int, seed: int = 0) -> torch.Tensor:
     return x + strong @ torch.linalg.qr(gaussians(d, 4, seed=seed + 1)[0])[0].T * 3
 
 
-def rotation(d: int, seed: int = 0) -> torch.Tensor:
+def rotation(d: int, seed: int = 0) -> Float[torch.Tensor, "dim dim"]:
     return torch.linalg.qr(gaussians(d, d, seed=seed)[0])[0]
 
 
@@ -49,16 +50,17 @@ def test_rotating_mirroring_scaling_or_shifting_moves_no_point(n: int, d: int) -
     mirrored = turn * torch.where(torch.arange(d) == 0, -1.0, 1.0)
     expected = aligned_planes([x])
     for other in (x @ turn, x @ mirrored, 1e-9 * x, x + 1e3):
-        for found in (aligned_planes([other]), aligned_planes([x, other])):
-            assert np.allclose(found.xy[-1], expected.xy[0], atol=1e-5)
-            assert found.variance[-1] == pytest.approx(expected.variance[0])
+        for planes in (aligned_planes([other]), aligned_planes([x, other])):
+            assert np.allclose(planes.xy[-1], expected.xy[0], atol=1e-5)
+            assert planes.variance[-1] == pytest.approx(expected.variance[0])
 
 
 def test_a_layer_is_turned_to_fit_the_one_before() -> None:
     """Its own directions come in the other order, and mirrored."""
     x = torch.from_numpy(aligned_planes([cloud(80, 5)]).xy[0])
     narrow = torch.stack([0.5 * x[:, 0], -x[:, 1]], dim=1) @ rotation(2)
-    alone, (first, second) = aligned_planes([narrow]).xy[0], aligned_planes([x, narrow]).xy
+    alone = aligned_planes([narrow]).xy[0]
+    (first, second) = aligned_planes([x, narrow]).xy
     assert np.linalg.norm(second - first) < np.linalg.norm(alone - first)
     turns = [np.array([[np.cos(a), -np.sin(a)], [np.sin(a), np.cos(a)]]) for a in np.linspace(0, 2 * np.pi, 400)]
     best = min(np.linalg.norm(alone @ turn @ flip - first) for turn in turns for flip in (np.eye(2), np.diag([1, -1])))
@@ -78,7 +80,7 @@ def test_a_point_that_moves_is_seen_to_move() -> None:
 def test_layers_are_read_one_at_a_time() -> None:
     given: list[int] = []
 
-    def rows() -> Iterator[torch.Tensor]:
+    def rows() -> Iterator[Float[torch.Tensor, "row dim"]]:
         for layer in range(3):
             given.append(layer)
             yield cloud(30, 4, seed=layer)
@@ -90,7 +92,8 @@ def test_layers_are_read_one_at_a_time() -> None:
 
 def test_rows_that_are_all_the_same() -> None:
     """Zeros, and the layer after them fits the last that had a plane."""
-    same, x = torch.full((50, 4), 1 / 3), cloud(50, 4)
+    same = torch.full((50, 4), 1 / 3)
+    x = cloud(50, 4)
     xy, variance = aligned_planes([same, x, same, x @ rotation(4)])
     assert not xy[[0, 2]].any()
     assert np.isnan(variance).tolist() == [True, False, True, False]
@@ -108,7 +111,8 @@ def test_another_model_s_plane_to_start_from() -> None:
 
 
 def test_chance_is_left_alone_and_any_dtype_is_read() -> None:
-    x, before = cloud(300, 400), torch.get_rng_state()
+    x = cloud(300, 400)
+    before = torch.get_rng_state()
     expected = aligned_planes([x])
     assert torch.equal(torch.get_rng_state(), before)
     assert np.array_equal(aligned_planes([x]).xy, expected.xy)

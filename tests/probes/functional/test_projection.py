@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from jaxtyping import Float
 
 from probes import Projection
 from probes.functional.projection import open_tsne_2d, project_2d
@@ -18,7 +19,7 @@ from tests.probes.functional.test_cka import gaussians
 ENGINES = [project_2d, open_tsne_2d]
 
 
-def clusters(n: int, d: int) -> np.ndarray:
+def clusters(n: int, d: int) -> Float[np.ndarray, "row dim"]:
     """Three, of equal size."""
     return (gaussians(n, d)[0] + 10 * gaussians(3, d, seed=1)[0][torch.arange(n) % 3]).float().numpy()
 
@@ -27,7 +28,8 @@ def clusters(n: int, d: int) -> np.ndarray:
 @pytest.mark.parametrize("d", [3, 80])
 def test_clusters_stay_together(project: Any, d: int) -> None:
     rows = clusters(120, d)
-    numpy_state, torch_state = np.random.get_state()[1].copy(), torch.get_rng_state()
+    numpy_state = np.random.get_state()[1].copy()
+    torch_state = torch.get_rng_state()
     xy = project(rows)
     assert xy.shape == (120, 2)
     near = np.linalg.norm(xy[:, None] - xy[None], axis=2) + 1e9 * np.eye(120)
@@ -52,7 +54,7 @@ def test_open_tsne_sees_fifty_components(monkeypatch: Any) -> None:
         def __init__(self, **settings: Any) -> None:
             assert (settings["perplexity"], settings["random_state"], settings["n_jobs"]) == (30, 4, 1)
 
-        def fit(self, rows: np.ndarray) -> np.ndarray:
+        def fit(self, rows: Float[np.ndarray, "row dim"]) -> Float[np.ndarray, "row 2"]:
             seen.append(rows.shape)
             return rows[:, :2]
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from jaxtyping import Float
 from scipy.spatial.distance import pdist, squareform
 
 from probes.functional import linear_cka, rbf_cka
@@ -21,8 +22,8 @@ MODULE = sys.modules["probes.functional.rbf_cka"]
 @pytest.mark.parametrize("debiased", [False, True])
 @pytest.mark.parametrize("fraction", [0.2, 1.0, 30.0])
 def test_rbf_cka_equals_the_kernel_matrices(monkeypatch: Any, fraction: float, debiased: bool) -> None:
-    monkeypatch.setattr(MODULE, "_BLOCK", 3)
-    monkeypatch.setattr(MODULE, "_LEAST", 3)
+    monkeypatch.setattr(MODULE, "MAX_BLOCK_ROWS", 3)
+    monkeypatch.setattr(MODULE, "MIN_BLOCK_ROWS", 3)
     x, y = related(31, 3, 5)
     kernels = []
     for side in (x + 1e4, 1e-9 * y):
@@ -30,8 +31,8 @@ def test_rbf_cka_equals_the_kernel_matrices(monkeypatch: Any, fraction: float, d
         kernels.append(
             np.exp(-(squareform(distance).astype(np.longdouble) ** 2) / 2 / (fraction * np.median(distance)) ** 2)
         )
-    found = rbf_cka(x + 1e4, 1e-9 * y, fraction=fraction, debiased=debiased)
-    assert float(found) == pytest.approx(from_kernels(kernels[0], kernels[1], debiased), abs=1e-8)
+    similarity = rbf_cka(x + 1e4, 1e-9 * y, fraction=fraction, debiased=debiased)
+    assert float(similarity) == pytest.approx(from_kernels(kernels[0], kernels[1], debiased), abs=1e-8)
 
 
 def test_rbf_cka_tends_to_linear_cka() -> None:
@@ -45,13 +46,13 @@ def test_rbf_cka_tends_to_linear_cka() -> None:
 # ---- the width ----
 
 
-def median_of(x: torch.Tensor) -> float:
-    """From the width of the kernel."""
+def median_of(x: Float[torch.Tensor, "row dim"]) -> float:
+    """Return the median that the width of the kernel implies."""
     kernel = GaussianKernel(x, 1.0)
     return math.sqrt(kernel._two_s2 / 2) / kernel._distances.scale
 
 
-def lattice(n: int) -> torch.Tensor:
+def lattice(n: int) -> Float[torch.Tensor, "row dim"]:
     """Few distances, each many times."""
     return torch.randint(3, (n, 4), generator=torch.Generator().manual_seed(0)).double()
 
@@ -73,17 +74,18 @@ ROWS = {
 @pytest.mark.parametrize("name", ROWS)
 def test_the_median_is_that_of_all_distances(monkeypatch: Any, name: str, kept: int) -> None:
     """However few of them are kept: closer and closer about it."""
-    monkeypatch.setattr(MODULE, "_KEPT", kept)
-    monkeypatch.setattr(MODULE, "_BINS", 16)
-    monkeypatch.setattr(MODULE, "_BLOCK", 50)
-    monkeypatch.setattr(MODULE, "_PAIRS", 2**10)
+    monkeypatch.setattr(MODULE, "MAX_KEPT_DISTANCES", kept)
+    monkeypatch.setattr(MODULE, "BINS", 16)
+    monkeypatch.setattr(MODULE, "MAX_BLOCK_ROWS", 50)
+    monkeypatch.setattr(MODULE, "SAMPLED_PAIRS", 2**10)
     x = ROWS[name].double()
     assert median_of(x) == pytest.approx(float(np.median(pdist(x.numpy()))), rel=1e-10)
 
 
 def test_a_bracket_that_misses_the_median_is_widened(monkeypatch: Any) -> None:
-    x, expected = ROWS["cloud"], float(np.median(pdist(ROWS["cloud"].numpy())))
-    monkeypatch.setattr(MODULE, "_KEPT", 2000)
+    x = ROWS["cloud"]
+    expected = float(np.median(pdist(ROWS["cloud"].numpy())))
+    monkeypatch.setattr(MODULE, "MAX_KEPT_DISTANCES", 2000)
     for bracket in ((0.0, 1e-3), (0.9, 1.0)):  # below it and above it
         low, high = (float(torch.quantile(torch.pdist(x).square(), share)) for share in (bracket[0], bracket[1]))
         monkeypatch.setattr(MODULE, "_bracket", lambda d, low=low, high=high: (low * d.scale**2, high * d.scale**2))
@@ -101,8 +103,8 @@ def test_rbf_cka_equals_its_definition_where_rows_lie_badly(name: str, fraction:
         kernels.append(
             np.exp(-(squareform(distance).astype(np.longdouble) ** 2) / 2 / (fraction * np.median(distance)) ** 2)
         )
-    found = float(rbf_cka(x, y, fraction=fraction))
-    assert found == pytest.approx(from_kernels(kernels[0], kernels[1], False), abs=1e-8)
+    similarity = float(rbf_cka(x, y, fraction=fraction))
+    assert similarity == pytest.approx(from_kernels(kernels[0], kernels[1], False), abs=1e-8)
 
 
 # ---- many at once ----
@@ -115,11 +117,11 @@ def test_every_pair_of_some_rows_of_many_kernels() -> None:
     rows["d"] = torch.ones(60, 2)
     kernels = {name: GaussianKernel(x, 0.5, which) for name, x in rows.items()}
     pairs = [(x, y) for x in "abcd" for y in "abcd"]
-    found = cka_of_kernels(kernels, pairs)
+    similarity = cka_of_kernels(kernels, pairs)
     for x, y in pairs:
         for debiased in (False, True):
             expected = rbf_cka(rows[x][which], rows[y][which], debiased=debiased)
-            value, why = found[x, y][debiased]
+            value, why = similarity[x, y][debiased]
             assert value == pytest.approx(float(expected), nan_ok=True, abs=1e-12)
             assert why == expected.note
 

@@ -25,14 +25,15 @@ from tasks import InputError
 def test_it_is_the_share_of_all_relabellings() -> None:
     """Seven points, every one of 7! orders: the drawn share comes to the exact one."""
     draw = torch.Generator().manual_seed(0)
-    points, labels = torch.randn(7, 2, 3, generator=draw), torch.tensor([0, 0, 0, 1, 1, 5, 5])
+    points = torch.randn(7, 2, 3, generator=draw)
+    labels = torch.tensor([0, 0, 0, 1, 1, 5, 5])
     points[:, 0] += labels[:, None] / 3
-    found = relabelling_p_values(points, labels, 4000)
+    p_values = relabelling_p_values(points, labels, 4000)
     for head in range(2):
         given = within_ratio(points[:, head], labels) + 1e-9
         orders = itertools.permutations(range(7))
         exact = sum(bool(within_ratio(points[:, head], labels[list(o)]) <= given) for o in orders) / 5040
-        assert float(found[head]) == pytest.approx(exact, abs=4 * (exact * (1 - exact) / 4000) ** 0.5 + 1e-3)
+        assert float(p_values[head]) == pytest.approx(exact, abs=4 * (exact * (1 - exact) / 4000) ** 0.5 + 1e-3)
         assert 0.005 < exact < 0.9
 
 
@@ -41,12 +42,12 @@ def test_p_values_are_uniform_under_relabelling() -> None:
     draw = torch.Generator().manual_seed(1)
     points = torch.randn(30, 4, 3, generator=draw) + 3 * torch.randint(3, (30, 4, 1), generator=draw)
     labels = torch.arange(30) % 3
-    found = torch.stack(
+    p_values = torch.stack(
         [relabelling_p_values(points, labels[torch.randperm(30, generator=draw)], 199, seed=i) for i in range(150)]
     )
     for head in range(4):
-        assert kstest(found[:, head].numpy(), "uniform").pvalue > 1e-3
-    holds = torch.stack([holm_over_heads(row[None])[0].min() <= 0.05 for row in found]).double().mean()
+        assert kstest(p_values[:, head].numpy(), "uniform").pvalue > 1e-3
+    holds = torch.stack([holm_over_heads(row[None])[0].min() <= 0.05 for row in p_values]).double().mean()
     assert float(holds) <= 0.05 + 3 * (0.05 * 0.95 / 150) ** 0.5  # of the whole family
 
 
@@ -64,17 +65,18 @@ def test_a_stratum_explains_what_it_explains() -> None:
 
 def test_chunks_and_other_heads_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     draw = torch.Generator().manual_seed(3)
-    points, labels = torch.randn(20, 3, 2, generator=draw), torch.randint(4, (20,), generator=draw)
+    points = torch.randn(20, 3, 2, generator=draw)
+    labels = torch.randint(4, (20,), generator=draw)
     whole = relabelling_p_values(points, labels, 300)
     assert torch.equal(relabelling_p_values(points[:, 1:2], labels, 300), whole[1:2])
-    monkeypatch.setattr("probes.functional.relabelling._MOST_NUMBERS", 1000)
+    monkeypatch.setattr("probes.functional.relabelling.MAX_NUMBERS_AT_ONCE", 1000)
     assert torch.equal(relabelling_p_values(points, labels, 300), whole)
 
 
 def test_what_is_undefined_is_nan_and_ties_count_against() -> None:
     points = torch.stack([torch.full((8,), 0.1), torch.arange(8.0)], dim=1)[..., None]
-    found = relabelling_p_values(points, torch.arange(8) % 2)
-    assert found.isnan().tolist() == [True, False]
+    p_values = relabelling_p_values(points, torch.arange(8) % 2)
+    assert p_values.isnan().tolist() == [True, False]
     assert relabelling_p_values(points, torch.zeros(8)).isnan().all()
     assert relabelling_p_values(points, torch.arange(8)).isnan().all()  # every relabelling is as good
     assert relabelling_p_values(points[:6], torch.arange(6) % 2).isnan().all()  # 10 relabellings
@@ -100,7 +102,8 @@ def test_holm_counts_undefined_heads() -> None:
 class TestBestHead:
     def test_shares_are_one_minus_the_within_ratio(self):
         draw = torch.Generator().manual_seed(0)
-        points, labels = torch.randn(30, 3, 2, generator=draw, dtype=torch.float64), torch.arange(30) % 4
+        points = torch.randn(30, 3, 2, generator=draw, dtype=torch.float64)
+        labels = torch.arange(30) % 4
         observed, null = between_shares(points, labels, 50)
         assert observed.tolist() == pytest.approx([1 - float(within_ratio(points[:, i], labels)) for i in range(3)])
         assert null.shape == (50, 3)
@@ -108,24 +111,29 @@ class TestBestHead:
 
     def test_is_judged_by_the_best_of_the_heads_in_every_relabelling(self):
         draw = torch.Generator().manual_seed(1)
-        points, labels = torch.randn(24, 5, 2, generator=draw), torch.arange(24) % 3
+        points = torch.randn(24, 5, 2, generator=draw)
+        labels = torch.arange(24) % 3
         observed, null = between_shares(points, labels, 199)
-        found = relabelled(points, labels, 199)
+        measures = relabelled(points, labels, 199)
         best = null.max(dim=1).values.numpy()
-        assert float(found["best_within_ratio"]) == pytest.approx(1 - float(observed.max()))
-        ends = [float(found[f"best_within_ratio_null_{end}"]) for end in ("low", "high")]
+        assert float(measures["best_within_ratio"]) == pytest.approx(1 - float(observed.max()))
+        ends = [float(measures[f"best_within_ratio_null_{end}"]) for end in ("low", "high")]
         assert ends == pytest.approx(np.quantile(1 - best, [0.025, 0.975]).tolist())
-        assert float(found["best_p_value"]) == pytest.approx((1 + (best >= float(observed.max()) - 1e-9).sum()) / 200)
-        assert torch.equal(found["p_value"], relabelling_p_values(points, labels, 199))
+        assert float(measures["best_p_value"]) == pytest.approx(
+            (1 + (best >= float(observed.max()) - 1e-9).sum()) / 200
+        )
+        assert torch.equal(measures["p_value"], relabelling_p_values(points, labels, 199))
 
     def test_many_heads_without_clusters_are_rarely_called(self):
-        """Of 12 heads one has p at most .05 in about half of the draws; of the best head that is so in one of 20."""
+        """One of 12 heads has p at most .05 in about half of the draws, and the best head in one of 20."""
         draw = torch.Generator().manual_seed(2)
-        labels, called, single = torch.arange(20) % 2, 0, 0
+        labels = torch.arange(20) % 2
+        called = 0
+        single = 0
         for _ in range(200):
-            found = relabelled(torch.randn(20, 12, 2, generator=draw), labels, 99)
-            called += float(found["best_p_value"]) <= 0.05
-            single += float(found["p_value"].min()) <= 0.05
+            measures = relabelled(torch.randn(20, 12, 2, generator=draw), labels, 99)
+            called += float(measures["best_p_value"]) <= 0.05
+            single += float(measures["p_value"].min()) <= 0.05
         assert 2 <= called <= 20
         assert single > 60
 
@@ -134,10 +142,10 @@ class TestBestHead:
         labels = torch.arange(40) % 2
         points = torch.randn(40, 12, 2, generator=draw)
         points[:, 7] = 4 * labels[:, None] + 0.1 * points[:, 7]
-        found = relabelled(points, labels, 199)
-        assert float(found["best_p_value"]) == 1 / 200
-        assert float(found["best_within_ratio"]) < 0.05 < float(found["best_within_ratio_null_low"])
+        measures = relabelled(points, labels, 199)
+        assert float(measures["best_p_value"]) == 1 / 200
+        assert float(measures["best_within_ratio"]) < 0.05 < float(measures["best_within_ratio_null_low"])
 
     def test_equal_points_have_none(self):
-        found = relabelled(torch.ones(8, 2, 3), torch.arange(8) % 2, 19)
-        assert all(bool(value.isnan().all()) for value in found.values())
+        measures = relabelled(torch.ones(8, 2, 3), torch.arange(8) % 2, 19)
+        assert all(bool(value.isnan().all()) for value in measures.values())

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from jaxtyping import Float, Int
 
 from probes import TaskClusterARI, last_token, run
 from probes.functional import task_cluster_ari
@@ -15,7 +16,7 @@ from tasks import Batch, InputError
 N = 60
 
 
-def states(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+def states(seed: int = 0) -> tuple[Float[torch.Tensor, "row dim"], Int[torch.Tensor, "row"]]:
     """Rows of three classes that overlap."""
     draw = torch.Generator().manual_seed(seed)
     labels = torch.arange(N) % 3
@@ -30,9 +31,9 @@ def test_the_numbers_are_those_of_the_probe(fake_model, units) -> None:
         at="hook_embed", readout=last_token(), units=None if units is None else "unit", n_init=2, n_permutations=199
     )
     expected = run(fake_model(rows), batch, probe)
-    found = task_cluster_ari(rows, labels, units=units, n_init=2, n_permutations=199)
+    result = task_cluster_ari(rows, labels, units=units, n_init=2, n_permutations=199)
     for name in ("ari", "null_low", "null_high", "p_value"):
-        assert getattr(found, name) == expected[name].item(), name
+        assert getattr(result, name) == expected[name].item(), name
 
 
 def test_arrays_of_any_kind_are_taken() -> None:
@@ -40,8 +41,8 @@ def test_arrays_of_any_kind_are_taken() -> None:
     expected = task_cluster_ari(rows, labels, n_permutations=99)
     names = [("plural", "rhyme", "colour")[k] for k in labels]
     for x, y in ((rows.numpy(), labels.numpy()), (rows.double(), names), (rows.numpy().tolist(), np.array(names))):
-        found = task_cluster_ari(x, y, n_permutations=99)
-        assert found[:4] == pytest.approx(expected[:4], abs=0.02)
+        result = task_cluster_ari(x, y, n_permutations=99)
+        assert result[:4] == pytest.approx(expected[:4], abs=0.02)
 
 
 def test_few_permutations_have_no_p_value() -> None:

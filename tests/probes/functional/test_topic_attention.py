@@ -9,10 +9,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jaxtyping import Float, Int
 
 from probes.functional import topic_attention, topic_similarity
 from probes.functional.topic_attention import PairTable, WordTopics
 from tasks import InputError
+
+Pattern = Float[torch.Tensor, "batch head pos pos"]
+Words = Int[torch.Tensor, "batch pos"]
 
 SINGLE = st.lists(st.integers(-1, 3), min_size=2, max_size=9).filter(lambda t: len({x for x in t if x >= 0}) >= 2)
 SEVERAL = st.lists(st.lists(st.booleans(), min_size=3, max_size=3), min_size=2, max_size=9).filter(
@@ -28,18 +32,23 @@ def sets_of(topics: list) -> list[set[int]]:
     return [{t} if t >= 0 else set() for t in topics]
 
 
-def patterns(batch: int, heads: int, pos: int, seed: int) -> torch.Tensor:
+def patterns(batch: int, heads: int, pos: int, seed: int) -> Pattern:
     return torch.randn(batch, heads, pos, pos, generator=torch.Generator().manual_seed(seed)).softmax(dim=-1)
 
 
-def triple_loop(pattern: torch.Tensor, words: torch.Tensor, topics: list) -> tuple[np.ndarray, np.ndarray]:
+def triple_loop(
+    pattern: Pattern, words: Words, topics: list
+) -> tuple[Float[np.ndarray, "head 3"], Int[np.ndarray, "3"]]:
     """Sums ``[head 3]`` and pair counts ``[3]``, pair by pair."""
-    known, (batch, heads, pos, _) = sets_of(topics), pattern.shape
-    total, pairs = np.zeros((heads, 3)), np.zeros(3, dtype=np.int64)
+    known = sets_of(topics)
+    (batch, heads, pos, _) = pattern.shape
+    total = np.zeros((heads, 3))
+    pairs = np.zeros(3, dtype=np.int64)
     for b in range(batch):
         for q in range(pos):
             for k in range(pos):
-                one, other = int(words[b, q]), int(words[b, k])
+                one = int(words[b, q])
+                other = int(words[b, k])
                 if one < 0 or other < 0 or not known[one] or not known[other]:
                     continue
                 bucket = 0 if one == other else 1 if known[one] & known[other] else 2
@@ -48,7 +57,9 @@ def triple_loop(pattern: torch.Tensor, words: torch.Tensor, topics: list) -> tup
     return total, pairs
 
 
-def within_loop(pattern: torch.Tensor, words: torch.Tensor, topics: list, counted: list | None = None) -> np.ndarray:
+def within_loop(
+    pattern: Pattern, words: Words, topics: list, counted: list | None = None
+) -> Float[np.ndarray, "head 2"]:
     """``[head 2]`` weighted sums of each document's two means; the weights are those of the topics ``counted``."""
     total = np.zeros((pattern.shape[1], 2))
     for document, word in zip(pattern.split(1), words.split(1), strict=True):
@@ -66,37 +77,38 @@ def test_attention_equals_the_triple_loop(topics: list, heads: int, pos: int, se
     draw = torch.Generator().manual_seed(seed)
     words = torch.randint(-1, len(topics), (3, pos), generator=draw)
     pattern = patterns(3, heads, pos, seed)
-    found = topic_attention(pattern, words, torch.tensor(topics))
+    sums = topic_attention(pattern, words, torch.tensor(topics))
     total, pairs = triple_loop(pattern, words, topics)
-    assert found.pairs.tolist() == pairs.tolist()
-    np.testing.assert_allclose(found.sum, total, rtol=1e-12, atol=1e-12)
-    assert (found.sum.dtype, found.pairs.dtype) == (torch.float64, torch.int64)
-    assert found.within.shape == (heads, 2, 1)
-    np.testing.assert_allclose(found.within[..., 0], within_loop(pattern, words, topics), rtol=1e-9, atol=1e-12)
+    assert sums.pairs.tolist() == pairs.tolist()
+    np.testing.assert_allclose(sums.sum, total, rtol=1e-12, atol=1e-12)
+    assert (sums.sum.dtype, sums.pairs.dtype) == (torch.float64, torch.int64)
+    assert sums.within.shape == (heads, 2, 1)
+    np.testing.assert_allclose(sums.within[..., 0], within_loop(pattern, words, topics), rtol=1e-9, atol=1e-12)
     both = [triple_loop(pattern[b : b + 1], words[b : b + 1], topics)[1][1:] for b in range(3)]
-    assert found.documents.tolist() == [sum(any(n) for n in both), sum(all(n) for n in both)]
+    assert sums.documents.tolist() == [sum(any(n) for n in both), sum(all(n) for n in both)]
 
 
 def test_query_and_key_are_not_swapped() -> None:
     """Only the query of word 0 attends to word 1, so order matters once word 1 has no topic in common with it."""
     pattern = torch.zeros(1, 1, 3, 3)
-    pattern[0, 0, 0, 1], pattern[0, 0, 2, 2] = 0.75, 1.0
-    found = topic_attention(pattern, torch.tensor([[0, 1, 2]]), torch.tensor([0, 0, 1]))
-    assert found.sum.tolist() == [[1.0, 0.75, 0.0]]
-    assert found.pairs.tolist() == [3, 2, 4]
+    pattern[0, 0, 0, 1] = 0.75
+    pattern[0, 0, 2, 2] = 1.0
+    sums = topic_attention(pattern, torch.tensor([[0, 1, 2]]), torch.tensor([0, 0, 1]))
+    assert sums.sum.tolist() == [[1.0, 0.75, 0.0]]
+    assert sums.pairs.tolist() == [3, 2, 4]
 
 
 def test_a_repeated_word_is_the_same_word_at_every_place() -> None:
-    found = topic_attention(torch.ones(1, 1, 3, 3), torch.tensor([[5, 5, 4]]), torch.tensor([-1, -1, -1, -1, 0, 1]))
-    assert found.pairs.tolist() == [5, 0, 4]
-    assert found.sum.tolist() == [[5.0, 0.0, 4.0]]
+    sums = topic_attention(torch.ones(1, 1, 3, 3), torch.tensor([[5, 5, 4]]), torch.tensor([-1, -1, -1, -1, 0, 1]))
+    assert sums.pairs.tolist() == [5, 0, 4]
+    assert sums.sum.tolist() == [[5.0, 0.0, 4.0]]
 
 
 def test_words_may_share_one_of_several_topics() -> None:
     """0 and 1 meet, 1 and 2 meet, 0 and 2 do not: sharing is no equivalence."""
     members = torch.tensor([[1, 0, 0], [1, 1, 0], [0, 1, 0], [0, 0, 0]])
-    found = topic_attention(torch.ones(1, 1, 4, 4), torch.tensor([[0, 1, 2, 3]]), members)
-    assert found.pairs.tolist() == [3, 4, 2]
+    sums = topic_attention(torch.ones(1, 1, 4, 4), torch.tensor([[0, 1, 2, 3]]), members)
+    assert sums.pairs.tolist() == [3, 4, 2]
     single = topic_attention(torch.ones(1, 1, 4, 4), torch.tensor([[0, 1, 2, 3]]), torch.tensor([7, 7, 2, -4]))
     table = torch.tensor([[1, 0], [1, 0], [0, 1], [0, 0]])
     both = topic_attention(torch.ones(1, 1, 4, 4), torch.tensor([[0, 1, 2, 3]]), table)
@@ -106,47 +118,52 @@ def test_words_may_share_one_of_several_topics() -> None:
 def test_an_empty_bucket_has_no_pairs() -> None:
     topics = torch.tensor([-1, 0, 0, 1])
     for words, pairs in (([[0, 0]], [0, 0, 0]), ([[-1, -1]], [0, 0, 0]), ([[1, 0]], [1, 0, 0]), ([[1, 2]], [2, 2, 0])):
-        found = topic_attention(torch.ones(1, 2, 2, 2), torch.tensor(words), topics)
-        assert found.pairs.tolist() == pairs
-        assert found.sum.tolist() == [[float(n) for n in pairs]] * 2
+        sums = topic_attention(torch.ones(1, 2, 2, 2), torch.tensor(words), topics)
+        assert sums.pairs.tolist() == pairs
+        assert sums.sum.tolist() == [[float(n) for n in pairs]] * 2
     none = topic_attention(torch.ones(0, 2, 3, 3), torch.zeros(0, 3, dtype=torch.int64), topics)
     assert none.pairs.tolist() == [0, 0, 0]
 
 
 def test_large_batches_are_cut_without_a_seam(monkeypatch: pytest.MonkeyPatch) -> None:
-    topics, words = [0, 0, 1, -1, 2], torch.randint(-1, 5, (7, 6), generator=torch.Generator().manual_seed(0))
+    topics = [0, 0, 1, -1, 2]
+    words = torch.randint(-1, 5, (7, 6), generator=torch.Generator().manual_seed(0))
     pattern = patterns(7, 2, 6, 1)
     monkeypatch.setattr(
-        sys.modules["probes.functional.topic_attention"], "_LARGEST", 2 * 36 * 3
+        sys.modules["probes.functional.topic_attention"], "MAX_NUMBERS_AT_ONCE", 2 * 36 * 3
     )  # two examples at a time
-    found, (total, pairs) = topic_attention(pattern, words, topics), triple_loop(pattern, words, topics)
-    assert found.pairs.tolist() == pairs.tolist()
-    np.testing.assert_allclose(found.sum, total, rtol=1e-12, atol=1e-12)
-    np.testing.assert_allclose(found.within[..., 0], within_loop(pattern, words, topics), rtol=1e-12, atol=1e-12)
+    sums = topic_attention(pattern, words, topics)
+    (total, pairs) = triple_loop(pattern, words, topics)
+    assert sums.pairs.tolist() == pairs.tolist()
+    np.testing.assert_allclose(sums.sum, total, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(sums.within[..., 0], within_loop(pattern, words, topics), rtol=1e-12, atol=1e-12)
 
 
 def test_sums_are_taken_in_float64() -> None:
     pattern = torch.full((1, 1, 300, 300), 0.1)
-    found = topic_attention(pattern, torch.arange(300)[None], torch.arange(300) % 2)
-    assert float(found.sum[0, 2]) == pytest.approx(45000 * float(torch.tensor(0.1)), rel=1e-13)
+    sums = topic_attention(pattern, torch.arange(300)[None], torch.arange(300) % 2)
+    assert float(sums.sum[0, 2]) == pytest.approx(45000 * float(torch.tensor(0.1)), rel=1e-13)
 
 
 def test_what_stands_at_padding_does_not_count() -> None:
-    pattern, words = patterns(2, 3, 5, 1), torch.tensor([[0, 1, 2, 3, 0], [1, 3, 2, -1, -1]])
+    pattern = patterns(2, 3, 5, 1)
+    words = torch.tensor([[0, 1, 2, 3, 0], [1, 3, 2, -1, -1]])
     expected = topic_attention(pattern, words, [0, 0, 1, 1])
     pattern[1, :, 3:] = torch.nan
     pattern[1, :, :, 3:] = torch.nan
-    found = topic_attention(pattern, words, [0, 0, 1, 1])
-    assert torch.equal(found.sum, expected.sum)
-    assert torch.equal(found.pairs, expected.pairs)
-    assert torch.equal(found.within, expected.within)
+    sums = topic_attention(pattern, words, [0, 0, 1, 1])
+    assert torch.equal(sums.sum, expected.sum)
+    assert torch.equal(sums.pairs, expected.pairs)
+    assert torch.equal(sums.within, expected.within)
 
 
 def test_relabelled_sums_are_those_of_the_relabelled_topics() -> None:
-    topics, words = [0, 0, 1, -1, 2, 1, 0], torch.randint(0, 7, (4, 8), generator=torch.Generator().manual_seed(0))
-    pattern, known = patterns(4, 2, 8, 3), WordTopics.of(topics)
+    topics = [0, 0, 1, -1, 2, 1, 0]
+    words = torch.randint(0, 7, (4, 8), generator=torch.Generator().manual_seed(0))
+    pattern = patterns(4, 2, 8, 3)
+    known = WordTopics.from_topics(topics)
     permuted = known.permuted(6, seed=2)
-    found = PairTable.of(words, known, permuted).sums({"": pattern})[""]
+    sums = PairTable.from_words(words, known, permuted).sums({"": pattern})[""]
     assert torch.equal(permuted, known.permuted(6, seed=2))
     assert not torch.equal(permuted, known.permuted(6, seed=3))
     assert len({tuple(row) for row in permuted.tolist()}) > 1
@@ -155,12 +172,14 @@ def test_relabelled_sums_are_those_of_the_relabelled_topics() -> None:
         handed = iter(groups)
         relabelled = [next(handed) if t >= 0 else -1 for t in topics]  # a word without a topic keeps none
         expected = within_loop(pattern, words, relabelled, counted=topics)
-        np.testing.assert_allclose(found.within[..., 1 + n], expected, rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(sums.within[..., 1 + n], expected, rtol=1e-12, atol=1e-12)
 
 
 def test_a_factor_within_topics_is_found_whatever_the_documents() -> None:
     """Documents of 1, 2 and 4 topics, short and long: uniform attention, times 1.5 within topics, gives 1.5."""
-    lengths, numbers, topics = (4, 9, 12, 5), (4, 1, 2, 2), torch.arange(48) // 12
+    lengths = (4, 9, 12, 5)
+    numbers = (4, 1, 2, 2)
+    topics = torch.arange(48) // 12
     words = torch.full((4, 12), -1)
     for row, length, n in zip(words, lengths, numbers, strict=True):
         row[:length] = torch.arange(length) % n * 12 + torch.arange(length) // n
@@ -177,7 +196,8 @@ def test_a_factor_within_topics_is_found_whatever_the_documents() -> None:
 
 
 def test_what_attention_refuses() -> None:
-    words, topics = torch.tensor([[0, 1, 2]]), torch.tensor([0, 0, 1])
+    words = torch.tensor([[0, 1, 2]])
+    topics = torch.tensor([0, 0, 1])
     message = (
         "an activation has shape (1, 2, 3); expected attention patterns [batch head query key]: "
         "measure at attention_pattern()"
@@ -216,9 +236,12 @@ def test_topics_of_another_form_are_refused(topics: Any, message: str) -> None:
 # ---- word vectors ----
 
 
-def double_loop(vectors: torch.Tensor, topics: list, self_pairs: bool) -> tuple[np.ndarray, list[int]]:
+def double_loop(
+    vectors: Float[torch.Tensor, "word dim"], topics: list, self_pairs: bool
+) -> tuple[Float[np.ndarray, "2 2"], list[int]]:
     """Means ``[2 2]`` (cosine and dot by same and different) and pair counts, pair by pair."""
-    known, rows = sets_of(topics), vectors.double().numpy()
+    known = sets_of(topics)
+    rows = vectors.double().numpy()
     kept: tuple[list, list] = ([], [])
     for i in range(len(rows)):
         for j in range(len(rows)):
@@ -236,18 +259,20 @@ def double_loop(vectors: torch.Tensor, topics: list, self_pairs: bool) -> tuple[
 @given(TOPICS, st.booleans(), st.integers(0, 10**6))
 def test_similarity_equals_the_double_loop(topics: list, self_pairs: bool, seed: int) -> None:
     vectors = torch.randn(len(topics), 4, generator=torch.Generator().manual_seed(seed)) + 0.3
-    found = topic_similarity(vectors, torch.tensor(topics), self_pairs)
+    similarity = topic_similarity(vectors, torch.tensor(topics), self_pairs)
     mean, pairs = double_loop(vectors, topics, self_pairs)
-    assert found.pairs.tolist() == pairs
-    np.testing.assert_allclose(found.mean, mean, atol=1e-9)
-    np.testing.assert_allclose(found.ratio, mean[:, 0] / mean[:, 1], rtol=1e-6)
-    np.testing.assert_allclose(found.difference, mean[:, 0] - mean[:, 1], atol=1e-9)
-    assert found.mean.dtype == torch.float64
+    assert similarity.pairs.tolist() == pairs
+    np.testing.assert_allclose(similarity.mean, mean, atol=1e-9)
+    np.testing.assert_allclose(similarity.ratio, mean[:, 0] / mean[:, 1], rtol=1e-6)
+    np.testing.assert_allclose(similarity.difference, mean[:, 0] - mean[:, 1], atol=1e-9)
+    assert similarity.mean.dtype == torch.float64
 
 
 def test_self_pairs_raise_the_same_topic_mean_only() -> None:
-    vectors, topics = torch.randn(30, 8, generator=torch.Generator().manual_seed(0)), torch.arange(30) % 3
-    without, with_them = topic_similarity(vectors, topics), topic_similarity(vectors, topics, self_pairs=True)
+    vectors = torch.randn(30, 8, generator=torch.Generator().manual_seed(0))
+    topics = torch.arange(30) % 3
+    without = topic_similarity(vectors, topics)
+    with_them = topic_similarity(vectors, topics, self_pairs=True)
     assert (with_them.pairs - without.pairs).tolist() == [30, 0]
     assert bool((with_them.mean[:, 0] > without.mean[:, 0] + 0.05).all())
     assert torch.equal(with_them.mean[:, 1], without.mean[:, 1])
@@ -271,4 +296,4 @@ def test_vectors_and_topics_must_be_as_many() -> None:
 @pytest.mark.parametrize("topics", [["a", "b"], [[0], [0, 1]], torch.tensor([[1, -1], [0, 1]])])
 def test_topics_that_are_no_table_are_refused(topics: Any) -> None:
     with pytest.raises(InputError, match="expected one integer per word"):
-        WordTopics.of(topics)
+        WordTopics.from_topics(topics)

@@ -298,7 +298,7 @@ def _ratios(topics: Tensor, vectors: Mapping[str, Tensor], met: Tensor) -> Tenso
     """``[vectors similarity]`` in the order of ``VECTORS``; NaN where fewer than two topics were met."""
     if not _usable(topics[met]):
         return torch.full((len(VECTORS), 2), torch.nan, dtype=torch.float64)
-    known = WordTopics.of(topics[met])
+    known = WordTopics.from_topics(topics[met])
     of = {name: rows[met][known.row >= 0] for name, rows in vectors.items()}
     return torch.stack([GroupSums(known.group, known, selves).similarity(of[name]).ratio for name, selves in _KINDS])
 

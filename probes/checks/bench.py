@@ -1,0 +1,259 @@
+"""Examples in a fixed order, a model's predictions for them, and predictions with other head outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from numbers import Integral
+from typing import Any, TypeAlias
+
+import torch
+from jaxtyping import Float, Float64, Int, Shaped
+from torch import Tensor
+
+from probes.clustering_head import ClusteringHead
+from probes.engine.attach import attach
+from probes.engine.hooks import HookedModel, device_of, evaluation_mode, forward, record
+from tasks import Batch, InputError
+
+Correct: TypeAlias = Callable[[Float[Tensor, "..."], Batch], Shaped[Tensor, "..."]]
+HeadPlace: TypeAlias = tuple[str, int]  # site and number
+Judged: TypeAlias = tuple[Int[Tensor, "n"], Float64[Tensor, "n"]]  # predictions, and 1 for each that is right
+_RELATIVE_TOLERANCE = 0.01  # of the largest output: more than batch size and half precision change
+
+
+class Bench:
+    """The given examples in the order of their index, and the model's predictions for them.
+
+    Attributes:
+        n: number of examples.
+        points: head outputs at the query by site, ``[n head d_head]``.
+        n_heads: heads at each site.
+        answers: the model's predictions, ``[n]``.
+        right: 1 for each prediction that is right, ``[n]``.
+        labels: classes 0, 1, ... by equivalence label, ``[n]``.
+        units: the unit of each example, ``[n]``; ``None`` if examples are independent.
+        partitions: names of the partitions: the labels, and ``"integer_sum"`` if the probe has a modulus.
+        tokens: ``[n pos]``; ``None`` if the sequences differ in length.
+        n_answers: size of the vocabulary.
+    """
+
+    def __init__(self, model: HookedModel, batches: list[Batch], probe: ClusteringHead, correct: Correct) -> None:
+        self.model = model
+        self.probe = probe
+        self.correct = correct
+        self.batches = [batch.to(device_of(model)) for batch in batches if len(batch)]
+        self.n = sum(len(batch) for batch in self.batches)
+        if self.n < 2:
+            raise InputError(f"there are {self.n} examples; give at least 2, so that one output can replace another")
+        index = torch.cat([batch.index.cpu() for batch in self.batches])
+        order = torch.argsort(index, stable=True)
+        rank = torch.empty_like(order)
+        rank[order] = torch.arange(self.n)
+        self.rows = torch.split(rank, [len(batch) for batch in self.batches])
+        self.tokens = None
+        if _has_one_length(self.batches):
+            self.tokens = torch.cat([batch.tokens.cpu() for batch in self.batches])[order]
+        self._logit_shapes: list[torch.Size] = []
+        seen, self.answers, self.right = self.observe()
+        self.n_answers = self._logit_shapes[-1][-1]
+        self.points = {site: seen.head_outputs(site)[1] for site in probe.outputs}
+        self.n_heads = next(iter(self.points.values())).shape[1]
+        self.labels = {name: torch.unique(seen.classes.get(name)[1], return_inverse=True)[1] for name in probe.labels}
+        self.units = seen.unit_of_examples
+        self.partitions = [*probe.labels]
+        if probe.modulus is not None:
+            self.partitions.append("integer_sum")
+        self._check_model(index[order])
+
+    def _check_model(self, index: Int[Tensor, "n"]) -> None:
+        """Refuse another model than ``probe`` was run on, if its state shows that."""
+        for site in self.points:
+            if self._is_other_model(site, index):
+                raise InputError(
+                    "this ClusteringHead holds another model's state (the same examples give different outputs at "
+                    f"{site!r}); run it on this model first"
+                )
+
+    def _is_other_model(self, site: str, index: Int[Tensor, "n"]) -> bool:
+        points = self.points[site]
+        kept_index, kept = self.probe.head_outputs(site)
+        if kept.shape[1:] != points.shape[1:]:
+            return True
+        if self.probe.modulus is None:
+            return False
+        digits = self.probe.digits.get("digits")[1]
+        is_kept = torch.isin(index, kept_index)
+        is_given = torch.isin(kept_index, index)
+        assert self.tokens is not None  # a support refuses padding
+        same = (self.tokens[is_kept] == digits[is_given]).all(dim=1)
+        change = (points[is_kept][same].double() - kept[is_given][same].double()).abs()
+        return bool((change > _RELATIVE_TOLERANCE * kept.double().abs().max()).any())
+
+    def observe(
+        self, tokens: Int[Tensor, "n pos"] | None = None
+    ) -> tuple[ClusteringHead, Int[Tensor, "n"], Float64[Tensor, "n"]]:
+        """Return a probe fed with all examples, predictions, and 1 for each that is right.
+
+        Args:
+            tokens: to replace those of the examples.
+        """
+        seen = self.probe.clone()
+        seen.max_rows = None
+        answers, right = self._empty()
+        with torch.inference_mode(), evaluation_mode(self.model), attach(self.model, seen) as attached:
+            for batch, rows in zip(self.batches, self.rows, strict=True):
+                if tokens is not None:
+                    batch = replace(batch, tokens=tokens[rows].to(batch.tokens))
+                with attached.on(batch):
+                    logits = forward(self.model, batch)
+                answers[rows], right[rows] = self._judge(logits, batch)
+                if tokens is None:
+                    self._logit_shapes.append(logits.shape)
+        return seen, answers, right
+
+    def with_outputs(self, heads: Sequence[HeadPlace], points: Float[Tensor, "n width"]) -> Judged:
+        """Return predictions, and 1 for each that is right, with other outputs of these heads at the query.
+
+        Args:
+            heads: are replaced all at once.
+            points: the outputs for each example, side by side in the order of ``heads``.
+        """
+        answers, right = self._empty()
+        with self._replacing(heads) as replacement:
+            for batch, rows in zip(self.batches, self.rows, strict=True):
+                replacement.set(batch, points[rows])
+                answers[rows], right[rows] = self._judge(forward(self.model, batch), batch)
+        return answers, right
+
+    def _empty(self) -> Judged:
+        return torch.empty(self.n, dtype=torch.int64), torch.empty(self.n, dtype=torch.float64)
+
+    def outputs(self, heads: Sequence[HeadPlace]) -> Float[Tensor, "n width"]:
+        """Return the outputs of these heads at the query, side by side."""
+        return torch.cat([self.points[site][:, head] for site, head in heads], dim=1)
+
+    def responses(
+        self, heads: Sequence[HeadPlace], points: Float[Tensor, "m width"], recipients: Int[Tensor, "recipient"]
+    ) -> Int[Tensor, "recipient m"]:
+        """Return the predictions for some examples, each with every one of ``points`` for its head outputs.
+
+        Args:
+            heads: are replaced all at once, at the query.
+            points: outputs side by side in the order of ``heads``.
+            recipients: places of the examples.
+        """
+        answers = torch.empty(len(recipients), len(points), dtype=torch.int64)
+        size = max(len(batch) for batch in self.batches)
+        with self._replacing(heads) as replacement:
+            for k, recipient in enumerate(recipients.tolist()):
+                number = next(i for i, rows in enumerate(self.rows) if recipient in rows)
+                row = int((self.rows[number] == recipient).nonzero())
+                for start in range(0, len(points), size):
+                    part = points[start : start + size]
+                    batch = self.batches[number].select(torch.full((len(part),), row))
+                    replacement.set(batch, part)
+                    logits = forward(self.model, batch)
+                    answers[k, start : start + size] = self._judge(logits, batch)[0]
+        return answers
+
+    @contextmanager
+    def _replacing(self, heads: Sequence[HeadPlace]) -> Iterator[_Replacement]:
+        """Replace these heads' outputs inside the block, as the yielded object is set before each forward pass."""
+        widths = [self.points[site].shape[-1] for site, _ in heads]
+        replacement = _Replacement(self.probe, heads, widths)
+        sites = list(dict.fromkeys(site for site, _ in heads))
+        with torch.inference_mode(), evaluation_mode(self.model), record(self.model, sites, replacement):
+            yield replacement
+
+    def constant(self, answer: int) -> float:
+        """Return the accuracy of a model that always gives ``answer``."""
+        right = []
+        for batch, shape in zip(self.batches, self._logit_shapes, strict=True):
+            logits = torch.zeros(shape, device=batch.tokens.device)
+            logits[..., answer] = 1
+            right.append(self._judge(logits, batch)[1])
+        return float(torch.cat(right).mean())
+
+    def _judge(self, logits: Any, batch: Batch) -> Judged:
+        """Return the prediction at the query of each example, and 1 if ``correct`` says it is right."""
+        if not isinstance(logits, Tensor) or logits.ndim not in (2, 3) or len(logits) != len(batch):
+            what = f"shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else f"a {type(logits).__name__}"
+            raise InputError(
+                f"the model returns {what}; causal_checks needs logits [batch d_vocab] or [batch pos d_vocab]"
+            )
+        logits = logits.to(batch.tokens.device)
+        at_query = logits
+        if logits.ndim == 3:
+            at_query = logits[torch.arange(len(logits), device=logits.device), self.probe.query_positions(batch)]
+        if not torch.isfinite(at_query).all():
+            raise InputError(
+                "the model's logits are NaN or infinite at the query, so no prediction can be judged; "
+                "check the weights after the heads"
+            )
+        right = self.correct(logits, batch)
+        if right.shape != (len(batch),):
+            raise InputError(
+                f"correct returns shape {tuple(right.shape)} for {len(batch)} examples; "
+                "expected one value per example [batch], as task.accuracy gives"
+            )
+        return at_query.argmax(dim=-1).cpu(), right.cpu().double()
+
+
+class _Replacement:
+    """Replaces the outputs of heads at the query, as a function for ``record``."""
+
+    def __init__(self, probe: ClusteringHead, heads: Sequence[HeadPlace], widths: Sequence[int]) -> None:
+        self._probe = probe
+        self._heads = heads
+        self._widths = list(widths)
+
+    def set(self, batch: Batch, points: Float[Tensor, "batch width"]) -> None:
+        """Set the outputs for the next forward pass, side by side in the order of the heads."""
+        self._batch = batch
+        self._points = points
+
+    def __call__(self, name: str, z: Float[Tensor, "batch pos head d_head"]) -> Float[Tensor, "batch pos head d_head"]:
+        z = z.clone()
+        query = 0 if z.shape[1] == 1 else self._probe.query_positions(self._batch).to(z.device)
+        examples = torch.arange(len(z), device=z.device)
+        points_by_head = torch.split(self._points, self._widths, dim=1)
+        for (site, head), points in zip(self._heads, points_by_head, strict=True):
+            if site == name:
+                z[examples, query, head] = points.to(z)
+        return z
+
+
+def _has_one_length(batches: Sequence[Batch]) -> bool:
+    """Return whether all sequences have one length, without padding."""
+    if len({batch.tokens.shape[1] for batch in batches}) != 1:
+        return False
+    return all(batch.attention_mask is None or bool(batch.attention_mask.all()) for batch in batches)
+
+
+def check_heads(heads: Sequence[HeadPlace] | None, probe: ClusteringHead) -> list[HeadPlace]:
+    """Return these heads, or all for ``None``.
+
+    Raises:
+        InputError: for a head that the probe did not measure.
+    """
+    measured = []
+    for site in probe.outputs:
+        measured += [(site, head) for head in range(probe.head_outputs(site)[1].shape[1])]
+    if heads is None:
+        return measured
+    for head in heads:
+        if not _is_pair(head) or tuple(head) not in measured:
+            raise InputError(
+                f"no head {head!r} in this probe; expected pairs of site and head from {measured[0]} to {measured[-1]}"
+            )
+    return list(dict.fromkeys((site, int(head)) for site, head in heads))
+
+
+def _is_pair(value: object) -> bool:
+    """Return whether this is a site and a number."""
+    if not isinstance(value, list | tuple) or len(value) != 2:
+        return False
+    site, head = value
+    return isinstance(site, str) and isinstance(head, Integral) and not isinstance(head, bool)

@@ -1,0 +1,241 @@
+"""Read everything that ``run`` accepts as items: batches, token ids of one length, and single examples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Int, Shaped
+from torch import Tensor
+
+from tasks import Batch, InputError, LabelledPrompts
+
+_ACCEPTED = (
+    "a Batch, token ids [batch pos], a list of texts, what a Hugging Face tokenizer gives, rows of a data set with "
+    "'input_ids' or 'text', or an iterable of these"
+)
+_NOT_LABELS = ("input_ids", "text", "token_type_ids")
+
+
+@dataclass
+class SingleExample:
+    """One example that is not part of a batch yet.
+
+    Attributes:
+        text: to be turned into ``ids``; ``None`` afterwards, and for an example that came as token ids.
+        ids: token ids.
+        mask: true for real tokens; ``None`` if all are.
+        labels: integers, or tensors without axes.
+        string_columns: names of columns that would be labels if they were numbers.
+        number: the example's index.
+    """
+
+    text: str | None = None
+    ids: Int[Tensor, "pos"] | None = None
+    mask: Bool[Tensor, "pos"] | None = None
+    labels: Mapping[str, Any] = field(default_factory=dict)
+    string_columns: Sequence[str] = ()
+    number: int = -1
+
+    def __len__(self) -> int:
+        return 0 if self.ids is None else len(self.ids)
+
+    def set_number(self, number: int) -> None:
+        """Set the example's index.
+
+        Raises:
+            InputError: for an example without tokens.
+        """
+        self.number = number
+        if self.ids is not None and not len(self.ids):
+            raise InputError(f"example {number} has no tokens; leave it out")
+
+    def without_padding(self) -> SingleExample:
+        """Return the example from its first real token to its last; unchanged if it has no real token."""
+        if self.ids is None or self.mask is None:
+            return self
+        real = self.mask.nonzero()[:, 0]
+        if not len(real):
+            return self
+        place = slice(int(real[0]), int(real[-1]) + 1)
+        mask = self.mask[place]
+        return replace(self, ids=self.ids[place], mask=None if len(real) == len(mask) else mask)
+
+
+@dataclass
+class Sequences:
+    """Sequences of one length, without an index yet.
+
+    Attributes:
+        tokens: token ids ``[batch pos]``, not checked yet.
+        mask: ``[batch pos]``, true or 1 for real tokens; ``None`` if all are.
+        labels: integers for each sequence.
+        string_columns: names of columns that would be labels if they were numbers.
+    """
+
+    tokens: Shaped[Tensor, "..."]
+    mask: Shaped[Tensor, "..."] | None = None
+    labels: Mapping[str, Shaped[Tensor, "..."]] = field(default_factory=dict)
+    string_columns: Sequence[str] = ()
+
+    def batch(self, first: int) -> Batch:
+        """Return them as a batch, numbered from ``first``."""
+        batch = Batch(self.tokens, self.mask, labels=self.labels, lacks=reasons_for_strings(self.string_columns))
+        return replace(batch, index=batch.index + first)
+
+    def examples(self) -> Iterator[SingleExample]:
+        """Yield each sequence without its padding."""
+        batch = self.batch(0)
+        for i, ids in enumerate(batch.tokens):
+            mask = None if batch.attention_mask is None else batch.attention_mask[i]
+            labels = {name: values[i] for name, values in batch.labels.items()}
+            yield SingleExample(None, ids, mask, labels, self.string_columns).without_padding()
+
+
+def reasons_for_strings(string_columns: Iterable[str]) -> dict[str, str]:
+    """Return ``Batch.lacks`` for columns of strings."""
+    return {name: f"label {name!r} has strings; number them (0, 1, ...)" for name in string_columns}
+
+
+def items_of(given: Any) -> Iterator[Batch | Sequences | SingleExample]:
+    """Yield everything that was given to ``run``, item by item.
+
+    Raises:
+        InputError: for anything that ``run`` does not accept.
+    """
+    if isinstance(given, str):
+        raise InputError(f"a single text was given ({given[:40]!r}); give a list of texts, [text]")
+    if isinstance(given, LabelledPrompts):
+        way = "which prompts.batches(tokenizer) makes batches of"
+        raise InputError(f"expected {_ACCEPTED}; got {type(given).__name__}, {way}")
+    if isinstance(given, (Batch, Tensor, np.ndarray, Mapping)):
+        yield from _items_of_element(given)
+    elif isinstance(given, Iterable):
+        for element in given:
+            yield from _items_of_element(element)
+    else:
+        raise InputError(f"expected {_ACCEPTED}; got {type(given).__name__}")
+
+
+def _items_of_element(element: Any) -> Iterator[Batch | Sequences | SingleExample]:
+    if isinstance(element, Batch):
+        yield element
+    elif isinstance(element, str):
+        yield SingleExample(element)
+    elif isinstance(element, np.ndarray) and element.dtype.kind in "USO":
+        for text in element.ravel().tolist():
+            yield from _items_of_element(text)
+    elif isinstance(element, (Tensor, np.ndarray)):
+        yield Sequences(torch.as_tensor(element))
+    elif isinstance(element, Mapping):
+        yield from _items_of_mapping(element)
+    elif isinstance(element, (list, tuple)) and len(element) == 1 and isinstance(element[0], (Tensor, np.ndarray)):
+        yield from _items_of_element(element[0])  # from a DataLoader of a TensorDataset with one tensor
+    else:
+        raise InputError(f"expected {_ACCEPTED}; got an element of type {type(element).__name__}{_hint(element)}")
+
+
+def _hint(element: Any) -> str:
+    if not isinstance(element, (list, tuple)):
+        return ""
+    if len(element) > 0 and all(isinstance(part, Tensor) for part in element):
+        return "; give several tensors as {'input_ids': tokens, 'task': labels}"
+    return "; give lists of token ids as {'input_ids': lists}"
+
+
+def _items_of_mapping(mapping: Mapping[str, Any]) -> Iterator[Sequences | SingleExample]:
+    """Yield one example, or many by column. ``datasets`` and tokenizers give both."""
+    if "input_ids" not in mapping and "text" not in mapping:
+        raise InputError(
+            f"an element has {', '.join(map(repr, mapping)) or 'no fields'}, but neither 'input_ids' nor 'text'; "
+            "rename the field that holds them, or give one part of a data set, such as data['train']"
+        )
+    if any(map(_has_true, _as_list(mapping.get("token_type_ids", ())))):
+        raise InputError(
+            "token_type_ids has values other than 0 (pairs of texts), but a probe measures one text per example; "
+            "tokenize one text at a time"
+        )
+    main = mapping["input_ids"] if "input_ids" in mapping else mapping["text"]
+    rest = {name: value for name, value in mapping.items() if name not in _NOT_LABELS}
+    if isinstance(main, str) or not len(main) or not (isinstance(main[0], str) or np.ndim(main[0]) > 0):
+        yield _example(main, rest)
+    elif isinstance(main, (Tensor, np.ndarray)):
+        yield _sequences(main, rest)
+    else:
+        columns = {name: value for name, value in rest.items() if _column_length(value) == len(main)}
+        for i, one in enumerate(main):
+            yield _example(one, {name: value[i] for name, value in columns.items()})
+
+
+def _sequences(tokens: Shaped[Tensor, "..."] | Shaped[np.ndarray, "..."], rest: Mapping[str, Any]) -> Sequences:
+    mask = rest.get("attention_mask")
+    labels = {}
+    string_columns = []
+    for name, value in rest.items():
+        if name == "attention_mask":
+            continue
+        if _is_label(value, len(tokens)):
+            labels[name] = torch.as_tensor(value)
+        if _column_length(value) == len(tokens) and _has_strings(value):
+            string_columns.append(name)
+    return Sequences(torch.as_tensor(tokens), None if mask is None else torch.as_tensor(mask), labels, string_columns)
+
+
+def _example(main: Any, rest: Mapping[str, Any]) -> SingleExample:
+    labels = {name: int(value) for name, value in rest.items() if _is_integer(value)}
+    string_columns = [name for name, value in rest.items() if isinstance(value, str)]
+    if isinstance(main, str):
+        return SingleExample(main, labels=labels, string_columns=string_columns)
+    ids = _as_list(main)
+    for token in ids:
+        if not _is_integer(token) or isinstance(token, bool):
+            raise InputError(f"input_ids has {token!r}; expected integer token ids")
+    mask = rest.get("attention_mask")
+    is_real = None
+    if mask is not None:
+        if len(mask) != len(ids):
+            raise InputError(
+                f"attention_mask has {len(mask)} values for {len(ids)} input_ids; expected one per token id"
+            )
+        is_real = torch.tensor([bool(value) for value in _as_list(mask)])
+    return SingleExample(None, torch.tensor(ids, dtype=torch.int64), is_real, labels, string_columns).without_padding()
+
+
+# ---- kinds of values ----
+
+
+def _as_list(value: Any) -> list[Any]:
+    return value.tolist() if isinstance(value, (Tensor, np.ndarray)) else list(value)  # type: ignore[no-any-return]
+
+
+def _has_true(value: Any) -> bool:
+    return any(map(bool, value)) if isinstance(value, Iterable) else bool(value)
+
+
+def _column_length(value: Any) -> int:
+    """Return the number of examples of a column; -1 for anything else."""
+    if isinstance(value, (Tensor, np.ndarray)):
+        return len(value) if value.ndim else -1
+    return len(value) if isinstance(value, Sequence) and not isinstance(value, str) else -1
+
+
+def _is_integer(value: Any) -> bool:
+    if isinstance(value, Tensor):
+        return value.ndim == 0 and not value.is_floating_point() and not value.is_complex()
+    return isinstance(value, (int, np.integer, np.bool_))
+
+
+def _has_strings(value: Any) -> bool:
+    return not isinstance(value, Tensor) and any(isinstance(part, str) for part in value)
+
+
+def _is_label(value: Any, n: int) -> bool:
+    """Return whether a column has one integer for each of ``n`` examples."""
+    if isinstance(value, np.ndarray):
+        return value.shape == (n,) and value.dtype.kind in "iub"
+    if isinstance(value, Tensor):
+        return value.shape == (n,) and not value.is_floating_point() and not value.is_complex()
+    return isinstance(value, Sequence) and len(value) == n and all(map(_is_integer, value))
