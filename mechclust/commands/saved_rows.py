@@ -12,12 +12,12 @@ from typing import Any
 import torch
 
 from mechclust.commands.parts import shard_rows
-from mechclust.commands.settings import Dtype, ModelSettings, everywhere
+from mechclust.commands.settings import Dtype, ModelSettings
 from mechclust.jobs import map_jobs, progress_bar
-from mechclust.models import load_tokenizer
 from mechclust.models.adapters import adapter_of, plain_model, set_adapter
-from mechclust.models.pretrained import model_name
+from mechclust.models.resolved import ResolvedModel
 from mechclust.models.sizes import Sizes
+from mechclust.models.tokenizers import tokenizer_and_sizes
 from mechclust.report.folder import rows_errors
 from probes import Readout, RowStore, save_rows
 from probes.engine.texts import tokenizer_of
@@ -31,26 +31,24 @@ class Checkpoint:
 
     Attributes:
         role: ``base``, ``tuned`` or ``control``.
-        source: hub name, local directory, or a model in memory.
+        model: by name or in memory, with its adapter.
         device: of its weights.
         dtype: of its weights.
         task: task of a control.
-        adapter: folder of the adapter that it is measured with.
         tokenizer: tokenizer of a model in memory that has none.
     """
 
     role: str
-    source: Any
+    model: ResolvedModel
     device: str
     dtype: Dtype
     task: str | None = None
-    adapter: str | None = None
     tokenizer: Any = None
 
     def __str__(self) -> str:
-        memory = " (in memory)" if self.in_memory else ""
-        adapter = "" if self.adapter is None else f" with the adapter {self.adapter!r}"
-        return f"{self.role} {model_name(self.source)!r}{memory}{adapter}"
+        memory = " (in memory)" if self.model.in_memory else ""
+        adapter = "" if self.model.adapter is None else f" with the adapter {self.model.adapter!r}"
+        return f"{self.role} {self.model.name!r}{memory}{adapter}"
 
     @property
     def name(self) -> str:
@@ -58,19 +56,15 @@ class Checkpoint:
         return self.role if self.task is None else f"{self.role}-{file_name(self.task)}"
 
     @property
-    def in_memory(self) -> bool:
-        """Whether the model was given, and not its name."""
-        return not isinstance(self.source, str)
-
-    @property
     def weights(self) -> tuple[Any, ...]:
         """Key that is equal for checkpoints that are one model, with different adapters or none."""
-        return (id(self.source),) if self.in_memory else (self.source, self.device, self.dtype)
+        source = self.model.source
+        return (id(source),) if self.model.in_memory else (source, self.device, self.dtype)
 
     @property
     def own_tokenizer(self) -> Any:
         """Tokenizer of a model in memory, or the one given with it."""
-        tokenizer = tokenizer_of(self.source)
+        tokenizer = tokenizer_of(self.model.source)
         return self.tokenizer if tokenizer is None else tokenizer
 
     def read(self, trust_remote_code: bool = False) -> tuple[Any, Sizes]:
@@ -79,12 +73,11 @@ class Checkpoint:
         Raises:
             InputError: for a checkpoint that is not there or incomplete, and a model in memory without tokenizer.
         """
-        if not self.in_memory:
-            tokenizer, config = load_tokenizer(self.source, trust_remote_code=trust_remote_code)
-            return tokenizer, Sizes.of(config)
-        if self.own_tokenizer is None:
+        tokenizer, sizes = tokenizer_and_sizes(self.model, trust_remote_code=trust_remote_code)
+        tokenizer = self.tokenizer if tokenizer is None else tokenizer
+        if tokenizer is None:
             raise InputError(f"{self} has no tokenizer to read prompts; give tokenizer= too")
-        return self.own_tokenizer, Sizes.of_loaded(self.source)
+        return tokenizer, sizes
 
 
 @dataclass(frozen=True)
@@ -141,7 +134,7 @@ def saved_rows(
     jobs = []
     for models in groups:
         prompts = {model if settings.here else _portable(model): batches[model] for model in models}
-        jobs.append(WeightsJob(prompts, settings.portable, readout, labels, rows))
+        jobs.append(WeightsJob(prompts, settings, readout, labels, rows))
     if settings.here:
         for job in jobs:
             save_job(job, progress=progress)
@@ -152,7 +145,7 @@ def saved_rows(
 
 def _portable(model: Checkpoint) -> Checkpoint:
     """Make paths absolute, for a process in another folder."""
-    return replace(model, source=everywhere(model.source), adapter=everywhere(model.adapter))
+    return replace(model, model=model.model.portable)
 
 
 def save_job(job: WeightsJob, *, progress: bool = False) -> None:
@@ -172,7 +165,7 @@ def save_job(job: WeightsJob, *, progress: bool = False) -> None:
             with _naming(model):
                 _save_rows(hooked, model, job, progress)
     finally:
-        if first.in_memory and adapter_of(hooked) != loaded_adapter:
+        if first.model.in_memory and adapter_of(hooked) != loaded_adapter:
             set_adapter(hooked, loaded_adapter)  # the weights are the caller's
         del hooked
         gc.collect()  # hooks are cycles: without this, two models would be in memory
@@ -183,8 +176,8 @@ def save_job(job: WeightsJob, *, progress: bool = False) -> None:
 def _check_without_adapter(models: Iterable[Checkpoint]) -> None:
     """Refuse a second adapter on a model in memory."""
     for model in models:
-        present = adapter_of(model.source) if model.in_memory and model.adapter is not None else None
-        if present is not None:
+        present = adapter_of(model.model.source)
+        if model.model.adapter is not None and present is not None:
             with _naming(model):
                 raise InputError(
                     f"the adapter {present!r} is in the model already; take it out with set_adapter(model, None)"
@@ -193,7 +186,7 @@ def _check_without_adapter(models: Iterable[Checkpoint]) -> None:
 
 def _set_adapter(hooked: Any, model: Checkpoint, loaded_adapter: str | None) -> None:
     """Replace the adapter in the weights by the checkpoint's."""
-    adapter = model.adapter or loaded_adapter
+    adapter = model.model.adapter or loaded_adapter
     if adapter != adapter_of(hooked):
         with _naming(model):
             set_adapter(hooked, adapter)
@@ -227,9 +220,11 @@ def _load(model: Checkpoint, settings: ModelSettings) -> Any:
     No probe here reads attention patterns, so that fused attention does. Models in memory are hooked anew, with the
     same hook points as all others.
     """
-    settings = replace(settings, device=model.device, dtype=model.dtype, adapter=None)
-    if not model.in_memory:
-        return settings.load(model.source, "prompts", attention="sdpa")
-    plain = plain_model(model.source)
-    source = model.source if plain is None else plain
-    return settings.load(source, "prompts", attention="sdpa", tokenizer=model.own_tokenizer)
+    settings = replace(settings, device=model.device, dtype=model.dtype)
+    weights = model.model.without_adapter
+    if not weights.in_memory:
+        return settings.load(weights, "prompts", attention="sdpa")
+    plain = plain_model(weights.source)
+    if plain is not None:
+        weights = ResolvedModel(plain)
+    return settings.load(weights, "prompts", attention="sdpa", tokenizer=model.own_tokenizer)

@@ -6,9 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from mechclust.models.adapters import base_of, is_adapter, tokenizer_source
+from mechclust.models.adapters import tokenizer_source
 from mechclust.models.huggingface import find, read_config, read_tokenizer, reading
+from mechclust.models.resolved import ResolvedModel, resolve_model
 from mechclust.models.sizes import Sizes
+from probes.engine.texts import tokenizer_of
 from tasks import Batch, InputError, LabelledPrompts
 from tasks.errors import first_line
 from tasks.text.beginning import Bos, leading_bos, special_around, text_encoder
@@ -20,7 +22,7 @@ _MEND = "fix it in the checkpoint's chat_template.jinja or tokenizer_config.json
 _UNKNOWN = 0.1  # share of tokens from which it is told
 
 
-def load_tokenizer(name_or_path: str | Path, *, trust_remote_code: bool = False) -> tuple[Any, Any]:
+def load_tokenizer(name_or_path: str | Path | ResolvedModel, *, trust_remote_code: bool = False) -> tuple[Any, Any]:
     """The tokenizer and the Hugging Face configuration of a checkpoint, without its weights.
 
     Args:
@@ -31,13 +33,28 @@ def load_tokenizer(name_or_path: str | Path, *, trust_remote_code: bool = False)
     Raises:
         InputError: as ``load_pretrained``, and for a file of ``save_model``, which has no tokenizer.
     """
-    path = Path(name_or_path)
-    if path.is_file() and path.suffix != ".gguf":
-        raise InputError(f"{str(path)!r} has no tokenizer to read prompts; give a Hugging Face checkpoint")
-    adapter = path if is_adapter(path) else None
-    source = find(base_of(path) if adapter else name_or_path, trust_remote_code=trust_remote_code)
+    model = resolve_model(name_or_path)
+    if model.is_own_file:
+        raise InputError(f"{model.source!r} has no tokenizer to read prompts; give a Hugging Face checkpoint")
+    source = find(model.base, trust_remote_code=trust_remote_code)
     with reading(source):
-        return read_tokenizer(tokenizer_source(adapter, source)), read_config(source)
+        return read_tokenizer(tokenizer_source(model.source if model.is_adapter else None, source)), read_config(source)
+
+
+def tokenizer_and_sizes(model: ResolvedModel, *, trust_remote_code: bool = False) -> tuple[Any, Sizes]:
+    """Return a model's own tokenizer and its sizes, without loading weights.
+
+    Args:
+        model: by name or in memory. One in memory without a tokenizer gives ``None``.
+        trust_remote_code: run code that the checkpoint brings.
+
+    Raises:
+        InputError: as ``load_tokenizer``, and for something that is not a model.
+    """
+    if model.in_memory:
+        return tokenizer_of(model.source), Sizes.from_model(model.source)
+    tokenizer, config = load_tokenizer(model, trust_remote_code=trust_remote_code)
+    return tokenizer, Sizes.from_config(config)
 
 
 def encoder(tokenizer: Any, chat: bool = False, template: Any = None, bos: Bos = "model") -> Encode:
