@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from probes.engine.hooks import HookedModel
 from tasks import InputError
 
 
-def token_embeddings(model: HookedModel) -> Float[Tensor, "d_vocab d_embedding"]:
+def token_embeddings(model: HookedModel | nn.Module) -> Float[Tensor, "d_vocab d_embedding"]:
     """The input embedding matrix, one row per token.
 
     Nothing is added, normalised, scaled (BART may multiply by the root of its width) or projected

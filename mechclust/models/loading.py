@@ -27,7 +27,7 @@ Quantization = Literal["8bit", "4bit"]
 
 @dataclass(frozen=True)
 class LoadOptions:
-    """How a model is loaded; see ``load_pretrained``."""
+    """The options with which a model is loaded; see ``load_pretrained``."""
 
     device: str | torch.device | None = None
     device_map: str | Mapping[str, Any] | None = None

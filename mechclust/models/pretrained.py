@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import torch
 from torch import nn
@@ -24,6 +24,7 @@ from tasks.errors import first_line
 AnyModel: TypeAlias = str | Path | HookedModel | nn.Module | ResolvedModel  # by name, with hooks, or plain Hugging Face
 
 
+@runtime_checkable
 class PretrainedModel(HookedModel, Protocol):
     """A hooked model with its tokenizer.
 
@@ -80,6 +81,13 @@ def load_pretrained(
         InputError: for a directory without configuration, weights or tokenizer, a checkpoint that is damaged, an
             architecture that Hugging Face does not know, an adapter that does not fit, or options that exclude each
             other.
+
+    Example:
+        >>> from transformers import GPT2Config, GPT2LMHeadModel
+        >>> plain = GPT2LMHeadModel(GPT2Config(vocab_size=9, n_positions=8, n_embd=8, n_layer=2, n_head=2))
+        >>> model = load_pretrained(plain)  # or by name: load_pretrained("gpt2")
+        >>> model.cfg.n_layers, "blocks.1.hook_resid_post" in model.hook_dict
+        (2, True)
     """
     options = LoadOptions(device, device_map, max_memory, quantization, dtype, attention, trust_remote_code)
     resolved = resolve_model(model, adapter)

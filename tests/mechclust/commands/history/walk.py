@@ -40,7 +40,7 @@ def loads(at_load=lambda source, model: None):
         model = load(self, source, *args, **options)
         held.extend([weakref.ref(model), *map(weakref.ref, model.parameters())])
         found.append((str(source).rpartition("/")[2] + RANDOM * options.get("untrained", False), alive))
-        at_load(source, model)
+        at_load(str(source), model)
         return model
 
     with pytest.MonkeyPatch.context() as patch:
