@@ -206,7 +206,9 @@ def keep_resident(model: Any, plain: Any) -> None:
 def _resident_of(model: Any) -> Resident | None:
     """Return the resident weights of a model, hooked or plain; ``None`` if ``load_pretrained`` did not see it."""
     resident = getattr(model, _RESIDENT, None)
-    return resident if isinstance(resident, Resident) else None
+    if not isinstance(resident, Resident):
+        return None
+    return resident if model is resident.plain or model in resident.wrappers else None  # not a deep copy of these
 
 
 def plain_model(model: Any) -> Any:
