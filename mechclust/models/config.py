@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import entry_points
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, Self
 
 from probes.engine.registry import load_entry_point, package_of
 from tasks import InputError
@@ -14,8 +14,6 @@ from tasks.errors import check_at_least
 from tasks.settings import check_choices, check_finite, from_json, to_json
 
 _ENTRY_POINTS = "mechclust.models"
-
-ConfigT = TypeVar("ConfigT", bound="AnyConfig")
 
 
 class AnyConfig:
@@ -31,7 +29,7 @@ class AnyConfig:
     d_vocab: int
     seed: int
 
-    def with_seed(self: ConfigT, seed: int) -> ConfigT:
+    def with_seed(self, seed: int) -> Self:
         """Return a copy of the configuration with another seed."""
         return replace(self, seed=seed)  # type: ignore[type-var]  # every subclass is a dataclass
 

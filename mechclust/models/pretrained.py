@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, TypeAlias
 
 import torch
 from torch import nn
@@ -24,7 +24,6 @@ from tasks.errors import first_line
 AnyModel: TypeAlias = str | Path | HookedModel | nn.Module | ResolvedModel  # by name, with hooks, or plain Hugging Face
 
 
-@runtime_checkable
 class PretrainedModel(HookedModel, Protocol):
     """A hooked model with its tokenizer.
 

@@ -23,7 +23,7 @@ _MEND = "fix it in the checkpoint's chat_template.jinja or tokenizer_config.json
 _UNKNOWN_SHARE_NOTED = 0.1  # of the tokens
 
 
-def load_tokenizer(name_or_path: str | Path | ResolvedModel, *, trust_remote_code: bool = False) -> tuple[Any, Any]:
+def load_tokenizer(name_or_path: str | Path, *, trust_remote_code: bool = False) -> tuple[Any, Any]:
     """Return the tokenizer and the Hugging Face configuration of a checkpoint, without its weights.
 
     Args:
@@ -34,7 +34,11 @@ def load_tokenizer(name_or_path: str | Path | ResolvedModel, *, trust_remote_cod
     Raises:
         InputError: as ``load_pretrained``, and for a file of ``save_model``, which has no tokenizer.
     """
-    model = resolve_model(name_or_path)
+    return tokenizer_and_config(resolve_model(name_or_path), trust_remote_code=trust_remote_code)
+
+
+def tokenizer_and_config(model: ResolvedModel, *, trust_remote_code: bool = False) -> tuple[Any, Any]:
+    """Return the tokenizer and the configuration of a model that was given by name, as ``load_tokenizer``."""
     if model.is_own_file:
         raise InputError(f"{model.source!r} has no tokenizer to read prompts; give a Hugging Face checkpoint")
     source = find(model.base, trust_remote_code=trust_remote_code)
@@ -54,7 +58,7 @@ def tokenizer_and_sizes(model: ResolvedModel, *, trust_remote_code: bool = False
     """
     if model.in_memory:
         return tokenizer_of(model.source), Sizes.from_model(model.source)
-    tokenizer, config = load_tokenizer(model, trust_remote_code=trust_remote_code)
+    tokenizer, config = tokenizer_and_config(model, trust_remote_code=trust_remote_code)
     return tokenizer, Sizes.from_config(config)
 
 

@@ -15,11 +15,17 @@ from torch import Tensor
 from mechclust.commands.history.config import HistoryConfig
 from mechclust.commands.history.series import Checkpoint
 from mechclust.commands.units import Units, units_of
-from mechclust.models import load_tokenizer
 from mechclust.models.huggingface import find, read_config, reading
 from mechclust.models.resolved import resolve_model
 from mechclust.models.sizes import Sizes
-from mechclust.models.tokenizers import encoder, in_words, prompt_batches, tokenization_of, what_is_wrong
+from mechclust.models.tokenizers import (
+    encoder,
+    in_words,
+    prompt_batches,
+    tokenization_of,
+    tokenizer_and_config,
+    what_is_wrong,
+)
 from probes.engine.identity import token_digests
 from probes.store.digest import digest_of
 from tasks import Batch, CorpusStream, InputError, LabelledPrompts
@@ -130,7 +136,7 @@ def own_tokenizer(checkpoint: Checkpoint, config: HistoryConfig) -> Any:
     folder = Path(checkpoint.model.source)
     if folder.is_dir() and not any((folder / name).exists() for name in _TOKENIZER_FILES):
         return None
-    return load_tokenizer(checkpoint.model, trust_remote_code=config.trust_remote_code)[0]
+    return tokenizer_and_config(checkpoint.model, trust_remote_code=config.trust_remote_code)[0]
 
 
 def tokenizer_digest(tokenizer: Any, prompts: Sequence[str], config: HistoryConfig) -> str:
@@ -162,7 +168,7 @@ def _reader(model: Any, series: Sequence[Checkpoint], config: HistoryConfig) -> 
     last = series[-1].model
     other = last if last.is_adapter else resolve_model(model)
     try:
-        return load_tokenizer(other, trust_remote_code=config.trust_remote_code)[0]
+        return tokenizer_and_config(other, trust_remote_code=config.trust_remote_code)[0]
     except InputError as error:
         why = f"{other.source!r} has none either" if Path(other.source).is_dir() else str(error)
         raise InputError(
