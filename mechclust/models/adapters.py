@@ -368,7 +368,7 @@ def _other_base(adapter: str, plain: Any, error: Exception) -> str:
     text = " ".join(str(error).split())
     if type(error).__name__ == "SafetensorError":
         return f"the weights of the adapter {adapter!r} are damaged or cut off ({text}); download or save them again"
-    trained = _read_config(adapter).get("base_model_name_or_path") or "another base"
+    trained = named_base(adapter) or "another base"
     return (
         f"the adapter {adapter!r}, trained for {trained!r}, does not fit this base ({type(plain).__name__}): "
         f"{text[:300]}; give the base that it was trained for"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -29,9 +31,10 @@ def token_embeddings(model: HookedModel | nn.Module) -> Float[Tensor, "d_vocab d
         >>> token_embeddings(build_model(ModelConfig(d_vocab=9, n_ctx=4, n_layers=1, d_model=8, n_heads=2))).shape
         torch.Size([9, 8])
     """
-    embed = getattr(model, "embed", None)
-    if embed is None and hasattr(model, "get_input_embeddings"):
-        embed = model.get_input_embeddings()
+    untyped: Any = model
+    embed = getattr(untyped, "embed", None)
+    if embed is None and hasattr(untyped, "get_input_embeddings"):
+        embed = untyped.get_input_embeddings()
     for name in ("W_E", "weight"):  # HookedTransformer's name, everyone else's
         weight = getattr(embed, name, None)
         if isinstance(weight, Tensor) and weight.ndim == 2:

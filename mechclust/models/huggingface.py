@@ -157,7 +157,7 @@ def _is_cached(source: Source, file: str) -> bool:
 def _files_on_the_hub(source: Source) -> set[str]:
     from huggingface_hub import HfApi
 
-    revision = {} if source.revision is None else {"revision": source.revision}
+    revision: dict[str, Any] = {} if source.revision is None else {"revision": source.revision}
     info = HfApi().model_info(source.name, timeout=5, **revision)
     return {file.rfilename for file in info.siblings or ()}
 

@@ -88,8 +88,7 @@ class ResolvedModel:
     @property
     def title(self) -> str:
         """Return the model in words; a model in memory with the adapter that is in its weights already."""
-        present = adapter_of(self.source)
-        return str(self) if self.adapter is not None or present is None else f"{self.name} with {present}"
+        return str(replace(self, adapter=self.adapter or adapter_of(self.source)))
 
 
 def resolve_model(model: Any, adapter: str | Path | None = None) -> ResolvedModel:
@@ -106,9 +105,10 @@ def resolve_model(model: Any, adapter: str | Path | None = None) -> ResolvedMode
         >>> print(resolve_model("gpt2", "runs/tuned"))
         gpt2 with runs/tuned
     """
-    if not isinstance(model, ResolvedModel):
-        source = str(model) if isinstance(model, (str, Path)) else model
-        model = ResolvedModel(source, is_adapter=isinstance(source, str) and is_adapter(source))
+    if isinstance(model, (str, Path)):
+        model = ResolvedModel(str(model), is_adapter=is_adapter(model))
+    elif not isinstance(model, ResolvedModel):
+        model = ResolvedModel(model)
     if adapter is None:
         return model
     if model.is_adapter:

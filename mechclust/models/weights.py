@@ -94,11 +94,11 @@ def set_weights(model: HookedModel, weights: dict[str, Weight]) -> None:
 
 def trainable(model: HookedModel) -> dict[str, Weight]:
     """Return the parameters that require gradients, in the model's order, under the names of ``get_weights``."""
-    parameters = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+    parameters: dict[str, Weight] = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
     if not _is_bridge(model):
         return parameters
     names = {weight.data_ptr(): name for name, weight in model.state_dict().items() if not _is_constant(name)}
-    weights = {}
+    weights: dict[str, Weight] = {}
     for weight in parameters.values():
         block, inner_name = _split(names[weight.data_ptr()])
         weights[block + _FROM_NATIVE[inner_name][0]] = weight

@@ -44,12 +44,12 @@ class Model:
         return self.kind if not self.task else f"{self.kind}-{file_name(self.task)}"
 
     def folder(self, out: Path) -> Path:
-        """Return the folder of the adapter, or of the checkpoint that was given."""
-        return out / "adapters" / self.name if self.given is None else Path(self.given.source)
+        """Return the folder of an adapter that is trained here."""
+        return out / "adapters" / self.name
 
     def resolved(self, out: Path) -> ResolvedModel:
         """Return the model that was given, or the adapter that is trained here."""
-        return ResolvedModel(str(self.folder(out)), is_adapter=True) if self.given is None else self.given
+        return self.given or ResolvedModel(str(self.folder(out)), is_adapter=True)
 
 
 class ResidentBase:
