@@ -101,7 +101,7 @@ class WeightsJob:
     @property
     def name(self) -> str:
         """Name of the job in errors."""
-        return ", ".join(model.name for model in self.batches)
+        return ", ".join(checkpoint.name for checkpoint in self.batches)
 
 
 def saved_rows(
@@ -126,26 +126,26 @@ def saved_rows(
         progress: show progress bars.
     """
     by_weights: dict[tuple[Any, ...], list[Checkpoint]] = {}
-    for model in batches:
-        by_weights.setdefault(model.weights, []).append(model)
+    for checkpoint in batches:
+        by_weights.setdefault(checkpoint.weights, []).append(checkpoint)
     groups = list(by_weights.values())
     if not settings.here and (settings.workers is None or settings.workers > len(groups)):
-        groups = [[model] for model in batches]
+        groups = [[checkpoint] for checkpoint in batches]
     jobs = []
-    for models in groups:
-        prompts = {model if settings.here else _portable(model): batches[model] for model in models}
+    for checkpoints in groups:
+        prompts = {each if settings.here else _portable(each): batches[each] for each in checkpoints}
         jobs.append(WeightsJob(prompts, settings, readout, labels, rows))
     if settings.here:
         for job in jobs:
             save_job(job, progress=progress)
     else:
         map_jobs(save_job, jobs, **settings.on, folder=rows, progress="hidden states" if progress else None)
-    return {model: RowStore(rows / model.name) for model in batches}
+    return {checkpoint: RowStore(rows / checkpoint.name) for checkpoint in batches}
 
 
-def _portable(model: Checkpoint) -> Checkpoint:
+def _portable(checkpoint: Checkpoint) -> Checkpoint:
     """Make paths absolute, for a process in another folder."""
-    return replace(model, model=model.model.portable)
+    return replace(checkpoint, model=checkpoint.model.portable)
 
 
 def save_job(job: WeightsJob, *, progress: bool = False) -> None:
@@ -158,12 +158,12 @@ def save_job(job: WeightsJob, *, progress: bool = False) -> None:
         with _naming(first):
             hooked = _load(first, job.settings)
         loaded_adapter = adapter_of(hooked)
-        for model in others:  # an adapter that does not fit is refused before a prompt is read
-            _set_adapter(hooked, model, loaded_adapter)
-        for model in job.batches:
-            _set_adapter(hooked, model, loaded_adapter)
-            with _naming(model):
-                _save_rows(hooked, model, job, progress)
+        for checkpoint in others:  # an adapter that does not fit is refused before a prompt is read
+            _set_adapter(hooked, checkpoint, loaded_adapter)
+        for checkpoint in job.batches:
+            _set_adapter(hooked, checkpoint, loaded_adapter)
+            with _naming(checkpoint):
+                _save_rows(hooked, checkpoint, job, progress)
     finally:
         if first.model.in_memory and adapter_of(hooked) != loaded_adapter:
             set_adapter(hooked, loaded_adapter)  # the weights are the caller's
@@ -173,31 +173,31 @@ def save_job(job: WeightsJob, *, progress: bool = False) -> None:
             torch.cuda.empty_cache()
 
 
-def _check_without_adapter(models: Iterable[Checkpoint]) -> None:
+def _check_without_adapter(checkpoints: Iterable[Checkpoint]) -> None:
     """Refuse a second adapter on a model in memory."""
-    for model in models:
-        present = adapter_of(model.model.source)
-        if model.model.adapter is not None and present is not None:
-            with _naming(model):
+    for checkpoint in checkpoints:
+        present = adapter_of(checkpoint.model.source)
+        if checkpoint.model.adapter is not None and present is not None:
+            with _naming(checkpoint):
                 raise InputError(
                     f"the adapter {present!r} is in the model already; take it out with set_adapter(model, None)"
                 )
 
 
-def _set_adapter(hooked: Any, model: Checkpoint, loaded_adapter: str | None) -> None:
+def _set_adapter(hooked: Any, checkpoint: Checkpoint, loaded_adapter: str | None) -> None:
     """Replace the adapter in the weights by the checkpoint's."""
-    adapter = model.model.adapter or loaded_adapter
+    adapter = checkpoint.model.adapter or loaded_adapter
     if adapter != adapter_of(hooked):
-        with _naming(model):
+        with _naming(checkpoint):
             set_adapter(hooked, adapter)
 
 
-def _save_rows(hooked: Any, model: Checkpoint, job: WeightsJob, progress: bool) -> None:
-    batches = job.batches[model]
+def _save_rows(hooked: Any, checkpoint: Checkpoint, job: WeightsJob, progress: bool) -> None:
+    batches = job.batches[checkpoint]
     save_rows(
         hooked,
-        progress_bar(batches, desc=f"{model.name}: hidden states", unit="batch") if progress else batches,
-        job.rows / model.name,
+        progress_bar(batches, desc=f"{checkpoint.name}: hidden states", unit="batch") if progress else batches,
+        job.rows / checkpoint.name,
         readout=job.readout,
         labels=job.labels,
         shard_rows=shard_rows(sum(map(len, batches))),
@@ -205,26 +205,26 @@ def _save_rows(hooked: Any, model: Checkpoint, job: WeightsJob, progress: bool) 
 
 
 @contextmanager
-def _naming(model: Checkpoint) -> Iterator[None]:
+def _naming(checkpoint: Checkpoint) -> Iterator[None]:
     """Begin errors with the model that they are about."""
     try:
         with rows_errors("--max-per-task"):
             yield
     except InputError as error:
-        raise InputError(f"{model}: {error}") from error
+        raise InputError(f"{checkpoint}: {error}") from error
 
 
-def _load(model: Checkpoint, settings: ModelSettings) -> Any:
+def _load(checkpoint: Checkpoint, settings: ModelSettings) -> Any:
     """Load the weights without an adapter.
 
     No probe here reads attention patterns, so that fused attention does. Models in memory are hooked anew, with the
     same hook points as all others.
     """
-    settings = replace(settings, device=model.device, dtype=model.dtype)
-    weights = model.model.without_adapter
+    settings = replace(settings, device=checkpoint.device, dtype=checkpoint.dtype)
+    weights = checkpoint.model.without_adapter
     if not weights.in_memory:
         return settings.load(weights, "prompts", attention="sdpa")
     plain = plain_model(weights.source)
     if plain is not None:
         weights = ResolvedModel(plain)
-    return settings.load(weights, "prompts", attention="sdpa", tokenizer=model.own_tokenizer)
+    return settings.load(weights, "prompts", attention="sdpa", tokenizer=checkpoint.own_tokenizer)
