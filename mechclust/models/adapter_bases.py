@@ -25,7 +25,7 @@ def adapter_notes(models: Iterable[ResolvedModel]) -> list[str]:
     nothing.
 
     Args:
-        models: those without an adapter beside them are left out.
+        models: those without an adapter next to them are left out.
     """
     adapters_by_bases: dict[tuple[str, str], list[str]] = {}
     for model in models:
@@ -79,7 +79,7 @@ def check_fits_base(adapters: Sequence[str], base: ResolvedModel, *, trust_remot
 
 
 def _fault(layer: str, kind: str, shape: tuple[int, ...], shapes: Mapping[str, tuple[int, int] | None]) -> str | None:
-    """Say why a low-rank weight does not fit the base's layers; ``None`` if it may fit."""
+    """Say why a low-rank weight does not fit the base's layers, or return ``None`` if it may fit."""
     if layer not in shapes:
         return f"it has weights for {layer!r}, a layer that the base does not have"
     layer_shape = shapes[layer]
@@ -111,7 +111,7 @@ def _shapes(base: ResolvedModel, trust_remote_code: bool) -> tuple[dict[str, tup
 
 
 def _linear_shape(module: Any) -> tuple[int, int] | None:
-    """Return the outputs and inputs of a linear layer; ``None`` for other modules."""
+    """Return the outputs and inputs of a linear layer, or ``None`` for other modules."""
     kind = type(module).__name__
     weight = getattr(module, "weight", None)
     if weight is None or kind not in ("Linear", "Conv1D"):
@@ -130,7 +130,7 @@ def _is_renamed(model_type: str) -> bool:
 
 
 def _weights_of(adapter: str) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of an adapter's weights by name; none for a damaged file, which is refused later."""
+    """Return the shapes of an adapter's weights by name, or nothing for a damaged file, which is refused later."""
     peft = import_peft("reading an adapter", "adapters")
     try:
         with quiet():

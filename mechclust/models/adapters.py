@@ -1,7 +1,7 @@
 """Adapters (LoRA and its relatives, as peft saves them): merged into a resident model, and taken out again exactly.
 
-TransformerLens copies some fused weights when it wraps a model, so that an adapter beside them never runs and the base
-is measured in its place. Here an adapter's change is always added to the weights themselves, wherever they lie.
+TransformerLens copies some fused weights when it wraps a model. An adapter next to them would never run, and the base
+would be measured in its place. Here an adapter's change is always added to the weights themselves, wherever they lie.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def shared_copy(model: Any) -> Any:
 def merged_copy(tuned: Any) -> Any:
     """Return a copy of a peft model in training with its adapter merged into the weights, to be measured.
 
-    The model itself stays as it is. Memory: the weights that the adapter changes, once; all others are shared.
+    The model itself stays as it is. Memory: the weights that the adapter changes, once. All others are shared.
 
     Args:
         tuned: what ``peft.get_peft_model`` gave.
@@ -168,7 +168,7 @@ def set_adapter(model: HookedModel, adapter: str | Path | None) -> None:
 
     Raises:
         InputError: for a folder without adapter, an adapter for another base (naming weight and shapes), one that
-            cannot be merged (prompt tuning), a quantised model or one partly on disk, and where peft is not installed.
+            cannot be merged (prompt tuning), a quantised model or one partly on disk, and if peft is not installed.
     """
     resident = _resident_of(model)
     if resident is None:
@@ -204,7 +204,7 @@ def keep_resident(model: Any, plain: Any) -> None:
 
 
 def _resident_of(model: Any) -> Resident | None:
-    """Return the resident weights of a model, hooked or plain; ``None`` if ``load_pretrained`` did not see it."""
+    """Return the resident weights of a model, hooked or plain, or ``None`` if ``load_pretrained`` did not see it."""
     resident = getattr(model, _RESIDENT, None)
     if not isinstance(resident, Resident):
         return None
@@ -325,7 +325,7 @@ def _merged(plain: Any, adapter: str) -> WeightsByName:
 
 
 def _attach(plain: Any, adapter: str) -> Any:
-    """Return peft's model; biases are copies, since peft writes an adapter's biases into the base's."""
+    """Return peft's model, with copies of the biases, since peft writes an adapter's biases into the base's."""
     peft = import_peft("reading an adapter", "adapters")
     _copy_biases(plain)
     try:
@@ -349,7 +349,7 @@ def _attach(plain: Any, adapter: str) -> Any:
 
 
 def _copy_biases(model: Any) -> None:
-    """Replace the weights with one axis by copies; tied ones stay tied."""
+    """Replace the weights with one axis by copies, which are tied as before."""
     copies: dict[int, nn.Parameter] = {}
     for module in model.modules():
         for name, weight in list(module._parameters.items()):

@@ -72,7 +72,7 @@ class _CallRecorder:
 def find_blocks(body: nn.Module, forward: Callable[[], Any]) -> Blocks:
     """Find the blocks of a model: the outermost modules with matrices that take a hidden state and give another.
 
-    It runs once, with a hook on every module. Hidden states are told by identity: the very tensor, not an equal one.
+    It runs once, with a hook on every module. Hidden states are recognised by identity: an equal tensor is another one.
 
     Args:
         body: the Hugging Face model without its head.

@@ -44,7 +44,7 @@ class ModelShape:
         d_model: width of the residual stream.
         d_head: width of a head.
         d_vocab: number of tokens.
-        n_ctx: longest input, ``None`` where there is no limit. RoBERTa numbers positions from behind
+        n_ctx: longest input, ``None`` if there is no limit. RoBERTa numbers positions from behind
             its padding index, so this is smaller than its ``max_position_embeddings``.
     """
 

@@ -1,6 +1,6 @@
 """Plain Hugging Face checkpoints: where they are, and how they are read, with one sentence for any failure.
 
-No code of a checkpoint is ever run unless the caller says so: ``trust_remote_code`` is passed at every door.
+No code of a checkpoint is ever run unless the caller says so: ``trust_remote_code`` is passed to every call.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def find(
 
     Raises:
         InputError: for a directory that is not there or lacks a part, a folder that is a model and an adapter,
-            a file that is no GGUF, or where gguf is not installed, and a name that the hub does not have, or that
+            a file that is no GGUF, or if gguf is not installed, and a name that the hub does not have, or that
             cannot be looked up.
     """
     path = Path(name_or_path)
@@ -115,7 +115,7 @@ def _there(path: Path, pattern: str) -> bool:
 
 
 def _near(path: Path) -> str:
-    """Return the directory beside ``path`` that may have been meant, for a message."""
+    """Return the directory next to ``path`` that may have been meant, for a message."""
     beside = [folder.name for folder in path.parent.glob("*/")] if path.parent.is_dir() else []
     near = difflib.get_close_matches(path.name, beside, n=1)
     return f" (did you mean {str(path.parent / near[0])!r}?)" if near else ""
@@ -163,7 +163,7 @@ def _files_on_the_hub(source: Source) -> set[str]:
 
 
 def _hub_fault(error: Exception, source: Source, no_directory: str) -> str | None:
-    """Say what is wrong with a model's name, if the hub says so; ``None`` for other errors."""
+    """Say what is wrong with a model's name, if the hub says so, or return ``None`` for other errors."""
     from huggingface_hub.errors import (
         GatedRepoError,
         HFValidationError,
@@ -269,7 +269,7 @@ def _why(error: Exception, source: Source) -> str:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Silence warnings, loading bars and advice inside the block; the caller shows its own progress."""
+    """Silence warnings, loading bars and advice inside the block. The caller shows its own progress."""
     from transformers.utils import logging
 
     others = [getLogger(name) for name in ("accelerate", "bitsandbytes")]

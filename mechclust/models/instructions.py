@@ -17,7 +17,7 @@ from tasks.text.files import read_text
 PLAIN_END = "\nAnswer:"
 """What ends a prompt without chat template, so that the last prompt token is the same in every prompt."""
 
-_MEND = "fix it in the checkpoint's chat_template.jinja or tokenizer_config.json, or give --chat no"
+_TEMPLATE_REMEDY = "fix it in the checkpoint's chat_template.jinja or tokenizer_config.json, or give --chat no"
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class InstructionFormat:
     ) -> None:
         self.template = None if template is None else read_text(template, "a Jinja chat template", "chat template")
         self._called = OWN_TEMPLATE if template is None else f"the chat template {str(template)!r}"
-        self._mend = _MEND if template is None else "fix it, or give another file with --chat-template"
+        self._mend = _TEMPLATE_REMEDY if template is None else "fix it, or give another file with --chat-template"
         if self.template is not None:
             tokenizer = copy(tokenizer)  # which others read with too
             tokenizer.chat_template = self.template
@@ -145,7 +145,7 @@ class InstructionFormat:
         return [self._cut(ids, self.cutoff) for ids in self._read(whole)]
 
     def answered(self, prompts: Sequence[str], answers: Sequence[str]) -> list[Answered]:
-        """Return each prompt with its answer, which is never empty; an answer that is too long loses its end.
+        """Return each prompt with its answer, which is never empty. An answer that is too long loses its end.
 
         Raises:
             InputError: for a chat template that fails, and an answer without any token, quoting its prompt.

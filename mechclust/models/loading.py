@@ -20,14 +20,14 @@ from probes.engine.hooks import device_of
 from tasks import InputError
 from tasks.errors import check_choice
 
-_MAPS = ("auto", "balanced", "balanced_low_0", "sequential")
+_DEVICE_MAPS = ("auto", "balanced", "balanced_low_0", "sequential")
 Attention = Literal["eager", "sdpa"]
 Quantization = Literal["8bit", "4bit"]
 
 
 @dataclass(frozen=True)
 class LoadOptions:
-    """The options with which a model is loaded; see ``load_pretrained``."""
+    """The options with which a model is loaded, see ``load_pretrained``."""
 
     device: str | torch.device | None = None
     device_map: str | Mapping[str, Any] | None = None
@@ -53,7 +53,7 @@ class LoadOptions:
                 f"device is {str(self.device)!r} and device_map {self.device_map!r}; give one of them: a device for "
                 "the whole model, or a map that spreads it"
             )
-        if isinstance(self.device_map, str) and self.device_map not in _MAPS:
+        if isinstance(self.device_map, str) and self.device_map not in _DEVICE_MAPS:
             try:
                 torch.device(self.device_map)
             except RuntimeError:
@@ -114,7 +114,7 @@ def load_plain(
 
 
 def _from_memory(model: Any, options: LoadOptions, untrained: bool, seed: int) -> Any:
-    """Return a Hugging Face model in memory as it is, or an untrained one like it where that one is."""
+    """Return a Hugging Face model in memory, or an untrained one like it on the same device."""
     if not hasattr(model, "base_model"):
         raise InputError(
             f"expected a model, got {type(model).__name__}; give a hub name, a directory, a Hugging Face model in "
@@ -191,13 +191,13 @@ def _build_seeded(build: Callable[..., Any], seed: int, **options: Any) -> Any:
 
 
 def _placed(plain: Any, options: LoadOptions) -> Any:
-    """Move a model that was built on the CPU to its devices; parts for the disk stay on the CPU."""
+    """Move a model that was built on the CPU to its devices. Parts for the disk stay on the CPU."""
     if options.device_map is None:
         return plain.to(options.device or "cpu")
     from accelerate import dispatch_model, infer_auto_device_map
 
     places: Any = options.device_map
-    if places in _MAPS:
+    if places in _DEVICE_MAPS:
         whole = list(plain._no_split_modules or ())
         places = infer_auto_device_map(plain, options.max_memory, no_split_module_classes=whole)
     if not isinstance(places, Mapping):
@@ -206,7 +206,7 @@ def _placed(plain: Any, options: LoadOptions) -> Any:
 
 
 def _check_complete(model: Any, info: dict[str, Any]) -> None:
-    """Refuse a body that lacks weights, or has another size than its config says; heads may be missing or left over."""
+    """Refuse a body that lacks weights, or has another size than its config says. Heads may be missing or left over."""
     body = "" if model.base_model is model else f"{model.base_model_prefix}."
     missing = [key for key in info["missing_keys"] if key.startswith(body) and "pooler." not in key]
     surplus = [key for key in info["unexpected_keys"] if re.search(r"\.\d+\.", key)]

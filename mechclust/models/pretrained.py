@@ -106,7 +106,7 @@ def load_huggingface(
 ) -> tuple[Any, Any]:
     """Return the model and tokenizer as plain Hugging Face loads them, without hooks, to check numbers against.
 
-    An adapter runs beside the weights, as peft runs it, and is not merged. Arguments as ``load_pretrained``,
+    An adapter runs next to the weights, as peft runs it, and is not merged. Arguments as ``load_pretrained``,
     without ``untrained`` and ``seed``.
 
     Returns:
@@ -187,12 +187,12 @@ def _has_bridge(plain: Any) -> bool:
 def _bridge(plain: Any, tokenizer: Any, name: str) -> Any:
     """Return TransformerLens's bridge of a model, with Hugging Face's own tokenizer.
 
-    The bridge changes tokenizers (it adds a beginning of sequence and loads them anew), so it is given a copy.
+    The bridge changes tokenizers (it adds a beginning of sequence and loads them again), so it is given a copy.
     """
     from transformer_lens.model_bridge import TransformerBridge
 
     changed_tokenizer = _no_tokenizer() if tokenizer is None else copy.deepcopy(tokenizer)
-    changed_tokenizer.init_kwargs |= {"name_or_path": name, "add_bos_token": True}  # so that it is not loaded anew
+    changed_tokenizer.init_kwargs |= {"name_or_path": name, "add_bos_token": True}  # so that it is not loaded again
     first = next(plain.parameters())
     try:
         bridge = TransformerBridge.boot_transformers(

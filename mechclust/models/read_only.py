@@ -132,7 +132,7 @@ class ReadOnlyModel(HookedRootModule):  # type: ignore[misc]  # untyped
     def forward(
         self, tokens: Int[Tensor, "batch pos"], attention_mask: Mask | None = None
     ) -> Float[Tensor, "batch pos d_model"]:
-        """Return the last hidden state, ``hidden_states[-1]``, after the final norm if there is one; no logits.
+        """Return the last hidden state, ``hidden_states[-1]``, after the final norm if there is one, and no logits.
 
         Args:
             tokens: token ids; moved to the model's device.
@@ -140,7 +140,7 @@ class ReadOnlyModel(HookedRootModule):  # type: ignore[misc]  # untyped
 
         Raises:
             InputError: for tokens of another shape or longer than ``cfg.n_ctx``, for padding on the left of a
-                model that cannot be told where its tokens begin, and for hooks that return a value.
+                model that takes no positions, and for hooks that return a value.
         """
         if tokens.ndim != 2 or (self.cfg.n_ctx is not None and tokens.shape[1] > self.cfg.n_ctx):
             raise InputError(
@@ -340,7 +340,7 @@ def _positions(body: nn.Module) -> nn.Embedding | None:
 
 
 def _words_alone(body: Any) -> Any:
-    """Return the token embedding of a decoder that has another table, of positions; ``None`` for other models."""
+    """Return the token embedding of a decoder that has another table, of positions, or ``None`` for other models."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING as CAUSAL
     from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING as MASKED
 

@@ -18,7 +18,7 @@ class ResolvedModel:
 
     Attributes:
         source: a hub name, a folder or a file, as text, or a model in memory.
-        adapter: folder of an adapter that was given beside the model, to be merged into its weights.
+        adapter: folder of an adapter that was given with the model, to be merged into its weights.
         is_adapter: whether ``source`` is itself the folder of an adapter, whose base has the other weights.
     """
 
@@ -59,7 +59,7 @@ class ResolvedModel:
 
     @property
     def without_adapter(self) -> ResolvedModel:
-        """Return the model without the adapter that was given beside it."""
+        """Return the model without the adapter that was given with it."""
         return replace(self, adapter=None)
 
     @property
@@ -82,12 +82,12 @@ class ResolvedModel:
         return str(getattr(getattr(plain, "config", None), "name_or_path", "") or type(plain or self.source).__name__)
 
     def __str__(self) -> str:
-        """Return what reports call the model: its name, and the adapter that was given beside it."""
+        """Return what reports call the model: its name, and the adapter that was given with it."""
         return self.name if self.adapter is None else f"{self.name} with {self.adapter}"
 
     @property
     def title(self) -> str:
-        """Return the model in words; a model in memory with the adapter that is in its weights already."""
+        """Return the model in words, including an adapter that is in the weights of a model in memory already."""
         return str(replace(self, adapter=self.adapter or adapter_of(self.source)))
 
 
@@ -120,5 +120,5 @@ def resolve_model(model: Any, adapter: str | Path | None = None) -> ResolvedMode
 
 
 def absolute_path(path: Any) -> Any:
-    """Return a path that is valid in every folder; a hub name or a model in memory is returned as it is."""
+    """Return a path that is valid in every folder. A hub name or a model in memory is returned unchanged."""
     return type(path)(Path(path).absolute()) if isinstance(path, (str, Path)) and Path(path).exists() else path

@@ -72,7 +72,7 @@ class Sizes:
 
 
 def _block_weights(config: Any) -> int | None:
-    """Count the weights of the attention, and of the MLP without gates; ``None`` if the configuration lacks sizes."""
+    """Count the weights of the attention, and of the MLP without gates, or return ``None`` if sizes are missing."""
     names = ("hidden_size", "num_attention_heads", "intermediate_size", "n_inner")
     width, heads, *inner = (getattr(config, name, None) for name in names)
     if not isinstance(width, int) or not isinstance(heads, int) or not heads:

@@ -33,7 +33,7 @@ class WeightSketch:
     values: Float[Tensor, "sampled"]
 
     def distance(self, other: WeightSketch) -> float:
-        """Estimate of the Euclidean distance between the weights; NaN where their shapes differ.
+        """Estimate the Euclidean distance between the weights, NaN if their shapes differ.
 
         Example:
             >>> a, b = (weight_sketch(torch.nn.Linear(2, 2)) for _ in range(2))

@@ -19,7 +19,7 @@ from tasks.text.beginning import tokenization as plain_tokenization
 from tasks.text.prompts import Encode
 
 OWN_TEMPLATE = "the chat template of this model's tokenizer"
-_MEND = "fix it in the checkpoint's chat_template.jinja or tokenizer_config.json, or leave out --chat"
+_TEMPLATE_REMEDY = "fix it in the checkpoint's chat_template.jinja or tokenizer_config.json, or leave out --chat"
 _UNKNOWN_SHARE_NOTED = 0.1  # of the tokens
 
 
@@ -98,11 +98,11 @@ def _encode_messages(template: Any, read: TextEncoder, texts: Sequence[str]) -> 
     """Return the tokens of texts as a user's messages in a chat template."""
     messages = [rendered(template, text) for text in texts]
     if len(set(messages)) == 1 < len(set(texts)):
-        raise InputError(f"{OWN_TEMPLATE} renders every prompt alike; {_MEND}")
+        raise InputError(f"{OWN_TEMPLATE} renders every prompt alike; {_TEMPLATE_REMEDY}")
     return read(messages, add_special_tokens=False)
 
 
-def rendered(template: Any, *turns: str, called: str = OWN_TEMPLATE, mend: str = _MEND) -> str:
+def rendered(template: Any, *turns: str, called: str = OWN_TEMPLATE, mend: str = _TEMPLATE_REMEDY) -> str:
     """Render alternating messages of a user and an assistant in a tokenizer's chat template, which is a program.
 
     After a user's message it goes up to where the answer begins.
@@ -190,7 +190,7 @@ def prompt_batches(
     bos: Bos = "model",
     too_long: Literal["refuse", "truncate"] = "refuse",
 ) -> Iterator[Batch]:
-    """Yield prompts as a model of these sizes reads them; the arguments are those of ``LabelledPrompts.batches``.
+    """Yield prompts as a model of these sizes reads them, with the arguments of ``LabelledPrompts.batches``.
 
     Raises:
         InputError: for a prompt longer than the model's context that is not to be truncated, or a token id that the
