@@ -12,12 +12,12 @@ from typing import Any
 import torch
 
 from mechclust.commands.parts import shard_rows
-from mechclust.commands.settings import Dtype, ModelSettings, everywhere
+from mechclust.commands.settings import Dtype, ModelSettings
 from mechclust.jobs import map_jobs, progress_bar
-from mechclust.models import load_tokenizer
 from mechclust.models.adapters import adapter_of, plain_model, set_adapter
-from mechclust.models.pretrained import model_name
+from mechclust.models.resolved import ResolvedModel
 from mechclust.models.sizes import Sizes
+from mechclust.models.tokenizers import tokenizer_and_sizes
 from mechclust.report.folder import rows_errors
 from probes import Readout, RowStore, save_rows
 from probes.engine.texts import tokenizer_of
@@ -31,26 +31,24 @@ class Checkpoint:
 
     Attributes:
         role: ``base``, ``tuned`` or ``control``.
-        source: hub name, local directory, or a model in memory.
+        model: by name or in memory, with its adapter.
         device: of its weights.
         dtype: of its weights.
         task: task of a control.
-        adapter: folder of the adapter that it is measured with.
         tokenizer: tokenizer of a model in memory that has none.
     """
 
     role: str
-    source: Any
+    model: ResolvedModel
     device: str
     dtype: Dtype
     task: str | None = None
-    adapter: str | None = None
     tokenizer: Any = None
 
     def __str__(self) -> str:
-        memory = " (in memory)" if self.in_memory else ""
-        adapter = "" if self.adapter is None else f" with the adapter {self.adapter!r}"
-        return f"{self.role} {model_name(self.source)!r}{memory}{adapter}"
+        memory = " (in memory)" if self.model.in_memory else ""
+        adapter = "" if self.model.adapter is None else f" with the adapter {self.model.adapter!r}"
+        return f"{self.role} {self.model.name!r}{memory}{adapter}"
 
     @property
     def name(self) -> str:
@@ -58,19 +56,15 @@ class Checkpoint:
         return self.role if self.task is None else f"{self.role}-{file_name(self.task)}"
 
     @property
-    def in_memory(self) -> bool:
-        """Whether the model was given, and not its name."""
-        return not isinstance(self.source, str)
-
-    @property
     def weights(self) -> tuple[Any, ...]:
         """Key that is equal for checkpoints that are one model, with different adapters or none."""
-        return (id(self.source),) if self.in_memory else (self.source, self.device, self.dtype)
+        source = self.model.source
+        return (id(source),) if self.model.in_memory else (source, self.device, self.dtype)
 
     @property
     def own_tokenizer(self) -> Any:
         """Tokenizer of a model in memory, or the one given with it."""
-        tokenizer = tokenizer_of(self.source)
+        tokenizer = tokenizer_of(self.model.source)
         return self.tokenizer if tokenizer is None else tokenizer
 
     def read(self, trust_remote_code: bool = False) -> tuple[Any, Sizes]:
@@ -79,12 +73,11 @@ class Checkpoint:
         Raises:
             InputError: for a checkpoint that is not there or incomplete, and a model in memory without tokenizer.
         """
-        if not self.in_memory:
-            tokenizer, config = load_tokenizer(self.source, trust_remote_code=trust_remote_code)
-            return tokenizer, Sizes.of(config)
-        if self.own_tokenizer is None:
+        tokenizer, sizes = tokenizer_and_sizes(self.model, trust_remote_code=trust_remote_code)
+        tokenizer = self.tokenizer if tokenizer is None else tokenizer
+        if tokenizer is None:
             raise InputError(f"{self} has no tokenizer to read prompts; give tokenizer= too")
-        return self.own_tokenizer, Sizes.of_loaded(self.source)
+        return tokenizer, sizes
 
 
 @dataclass(frozen=True)
@@ -108,7 +101,7 @@ class WeightsJob:
     @property
     def name(self) -> str:
         """Name of the job in errors."""
-        return ", ".join(model.name for model in self.batches)
+        return ", ".join(checkpoint.name for checkpoint in self.batches)
 
 
 def saved_rows(
@@ -133,26 +126,26 @@ def saved_rows(
         progress: show progress bars.
     """
     by_weights: dict[tuple[Any, ...], list[Checkpoint]] = {}
-    for model in batches:
-        by_weights.setdefault(model.weights, []).append(model)
+    for checkpoint in batches:
+        by_weights.setdefault(checkpoint.weights, []).append(checkpoint)
     groups = list(by_weights.values())
     if not settings.here and (settings.workers is None or settings.workers > len(groups)):
-        groups = [[model] for model in batches]
+        groups = [[checkpoint] for checkpoint in batches]
     jobs = []
-    for models in groups:
-        prompts = {model if settings.here else _portable(model): batches[model] for model in models}
-        jobs.append(WeightsJob(prompts, settings.portable, readout, labels, rows))
+    for checkpoints in groups:
+        prompts = {each if settings.here else _portable(each): batches[each] for each in checkpoints}
+        jobs.append(WeightsJob(prompts, settings, readout, labels, rows))
     if settings.here:
         for job in jobs:
             save_job(job, progress=progress)
     else:
         map_jobs(save_job, jobs, **settings.on, folder=rows, progress="hidden states" if progress else None)
-    return {model: RowStore(rows / model.name) for model in batches}
+    return {checkpoint: RowStore(rows / checkpoint.name) for checkpoint in batches}
 
 
-def _portable(model: Checkpoint) -> Checkpoint:
+def _portable(checkpoint: Checkpoint) -> Checkpoint:
     """Make paths absolute, for a process in another folder."""
-    return replace(model, source=everywhere(model.source), adapter=everywhere(model.adapter))
+    return replace(checkpoint, model=checkpoint.model.portable)
 
 
 def save_job(job: WeightsJob, *, progress: bool = False) -> None:
@@ -165,14 +158,14 @@ def save_job(job: WeightsJob, *, progress: bool = False) -> None:
         with _naming(first):
             hooked = _load(first, job.settings)
         loaded_adapter = adapter_of(hooked)
-        for model in others:  # an adapter that does not fit is refused before a prompt is read
-            _set_adapter(hooked, model, loaded_adapter)
-        for model in job.batches:
-            _set_adapter(hooked, model, loaded_adapter)
-            with _naming(model):
-                _save_rows(hooked, model, job, progress)
+        for checkpoint in others:  # an adapter that does not fit is refused before a prompt is read
+            _set_adapter(hooked, checkpoint, loaded_adapter)
+        for checkpoint in job.batches:
+            _set_adapter(hooked, checkpoint, loaded_adapter)
+            with _naming(checkpoint):
+                _save_rows(hooked, checkpoint, job, progress)
     finally:
-        if first.in_memory and adapter_of(hooked) != loaded_adapter:
+        if first.model.in_memory and adapter_of(hooked) != loaded_adapter:
             set_adapter(hooked, loaded_adapter)  # the weights are the caller's
         del hooked
         gc.collect()  # hooks are cycles: without this, two models would be in memory
@@ -180,31 +173,31 @@ def save_job(job: WeightsJob, *, progress: bool = False) -> None:
             torch.cuda.empty_cache()
 
 
-def _check_without_adapter(models: Iterable[Checkpoint]) -> None:
+def _check_without_adapter(checkpoints: Iterable[Checkpoint]) -> None:
     """Refuse a second adapter on a model in memory."""
-    for model in models:
-        present = adapter_of(model.source) if model.in_memory and model.adapter is not None else None
-        if present is not None:
-            with _naming(model):
+    for checkpoint in checkpoints:
+        present = adapter_of(checkpoint.model.source)
+        if checkpoint.model.adapter is not None and present is not None:
+            with _naming(checkpoint):
                 raise InputError(
                     f"the adapter {present!r} is in the model already; take it out with set_adapter(model, None)"
                 )
 
 
-def _set_adapter(hooked: Any, model: Checkpoint, loaded_adapter: str | None) -> None:
+def _set_adapter(hooked: Any, checkpoint: Checkpoint, loaded_adapter: str | None) -> None:
     """Replace the adapter in the weights by the checkpoint's."""
-    adapter = model.adapter or loaded_adapter
+    adapter = checkpoint.model.adapter or loaded_adapter
     if adapter != adapter_of(hooked):
-        with _naming(model):
+        with _naming(checkpoint):
             set_adapter(hooked, adapter)
 
 
-def _save_rows(hooked: Any, model: Checkpoint, job: WeightsJob, progress: bool) -> None:
-    batches = job.batches[model]
+def _save_rows(hooked: Any, checkpoint: Checkpoint, job: WeightsJob, progress: bool) -> None:
+    batches = job.batches[checkpoint]
     save_rows(
         hooked,
-        progress_bar(batches, desc=f"{model.name}: hidden states", unit="batch") if progress else batches,
-        job.rows / model.name,
+        progress_bar(batches, desc=f"{checkpoint.name}: hidden states", unit="batch") if progress else batches,
+        job.rows / checkpoint.name,
         readout=job.readout,
         labels=job.labels,
         shard_rows=shard_rows(sum(map(len, batches))),
@@ -212,24 +205,26 @@ def _save_rows(hooked: Any, model: Checkpoint, job: WeightsJob, progress: bool) 
 
 
 @contextmanager
-def _naming(model: Checkpoint) -> Iterator[None]:
+def _naming(checkpoint: Checkpoint) -> Iterator[None]:
     """Begin errors with the model that they are about."""
     try:
         with rows_errors("--max-per-task"):
             yield
     except InputError as error:
-        raise InputError(f"{model}: {error}") from error
+        raise InputError(f"{checkpoint}: {error}") from error
 
 
-def _load(model: Checkpoint, settings: ModelSettings) -> Any:
+def _load(checkpoint: Checkpoint, settings: ModelSettings) -> Any:
     """Load the weights without an adapter.
 
     No probe here reads attention patterns, so that fused attention does. Models in memory are hooked anew, with the
     same hook points as all others.
     """
-    settings = replace(settings, device=model.device, dtype=model.dtype, adapter=None)
-    if not model.in_memory:
-        return settings.load(model.source, "prompts", attention="sdpa")
-    plain = plain_model(model.source)
-    source = model.source if plain is None else plain
-    return settings.load(source, "prompts", attention="sdpa", tokenizer=model.own_tokenizer)
+    settings = replace(settings, device=checkpoint.device, dtype=checkpoint.dtype)
+    weights = checkpoint.model.without_adapter
+    if not weights.in_memory:
+        return settings.load(weights, "prompts", attention="sdpa")
+    plain = plain_model(weights.source)
+    if plain is not None:
+        weights = ResolvedModel(plain)
+    return settings.load(weights, "prompts", attention="sdpa", tokenizer=checkpoint.own_tokenizer)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import torch
 
@@ -15,7 +15,9 @@ from mechclust.jobs import Engine, Ray
 from mechclust.jobs.engine import address_of
 from mechclust.models import load_pretrained, set_adapter
 from mechclust.models.adapters import adapter_of, check_adapter
-from mechclust.models.pretrained import Quantization, model_name
+from mechclust.models.loading import Quantization
+from mechclust.models.pretrained import AnyModel
+from mechclust.models.resolved import ResolvedModel, resolve_model
 from probes import Readout, first_token, last_token, mean
 from probes.engine.hooks import check_device
 from probes.engine.texts import tokenizer_of
@@ -89,9 +91,9 @@ class EngineSettings:
         them."""
         return {"workers": self.workers, "engine": self.jobs, "timeout": self.job_timeout}
 
-    def check_shared(self, *models: Any) -> None:
+    def check_shared(self, *models: ResolvedModel) -> None:
         """Refuse a model in memory where other processes have to load it."""
-        if not self.here and any(not isinstance(model, (str, Path)) for model in models):
+        if not self.here and any(model.in_memory for model in models):
             asked = "engine='ray'" if self.engine == "ray" else f"workers={self.workers}"
             raise InputError(
                 f"a model in memory cannot be loaded by other processes ({asked}); give its name or folder, or leave "
@@ -103,11 +105,6 @@ def check_memory(max_memory: float) -> None:
     """Refuse a number of GiB in which nothing fits."""
     if not max_memory > 0:
         raise InputError(f"max_memory is {max_memory:g}; expected a number of GiB above 0, such as 8")
-
-
-def everywhere(path: Any) -> Any:
-    """A path that other processes find, whatever their folder; a hub's name stays as it is."""
-    return type(path)(Path(path).absolute()) if isinstance(path, (str, Path)) and Path(path).exists() else path
 
 
 def stamps_of(source: str) -> list[tuple[str, int, int]]:
@@ -164,59 +161,58 @@ class ModelSettings(EngineSettings):
         if self.engine == "local":
             check_device(device)
 
-    def load(self, model: Any, what: str, **options: Any) -> Any:
-        """A model with a tokenizer to read ``what``.
+    def resolve(self, model: AnyModel) -> ResolvedModel:
+        """Find out whether a model is a name, a folder, an adapter or in memory; it gets the adapter of these settings.
+
+        Raises:
+            InputError: if the model is an adapter itself, and these settings have another.
+        """
+        return resolve_model(model, self.adapter)
+
+    def load(self, model: ResolvedModel, what: str, **options: Any) -> Any:
+        """Load a model with a tokenizer to read ``what``.
 
         Args:
-            model: a name or directory, loaded as these settings say, or a model in memory, which is taken as it is.
+            model: loaded as these settings say if it was given by name; a model in memory is taken as it is.
             what: what the tokenizer is needed for, in words.
-            **options: further ones, as ``load_pretrained`` takes them.
+            **options: further ones, as ``load_pretrained`` takes them. With ``untrained`` no adapter is added.
         """
-        if isinstance(model, (str, Path)):
+        if options.get("untrained"):
+            model = model.without_adapter
+        if not model.in_memory:
             options = {
-                "adapter": self.adapter,
                 "device": None if self.device_map else self.device,
                 "device_map": self.device_map,
                 "quantization": self.quantize,
                 "dtype": getattr(torch, self.dtype),
                 "trust_remote_code": self.trust_remote_code,
             } | options
-        elif self.adapter is not None:
-            options = {"adapter": self.adapter} | options
-        if options.get("untrained"):
-            options.pop("adapter", None)
         hooked: Any = load_pretrained(model, **options)
         if getattr(hooked, "tokenizer", None) is None and options.get("tokenizer") is None:
             raise InputError(
-                f"{model_name(model)!r} has no tokenizer to read {what}; give a Hugging Face checkpoint, or tokenizer="
+                f"{model.name!r} has no tokenizer to read {what}; give a Hugging Face checkpoint, or tokenizer="
             )
         return hooked
 
     @contextmanager
-    def loaded(self, model: Any, what: str, *, tokenizer: Any = None, **options: Any) -> Iterator[tuple[Any, Any]]:
-        """The same for a block, with its tokenizer: the given one, or the model's. An adapter that these settings put
-        into a model in memory is taken out again, since the weights are the caller's."""
-        before = None if isinstance(model, (str, Path)) else adapter_of(model)
+    def loaded(
+        self, model: ResolvedModel, what: str, *, tokenizer: Any = None, **options: Any
+    ) -> Iterator[tuple[Any, Any]]:
+        """Load a model for a block, with its tokenizer: the given one, or the model's.
+
+        An adapter that loading puts into a model in memory is taken out again, since the weights are the caller's.
+        """
+        before = adapter_of(model.source)
         hooked = self.load(model, what, tokenizer=tokenizer, **options)
         try:
             yield hooked, tokenizer_of(hooked) if tokenizer is None else tokenizer
         finally:
-            if not isinstance(model, (str, Path)) and adapter_of(model) != before:
+            if adapter_of(model.source) != before:
                 set_adapter(hooked, before)
 
-    def loader(self, model: Any, what: str, **options: Any) -> Callable[[], Any]:
-        """``load`` for other processes, wherever they run."""
-        return partial(self.portable.load, everywhere(model), what, **options)
-
-    @property
-    def portable(self) -> Self:
-        """These settings for the process of a job, which may run in another folder."""
-        return self if self.here or self.adapter is None else replace(self, adapter=everywhere(self.adapter))
-
-    def title(self, model: Any) -> str:
-        """What reports call the model that these settings load."""
-        adapter = self.adapter or (None if isinstance(model, (str, Path)) else adapter_of(model))
-        return model_name(model, adapter)
+    def loader(self, model: ResolvedModel, what: str, **options: Any) -> Callable[[], Any]:
+        """Return a function that loads the model in other processes, wherever they run."""
+        return partial(self.load, model.portable, what, **options)
 
 
 @dataclass(frozen=True, kw_only=True)

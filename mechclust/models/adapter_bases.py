@@ -2,57 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from mechclust.models.adapters import base_of, import_peft, is_adapter, named_base
+from mechclust.models.adapters import import_peft, named_base
 from mechclust.models.huggingface import find, quiet, read_config, reading
-from mechclust.models.pretrained import auto_class, model_name
+from mechclust.models.loading import auto_class
+from mechclust.models.resolved import ResolvedModel
 from tasks import InputError
 
-_NAMED = 3  # adapters named in a note
+MAX_ADAPTERS_NAMED = 3  # in a note
 
 
-def adapter_notes(pairs: Iterable[tuple[str, Any]]) -> list[str]:
-    """Adapters that name another base than the one they are put on. Whether their weights fit is seen when they are put
-    in; models move and are renamed, so that a name alone refuses nothing.
+def adapter_notes(models: Iterable[ResolvedModel]) -> list[str]:
+    """Note adapters that name another base than the one they are put on.
+
+    Whether their weights fit is seen when they are put in. Models move and are renamed, so a name alone refuses
+    nothing.
 
     Args:
-        pairs: adapter and base.
+        models: those without an adapter next to them are left out.
     """
-    named: dict[tuple[str, str], list[str]] = {}
-    for adapter, model in pairs:
-        trained, base = named_base(adapter), model_name(model)
-        if trained is not None and Path(trained).name != Path(base).name:
-            named.setdefault((trained, base), []).append(adapter)
-    return [
-        f"{_some(adapters)} {'says that it was' if len(adapters) == 1 else 'say that they were'} trained for "
-        f"{trained!r}, and {'is' if len(adapters) == 1 else 'are'} measured on {base!r}: the weights fit, but only "
-        "you can know whether the base is the same."
-        for (trained, base), adapters in named.items()
-    ]
+    adapters_by_bases: dict[tuple[str, str], list[str]] = {}
+    for model in models:
+        trained = None if model.adapter is None else named_base(model.adapter)
+        if trained is not None and Path(trained).name != Path(model.name).name:
+            adapters_by_bases.setdefault((trained, model.name), []).append(str(model.adapter))
+    return [_note(adapters, trained, base) for (trained, base), adapters in adapters_by_bases.items()]
 
 
-def _some(adapters: Sequence[str]) -> str:
-    names = ", ".join(map(repr, adapters[:_NAMED]))
-    more = len(adapters) - _NAMED
-    what = "The adapter" if len(adapters) == 1 else "The adapters"
-    return f"{what} {names}" + (f" and {more} more" if more > 0 else "")
+def _note(adapters: Sequence[str], trained: str, base: str) -> str:
+    names = ", ".join(map(repr, adapters[:MAX_ADAPTERS_NAMED]))
+    if len(adapters) > MAX_ADAPTERS_NAMED:
+        names += f" and {len(adapters) - MAX_ADAPTERS_NAMED} more"
+    if len(adapters) == 1:
+        note = f"The adapter {names} says that it was trained for {trained!r}, and is measured on"
+    else:
+        note = f"The adapters {names} say that they were trained for {trained!r}, and are measured on"
+    return f"{note} {base!r}: the weights fit, but only you can know whether the base is the same."
 
 
-def check_fits_base(adapters: Sequence[str], base: str, *, trust_remote_code: bool = False) -> None:
-    """Refuse low-rank adapters with weights for layers that the base does not have, or that have other shapes there,
-    without loading the base.
+def check_fits_base(adapters: Sequence[str], base: ResolvedModel, *, trust_remote_code: bool = False) -> None:
+    """Refuse low-rank adapters with weights for layers that the base does not have, or that have other shapes there.
 
-    What else may not fit is refused when an adapter is put in.
+    The base is not loaded. What else may not fit is refused when an adapter is put in.
 
     Args:
         adapters: folders.
-        base: hub name or directory.
+        base: a model that was given by name.
         trust_remote_code: run code that the base brings.
 
     Raises:
@@ -67,48 +68,60 @@ def check_fits_base(adapters: Sequence[str], base: str, *, trust_remote_code: bo
         for name, shape in _weights_of(adapter).items():
             layer, _, kind = name.removeprefix("base_model.model.").partition(".lora_")
             layer = layer.replace(".base_layer", "")  # where peft adapts several weights of one module
-            if kind not in ("A.weight", "B.weight"):
+            if kind not in ("A.weight", "B.weight") or (renamed and layer not in shapes):
                 continue
-            if layer not in shapes:
-                if renamed:
-                    continue
+            fault = _fault(layer, kind, shape, shapes)
+            if fault is not None:
                 raise InputError(
-                    f"the adapter {adapter!r} does not fit the base {base!r}: it has weights for {layer!r}, a layer "
-                    "that the base does not have; give the base that it was trained for"
-                )
-            if (found := shapes[layer]) is None:
-                continue
-            n_out, n_in = found
-            fits = shape[1] == n_in if kind == "A.weight" else shape[0] == n_out
-            if not fits:
-                raise InputError(
-                    f"the adapter {adapter!r} does not fit the base {base!r}: its lora_{kind} of {layer!r} has the "
-                    f"shape {list(shape)}, and that layer has {n_in} inputs and {n_out} outputs; give the base that it "
+                    f"the adapter {adapter!r} does not fit the base {base.source!r}: {fault}; give the base that it "
                     "was trained for"
                 )
 
 
-def _shapes(base: str, trust_remote_code: bool) -> tuple[dict[str, tuple[int, int] | None], bool]:
-    """By name ``outputs, inputs`` of linear layers and ``None`` for other modules, nothing where the model cannot be
-    made without its weights; and whether weights may be saved under other names."""
-    source = find(base_of(base) if is_adapter(base) else base, trust_remote_code=trust_remote_code)
+def _fault(layer: str, kind: str, shape: tuple[int, ...], shapes: Mapping[str, tuple[int, int] | None]) -> str | None:
+    """Say why a low-rank weight does not fit the base's layers, or return ``None`` if it may fit."""
+    if layer not in shapes:
+        return f"it has weights for {layer!r}, a layer that the base does not have"
+    layer_shape = shapes[layer]
+    if layer_shape is None:
+        return None
+    n_out, n_in = layer_shape
+    fits = shape[1] == n_in if kind == "A.weight" else shape[0] == n_out
+    if fits:
+        return None
+    sizes = f"that layer has {n_in} inputs and {n_out} outputs"
+    return f"its lora_{kind} of {layer!r} has the shape {list(shape)}, and {sizes}"
+
+
+def _shapes(base: ResolvedModel, trust_remote_code: bool) -> tuple[dict[str, tuple[int, int] | None], bool]:
+    """Return the shapes of the base's modules by name, and whether its weights may be saved under other names.
+
+    A shape is outputs and inputs of a linear layer, and ``None`` for other modules. There are no shapes if the model
+    cannot be made without its weights.
+    """
+    source = find(base.base, trust_remote_code=trust_remote_code)
     with reading(source):
         config = read_config(source)
-    found: dict[str, tuple[int, int] | None] = {}
+    shapes: dict[str, tuple[int, int] | None] = {}
     with suppress(Exception), quiet(), torch.device("meta"):
         model = auto_class(config).from_config(config, trust_remote_code=trust_remote_code)
         for name, module in model.named_modules():
-            found[name] = None
-            weight = getattr(module, "weight", None)
-            if type(module).__name__ == "Linear" and weight is not None:
-                found[name] = (int(weight.shape[0]), int(weight.shape[1]))
-            elif type(module).__name__ == "Conv1D" and weight is not None:
-                found[name] = (int(weight.shape[1]), int(weight.shape[0]))
-    return found, _is_renamed(config.model_type)
+            shapes[name] = _linear_shape(module)
+    return shapes, _is_renamed(config.model_type)
+
+
+def _linear_shape(module: Any) -> tuple[int, int] | None:
+    """Return the outputs and inputs of a linear layer, or ``None`` for other modules."""
+    kind = type(module).__name__
+    weight = getattr(module, "weight", None)
+    if weight is None or kind not in ("Linear", "Conv1D"):
+        return None
+    first, second = weight.shape
+    return (int(first), int(second)) if kind == "Linear" else (int(second), int(first))
 
 
 def _is_renamed(model_type: str) -> bool:
-    """Whether transformers, and peft with it, give saved weights of this kind of model other names."""
+    """Return whether transformers, and peft with it, give saved weights of this kind of model other names."""
     try:
         from transformers.conversion_mapping import get_checkpoint_conversion_mapping
     except ImportError:  # before version 5
@@ -117,10 +130,11 @@ def _is_renamed(model_type: str) -> bool:
 
 
 def _weights_of(adapter: str) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of an adapter's weights by name, or nothing for a damaged file, which is refused later."""
     peft = import_peft("reading an adapter", "adapters")
     try:
         with quiet():
-            found = peft.utils.load_peft_weights(adapter, device="cpu")
-    except Exception:  # a damaged file, which is told when the adapter is put in
+            weights = peft.utils.load_peft_weights(adapter, device="cpu")
+    except Exception:
         return {}
-    return {name: tuple(weight.shape) for name, weight in found.items()}
+    return {name: tuple(weight.shape) for name, weight in weights.items()}

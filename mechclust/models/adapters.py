@@ -1,7 +1,7 @@
 """Adapters (LoRA and its relatives, as peft saves them): merged into a resident model, and taken out again exactly.
 
-TransformerLens copies some fused weights when it wraps a model, so that an adapter beside them never runs and the base
-is measured in its place. Here an adapter's change is always added to the weights themselves, wherever they lie.
+TransformerLens copies some fused weights when it wraps a model. An adapter next to them would never run, and the base
+would be measured in its place. Here an adapter's change is always added to the weights themselves, wherever they lie.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 from weakref import WeakSet
 
 import torch
+from jaxtyping import Shaped
 from torch import Tensor, nn
 
 from mechclust.models.huggingface import ADAPTER, Source, quiet
@@ -22,10 +23,13 @@ from probes.store.digest import digest_of
 from tasks import InputError
 from tasks.errors import first_line
 
-_STATE = "mechclust_weights"  # of a resident model: see ``Resident``
-_SHOWN = 3  # names in a message
+_RESIDENT = "mechclust_weights"  # the attribute of a model that holds its ``Resident``
+MAX_WEIGHTS_NAMED = 3  # in a message
 _WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
-_SAYS_NOTHING = ("base_model_name_or_path", "inference_mode", "revision")  # of the weights that an adapter changes
+_SETTINGS_WITHOUT_EFFECT = ("base_model_name_or_path", "inference_mode", "revision")  # on the merged weights
+_QUANTISED = "the base is quantised, and an adapter cannot be added exactly to rounded weights"
+
+WeightsByName = Mapping[str, Shaped[Tensor, "..."]]
 
 
 class Resident:
@@ -47,48 +51,42 @@ class Resident:
         self.weights: dict[str, nn.Parameter] = dict(plain.named_parameters())
         self.adapter: str | None = None
         self.wrappers: WeakSet[Any] = WeakSet()
-        self._aside: dict[str, Tensor] = {}
+        self._base_weights: WeightsByName = {}
 
     def __deepcopy__(self, memo: Any) -> Resident:
         return self
 
-    @classmethod
-    def of(cls, plain: Any) -> Resident:
-        """That of a Hugging Face model."""
-        if not isinstance(plain.__dict__.get(_STATE), cls):
-            object.__setattr__(plain, _STATE, cls(plain))
-        return plain.__dict__[_STATE]  # type: ignore[no-any-return]
-
-    def put(self, changed: Mapping[str, Tensor], adapter: str) -> None:
-        """These weights in place of the base's, which are kept."""
-        self._aside = {name: self.weights[name].detach().clone() for name in changed}
+    def put_in(self, changed: WeightsByName, adapter: str) -> None:
+        """Write the weights that an adapter changes, and keep the base's."""
+        self._base_weights = {name: self.weights[name].detach().clone() for name in changed}
         self._write(changed)
         self.adapter = adapter
 
     def take_out(self) -> None:
-        """The base's weights again, to the bit."""
-        self._write(self._aside)
-        self._aside, self.adapter = {}, None
+        """Restore the base's weights, to the bit."""
+        self._write(self._base_weights)
+        self._base_weights = {}
+        self.adapter = None
 
-    def _write(self, weights: Mapping[str, Tensor]) -> None:
+    def _write(self, weights: WeightsByName) -> None:
         with torch.no_grad():
             for name, value in weights.items():
                 self.weights[name].copy_(value)
 
 
 def shared_copy(model: Any) -> Any:
-    """The same modules once more, with the same weights: no tensor is copied.
+    """Copy the modules of a model, but share their weights: no tensor is copied.
 
-    What wraps or changes the modules of one then leaves the other as it is.
+    The modules of one can then be wrapped or changed without changing the other.
     """
     tensors = [*model.parameters(), *model.buffers()]
     return copy.deepcopy(model, {id(tensor): tensor for tensor in tensors})
 
 
 def merged_copy(tuned: Any) -> Any:
-    """A peft model in training with its adapter in the weights, to be measured; the model itself stays as it is.
+    """Return a copy of a peft model in training with its adapter merged into the weights, to be measured.
 
-    Memory: the weights that the adapter changes, once; all others are shared.
+    The model itself stays as it is. Memory: the weights that the adapter changes, once. All others are shared.
 
     Args:
         tuned: what ``peft.get_peft_model`` gave.
@@ -96,46 +94,52 @@ def merged_copy(tuned: Any) -> Any:
     Raises:
         InputError: for a quantised base.
     """
-    if getattr(tuned, "hf_quantizer", None) is not None or getattr(tuned, "is_quantized", False):
-        raise InputError(
-            "the base is quantised, and an adapter cannot be added exactly to rounded weights; save checkpoints and "
-            "run mechclust history on them"
-        )
-    twin = shared_copy(tuned)
-    _own_base_weights(twin)
+    if _is_quantised(tuned):
+        raise InputError(f"{_QUANTISED}; save checkpoints and run mechclust history on them")
+    copied = shared_copy(tuned)
+    _copy_merged_weights(copied)
     with quiet(), torch.no_grad():
-        return twin.merge_and_unload()
+        return copied.merge_and_unload()
 
 
-def _own_base_weights(wrapped: Any) -> None:
-    """Copies of what merging writes to."""
-    every = wrapped.named_parameters(remove_duplicate=False)  # a tied weight stands there twice
-    for name, weight in [(name, weight) for name, weight in every if ".base_layer." in name]:
-        module = wrapped.get_submodule(name.rpartition(".")[0])
-        setattr(module, name.rpartition(".")[2], nn.Parameter(weight.detach().clone(), requires_grad=False))
+def _is_quantised(model: Any) -> bool:
+    return getattr(model, "hf_quantizer", None) is not None or getattr(model, "is_quantized", False)
+
+
+def _copy_merged_weights(wrapped: Any) -> None:
+    """Replace the weights that merging writes to by copies."""
+    weights = list(wrapped.named_parameters(remove_duplicate=False))  # a tied weight is there twice
+    for name, weight in weights:
+        if ".base_layer." in name:
+            module, _, attribute = name.rpartition(".")
+            copied = nn.Parameter(weight.detach().clone(), requires_grad=False)
+            setattr(wrapped.get_submodule(module), attribute, copied)
 
 
 def is_adapter(path: str | Path) -> bool:
-    """Whether it is a folder in which peft saved an adapter, and no model."""
-    path = Path(path)
-    return (path / ADAPTER).is_file() and not (path / "config.json").exists()
+    """Return whether a path is a folder in which peft saved an adapter, and no model."""
+    return (Path(path) / ADAPTER).is_file() and not (Path(path) / "config.json").exists()
 
 
 def base_of(adapter: str | Path) -> str:
-    """The model for which an adapter was trained, as its ``adapter_config.json`` says.
+    """Return the model for which an adapter was trained, as its ``adapter_config.json`` says.
 
     Raises:
-        InputError: where it says nothing that can be found.
+        InputError: if it names no base, or a folder that is not there.
     """
     name = _read_config(adapter).get("base_model_name_or_path")
-    if not name or (Path(name).is_absolute() and not Path(name).is_dir()):
-        said = f"its base, {name!r}, is not there" if name else f"its {ADAPTER} names no base"
-        raise InputError(f"{str(adapter)!r} is an adapter, and {said}; give the base, and the adapter with --adapter")
+    fault = None
+    if not name:
+        fault = f"its {ADAPTER} names no base"
+    elif Path(name).is_absolute() and not Path(name).is_dir():
+        fault = f"its base, {name!r}, is not there"
+    if fault is not None:
+        raise InputError(f"{str(adapter)!r} is an adapter, and {fault}; give the base, and the adapter with --adapter")
     return str(name)
 
 
 def named_base(adapter: str | Path) -> str | None:
-    """The model for which an adapter says that it was trained, there or not."""
+    """Return the model for which an adapter says that it was trained, whether it is there or not."""
     try:
         name = _read_config(adapter).get("base_model_name_or_path")
     except InputError:
@@ -144,7 +148,7 @@ def named_base(adapter: str | Path) -> str | None:
 
 
 def tokenizer_source(adapter: str | Path | None, base: Source) -> Source:
-    """Where the tokenizer of a model with this adapter is: tuning often saves one, with its chat template."""
+    """Return where the tokenizer of a model with this adapter is: tuning often saves one, with its chat template."""
     if adapter is None or not (Path(adapter) / "tokenizer_config.json").exists():
         return base
     return Source(str(adapter), True, trusted=base.trusted)
@@ -164,10 +168,10 @@ def set_adapter(model: HookedModel, adapter: str | Path | None) -> None:
 
     Raises:
         InputError: for a folder without adapter, an adapter for another base (naming weight and shapes), one that
-            cannot be merged (prompt tuning), a quantised model or one partly on disk, and where peft is not installed.
+            cannot be merged (prompt tuning), a quantised model or one partly on disk, and if peft is not installed.
     """
-    resident = getattr(model, _STATE, None)
-    if not isinstance(resident, Resident):
+    resident = _resident_of(model)
+    if resident is None:
         raise InputError(
             f"a {type(model).__name__} that load_pretrained did not load cannot take an adapter; load the base with "
             "load_pretrained, or merge the adapter yourself (peft: merge_and_unload)"
@@ -180,10 +184,10 @@ def set_adapter(model: HookedModel, adapter: str | Path | None) -> None:
         resident.take_out()
     try:
         if path is not None:
-            resident.put(_merged(resident.plain, path), path)
+            resident.put_in(_merged(resident.plain, path), path)
     except InputError:
         if before is not None:  # nothing has changed then
-            resident.put(_merged(resident.plain, before), before)
+            resident.put_in(_merged(resident.plain, before), before)
         raise
     for wrapper in resident.wrappers:
         _split_again(wrapper)
@@ -191,25 +195,36 @@ def set_adapter(model: HookedModel, adapter: str | Path | None) -> None:
 
 def keep_resident(model: Any, plain: Any) -> None:
     """Note on a hooked model which weights it has, for ``set_adapter``."""
-    resident = Resident.of(plain)
+    resident = _resident_of(plain)
+    if resident is None:
+        resident = Resident(plain)
+        object.__setattr__(plain, _RESIDENT, resident)
     resident.wrappers.add(model)
-    object.__setattr__(model, _STATE, resident)
+    object.__setattr__(model, _RESIDENT, resident)
+
+
+def _resident_of(model: Any) -> Resident | None:
+    """Return the resident weights of a model, hooked or plain, or ``None`` if ``load_pretrained`` did not see it."""
+    resident = getattr(model, _RESIDENT, None)
+    if not isinstance(resident, Resident):
+        return None
+    return resident if model is resident.plain or model in resident.wrappers else None  # not a deep copy of these
 
 
 def plain_model(model: Any) -> Any:
-    """The Hugging Face model whose weights a model from ``load_pretrained`` shares, or ``None``."""
-    resident = getattr(model, _STATE, None)
-    return resident.plain if isinstance(resident, Resident) else None
+    """Return the Hugging Face model whose weights a model from ``load_pretrained`` shares, or ``None``."""
+    resident = _resident_of(model)
+    return None if resident is None else resident.plain
 
 
 def adapter_of(model: Any) -> str | None:
-    """Folder of the adapter that is in a model, or ``None``."""
-    resident = getattr(model, _STATE, None)
-    return resident.adapter if isinstance(resident, Resident) else None
+    """Return the folder of the adapter that is in a model, or ``None``."""
+    resident = _resident_of(model)
+    return None if resident is None else resident.adapter
 
 
 def with_adapter(plain: Any, adapter: str | Path) -> Any:
-    """The model with the adapter beside its weights, not in them, as peft runs it: an independent reference."""
+    """Return the model with the adapter next to its weights, as peft runs it: an independent reference."""
     _check(str(adapter), plain)
     return _attach(plain, str(adapter))
 
@@ -217,25 +232,25 @@ def with_adapter(plain: Any, adapter: str | Path) -> Any:
 def _read_config(adapter: str | Path) -> dict[str, Any]:
     path = Path(adapter) / ADAPTER
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        config = json.loads(path.read_text(encoding="utf-8"))
     except OSError:
         raise InputError(
             f"no adapter in {str(adapter)!r} (no {ADAPTER}); give a local folder that peft saved"
         ) from None
     except ValueError:
         raise InputError(f"{str(path)!r} is not JSON; save the adapter again") from None
-    return found if isinstance(found, dict) else {}
+    return config if isinstance(config, dict) else {}
 
 
 def import_peft(work: str, extra: str) -> Any:
-    """The library, imported without the advice that it and bitsandbytes print.
+    """Import peft, without the advice that it and bitsandbytes print.
 
     Args:
         work: what needs it, in errors.
-        extra: of ours, which installs it.
+        extra: our extra that installs it.
 
     Raises:
-        InputError: where it is not installed, or cannot be imported, with the reason.
+        InputError: if it is not installed, or cannot be imported, with the reason.
     """
     try:
         with quiet():
@@ -248,11 +263,10 @@ def import_peft(work: str, extra: str) -> Any:
 
 
 def digest_of_adapter(adapter: str | Path) -> str:
-    """What tells an adapter from others on the same base: its weights, and how its configuration scales and places
-    them."""
-    config = {key: value for key, value in _read_config(adapter).items() if key not in _SAYS_NOTHING}
-    found = next(path for name in _WEIGHTS if (path := Path(adapter) / name).exists())
-    return digest_of([json.dumps(config, sort_keys=True), found.read_bytes()])
+    """Return a digest of an adapter's weights, and of how its configuration scales and places them."""
+    config = {key: value for key, value in _read_config(adapter).items() if key not in _SETTINGS_WITHOUT_EFFECT}
+    weights = next(Path(adapter) / name for name in _WEIGHTS if (Path(adapter) / name).exists())
+    return digest_of([json.dumps(config, sort_keys=True), weights.read_bytes()])
 
 
 def check_adapter(adapter: str | Path) -> None:
@@ -274,83 +288,87 @@ def check_adapter(adapter: str | Path) -> None:
 
 
 def _check(adapter: str, plain: Any) -> None:
-    """Refuse what cannot be merged, before anything is changed."""
+    """Refuse an adapter or a base that cannot be merged, before anything is changed."""
     check_adapter(adapter)
-    if getattr(plain, "hf_quantizer", None) is not None or getattr(plain, "is_quantized", False):
-        raise InputError(
-            "the base is quantised, and an adapter cannot be added exactly to rounded weights; load the base in "
-            "bfloat16 or float32"
-        )
+    if _is_quantised(plain):
+        raise InputError(f"{_QUANTISED}; load the base in bfloat16 or float32")
     if any(weight.is_meta for weight in plain.parameters()):
         raise InputError("part of the base is on disk, where no adapter can be added; place all of it in memory")
 
 
-def _merged(plain: Any, adapter: str) -> dict[str, Tensor]:
-    """The weights that an adapter changes, as they are with it."""
-    twin = shared_copy(plain)
-    base = dict(twin.named_parameters())
-    wrapped = _attach(twin, adapter)
-    _own_base_weights(wrapped)
+def _merged(plain: Any, adapter: str) -> WeightsByName:
+    """Return the weights that an adapter changes, merged with it."""
+    copied = shared_copy(plain)
+    base = dict(copied.named_parameters())
+    wrapped = _attach(copied, adapter)
+    _copy_merged_weights(wrapped)
     try:
         with quiet():
             merged = wrapped.merge_and_unload(safe_merge=True)
     except ValueError as error:
         raise InputError(f"the adapter {adapter!r} cannot be merged: {first_line(error)}; save it again") from error
-    found = dict(merged.named_parameters())
-    if extra := sorted(found.keys() - base.keys()):
+    weights = dict(merged.named_parameters())
+    extra = sorted(weights.keys() - base.keys())
+    if extra:
         raise InputError(
             f"the adapter {adapter!r} adds the weight {extra[0]!r}, which the base does not have, or has tied to "
             "another (embeddings and head, of which an adapter changes one); merge it with tie_word_embeddings=False, "
             "and give the model that you saved"
         )
-    for name, weight in found.items():
+    for name, weight in weights.items():
         if weight.shape != base[name].shape:
             raise InputError(
                 f"the adapter {adapter!r} has {name!r} of shape {list(weight.shape)}, but the base one of "
                 f"{list(base[name].shape)} (were tokens added?); merge it and save it as a separate model"
             )
-    return {name: w.detach() for name, w in found.items() if w is not base[name] and not torch.equal(w, base[name])}
+    return {name: w.detach() for name, w in weights.items() if w is not base[name] and not torch.equal(w, base[name])}
 
 
 def _attach(plain: Any, adapter: str) -> Any:
-    """Peft's model; biases are copies, since peft writes an adapter's biases into the base's."""
+    """Return peft's model, with copies of the biases, since peft writes an adapter's biases into the base's."""
     peft = import_peft("reading an adapter", "adapters")
-
-    own: dict[int, nn.Parameter] = {}  # what is tied stays tied
-    for module in plain.modules():
-        for name, weight in list(module._parameters.items()):
-            if weight is not None and weight.ndim == 1:
-                own.setdefault(id(weight), nn.Parameter(weight.detach().clone(), requires_grad=False))
-                module._parameters[name] = own[id(weight)]
+    _copy_biases(plain)
     try:
         with quiet():
             config = peft.PeftConfig.from_pretrained(adapter)
             config.inference_mode = True
             wrapped = peft.PeftModel(plain, config)
-            found = wrapped.load_adapter(adapter, "default", is_trainable=False)
+            keys = wrapped.load_adapter(adapter, "default", is_trainable=False)
     except Exception as error:  # whatever peft makes of an adapter for other modules
         raise InputError(_other_base(adapter, plain, error)) from error
-    if missing := [key for key in found.missing_keys if "lora" in key or "default" in key]:
-        raise InputError(f"the adapter {adapter!r} lacks the weights {_some(missing)}; save it again")
-    if found.unexpected_keys:
+    missing = [key for key in keys.missing_keys if "lora" in key or "default" in key]
+    if missing:
+        raise InputError(f"the adapter {adapter!r} lacks the weights {_listed(missing)}; save it again")
+    if keys.unexpected_keys:
         raise InputError(
-            f"the adapter {adapter!r} has the weights {_some(found.unexpected_keys)}, for which the base "
+            f"the adapter {adapter!r} has the weights {_listed(keys.unexpected_keys)}, for which the base "
             f"({type(plain).__name__}) has no place; give the base that it was trained for"
         )
     wrapped.eval()
     return wrapped
 
 
-def _some(names: list[str]) -> str:
-    shown = ", ".join(repr(name) for name in sorted(names)[:_SHOWN])
-    return shown if len(names) <= _SHOWN else f"{shown} and {len(names) - _SHOWN} more"
+def _copy_biases(model: Any) -> None:
+    """Replace the weights with one axis by copies, which are tied as before."""
+    copies: dict[int, nn.Parameter] = {}
+    for module in model.modules():
+        for name, weight in list(module._parameters.items()):
+            if weight is not None and weight.ndim == 1:
+                copies.setdefault(id(weight), nn.Parameter(weight.detach().clone(), requires_grad=False))
+                module._parameters[name] = copies[id(weight)]
+
+
+def _listed(names: list[str]) -> str:
+    shown = ", ".join(repr(name) for name in sorted(names)[:MAX_WEIGHTS_NAMED])
+    hidden = len(names) - MAX_WEIGHTS_NAMED
+    return shown if hidden <= 0 else f"{shown} and {hidden} more"
 
 
 def _other_base(adapter: str, plain: Any, error: Exception) -> str:
     text = " ".join(str(error).split())
     if type(error).__name__ == "SafetensorError":
         return f"the weights of the adapter {adapter!r} are damaged or cut off ({text}); download or save them again"
-    trained = _read_config(adapter).get("base_model_name_or_path") or "another base"
+    trained = named_base(adapter) or "another base"
     return (
         f"the adapter {adapter!r}, trained for {trained!r}, does not fit this base ({type(plain).__name__}): "
         f"{text[:300]}; give the base that it was trained for"
@@ -358,15 +376,14 @@ def _other_base(adapter: str, plain: Any, error: Exception) -> str:
 
 
 def _split_again(model: Any) -> None:
-    """Where TransformerLens keeps copies of parts of a fused weight, make them anew."""
+    """Write the parts of fused weights again, of which TransformerLens keeps copies."""
     for module in model.modules():
         split = getattr(module, "split_qkv_matrix", None)
         if split is None or getattr(module, "original_component", None) is None:
             continue
         parts = zip((module.q, module.k, module.v), split(module.original_component), strict=True)
         with torch.no_grad():
-            for kept, anew in parts:
-                theirs = kept.original_component
-                theirs.weight.copy_(anew.weight)
-                if anew.bias is not None:
-                    theirs.bias.copy_(anew.bias)
+            for part, split_weights in parts:
+                part.original_component.weight.copy_(split_weights.weight)
+                if split_weights.bias is not None:
+                    part.original_component.bias.copy_(split_weights.bias)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
+from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from tasks import InputError
@@ -15,7 +16,7 @@ from tasks import InputError
 
 @dataclass(frozen=True)
 class Blocks:
-    """Where the residual stream of a model passes.
+    """The modules of a model through which its residual stream passes.
 
     Attributes:
         calls: for each block the module that it enters, and which call of that module it is, from 0: where blocks share
@@ -36,82 +37,98 @@ class Blocks:
 
 @dataclass
 class _Call:
+    """One call of a module with a hidden state or another tensor."""
+
     module: nn.Module
     number: int
-    state: Tensor
+    state: Shaped[Tensor, "..."]
     output: Any = None
 
 
-def find_blocks(body: nn.Module, forward: Callable[[], Any]) -> Blocks:
-    """The blocks of a model: the outermost modules with matrices that take one of its hidden states and give another.
+class _CallRecorder:
+    """Hooks that record every call of a module with a tensor, in the order of entering."""
 
-    It runs once, with a hook on every module. Hidden states are told by identity: the very tensor, not an equal one.
+    def __init__(self) -> None:
+        self.calls: list[_Call] = []
+        self._numbers: Counter[nn.Module] = Counter()
+        self._running: list[_Call | None] = []
+
+    def enter(self, module: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]) -> None:
+        """Record that a module is called."""
+        state = first_input(inputs, options)
+        call = _Call(module, self._numbers[module], state) if isinstance(state, Tensor) else None
+        self._numbers[module] += 1
+        self._running.append(call)
+        if call is not None:
+            self.calls.append(call)
+
+    def leave(self, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        """Record what the module returns."""
+        call = self._running.pop()
+        if call is not None:
+            call.output = output
+
+
+def find_blocks(body: nn.Module, forward: Callable[[], Any]) -> Blocks:
+    """Find the blocks of a model: the outermost modules with matrices that take a hidden state and give another.
+
+    It runs once, with a hook on every module. Hidden states are recognised by identity: an equal tensor is another one.
 
     Args:
         body: the Hugging Face model without its head.
         forward: runs it on a few tokens, with hidden states (and attentions, if it keeps any).
 
     Raises:
-        InputError: where there are no hidden states ``[batch pos d_model]``, or blocks do not hand them on.
+        InputError: if there are no hidden states ``[batch pos d_model]``, or blocks do not hand them on.
     """
     name = type(body).__name__
     calls, out = _record(body, forward)
     states = getattr(out, "hidden_states", None)
     if not states or len(states) < 2 or any(state is None or state.shape != states[0].shape for state in states[:-1]):
         raise _refusal(name, "does not give hidden states [batch pos d_model] of one width, one for each layer")
-    entered = [[call for call in calls if call.state is state and _is_layer(call)] for state in states[:-1]]
-    if not all(entered) or (len(entered) > 1 and all(first_output(c.output) is not states[-2] for c in entered[-2])):
+    layer_calls = [[call for call in calls if call.state is state and _is_layer(call)] for state in states[:-1]]
+    if not all(layer_calls) or not _is_passed_on(states[-2], layer_calls):
         raise _refusal(name, "has no modules that pass its hidden states on")
     return Blocks(
-        tuple((found[0].module, found[0].number) for found in entered),  # the outermost is entered first
+        tuple((outermost.module, outermost.number) for outermost, *_ in layer_calls),  # which is entered first
         states[0].shape[-1],
-        _heads(getattr(out, "attentions", None), len(entered), states[0].shape),
+        _heads(getattr(out, "attentions", None), len(layer_calls), states[0].shape),
     )
 
 
+def _is_passed_on(state: Float[Tensor, "batch pos d_model"], layer_calls: Sequence[Sequence[_Call]]) -> bool:
+    """Return whether the last block but one returns the hidden state that the last block takes."""
+    return len(layer_calls) == 1 or any(first_output(call.output) is state for call in layer_calls[-2])
+
+
 def first_input(inputs: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
-    """The hidden state that a module is called with."""
+    """Return the hidden state that a module is called with."""
     return inputs[0] if inputs else options.get("hidden_states")
 
 
 def first_output(output: Any) -> Any:
-    """The hidden state that a module returns, alone or before others."""
+    """Return the hidden state that a module returns, alone or before others."""
     return output[0] if isinstance(output, (tuple, list)) and output else output
 
 
 def _record(body: nn.Module, forward: Callable[[], Any]) -> tuple[list[_Call], Any]:
-    """Every call of a module with a tensor, in the order of entering, and what the model returns."""
-    calls: list[_Call] = []
-    numbers: Counter[nn.Module] = Counter()
-    running: list[_Call | None] = []
-
-    def enter(module: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]) -> None:
-        state = first_input(inputs, options)
-        running.append(_Call(module, numbers[module], state) if isinstance(state, Tensor) else None)
-        numbers[module] += 1
-        if running[-1] is not None:
-            calls.append(running[-1])
-
-    def leave(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-        call = running.pop()
-        if call is not None:
-            call.output = output
-
+    """Return every call of a module with a tensor, in the order of entering, and what the model returns."""
+    recorder = _CallRecorder()
     with ExitStack() as stack:
         for module in body.modules():
             if module is not body and not isinstance(module, nn.ModuleList):
-                stack.callback(module.register_forward_pre_hook(enter, with_kwargs=True).remove)
-                stack.callback(module.register_forward_hook(leave).remove)
+                stack.callback(module.register_forward_pre_hook(recorder.enter, with_kwargs=True).remove)
+                stack.callback(module.register_forward_hook(recorder.leave).remove)
         try:
             out = forward()
         except Exception as error:
             why = f"does not run on token ids alone ({type(error).__name__}: {str(error).splitlines()[0]})"
             raise _refusal(type(body).__name__, why) from error
-    return calls, out
+    return recorder.calls, out
 
 
 def _is_layer(call: _Call) -> bool:
-    """It has weight matrices (so it is not a dropout, norm or rotary position) and gives a hidden state for one."""
+    """Return whether a module has weight matrices, unlike dropouts and norms, and gives a hidden state for one."""
     output = first_output(call.output)
     has_matrices = any(weight.ndim > 1 for weight in call.module.parameters())
     return has_matrices and getattr(output, "shape", None) == call.state.shape

@@ -60,12 +60,23 @@ def _transformer(config: ModelConfig) -> Any:
 
 
 def model_for(task: Task, **fields: Any) -> ModelConfig:
-    """A model configuration whose vocabulary and context fit ``task``."""
+    """A model configuration whose vocabulary and context fit ``task``.
+
+    Args:
+        task: the task that the model is trained on.
+        **fields: further fields of ``ModelConfig``.
+
+    Example:
+        >>> from tasks import SparseModularAddition
+        >>> config = model_for(SparseModularAddition(length=4, n_support=2, n_train=8, n_test=8), n_layers=2)
+        >>> config.n_ctx, config.n_layers
+        (4, 2)
+    """
     return ModelConfig(d_vocab=task.d_vocab, n_ctx=task.n_ctx, **fields)
 
 
 def config_of(model: HookedModel) -> AnyConfig:
-    """The configuration a model was built with.
+    """Return the configuration a model was built with.
 
     Raises:
         InputError: when ``build_model`` did not build it.

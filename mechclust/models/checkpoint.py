@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from jaxtyping import Shaped
 from torch import Tensor
 
 from mechclust.models.build import build_model, config_of
@@ -24,8 +25,22 @@ def save_model(model: HookedModel, path: str | Path, **metadata: Any) -> None:
     The header holds the configuration, the versions, the weight processing (none: the weights are
     as trained, nothing folded or centred) and ``metadata``.
 
+    Args:
+        model: what ``build_model`` gave.
+        path: of the file.
+        **metadata: kept in the header, as JSON.
+
     Raises:
         InputError: for a model that ``build_model`` did not build.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> from mechclust import ModelConfig, build_model
+        >>> model = build_model(ModelConfig(d_vocab=9, n_ctx=4, n_layers=1, d_model=8, n_heads=2))
+        >>> with TemporaryDirectory() as folder:
+        ...     save_model(model, f"{folder}/model.safetensors", step=100)
+        ...     read_metadata(f"{folder}/model.safetensors")["metadata"]
+        {'step': 100}
     """
     header = {
         "format": _FORMAT,
@@ -42,6 +57,16 @@ def load_model(path: str | Path) -> HookedModel:
 
     Raises:
         InputError: for a file that is missing, truncated, of other shapes, or not ours.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> from mechclust import ModelConfig, build_model
+        >>> model = build_model(ModelConfig(d_vocab=9, n_ctx=4, n_layers=1, d_model=8, n_heads=2))
+        >>> with TemporaryDirectory() as folder:
+        ...     save_model(model, f"{folder}/model.safetensors")
+        ...     copy = load_model(f"{folder}/model.safetensors")
+        >>> copy.cfg.n_layers
+        1
     """
     tensors, header = _read(path)
     try:
@@ -54,12 +79,14 @@ def load_model(path: str | Path) -> HookedModel:
     except (KeyError, TypeError, ValueError, RecursionError):
         raise InputError(f"{str(path)!r} has no readable configuration; save the model again") from None
     model = build_model(config)
-    expected = {name: tuple(tensor.shape) for name, tensor in get_weights(model).items()}
-    for name in {**expected, **tensors}:
-        has, wanted = (tuple(tensors[name].shape) if name in tensors else "nothing"), expected.get(name, "nothing")
-        if has != wanted:
+    expected_shapes = {name: tuple(tensor.shape) for name, tensor in get_weights(model).items()}
+    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    for name in {**expected_shapes, **shapes}:
+        shape = shapes.get(name, "nothing")
+        expected = expected_shapes.get(name, "nothing")
+        if shape != expected:
             raise InputError(
-                f"{str(path)!r} has {has} for {name!r}; expected {wanted} for its configuration: "
+                f"{str(path)!r} has {shape} for {name!r}; expected {expected} for its configuration: "
                 "the file is damaged, save the model again"
             )
     set_weights(model, tensors)
@@ -67,7 +94,7 @@ def load_model(path: str | Path) -> HookedModel:
 
 
 def read_metadata(path: str | Path) -> dict[str, Any]:
-    """The configuration, versions and metadata in a model file's header.
+    """Read the configuration, versions and metadata in a model file's header.
 
     Raises:
         InputError: for a file that is missing, damaged, or not ours.
@@ -80,7 +107,7 @@ def read_metadata(path: str | Path) -> dict[str, Any]:
         raise InputError(f"{str(path)!r} has no readable header; save the model again") from None
 
 
-def _read(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+def _read(path: str | Path) -> tuple[dict[str, Shaped[Tensor, "..."]], dict[str, str]]:
     tensors, header = read_safetensors(path)
     if header.get("format") != _FORMAT:
         raise InputError(

@@ -13,12 +13,11 @@ from tasks import InputError
 from tasks.errors import check_at_least
 from tasks.settings import check_choices, check_finite, from_json, to_json
 
-_GROUP = "mechclust.models"
-_NO_CONFIG = "has no config_class; name the class of its configuration there"
+_ENTRY_POINTS = "mechclust.models"
 
 
 class AnyConfig:
-    """The configuration of any model that ``build_model`` builds: a frozen dataclass, whose weights its ``seed`` draws.
+    """The configuration of a model that ``build_model`` builds: a frozen dataclass, whose ``seed`` draws the weights.
 
     Attributes:
         kind: what files call the model.
@@ -31,13 +30,13 @@ class AnyConfig:
     seed: int
 
     def with_seed(self, seed: int) -> Self:
-        """The same configuration with another seed."""
+        """Return a copy of the configuration with another seed."""
         return replace(self, seed=seed)  # type: ignore[type-var]  # every subclass is a dataclass
 
 
 @dataclass(frozen=True)
 class ModelShape:
-    """What TransformerLens's ``cfg`` says of a model, under the same names.
+    """The sizes of a model, under the names that they have in TransformerLens's ``cfg``.
 
     Attributes:
         n_layers: number of blocks. ALBERT's count as often as they are applied.
@@ -45,7 +44,7 @@ class ModelShape:
         d_model: width of the residual stream.
         d_head: width of a head.
         d_vocab: number of tokens.
-        n_ctx: longest input, ``None`` where there is no limit. RoBERTa numbers positions from behind
+        n_ctx: longest input, ``None`` if there is no limit. RoBERTa numbers positions from behind
             its padding index, so this is smaller than its ``max_position_embeddings``.
     """
 
@@ -117,7 +116,7 @@ class ModelConfig(AnyConfig):
 
 @cache
 def model_class(kind: str) -> Any:
-    """The class of a paper's model, by the kind of its configuration.
+    """Return the class of a paper's model, by the kind of its configuration.
 
     Each is an entry point of the group ``mechclust.models``, ``kind = "package.module:Model"``, where ``Model(config)``
     builds it and ``Model.config_class`` is the class of its configuration.
@@ -125,24 +124,28 @@ def model_class(kind: str) -> Any:
     Raises:
         InputError: for a kind that no installed package registers, or one whose module cannot be imported.
     """
-    points = entry_points(group=_GROUP)
+    points = entry_points(group=_ENTRY_POINTS)
     if kind not in points.names:
         raise InputError(
             f"no model of kind {kind!r} (there are {', '.join((ModelConfig.kind, *sorted(points.names)))})"
         )
-    model, why = load_entry_point(points[kind], lambda found: "" if hasattr(found, "config_class") else _NO_CONFIG)
-    if why:
-        raise InputError(f"the model of kind {kind!r} of {package_of(points[kind])} is broken: {why}")
+    model, fault = load_entry_point(points[kind], _fault_of_class)
+    if fault:
+        raise InputError(f"the model of kind {kind!r} of {package_of(points[kind])} is broken: {fault}")
     return model
 
 
+def _fault_of_class(model: Any) -> str:
+    return "" if hasattr(model, "config_class") else "has no config_class; name the class of its configuration there"
+
+
 def config_to_json(config: AnyConfig) -> dict[str, Any]:
-    """The fields of any model's configuration, and its kind, as JSON types."""
+    """Return the fields of any model's configuration, and its kind, as JSON types."""
     return {"kind": config.kind, **to_json(config)}
 
 
 def config_from_json(record: Mapping[str, Any]) -> AnyConfig:
-    """The configuration that ``config_to_json`` wrote.
+    """Read the configuration that ``config_to_json`` wrote.
 
     Raises:
         InputError: for an unknown kind or field.

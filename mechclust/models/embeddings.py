@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from probes.engine.hooks import HookedModel
 from tasks import InputError
 
 
-def token_embeddings(model: HookedModel) -> Float[Tensor, "d_vocab d_embedding"]:
+def token_embeddings(model: HookedModel | nn.Module) -> Float[Tensor, "d_vocab d_embedding"]:
     """The input embedding matrix, one row per token.
 
     Nothing is added, normalised, scaled (BART may multiply by the root of its width) or projected
@@ -29,9 +31,10 @@ def token_embeddings(model: HookedModel) -> Float[Tensor, "d_vocab d_embedding"]
         >>> token_embeddings(build_model(ModelConfig(d_vocab=9, n_ctx=4, n_layers=1, d_model=8, n_heads=2))).shape
         torch.Size([9, 8])
     """
-    embed = getattr(model, "embed", None)
-    if embed is None and hasattr(model, "get_input_embeddings"):
-        embed = model.get_input_embeddings()
+    untyped: Any = model
+    embed = getattr(untyped, "embed", None)
+    if embed is None and hasattr(untyped, "get_input_embeddings"):
+        embed = untyped.get_input_embeddings()
     for name in ("W_E", "weight"):  # HookedTransformer's name, everyone else's
         weight = getattr(embed, name, None)
         if isinstance(weight, Tensor) and weight.ndim == 2:

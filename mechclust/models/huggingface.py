@@ -1,6 +1,6 @@
 """Plain Hugging Face checkpoints: where they are, and how they are read, with one sentence for any failure.
 
-No code of a checkpoint is ever run unless the caller says so: ``trust_remote_code`` is passed at every door.
+No code of a checkpoint is ever run unless the caller says so: ``trust_remote_code`` is passed to every call.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import re
 import sys
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from logging import ERROR, getLogger
 from pathlib import Path
@@ -23,7 +23,7 @@ from tasks import InputError
 
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 ADAPTER = "adapter_config.json"
-# What a directory must hold, one of each, and what is said where it does not.
+# A directory must hold one file of each part; the text says what is wrong if it does not.
 _PARTS = {
     ("config.json",): "has no config.json; give a directory written by save_pretrained, with model and tokenizer",
     _WEIGHTS: ("has a config.json but no weights (model.safetensors); save the model there with save_pretrained"),
@@ -35,7 +35,7 @@ _PARTS = {
 
 @dataclass(frozen=True)
 class Source:
-    """Where a checkpoint is.
+    """A checkpoint's place: on the hub or on disk.
 
     Attributes:
         name: hub name or directory.
@@ -53,7 +53,7 @@ class Source:
 
     @property
     def options(self) -> dict[str, Any]:
-        """For every ``from_pretrained``."""
+        """Return the arguments of every ``from_pretrained``."""
         options: dict[str, Any] = {"local_files_only": self.local, "trust_remote_code": self.trusted}
         if self.revision is not None:
             options["revision"] = self.revision
@@ -71,7 +71,7 @@ class Source:
 def find(
     name_or_path: str | Path, *, weights: bool = True, tokenizer: bool = True, trust_remote_code: bool = False
 ) -> Source:
-    """The checkpoint of that name: a directory that has everything that is needed, a GGUF file, or a hub name.
+    """Find the checkpoint of a name: a directory that has everything that is needed, a GGUF file, or a hub name.
 
     The hub is asked once, for at most a few seconds; where it cannot be reached, files that were downloaded
     before are taken.
@@ -84,7 +84,7 @@ def find(
 
     Raises:
         InputError: for a directory that is not there or lacks a part, a folder that is a model and an adapter,
-            a file that is no GGUF, or where gguf is not installed, and a name that the hub does not have, or that
+            a file that is no GGUF, or if gguf is not installed, and a name that the hub does not have, or that
             cannot be looked up.
     """
     path = Path(name_or_path)
@@ -115,14 +115,55 @@ def _there(path: Path, pattern: str) -> bool:
 
 
 def _near(path: Path) -> str:
-    """Return the directory beside ``path`` that may have been meant, for a message."""
+    """Return the directory next to ``path`` that may have been meant, for a message."""
     beside = [folder.name for folder in path.parent.glob("*/")] if path.parent.is_dir() else []
     near = difflib.get_close_matches(path.name, beside, n=1)
     return f" (did you mean {str(path.parent / near[0])!r}?)" if near else ""
 
 
 def _on_the_hub(name: str, trusted: bool) -> Source:
-    from huggingface_hub import HfApi, try_to_load_from_cache
+    no_directory = f"no directory {name!r} here{_near(Path(name))}, and"
+    name, _, revision = name.partition("@")
+    cached = Source(name, True, trusted=trusted, revision=revision or None)
+    try:
+        if _is_cached(cached, ADAPTER):
+            raise _an_adapter(name)
+        if _is_cached(cached, "config.json") and _offline():
+            return cached
+        files = _files_on_the_hub(cached)
+    except InputError:
+        raise
+    except Exception as error:
+        fault = _hub_fault(error, cached, no_directory)
+        if fault is not None:
+            raise InputError(fault) from None
+        if _is_cached(cached, "config.json"):  # no network, whatever the reason
+            return cached
+        why = f"{type(error).__name__}: {_first_sentence(error)}"
+        raise InputError(
+            f"{no_directory} the Hugging Face hub cannot be reached ({why}); check the path, or the network"
+        ) from error
+    if ADAPTER in files:
+        raise _an_adapter(name)
+    return replace(cached, local=False)
+
+
+def _is_cached(source: Source, file: str) -> bool:
+    from huggingface_hub import try_to_load_from_cache
+
+    return isinstance(try_to_load_from_cache(source.name, file, revision=source.revision), str)
+
+
+def _files_on_the_hub(source: Source) -> set[str]:
+    from huggingface_hub import HfApi
+
+    revision: dict[str, Any] = {} if source.revision is None else {"revision": source.revision}
+    info = HfApi().model_info(source.name, timeout=5, **revision)
+    return {file.rfilename for file in info.siblings or ()}
+
+
+def _hub_fault(error: Exception, source: Source, no_directory: str) -> str | None:
+    """Say what is wrong with a model's name, if the hub says so, or return ``None`` for other errors."""
     from huggingface_hub.errors import (
         GatedRepoError,
         HFValidationError,
@@ -130,49 +171,27 @@ def _on_the_hub(name: str, trusted: bool) -> Source:
         RevisionNotFoundError,
     )
 
-    nothing = f"no directory {name!r} here{_near(Path(name))}, and"
-    name, _, at = name.partition("@")
-    revision = at or None
-    which: dict[str, Any] = {"revision": revision} if at else {}
-    kept = Source(name, True, trusted=trusted, revision=revision)
-    files: set[str] = set()
-    try:
-        if isinstance(try_to_load_from_cache(name, ADAPTER, revision=revision), str):
-            raise _an_adapter(name)
-        if isinstance(try_to_load_from_cache(name, "config.json", revision=revision), str) and _offline():
-            return kept
-        files = {file.rfilename for file in HfApi().model_info(name, timeout=5, **which).siblings or ()}
-    except InputError:
-        raise
-    except RevisionNotFoundError:
-        raise InputError(
-            f"{name!r} on the Hugging Face hub has no revision {revision!r}; its page lists them under Files, in the "
-            "menu of branches"
-        ) from None
-    except HFValidationError:
-        raise InputError(
-            f"{nothing} {name!r} is not the name of a model on the Hugging Face hub (they look like 'gpt2' or "
+    name = source.name
+    if isinstance(error, RevisionNotFoundError):
+        return (
+            f"{name!r} on the Hugging Face hub has no revision {source.revision!r}; its page lists them under Files, "
+            "in the menu of branches"
+        )
+    if isinstance(error, HFValidationError):
+        return (
+            f"{no_directory} {name!r} is not the name of a model on the Hugging Face hub (they look like 'gpt2' or "
             "'meta-llama/Llama-3.2-1B'); give the path of a directory written by save_pretrained"
-        ) from None
-    except GatedRepoError:
-        raise InputError(
+        )
+    if isinstance(error, GatedRepoError):  # before the class that it is derived from
+        return (
             f"{name!r} is on the Hugging Face hub, but access to it is restricted; request it on the model's "
             "page and log in with 'hf auth login'"
-        ) from None
-    except RepositoryNotFoundError:
-        raise InputError(
-            f"{nothing} no model {name!r} on the Hugging Face hub (or a private one); check the path or the name"
-        ) from None
-    except Exception as error:  # no network, whatever the reason
-        if isinstance(try_to_load_from_cache(name, "config.json", revision=revision), str):
-            return kept
-        raise InputError(
-            f"{nothing} the Hugging Face hub cannot be reached ({type(error).__name__}: {_first_sentence(error)}); "
-            "check the path, or the network"
-        ) from error
-    if ADAPTER in files:
-        raise _an_adapter(name)
-    return Source(name, False, trusted=trusted, revision=revision)
+        )
+    if isinstance(error, RepositoryNotFoundError):
+        return (
+            f"{no_directory} no model {name!r} on the Hugging Face hub (or a private one); check the path or the name"
+        )
+    return None
 
 
 def _an_adapter(name: str) -> InputError:
@@ -190,14 +209,14 @@ def _offline() -> bool:
 
 
 def read_config(source: Source) -> Any:
-    """Hugging Face's configuration of a checkpoint."""
+    """Read Hugging Face's configuration of a checkpoint."""
     from transformers import AutoConfig
 
     return AutoConfig.from_pretrained(source.name, **source.options)
 
 
 def read_tokenizer(source: Source) -> Any:
-    """A checkpoint's tokenizer, as Hugging Face gives it."""
+    """Read a checkpoint's tokenizer, as Hugging Face gives it."""
     from transformers import AutoTokenizer
 
     return AutoTokenizer.from_pretrained(source.name, **source.options)
@@ -205,7 +224,7 @@ def read_tokenizer(source: Source) -> Any:
 
 @contextlib.contextmanager
 def reading(source: Source) -> Iterator[None]:
-    """Inside the block a checkpoint is read.
+    """Read a checkpoint inside the block, quietly.
 
     Raises:
         InputError: for whatever a damaged or unknown checkpoint makes the libraries raise.
@@ -232,29 +251,31 @@ def _use_switchable_bar() -> None:
 
 
 def _why(error: Exception, source: Source) -> str:
-    """What went wrong, and the way out."""
-    said = _first_sentence(error)
+    """Say what went wrong, and the way out."""
+    sentence = _first_sentence(error)
     if "trust_remote_code" in str(error):
         return (
             "it comes with its own code (auto_map in its config), which is not run; read that code, and if you trust "
             "it give --trust-remote-code (trust_remote_code=True)"
         )
-    if type(error).__name__ in ("SafetensorError", "UnpicklingError", "EOFError") or "PytorchStreamReader" in said:
-        return f"its weights are damaged or cut off ({said}); download them, or save the model, again"
-    if isinstance(error, ValueError) and ("Expecting" in said or "JSON" in said):
-        return f"one of its JSON files is damaged or cut off ({said}); download it, or save the model, again"
+    if type(error).__name__ in ("SafetensorError", "UnpicklingError", "EOFError") or "PytorchStreamReader" in sentence:
+        return f"its weights are damaged or cut off ({sentence}); download them, or save the model, again"
+    if isinstance(error, ValueError) and ("Expecting" in sentence or "JSON" in sentence):
+        return f"one of its JSON files is damaged or cut off ({sentence}); download it, or save the model, again"
     if isinstance(error, ImportError):
-        return f"{said}; install what is missing"
-    return f"{said}; give a checkpoint, with its tokenizer, of a family that transformers knows (docs: families)"
+        return f"{sentence}; install what is missing"
+    return f"{sentence}; give a checkpoint, with its tokenizer, of a family that transformers knows (docs: families)"
 
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """No warnings, no loading bars and no advice; the caller shows its own progress."""
+    """Silence warnings, loading bars and advice inside the block. The caller shows its own progress."""
     from transformers.utils import logging
 
     others = [getLogger(name) for name in ("accelerate", "bitsandbytes")]
-    shown, level, levels = logging.is_progress_bar_enabled(), logging.get_verbosity(), [o.level for o in others]
+    levels = [other.level for other in others]
+    verbosity = logging.get_verbosity()
+    bars_enabled = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     logging.set_verbosity_error()
     for other in others:
@@ -264,10 +285,10 @@ def quiet() -> Iterator[None]:
             warnings.simplefilter("ignore")
             yield
     finally:
-        logging.set_verbosity(level)
+        logging.set_verbosity(verbosity)
         for other, before in zip(others, levels, strict=True):
             other.setLevel(before)
-        if shown:
+        if bars_enabled:
             logging.enable_progress_bar()
 
 

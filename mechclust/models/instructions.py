@@ -17,7 +17,7 @@ from tasks.text.files import read_text
 PLAIN_END = "\nAnswer:"
 """What ends a prompt without chat template, so that the last prompt token is the same in every prompt."""
 
-_MEND = "fix it in the checkpoint's chat_template.jinja or tokenizer_config.json, or give --chat no"
+_TEMPLATE_REMEDY = "fix it in the checkpoint's chat_template.jinja or tokenizer_config.json, or give --chat no"
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Answered:
 
 
 class InstructionFormat:
-    """How prompts and answers become tokens, for training and measuring alike.
+    """A way to turn prompts and answers into tokens, for training and measuring alike.
 
     In a chat template a prompt is a user's message, with the template's own system prompt; the answer is an assistant's
     message in the template, with its end of turn. Without a template a prompt is its text and
@@ -72,8 +72,8 @@ class InstructionFormat:
         >>> from transformers import PreTrainedTokenizerFast
         >>> words = Tokenizer(models.WordLevel({"</s>": 0, "2": 1, "+": 2, "=": 3, "4": 4}, unk_token="</s>"))
         >>> words.pre_tokenizer = pre_tokenizers.Whitespace()
-        >>> own = InstructionFormat(PreTrainedTokenizerFast(tokenizer_object=words, eos_token="</s>"), end=" =")
-        >>> own.prompts(["2 + 2"]), own.answered(["2 + 2"], ["4"])
+        >>> plain = InstructionFormat(PreTrainedTokenizerFast(tokenizer_object=words, eos_token="</s>"), end=" =")
+        >>> plain.prompts(["2 + 2"]), plain.answered(["2 + 2"], ["4"])
         ([[1, 2, 1, 3]], [Answered(tokens=[1, 2, 1, 3, 4, 0], start=4)])
     """
 
@@ -87,43 +87,50 @@ class InstructionFormat:
         bos: Bos = "model",
         template: str | Path | None = None,
     ) -> None:
-        self.template, self._called, self._mend = None, OWN_TEMPLATE, _MEND
-        if template is not None:
+        self.template = None if template is None else read_text(template, "a Jinja chat template", "chat template")
+        self._called = OWN_TEMPLATE if template is None else f"the chat template {str(template)!r}"
+        self._mend = _TEMPLATE_REMEDY if template is None else "fix it, or give another file with --chat-template"
+        if self.template is not None:
             tokenizer = copy(tokenizer)  # which others read with too
-            tokenizer.chat_template = self.template = read_text(template, "a Jinja chat template", "chat template")
-            self._called = f"the chat template {str(template)!r}"
-            self._mend = "fix it, or give another file with --chat-template"
-        has = template is not None or bool(getattr(tokenizer, "chat_template", None))
-        if chat and not has:
+            tokenizer.chat_template = self.template
+        has_template = template is not None or bool(getattr(tokenizer, "chat_template", None))
+        if chat and not has_template:
             raise InputError(
                 "this model's tokenizer has no chat template; leave out --chat yes, or give one with --chat-template"
             )
-        self.tokenizer, self.chat, self.end, self.cutoff = tokenizer, has if chat is None else chat, end, cutoff
+        self.tokenizer = tokenizer
+        self.chat = has_template if chat is None else chat
+        self.end = end
+        self.cutoff = cutoff
         self.bos = bos
-        if self.chat and bos != "model":
-            raise InputError(
-                f"--bos {bos} is for plain prompts, and the chat template writes its own special tokens; leave out "
-                "--bos, or give --chat no"
-            )
+        self._check_special_tokens()
         self._encode = encoder(tokenizer, bos=bos)
         self._before, self._after = special_around(tokenizer, bos=bos)
         check_at_least(cutoff=(cutoff, len(self._before) + 2))
         if self.chat:
             self._check_template()
-        elif tokenizer.eos_token_id is None:
+
+    def _check_special_tokens(self) -> None:
+        """Refuse a rule for the beginning of a chat template, and a plain answer that could not end."""
+        if self.chat and self.bos != "model":
+            raise InputError(
+                f"--bos {self.bos} is for plain prompts, and the chat template writes its own special tokens; leave "
+                "out --bos, or give --chat no"
+            )
+        if not self.chat and self.tokenizer.eos_token_id is None:
             raise InputError(
                 "this model's tokenizer has no end-of-sequence token, so answers would have no end; "
                 "set tokenizer.eos_token and save the tokenizer"
             )
 
     def __str__(self) -> str:
-        """In a sentence."""
+        """Return the format in a sentence."""
         if self.chat:
-            whose = "tokenizer's chat template" if self.template is None else "chat template of --chat-template"
-            return f"Prompts are user's messages in the {whose}, with its default system prompt."
-        why = "" if getattr(self.tokenizer, "chat_template", None) else " (the tokenizer has no chat template)"
-        asked = "" if self.bos == "model" else f" (--bos {self.bos})"
-        return f"Prompts are plain texts{why}, ended by {self.end!r}{asked}."
+            owner = "tokenizer's chat template" if self.template is None else "chat template of --chat-template"
+            return f"Prompts are user's messages in the {owner}, with its default system prompt."
+        reason = "" if getattr(self.tokenizer, "chat_template", None) else " (the tokenizer has no chat template)"
+        bos = "" if self.bos == "model" else f" (--bos {self.bos})"
+        return f"Prompts are plain texts{reason}, ended by {self.end!r}{bos}."
 
     @property
     def beginning(self) -> str:
@@ -133,44 +140,45 @@ class InstructionFormat:
         return f"Prompts begin with {'no beginning-of-sequence token' if token == 'none' else token}."
 
     def prompts(self, texts: Sequence[str]) -> list[list[int]]:
-        """Each up to where the answer begins."""
+        """Return the tokens of each prompt, up to where the answer begins."""
         whole = [self._rendered(text) if self.chat else text + self.end for text in texts]
         return [self._cut(ids, self.cutoff) for ids in self._read(whole)]
 
     def answered(self, prompts: Sequence[str], answers: Sequence[str]) -> list[Answered]:
-        """Each prompt with its answer, which is never empty; an answer that is too long loses its end.
+        """Return each prompt with its answer, which is never empty. An answer that is too long loses its end.
 
         Raises:
             InputError: for a chat template that fails, and an answer without any token, quoting its prompt.
         """
         texts = [self._texts(prompt, answer) for prompt, answer in zip(prompts, answers, strict=True)]
-        before = self._read([prompt for prompt, _ in texts])
-        both = self._read([prompt + answer for prompt, answer in texts])
-        found = []
-        for prompt, (_, text), one, two in zip(prompts, texts, before, both, strict=True):
+        prompt_ids = self._read([prompt for prompt, _ in texts])
+        both_ids = self._read([prompt + answer for prompt, answer in texts])
+        examples = []
+        for prompt, (_, text), before, both in zip(prompts, texts, prompt_ids, both_ids, strict=True):
             # As it is read after its prompt, where that leaves the prompt's own tokens as they are.
-            answer = two[len(one) :] if two[: len(one)] == one else self._alone(text)
-            answer = [*answer, *([] if self.chat else [self.tokenizer.eos_token_id])]
-            answer = answer[: self.cutoff - self._kept(one) - 1]
-            kept = self._cut(one, self.cutoff - len(answer))
+            answer = both[len(before) :] if both[: len(before)] == before else self._without_specials(text)
+            if not self.chat:
+                answer = [*answer, self.tokenizer.eos_token_id]
+            answer = answer[: self.cutoff - self._n_kept(before) - 1]
+            kept = self._cut(before, self.cutoff - len(answer))
             if not answer or not kept:
                 raise InputError(
                     f"the {'prompt' if answer else 'answer of the prompt'} {prompt[:60]!r} has no tokens; "
                     "leave this example out"
                 )
-            found.append(Answered([*kept, *answer], len(kept)))
-        return found
+            examples.append(Answered([*kept, *answer], len(kept)))
+        return examples
 
     def cut(self, prompts: Sequence[str], answers: Sequence[str]) -> tuple[int, int]:
-        """How many prompts lose their beginning in ``answered``, and how many answers their end."""
+        """Count the prompts that lose their beginning in ``answered``, and the answers that lose their end."""
         texts = [self._texts(prompt, answer) for prompt, answer in zip(prompts, answers, strict=True)]
-        before = [len(ids) for ids in self._read([prompt for prompt, _ in texts])]
-        both = [len(ids) + (not self.chat) for ids in self._read([prompt + answer for prompt, answer in texts])]
-        whole = [two - one for one, two in zip(before, both, strict=True)]
-        return sum(two > self.cutoff for two in both), sum(n >= self.cutoff for n in whole)
+        n_prompt = [len(ids) for ids in self._read([prompt for prompt, _ in texts])]
+        n_both = [len(ids) + (not self.chat) for ids in self._read([prompt + answer for prompt, answer in texts])]
+        n_answer = [both - prompt for prompt, both in zip(n_prompt, n_both, strict=True)]
+        return sum(n > self.cutoff for n in n_both), sum(n >= self.cutoff for n in n_answer)
 
     def _texts(self, prompt: str, answer: str) -> tuple[str, str]:
-        """Prompt and answer, with what is written round them."""
+        """Return prompt and answer as texts in this format."""
         if not self.chat:
             return prompt + self.end, f" {answer}"
         before = self._rendered(prompt)
@@ -180,35 +188,33 @@ class InstructionFormat:
         return before, answer + (self.tokenizer.eos_token or "")
 
     def _read(self, texts: list[str]) -> list[list[int]]:
-        """Their tokens, without special ones at the end, after which no answer could follow."""
+        """Return the tokens of texts, without special ones at the end, after which no answer could follow."""
         if not texts:
             return []
         if self.chat:
             return [list(ids) for ids in self.tokenizer(texts, add_special_tokens=False)["input_ids"]]
-        found, n = self._encode(texts), len(self._after)
-        return [ids[:-n] if n and ids[-n:] == self._after else ids for ids in found]
+        n = len(self._after)
+        return [ids[:-n] if n and ids[-n:] == self._after else ids for ids in self._encode(texts)]
 
-    def _alone(self, text: str) -> list[int]:
+    def _without_specials(self, text: str) -> list[int]:
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
-    def _kept(self, ids: list[int]) -> int:
-        """How many tokens stay where the beginning is cut off."""
+    def _n_kept(self, ids: list[int]) -> int:
+        """Count the tokens that stay when the beginning is cut off."""
         n = len(self._before)
         return n if ids[:n] == self._before else int(ids[:1] == [self.tokenizer.bos_token_id])
 
     def _cut(self, ids: list[int], most: int) -> list[int]:
-        kept = self._kept(ids)
+        kept = self._n_kept(ids)
         return ids if len(ids) <= most else [*ids[:kept], *ids[len(ids) - most + kept :]]
 
     def _rendered(self, *turns: str) -> str:
-        """In the chat template, see ``rendered``."""
+        """Return messages in the chat template, see ``rendered``."""
         return rendered(self.tokenizer, *turns, called=self._called, mend=self._mend)
 
     def _check_template(self) -> None:
-        """Refuse a template that is of no use, before anything is read with it."""
-        asked = [self._rendered(prompt) for prompt in ("one", "two")]
-        if asked[0] == asked[1]:
+        """Refuse a template that leaves out prompts or answers, before anything is read with it."""
+        if self._rendered("one") == self._rendered("two"):
             raise InputError(f"{self._called} renders every prompt alike; {self._mend}")
-        given = [self._rendered("one", answer) for answer in ("one", "two")]
-        if given[0] == given[1]:
+        if self._rendered("one", "one") == self._rendered("one", "two"):
             raise InputError(f"{self._called} renders every answer alike; {self._mend}")

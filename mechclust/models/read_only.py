@@ -9,11 +9,11 @@ import inspect
 from collections import Counter
 from collections.abc import Callable, Container, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import wraps
+from functools import partial, update_wrapper
 from typing import Any, NoReturn
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 from transformer_lens import HookedRootModule
 from transformer_lens.hook_points import HookPoint
@@ -23,11 +23,13 @@ from mechclust.models.config import ModelShape
 from probes.engine.hooks import evaluation_mode
 from tasks import InputError
 
+Mask = Shaped[Tensor, "batch pos"]
+
 
 def is_read_only(config: Any) -> bool:
-    """Whether a checkpoint with this Hugging Face configuration is loaded as a ``ReadOnlyModel``.
+    """Return whether a checkpoint with this Hugging Face configuration is loaded as a ``ReadOnlyModel``.
 
-    It is where TransformerLens does not know the architecture, and where it does not read it as Hugging Face does:
+    It is if TransformerLens does not know the architecture, or does not read it as Hugging Face does:
     encoder-decoders (its BART, T5 and their like have no ``blocks``) and the newer Falcons (40B, 180B, 11B), whose
     fused weights it splits in the wrong places.
 
@@ -68,8 +70,8 @@ class ReadOnlyModel(HookedRootModule):  # type: ignore[misc]  # untyped
     - ``unembed.hook_in`` ``[batch pos d_model]``: what the head of a causal language model would read: the last hidden
       state, after the final norm.
 
-    Where ALBERT shares weights between blocks, each application is a block of its own. Of an encoder-decoder the
-    encoder is used. Heads and poolers are never computed.
+    ALBERT shares weights between blocks: each application is a separate block. Of an encoder-decoder the encoder is
+    used. Heads and poolers are never computed.
 
     Left padding: positions are counted from each example's first token, so that padding changes nothing. RoBERTa and
     its relatives count by their padding token instead, as in Hugging Face.
@@ -108,37 +110,37 @@ class ReadOnlyModel(HookedRootModule):  # type: ignore[misc]  # untyped
         body = _body(model)
         if getattr(body, "pooler", None) is not None:
             body.pooler = None  # never read, and random in many checkpoints
-        self._found = found = _find(body)
+        self._stream = _find_blocks(body)
         self._arguments = frozenset(inspect.signature(body.forward).parameters)
         self._positions = _positions(body)
         self._words = _words_alone(body)
-        self.cfg = _sizes(body, found, self._positions)
+        self.cfg = _sizes(body, self._stream, self._positions)
         self.lacks = {}
         self.unembed = nn.Module()
         if _reads_last_state(model):
             self.unembed.hook_in = _ReadOnlyPoint()
         else:
             self.lacks["unembed.hook_in"] = "it has no head; its output is the last hidden state, after the final norm"
-        if not found.patterns:
+        if not self._stream.patterns:
             self.lacks["attn.hook_pattern"] = _no_patterns(body)
         self.tokenizer = tokenizer
         self.hook_embed = _ReadOnlyPoint()
-        self.blocks = nn.ModuleList(_block(found.patterns) for _ in range(self.cfg.n_layers))
+        self.blocks = nn.ModuleList(_block(self._stream.patterns) for _ in range(self.cfg.n_layers))
         self.setup()  # before the body is added: it would write a name on Hugging Face's modules too
         self.body = body
 
     def forward(
-        self, tokens: Int[Tensor, "batch pos"], attention_mask: Tensor | None = None
+        self, tokens: Int[Tensor, "batch pos"], attention_mask: Mask | None = None
     ) -> Float[Tensor, "batch pos d_model"]:
-        """The last hidden state, ``hidden_states[-1]``, after the final norm where there is one; no logits.
+        """Return the last hidden state, ``hidden_states[-1]``, after the final norm if there is one, and no logits.
 
         Args:
-            tokens: token ids ``[batch pos]``; moved to the model's device.
-            attention_mask: 1 for tokens, 0 for padding ``[batch pos]``; no padding when ``None``.
+            tokens: token ids; moved to the model's device.
+            attention_mask: 1 for tokens, 0 for padding; no padding when ``None``.
 
         Raises:
             InputError: for tokens of another shape or longer than ``cfg.n_ctx``, for padding on the left of a
-                model that cannot be told where its tokens begin, and for hooks that return a value.
+                model that takes no positions, and for hooks that return a value.
         """
         if tokens.ndim != 2 or (self.cfg.n_ctx is not None and tokens.shape[1] > self.cfg.n_ctx):
             raise InputError(
@@ -147,8 +149,8 @@ class ReadOnlyModel(HookedRootModule):  # type: ignore[misc]  # untyped
             )
         blocks: Any = self.blocks
         unembed: Any = self.unembed
-        patterns = self._found.patterns and any(block.attn.hook_pattern._forward_hooks for block in blocks)
-        with self._firing():
+        patterns = self._stream.patterns and any(block.attn.hook_pattern._forward_hooks for block in blocks)
+        with _ForwardPass(self).hooked():
             out = self.body(
                 input_ids=tokens.to(_device(self.body)),
                 **self._padding(tokens, attention_mask),
@@ -165,11 +167,11 @@ class ReadOnlyModel(HookedRootModule):  # type: ignore[misc]  # untyped
         return out.last_hidden_state
 
     def get_input_embeddings(self) -> Any:
-        """Hugging Face's module that embeds the tokens."""
+        """Return Hugging Face's module that embeds the tokens."""
         return self.body.get_input_embeddings()
 
-    def _padding(self, tokens: Tensor, mask: Tensor | None) -> dict[str, Tensor]:
-        """The mask, and where it says so positions that start at the first token."""
+    def _padding(self, tokens: Int[Tensor, "batch pos"], mask: Mask | None) -> dict[str, Shaped[Tensor, "batch pos"]]:
+        """Return the mask, and positions that start at each example's first token if the model takes positions."""
         if mask is None:
             return {}
         mask = mask.to(_device(self.body))
@@ -184,40 +186,44 @@ class ReadOnlyModel(HookedRootModule):  # type: ignore[misc]  # untyped
             )
         return {"attention_mask": mask}
 
+
+class _ForwardPass:
+    """One forward pass of Hugging Face's modules, during which the hook points of a read-only model fire."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        self._calls: Counter[nn.Module] = Counter()
+        self._layers = {call: layer for layer, call in enumerate(model._stream.calls)}
+
     @contextmanager
-    def _firing(self) -> Iterator[None]:
-        """Inside, the residual stream passes the hook points while Hugging Face's modules run."""
-        calls: Counter[nn.Module] = Counter()
-        blocks: Any = self.blocks
-        at = {call: layer for layer, call in enumerate(self._found.calls)}
-        last = self._found.calls[-1]
-
-        def enter(module: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]) -> None:
-            layer = at.get((module, calls[module]))
-            if layer is None:
-                return
-            state = first_input(inputs, options)
-            if layer > 0:
-                blocks[layer - 1].hook_resid_post(state)
-            elif self._words is None:
-                self.hook_embed(state)
-            blocks[layer].hook_resid_pre(state)
-
-        def embed(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-            self.hook_embed(output)
-
-        def leave(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-            if (module, calls[module]) == last:
-                blocks[-1].hook_resid_post(first_output(output))
-            calls[module] += 1
-
+    def hooked(self) -> Iterator[None]:
+        """Pass the residual stream to the hook points inside the block."""
         with ExitStack() as stack:
-            if self._words is not None:
-                stack.enter_context(_removed(self._words.register_forward_hook(embed)))
-            for module in {module for module, _ in self._found.calls}:
-                stack.enter_context(_removed(module.register_forward_pre_hook(enter, with_kwargs=True)))
-                stack.enter_context(_removed(module.register_forward_hook(leave)))
+            if self._model._words is not None:
+                stack.enter_context(_removed(self._model._words.register_forward_hook(self._embed)))
+            for module in {module for module, _ in self._layers}:
+                stack.enter_context(_removed(module.register_forward_pre_hook(self._enter, with_kwargs=True)))
+                stack.enter_context(_removed(module.register_forward_hook(self._leave)))
             yield
+
+    def _enter(self, module: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]) -> None:
+        layer = self._layers.get((module, self._calls[module]))
+        if layer is None:
+            return
+        state = first_input(inputs, options)
+        if layer > 0:
+            self._model.blocks[layer - 1].hook_resid_post(state)
+        elif self._model._words is None:
+            self._model.hook_embed(state)
+        self._model.blocks[layer].hook_resid_pre(state)
+
+    def _embed(self, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        self._model.hook_embed(output)
+
+    def _leave(self, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        if self._layers.get((module, self._calls[module])) == len(self._layers) - 1:
+            self._model.blocks[-1].hook_resid_post(first_output(output))
+        self._calls[module] += 1
 
 
 @contextmanager
@@ -229,25 +235,30 @@ def _removed(handle: Any) -> Iterator[None]:
 
 
 class _ReadOnlyPoint(HookPoint):  # type: ignore[misc]  # untyped
-    """A hook point beside Hugging Face's computation. TransformerLens adds its hooks through these two methods."""
+    """A hook point next to Hugging Face's computation. TransformerLens adds its hooks through these two methods."""
 
     def register_forward_hook(self, hook: Callable[..., Any], **options: Any) -> Any:
-        @wraps(hook)
-        def read(*arguments: Any) -> None:
-            activation = arguments[-1]
-            edits = None if activation.is_inference() else activation._version
-            returned = hook(*arguments)
-            if returned is not None or (edits is not None and activation._version != edits):
-                did = "edited the activation in place" if returned is None else "returned a value"
-                raise InputError(
-                    f"a hook at {self.name!r} {did}, but this hook point is read-only, because it shows what Hugging "
-                    "Face's own modules compute; return None and leave the activation as it is, "
-                    "or edit with PyTorch's own hooks on the modules of model.body"
-                )
+        """Add a hook that is refused when it returns a value or edits in place."""
+        return super().register_forward_hook(update_wrapper(partial(self._read, hook), hook), **options)
 
-        return super().register_forward_hook(read, **options)
+    def _read(self, hook: Callable[..., Any], *arguments: Any) -> None:
+        activation = arguments[-1]
+        edits = None if activation.is_inference() else activation._version
+        returned = hook(*arguments)
+        if returned is not None:
+            action = "returned a value"
+        elif edits is not None and activation._version != edits:
+            action = "edited the activation in place"
+        else:
+            return
+        raise InputError(
+            f"a hook at {self.name!r} {action}, but this hook point is read-only, because it shows what Hugging "
+            "Face's own modules compute; return None and leave the activation as it is, "
+            "or edit with PyTorch's own hooks on the modules of model.body"
+        )
 
     def register_full_backward_hook(self, hook: Any, prepend: bool = False) -> NoReturn:
+        """Refuse a backward hook, which would never run."""
         raise InputError(
             f"no backward hook can be added at {self.name!r}, because no gradient passes through the hook points of "
             "this read-only model; call activation.retain_grad() in a forward hook and read activation.grad after "
@@ -266,7 +277,7 @@ def _block(patterns: bool) -> nn.Module:
 
 
 def _reads_last_state(model: Any) -> bool:
-    """Whether the model has a head that reads the body's last hidden state as it is, as causal language models do."""
+    """Return whether the model has a head that reads the last hidden state as it is, as causal language models do."""
     name = type(model).__name__
     return name.endswith(("ForCausalLM", "LMHeadModel")) and model.get_output_embeddings() is not None
 
@@ -280,7 +291,7 @@ def _check_reads_tokens(config: Any) -> None:
 
 
 def _is_encoder_decoder(config: Any) -> bool:
-    """By its family: where only T5's encoder was kept, its configuration says that it is none."""
+    """Return whether a model is of an encoder-decoder family, also if only its encoder was kept, as for T5."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES as FAMILIES
 
     return bool(config.is_encoder_decoder) or config.model_type in FAMILIES
@@ -293,7 +304,7 @@ def _body(model: Any) -> Any:
 
 
 def _device(body: Any) -> torch.device:
-    """Where its tokens go: a module that is offloaded says where it will run."""
+    """Return the device for tokens: a module that is offloaded says where it will run."""
     embedding = body.get_input_embeddings()
     runs_on = getattr(getattr(embedding, "_hf_hook", None), "execution_device", None)
     return embedding.weight.device if runs_on is None else torch.device(runs_on)  # type: ignore[no-any-return]
@@ -303,18 +314,16 @@ def _options(arguments: Container[str]) -> dict[str, Any]:
     return {"use_cache": False} if "use_cache" in arguments else {}
 
 
-def _find(body: Any) -> Blocks:
-    """Its blocks, in evaluation mode and without a trace."""
+def _find_blocks(body: Any) -> Blocks:
+    """Find the blocks in evaluation mode, and leave no trace."""
     eager = getattr(body.config, "_attn_implementation", "eager") == "eager"
     tokens = torch.arange(3, device=_device(body))[None]
     options = _options(inspect.signature(body.forward).parameters)
     with evaluation_mode(body), torch.no_grad():
-        return find_blocks(
-            body,
-            lambda: body(
-                input_ids=tokens, **options, output_hidden_states=True, output_attentions=eager, return_dict=True
-            ),
+        forward = partial(
+            body, input_ids=tokens, **options, output_hidden_states=True, output_attentions=eager, return_dict=True
         )
+        return find_blocks(body, forward)
 
 
 def _no_patterns(body: Any) -> str:
@@ -325,13 +334,13 @@ def _no_patterns(body: Any) -> str:
 
 
 def _positions(body: nn.Module) -> nn.Embedding | None:
-    """The table of absolute positions."""
+    """Return the table of absolute positions, if there is one."""
     tables = (module for name, module in body.named_modules() if "position" in name.rpartition(".")[2])
     return next((table for table in tables if isinstance(table, nn.Embedding)), None)
 
 
 def _words_alone(body: Any) -> Any:
-    """The token embedding of a decoder with another table beside it, which is that of positions."""
+    """Return the token embedding of a decoder that has another table, of positions, or ``None`` for other models."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING as CAUSAL
     from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING as MASKED
 
@@ -346,26 +355,28 @@ def _words_alone(body: Any) -> Any:
 
 
 def _counts_by_token(positions: nn.Embedding | None) -> bool:
-    """RoBERTa and its relatives give every token that is not padding the next position, from their padding index on."""
+    """Return whether positions count the tokens that are not padding, as in RoBERTa and its relatives."""
     return positions is not None and positions.padding_idx is not None
 
 
-def _sizes(body: Any, found: Blocks, positions: nn.Embedding | None) -> ModelShape:
+def _sizes(body: Any, stream: Blocks, positions: nn.Embedding | None) -> ModelShape:
     config = body.config.get_text_config()
-    n_heads: int = found.n_heads or getattr(config, "num_attention_heads", 0) or 0
-    named = getattr(config, "head_dim", None) or getattr(config, "d_kv", None)
+    n_heads: int = stream.n_heads or getattr(config, "num_attention_heads", 0) or 0
+    d_head = getattr(config, "head_dim", None) or getattr(config, "d_kv", None)
     limits = [getattr(config, "max_position_embeddings", None)]
-    if positions is not None:  # BART's first two rows stand for no position, and RoBERTa's up to its padding index
-        limits.append(positions.num_embeddings - getattr(positions, "offset", 0) - 1 - _or(positions.padding_idx, -1))
+    if positions is not None:
+        limits.append(_n_positions(positions))
     return ModelShape(
-        n_layers=len(found.calls),
+        n_layers=len(stream.calls),
         n_heads=n_heads,
-        d_model=found.d_model,
-        d_head=named or found.d_model // max(n_heads, 1),
+        d_model=stream.d_model,
+        d_head=d_head or stream.d_model // max(n_heads, 1),
         d_vocab=config.vocab_size,
         n_ctx=min((limit for limit in limits if limit is not None and limit > 0), default=None),
     )
 
 
-def _or(value: int | None, default: int) -> int:
-    return default if value is None else value
+def _n_positions(table: Any) -> int:
+    """Count the rows that stand for a position: not BART's first two, nor RoBERTa's up to its padding index."""
+    unused = 0 if table.padding_idx is None else table.padding_idx + 1
+    return int(table.num_embeddings - getattr(table, "offset", 0) - unused)

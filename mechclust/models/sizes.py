@@ -9,12 +9,21 @@ from mechclust.models.adapters import plain_model
 from tasks import InputError
 
 # Families that number positions from behind their padding token, so that fewer tokens fit than they have positions.
-_OFFSET = ("roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "mpnet", "longformer", "data2vec-text", "ibert")
+_OFFSET_FAMILIES = (
+    "roberta",
+    "xlm-roberta",
+    "xlm-roberta-xl",
+    "camembert",
+    "mpnet",
+    "longformer",
+    "data2vec-text",
+    "ibert",
+)
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of a model that is not loaded, as far as its configuration says them.
+    """The sizes of a model that is not loaded, as far as its configuration says them.
 
     Attributes:
         n_layers: blocks.
@@ -33,27 +42,28 @@ class Sizes:
     family: str | None = None
 
     @classmethod
-    def of(cls, config: Any) -> Sizes:
-        """From a configuration of Hugging Face's, of text and pictures too."""
+    def from_config(cls, config: Any) -> Sizes:
+        """Read the sizes in a configuration of Hugging Face's, of text and pictures too."""
         config = config.get_text_config() if hasattr(config, "get_text_config") else config
         names = ("num_hidden_layers", "hidden_size", "vocab_size", "max_position_embeddings")
         n_layers, d_model, d_vocab, n_ctx = (getattr(config, name, None) for name in names)
-        if n_ctx is not None and config.model_type in _OFFSET:
+        if n_ctx is not None and config.model_type in _OFFSET_FAMILIES:
             n_ctx -= config.pad_token_id + 1
         n_ctx = None if n_ctx is None or n_ctx < 1 else n_ctx
         return cls(n_layers, d_model, d_vocab, n_ctx, _block_weights(config), getattr(config, "model_type", None))
 
     @classmethod
-    def of_loaded(cls, model: Any) -> Sizes:
-        """From a model in memory: Hugging Face's, or one that ``load_pretrained`` or ``build_model`` gave.
+    def from_model(cls, model: Any) -> Sizes:
+        """Read the sizes of a model in memory: Hugging Face's, or one that ``load_pretrained`` or ``build_model`` gave.
 
         Raises:
             InputError: for something that is not a model.
         """
         plain = plain_model(model) or model
         if hasattr(getattr(plain, "config", None), "model_type"):
-            return cls.of(plain.config)
-        if (cfg := getattr(plain, "cfg", None)) is None:
+            return cls.from_config(plain.config)
+        cfg = getattr(plain, "cfg", None)
+        if cfg is None:
             raise InputError(
                 f"a {type(plain).__name__} is not a model; give a hub name, a directory, or a model in memory: Hugging "
                 "Face's, or one from load_pretrained"
@@ -62,7 +72,7 @@ class Sizes:
 
 
 def _block_weights(config: Any) -> int | None:
-    """Query, key, value and output of the attention, and the way into the MLP and out; gates are not counted."""
+    """Count the weights of the attention, and of the MLP without gates, or return ``None`` if sizes are missing."""
     names = ("hidden_size", "num_attention_heads", "intermediate_size", "n_inner")
     width, heads, *inner = (getattr(config, name, None) for name in names)
     if not isinstance(width, int) or not isinstance(heads, int) or not heads:

@@ -8,31 +8,32 @@ from typing import Any
 import numpy as np
 import torch
 import xxhash
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
 from mechclust.models.adapters import plain_model
 
 PER_WEIGHT = 1024  # numbers of a weight matrix that are kept
+_DIGEST_CHUNK = 1 << 24  # numbers that are copied from a device at once
 
 
 @dataclass(frozen=True, eq=False)
 class WeightSketch:
-    """What is kept of a model's weights.
+    """A digest and a sample of a model's weights.
 
     Attributes:
         digest: of all numbers; two models of equal weights have the same one.
         shapes: of the names and shapes; only sketches of the same shapes can be compared.
-        values: ``[k]`` float32, a sample of each weight, scaled so that squared distances between sketches estimate
-            those between the weights.
+        values: a sample of each weight in float32, scaled so that squared distances between sketches estimate those
+            between the weights.
     """
 
     digest: str
     shapes: str
-    values: Float[Tensor, "k"]
+    values: Float[Tensor, "sampled"]
 
     def distance(self, other: WeightSketch) -> float:
-        """Estimate of the Euclidean distance between the weights; NaN where their shapes differ.
+        """Estimate the Euclidean distance between the weights, NaN if their shapes differ.
 
         Example:
             >>> a, b = (weight_sketch(torch.nn.Linear(2, 2)) for _ in range(2))
@@ -45,9 +46,9 @@ class WeightSketch:
 
 
 def weight_sketch(model: Any, per_weight: int = PER_WEIGHT) -> WeightSketch:
-    """The sketch of a model in memory. Which numbers are sampled depends on a weight's name alone.
+    """Return the sketch of a model in memory.
 
-    Cost: one pass over the weights.
+    Which numbers are sampled depends on a weight's name alone. Cost: one pass over the weights.
 
     Args:
         model: of Hugging Face, or as ``load_pretrained`` gives it, or any module.
@@ -58,18 +59,20 @@ def weight_sketch(model: Any, per_weight: int = PER_WEIGHT) -> WeightSketch:
         >>> sketch.values.shape
         torch.Size([8])
     """
-    digest, shapes, parts = xxhash.xxh3_128(), xxhash.xxh3_128(), []
+    digest = xxhash.xxh3_128()
+    shapes = xxhash.xxh3_128()
+    samples = []
     for name, weight in named_weights(model):
         flat = weight.detach().reshape(-1)
         shapes.update(f"{name} {list(weight.shape)}".encode())
         digest.update(f"{name} {weight.dtype}".encode())
-        for part in torch.split(flat, 1 << 24):
+        for part in torch.split(flat, _DIGEST_CHUNK):
             digest.update(part.cpu().contiguous().view(torch.uint8).numpy().data)
-        parts.append(_sample(name, flat, per_weight))
-    return WeightSketch(str(digest.hexdigest()), str(shapes.hexdigest()), torch.cat(parts))
+        samples.append(_sample(name, flat, per_weight))
+    return WeightSketch(str(digest.hexdigest()), str(shapes.hexdigest()), torch.cat(samples))
 
 
-def constant_values(model: Any, per_weight: int = PER_WEIGHT) -> Bool[Tensor, "k"]:
+def constant_values(model: Any, per_weight: int = PER_WEIGHT) -> Bool[Tensor, "sampled"]:
     """Mark the values of a model's sketch that belong to weights whose numbers are all the same, such as zero biases.
 
     Args:
@@ -89,13 +92,13 @@ def constant_values(model: Any, per_weight: int = PER_WEIGHT) -> Bool[Tensor, "k
     return torch.cat(parts)
 
 
-def named_weights(model: Any) -> list[tuple[str, Tensor]]:
-    """The weights of a model in the order of their names, which are Hugging Face's if it has them."""
+def named_weights(model: Any) -> list[tuple[str, Shaped[Tensor, "..."]]]:
+    """Return the weights of a model in the order of their names, which are Hugging Face's if it has them."""
     plain = plain_model(model) if hasattr(model, "hook_dict") else model
     return sorted((name, weight) for name, weight in (plain or model).named_parameters() if weight.numel())
 
 
-def _sample(name: str, flat: Tensor, most: int) -> Tensor:
+def _sample(name: str, flat: Shaped[Tensor, "number"], most: int) -> Float[Tensor, "sampled"]:
     if len(flat) <= most:
         return flat.float().cpu()
     draw = np.random.default_rng(xxhash.xxh32_intdigest(name.encode()))

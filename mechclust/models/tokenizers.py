@@ -3,45 +3,67 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from mechclust.models.adapters import base_of, is_adapter, tokenizer_source
+from mechclust.models.adapters import tokenizer_source
 from mechclust.models.huggingface import find, read_config, read_tokenizer, reading
+from mechclust.models.resolved import ResolvedModel, resolve_model
 from mechclust.models.sizes import Sizes
+from probes.engine.texts import tokenizer_of
 from tasks import Batch, InputError, LabelledPrompts
 from tasks.errors import first_line
-from tasks.text.beginning import Bos, leading_bos, special_around, text_encoder
+from tasks.text.beginning import Bos, TextEncoder, leading_bos, special_around, text_encoder
 from tasks.text.beginning import tokenization as plain_tokenization
 from tasks.text.prompts import Encode
 
 OWN_TEMPLATE = "the chat template of this model's tokenizer"
-_MEND = "fix it in the checkpoint's chat_template.jinja or tokenizer_config.json, or leave out --chat"
-_UNKNOWN = 0.1  # share of tokens from which it is told
+_TEMPLATE_REMEDY = "fix it in the checkpoint's chat_template.jinja or tokenizer_config.json, or leave out --chat"
+_UNKNOWN_SHARE_NOTED = 0.1  # of the tokens
 
 
 def load_tokenizer(name_or_path: str | Path, *, trust_remote_code: bool = False) -> tuple[Any, Any]:
-    """The tokenizer and the Hugging Face configuration of a checkpoint, without its weights.
+    """Return the tokenizer and the Hugging Face configuration of a checkpoint, without its weights.
 
     Args:
-        name_or_path: a hub name, a local directory, which must hold a model too, a GGUF file, or an adapter: then those
-            of its base, or a tokenizer that was saved with the adapter.
+        name_or_path: a hub name, a local directory, which must hold a model too, a GGUF file, or an adapter, whose
+            base is read, with the tokenizer that was saved with the adapter if there is one.
         trust_remote_code: run code that the checkpoint brings.
 
     Raises:
         InputError: as ``load_pretrained``, and for a file of ``save_model``, which has no tokenizer.
     """
-    path = Path(name_or_path)
-    if path.is_file() and path.suffix != ".gguf":
-        raise InputError(f"{str(path)!r} has no tokenizer to read prompts; give a Hugging Face checkpoint")
-    adapter = path if is_adapter(path) else None
-    source = find(base_of(path) if adapter else name_or_path, trust_remote_code=trust_remote_code)
+    return tokenizer_and_config(resolve_model(name_or_path), trust_remote_code=trust_remote_code)
+
+
+def tokenizer_and_config(model: ResolvedModel, *, trust_remote_code: bool = False) -> tuple[Any, Any]:
+    """Return the tokenizer and the configuration of a model that was given by name, as ``load_tokenizer``."""
+    if model.is_own_file:
+        raise InputError(f"{model.source!r} has no tokenizer to read prompts; give a Hugging Face checkpoint")
+    source = find(model.base, trust_remote_code=trust_remote_code)
     with reading(source):
-        return read_tokenizer(tokenizer_source(adapter, source)), read_config(source)
+        return read_tokenizer(tokenizer_source(model.source if model.is_adapter else None, source)), read_config(source)
+
+
+def tokenizer_and_sizes(model: ResolvedModel, *, trust_remote_code: bool = False) -> tuple[Any, Sizes]:
+    """Return a model's own tokenizer and its sizes, without loading weights.
+
+    Args:
+        model: by name or in memory. One in memory without a tokenizer gives ``None``.
+        trust_remote_code: run code that the checkpoint brings.
+
+    Raises:
+        InputError: as ``load_tokenizer``, and for something that is not a model.
+    """
+    if model.in_memory:
+        return tokenizer_of(model.source), Sizes.from_model(model.source)
+    tokenizer, config = tokenizer_and_config(model, trust_remote_code=trust_remote_code)
+    return tokenizer, Sizes.from_config(config)
 
 
 def encoder(tokenizer: Any, chat: bool = False, template: Any = None, bos: Bos = "model") -> Encode:
-    """A function from texts to the token ids that Hugging Face's own tokenizer gives.
+    """Return a function from texts to the token ids that Hugging Face's own tokenizer gives.
 
     Args:
         tokenizer: of the model.
@@ -69,17 +91,19 @@ def encoder(tokenizer: Any, chat: bool = False, template: Any = None, bos: Bos =
     if not getattr(template, "chat_template", None):
         raise InputError("this model's tokenizer has no chat template; leave out --chat")
 
-    def encode(texts: Sequence[str]) -> list[list[int]]:
-        messages = [rendered(template, text) for text in texts]
-        if len(set(messages)) == 1 < len(set(texts)):
-            raise InputError(f"{OWN_TEMPLATE} renders every prompt alike; {_MEND}")
-        return read(messages, add_special_tokens=False)
-
-    return encode
+    return partial(_encode_messages, template, read)
 
 
-def rendered(template: Any, *turns: str, called: str = OWN_TEMPLATE, mend: str = _MEND) -> str:
-    """Alternating messages of a user and an assistant in a tokenizer's chat template, which is somebody's program.
+def _encode_messages(template: Any, read: TextEncoder, texts: Sequence[str]) -> list[list[int]]:
+    """Return the tokens of texts as a user's messages in a chat template."""
+    messages = [rendered(template, text) for text in texts]
+    if len(set(messages)) == 1 < len(set(texts)):
+        raise InputError(f"{OWN_TEMPLATE} renders every prompt alike; {_TEMPLATE_REMEDY}")
+    return read(messages, add_special_tokens=False)
+
+
+def rendered(template: Any, *turns: str, called: str = OWN_TEMPLATE, mend: str = _TEMPLATE_REMEDY) -> str:
+    """Render alternating messages of a user and an assistant in a tokenizer's chat template, which is a program.
 
     After a user's message it goes up to where the answer begins.
 
@@ -109,8 +133,8 @@ def tokenization_of(tokenizer: Any, *, chat: bool = False, template: Any = None,
         tokenizer, chat, template, bos: as for ``encoder``.
 
     Returns:
-        Of plain texts as ``tasks.text.beginning.tokenization``. What a chat template adds differs from text to text,
-        so that ``adds`` is left out for one, and ``begins`` is the beginning-of-sequence token, or ``"none"``.
+        For plain texts the same as ``tasks.text.beginning.tokenization``. A chat template adds different tokens to
+        different texts: then ``adds`` is left out, and ``begins`` is the beginning-of-sequence token, or ``"none"``.
     """
     plain = plain_tokenization(tokenizer, bos)
     if not chat:
@@ -120,36 +144,39 @@ def tokenization_of(tokenizer: Any, *, chat: bool = False, template: Any = None,
 
 
 def what_is_wrong(tokenizer: Any, batches: Sequence[Batch], repeated: int) -> list[str]:
-    """Notes on prompts that carry less than they seem to: unknown words, and texts that occur twice.
+    """Note prompts that carry less than they seem to: unknown words, and texts that occur twice.
 
     Args:
         tokenizer: that read them.
         batches: the prompts as tokens.
         repeated: how many prompts repeat an earlier one.
     """
-    notes, unknown = [], tokenizer.unk_token_id
-    read = sum(int(batch.lengths().sum()) for batch in batches)
-    if unknown is not None and tokenizer.unk_token not in (tokenizer.bos_token, tokenizer.eos_token):
-        lost = sum(int((batch.tokens[_real(batch)] == unknown).sum()) for batch in batches)
-        if lost > _UNKNOWN * read:
+    notes = []
+    if tokenizer.unk_token_id is not None and tokenizer.unk_token not in (tokenizer.bos_token, tokenizer.eos_token):
+        n_tokens = sum(int(batch.lengths().sum()) for batch in batches)
+        n_unknown = sum(_n_unknown(batch, tokenizer.unk_token_id) for batch in batches)
+        if n_unknown > _UNKNOWN_SHARE_NOTED * n_tokens:
             notes.append(
-                f"{lost / read:.0%} of the tokens are {tokenizer.unk_token}: the tokenizer does not know these texts, "
-                "so the numbers say little about what is in them."
+                f"{n_unknown / n_tokens:.0%} of the tokens are {tokenizer.unk_token}: the tokenizer does not know "
+                "these texts, so the numbers say little about what is in them."
             )
     if repeated:
+        prompts = "prompts repeat" if repeated > 1 else "prompt repeats"
         notes.append(
-            f"{repeated} prompt{'s repeat' if repeated > 1 else ' repeats'} an earlier one word for word, and "
-            "intervals and chance take prompts to be independent: give each once."
+            f"{repeated} {prompts} an earlier one word for word, and intervals and chance take prompts to be "
+            "independent: give each once."
         )
     return notes
 
 
-def _real(batch: Batch) -> Any:
-    return slice(None) if batch.attention_mask is None else batch.attention_mask
+def _n_unknown(batch: Batch, unknown: int) -> int:
+    """Count the unknown tokens of a batch, without padding."""
+    tokens = batch.tokens if batch.attention_mask is None else batch.tokens[batch.attention_mask]
+    return int((tokens == unknown).sum())
 
 
 def n_leading(tokenizer: Any, bos: Bos = "model") -> int:
-    """How many special tokens stand before a text: what must stay where its beginning is cut off."""
+    """Count the special tokens before a text, which must stay when its beginning is cut off."""
     return len(special_around(tokenizer, bos=bos)[0])
 
 
@@ -163,7 +190,7 @@ def prompt_batches(
     bos: Bos = "model",
     too_long: Literal["refuse", "truncate"] = "refuse",
 ) -> Iterator[Batch]:
-    """Prompts as a model of these sizes reads them; the arguments are those of ``LabelledPrompts.batches``.
+    """Yield prompts as a model of these sizes reads them, with the arguments of ``LabelledPrompts.batches``.
 
     Raises:
         InputError: for a prompt longer than the model's context that is not to be truncated, or a token id that the
@@ -180,22 +207,27 @@ def prompt_batches(
     )
 
 
-def in_words(found: Mapping[str, Any]) -> str:
-    """``tokenization_of`` as a sentence.
+def in_words(tokenization: Mapping[str, Any]) -> str:
+    """Return what ``tokenization_of`` gave as a sentence.
 
     Example:
         >>> in_words({"tokenizer": "BertTokenizer", "bos": "model", "chat": False, "adds": "[CLS] before, [SEP] after"})
         "Texts are read with Hugging Face's BertTokenizer; special tokens: [CLS] before, [SEP] after (the last token)."
     """
-    if found["chat"]:
-        begins = found.get("begins", "none")
-        how = "as a user's message in the chat template, "
-        how += "without a beginning-of-sequence token" if begins == "none" else f"which begins with {begins}"
-    else:
-        how = "no special tokens are added" if found["adds"] == "none" else f"special tokens: {found['adds']}"
-        how += " (the last token)" if how.endswith(" after") else ""
-    asked = "" if found["bos"] == "model" else f" (--bos {found['bos']})"
-    return f"Texts are read with Hugging Face's {found['tokenizer']}; {how}{asked}."
+    bos = "" if tokenization["bos"] == "model" else f" (--bos {tokenization['bos']})"
+    special_tokens = _special_tokens_in_words(tokenization)
+    return f"Texts are read with Hugging Face's {tokenization['tokenizer']}; {special_tokens}{bos}."
+
+
+def _special_tokens_in_words(tokenization: Mapping[str, Any]) -> str:
+    if tokenization["chat"]:
+        begins = tokenization.get("begins", "none")
+        how = "without a beginning-of-sequence token" if begins == "none" else f"which begins with {begins}"
+        return f"as a user's message in the chat template, {how}"
+    adds = tokenization["adds"]
+    if adds == "none":
+        return "no special tokens are added"
+    return f"special tokens: {adds}" + (" (the last token)" if adds.endswith(" after") else "")
 
 
 def check_read_alike(texts: Mapping[str, str], readers: Mapping[str, tuple[Any, Encode]]) -> list[str]:
@@ -213,30 +245,36 @@ def check_read_alike(texts: Mapping[str, str], readers: Mapping[str, tuple[Any, 
     """
     (first, (tokenizer, encode)), *others = readers.items()
     encoded = dict(zip(texts, encode([*texts.values()]), strict=True))
-    names = {i: tokenizer.convert_ids_to_tokens(i) for ids in encoded.values() for i in ids}
+    used_ids = set().union(*encoded.values())
+    names = {i: tokenizer.convert_ids_to_tokens(i) for i in used_ids}
     notes = []
-    for other, (theirs, encode_theirs) in others:
-        their_names = {i: theirs.convert_ids_to_tokens(i) for i in names if i < len(theirs)}
-        for (name, ids), their_ids in zip(encoded.items(), encode_theirs([*texts.values()]), strict=True):
-            if ids == their_ids and all(names[i] == their_names.get(i) for i in ids):
-                continue
-            raise InputError(
-                f"{name} is read as different tokens by {first} and {other} "
-                f"({_difference(tokenizer, ids, theirs, their_ids)}); compare models with one tokenizer"
-            )
-        vocabularies = (set(t.get_vocab().items()) for t in (tokenizer, theirs))
-        if unlike := len({token for token, _ in set.symmetric_difference(*vocabularies)}):
-            notes.append(
-                f"The vocabularies of {first} and {other} differ in {unlike} token{'s' * (unlike != 1)}, which no "
-                "prompt uses."
-            )
+    for other, (other_tokenizer, other_encode) in others:
+        other_names = {i: other_tokenizer.convert_ids_to_tokens(i) for i in used_ids if i < len(other_tokenizer)}
+        for (text, ids), other_ids in zip(encoded.items(), other_encode([*texts.values()]), strict=True):
+            if ids != other_ids or any(names[i] != other_names.get(i) for i in ids):
+                difference = _difference(tokenizer, ids, other_tokenizer, other_ids)
+                raise InputError(
+                    f"{text} is read as different tokens by {first} and {other} ({difference}); compare models with "
+                    "one tokenizer"
+                )
+        n_different = _n_different_tokens(tokenizer, other_tokenizer)
+        if n_different:
+            tokens = "1 token" if n_different == 1 else f"{n_different} tokens"
+            notes.append(f"The vocabularies of {first} and {other} differ in {tokens}, which no prompt uses.")
     return notes
 
 
-def _difference(tokenizer: Any, ids: list[int], theirs: Any, their_ids: list[int]) -> str:
-    """Where two readings part."""
-    for place, (i, j) in enumerate(zip(ids, their_ids, strict=False), start=1):
-        one, other = tokenizer.convert_ids_to_tokens(i), theirs.convert_ids_to_tokens(j)
-        if (i, one) != (j, other):
-            return f"token {place} is {one!r}, id {i}, and {other!r}, id {j}"
-    return f"{len(ids)} and {len(their_ids)} tokens"
+def _n_different_tokens(tokenizer: Any, other: Any) -> int:
+    """Count the tokens that only one vocabulary has, or that have another id in the other."""
+    different = set(tokenizer.get_vocab().items()) ^ set(other.get_vocab().items())
+    return len({token for token, _ in different})
+
+
+def _difference(tokenizer: Any, ids: list[int], other: Any, other_ids: list[int]) -> str:
+    """Say at which token two readings of a text part."""
+    for place, (i, j) in enumerate(zip(ids, other_ids, strict=False), start=1):
+        name = tokenizer.convert_ids_to_tokens(i)
+        other_name = other.convert_ids_to_tokens(j)
+        if (i, name) != (j, other_name):
+            return f"token {place} is {name!r}, id {i}, and {other_name!r}, id {j}"
+    return f"{len(ids)} and {len(other_ids)} tokens"

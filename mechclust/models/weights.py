@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import torch
 from einops import rearrange
+from jaxtyping import Float
 from torch import Tensor
 
 from mechclust.models.config import ModelConfig
@@ -39,80 +43,107 @@ _NATIVE = {
 }
 
 
+_FROM_NATIVE = {new: (old, new_layout, old_layout) for old, (new, old_layout, new_layout) in _NATIVE.items()}
+
+Weight = Float[Tensor, "..."]
+
+
 def _split(name: str) -> tuple[str, str]:
-    """``"blocks.0."`` or nothing, and the name inside."""
+    """Return ``"blocks.0."`` or nothing, and the name inside the block."""
     match = re.fullmatch(r"(blocks\.\d+\.)?(.*)", name)
     assert match is not None
     return match[1] or "", match[2]
 
 
-def _convert(name: str, tensor: Tensor, table: dict[str, tuple[str, str, str]], heads: int = 0) -> tuple[str, Tensor]:
-    block, own = _split(name)
-    new, old_layout, new_layout = table[own]
-    sizes = {"h": heads} if "(h e)" in old_layout else {}
-    return block + new, rearrange(tensor, f"{old_layout} -> {new_layout}", **sizes).contiguous()
+def _convert(name: str, tensor: Weight, table: dict[str, tuple[str, str, str]], heads: int = 0) -> tuple[str, Weight]:
+    block, inner_name = _split(name)
+    new_name, layout, new_layout = table[inner_name]
+    sizes = {"h": heads} if "(h e)" in layout else {}
+    return block + new_name, rearrange(tensor, f"{layout} -> {new_layout}", **sizes).contiguous()
 
 
 def _is_bridge(model: HookedModel) -> bool:
     return type(model).__name__ == "TransformerBridge"
 
 
-def get_weights(model: HookedModel) -> dict[str, Tensor]:
-    """The model's weights under HookedTransformer's names and layouts (copies are made only of
-    what is laid out differently)."""
-    state = {k: v for k, v in model.state_dict().items() if not k.endswith((".mask", ".IGNORE"))}
+def _is_constant(name: str) -> bool:
+    """Return whether a name belongs to a constant of HookedTransformer's attention, and not to a weight."""
+    return name.endswith((".mask", ".IGNORE"))
+
+
+def get_weights(model: HookedModel) -> dict[str, Weight]:
+    """Return the model's weights under HookedTransformer's names and layouts.
+
+    Copies are made only of weights with another layout.
+    """
+    weights = {name: weight for name, weight in model.state_dict().items() if not _is_constant(name)}
     if not _is_bridge(model):
-        return state
-    table = {new: (old, b, a) for old, (new, a, b) in _NATIVE.items()}
-    return dict(_convert(k, v, table, model.cfg.n_heads) for k, v in state.items())  # type: ignore[union-attr,arg-type]
+        return weights
+    n_heads: Any = model.cfg.n_heads
+    return dict(_convert(name, weight, _FROM_NATIVE, n_heads) for name, weight in weights.items())
 
 
-def set_weights(model: HookedModel, weights: dict[str, Tensor]) -> None:
+def set_weights(model: HookedModel, weights: dict[str, Weight]) -> None:
     """Load weights that ``get_weights`` gave, from either TransformerLens major."""
     if _is_bridge(model):
-        model.load_state_dict(dict(_convert(k, v, _NATIVE) for k, v in weights.items()))
+        model.load_state_dict(dict(_convert(name, weight, _NATIVE) for name, weight in weights.items()))
         return
-    buffers = {k: v for k, v in model.state_dict().items() if k.endswith((".mask", ".IGNORE"))}
-    model.load_state_dict({**weights, **buffers})
+    constants = {name: value for name, value in model.state_dict().items() if _is_constant(name)}
+    model.load_state_dict({**weights, **constants})
 
 
-def trainable(model: HookedModel) -> dict[str, Tensor]:
-    """Parameters that require gradients, in the model's order, under the names that ``get_weights`` gives them."""
+def trainable(model: HookedModel) -> dict[str, Weight]:
+    """Return the parameters that require gradients, in the model's order, under the names of ``get_weights``."""
+    parameters: dict[str, Weight] = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
     if not _is_bridge(model):
-        return {name: p for name, p in model.named_parameters() if p.requires_grad}
-    table = {new: old for old, (new, _, _) in _NATIVE.items()}
-    names = {v.data_ptr(): _split(k) for k, v in model.state_dict().items() if not k.endswith((".mask", ".IGNORE"))}
-    named = {names[p.data_ptr()]: p for p in model.parameters() if p.requires_grad}
-    return {block + table[own]: p for (block, own), p in named.items()}
-
-
-def initial_weights(config: ModelConfig) -> dict[str, Tensor]:
-    """GPT-2's initialisation, drawn from ``config.seed`` alone."""
-    draw = torch.Generator().manual_seed(config.seed)
-    d, h, e, m = config.d_model, config.n_heads, config.d_head, config.d_feedforward
-
-    def normal(*shape: int, scale: float = 1.0) -> Tensor:
-        return torch.empty(shape).normal_(0.0, config.init_std * scale, generator=draw)
-
-    def norm(name: str) -> dict[str, Tensor]:
-        return {f"{name}.w": torch.ones(d), f"{name}.b": torch.zeros(d)}
-
-    weights = {"embed.W_E": normal(config.d_vocab, d), "pos_embed.W_pos": normal(config.n_ctx, d)}
-    writes = 1 / math.sqrt(2 * config.n_layers)
-    for layer in range(config.n_layers):
-        block = {
-            **norm("ln1"),
-            **{f"attn.W_{k}": normal(h, d, e) for k in "QKV"},
-            **{f"attn.b_{k}": torch.zeros(h, e) for k in "QKV"},
-            "attn.W_O": normal(h, e, d, scale=writes),
-            "attn.b_O": torch.zeros(d),
-            **norm("ln2"),
-            "mlp.W_in": normal(d, m),
-            "mlp.b_in": torch.zeros(m),
-            "mlp.W_out": normal(m, d, scale=writes),
-            "mlp.b_out": torch.zeros(d),
-        }
-        weights.update({f"blocks.{layer}.{k}": v for k, v in block.items()})
-    weights.update(norm("ln_final"))
-    weights.update({"unembed.W_U": normal(d, config.d_vocab), "unembed.b_U": torch.zeros(config.d_vocab)})
+        return parameters
+    names = {weight.data_ptr(): name for name, weight in model.state_dict().items() if not _is_constant(name)}
+    weights: dict[str, Weight] = {}
+    for weight in parameters.values():
+        block, inner_name = _split(names[weight.data_ptr()])
+        weights[block + _FROM_NATIVE[inner_name][0]] = weight
     return weights
+
+
+def initial_weights(config: ModelConfig) -> dict[str, Weight]:
+    """Return GPT-2's initialisation, drawn from ``config.seed`` alone."""
+    draw = partial(_normal, torch.Generator().manual_seed(config.seed))
+    std = config.init_std
+    weights = {
+        "embed.W_E": draw(std, config.d_vocab, config.d_model),
+        "pos_embed.W_pos": draw(std, config.n_ctx, config.d_model),
+    }
+    for layer in range(config.n_layers):
+        block = _initial_block(config, draw)
+        weights |= {f"blocks.{layer}.{name}": weight for name, weight in block.items()}
+    weights |= _norm("ln_final", config.d_model)
+    weights["unembed.W_U"] = draw(std, config.d_model, config.d_vocab)
+    weights["unembed.b_U"] = torch.zeros(config.d_vocab)
+    return weights
+
+
+def _initial_block(config: ModelConfig, draw: Callable[..., Weight]) -> dict[str, Weight]:
+    std = config.init_std
+    std_to_stream = std * (1 / math.sqrt(2 * config.n_layers))  # of projections that write to the residual stream
+    d_model = config.d_model
+    heads = (config.n_heads, config.d_head)
+    return {
+        **_norm("ln1", d_model),
+        **{f"attn.W_{kind}": draw(std, config.n_heads, d_model, config.d_head) for kind in "QKV"},
+        **{f"attn.b_{kind}": torch.zeros(heads) for kind in "QKV"},
+        "attn.W_O": draw(std_to_stream, *heads, d_model),
+        "attn.b_O": torch.zeros(d_model),
+        **_norm("ln2", d_model),
+        "mlp.W_in": draw(std, d_model, config.d_feedforward),
+        "mlp.b_in": torch.zeros(config.d_feedforward),
+        "mlp.W_out": draw(std_to_stream, config.d_feedforward, d_model),
+        "mlp.b_out": torch.zeros(d_model),
+    }
+
+
+def _normal(generator: torch.Generator, std: float, *shape: int) -> Weight:
+    return torch.empty(shape).normal_(0.0, std, generator=generator)
+
+
+def _norm(name: str, d_model: int) -> dict[str, Weight]:
+    return {f"{name}.w": torch.ones(d_model), f"{name}.b": torch.zeros(d_model)}

@@ -122,7 +122,7 @@ class ProbeHook:
         if self.tokenizer is None:
             raise InputError("prompts need a tokenizer, and there is none; give tokenizer=")
         if not self._prompts:
-            sizes = Sizes.of_loaded(model)
+            sizes = Sizes.from_model(model)
             self._prompts = list(
                 prompt_batches(self.batches, self.tokenizer, sizes, tokens_per_batch=4096, bos=self.bos)
             )

@@ -27,6 +27,7 @@ from mechclust.models import build_model, load_pretrained
 from mechclust.models.adapters import adapter_of, plain_model, set_adapter
 from mechclust.models.build import config_of
 from mechclust.models.pretrained import AnyModel, load_huggingface
+from mechclust.models.resolved import ResolvedModel, resolve_model
 from probes import attach, embedding, resolve
 from probes.engine.hooks import check_device
 from tasks import InputError
@@ -120,7 +121,8 @@ def check_model(
     check_at_least(seed=(seed, 0))
     placed = {"device": device, "dtype": dtype, "device_map": device_map}
     build: Build | None
-    named = isinstance(model, (str, Path))
+    resolved = resolve_model(model, adapter)
+    named = not resolved.in_memory
     with torch.random.fork_rng(devices=[]), ExitStack() as afterwards:
         if named or _is_hugging_face(model):
             options: dict[str, Any] = {"trust_remote_code": trust_remote_code, "tokenizer": tokenizer}
@@ -130,12 +132,12 @@ def check_model(
                 options |= {"device_map": device_map} if device_map is not None else {"device": device or "cpu"}
             else:
                 _refuse(placed)
-            known = _reference(model, adapter, options, seed)
+            known = _reference(resolved, options, seed)
             torch.manual_seed(seed)
-            hooked: Any = load_pretrained(model, adapter=adapter, **options)
-            build = partial(load_pretrained, model, untrained=True, **options)
-            put: dict[str, Any] = {"adapter": adapter} if named else {}  # in memory it is in the weights by now
-            fast: Loads | None = partial(load_pretrained, model, attention="sdpa", **put, **options)
+            hooked: Any = load_pretrained(resolved, **options)
+            build = partial(load_pretrained, resolved.without_adapter, untrained=True, **options)
+            again = resolved if named else resolved.without_adapter  # in memory it is in the weights by now
+            fast: Loads | None = partial(load_pretrained, again, attention="sdpa", **options)
             if not named and adapter is not None:  # the weights are shared
                 afterwards.callback(set_adapter, hooked, None)
         else:
@@ -148,7 +150,7 @@ def check_model(
         del hooked  # so that it can be forgotten
         checks = _checks(checked, build, fast, known, forget=named)
         found = list(progress_bar(checks, desc="checking", unit=" check") if progress else checks)
-    return CheckReport(str(model) if named else type(model).__name__, found)
+    return CheckReport(resolved.source if named else type(model).__name__, found)
 
 
 class _Known(NamedTuple):
@@ -160,16 +162,16 @@ class _Known(NamedTuple):
 
 
 def _is_hugging_face(model: Any) -> bool:
-    """Whether it is a Hugging Face model in memory, without hooks; peft's too."""
+    """Return whether a model is a Hugging Face model in memory, without hooks; peft's too."""
     return getattr(model, "hook_dict", None) is None and hasattr(model, "config") and hasattr(model, "base_model")
 
 
-def _reference(model: Any, adapter: Any, options: dict[str, Any], seed: int) -> _Known:
-    """Of a model that is about to be loaded: both need not fit into memory together."""
-    if isinstance(model, (str, Path)) and Path(model).is_file() and Path(model).suffix != ".gguf":
+def _reference(model: ResolvedModel, options: dict[str, Any], seed: int) -> _Known:
+    """Compute the reference for a model that is not loaded yet: both need not fit into memory together."""
+    if model.is_own_file:
         return _Known("the file is from save_model, so there is no Hugging Face model to compare with", "", False)
     torch.manual_seed(seed)  # of heads that a checkpoint lacks
-    plain, tokenizer = load_huggingface(model, adapter=adapter, **options)
+    plain, tokenizer = load_huggingface(model, **options)
     found = _taken(plain, tokenizer, seed)
     del plain
     gc.collect()

@@ -16,16 +16,14 @@ from torch import Tensor
 from mechclust.commands.clusters.config import ClustersConfig
 from mechclust.commands.clusters.features import TOKENS, WORDS, determines, surface_features, word_features
 from mechclust.commands.units import Units, units_of
-from mechclust.models import load_tokenizer
 from mechclust.models.adapter_bases import adapter_notes
-from mechclust.models.pretrained import model_name
+from mechclust.models.resolved import ResolvedModel
 from mechclust.models.sizes import Sizes
-from mechclust.models.tokenizers import prompt_batches, tokenization_of, what_is_wrong
+from mechclust.models.tokenizers import prompt_batches, tokenization_of, tokenizer_and_sizes, what_is_wrong
 from mechclust.report.chance import CHANCE_LEVEL
 from mechclust.report.text import join
 from probes.engine.identity import token_digests
 from probes.engine.state import hashed
-from probes.engine.texts import tokenizer_of
 from probes.functional.adjusted_rand import n_relabellings
 from probes.rows.row_store import read_index, shards
 from tasks import Batch, InputError, LabelledPrompts
@@ -81,7 +79,7 @@ class Inputs:
         }
 
 
-def read_inputs(model: Any, config: ClustersConfig, tokenizer: Any = None) -> Inputs:
+def read_inputs(model: ResolvedModel, config: ClustersConfig, tokenizer: Any = None) -> Inputs:
     """Prompts and their tokens, without loading weights.
 
     Raises:
@@ -130,7 +128,7 @@ def read_inputs(model: Any, config: ClustersConfig, tokenizer: Any = None) -> In
             *_few(some, config),
             *_lost(prompts, some),
             *what_is_wrong(reader, batches, some.repeated),
-            *adapter_notes([] if config.adapter is None else [(str(config.adapter), model)]),
+            *adapter_notes([model]),
             units.sentence,
         ],
     )
@@ -163,17 +161,13 @@ def check_same_prompts(inputs: Inputs, out: Path, rows: Path) -> None:
                 )
 
 
-def _read(model: Any, config: ClustersConfig, tokenizer: Any) -> tuple[Any, Sizes]:
+def _read(model: ResolvedModel, config: ClustersConfig, tokenizer: Any) -> tuple[Any, Sizes]:
     """The tokenizer, and how large the model is."""
-    if isinstance(model, (str, Path)):
-        own, found = load_tokenizer(model, trust_remote_code=config.trust_remote_code)
-        reader, sizes = own if tokenizer is None else tokenizer, Sizes.of(found)
-    else:
-        reader = tokenizer_of(model) if tokenizer is None else tokenizer
-        sizes = Sizes.of_loaded(model)
+    own_tokenizer, sizes = tokenizer_and_sizes(model, trust_remote_code=config.trust_remote_code)
+    reader = own_tokenizer if tokenizer is None else tokenizer
     if reader is None:
         raise InputError(
-            f"{model_name(model)!r} has no tokenizer to read prompts; give a Hugging Face checkpoint, or tokenizer="
+            f"{model.name!r} has no tokenizer to read prompts; give a Hugging Face checkpoint, or tokenizer="
         )
     return reader, sizes
 

@@ -24,10 +24,10 @@ from mechclust.commands.clusters.report import results_of
 from mechclust.commands.clusters.result import ClustersResult, MapContents, ModelCurves
 from mechclust.commands.folder import own_folder
 from mechclust.commands.parts import MeasurementPart, measured, shard_rows
-from mechclust.commands.settings import everywhere
 from mechclust.commands.units import NONE
 from mechclust.jobs import map_jobs, save_rows_sharded
 from mechclust.models.pretrained import AnyModel
+from mechclust.models.resolved import ResolvedModel
 from mechclust.report.folder import check_command, rows_errors
 from mechclust.report.page import save_results
 from mechclust.report.resources import matmul_speed
@@ -75,13 +75,14 @@ def measure_clusters(
     """
     if out is not None:
         check_command(Path(out), "clusters")
-    inputs = read_inputs(model, config, tokenizer)
+    resolved = config.resolve(model)
+    inputs = read_inputs(resolved, config, tokenizer)
     config = replace(config, units=inputs.units.label or NONE)
-    config.check_shared(model)
+    config.check_shared(resolved)
     estimate = Estimate.of(
         inputs.batches, inputs.sizes, 1 + config.untrained, getattr(torch, config.dtype), _statistics(inputs, config)
     )
-    subject = {"model": config.title(everywhere(model)), "texts": digest_of(inputs.texts)}
+    subject = {"model": resolved.portable.title, "texts": digest_of(inputs.texts)}
     with _folder(out) as rows, rows_errors("--max-rows"):
         estimate.check(config.max_memory, rows if out is None else Path(out), rows, config.at_once)
         with own_folder(out, "clusters", None if any(rows.glob("*/shard-*")) else subject):
@@ -91,7 +92,7 @@ def measure_clusters(
                 print(estimate.text(*_speeds(estimate, inputs, config), shared=not config.here), file=sys.stderr)
                 print(inputs.units.sentence, file=sys.stderr)
             steps = _Steps(inputs, config, tokenizer, rows if config.here else rows.absolute(), progress)
-            result = steps.measured(model)
+            result = steps.measured(resolved)
             if out is not None:
                 save_results(out, "clusters", results_of(result), subject)
     return result
@@ -107,7 +108,7 @@ class _Steps:
     rows: Path
     progress: bool
 
-    def measured(self, model: AnyModel) -> ClustersResult:
+    def measured(self, model: ResolvedModel) -> ClustersResult:
         """Everything."""
         inputs, config = self.inputs, self.config
         stores = self._saved(model)
@@ -136,7 +137,7 @@ class _Steps:
         within, linear = found.get("given", {}), found["linear"]
         trained, *untrained = (ModelCurves(raw[name], within.get(name), linear[name]) for name in stores)
         return ClustersResult(
-            model=config.title(model),
+            model=model.title,
             config=config,
             trained=trained,
             untrained=untrained,
@@ -147,16 +148,14 @@ class _Steps:
             input_notes=inputs.notes,
         )
 
-    def _saved(self, model: AnyModel) -> dict[str, RowStore]:
+    def _saved(self, model: ResolvedModel) -> dict[str, RowStore]:
         """The rows of the model and of the untrained ones."""
         config = self.config
-        source = model if config.here else everywhere(model)
-        jobs = [_Model(_TRAINED, partial(config.portable.loaded, source, "prompts", **self.options), self)]
+        source = model if config.here else model.portable
+        jobs = [_Model(_TRAINED, partial(config.loaded, source, "prompts", **self.options), self)]
         for seed in range(config.untrained):
             fresh = {**self.options, "untrained": True, "seed": seed}
-            jobs.append(
-                _Model(f"untrained-seed{seed}", partial(config.portable.loaded, source, "prompts", **fresh), self)
-            )
+            jobs.append(_Model(f"untrained-seed{seed}", partial(config.loaded, source, "prompts", **fresh), self))
         if config.here:
             for job in jobs:
                 _save(job, progress=self.progress)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from mechclust.commands.compare.config import CompareConfig
 from mechclust.commands.controls import task_and_model
 from mechclust.commands.saved_rows import Checkpoint
-from mechclust.models.adapters import is_adapter
+from mechclust.models.resolved import ResolvedModel, resolve_model
 from tasks import InputError
 
 
@@ -31,31 +30,29 @@ def find_checkpoints(
     Raises:
         InputError: for controls of no task or of one twice, and for two adapters on one model.
     """
-    if config.adapter is not None and _is_adapter(tuned):
+    base = resolve_model(base)
+    tuned = resolve_model(tuned)
+    if config.adapter is not None and tuned.is_adapter:
         raise InputError(
-            f"the tuned model {str(tuned)!r} is an adapter, and --adapter gives {str(config.adapter)!r} too; give one "
-            "of them"
+            f"the tuned model {tuned.source!r} is an adapter, and --adapter gives {str(config.adapter)!r} too; give "
+            "one of them"
         )
-    models: list[tuple[str, Any, str | None]] = [("base", base, None), ("tuned", tuned, None)]
-    models += [("control", model, task) for task, model in _controls(config.controls, tasks).items()]
-    checkpoints = []
-    for role, model, task in models:
-        adapter = str(config.adapter) if role == "tuned" and config.adapter is not None else None
-        if _is_adapter(model) and not _is_adapter(base):
-            adapter = str(model)
-            model = base
-        device = config.device
-        dtype = config.dtype
-        if role != "base":
-            device = config.tuned_device or device
-            dtype = config.tuned_dtype or dtype
-        source = str(model) if isinstance(model, Path) else model
-        checkpoints.append(Checkpoint(role, source, device, dtype, task, adapter, tokenizer))
+    device = config.tuned_device or config.device
+    dtype = config.tuned_dtype or config.dtype
+    tuned = config.resolve(_on_base(tuned, base))
+    checkpoints = [
+        Checkpoint("base", base, config.device, config.dtype, tokenizer=tokenizer),
+        Checkpoint("tuned", tuned, device, dtype, tokenizer=tokenizer),
+    ]
+    for task, control in _controls(config.controls, tasks).items():
+        model = _on_base(resolve_model(control), base)
+        checkpoints.append(Checkpoint("control", model, device, dtype, task, tokenizer))
     return checkpoints
 
 
-def _is_adapter(model: Any) -> bool:
-    return isinstance(model, (str, Path)) and is_adapter(model)
+def _on_base(model: ResolvedModel, base: ResolvedModel) -> ResolvedModel:
+    """Return the base with an adapter if the model is one and the base is not, or else the model itself."""
+    return resolve_model(base, model.source) if model.is_adapter and not base.is_adapter else model
 
 
 def _controls(controls: Sequence[str], tasks: Sequence[str]) -> dict[str, str]:

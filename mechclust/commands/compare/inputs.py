@@ -113,7 +113,7 @@ def read_inputs(base: Any, tuned: Any, config: CompareConfig, out: Path, tokeniz
         tokenizers[model], sizes[model] = model.read(config.trust_remote_code)
     _check_layers(sizes)
     batches, notes = _tokenize(prompts, places, tokenizers, sizes, units, config)
-    notes += [units.sentence, *adapter_notes((m.adapter, m.source) for m in checkpoints if m.adapter is not None)]
+    notes += [units.sentence, *adapter_notes(checkpoint.model for checkpoint in checkpoints)]
     first, template = (tokenizers[model] for model in checkpoints[:2])
     tokenization = tokenization_of(first, chat=config.chat, template=template, bos=config.bos)
     families = _families(*(sizes[model].family for model in checkpoints[:2]))
@@ -153,7 +153,7 @@ def _choose(prompts: LabelledPrompts, config: CompareConfig) -> list[int]:
 
 def _check_adapters(checkpoints: Sequence[Checkpoint], config: CompareConfig) -> None:
     """Refuse incomplete adapters, and any on quantised weights."""
-    for adapter in {model.adapter for model in checkpoints if model.adapter is not None}:
+    for adapter in {each.model.adapter for each in checkpoints if each.model.adapter is not None}:
         check_adapter(adapter)
         if config.quantize is not None:
             raise InputError(

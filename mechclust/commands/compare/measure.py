@@ -14,9 +14,8 @@ from mechclust.commands.compare.planes import prompt_planes
 from mechclust.commands.compare.result import CompareResult
 from mechclust.commands.folder import own_folder
 from mechclust.commands.saved_rows import saved_rows
-from mechclust.commands.settings import everywhere
 from mechclust.commands.units import NONE
-from mechclust.models.pretrained import AnyModel, model_name
+from mechclust.models.pretrained import AnyModel
 from mechclust.report.page import save_results
 
 
@@ -59,9 +58,9 @@ def compare_models(
     out = Path(out)
     inputs = read_inputs(base, tuned, config, out, tokenizer)
     config = replace(config, units=inputs.units.label or NONE)
-    config.check_shared(base, tuned)
-    models = inputs.checkpoints[:2]
-    subject = {f"{m.role} model": model_name(everywhere(m.source), everywhere(m.adapter)) for m in models}
+    pair = inputs.checkpoints[:2]
+    config.check_shared(*(checkpoint.model for checkpoint in pair))
+    subject = {f"{checkpoint.role} model": str(checkpoint.model.portable) for checkpoint in pair}
     subject["texts"] = inputs.digest()
     with own_folder(out, "compare", None if prompts_file(out).exists() else subject):
         check_same_prompts(inputs, out)
@@ -86,8 +85,8 @@ def _measure(inputs: Inputs, config: CompareConfig, folder: Path, progress: bool
     if stores[base].model == stores[tuned].model:
         notes.insert(0, "Base and tuned model are the same: their weights and configurations are identical.")
     return CompareResult(
-        base=model_name(base.source, base.adapter),
-        tuned=model_name(tuned.source, tuned.adapter),
+        base=str(base.model),
+        tuned=str(tuned.model),
         config=config,
         tasks=inputs.tasks,
         **of_pair,

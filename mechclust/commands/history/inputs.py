@@ -15,11 +15,17 @@ from torch import Tensor
 from mechclust.commands.history.config import HistoryConfig
 from mechclust.commands.history.series import Checkpoint
 from mechclust.commands.units import Units, units_of
-from mechclust.models import load_tokenizer
-from mechclust.models.adapters import base_of, is_adapter
 from mechclust.models.huggingface import find, read_config, reading
+from mechclust.models.resolved import resolve_model
 from mechclust.models.sizes import Sizes
-from mechclust.models.tokenizers import encoder, in_words, prompt_batches, tokenization_of, what_is_wrong
+from mechclust.models.tokenizers import (
+    encoder,
+    in_words,
+    prompt_batches,
+    tokenization_of,
+    tokenizer_and_config,
+    what_is_wrong,
+)
 from probes.engine.identity import token_digests
 from probes.store.digest import digest_of
 from tasks import Batch, CorpusStream, InputError, LabelledPrompts
@@ -127,10 +133,10 @@ def read_inputs(model: Any, series: Sequence[Checkpoint], config: HistoryConfig,
 
 def own_tokenizer(checkpoint: Checkpoint, config: HistoryConfig) -> Any:
     """The tokenizer that comes with a checkpoint; ``None`` if there is none."""
-    folder = Path(checkpoint.source)
+    folder = Path(checkpoint.model.source)
     if folder.is_dir() and not any((folder / name).exists() for name in _TOKENIZER_FILES):
         return None
-    return load_tokenizer(checkpoint.source, trust_remote_code=config.trust_remote_code)[0]
+    return tokenizer_and_config(checkpoint.model, trust_remote_code=config.trust_remote_code)[0]
 
 
 def tokenizer_digest(tokenizer: Any, prompts: Sequence[str], config: HistoryConfig) -> str:
@@ -159,11 +165,12 @@ def _reader(model: Any, series: Sequence[Checkpoint], config: HistoryConfig) -> 
     for checkpoint in reversed(series):
         if (found := own_tokenizer(checkpoint, config)) is not None:
             return found
-    source = series[-1].source if is_adapter(series[-1].source) else model
+    last = series[-1].model
+    other = last if last.is_adapter else resolve_model(model)
     try:
-        return load_tokenizer(source, trust_remote_code=config.trust_remote_code)[0]
+        return tokenizer_and_config(other, trust_remote_code=config.trust_remote_code)[0]
     except InputError as error:
-        why = f"{str(source)!r} has none either" if Path(source).is_dir() else str(error)
+        why = f"{other.source!r} has none either" if Path(other.source).is_dir() else str(error)
         raise InputError(
             "the checkpoints have no tokenizer (the Trainer saves one only if it gets it as processing_class), and "
             f"{why}; give the model that was trained as MODEL, and its checkpoints with --checkpoints"
@@ -172,19 +179,18 @@ def _reader(model: Any, series: Sequence[Checkpoint], config: HistoryConfig) -> 
 
 def _check_whole(checkpoint: Checkpoint, config: HistoryConfig) -> None:
     """Refuse a folder without weights, such as one that is still being written, before others are measured."""
-    if not Path(checkpoint.source).is_dir() or is_adapter(checkpoint.source):
+    if not Path(checkpoint.model.source).is_dir() or checkpoint.model.is_adapter:
         return
     try:
-        find(checkpoint.source, tokenizer=False, trust_remote_code=config.trust_remote_code)
+        find(checkpoint.model.source, tokenizer=False, trust_remote_code=config.trust_remote_code)
     except InputError as error:
         raise InputError(f"{error}, or leave this checkpoint out") from None
 
 
 def _sizes(checkpoint: Checkpoint, config: HistoryConfig) -> Sizes:
-    name = base_of(checkpoint.source) if is_adapter(checkpoint.source) else checkpoint.source
-    source = find(name, tokenizer=False, trust_remote_code=config.trust_remote_code)
+    source = find(checkpoint.model.base, tokenizer=False, trust_remote_code=config.trust_remote_code)
     with reading(source):
-        return Sizes.of(read_config(source))
+        return Sizes.from_config(read_config(source))
 
 
 def _words(reader: Any, batches: Sequence[Batch], place: int) -> list[str]:

@@ -29,8 +29,7 @@ from mechclust.commands.parts import MeasurementPart, measured, part_path, shard
 from mechclust.commands.settings import stamps_of
 from mechclust.commands.units import NONE
 from mechclust.jobs import map_jobs, progress_bar
-from mechclust.models.adapters import base_of, is_adapter, plain_model
-from mechclust.models.pretrained import model_name
+from mechclust.models.adapters import plain_model
 from mechclust.models.sketch import WeightSketch, named_weights, weight_sketch
 from mechclust.report.folder import check_command, rows_errors
 from mechclust.report.page import save_results
@@ -96,7 +95,7 @@ def measure_history(
     inputs = read_inputs(model, series, config, tokenizer)
     config = replace(config, units=inputs.units.label or NONE)
     subject = {
-        "model": model_name(model),
+        "model": str(model),
         "texts": inputs.prompts_digest,
         "corpus": inputs.corpus_digest,
         "position": config.position,
@@ -105,7 +104,7 @@ def measure_history(
         if progress:
             print(inputs.units.sentence, file=sys.stderr)
         steps = _Steps(series, inputs, config, folder / "checkpoints", progress, tokenizer is None)
-        result = steps.measured(model_name(model))
+        result = steps.measured(str(model))
         if out is not None:
             save_results(out, "history", result.results, subject)
     return result
@@ -125,7 +124,7 @@ class _Steps:
     def measured(self, model: str) -> HistoryResult:
         """Everything."""
         jobs = [self._job(checkpoint) for checkpoint in self.series]
-        random = RandomCopy(self.series[-1].source, self.folder.absolute(), self.inputs.tokenizer, self.config)
+        random = RandomCopy(self.series[-1].model, self.folder.absolute(), self.inputs.tokenizer, self.config)
         models: list[_Job | RandomCopy] = [*jobs, random]
         told = "checkpoints" if self.progress else None
         if self.config.here:
@@ -155,7 +154,7 @@ class _Steps:
 
     def _job(self, checkpoint: Checkpoint) -> _Job:
         name = re.sub(r"[^A-Za-z0-9._-]+", "-", checkpoint.name)[:60]
-        tag = digest_of([checkpoint.source])[:8]
+        tag = digest_of([checkpoint.model.source])[:8]
         return _Job(checkpoint, self.folder.absolute() / f"{name}-{tag}", self.inputs, self.config, self.own_tokenizers)
 
     def _parts(self, stores: Sequence[RowStore]) -> dict[str, list[MeasurementPart]]:
@@ -228,10 +227,9 @@ class _Job:
         settings += [config.heads] if "heads" in config.measured else []
         settings += [config.n_permutations, config.seed] if "topics" in config.measured else []
         settings += [repr(config.registered(name)) for name in config.others]
-        source = self.checkpoint.source
-        folders = [source, *([base_of(source)] if is_adapter(source) else []), *filter(None, [config.adapter])]
-        stamps = [stamps_of(str(folder)) for folder in folders]
-        return digest_of([json.dumps([source, settings, versions(), stamps], default=str), self.inputs.digest])
+        model = self.checkpoint.model
+        stamps = [stamps_of(folder) for folder in model.folders]
+        return digest_of([json.dumps([model.source, settings, versions(), stamps], default=str), self.inputs.digest])
 
     def result(self, name: str) -> Path:
         """The file of what a probe found in the model."""
@@ -271,7 +269,7 @@ def _measure(job: _Job | RandomCopy) -> None:
         return
     (job.folder / "facts.json").unlink(missing_ok=True)
     config = job.config
-    model = config.load(job.checkpoint.source, "prompts", tokenizer=job.inputs.tokenizer)
+    model = config.load(job.checkpoint.model, "prompts", tokenizer=job.inputs.tokenizer)
     _check_finite(model, job.name)
     with _named_if_not_finite(job.name):
         _measure_loaded(model, job)

@@ -12,6 +12,7 @@ from typing import Any
 from mechclust.commands.history.config import HistoryConfig
 from mechclust.commands.history.start import RandomWeights
 from mechclust.commands.settings import stamps_of
+from mechclust.models.resolved import ResolvedModel
 from mechclust.models.sketch import WeightSketch, constant_values, weight_sketch
 from probes.store.digest import digest_of
 from probes.store.files import is_whole, read_safetensors, versions, write_safetensors
@@ -23,13 +24,13 @@ class RandomCopy:
     """The job that makes the copy and keeps a sketch of its weights.
 
     Attributes:
-        source: a checkpoint, whose configuration is used.
+        model: a checkpoint, whose configuration is used.
         folder: for the file.
         tokenizer: of the series.
         config: how models are loaded; the copy is made on the CPU.
     """
 
-    source: str
+    model: ResolvedModel
     folder: Path
     tokenizer: Any
     config: HistoryConfig
@@ -43,15 +44,15 @@ class RandomCopy:
     @cached_property
     def key(self) -> str:
         """A digest of everything that the sketch depends on."""
-        return digest_of([json.dumps([self.source, self.config.dtype, versions(), stamps_of(self.source)])])
+        return digest_of([json.dumps([self.model.source, self.config.dtype, versions(), stamps_of(self.model.source)])])
 
     def make(self) -> None:
         """Make the copy and keep its sketch, unless it is there; or keep why there is none."""
         if self._header().get("key") == self.key:
             return
-        settings = replace(self.config, device="cpu", device_map=None, quantize=None, adapter=None)
+        settings = replace(self.config, device="cpu", device_map=None, quantize=None)
         try:
-            model = settings.load(self.source, "prompts", tokenizer=self.tokenizer, untrained=True)
+            model = settings.load(self.model, "prompts", tokenizer=self.tokenizer, untrained=True)
         except InputError as error:
             reason = f"no model with random weights could be made: {error}"
             write_safetensors(self.path, {}, {"key": self.key, "reason": reason})

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mechclust.commands.history.config import LEAST, HistoryConfig
-from mechclust.commands.settings import everywhere
+from mechclust.models.resolved import ResolvedModel
 from tasks import InputError
 from tasks.text.visible import quoted
 
@@ -21,12 +21,12 @@ class Checkpoint:
     Attributes:
         name: the revision, or the folder's name.
         step: the last number in the name; ``None`` if it has none.
-        source: what to pass to ``load_pretrained``.
+        model: by name, with absolute paths.
     """
 
     name: str
     step: int | None
-    source: str
+    model: ResolvedModel
 
 
 def find_series(model: str | Path, config: HistoryConfig) -> list[Checkpoint]:
@@ -50,11 +50,11 @@ def find_series(model: str | Path, config: HistoryConfig) -> list[Checkpoint]:
         found = [(revision, f"{model}@{revision}") for revision in config.revisions]
     else:
         given = _folders(config.checkpoints) if config.checkpoints else _own(Path(model))
-        found = [(path.name, str(everywhere(path))) for path in given]
+        found = [(path.name, str(path)) for path in given]
     if len(found) < LEAST:
         what = "revision" if config.revisions else "checkpoint"
         raise InputError(f"a history has at least {LEAST} checkpoints, and {len(found)} {what} was found; give more")
-    series = [Checkpoint(name, _step(name), source) for name, source in found]
+    series = [Checkpoint(name, _step(name), config.resolve(source).portable) for name, source in found]
     _check_different(series)
     if all(each.step is not None for each in series):
         return sorted(series, key=lambda each: each.step or 0)
@@ -107,9 +107,9 @@ def _step(name: str) -> int | None:
 def _check_different(series: Sequence[Checkpoint]) -> None:
     seen: dict[str, str] = {}
     for each in series:
-        if each.source in seen or each.name in seen.values():
+        if each.model.source in seen or each.name in seen.values():
             raise InputError(f"checkpoint {quoted(each.name)} is given twice; give each once, under a name of its own")
-        seen[each.source] = each.name
+        seen[each.model.source] = each.name
     steps: dict[int, str] = {}
     for each in series:
         if each.step is not None and (other := steps.setdefault(each.step, each.name)) != each.name:

@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from mechclust.commands.settings import ModelSettings, check_memory, everywhere
+from mechclust.commands.settings import ModelSettings, check_memory
 from mechclust.models.instructions import PLAIN_END
+from mechclust.models.resolved import absolute_path
 from mechclust.training.tuning import TuneConfig
 from probes.functional.hsic import LEAST_DEBIASED
 from tasks import InputError
@@ -137,12 +138,11 @@ class MossaConfig(ModelSettings):
     @property
     def portable(self) -> Self:
         """These settings for the process of a job, which may run in another folder."""
-        own = super().portable
         if self.here:
-            return own
+            return self
         names = ("tasks", "clusters", "chat_template", "experimental", "without_held_out")
-        given: dict[str, Any] = {name: everywhere(getattr(self, name)) for name in names}
-        return replace(own, **given)
+        given: dict[str, Any] = {name: absolute_path(getattr(self, name)) for name in names}
+        return replace(self, **given)
 
     @property
     def trains(self) -> bool:

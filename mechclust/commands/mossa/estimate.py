@@ -52,7 +52,7 @@ class Plan:
         lengths = _lengths(inputs, config)
         steps, trained = {}, 0.0
         for model in inputs.models:
-            if model.kind != BASE and not model.source:
+            if model.kind != BASE and model.given is None:
                 examples = training_examples(model, inputs.collection, config)
                 tuning = tuning_of(model, inputs.collection, config)
                 steps[model.name] = tuning.steps_for(len(examples))

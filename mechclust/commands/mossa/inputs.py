@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -13,10 +13,11 @@ from mechclust.commands.mossa.margins import Pairs, pairs_of, swapped_answers
 from mechclust.commands.mossa.models import CONTROL, UNSEEN, Model, format_of, models_of
 from mechclust.commands.units import few_units
 from mechclust.models.adapter_bases import adapter_notes, check_fits_base
-from mechclust.models.adapters import check_adapter, is_adapter
+from mechclust.models.adapters import check_adapter
 from mechclust.models.instructions import Answered, InstructionFormat
+from mechclust.models.resolved import resolve_model
 from mechclust.models.sizes import Sizes
-from mechclust.models.tokenizers import check_read_alike, encoder, load_tokenizer
+from mechclust.models.tokenizers import check_read_alike, encoder, tokenizer_and_sizes
 from mechclust.report.text import join
 from probes.engine.state import hashed
 from probes.functional.hsic import LEAST_DEBIASED
@@ -92,25 +93,27 @@ def read_inputs(base: str, config: MossaConfig) -> Inputs:
         )
     left_out = _left_out(config, collection, controls)
     models = models_of(collection, config, controls)
-    tokenizer, found = load_tokenizer(base, trust_remote_code=config.trust_remote_code)
-    sizes, own = Sizes.of(found), format_of(tokenizer, config)
+    resolved = resolve_model(base)
+    tokenizer, sizes = tokenizer_and_sizes(resolved, trust_remote_code=config.trust_remote_code)
+    own = format_of(tokenizer, config)
     texts = {e.where: e.prompt for task in collection for e in task.test[:2]}
-    notes, adapters = [*collection.notes, *left_out], [m for m in models if m.source and is_adapter(m.source)]
-    for model in adapters:
-        check_adapter(model.source)
+    notes = [*collection.notes, *left_out]
+    adapters = [str(model.given.source) for model in models if model.given is not None and model.given.is_adapter]
+    for adapter in adapters:
+        check_adapter(adapter)
     for model in models:
-        if model.source and model not in adapters:
-            theirs, other = load_tokenizer(model.source, trust_remote_code=config.trust_remote_code)
+        if model.given is not None and not model.given.is_adapter:
+            theirs, other = tokenizer_and_sizes(model.given, trust_remote_code=config.trust_remote_code)
             both = ((f"base {base!r}", tokenizer), (model.name, theirs))
             notes += check_read_alike(texts, {name: (t, encoder(t, bos=config.bos)) for name, t in both})
-            if Sizes.of(other).n_layers != sizes.n_layers:
+            if other.n_layers != sizes.n_layers:
                 raise InputError(
-                    f"{model.name} has {Sizes.of(other).n_layers} layers, but the base {sizes.n_layers}; give models "
+                    f"{model.name} has {other.n_layers} layers, but the base {sizes.n_layers}; give models "
                     "tuned from the same base"
                 )
     _check_context(collection, models, own, sizes.n_ctx, config)
-    check_fits_base([m.source for m in adapters], base, trust_remote_code=config.trust_remote_code)
-    notes += adapter_notes((m.source, base) for m in adapters)
+    check_fits_base(adapters, resolved, trust_remote_code=config.trust_remote_code)
+    notes += adapter_notes(replace(resolved, adapter=adapter) for adapter in adapters)
     if config.units is not None:
         _check_units(collection, config)
         notes.append(f"CKA takes the prompts of one {config.units} as one unit; RBF CKA and SVCCA take all apart.")

@@ -19,12 +19,12 @@ from mechclust.commands.mossa.margins import Pairs, margins, total
 from mechclust.commands.mossa.models import AGAIN, BASE, CONTROL, TUNED, UNSEEN, Model, ResidentBase
 from mechclust.commands.mossa.purity import purity_by_task
 from mechclust.commands.parts import MeasurementPart, part_path
-from mechclust.commands.settings import everywhere
 from mechclust.jobs import progress_bar
 from mechclust.jobs.mapping import each_result
 from mechclust.jobs.outcome import first_of
 from mechclust.models.adapters import plain_model
 from mechclust.models.instructions import Answered
+from mechclust.models.resolved import absolute_path
 from mechclust.report.folder import rows_errors
 from mechclust.training.tuning import score_answers
 from probes import (
@@ -162,7 +162,7 @@ def measure_models(
     results = each_result(
         _measure,
         jobs,
-        setup=partial(ResidentBase, everywhere(inputs.base), config.portable, out.absolute()),
+        setup=partial(ResidentBase, absolute_path(inputs.base), config.portable, out.absolute()),
         workers=config.workers or (1 if config.here else None),
         engine=config.jobs,
         timeout=config.job_timeout,

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from mechclust.commands.mossa.config import MossaConfig
-from mechclust.commands.settings import everywhere
-from mechclust.models.adapters import digest_of_adapter, is_adapter, plain_model, set_adapter
+from mechclust.models.adapters import digest_of_adapter, plain_model, set_adapter
 from mechclust.models.instructions import Answered, InstructionFormat
+from mechclust.models.resolved import ResolvedModel, resolve_model
 from mechclust.training.tuning import TuneConfig
 from probes.engine.identity import fingerprint
 from probes.store.files import file_name
@@ -31,12 +31,12 @@ class Model:
         kind: ``base``; ``tuned`` on all tasks; tuned ``without-held-out`` tasks; ``control`` of a task; a control
             trained ``again`` with another seed.
         task: a control's.
-        source: a checkpoint or an adapter's folder that was given; empty: trained here.
+        given: a checkpoint or an adapter that was given; ``None``: trained here.
     """
 
     kind: str
     task: str = ""
-    source: str = ""
+    given: ResolvedModel | None = None
 
     @property
     def name(self) -> str:
@@ -44,15 +44,19 @@ class Model:
         return self.kind if not self.task else f"{self.kind}-{file_name(self.task)}"
 
     def folder(self, out: Path) -> Path:
-        """Of its adapter."""
-        return Path(self.source) if self.source else out / "adapters" / self.name
+        """Return the folder of an adapter that is trained here."""
+        return out / "adapters" / self.name
+
+    def resolved(self, out: Path) -> ResolvedModel:
+        """Return the model that was given, or the adapter that is trained here."""
+        return self.given or ResolvedModel(str(self.folder(out)), is_adapter=True)
 
 
 class ResidentBase:
     """One base in memory, its tokenizer and the tasks: what a worker holds.
 
     Args:
-        base: name or folder.
+        base: hub name or folder.
         config: of the run.
         out: its folder.
     """
@@ -64,7 +68,7 @@ class ResidentBase:
 
     @cached_property
     def hooked(self) -> Any:
-        return self.config.load(self.base, "prompts", attention="sdpa")
+        return self.config.load(self.config.resolve(self.base), "prompts", attention="sdpa")
 
     @property
     def plain(self) -> Any:
@@ -103,15 +107,15 @@ class ResidentBase:
 
     @contextmanager
     def _put(self, model: Model) -> Iterator[Any]:
-        folder = None if model.kind == BASE else model.folder(self.out)
-        if folder is None or is_adapter(folder):
-            set_adapter(self.hooked, folder)
+        resolved = model.resolved(self.out)
+        if model.kind == BASE or resolved.is_adapter:
+            set_adapter(self.hooked, None if model.kind == BASE else resolved.source)
             try:
                 yield self.hooked
             finally:
                 set_adapter(self.hooked, None)
             return
-        other = self.config.load(str(folder), "prompts", attention="sdpa")
+        other = self.config.load(resolved, "prompts", attention="sdpa")
         try:
             yield other
         finally:
@@ -125,11 +129,11 @@ class ResidentBase:
         return self._prints[model]
 
     def _print_of(self, model: Model) -> str:
-        folder = model.folder(self.out)
+        resolved = model.resolved(self.out)
         if model.kind == BASE:
             return self.print
-        if is_adapter(folder):
-            return f"{self.print}+{digest_of_adapter(folder)}"
+        if resolved.is_adapter:
+            return f"{self.print}+{digest_of_adapter(resolved.source)}"
         with self.as_model(model) as hooked:
             return fingerprint(hooked)
 
@@ -156,10 +160,10 @@ def models_of(collection: TaskCollection, config: MossaConfig, controls: Mapping
         config: the settings.
         controls: given ones by task.
     """
-    found = [Model(BASE), Model(TUNED, source=_given(config.experimental))]
+    found = [Model(BASE), Model(TUNED, given=_given(config.experimental))]
     if not config.trains:
         if collection.held_out and config.without_held_out:
-            found.append(Model(UNSEEN, source=_given(config.without_held_out)))
+            found.append(Model(UNSEEN, given=_given(config.without_held_out)))
         return [*found, *(Model(CONTROL, task, _given(source)) for task, source in controls.items())]
     measured = [task for task in collection if not task.too_few]
     if any(task.held_out for task in measured):
@@ -168,9 +172,9 @@ def models_of(collection: TaskCollection, config: MossaConfig, controls: Mapping
     return [*found, *(Model(AGAIN, name) for name in ceiling_tasks(collection, config.ceilings))]
 
 
-def _given(source: str | None) -> str:
-    """A model that was trained elsewhere, as every process finds it."""
-    return str(everywhere(source)) if source else ""
+def _given(source: str | None) -> ResolvedModel | None:
+    """Return a model that was trained elsewhere, as every process finds it."""
+    return resolve_model(source).portable if source else None
 
 
 def ceiling_tasks(collection: TaskCollection, n: int) -> list[str]:

@@ -16,8 +16,7 @@ from mechclust.commands.mossa.models import CONTROL, UNSEEN, Model
 from mechclust.commands.mossa.readability import kept_readability
 from mechclust.commands.mossa.result import MossaResult
 from mechclust.commands.mossa.train import Trained, train_adapters
-from mechclust.commands.settings import everywhere
-from mechclust.models.pretrained import model_name
+from mechclust.models.resolved import absolute_path
 from mechclust.report.folder import check_command
 from mechclust.report.page import save_results
 from mechclust.report.text import join
@@ -59,7 +58,7 @@ def run_mossa(base: str | Path, config: MossaConfig, out: str | Path, *, progres
     plan.check(config, out)
     if progress:
         print(plan.text(speed_of(inputs, config)), file=sys.stderr)
-    subject = {"base model": model_name(everywhere(base)), "texts": inputs.digest()}
+    subject = {"base model": str(absolute_path(base)), "texts": inputs.digest()}
     with own_folder(out, "mossa", subject):
         trained = train_adapters(str(base), inputs.models, config, out, progress=progress)
         tasks, models = measure_models(inputs, config, out, [*trained.failed], progress=progress)

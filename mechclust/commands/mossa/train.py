@@ -10,10 +10,10 @@ from pathlib import Path
 
 from mechclust.commands.mossa.config import MossaConfig
 from mechclust.commands.mossa.models import TUNED, Model, ResidentBase
-from mechclust.commands.settings import everywhere
 from mechclust.jobs import progress_bar
 from mechclust.jobs.mapping import each_result
 from mechclust.jobs.outcome import first_of
+from mechclust.models.resolved import absolute_path
 from mechclust.training.tuning import Tuned, tune_adapter, tuned_at
 from mechclust.training.tuning.errors import DivergedError
 from tasks import InputError
@@ -42,7 +42,7 @@ def train_adapters(
     Raises:
         InputError: where the multi-task model could not be trained.
     """
-    wanted = [model for model in models if model.kind != "base" and not model.source]
+    wanted = [model for model in models if model.kind != "base" and model.given is None]
     lacking = [model for model in wanted if tuned_at(model.folder(out)) is None]
     failed: dict[Model, str] = {}
     errors: list[Exception] = []
@@ -50,7 +50,7 @@ def train_adapters(
         results = each_result(
             partial(_train, progress=progress),
             [*lacking, *(model for model in wanted if model not in lacking)],
-            setup=partial(ResidentBase, everywhere(base), config.portable, out.absolute()),
+            setup=partial(ResidentBase, absolute_path(base), config.portable, out.absolute()),
             workers=config.workers or (1 if config.here else None),
             engine=config.jobs,
             timeout=config.job_timeout,

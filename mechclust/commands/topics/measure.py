@@ -13,15 +13,14 @@ import torch
 from torch import Tensor
 
 from mechclust.commands.folder import own_folder
-from mechclust.commands.settings import everywhere
 from mechclust.commands.topics.config import TopicsConfig
 from mechclust.commands.topics.report import SHARDS, results_of
 from mechclust.commands.topics.result import ModelMeasures, TopicsResult, Variant
 from mechclust.jobs import map_jobs, progress_bar, run_sharded
-from mechclust.models import load_tokenizer, token_embeddings
+from mechclust.models import token_embeddings
 from mechclust.models.pretrained import AnyModel
-from mechclust.models.sizes import Sizes
-from mechclust.models.tokenizers import tokenization_of
+from mechclust.models.resolved import ResolvedModel
+from mechclust.models.tokenizers import tokenization_of, tokenizer_and_sizes
 from mechclust.report.folder import check_command, check_subject
 from mechclust.report.page import save_results
 from probes import ProbeResult, TopicAttention, TopicEmbedding, attention_pattern, residual, run
@@ -73,14 +72,15 @@ def measure_topics(
         >>> result.to_dataframe()  # doctest: +SKIP
     """
     config.check()
-    config.check_shared(model)
+    resolved = config.resolve(model)
+    config.check_shared(resolved)
     if out is not None:
         check_command(Path(out), "topics")
     corpus = CorpusStream(config.corpus, config.split, config.min_words, text_field=config.text_field).read()
     check_corpus_size(len(corpus), config.n_topics)
-    subject = {"model": config.title(everywhere(model)), "texts": digest_of(corpus.documents)}
+    subject = {"model": resolved.portable.title, "texts": digest_of(corpus.documents)}
     with own_folder(out, "topics", subject):
-        result = _measured(model, corpus, _Way(config, None if out is None else Path(out), tokenizer, progress))
+        result = _measured(resolved, corpus, _Way(config, None if out is None else Path(out), tokenizer, progress))
         if out is not None:
             weights = _weights(result.trained)
             check_subject(Path(out), weights)
@@ -104,15 +104,14 @@ class _Way:
     progress: bool
 
     @contextmanager
-    def reader(self, model: AnyModel) -> Iterator[_Reader]:
+    def reader(self, model: ResolvedModel) -> Iterator[_Reader]:
         """What reads texts, with the model where it is measured in this process."""
         if self.config.here:
             with _loaded(model, self.config, tokenizer=self.tokenizer) as (hooked, reader):
                 yield _Reader(reader, hooked.cfg.d_vocab, hooked.cfg.n_ctx, hooked)
             return
-        assert isinstance(model, (str, Path))  # see check_shared
-        own, found = load_tokenizer(model, trust_remote_code=self.config.trust_remote_code)
-        sizes, reader = Sizes.of(found), own if self.tokenizer is None else self.tokenizer
+        own_tokenizer, sizes = tokenizer_and_sizes(model, trust_remote_code=self.config.trust_remote_code)
+        reader = own_tokenizer if self.tokenizer is None else self.tokenizer
         check_tokenizer(reader)
         yield _Reader(reader, sizes.d_vocab, sizes.n_ctx)
 
@@ -127,12 +126,12 @@ class _Reader:
     hooked: Any = None
 
 
-def _measured(model: AnyModel, corpus: Corpus, way: _Way) -> TopicsResult:
+def _measured(model: ResolvedModel, corpus: Corpus, way: _Way) -> TopicsResult:
     """All that is measured, in a folder of our own."""
     config, progress = way.config, way.progress
     counts = count_words(corpus, config.min_documents, config.max_share, config.stop_words, progress=progress)
     _check_pairs(len(counts.words), config.thresholds)
-    name = config.title(model)
+    name = model.title
     with way.reader(model) as reader:
         if way.out is not None and reader.hooked is not None:  # before there is anything to lose
             check_subject(way.out, {"weights": fingerprint(reader.hooked)})
@@ -231,7 +230,7 @@ def _any_whole(encoded: EncodedCorpus) -> bool:
 
 
 @contextmanager
-def _loaded(model: AnyModel, config: TopicsConfig, **options: Any) -> Iterator[tuple[Any, Any]]:
+def _loaded(model: ResolvedModel, config: TopicsConfig, **options: Any) -> Iterator[tuple[Any, Any]]:
     with config.loaded(model, "text", attention="eager", **options) as (hooked, reader):  # patterns are read
         check_tokenizer(reader)
         yield hooked, reader
@@ -316,7 +315,7 @@ class _Workers:
         return self.rows
 
 
-def _workers(model: AnyModel, encoded: EncodedCorpus, way: _Way) -> list[_Workers]:
+def _workers(model: ResolvedModel, encoded: EncodedCorpus, way: _Way) -> list[_Workers]:
     """The model and the untrained ones."""
     config = way.config
     options: dict[str, Any] = {"tokenizer": way.tokenizer, "attention": "eager"}

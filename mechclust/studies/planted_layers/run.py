@@ -150,7 +150,7 @@ def _given(config: PlantedConfig) -> _Prompts:
 
     def batches(split: str, most: int) -> Iterator[Batch]:
         model: Any = loaded[0] if loaded else load("base", Path())
-        few, sizes = _first_of_each(prompts, most), Sizes.of_loaded(model)
+        few, sizes = _first_of_each(prompts, most), Sizes.from_model(model)
         return prompt_batches(few, model.tokenizer, sizes, tokens_per_batch=_TOKENS, too_long="truncate")
 
     return _Prompts(

@@ -13,6 +13,7 @@ from mechclust import ClustersConfig, CompareConfig, TopicsConfig
 from mechclust.cli import main
 from mechclust.commands.settings import EngineSettings, ModelSettings, PromptSettings
 from mechclust.models import save_model
+from mechclust.models.resolved import resolve_model
 from tasks import InputError
 
 CONFIGS = {
@@ -91,10 +92,10 @@ def test_where_a_prompt_is_read():
 
 
 def test_a_model_that_reads(gpt2, model, tmp_path):
-    assert ModelSettings(dtype="bfloat16").load(str(gpt2), "prompts").tokenizer is not None
+    assert ModelSettings(dtype="bfloat16").load(resolve_model(str(gpt2)), "prompts").tokenizer is not None
     save_model(model, tmp_path / "ours.safetensors")
     with pytest.raises(InputError, match=r"ours.safetensors' has no tokenizer to read text; give a Hugging Face"):
-        ModelSettings().load(str(tmp_path / "ours.safetensors"), "text")
+        ModelSettings().load(resolve_model(tmp_path / "ours.safetensors"), "text")
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import shutil
 from pathlib import Path
@@ -360,6 +361,25 @@ class TestModelsInMemory:
         for model in (one, two):
             torch.testing.assert_close(state(model)[0], expected(folder, None), atol=2e-5, rtol=0)
         assert all(torch.equal(weight, before[name]) for name, weight in theirs.named_parameters())
+
+    def test_a_copy_of_one_with_hooks_is_a_model_of_its_own(self, written):
+        folder = written("llama")
+        theirs = transformers.LlamaForCausalLM.from_pretrained(folder / "base").eval()
+        load_pretrained(theirs)
+        tuned = copy.deepcopy(theirs)
+        assert plain_model(tuned) is None
+        model = load_pretrained(tuned, adapter=folder / "one")
+        assert plain_model(model) is tuned
+        assert adapter_of(theirs) is None
+        assert all(
+            torch.equal(weight, before)
+            for weight, before in zip(
+                theirs.parameters(),
+                transformers.LlamaForCausalLM.from_pretrained(folder / "base").parameters(),
+                strict=True,
+            )
+        )
+        torch.testing.assert_close(state(model)[0], expected(folder, "one"), atol=2e-5, rtol=0)
 
     @pytest.mark.parametrize("attention", ["eager", "sdpa"])
     def test_untrained_copies(self, written, attention):

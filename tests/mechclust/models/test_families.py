@@ -176,7 +176,7 @@ class TestBlocks:
         """Nothing tells the block from other modules of that shape but its weights."""
         for name in ("LlamaForCausalLM", "BertModel"):
             model = ReadOnlyModel(build(name, **{**SMALL, "num_hidden_layers": 1, "num_attention_heads": 1}))
-            (found,) = model._found.calls
+            (found,) = model._stream.calls
             assert type(found[0]).__name__ == {"L": "LlamaDecoderLayer", "B": "BertLayer"}[name[0]]
 
     def test_in_training(self):

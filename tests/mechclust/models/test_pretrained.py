@@ -538,7 +538,7 @@ class TestPlacement:
             load_pretrained(checkpoint("gpt2"), quantization="3bit")
 
     def test_without_the_library(self, checkpoint, monkeypatch):
-        monkeypatch.setattr("mechclust.models.pretrained.find_spec", lambda name: None)
+        monkeypatch.setattr("mechclust.models.loading.find_spec", lambda name: None)
         with pytest.raises(
             InputError, match="quantising to 8bit needs bitsandbytes; install it with: pip install 'mech"
         ):

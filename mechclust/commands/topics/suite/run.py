@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from mechclust.commands.folder import own_folder
-from mechclust.commands.settings import everywhere, stamps_of
+from mechclust.commands.settings import stamps_of
 from mechclust.commands.topics.result import Variant
 from mechclust.commands.topics.suite.config import SuiteConfig
 from mechclust.commands.topics.suite.job import Measured, ModelJob, SuiteReading, measure_model
@@ -107,7 +107,8 @@ def _jobs(
     jobs: dict[tuple[str, int | None], ModelJob] = {}
     for model, seed in seeds:
         options = {} if seed is None else {"untrained": True, "seed": seed}
-        source = str(everywhere(model.model))
+        resolved = config.resolve(model.model)
+        source = resolved.portable.source
         about = {
             "name": model.name, "position": models.index(model), "published": model.published, "twin": seed,
             "variants": [[t, overlap] for overlap in (False, True) for t in config.thresholds],
@@ -115,7 +116,7 @@ def _jobs(
         }  # fmt: skip
         jobs[model.name, seed] = ModelJob(
             name=model.name if seed is None else f"{model.name}-random-seed{seed}",
-            load=config.loader(model.model, "text", attention="eager", **options),
+            load=config.loader(resolved, "text", attention="eager", **options),
             identity=repr((source, stamps_of(source), config.dtype, config.quantize, seed)),
             words=words,
             topics=topics,

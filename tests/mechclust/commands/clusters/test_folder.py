@@ -12,6 +12,7 @@ import mechclust.commands.clusters.parts
 from mechclust.cli import main
 from mechclust.commands.clusters import measure_clusters, write_clusters_report
 from mechclust.commands.clusters.inputs import read_inputs
+from mechclust.models.resolved import resolve_model
 from mechclust.report.folder import check_command, record_command
 from probes import load_result, run_stores, save_rows
 from tasks import InputError
@@ -246,7 +247,7 @@ class TestWithin:
     def test_one_value_is_refused_before_the_model_is_loaded(self, gpt2, config):
         write_prompts(config.prompts, [{**r, "same": "x"} for r in last_word_tells_the_task()])
         with pytest.raises(InputError, match="within is 'same', which has only one value in the 27 prompts of"):
-            read_inputs(str(gpt2), replace(config, within="same"))
+            read_inputs(resolve_model(gpt2), replace(config, within="same"))
 
 
 def test_no_map(gpt2, config, tmp_path):

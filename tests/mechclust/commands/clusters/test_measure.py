@@ -15,6 +15,7 @@ from mechclust.commands.clusters import measure_clusters
 from mechclust.commands.clusters.estimate import Estimate, Statistics
 from mechclust.commands.clusters.inputs import read_inputs
 from mechclust.models import load_pretrained
+from mechclust.models.resolved import resolve_model
 from probes import LinearDecodability, TaskClusterARI, last_token, residual, run
 from tasks import InputError, LabelledPrompts
 from tests.mechclust.commands.clusters.cases import (
@@ -384,7 +385,7 @@ class TestEstimate:
         assert "; measuring: about " in said
 
     def test_numbers(self, gpt2, config):
-        inputs = read_inputs(str(gpt2), config)
+        inputs = read_inputs(resolve_model(gpt2), config)
         found = Estimate.of(inputs.batches, inputs.sizes, 2, torch.float32)
         d = inputs.sizes.d_model
         assert found.disk == 2 * 27 * 3 * d * 4

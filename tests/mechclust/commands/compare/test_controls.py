@@ -85,7 +85,7 @@ class TestControls:
     def test_a_task_or_a_model_with_an_equals_sign(self, control, task, model):
         tasks = ["a", "a=b", "b", "../x = y", "=1+2"]
         *_, found = find_checkpoints("m", "n", CompareConfig(Path("p.jsonl"), controls=(control,)), tasks)
-        assert (found.task, found.source) == (task, model)
+        assert (found.task, found.model.source) == (task, model)
 
     def test_no_task_fits(self):
         config = CompareConfig(Path("p.jsonl"), controls=("c=b=m",))

@@ -12,6 +12,7 @@ from mechclust.commands.history.integrity import Defect
 from mechclust.commands.history.result import HistoryResult
 from mechclust.commands.history.series import Checkpoint
 from mechclust.commands.history.start import Origin, Start
+from mechclust.models.resolved import ResolvedModel
 
 
 def made_curve(p, name="clusters", layers=None, **fields):
@@ -34,7 +35,7 @@ def made_result(curves, flagged=()):
     return HistoryResult(
         model="made",
         config=HistoryConfig(Path("prompts.jsonl")),
-        series=[Checkpoint(f"step{i}", i, f"made@step{i}") for i in range(n)],
+        series=[Checkpoint(f"step{i}", i, ResolvedModel(f"made@step{i}")) for i in range(n)],
         findings=[Defect("last", tuple(flagged), "stale")] if flagged else [],
         results={},
         curves={curve.name: curve for curve in curves},

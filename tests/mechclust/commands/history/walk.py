@@ -39,8 +39,8 @@ def loads(at_load=lambda source, model: None):
         alive = sum(reference() is not None for reference in held)
         model = load(self, source, *args, **options)
         held.extend([weakref.ref(model), *map(weakref.ref, model.parameters())])
-        found.append((source.rpartition("/")[2] + RANDOM * options.get("untrained", False), alive))
-        at_load(source, model)
+        found.append((str(source).rpartition("/")[2] + RANDOM * options.get("untrained", False), alive))
+        at_load(str(source), model)
         return model
 
     with pytest.MonkeyPatch.context() as patch:

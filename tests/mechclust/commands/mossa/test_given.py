@@ -16,6 +16,7 @@ from mechclust.commands.mossa.sentences import lead_of
 from mechclust.commands.settings import ModelSettings
 from mechclust.models import adapter_bases
 from mechclust.models.adapters import with_adapter
+from mechclust.models.resolved import ResolvedModel
 from mechclust.mossa.published import DATA_SIZE
 from tasks import InputError
 from tests.mechclust.commands.mossa import tiny
@@ -27,7 +28,7 @@ def loads(monkeypatch):
     counted, whole = Counter(), ModelSettings.load
 
     def load(self, model, *args, **options):
-        counted[Path(model).name] += 1
+        counted[Path(str(model)).name] += 1
         return whole(self, model, *args, **options)
 
     monkeypatch.setattr(ModelSettings, "load", load)
@@ -181,12 +182,12 @@ def test_names_that_peft_makes_others_of_are_left_to_it(result, base, tasks, out
     """As transformers' own, which change from version to version; and those of several weights of one module."""
     names = ["base_model.model.model.layers.0.self_attn.q_proj.base_layer.lora_A.weight", "base_model.x.lora_A.weight"]
     monkeypatch.setattr(adapter_bases, "_weights_of", lambda adapter: dict.fromkeys(names[:1], (2, 16)))
-    adapter_bases.check_fits_base(["a"], str(base))
+    adapter_bases.check_fits_base(["a"], ResolvedModel(str(base)))
     monkeypatch.setattr(adapter_bases, "_weights_of", lambda adapter: dict.fromkeys(names, (2, 16)))
     with pytest.raises(InputError, match=r"it has weights for 'base_model\.x'"):
-        adapter_bases.check_fits_base(["a"], str(base))
+        adapter_bases.check_fits_base(["a"], ResolvedModel(str(base)))
     monkeypatch.setattr(adapter_bases, "_is_renamed", lambda kind: kind == "llama")
-    adapter_bases.check_fits_base(["a"], str(base))
+    adapter_bases.check_fits_base(["a"], ResolvedModel(str(base)))
 
 
 def test_whole_checkpoints_are_loaded_once_a_task(result, base, tasks, out, tmp_path, loads):

@@ -42,7 +42,7 @@ def test_jobs_find_every_path_from_any_folder(base, tasks, tmp_path, monkeypatch
     assert there.chat_template == tmp_path / "chat.jinja"
     assert (there.experimental, there.without_held_out) == (str(tmp_path / "tuned"), str(tmp_path / "without"))
     models = models_of(config.read(), config, {"copy": "copy", "count": "hub/name"})
-    assert [model.source for model in models] == [
+    assert [model.given.source if model.given else "" for model in models] == [
         "", str(tmp_path / "tuned"), str(tmp_path / "without"), str(tmp_path / "copy"), "hub/name",
     ]  # fmt: skip
 

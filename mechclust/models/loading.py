@@ -1,0 +1,243 @@
+"""Plain Hugging Face models, without hooks: read from a checkpoint, or built like one with random weights."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from importlib.util import find_spec
+from logging import ERROR, getLogger
+from typing import Any, Literal, get_args
+
+import torch
+
+from mechclust.models.adapters import tokenizer_source
+from mechclust.models.huggingface import Source, find, quiet, read_config, read_tokenizer, reading
+from mechclust.models.resolved import ResolvedModel
+from probes.engine.hooks import device_of
+from tasks import InputError
+from tasks.errors import check_choice
+
+_DEVICE_MAPS = ("auto", "balanced", "balanced_low_0", "sequential")
+Attention = Literal["eager", "sdpa"]
+Quantization = Literal["8bit", "4bit"]
+
+
+@dataclass(frozen=True)
+class LoadOptions:
+    """The options with which a model is loaded, see ``load_pretrained``."""
+
+    device: str | torch.device | None = None
+    device_map: str | Mapping[str, Any] | None = None
+    max_memory: Mapping[Any, Any] | None = None
+    quantization: Any = None
+    dtype: torch.dtype | None = None
+    attention: Attention = "eager"
+    trust_remote_code: bool = False
+
+    def __post_init__(self) -> None:
+        check_choice(attention=(self.attention, get_args(Attention)))
+        self._check_places()
+        if self.device_map is not None:
+            _check_installed("accelerate", "spreading a model over devices (device_map)", "llm")
+        if isinstance(self.quantization, str):
+            check_choice(quantization=(self.quantization, get_args(Quantization)))
+            _check_installed("bitsandbytes", f"quantising to {self.quantization}", "quantised")
+
+    def _check_places(self) -> None:
+        """Refuse options for devices that contradict each other."""
+        if self.device is not None and self.device_map is not None:
+            raise InputError(
+                f"device is {str(self.device)!r} and device_map {self.device_map!r}; give one of them: a device for "
+                "the whole model, or a map that spreads it"
+            )
+        if isinstance(self.device_map, str) and self.device_map not in _DEVICE_MAPS:
+            try:
+                torch.device(self.device_map)
+            except RuntimeError:
+                raise InputError(
+                    f"device_map is {self.device_map!r}; expected 'auto', 'balanced', 'sequential', a device such as "
+                    "'cuda:1', or a map from modules to devices"
+                ) from None
+        if self.max_memory is not None and self.device_map is None:
+            raise InputError("max_memory limits what device_map places; give device_map='auto' too")
+
+    @property
+    def for_loading(self) -> dict[str, Any]:
+        """Return these options as arguments of ``from_pretrained``."""
+        options: dict[str, Any] = {"dtype": self.dtype or torch.float32}
+        if self.device_map is not None:
+            options |= {"device_map": self.device_map, "max_memory": self.max_memory}
+        if isinstance(self.quantization, str):
+            from transformers import BitsAndBytesConfig
+
+            options["quantization_config"] = BitsAndBytesConfig(**{f"load_in_{self.quantization}": True})
+        elif self.quantization is not None:
+            options["quantization_config"] = self.quantization
+        return options
+
+    def refuse(self, why: str, *names: str) -> None:
+        """Refuse options that cannot change the model, saying why."""
+        for name in names:
+            if getattr(self, name) not in (None, False):
+                raise InputError(
+                    f"{name} is {getattr(self, name)!r}, but {why}; leave it out, or move the model with model.to(...)"
+                )
+
+
+def _check_installed(package: str, work: str, extra: str) -> None:
+    if find_spec(package) is None:
+        raise InputError(f"{work} needs {package}; install it with: pip install 'mechclust[{extra}]'")
+
+
+def load_plain(
+    model: ResolvedModel, tokenizer: Any, options: LoadOptions, *, untrained: bool = False, seed: int = 0
+) -> tuple[Any, Any]:
+    """Return the Hugging Face model, read by name or as it was given, without its adapter, and its tokenizer."""
+    if model.in_memory:
+        return _from_memory(model.source, options, untrained, seed), tokenizer
+    source = _find_base(model, options, weights=not untrained, tokenizer=tokenizer is None)
+    if options.quantization is not None:  # before reading, which restores levels at its end
+        getLogger("bitsandbytes").setLevel(ERROR)  # it logs every multiplication
+    with reading(source), torch.random.fork_rng(devices=[]):
+        if tokenizer is None:
+            tokenizer = read_tokenizer(tokenizer_source(model.merged_adapter, source))
+        config = read_config(source)
+        auto = auto_class(config)
+        if untrained:
+            build = partial(auto.from_config, config, trust_remote_code=options.trust_remote_code)
+            return _build_random(build, options, seed), tokenizer
+        torch.manual_seed(seed)  # of a head that the checkpoint lacks
+        return _read_weights(auto, source, options), tokenizer
+
+
+def _from_memory(model: Any, options: LoadOptions, untrained: bool, seed: int) -> Any:
+    """Return a Hugging Face model in memory, or an untrained one like it on the same device."""
+    if not hasattr(model, "base_model"):
+        raise InputError(
+            f"expected a model, got {type(model).__name__}; give a hub name, a directory, a Hugging Face model in "
+            "memory, or one from load_pretrained"
+        )
+    _refuse_adapter_beside(model)
+    options.refuse("the model is in memory already", "device_map", "quantization")
+    if not untrained:
+        options.refuse("the model is in memory already", "device", "dtype")
+        return model
+    like = replace(
+        options, device=options.device or device_of(model), dtype=options.dtype or next(model.parameters()).dtype
+    )
+    with quiet(), torch.random.fork_rng(devices=[]):
+        return _build_random(partial(type(model)._from_config, copy.deepcopy(model.config)), like, seed)
+
+
+def _find_base(model: ResolvedModel, options: LoadOptions, *, weights: bool, tokenizer: bool) -> Source:
+    """Find the checkpoint, or the base of an adapter, naming the adapter in errors."""
+    base = model.base
+    try:
+        return find(base, weights=weights, tokenizer=tokenizer, trust_remote_code=options.trust_remote_code)
+    except InputError as error:
+        if not model.is_adapter:
+            raise
+        raise InputError(
+            f"{model.source!r} is an adapter for {base!r} ({error}); or give the base, and the adapter with --adapter"
+        ) from None
+
+
+def _refuse_adapter_beside(model: Any) -> None:
+    if any(hasattr(module, "base_layer") for module in model.modules()):
+        raise InputError(
+            "the model has a peft adapter beside its weights, which a wrapper may leave out; give the base, and "
+            "the adapter's folder as adapter=, or the merged model (merge_and_unload)"
+        )
+
+
+def _read_weights(auto: Any, source: Source, options: LoadOptions) -> Any:
+    """Read a whole checkpoint with its weights."""
+    plain, info = _with_attention(
+        partial(auto.from_pretrained, source.name, **source.options, **options.for_loading, output_loading_info=True),
+        options.attention,
+    )
+    if options.device is not None:
+        plain = plain.to(options.device)
+    _refuse_adapter_beside(plain)
+    _check_complete(plain, info)
+    if source.gguf_file is not None:  # its weights are ordinary numbers once they are loaded
+        plain.hf_quantizer = None
+        plain.config.__dict__.pop("quantization_config", None)
+    return plain.eval()
+
+
+def _with_attention(build: Callable[..., Any], attention: Attention) -> Any:
+    """Build a model with this kind of attention, or with eager attention if its family does not have that kind."""
+    try:
+        return build(attn_implementation=attention)
+    except ValueError as error:
+        if attention == "eager" or "attention" not in str(error):
+            raise
+    return build(attn_implementation="eager")
+
+
+def _build_random(build: Callable[..., Any], options: LoadOptions, seed: int) -> Any:
+    """Build a model with random weights."""
+    seeded = partial(_build_seeded, build, seed, dtype=options.dtype or torch.float32)
+    return _placed(_with_attention(seeded, options.attention), options).eval()
+
+
+def _build_seeded(build: Callable[..., Any], seed: int, **options: Any) -> Any:
+    torch.manual_seed(seed)
+    return build(**options)
+
+
+def _placed(plain: Any, options: LoadOptions) -> Any:
+    """Move a model that was built on the CPU to its devices. Parts for the disk stay on the CPU."""
+    if options.device_map is None:
+        return plain.to(options.device or "cpu")
+    from accelerate import dispatch_model, infer_auto_device_map
+
+    places: Any = options.device_map
+    if places in _DEVICE_MAPS:
+        whole = list(plain._no_split_modules or ())
+        places = infer_auto_device_map(plain, options.max_memory, no_split_module_classes=whole)
+    if not isinstance(places, Mapping):
+        return plain.to(places)
+    return dispatch_model(plain, {name: "cpu" if place == "disk" else place for name, place in places.items()})
+
+
+def _check_complete(model: Any, info: dict[str, Any]) -> None:
+    """Refuse a body that lacks weights, or has another size than its config says. Heads may be missing or left over."""
+    body = "" if model.base_model is model else f"{model.base_model_prefix}."
+    missing = [key for key in info["missing_keys"] if key.startswith(body) and "pooler." not in key]
+    surplus = [key for key in info["unexpected_keys"] if re.search(r"\.\d+\.", key)]
+    if missing:
+        raise InputError(f"the checkpoint lacks the weights {sorted(missing)[0]!r} for its config.json")
+    if surplus:
+        raise InputError(f"the checkpoint has weights {sorted(surplus)[0]!r} too many for its config.json")
+
+
+def auto_class(config: Any) -> Any:
+    """Return the Auto class for a checkpoint: with its head, also if only the body was saved.
+
+    Encoder families have a masked-LM class, decoder families a causal one. A family with neither comes without a head.
+    """
+    from transformers import (
+        AutoModel,
+        AutoModelForCausalLM,
+        AutoModelForMaskedLM,
+        AutoModelForSeq2SeqLM,
+        AutoModelForTextEncoding,
+    )
+    from transformers.models.auto import modeling_auto
+
+    architecture = (config.architectures or [""])[0]
+    if architecture.endswith("EncoderModel"):
+        return AutoModelForTextEncoding
+    if config.is_encoder_decoder:
+        return AutoModelForSeq2SeqLM
+    causal = architecture.endswith(("ForCausalLM", "LMHeadModel"))
+    if type(config) in modeling_auto.MODEL_FOR_MASKED_LM_MAPPING and not causal:
+        return AutoModelForMaskedLM
+    if type(config) in modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING or hasattr(config, "auto_map"):
+        return AutoModelForCausalLM
+    return AutoModel
