@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import os
 from dataclasses import dataclass
-from numbers import Real
 from typing import Literal, TypeAlias
 
 from tasks import InputError
-from tasks.errors import check_count
+from tasks.settings import CountOrZero, check_settings
 
 
 @dataclass(frozen=True)
@@ -35,14 +33,14 @@ class Ray:
     address: str | None = None
     gpus_per_job: float = 0
     cpus_per_job: float = 1
-    retries: int = 3
+    retries: CountOrZero = 3
 
     def __post_init__(self) -> None:
+        check_settings(self)
         if self.address is not None:
             check_address(self.address)
         _check_amount("gpus_per_job (--gpus-per-job)", self.gpus_per_job, "GPU", none=True)
         _check_amount("cpus_per_job", self.cpus_per_job, "CPU", none=False)
-        check_count(retries=(self.retries, 0))
 
 
 def check_address(address: str, name: str = "address") -> None:
@@ -77,8 +75,7 @@ def address_of(engine: Ray) -> str:
 
 def _check_amount(name: str, amount: float, kind: str, *, none: bool) -> None:
     """Refuse what Ray cannot give to a job: it counts in ten-thousandths, and above 1 in whole ones."""
-    given = isinstance(amount, Real) and not isinstance(amount, bool) and math.isfinite(amount)
-    if not (given and ((none and amount == 0) or 1e-4 <= amount <= 1 or (amount > 1 and amount % 1 == 0))):
+    if not ((none and amount == 0) or 1e-4 <= amount <= 1 or (amount > 1 and amount % 1 == 0)):
         least = "0, " if none else ""
         expected = f"{least}a part of one {kind} (at least 0.0001) or a whole number"
         raise InputError(f"{name} is {amount!r}; expected {expected}")
