@@ -173,8 +173,8 @@ def run_study(
         timeout: maximum seconds per job.
 
     Raises:
-        InputError: if a setting is infinite or not a number, ``out`` cannot be written, is in use, or holds a run with
-            other settings, or a probe does not exist; and as ``map_jobs``.
+        InputError: if a setting is out of range, ``out`` cannot be written, is in use, or holds a run with other
+            settings, or a probe does not exist; and as ``map_jobs``.
     """
     out = Path(out)
     further = chosen_probes(probes)
