@@ -125,7 +125,7 @@ def check_settings(config: Any, prefix: str = "") -> None:
     Raises:
         InputError: such as ``"steps is 0; expected at least 1"``, with dots in the names of nested fields.
     """
-    types = _types_of(type(config))
+    types = _types_of(config.__class__)
     for field in fields(config):
         _check(f"{prefix}{field.name}", getattr(config, field.name), types[field.name])
 
@@ -182,7 +182,7 @@ def _check_integer(name: str, value: Any) -> None:
 def _check_number(name: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, Real):
         raise InputError(f"{name} is {value!r}; expected a number")
-    if not -math.inf < value < math.inf:
+    if not abs(value) < math.inf:  # also NaN
         raise InputError(f"{name} is {value}; expected a finite number")
 
 
