@@ -37,24 +37,24 @@ ConfigT = TypeVar("ConfigT")
 
 
 @dataclass(frozen=True)
-class Bound:
+class Limit:
     """One end of a setting's range, written into its type: ``Annotated[int, AtLeast(2)]``.
 
     Attributes:
-        words: the bound in words, such as ``"at least"``.
-        holds: whether a number is on the right side of the limit.
-        limit: the limit.
+        words: the limit in words, such as ``"at least"``.
+        holds: whether a number is on the right side of it.
+        number: the limit itself.
     """
 
     words: str
     holds: Callable[[float, float], bool]
-    limit: float
+    number: float
 
 
-AtLeast = partial(Bound, "at least", operator.ge)
-AtMost = partial(Bound, "at most", operator.le)
-Above = partial(Bound, "above", operator.gt)
-Below = partial(Bound, "below", operator.lt)
+AtLeast = partial(Limit, "at least", operator.ge)
+AtMost = partial(Limit, "at most", operator.le)
+Above = partial(Limit, "above", operator.gt)
+Below = partial(Limit, "below", operator.lt)
 
 MAX_INTEGER = 2**63 - 1  # of PyTorch's and NumPy's 64 bits
 MAX_SEED = 2**32 - 1  # of scikit-learn
@@ -75,12 +75,12 @@ ShareBetween = Annotated[float, Above(0), Below(1)]
 
 
 def to_json(config: Any) -> dict[str, Any]:
-    """A configuration's fields as JSON types, nested configurations included."""
+    """Return a configuration's fields as JSON types, nested configurations included."""
     return json.loads(json.dumps(asdict(config)))  # type: ignore[no-any-return]
 
 
 def from_json(like: Any, values: Mapping[str, Any]) -> Any:
-    """The configuration that ``to_json`` gave.
+    """Return the configuration that ``to_json`` wrote.
 
     Args:
         like: its class, or a configuration of the class that has what ``values`` leaves out.
@@ -91,15 +91,18 @@ def from_json(like: Any, values: Mapping[str, Any]) -> Any:
     """
     cls = like if isinstance(like, type) else type(like)
     _check_fields(cls, values)
-    found = {}
+    changes = {}
     for name, value in values.items():
-        old = getattr(like, name, None)
-        found[name] = from_json(old, value) if is_dataclass(old) and isinstance(value, Mapping) else _tuples(value)
-    return like(**found) if like is cls else replace(like, **found)
+        default = getattr(like, name, None)
+        if is_dataclass(default) and isinstance(value, Mapping):
+            changes[name] = from_json(default, value)
+        else:
+            changes[name] = _tuples(value)
+    return like(**changes) if like is cls else replace(like, **changes)
 
 
 def configure(config: ConfigT, **changes: Any) -> ConfigT:
-    """A copy of a configuration with fields changed, nested ones by dots (``{"training.lr": 0.1}``).
+    """Return a copy of a configuration with fields changed, nested ones by dots (``{"training.lr": 0.1}``).
 
     Raises:
         InputError: for a field that is not there, with the nearest name.
@@ -145,7 +148,7 @@ def _check(name: str, value: Any, kind: Any) -> None:
         check_choice(**{name: (value, parts)})
     elif origin is Annotated:
         _check(name, value, parts[0])
-        _check_bounds(name, value, [mark for mark in parts[1:] if isinstance(mark, Bound)])
+        _check_limits(name, value, [mark for mark in parts[1:] if isinstance(mark, Limit)])
     elif origin in (Union, UnionType):
         others = [part for part in parts if part is not NoneType]
         if value is not None:
@@ -182,14 +185,14 @@ def _check_integer(name: str, value: Any) -> None:
 def _check_number(name: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, Real):
         raise InputError(f"{name} is {value!r}; expected a number")
-    if not abs(value) < math.inf:  # also NaN
+    if value != value or abs(value) == math.inf:
         raise InputError(f"{name} is {value}; expected a finite number")
 
 
-def _check_bounds(name: str, value: Any, bounds: Iterable[Bound]) -> None:
-    for bound in bounds:
-        if not bound.holds(value, bound.limit):
-            raise InputError(f"{name} is {value}; expected {bound.words} {bound.limit}")
+def _check_limits(name: str, value: Any, limits: Iterable[Limit]) -> None:
+    for limit in limits:
+        if not limit.holds(value, limit.number):
+            raise InputError(f"{name} is {value}; expected {limit.words} {limit.number}")
 
 
 def _check_fields(cls: Any, names: Iterable[str]) -> None:
