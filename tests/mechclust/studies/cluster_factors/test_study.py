@@ -179,7 +179,7 @@ class TestRun:
         ),
         (
             {"task": InstructionFollowing(n_outputs=2)},
-            "overlap is 0.2 of 2 outputs; expected 0 to 1 in steps of 1/2, so that a whole number of them is shared",
+            "overlap is 0.2 of 2 outputs; expected steps of 1/2, so that a whole number of them is shared",
         ),
         ({"seeds": ()}, "seeds is empty; expected at least one seed, such as --seeds 0"),
     ],
