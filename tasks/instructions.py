@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
-from typing import ClassVar, Literal, TypeAlias
+from typing import Annotated, ClassVar, Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -16,8 +16,8 @@ from torch import Tensor
 from tasks._random import generator
 from tasks._regex import RandomRegex
 from tasks.batch import Batch, row_batches
-from tasks.errors import InputError, check_at_least
-from tasks.settings import check_choices
+from tasks.errors import InputError
+from tasks.settings import AtLeast, Count, CountOrZero, Share, ShareBelowOne, ShareBetween, check_settings
 from tasks.task import Task
 
 DRAWS_PER_EXPRESSION = 100  # before InputError
@@ -75,43 +75,35 @@ class InstructionFollowing(Task):
     name: ClassVar[str] = "instruction-following"
     splits: ClassVar[tuple[str, ...]] = ("train", "validation", "train_subset", "validation_subset")
 
-    n_tasks: int = 50
+    n_tasks: Count = 50
     outputs: Literal["private", "shared"] = "private"
-    n_outputs: int = 2
-    overlap: float = 0.0
+    n_outputs: Count = 2
+    overlap: Share = 0.0
     n_inputs: int = 10
-    n_mappings: int = 5
-    n_symbols: int = 20
-    n_distributions: int = 1
-    variants: int = 152
-    variants_spread: float = 0.3
-    regex_elements: tuple[int, int] = (3, 4)
+    n_mappings: Count = 5
+    n_symbols: Annotated[int, AtLeast(3)] = 20
+    n_distributions: Count = 1
+    variants: Count = 152
+    variants_spread: ShareBelowOne = 0.3
+    regex_elements: tuple[Count, Count] = (3, 4)
     split_by: Literal["instance", "instruction"] = "instance"
-    validation_share: float = 0.1
+    validation_share: ShareBetween = 0.1
     loss_on: Literal["all", "output"] = "all"
-    n_eval_tasks: int = 20
-    n_eval: int = 1000
-    seed: int = 0
+    n_eval_tasks: Count = 20
+    n_eval: Count = 1000
+    seed: CountOrZero = 0
 
     def __post_init__(self) -> None:
-        sizes = ("n_tasks", "n_outputs", "n_mappings", "n_symbols", "n_distributions", "variants", "n_eval_tasks")
-        check_at_least(**{name: (getattr(self, name), 1) for name in (*sizes, "n_eval")}, seed=(self.seed, 0))
-        check_choices(self)
+        check_settings(self)
         self._check_instructions()
         self._check_overlap()
         if self.n_mappings > self.n_inputs:
             raise InputError(f"n_mappings is {self.n_mappings}; expected at most n_inputs ({self.n_inputs})")
-        if not 0 < self.validation_share < 1:
-            raise InputError(f"validation_share is {self.validation_share}; expected between 0 and 1")
 
     def _check_instructions(self) -> None:
-        if self.n_symbols < 3:
-            raise InputError(f"n_symbols is {self.n_symbols}; expected at least 3, the largest symbol class")
         low, high = self.regex_elements
-        if not 1 <= low <= high:
-            raise InputError(f"regex_elements is {(low, high)}; expected (fewest, most), at least 1 and in order")
-        if not 0 <= self.variants_spread < 1:
-            raise InputError(f"variants_spread is {self.variants_spread}; expected at least 0 and below 1")
+        if low > high:
+            raise InputError(f"regex_elements is {(low, high)}; expected (fewest, most)")
         fewest_variants = round(self.variants * (1 - self.variants_spread))
         if self.n_distributions > fewest_variants:
             raise InputError(
@@ -123,10 +115,10 @@ class InstructionFollowing(Task):
         if self.overlap and self.outputs == "shared":
             raise InputError("overlap applies to private outputs, but outputs is 'shared'; leave one of them out")
         n_common = self.overlap * self.n_outputs
-        if not 0 <= self.overlap <= 1 or abs(n_common - round(n_common)) > 1e-9:
+        if abs(n_common - round(n_common)) > 1e-9:
             raise InputError(
-                f"overlap is {self.overlap:g} of {self.n_outputs} outputs; expected 0 to 1 in steps of "
-                f"1/{self.n_outputs}, so that a whole number of them is shared"
+                f"overlap is {self.overlap:g} of {self.n_outputs} outputs; expected steps of 1/{self.n_outputs}, so "
+                "that a whole number of them is shared"
             )
 
     # ---- vocabulary ----

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from tasks._random import epoch_rows, generator
 from tasks.batch import Batch, row_batches
-from tasks.errors import InputError, check_at_least
+from tasks.errors import InputError
+from tasks.settings import Count, CountOrZero, Several, check_settings
 from tasks.task import Task
 
 MAX_ENUMERATED_SEQUENCES = 2**20
@@ -62,20 +63,17 @@ class SparseModularAddition(Task):
     name: ClassVar[str] = "sparse-modular-addition"
     splits: ClassVar[tuple[str, ...]] = ("train", "test", "all")
 
-    p: int = 2
-    length: int = 12
+    p: Several = 2
+    length: Count = 12
     support: tuple[int, ...] | None = None
-    n_support: int = 5
+    n_support: Count = 5
     n_embeddings: int = 3
-    n_train: int = 2048
-    n_test: int = 2048
-    seed: int = 0
+    n_train: Count = 2048
+    n_test: Count = 2048
+    seed: CountOrZero = 0
 
     def __post_init__(self) -> None:
-        if self.p < 2:
-            raise InputError(f"p is {self.p}; expected at least 2, the smallest modulus with two answers")
-        sizes = ("length", "n_support", "n_train", "n_test")
-        check_at_least(**{name: (getattr(self, name), 1) for name in sizes}, seed=(self.seed, 0))
+        check_settings(self)
         if self.support is None and self.n_support > self.length:
             raise InputError(f"n_support is {self.n_support}; expected at most the {self.length} digits of a sequence")
         if self.support is not None:

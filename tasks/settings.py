@@ -1,25 +1,86 @@
-"""Configurations: frozen dataclasses, checked, changed, and written as JSON."""
+"""Configurations: frozen dataclasses, checked, changed, and written as JSON.
+
+The range of a setting is part of its type, and ``check_settings`` checks all types of a configuration at once.
+
+Example:
+    >>> @dataclass(frozen=True)
+    ... class Settings:
+    ...     rate: Annotated[float, Above(0), AtMost(1)] = 0.5
+    ...     kind: Literal["plain", "lobed"] = "plain"
+    ...     seeds: tuple[Seed, ...] = (0, 1)
+    ...
+    ...     def __post_init__(self) -> None:
+    ...         check_settings(self)
+    >>> Settings(rate=0)
+    Traceback (most recent call last):
+    tasks.errors.InputError: rate is 0; expected above 0
+    >>> Settings(seeds=(7, -1))
+    Traceback (most recent call last):
+    tasks.errors.InputError: seeds[1] is -1; expected at least 0
+"""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, fields, is_dataclass, replace
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+import operator
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from functools import cache, partial
+from numbers import Integral, Real
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from tasks.errors import InputError, check_choice, suggest
 
 ConfigT = TypeVar("ConfigT")
 
 
+@dataclass(frozen=True)
+class Limit:
+    """One end of a setting's range, written into its type: ``Annotated[int, AtLeast(2)]``.
+
+    Attributes:
+        words: the limit in words, such as ``"at least"``.
+        holds: whether a number is on the right side of it.
+        number: the limit itself.
+    """
+
+    words: str
+    holds: Callable[[float, float], bool]
+    number: float
+
+
+AtLeast = partial(Limit, "at least", operator.ge)
+AtMost = partial(Limit, "at most", operator.le)
+Above = partial(Limit, "above", operator.gt)
+Below = partial(Limit, "below", operator.lt)
+
+MAX_INTEGER = 2**63 - 1  # of PyTorch's and NumPy's 64 bits
+MAX_SEED = 2**32 - 1  # of scikit-learn
+MAX_DRAWS = 10**7  # p-values of one in a million need no more
+
+Count = Annotated[int, AtLeast(1)]
+Several = Annotated[int, AtLeast(2)]
+CountOrZero = Annotated[int, AtLeast(0)]
+Draws = Annotated[int, AtLeast(1), AtMost(MAX_DRAWS)]
+DrawsOrZero = Annotated[int, AtLeast(0), AtMost(MAX_DRAWS)]
+Seed = Annotated[int, AtLeast(0), AtMost(MAX_SEED)]
+Positive = Annotated[float, Above(0)]
+NotNegative = Annotated[float, AtLeast(0)]
+Share = Annotated[float, AtLeast(0), AtMost(1)]
+ShareBelowOne = Annotated[float, AtLeast(0), Below(1)]
+PositiveShare = Annotated[float, Above(0), AtMost(1)]
+ShareBetween = Annotated[float, Above(0), Below(1)]
+
+
 def to_json(config: Any) -> dict[str, Any]:
-    """A configuration's fields as JSON types, nested configurations included."""
+    """Return a configuration's fields as JSON types, nested configurations included."""
     return json.loads(json.dumps(asdict(config)))  # type: ignore[no-any-return]
 
 
 def from_json(like: Any, values: Mapping[str, Any]) -> Any:
-    """The configuration that ``to_json`` gave.
+    """Return the configuration that ``to_json`` wrote.
 
     Args:
         like: its class, or a configuration of the class that has what ``values`` leaves out.
@@ -30,15 +91,18 @@ def from_json(like: Any, values: Mapping[str, Any]) -> Any:
     """
     cls = like if isinstance(like, type) else type(like)
     _check_fields(cls, values)
-    found = {}
+    changes = {}
     for name, value in values.items():
-        old = getattr(like, name, None)
-        found[name] = from_json(old, value) if is_dataclass(old) and isinstance(value, Mapping) else _tuples(value)
-    return like(**found) if like is cls else replace(like, **found)
+        default = getattr(like, name, None)
+        if is_dataclass(default) and isinstance(value, Mapping):
+            changes[name] = from_json(default, value)
+        else:
+            changes[name] = _tuples(value)
+    return like(**changes) if like is cls else replace(like, **changes)
 
 
 def configure(config: ConfigT, **changes: Any) -> ConfigT:
-    """A copy of a configuration with fields changed, nested ones by dots (``{"training.lr": 0.1}``).
+    """Return a copy of a configuration with fields changed, nested ones by dots (``{"training.lr": 0.1}``).
 
     Raises:
         InputError: for a field that is not there, with the nearest name.
@@ -51,47 +115,84 @@ def configure(config: ConfigT, **changes: Any) -> ConfigT:
     return config
 
 
-def check_choices(config: Any) -> None:
-    """Refuse a value that is not among those of its field's ``Literal``."""
-    hints = {name: hint for name, hint in get_type_hints(type(config)).items() if get_origin(hint) is Literal}
-    check_choice(**{name: (getattr(config, name), get_args(hint)) for name, hint in hints.items()})
+def check_settings(config: Any, prefix: str = "") -> None:
+    """Refuse values that do not have the type of their field, or are outside the range in it.
 
-
-def check_finite(config: Any, prefix: str = "") -> None:
-    """Refuse NaN and infinity in every field, nested ones included: JSON has neither, and no setting means either.
+    Numbers must be finite, integers fit into 64 bits, and choices be among those of their ``Literal``. Nested
+    configurations are checked too.
 
     Args:
         config: a dataclass.
-        prefix: of the names in the error, such as ``"training."``.
+        prefix: written before the names of fields, such as ``"training."``.
 
     Raises:
-        InputError: naming the first such field, nested ones by dots.
-
-    Example:
-        >>> from dataclasses import dataclass
-        >>> @dataclass
-        ... class Settings:
-        ...     lr: float
-        >>> check_finite(Settings(float("inf")))
-        Traceback (most recent call last):
-        tasks.errors.InputError: lr is inf; expected a finite number
+        InputError: such as ``"steps is 0; expected at least 1"``, with dots in the names of nested fields.
     """
+    types = _types_of(config.__class__)
     for field in fields(config):
-        value = getattr(config, field.name)
-        if is_dataclass(value):
-            check_finite(value, f"{prefix}{field.name}.")
-        for number in _floats(value):
-            if not math.isfinite(number):
-                raise InputError(f"{prefix}{field.name} is {number}; expected a finite number")
+        _check(f"{prefix}{field.name}", getattr(config, field.name), types[field.name])
 
 
-def _floats(value: Any) -> Iterator[float]:
-    """Yield the floats of a value, also of lists in lists."""
-    if isinstance(value, float):
-        yield value
+@cache
+def _types_of(cls: type) -> dict[str, Any]:
+    return get_type_hints(cls, include_extras=True)
+
+
+def _check(name: str, value: Any, kind: Any) -> None:
+    """Refuse a value that is not of this kind, part by part."""
+    origin = get_origin(kind)
+    parts = get_args(kind)
+    if is_dataclass(value) and not isinstance(value, type):
+        check_settings(value, f"{name}.")
+    elif origin is Literal:
+        check_choice(**{name: (value, parts)})
+    elif origin is Annotated:
+        _check(name, value, parts[0])
+        _check_limits(name, value, [mark for mark in parts[1:] if isinstance(mark, Limit)])
+    elif origin in (Union, UnionType):
+        others = [part for part in parts if part is not NoneType]
+        if value is not None:
+            _check(name, value, others[0] if len(others) == 1 else Any)
+    elif origin is tuple:
+        _check_parts(name, value, parts)
     elif isinstance(value, (tuple, list)):
-        for part in value:
-            yield from _floats(part)
+        _check_parts(name, value, (parts[0] if parts else Any, ...))
+    elif kind is int:
+        _check_integer(name, value)
+    elif kind is float or isinstance(value, float):
+        _check_number(name, value)
+
+
+def _check_parts(name: str, values: Any, kinds: tuple[Any, ...]) -> None:
+    if not isinstance(values, Iterable):
+        raise InputError(f"{name} is {values!r}; expected several values")
+    values = tuple(values)
+    if kinds[-1:] == (...,):
+        kinds = kinds[:1] * len(values)
+    if len(values) != len(kinds):
+        raise InputError(f"{name} has {len(values)} values; expected {len(kinds)}")
+    for i, (value, kind) in enumerate(zip(values, kinds, strict=True)):
+        _check(f"{name}[{i}]", value, kind)
+
+
+def _check_integer(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise InputError(f"{name} is {value!r}; expected an integer")
+    if abs(int(value)) > MAX_INTEGER:
+        raise InputError(f"{name} is {value}; expected an integer that fits into 64 bits")
+
+
+def _check_number(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise InputError(f"{name} is {value!r}; expected a number")
+    if value != value or abs(value) == math.inf:
+        raise InputError(f"{name} is {value}; expected a finite number")
+
+
+def _check_limits(name: str, value: Any, limits: Iterable[Limit]) -> None:
+    for limit in limits:
+        if not limit.holds(value, limit.number):
+            raise InputError(f"{name} is {value}; expected {limit.words} {limit.number}")
 
 
 def _check_fields(cls: Any, names: Iterable[str]) -> None:

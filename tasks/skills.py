@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
-from typing import ClassVar, Literal, TypeAlias
+from typing import Annotated, ClassVar, Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -15,8 +15,8 @@ from torch import Tensor
 
 from tasks._random import generator
 from tasks.batch import Batch
-from tasks.errors import InputError, check_at_least, repeated
-from tasks.settings import check_choices
+from tasks.errors import InputError, repeated
+from tasks.settings import AtLeast, Count, CountOrZero, Several, Share, check_settings
 from tasks.task import Task
 
 OPERATIONS = ("copy", "swap", "translate", "type", "classify", "sentiment")
@@ -95,23 +95,27 @@ class SkillSuite(Task):
     skills: tuple[str, ...] = ()
     seen: tuple[str, ...] = SEEN_BY_DEFAULT
     encoded: tuple[str, ...] = OPERATIONS[:2]
-    encoded_share: float = 0.5
-    pair_share: float = 0.2
-    label_share: float = 0.15
-    n_symbols: int = 12
-    length: int = 8
-    walk_share: float = 0.5
-    n_arguments: int = 4
-    synonyms: int = 3
-    argument_synonyms: int = 2
-    n_fillers: int = 6
-    n_eval: int = 1000
-    seed: int = 0
-    stream_seed: int = 0
+    encoded_share: Share = 0.5
+    pair_share: Share = 0.2
+    label_share: Share = 0.15
+    n_symbols: Annotated[int, AtLeast(4)] = 12
+    length: Several = 8
+    walk_share: Share = 0.5
+    n_arguments: Count = 4
+    synonyms: Count = 3
+    argument_synonyms: Count = 2
+    n_fillers: Count = 6
+    n_eval: Count = 1000
+    seed: CountOrZero = 0
+    stream_seed: CountOrZero = 0
 
     def __post_init__(self) -> None:
-        self._check_numbers()
-        check_choices(self)
+        check_settings(self)
+        if self.length < 2 * self.n_arguments:
+            raise InputError(
+                f"length is {self.length}; expected at least {2 * self.n_arguments}, a pair for each of the "
+                f"{self.n_arguments} arguments"
+            )
         _check_names("seen", self.seen, self.task_names)
         _check_names("skills", self.skills, self.task_names)
         _check_names("encoded", self.encoded, OPERATIONS)
@@ -121,20 +125,6 @@ class SkillSuite(Task):
                 "clusters that pre-training encoded can be told from others"
             )
         self._check_seen_composes()
-
-    def _check_numbers(self) -> None:
-        sizes = ("n_arguments", "synonyms", "argument_synonyms", "n_fillers", "n_eval")
-        check_at_least(n_symbols=(self.n_symbols, 4), length=(self.length, 2))
-        check_at_least(**{name: (getattr(self, name), 1) for name in sizes})
-        check_at_least(seed=(self.seed, 0), stream_seed=(self.stream_seed, 0))
-        for name in ("encoded_share", "pair_share", "label_share", "walk_share"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise InputError(f"{name} is {getattr(self, name)}; expected a share, 0 to 1")
-        if self.length < 2 * self.n_arguments:
-            raise InputError(
-                f"length is {self.length}; expected at least {2 * self.n_arguments}, a pair for each of the "
-                f"{self.n_arguments} arguments"
-            )
 
     def _check_seen_composes(self) -> None:
         """Refuse seen skills without some operation or argument."""

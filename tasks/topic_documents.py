@@ -18,7 +18,17 @@ from torch import Tensor
 from tasks._random import epoch_rows, generator
 from tasks.batch import Batch, row_batches
 from tasks.errors import InputError, check_at_least
-from tasks.settings import check_choices
+from tasks.settings import (
+    Count,
+    CountOrZero,
+    NotNegative,
+    Positive,
+    PositiveShare,
+    Several,
+    Share,
+    ShareBelowOne,
+    check_settings,
+)
 from tasks.task import Task
 
 PAD, MASK, START, END = range(4)
@@ -89,53 +99,42 @@ class TopicDocuments(Task):
     name: ClassVar[str] = "topic-documents"
     splits: ClassVar[tuple[str, ...]] = ("train", "dev", "test")
 
-    n_topics: int = 10
-    words_per_topic: int = 10
+    n_topics: Several = 10
+    words_per_topic: Count = 10
     sampler: Literal["dirichlet", "subset", "logistic-normal"] = "dirichlet"
-    concentration: float = 0.1
-    topics_per_document: int = 2
-    topic_std: float = 3.0
-    topic_correlation: float = 0.0
-    overlap: int = 0
-    zipf: float = 0.0
-    lengths: tuple[int, int] = (100, 150)
-    n_documents: int = 10_000
-    selected_share: float = 0.15
-    correct_share: float = 0.1
-    random_share: float = 0.1
+    concentration: Positive = 0.1
+    topics_per_document: Count = 2
+    topic_std: Positive = 3.0
+    topic_correlation: ShareBelowOne = 0.0
+    overlap: CountOrZero = 0
+    zipf: NotNegative = 0.0
+    lengths: tuple[Count, Count] = (100, 150)
+    n_documents: Count = 10_000
+    selected_share: PositiveShare = 0.15
+    correct_share: Share = 0.1
+    random_share: Share = 0.1
     exact_shares: bool = False
     masking: Literal["static", "fresh"] = "static"
     boundaries: bool = True
     objective: Literal["cross-entropy", "squared"] = "cross-entropy"
-    seed: int = 0
+    seed: CountOrZero = 0
 
     def __post_init__(self) -> None:
-        sizes = ("n_topics", "words_per_topic", "n_documents", "topics_per_document")
-        check_at_least(**{name: (getattr(self, name), 1) for name in sizes}, seed=(self.seed, 0))
-        check_choices(self)
+        check_settings(self)
         self._check_topics()
         self._check_lengths_and_shares()
 
     def _check_topics(self) -> None:
-        if self.n_topics < 2:
-            raise InputError(f"n_topics is {self.n_topics}; expected at least 2, to tell topics apart")
         if self.sampler == "subset" and self.topics_per_document > self.n_topics:
             raise InputError(
                 f"topics_per_document is {self.topics_per_document}; expected at most n_topics ({self.n_topics})"
             )
-        if not self.concentration > 0:
-            raise InputError(f"concentration is {self.concentration}; expected a positive number")
         self._check_realism()
 
     def _check_lengths_and_shares(self) -> None:
         low, high = self.lengths
-        if not 1 <= low <= high:
-            raise InputError(f"lengths is {(low, high)}; expected (fewest, most), at least 1 and in order")
-        if not 0 < self.selected_share <= 1:
-            raise InputError(f"selected_share is {self.selected_share}; expected above 0 and at most 1")
-        for name in ("correct_share", "random_share"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise InputError(f"{name} is {getattr(self, name)}; expected between 0 and 1")
+        if low > high:
+            raise InputError(f"lengths is {(low, high)}; expected (fewest, most)")
         if self.correct_share + self.random_share > 1:
             raise InputError(
                 f"correct_share + random_share is {self.correct_share} + {self.random_share}; expected at most 1 "
@@ -143,20 +142,12 @@ class TopicDocuments(Task):
             )
 
     def _check_realism(self) -> None:
-        check_at_least(overlap=(self.overlap, 0), zipf=(self.zipf, 0))
         if 2 * self.overlap > self.words_per_topic:
             raise InputError(
                 f"overlap is {self.overlap} of {self.words_per_topic} words per topic; expected at most half of them"
             )
         if self.overlap and self.n_topics < 3:
             raise InputError(f"overlap is {self.overlap} with {self.n_topics} topics; expected at least 3 topics")
-        if not self.topic_std > 0:
-            raise InputError(f"topic_std is {self.topic_std}; expected a positive number")
-        if not 0 <= self.topic_correlation < 1:
-            raise InputError(
-                f"topic_correlation is {self.topic_correlation}; expected at least 0 and below 1, where two topics "
-                "would be one"
-            )
         if self.topic_correlation and self.sampler != "logistic-normal":
             raise InputError(
                 f"topic_correlation is {self.topic_correlation}, but sampler is {self.sampler!r}; expected sampler "

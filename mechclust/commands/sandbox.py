@@ -16,7 +16,7 @@ from mechclust.report.folder import check_writable
 from mechclust.report.html import png
 from mechclust.sandbox import SandboxRun, record_sandbox, sandbox_figure, sandbox_film, sandbox_page
 from mechclust.sandbox.frames import change_shares, choose_frames
-from mechclust.sandbox.planes import PLANE_NAMES, PlaneName
+from mechclust.sandbox.planes import PlaneName
 from mechclust.studies import open_run
 from mechclust.studies.clustering_heads.results import load_network
 from mechclust.studies.clustering_heads.sandbox import sandbox_run
@@ -26,7 +26,7 @@ from probes.engine.hooks import HookedModel
 from probes.engine.readout import last_token, token_at
 from probes.store.files import write_atomic
 from tasks import Batch, InputError, Task
-from tasks.errors import check_choice
+from tasks.settings import Several, check_settings
 from tasks.text.beginning import Bos
 from tasks.text.prompts import LabelledPrompts
 
@@ -59,13 +59,13 @@ class View:
     plane: PlaneName = "pca"
     split: str | None = None
     position: str | None = None
-    sequences: int = 64
+    sequences: Several = 64
     prompts: Path | None = None
     bos: Bos = "model"
 
     def check(self) -> None:
-        """Refuse a plane there is none of."""
-        check_choice(plane=(self.plane, PLANE_NAMES))
+        """Refuse values out of range."""
+        check_settings(self)
 
 
 class _Checkpoints:

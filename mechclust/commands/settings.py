@@ -22,8 +22,7 @@ from probes import Readout, first_token, last_token, mean
 from probes.engine.hooks import check_device
 from probes.engine.texts import tokenizer_of
 from tasks import InputError, LabelledPrompts
-from tasks.errors import check_at_least
-from tasks.settings import check_finite
+from tasks.settings import Count, CountOrZero, Positive, Seed, check_settings
 from tasks.text.beginning import Bos
 
 Dtype = Literal["float32", "bfloat16", "float16"]
@@ -46,19 +45,12 @@ class EngineSettings:
     engine: Literal["local", "ray"] = "local"
     address: str | None = None
     gpus_per_job: float = 0
-    workers: int | None = None
-    job_timeout: float | None = None
+    workers: Count | None = None
+    job_timeout: Positive | None = None
 
     def check(self) -> None:
-        """Refuse options that do not go together, and numbers that are infinite or none."""
-        check_finite(self)
-        if self.engine not in ("local", "ray"):
-            raise InputError(f"engine is {self.engine!r}; expected local or ray")
-        if self.workers is not None:
-            check_at_least(workers=(self.workers, 1))
-        if self.job_timeout is not None and not self.job_timeout > 0:
-            said = f"job_timeout (--job-timeout) is {self.job_timeout:g}"
-            raise InputError(f"{said}; expected a number of seconds above 0")
+        """Refuse values out of range, and options that do not go together."""
+        check_settings(self)
         if self.engine == "local" and (self.address is not None or self.gpus_per_job):
             what = "--address" if self.address is not None else "--gpus-per-job"
             raise InputError(f"{what} is for a Ray cluster; add --engine ray, or leave it out")
@@ -101,12 +93,6 @@ class EngineSettings:
             )
 
 
-def check_memory(max_memory: float) -> None:
-    """Refuse a number of GiB in which nothing fits."""
-    if not max_memory > 0:
-        raise InputError(f"max_memory is {max_memory:g}; expected a number of GiB above 0, such as 8")
-
-
 def stamps_of(source: str) -> list[tuple[str, int, int]]:
     """Name, size and time of every file of a local checkpoint: weights trained again in a folder are other weights."""
     path = Path(source)
@@ -134,19 +120,18 @@ class ModelSettings(EngineSettings):
 
     adapter: Path | None = None
     bos: Bos = "model"
-    tokens_per_batch: int = 4096
+    tokens_per_batch: Count = 4096
     device: str = "cpu"
     device_map: str | None = None
     quantize: Quantization | None = None
     dtype: Dtype = "float32"
     trust_remote_code: bool = False
-    seed: int = 0
+    seed: Seed = 0
 
     def check(self) -> None:
         """Refuse what no model can be run with."""
         super().check()
         self.check_device(self.device)
-        check_at_least(tokens_per_batch=(self.tokens_per_batch, 1), seed=(self.seed, 0))
         if self.device_map is not None and self.device != "cpu":
             raise InputError(f"device is {self.device!r} and device_map {self.device_map!r}; give one of them")
         if self.adapter is not None:
@@ -223,11 +208,7 @@ class UntrainedSettings(ModelSettings):
         untrained: how many untrained models (same architecture, random weights, seeds 0, 1, ...) to compare with.
     """
 
-    untrained: int = 1
-
-    def check(self) -> None:
-        super().check()
-        check_at_least(untrained=(self.untrained, 0))
+    untrained: CountOrZero = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -292,5 +273,5 @@ class PromptSettings:
 
 def check_map_prompts(most: int) -> None:
     """Refuse a map of a single prompt."""
-    if most < 0 or most == 1:
+    if most == 1:
         raise InputError(f"map_prompts is {most}; expected 0 for no map, or at least 2")

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import os
 from dataclasses import dataclass
-from numbers import Real
 from typing import Literal, TypeAlias
 
 from tasks import InputError
-from tasks.errors import check_count
+from tasks.settings import CountOrZero, check_settings
 
 
 @dataclass(frozen=True)
@@ -35,14 +33,14 @@ class Ray:
     address: str | None = None
     gpus_per_job: float = 0
     cpus_per_job: float = 1
-    retries: int = 3
+    retries: CountOrZero = 3
 
     def __post_init__(self) -> None:
+        check_settings(self)
         if self.address is not None:
             check_address(self.address)
         _check_amount("gpus_per_job (--gpus-per-job)", self.gpus_per_job, "GPU", none=True)
         _check_amount("cpus_per_job", self.cpus_per_job, "CPU", none=False)
-        check_count(retries=(self.retries, 0))
 
 
 def check_address(address: str, name: str = "address") -> None:

@@ -10,8 +10,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from probes.engine.registry import load_entry_point, package_of
 from tasks import InputError
-from tasks.errors import check_at_least
-from tasks.settings import check_choices, check_finite, from_json, to_json
+from tasks.settings import Count, CountOrZero, Positive, check_settings, from_json, to_json
 
 _ENTRY_POINTS = "mechclust.models"
 
@@ -81,27 +80,20 @@ class ModelConfig(AnyConfig):
 
     kind: ClassVar[str] = "transformer"
 
-    d_vocab: int
-    n_ctx: int
-    n_layers: int = 6
-    d_model: int = 128
-    n_heads: int = 4
-    d_mlp: int | None = None
+    d_vocab: Count
+    n_ctx: Count
+    n_layers: Count = 6
+    d_model: Count = 128
+    n_heads: Count = 4
+    d_mlp: Count | None = None
     attention: Literal["causal", "bidirectional"] = "causal"
-    init_std: float = 0.02
-    seed: int = 0
+    init_std: Positive = 0.02
+    seed: CountOrZero = 0
 
     def __post_init__(self) -> None:
-        sizes = ("d_vocab", "n_ctx", "n_layers", "d_model", "n_heads")
-        check_at_least(**{name: (getattr(self, name), 1) for name in sizes}, seed=(self.seed, 0))
-        check_choices(self)
-        if self.d_feedforward < 1:
-            raise InputError(f"d_mlp is {self.d_mlp}; expected at least 1, or None for 4 * d_model")
-        if not self.init_std > 0:
-            raise InputError(f"init_std is {self.init_std}; expected a positive standard deviation")
+        check_settings(self)
         if self.d_model % self.n_heads:
             raise InputError(f"d_model is {self.d_model}; expected a multiple of n_heads ({self.n_heads})")
-        check_finite(self)
 
     @property
     def d_head(self) -> int:

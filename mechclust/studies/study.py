@@ -22,7 +22,7 @@ from probes.engine.hooks import check_device
 from probes.store.locks import locked
 from tasks import InputError
 from tasks.errors import repeated, suggest
-from tasks.settings import check_finite, to_json
+from tasks.settings import check_settings, to_json
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -138,14 +138,10 @@ def check_seeds(seeds: Sequence[int], name: str = "seeds") -> None:
         name: of the setting.
 
     Raises:
-        InputError: for none, a negative one, or one given twice.
+        InputError: for no seeds, or one given twice.
     """
     if not seeds:
         raise InputError(f"{name} is empty; expected at least one seed, such as --{name.replace('_', '-')} 0")
-    if min(seeds) < 0:
-        raise InputError(f"{name} has {min(seeds)}; expected seeds of at least 0")
-    if max(seeds) >= 2**63:
-        raise InputError(f"{name} has {max(seeds)}; expected seeds below 2 ** 63")
     if twice := repeated(seeds):
         raise InputError(f"{name} has {twice[0]} twice; expected different seeds")
 
@@ -177,12 +173,12 @@ def run_study(
         timeout: maximum seconds per job.
 
     Raises:
-        InputError: if a setting is infinite or not a number, ``out`` cannot be written, is in use, or holds a run with
-            other settings, or a probe does not exist; and as ``map_jobs``.
+        InputError: if a setting is out of range, ``out`` cannot be written, is in use, or holds a run with other
+            settings, or a probe does not exist; and as ``map_jobs``.
     """
     out = Path(out)
     further = chosen_probes(probes)
-    check_finite(config)
+    check_settings(config)
     study.check(config)
     jobs = sorted(study.jobs(config), key=study.stage)
     check_writable(out)

@@ -8,9 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from tasks import InputError
-from tasks.errors import check_at_least
-from tasks.settings import check_choices, check_finite
+from tasks.settings import Count, CountOrZero, NotNegative, Positive, PositiveShare, ShareBelowOne, check_settings
 
 
 @dataclass(frozen=True)
@@ -42,39 +40,23 @@ class TrainConfig:
         [0, 1, 5, 22, 67, 100]
     """
 
-    steps: int = 1200
-    batch_size: int = 256
-    lr: float = 1e-3
+    steps: Count = 1200
+    batch_size: Count = 256
+    lr: Positive = 1e-3
     schedule: Literal["cosine", "constant", "late-drop"] = "cosine"
     optimizer: Literal["adamw", "adam", "sgd"] = "adamw"
-    weight_decay: float = 0.01
-    betas: tuple[float, float] = (0.9, 0.999)
-    clip: float | None = 1.0
-    warmup: int = 0
-    layer_decay: float = 1.0
+    weight_decay: NotNegative = 0.01
+    betas: tuple[ShareBelowOne, ShareBelowOne] = (0.9, 0.999)
+    clip: Positive | None = 1.0
+    warmup: CountOrZero = 0
+    layer_decay: PositiveShare = 1.0
     freeze: tuple[str, ...] = ()
     n_checkpoints: int = 10
-    checkpoint_every: int | None = None
-    save_every: int = 100
+    checkpoint_every: Count | None = None
+    save_every: Count = 100
 
     def __post_init__(self) -> None:
-        check_at_least(steps=(self.steps, 1), batch_size=(self.batch_size, 1), save_every=(self.save_every, 1))
-        check_choices(self)
-        if self.checkpoint_every is not None and self.checkpoint_every < 1:
-            raise InputError(f"checkpoint_every is {self.checkpoint_every}; expected at least 1, or None")
-        if self.warmup < 0:
-            raise InputError(f"warmup is {self.warmup}; expected at least 0 steps")
-        if not 0 < self.layer_decay <= 1:
-            raise InputError(f"layer_decay is {self.layer_decay}; expected above 0 and at most 1 (no decay)")
-        if not self.lr > 0:
-            raise InputError(f"lr is {self.lr}; expected a positive learning rate")
-        if not self.weight_decay >= 0:
-            raise InputError(f"weight_decay is {self.weight_decay}; expected at least 0")
-        if not all(0 <= beta < 1 for beta in self.betas):
-            raise InputError(f"betas is {self.betas}; expected two numbers from 0 to below 1")
-        if self.clip is not None and not self.clip > 0:
-            raise InputError(f"clip is {self.clip}; expected a positive norm, or None for no clipping")
-        check_finite(self)
+        check_settings(self)
 
     @property
     def checkpoint_steps(self) -> list[int]:

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from tasks import InputError
-from tasks.errors import check_at_least
+from tasks.settings import Count, Positive, check_settings
 
 _DOWN = ".down"
 _UP = ".up"
@@ -44,14 +44,12 @@ class LowRank:
         torch.Size([1, 8, 2])
     """
 
-    rank: int = 8
-    alpha: float = 16.0
+    rank: Count = 8
+    alpha: Positive = 16.0
     parts: tuple[str, ...] = ("attn.W_Q", "attn.W_V")
 
     def __post_init__(self) -> None:
-        check_at_least(rank=(self.rank, 1))
-        if not (math.isfinite(self.alpha) and self.alpha > 0):
-            raise InputError(f"alpha is {self.alpha}; expected a positive number")
+        check_settings(self)
         if not self.parts or set(self.parts) - set(_PARTS):
             raise InputError(f"parts is {self.parts}; expected some of {', '.join(_PARTS)}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -14,7 +15,7 @@ from probes.functional.preprocess import (
     unit_length,
     without_class_means,
 )
-from tasks import InputError
+from tasks.settings import Above, Count, check_settings
 
 
 @dataclass(frozen=True)
@@ -41,19 +42,13 @@ class Preprocess:
         (torch.Size([2, 2]), 1, [])
     """
 
-    drop_outliers: float | None = None
+    drop_outliers: Annotated[float, Above(1)] | None = None
     standardise: bool = False
-    pca: int | None = None
+    pca: Count | None = None
     cosine: bool = False
 
     def __post_init__(self) -> None:
-        if self.drop_outliers is not None and not self.drop_outliers > 1:
-            raise InputError(
-                f"drop_outliers is {self.drop_outliers}; expected more than 1 (times the median standard deviation), "
-                "such as 10, or None to keep all dimensions"
-            )
-        if self.pca is not None and self.pca < 1:
-            raise InputError(f"pca is {self.pca}; expected at least 1 component, or None for no PCA")
+        check_settings(self)
 
     def apply(
         self, rows: Float[Tensor, "n d"], given: Int[Tensor, "n"] | None = None

@@ -285,12 +285,25 @@ class TestRunRefusals:
         assert "expected a multiple of n_heads (3)" in refused_option(*SMOKE, "--n-heads", 3, "--out", tmp_path / "o")
 
     @pytest.mark.parametrize(
-        "options", [["--seeds", "-1"], ["--n-init", "0"], ["--n-permutations", "-1"], ["--training.batch-size", "0"]]
+        "options",
+        [
+            ["--seeds", "-1"],
+            ["--seeds", str(2**32)],
+            ["--n-init", "0"],
+            ["--n-layers", "0"],
+            ["--shared-outputs", "0"],
+            ["--n-permutations", "-1"],
+            ["--n-permutations", str(10**20)],
+            ["--training.batch-size", "0"],
+        ],
     )
-    def test_numbers_that_are_too_small(self, refused_option, never_trains, tmp_path, options):
+    def test_numbers_out_of_range(self, refused_option, never_trains, tmp_path, options):
         said = refused_option(*SMOKE, *options, "--out", tmp_path / "o")
         assert f"{options[0][2:].split('.')[-1].replace('-', '_')}" in said.replace("-", "_")
         assert "expected" in said
+
+    def test_a_learning_rate_of_0(self, refused):
+        assert refused("run", "clustering-heads", "--lr", 0) == "lr is 0.0; expected above 0"
 
     def test_no_such_device(self, refused, never_trains, tmp_path):
         assert refused(*SMOKE, "--device", "warp", "--out", tmp_path / "o") == (
@@ -327,6 +340,19 @@ class TestRunRefusals:
 
 
 class TestClusters:
+    @pytest.mark.parametrize(
+        ("option", "value", "expected"),
+        [
+            ("seed", 2**32, "at most 4294967295"),
+            ("n_permutations", 10**8, "at most 10000000"),
+            ("n_permutations", 10**20, "an integer that fits into 64 bits"),
+        ],
+    )
+    def test_numbers_that_are_too_large(self, refused, clusters, tmp_path, option, value, expected):
+        said = refused(*clusters, f"--{option.replace('_', '-')}", value)
+        assert said == f"{option} is {value}; expected {expected}"
+        assert not (tmp_path / "out").exists()
+
     def test_prints_the_table_and_writes_everything(self, clusters, tmp_path, capsys):
         assert main(clusters) == 0
         printed = capsys.readouterr().out.splitlines()

@@ -95,12 +95,8 @@ def test_the_order_is_given_outliers_scale_components_length() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (
-            {"drop_outliers": 1.0},
-            "drop_outliers is 1.0; expected more than 1 (times the median standard deviation), such as 10, or None to "
-            "keep all dimensions",
-        ),
-        ({"pca": 0}, "pca is 0; expected at least 1 component, or None for no PCA"),
+        ({"drop_outliers": 1.0}, "drop_outliers is 1.0; expected above 1"),
+        ({"pca": 0}, "pca is 0; expected at least 1"),
     ],
 )
 def test_what_is_refused(arguments: dict[str, Any], message: str) -> None:

@@ -161,7 +161,7 @@ def test_loss_and_accuracy_of_pooled_and_of_positional_logits():
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"p": 1}, "p is 1; expected at least 2, the smallest modulus with two answers"),
+        ({"p": 1}, "p is 1; expected at least 2"),
         ({"n_support": 13}, "n_support is 13; expected at most the 12 digits of a sequence"),
         ({"support": (0, 12)}, "support has position 12; expected different positions from 0 to 11"),
         ({"support": (1, 1)}, "support has an empty or repeated position; expected different positions"),

@@ -5,12 +5,26 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Annotated, Any, Literal
 
+import numpy as np
 import pytest
 
 from tasks import InputError
-from tasks.settings import check_choices, check_finite, configure, from_json, to_json
+from tasks.settings import (
+    Above,
+    AtLeast,
+    AtMost,
+    Below,
+    Count,
+    Draws,
+    Positive,
+    Seed,
+    check_settings,
+    configure,
+    from_json,
+    to_json,
+)
 
 
 @dataclass(frozen=True)
@@ -20,7 +34,7 @@ class Leaf:
     kind: Literal["plain", "lobed", "cut"] = "plain"
 
     def __post_init__(self):
-        check_choices(self)
+        check_settings(self)
 
 
 @dataclass(frozen=True)
@@ -76,11 +90,6 @@ class TestJSON:
         assert str(refused.value) == "Tree has no field 'nam' (it has seeds, leaf, pairs, name); did you mean 'name'?"
 
 
-def test_choices_leave_other_fields_alone():
-    check_choices(TREE)
-    check_choices(Leaf(kind="cut"))
-
-
 @dataclass(frozen=True)
 class Numbers:
     rate: float = 0.1
@@ -88,7 +97,10 @@ class Numbers:
     pairs: tuple[tuple[float, float], ...] = ()
     leaf: Leaf = Leaf()
     clip: float | None = None
-    count: int = 10**400  # more than any float
+    either: float | str | None = None
+    rates: list[float] | None = None
+    anything: Any = None
+    untyped: tuple = ()
     kind: type = Leaf
 
 
@@ -97,14 +109,98 @@ class Numbers:
     ("name", "value_of"),
     [
         ("rate", lambda bad: bad),
-        ("pair", lambda bad: (1.0, bad)),
-        ("pairs", lambda bad: ((1.0, 2.0), (3.0, bad))),
+        ("pair[1]", lambda bad: (1.0, bad)),
+        ("pairs[1][0]", lambda bad: ((1.0, 2.0), (bad, 3.0))),
         ("leaf.rate", lambda bad: bad),
         ("clip", lambda bad: bad),
+        ("either", lambda bad: bad),
+        ("rates[0]", lambda bad: [bad]),
+        ("anything", lambda bad: bad),
+        ("untyped[0]", lambda bad: (bad,)),
     ],
 )
 def test_every_number_is_finite(name, value_of, bad):
-    check_finite(Numbers())
+    check_settings(Numbers())
+    with pytest.raises(InputError, match=f"{bad}; expected a finite number$") as refused:
+        check_settings(configure(Numbers(), **{name.partition("[")[0]: value_of(bad)}))
+    assert str(refused.value).startswith((f"{name} is ", "rate is "))  # a leaf checks itself
+
+
+@dataclass(frozen=True)
+class Ranges:
+    share: Annotated[float, Above(0), AtMost(1)] = 0.5
+    below: Annotated[float, AtLeast(0), Below(1)] = 0.5
+    even: Annotated[int, "a mark that is not ours", AtLeast(2)] = 2
+    grid: tuple[Annotated[int, AtLeast(1)], ...] = (1, 2)
+    span: tuple[Count, Positive] = (1, 0.1)
+    depth: Count | None = None
+    draws: Draws = 100
+    seed: Seed = 0
+    whole: int = -3
+    kinds: tuple[Literal["a", "b"], ...] = ()
+
+    def __post_init__(self):
+        check_settings(self)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"share": 1, "below": 0},
+        {"even": np.int64(2), "share": np.float32(0.5)},
+        {"grid": ()},
+        {"grid": [1, 2]},
+        {"depth": 1},
+        {"seed": 2**32 - 1, "whole": 2**63 - 1},
+        {"kinds": ("a", "b", "a")},
+    ],
+)
+def test_allowed_values(changes):
+    Ranges(**changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"share": 0.0}, "share is 0.0; expected above 0"),
+        ({"share": 1.5}, "share is 1.5; expected at most 1"),
+        ({"below": -0.1}, "below is -0.1; expected at least 0"),
+        ({"below": 1}, "below is 1; expected below 1"),
+        ({"even": 1}, "even is 1; expected at least 2"),
+        ({"grid": (1, 0)}, "grid[1] is 0; expected at least 1"),
+        ({"grid": 3}, "grid is 3; expected several values"),
+        ({"span": (1, 0.0)}, "span[1] is 0.0; expected above 0"),
+        ({"span": (1,)}, "span has 1 values; expected 2"),
+        ({"depth": 0}, "depth is 0; expected at least 1"),
+        ({"draws": 10**20}, f"draws is {10**20}; expected an integer that fits into 64 bits"),
+        ({"draws": 10**7 + 1}, "draws is 10000001; expected at most 10000000"),
+        ({"seed": 2**32}, "seed is 4294967296; expected at most 4294967295"),
+        ({"whole": 2**63}, f"whole is {2**63}; expected an integer that fits into 64 bits"),
+        ({"whole": -(2**63)}, f"whole is {-(2**63)}; expected an integer that fits into 64 bits"),
+        ({"whole": 2.0}, "whole is 2.0; expected an integer"),
+        ({"whole": True}, "whole is True; expected an integer"),
+        ({"whole": None}, "whole is None; expected an integer"),
+        ({"whole": "3"}, "whole is '3'; expected an integer"),
+        ({"depth": 1.5}, "depth is 1.5; expected an integer"),
+        ({"share": True}, "share is True; expected a number"),
+        ({"share": "1"}, "share is '1'; expected a number"),
+        ({"kinds": ("a", "c")}, "kinds[1] is 'c'; expected 'a' or 'b'"),
+    ],
+)
+def test_refused_values(changes, message):
     with pytest.raises(InputError) as refused:
-        check_finite(configure(Numbers(), **{name: value_of(bad)}))
-    assert str(refused.value) == f"{name} is {bad}; expected a finite number"
+        Ranges(**changes)
+    assert str(refused.value) == message
+
+
+def test_nested_settings_are_named_with_dots():
+    @dataclass(frozen=True)
+    class Inner:
+        steps: Count = 1
+
+    @dataclass(frozen=True)
+    class Outer:
+        inner: Any = Inner()
+
+    with pytest.raises(InputError, match=r"^run\.inner\.steps is 0;"):
+        check_settings(Outer(Inner(0)), "run.")

@@ -179,7 +179,7 @@ class TestScores:
     ("fields", "message"),
     [
         ({"n_symbols": 3}, "n_symbols is 3; expected at least 4"),
-        ({"label_share": 1.5}, "label_share is 1.5; expected a share, 0 to 1"),
+        ({"label_share": 1.5}, "label_share is 1.5; expected at most 1"),
         ({"stream": "test"}, "stream is 'test'; expected 'tuning' or 'pretraining'"),
         ({"length": 7}, "length is 7; expected at least 8, a pair for each of the 4 arguments"),
         ({"skills": ("copy-0", "copy-0")}, "skills has 'copy-0' twice; give it once"),

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 
-from mechclust.commands.settings import PromptSettings, UntrainedSettings, check_map_prompts, check_memory
+from mechclust.commands.settings import PromptSettings, UntrainedSettings, check_map_prompts
 from probes import LinearDecodability, Preprocess, TaskClusterARI
 from probes.engine.sites import Sites
 from tasks import InputError
-from tasks.errors import check_at_least, repeated
+from tasks.errors import repeated
+from tasks.settings import Above, Count, CountOrZero, Draws, Positive, Several
 
 FOLDS = 5  # of the linear classifier, where some task has as many prompts
 
@@ -50,43 +52,27 @@ class ClustersConfig(UntrainedSettings, PromptSettings):
         200
     """
 
-    untrained: int = 3  # one alone may be far from the next
+    untrained: CountOrZero = 3  # one alone may be far from the next
     also: tuple[str, ...] = ()
     given: str = "auto"
     within: str | None = None
-    n_clusters: tuple[int, ...] = ()
-    drop_outliers: float | None = None
+    n_clusters: tuple[Several, ...] = ()
+    drop_outliers: Annotated[float, Above(1)] | None = None
     standardise: bool = False
-    pca: int | None = None
+    pca: Count | None = None
     cosine: bool = False
     tsne: bool = False
-    n_init: int = 10
-    n_permutations: int = 1000
-    n_shuffles: int = 100
-    max_rows: int | None = None
-    max_memory: float = 8.0
-    map_prompts: int = 5000
+    n_init: Count = 10
+    n_permutations: Draws = 1000
+    n_shuffles: Draws = 100
+    max_rows: Several | None = None
+    max_memory: Positive = 8.0
+    map_prompts: CountOrZero = 5000
 
     def check(self) -> None:
         """Refuse what cannot be measured with, before any work."""
         super().check()
-        if self.max_rows is not None:
-            check_at_least(max_rows=(self.max_rows, 2))
-        check_at_least(n_permutations=(self.n_permutations, 1), n_shuffles=(self.n_shuffles, 1))
         check_map_prompts(self.map_prompts)
-        if self.pca is not None and self.pca < 1:
-            raise InputError(f"--pca is {self.pca}; expected at least 1; leave it out for no PCA")
-        if self.drop_outliers is not None and not self.drop_outliers > 1:
-            raise InputError(
-                f"--drop-outliers is {self.drop_outliers:g}; expected more than 1 (times the median standard "
-                "deviation), such as 10; leave it out to keep all dimensions"
-            )
-        for k in self.n_clusters:
-            if k < 2:
-                raise InputError(
-                    f"--n-clusters is {k}; expected at least 2; leave it out for as many as a label has classes"
-                )
-        check_memory(self.max_memory)
         if "task" in self.also:
             raise InputError("task is measured anyway; leave it out of --also")
         if twice := repeated(self.also):

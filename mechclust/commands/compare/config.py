@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 from jaxtyping import Int
 from torch import Tensor
 
-from mechclust.commands.settings import Dtype, ModelSettings, PromptSettings, check_map_prompts, check_memory
+from mechclust.commands.settings import Dtype, ModelSettings, PromptSettings, check_map_prompts
 from probes.functional.hsic import LEAST_DEBIASED
 from tasks import InputError
-from tasks.errors import check_at_least
+from tasks.settings import MAX_DRAWS, Above, AtLeast, AtMost, Count, CountOrZero, DrawsOrZero, Positive, ShareBetween
+
+_Prompts = Annotated[int, AtLeast(LEAST_DEBIASED)]  # fewer do not define debiased CKA
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,49 +64,35 @@ class CompareConfig(ModelSettings, PromptSettings):
     """
 
     controls: tuple[str, ...] = ()
-    min_per_task: int = 20
-    max_per_task: int | None = None
-    tolerance: float = 0.01
-    factor: float = 1.5
-    n_resamples: int = 100
-    n_permutations: int = 20
+    min_per_task: _Prompts = 20
+    max_per_task: Count | None = None
+    tolerance: ShareBetween = 0.01
+    factor: Annotated[float, Above(1)] = 1.5
+    n_resamples: Annotated[int, AtLeast(20), AtMost(MAX_DRAWS)] = 100
+    n_permutations: DrawsOrZero = 20
     clusters: Path | None = None
     rbf: bool = True
-    rbf_prompts: int | None = 2000
+    rbf_prompts: _Prompts | None = 2000
     top_pc: bool = True
-    top_pc_prompts: int | None = None
+    top_pc_prompts: _Prompts | None = None
     svcca: bool = False
-    svcca_prompts: int | None = 2000
+    svcca_prompts: _Prompts | None = 2000
     n_dims: bool = True
-    n_dims_prompts: int | None = None
+    n_dims_prompts: _Prompts | None = None
     purity: bool = True
-    purity_prompts: int | None = 10_000
+    purity_prompts: _Prompts | None = 10_000
     tuned_device: str | None = None
     tuned_dtype: Dtype | None = None
-    max_memory: float = 8.0
-    map_prompts: int = 2000
+    max_memory: Positive = 8.0
+    map_prompts: CountOrZero = 2000
 
     def check(self) -> None:
         """Refuse what cannot be measured with, before any work."""
         super().check()
         self.check_device(self.tuned_device or self.device)
-        check_at_least(n_resamples=(self.n_resamples, 20), n_permutations=(self.n_permutations, 0))
         check_map_prompts(self.map_prompts)
-        check_memory(self.max_memory)
-        for name in ("rbf_prompts", "top_pc_prompts", "svcca_prompts", "n_dims_prompts", "purity_prompts"):
-            if getattr(self, name) is not None:
-                check_at_least(**{name: (getattr(self, name), LEAST_DEBIASED)})
-        if self.min_per_task < LEAST_DEBIASED:
-            raise InputError(
-                f"min_per_task is {self.min_per_task}; expected at least {LEAST_DEBIASED}, the fewest with "
-                "which debiased CKA is defined"
-            )
         if self.max_per_task is not None and self.max_per_task < self.min_per_task:
             raise InputError(f"max_per_task is {self.max_per_task}, below min_per_task = {self.min_per_task}")
-        if not 0 < self.tolerance < 1:
-            raise InputError(f"tolerance is {self.tolerance}; expected a change of CKA between 0 and 1, such as 0.01")
-        if not self.factor > 1:
-            raise InputError(f"factor is {self.factor}; expected a number above 1, such as 1.5")
 
     def svcca_of(self, of_task: Mapping[str, Int[Tensor, "_"]]) -> int:
         """Return how many prompts of the largest task SVCCA is given; 0 if it is not measured."""

@@ -5,15 +5,15 @@ from __future__ import annotations
 import inspect
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
-from mechclust.commands.settings import ModelSettings, PromptSettings
+from mechclust.commands.settings import ModelSettings, PromptSettings, check_map_prompts
 from probes import CKA, ClusteringHead, Probe, TaskClusterARI, head_output, list_probes, residual
 from probes.engine.registry import find_probe
 from probes.engine.sites import Sites
 from tasks import InputError
-from tasks.errors import check_at_least, did_you_mean
-from tasks.text.topic_model import check_threshold, check_topics
+from tasks.errors import did_you_mean
+from tasks.settings import MAX_DRAWS, AtLeast, AtMost, Count, CountOrZero, DrawsOrZero, Several, ShareBelowOne
 
 PROBES = ("clusters", "cka", "heads", "topics")
 Against = Literal["last", "first", "previous"]
@@ -56,16 +56,16 @@ class HistoryConfig(ModelSettings, PromptSettings):
     probes: tuple[str, ...] = ()
     corpus: tuple[Path, ...] = ()
     text_field: str = "text"
-    n_topics: int = 20
-    threshold: float = 0.005
-    min_documents: int = 5
-    max_length: int = 256
-    n_init: int = 5
-    n_permutations: int = 999
-    cka_permutations: int = 39
-    map_prompts: int = 500
+    n_topics: Several = 20
+    threshold: ShareBelowOne = 0.005
+    min_documents: Count = 5
+    max_length: Several = 256
+    n_init: Count = 5
+    n_permutations: Annotated[int, AtLeast(19), AtMost(MAX_DRAWS)] = 999
+    cka_permutations: DrawsOrZero = 39
+    map_prompts: CountOrZero = 500
     map_layers: tuple[int, ...] = ()
-    attention_prompts: tuple[int, ...] = (0,)
+    attention_prompts: tuple[CountOrZero, ...] = (0,)
 
     def check(self) -> None:
         """Reject invalid settings before any work starts."""
@@ -83,14 +83,7 @@ class HistoryConfig(ModelSettings, PromptSettings):
             raise InputError("--corpus is given and --probes leaves topics out; add topics, or leave out --corpus")
         if "heads" in self.probes and self.position == "mean":
             raise InputError("--probes heads reads one position per prompt, and --position is mean; give last or first")
-        check_topics(self.n_topics, seed=self.seed)
-        check_threshold(self.threshold)
-        check_at_least(n_permutations=(self.n_permutations, 19), cka_permutations=(self.cka_permutations, 0))
-        check_at_least(n_init=(self.n_init, 1), max_length=(self.max_length, 2), min_documents=(self.min_documents, 1))
-        if self.map_prompts < 0 or self.map_prompts == 1:
-            raise InputError(f"map_prompts is {self.map_prompts}; expected 0 for no page, or at least 2")
-        if any(i < 0 for i in self.attention_prompts):
-            raise InputError(f"attention_prompts is {self.attention_prompts}; expected places in the file, from 0")
+        check_map_prompts(self.map_prompts)
 
     @property
     def measured(self) -> tuple[str, ...]:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from mechclust.commands.settings import ModelSettings, check_memory
+from mechclust.commands.settings import ModelSettings
 from mechclust.models.instructions import PLAIN_END
 from mechclust.models.resolved import absolute_path
 from mechclust.training.tuning import TuneConfig
 from probes.functional.hsic import LEAST_DEBIASED
 from tasks import InputError
-from tasks.errors import check_at_least, check_choice
+from tasks.settings import AtLeast, Count, CountOrZero, Positive, Several
 from tasks.text.instructions import TaskCollection, choose_held_out, read_natural_instructions, read_task_folder
 
 
@@ -72,19 +72,19 @@ class MossaConfig(ModelSettings):
     clusters: Path | None = None
     only: tuple[str, ...] = ()
     held_out: tuple[str, ...] = ()
-    n_held_out: int = 0
+    n_held_out: CountOrZero = 0
     chat: Literal["auto", "yes", "no"] = "auto"
     chat_template: Path | None = None
     end: str = PLAIN_END
-    cutoff: int = 1024
+    cutoff: Count = 1024
     tuning: TuneConfig = TuneConfig()
-    steps_per_task: int | None = None
-    max_per_cluster: int = 50_000
-    ceilings: int = 6
-    nulls: int = 2
-    n_prompts: int = 1000
-    n_answers: int = 200
-    n_shown: int = 100
+    steps_per_task: Count | None = None
+    max_per_cluster: Count = 50_000
+    ceilings: CountOrZero = 6
+    nulls: CountOrZero = 2
+    n_prompts: Annotated[int, AtLeast(LEAST_DEBIASED)] = 1000
+    n_answers: CountOrZero = 200
+    n_shown: Several = 100
     rbf: bool = True
     without_top: bool = True
     svcca: bool = False
@@ -92,16 +92,11 @@ class MossaConfig(ModelSettings):
     without_held_out: str | None = None
     controls: tuple[str, ...] = ()
     keep_rows: bool = False
-    max_memory: float = 8.0
+    max_memory: Positive = 8.0
 
     def check(self) -> None:
         """Refuse what cannot be run, before anything is read."""
         super().check()
-        check_choice(format=(self.format, ("flan", "natural-instructions")), chat=(self.chat, ("auto", "yes", "no")))
-        check_at_least(n_held_out=(self.n_held_out, 0), ceilings=(self.ceilings, 0), nulls=(self.nulls, 0))
-        check_at_least(n_prompts=(self.n_prompts, LEAST_DEBIASED), n_answers=(self.n_answers, 0))
-        check_at_least(n_shown=(self.n_shown, 2), max_per_cluster=(self.max_per_cluster, 1))
-        check_memory(self.max_memory)
         if self.tokens_per_batch < self.cutoff:
             raise InputError(
                 f"tokens_per_batch is {self.tokens_per_batch}, and a prompt with its answer may have {self.cutoff} "
@@ -111,10 +106,8 @@ class MossaConfig(ModelSettings):
             raise InputError("--units needs --format flan: a task of natural-instructions has one template only")
         if self.chat_template is not None and self.chat == "no":
             raise InputError("--chat-template is given with --chat no; leave out one of them")
-        if self.steps_per_task is not None:
-            check_at_least(steps_per_task=(self.steps_per_task, 1))
-            if self.tuning.steps is not None:
-                raise InputError("--steps-per-task and --tuning.steps are both given; give one of them")
+        if self.steps_per_task is not None and self.tuning.steps is not None:
+            raise InputError("--steps-per-task and --tuning.steps are both given; give one of them")
         if self.adapter is not None:
             raise InputError(
                 "--adapter is not for mossa, which swaps adapters itself; give the merged model as BASE, or the "

@@ -8,8 +8,7 @@ from typing import Literal
 
 from mechclust.commands.settings import UntrainedSettings
 from tasks import InputError
-from tasks.errors import check_at_least
-from tasks.text.topic_model import check_threshold, check_topics
+from tasks.settings import Count, DrawsOrZero, PositiveShare, Several, ShareBelowOne
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +24,7 @@ class CorpusSettings:
 
     corpus: tuple[Path, ...] = field(kw_only=False)
     split: Literal["paragraph", "file", "line"] = "paragraph"
-    min_words: int = 100
+    min_words: Count = 100
     text_field: str = "text"
 
     @property
@@ -63,25 +62,19 @@ class TopicsConfig(UntrainedSettings, CorpusSettings):
         20
     """
 
-    n_topics: int = 100
-    passes: int = 6
-    min_documents: int = 5
-    max_share: float = 0.5
+    n_topics: Several = 100
+    passes: Count = 6
+    min_documents: Count = 5
+    max_share: PositiveShare = 0.5
     stop_words: str = "english"
-    thresholds: tuple[float, ...] = (0.0005, 0.001, 0.002)
-    max_documents: int | None = None
-    max_length: int = 256
-    n_permutations: int = 99
-    tokens_per_batch: int = 2048  # attention patterns of all layers at once go with a pass
+    thresholds: tuple[ShareBelowOne, ...] = (0.0005, 0.001, 0.002)
+    max_documents: Count | None = None
+    max_length: Several = 256
+    n_permutations: DrawsOrZero = 99
+    tokens_per_batch: Count = 2048  # attention patterns of all layers at once go with a pass
 
     def check(self) -> None:
         """Refuse what cannot be measured with, before any work."""
         super().check()
-        check_topics(self.n_topics, self.passes, self.seed)
-        check_at_least(n_permutations=(self.n_permutations, 0), max_length=(self.max_length, 2))
-        if self.max_documents is not None and self.max_documents < 1:
-            raise InputError(f"max_documents is {self.max_documents}; expected at least 1, or leave it out for all")
         if not self.thresholds or len(set(self.thresholds)) < len(self.thresholds):
             raise InputError(f"thresholds is {self.thresholds}; expected one or several different numbers")
-        for threshold in self.thresholds:
-            check_threshold(threshold)

@@ -31,7 +31,7 @@ from typing import Any
 from mechclust.studies.study import Job, check_seeds
 from mechclust.training import TrainConfig
 from tasks import InputError, InstructionFollowing
-from tasks.errors import check_at_least
+from tasks.settings import Count, Draws, Seed, Several, ShareBetween, check_settings
 
 VALIDATION = "validation_subset"
 TRAIN = "train_subset"
@@ -105,23 +105,24 @@ class ClusterFactorsConfig:
         test_findings: whether this size can test the findings.
     """
 
-    seeds: tuple[int, ...] = tuple(range(200, 210))
+    seeds: tuple[Seed, ...] = tuple(range(200, 210))
     arms: tuple[str, ...] = tuple(ARMS)
     task: InstructionFollowing = InstructionFollowing(n_tasks=20, n_outputs=5, n_eval_tasks=10, n_eval=400)
     training: TrainConfig = TrainConfig(steps=1000, batch_size=64, lr=2e-3, n_checkpoints=10)
     first_measured: int = 40
     early_step: int = 100
-    n_layers: int = 6
-    d_model: int = 64
-    n_heads: int = 4
-    n_init: int = 10
-    n_permutations: int = 200
-    n_shuffles: int = 20
-    clear: float = 0.5
+    n_layers: Several = 6
+    d_model: Count = 64
+    n_heads: Count = 4
+    n_init: Count = 10
+    n_permutations: Draws = 200
+    n_shuffles: Draws = 20
+    clear: ShareBetween = 0.5
     device: str = "cpu"
     test_findings: bool = True
 
     def __post_init__(self) -> None:
+        check_settings(self)
         check_seeds(self.seeds)
         default = InstructionFollowing()
         for name in ("seed", "outputs", "overlap", "split_by", "loss_on"):
@@ -133,9 +134,6 @@ class ClusterFactorsConfig:
         for arm in (PRIVATE, SHARED):
             if arm not in self.arms:
                 raise InputError(f"arms lacks {arm!r}, the arm that all others are compared with; add it")
-        check_at_least(n_layers=(self.n_layers, 2), n_init=(self.n_init, 1), n_permutations=(self.n_permutations, 1))
-        if not 0 < self.clear < 1:
-            raise InputError(f"clear is {self.clear:g}; expected an index between 0 and 1")
         between = measured_steps(self)[1:-1]
         if self.early_step not in between:
             raise InputError(

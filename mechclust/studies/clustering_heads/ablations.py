@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from tasks import InputError
-from tasks.errors import check_at_least
+from tasks.settings import Count, NotNegative, Positive, Seed, ShareBelowOne, check_settings
 
 PADDED = 128  # up to this width, different widths train together, as their arithmetic is a small part of a step
 _CHEAP_BATCH = 8  # with smaller batches, training takes more than 256,000 steps
@@ -32,28 +29,18 @@ class Ablations:
         group: number of seeds trained together in one process.
     """
 
-    seeds: tuple[int, ...] = tuple(range(200, 300))
-    batch_sizes: tuple[int, ...] = tuple(2**k for k in range(12))
-    lrs: tuple[float, ...] = tuple(float(f"{x:.3g}") for x in np.geomspace(1, 1e-4, 20))
-    widths: tuple[int, ...] = tuple(int(x) for x in np.geomspace(10, 10_000, 20).round())
-    discounts: tuple[float, ...] = tuple(float(f"{x:.3g}") for x in np.geomspace(1e-2, 1e2, 20))
-    dropouts: tuple[float, ...] = tuple(k / 10 for k in range(10))
+    seeds: tuple[Seed, ...] = tuple(range(200, 300))
+    batch_sizes: tuple[Count, ...] = tuple(2**k for k in range(12))
+    lrs: tuple[Positive, ...] = tuple(float(f"{x:.3g}") for x in np.geomspace(1, 1e-4, 20))
+    widths: tuple[Count, ...] = tuple(int(x) for x in np.geomspace(10, 10_000, 20).round())
+    discounts: tuple[NotNegative, ...] = tuple(float(f"{x:.3g}") for x in np.geomspace(1e-2, 1e2, 20))
+    dropouts: tuple[ShareBelowOne, ...] = tuple(k / 10 for k in range(10))
     bias: bool = True
-    costly: int = 25
-    group: int = 25
+    costly: Count = 25
+    group: Count = 25
 
     def __post_init__(self) -> None:
-        check_at_least(**{"ablations.costly": (self.costly, 1), "ablations.group": (self.group, 1)})
-        grids: list[tuple[str, Sequence[float], Callable[[float], bool], str]] = [
-            ("batch_sizes", self.batch_sizes, lambda x: x >= 1, "at least 1"),
-            ("lrs", self.lrs, lambda x: math.isfinite(x) and x > 0, "positive learning rates"),
-            ("widths", self.widths, lambda x: x >= 1, "at least 1"),
-            ("discounts", self.discounts, lambda x: math.isfinite(x) and x >= 0, "factors of at least 0"),
-            ("dropouts", self.dropouts, lambda x: 0 <= x < 1, "at least 0 and below 1"),
-        ]
-        for name, values, allowed, expected in grids:
-            if refused := [value for value in values if not allowed(value)]:
-                raise InputError(f"ablations.{name} has {refused[0]}; expected {expected}")
+        check_settings(self, "ablations.")
 
     def seeds_for(
         self, *, batch_size: int = _CHEAP_BATCH, width: int = PADDED, dropout: float = 0.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,7 +14,7 @@ from mechclust.studies.clustering_heads.ablations import PADDED, Ablations
 from mechclust.studies.study import check_seeds
 from mechclust.training import Member, TrainConfig
 from tasks import InputError, SparseModularAddition
-from tasks.errors import check_at_least
+from tasks.settings import Count, CountOrZero, NotNegative, Positive, Seed, Several, ShareBelowOne, check_settings
 
 SOLVED = 0.98  # test accuracy above which a network has solved the task
 MLP = "blocks.0.mlp"
@@ -53,16 +52,16 @@ class Curriculum:
         group: number of seeds trained together in one process.
     """
 
-    seeds: tuple[int, ...] = tuple(range(300, 340))
-    p: int = 4
-    d_model: int = 32
-    d_mlp: int = 128
-    steps: int = 10_000
-    first_steps: int = 3_000
-    lr: float = 1e-2
-    first_lr: float = 1e-3
-    points: int = 41
-    group: int = 10
+    seeds: tuple[Seed, ...] = tuple(range(300, 340))
+    p: Several = 4
+    d_model: Count = 32
+    d_mlp: Count = 128
+    steps: Count = 10_000
+    first_steps: Count = 3_000
+    lr: Positive = 1e-2
+    first_lr: Positive = 1e-3
+    points: Several = 41
+    group: Count = 10
 
 
 @dataclass(frozen=True)
@@ -78,11 +77,11 @@ class FullBatch:
             none.
     """
 
-    seeds: tuple[int, ...] = tuple(range(300, 325))
-    steps: int = 10_000
-    lr: float = 3e-3
-    every: int = 10
-    curvature: int = 16
+    seeds: tuple[Seed, ...] = tuple(range(300, 325))
+    steps: Count = 10_000
+    lr: Positive = 3e-3
+    every: Count = 10
+    curvature: CountOrZero = 16
 
 
 @dataclass(frozen=True)
@@ -97,10 +96,10 @@ class Starts:
         beta: length of the ideal head's query; the larger it is, the less attention falls off the support.
     """
 
-    seeds: tuple[int, ...] = tuple(range(300, 325))
-    scales: tuple[float, ...] = (0.1, 0.3, 3.0, 10.0)
+    seeds: tuple[Seed, ...] = tuple(range(300, 325))
+    scales: tuple[NotNegative, ...] = (0.1, 0.3, 3.0, 10.0)
     second_stage: bool = True
-    beta: float = 8.0
+    beta: NotNegative = 8.0
 
 
 @dataclass(frozen=True)
@@ -132,27 +131,28 @@ class ClusteringHeadsConfig:
         test_findings: whether this size can test the findings.
     """
 
-    seeds: tuple[int, ...] = tuple(range(300, 400))
-    replication: tuple[int, ...] = tuple(range(40))
+    seeds: tuple[Seed, ...] = tuple(range(300, 400))
+    replication: tuple[Seed, ...] = tuple(range(40))
     task: SparseModularAddition = SparseModularAddition()
-    d_mlp: int = 32
-    epochs: int = 1000
-    batch_size: int = 32
-    lr: float = 3e-3
-    group: int = 50
-    mitigations: int = 100
+    d_mlp: Count = 32
+    epochs: Count = 1000
+    batch_size: Count = 32
+    lr: Positive = 3e-3
+    group: Count = 50
+    mitigations: CountOrZero = 100
     full_batch: FullBatch = FullBatch()
     starts: Starts = Starts()
     transfer: bool = True
     curriculum: Curriculum = Curriculum()
     ablations: Ablations = Ablations()
-    eps: float = 0.1
-    discount: float = 0.3
-    sandbox: int = 2
+    eps: NotNegative = 0.1
+    discount: NotNegative = 0.3
+    sandbox: CountOrZero = 2
     device: str = "cpu"
     test_findings: bool = True
 
     def __post_init__(self) -> None:
+        check_settings(self)
         check_seeds(self.seeds)
         parts = {name: getattr(self, name) for name in ("curriculum", "full_batch", "starts", "ablations")}
         for name, seeds in {
@@ -161,23 +161,6 @@ class ClusteringHeadsConfig:
         }.items():
             if seeds:
                 check_seeds(seeds, name)
-        check_at_least(
-            epochs=(self.epochs, 1), group=(self.group, 1), mitigations=(self.mitigations, 0), sandbox=(self.sandbox, 0)
-        )
-        full = self.full_batch
-        check_at_least(
-            **{
-                "full_batch.steps": (full.steps, 1),
-                "full_batch.every": (full.every, 1),
-                "full_batch.curvature": (full.curvature, 0),
-            }
-        )
-        for name, value in {"eps": self.eps, "discount": self.discount, "starts.beta": self.starts.beta}.items():
-            if not (math.isfinite(value) and value >= 0):
-                raise InputError(f"{name} is {value}; expected a number of at least 0")
-        for scale in self.starts.scales:
-            if not (math.isfinite(scale) and scale >= 0):
-                raise InputError(f"starts.scales has {scale}; expected factors of at least 0 on the initial weights")
         if self.task.seed != 0:
             raise InputError("task.seed is set by each network, from seeds; leave it out and set those")
         if self.transfer and self.task.n_embeddings < self.task.p + 1:
@@ -192,11 +175,8 @@ class ClusteringHeadsConfig:
             member_of(self, arm, arm.seeds[0])
 
     def _check_curriculum(self, c: Curriculum) -> None:
-        check_at_least(**{"curriculum.group": (c.group, 1), "curriculum.points": (c.points, 2)})
-        if not 0 < c.first_steps < c.steps:
-            raise InputError(
-                f"curriculum.first_steps is {c.first_steps}; expected fewer than its steps ({c.steps}) and at least 1"
-            )
+        if c.first_steps >= c.steps:
+            raise InputError(f"curriculum.first_steps is {c.first_steps}; expected fewer than its steps ({c.steps})")
         for lr in (c.lr, c.first_lr):
             curriculum_training(self, c.steps, lr)
         curriculum_members(self, c, c.p, c.seeds[:1])
@@ -414,31 +394,20 @@ class PoolingTransformerConfig(AnyConfig):
 
     kind: ClassVar[str] = "pooling-transformer"
 
-    d_vocab: int = 3
-    n_ctx: int = 12
-    d_model: int = 2
-    n_heads: int = 1
-    d_mlp: int = 32
-    eps: float = 1e-5
-    eps_mlp: float | None = None
-    dropout: float = 0.0
-    seed: int = 0
+    d_vocab: Count = 3
+    n_ctx: Count = 12
+    d_model: Count = 2
+    n_heads: Count = 1
+    d_mlp: Count = 32
+    eps: NotNegative = 1e-5
+    eps_mlp: NotNegative | None = None
+    dropout: ShareBelowOne = 0.0
+    seed: CountOrZero = 0
 
     def __post_init__(self) -> None:
-        sizes = ("d_vocab", "n_ctx", "d_model", "n_heads", "d_mlp")
-        check_at_least(
-            **{name: (getattr(self, name), 1) for name in sizes},
-            eps=(self.eps, 0),
-            eps_mlp=(self.eps_mlp or 0, 0),
-            seed=(self.seed, 0),
-        )
-        for name in ("eps", "eps_mlp"):
-            if not math.isfinite(getattr(self, name) or 0):
-                raise InputError(f"{name} is {getattr(self, name)}; expected a number")
+        check_settings(self)
         if self.d_model % self.n_heads:
             raise InputError(f"d_model is {self.d_model}; expected a multiple of n_heads ({self.n_heads})")
-        if not 0 <= self.dropout < 1:
-            raise InputError(f"dropout is {self.dropout}; expected at least 0 and below 1")
 
     @property
     def d_head(self) -> int:

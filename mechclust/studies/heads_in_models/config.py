@@ -28,12 +28,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Annotated
 
 from mechclust.studies.heads_in_models.prompts import NOUNS, ORDERS, PERSON_NAMES, WordPrompts
 from mechclust.studies.study import Job, check_seeds
 from mechclust.training import TrainConfig
 from tasks import InputError, InstructionFollowing, SparseModularAddition, Task
-from tasks.errors import check_at_least
+from tasks.settings import AtLeast, Count, Seed, Several, ShareBelowOne, ShareBetween, check_settings
 
 PLANTED, INSTRUCTIONS, PROMPTS = "planted", "instructions", "prompts"
 TRAINED, UNTRAINED = "trained", "untrained"
@@ -82,10 +83,10 @@ class HeadsInModelsConfig:
         test_findings: whether this size can test the findings.
     """
 
-    seeds: tuple[int, ...] = tuple(range(200, 230))
-    word_seeds: tuple[int, ...] = tuple(range(100, 110))
+    seeds: tuple[Seed, ...] = tuple(range(200, 230))
+    word_seeds: tuple[Seed, ...] = tuple(range(100, 110))
     model: str | None = None
-    moduli: tuple[int, ...] = (2, 3, 4)
+    moduli: tuple[Several, ...] = (2, 3, 4)
     addition: SparseModularAddition = SparseModularAddition(length=10, n_support=3, n_train=4096, n_test=512)
     instructions: InstructionFollowing = InstructionFollowing(
         n_tasks=8,
@@ -97,28 +98,29 @@ class HeadsInModelsConfig:
         validation_share=0.2,
         n_eval=384,
     )
-    n_layers: int = 2
-    d_model: int = 32
-    n_heads: int = 4
+    n_layers: Several = 2
+    d_model: Count = 32
+    n_heads: Count = 4
     training: TrainConfig = TrainConfig(steps=600, batch_size=128, lr=3e-3, warmup=20, weight_decay=0.1)
     following: TrainConfig = TrainConfig(steps=800, batch_size=64, lr=3e-3, warmup=20, weight_decay=0.1)
-    n_measured: int = 384
-    recipients: int = 12
-    tolerance: float = 0.125
-    n_words: int = 5
-    n_tested: int = 4
-    word_recipients: int = 3
-    together: tuple[int, ...] = (4, 16, 64)
-    together_recipients: int = 6
+    n_measured: Annotated[int, AtLeast(8)] = 384
+    recipients: Several = 12
+    tolerance: ShareBelowOne = 0.125
+    n_words: Several = 5
+    n_tested: Count = 4
+    word_recipients: Several = 3
+    together: tuple[Count, ...] = (4, 16, 64)
+    together_recipients: Several = 6
     names: tuple[str, ...] = PERSON_NAMES
     nouns: tuple[str, ...] = NOUNS
-    share: float = 0.5
-    level: float = 0.05
-    solved: float = 0.95
+    share: ShareBetween = 0.5
+    level: ShareBetween = 0.05
+    solved: ShareBetween = 0.95
     device: str = "cpu"
     test_findings: bool = True
 
     def __post_init__(self) -> None:
+        check_settings(self)
         check_seeds(self.seeds)
         check_seeds(self.word_seeds, "word_seeds")
         if len(set(self.moduli)) < max(1, len(self.moduli)):
@@ -129,23 +131,11 @@ class HeadsInModelsConfig:
                 raise InputError(f"addition.{name} is set by each run, from moduli and seeds; leave it out")
         if self.instructions.seed != 0:
             raise InputError("instructions.seed is set by each run, from seeds; leave it out and set those")
-        check_at_least(
-            n_layers=(self.n_layers, 2),
-            n_heads=(self.n_heads, 1),
-            n_measured=(self.n_measured, 8),
-            recipients=(self.recipients, 2),
-            word_recipients=(self.word_recipients, 2),
-            together_recipients=(self.together_recipients, 2),
-            n_tested=(self.n_tested, 1),
-        )
-        if sorted({n for n in self.together if n >= 1}) != list(self.together) or not self.together:
+        if sorted(set(self.together)) != list(self.together) or not self.together:
             raise InputError(f"together is {self.together}; expected numbers of heads that grow, such as 4 16 64")
         for name, n in (("word_recipients", self.word_recipients), ("together_recipients", self.together_recipients)):
             if n > self.n_words**2:
                 raise InputError(f"{name} is {n}, more than the {self.n_words**2} prompts; give fewer, or more n_words")
-        for name in ("share", "level", "solved"):
-            if not 0 < getattr(self, name) < 1:
-                raise InputError(f"{name} is {getattr(self, name):g}; expected a share between 0 and 1")
         n_digits = len(self.addition.positions)
         if 2 * n_digits > self.addition.length:
             raise InputError(

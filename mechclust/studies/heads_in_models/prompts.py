@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from tasks import Batch, InputError
+from tasks.settings import CountOrZero, Several, check_settings
 from tasks.text.prompts import Encode
 
 Order = Literal["first", "second"]
@@ -50,14 +51,13 @@ class WordPrompts:
         'Jane: sword, Anna: dog. Jane: sword, Anna: dog. Jane: sword, Anna:'
     """
 
-    n_words: int = 5
-    seed: int = 0
+    n_words: Several = 5
+    seed: CountOrZero = 0
     names: tuple[str, ...] = PERSON_NAMES
     nouns: tuple[str, ...] = NOUNS
 
     def __post_init__(self) -> None:
-        if self.n_words < 2:
-            raise InputError(f"n_words is {self.n_words}; expected at least 2, or no word differs")
+        check_settings(self)
         for what, given, least in (("names", self.names, 2), ("nouns", self.nouns, 2 * self.n_words)):
             if len(set(given)) < least:
                 raise InputError(f"{what} has {len(set(given))} different words; expected at least {least}")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 from mechclust.studies.study import check_seeds
 from mechclust.training import TrainConfig
 from tasks import InputError, SkillSuite
-from tasks.errors import check_at_least, repeated
-from tasks.settings import check_choices
+from tasks.errors import repeated
+from tasks.settings import AtLeast, Count, CountOrZero, Positive, Seed, check_settings
 from tasks.skills import OPERATIONS
 
 MODELS = ("base", "tuned")
@@ -39,15 +39,15 @@ class OriginConfig:
     """
 
     domains: tuple[str, ...] = ("copy", "swap", "translate", "type", "classify")
-    width: int = 64
-    widths: tuple[int, ...] = (16, 32, 64, 128)
-    examples: int = 2000
-    sizes: tuple[float, ...] = (0.1, 0.5, 1.0, 2.0)
+    width: Count = 64
+    widths: tuple[Count, ...] = (16, 32, 64, 128)
+    examples: Count = 2000
+    sizes: tuple[Positive, ...] = (0.1, 0.5, 1.0, 2.0)
     training: TrainConfig = TrainConfig(steps=5 * 300, batch_size=32, lr=2e-3, warmup=50)
     ceiling: bool = True
 
     def __post_init__(self) -> None:
-        check_at_least(width=(self.width, 1), examples=(self.examples, 1))
+        check_settings(self, "origin.")
         if unknown := [name for name in self.domains if name not in OPERATIONS]:
             raise InputError(f"origin.domains has {unknown[0]!r}; expected some of {', '.join(OPERATIONS)}")
         if len(self.domains) < 2:
@@ -117,27 +117,27 @@ class MossaConfig:
 
     experiment: Literal["tuning", "origin"] = "tuning"
     origin: OriginConfig = OriginConfig()
-    seeds: tuple[int, ...] = tuple(range(100, 112))
+    seeds: tuple[Seed, ...] = tuple(range(100, 112))
     suite: SkillSuite = SkillSuite(seen=SEEN_TASKS)
     turn: bool = True
-    n_layers: int = 8
-    d_model: int = 64
-    n_heads: int = 4
-    init_std: float | None = None
+    n_layers: Count = 8
+    d_model: Count = 64
+    n_heads: Count = 4
+    init_std: Positive | None = None
     pretraining: TrainConfig = TrainConfig(steps=1500, batch_size=64, lr=2e-3, warmup=50)
     tuning: TrainConfig = TrainConfig(steps=18 * 120, batch_size=32, lr=5e-4, warmup=20, freeze=FROZEN)
-    rank: int = 0
-    control_steps: int = 120
+    rank: CountOrZero = 0
+    control_steps: Count = 120
     controls: Literal["all", "seen"] = "all"
     ceiling: bool = True
-    n_neighbours: int = 10
-    n_purity: int = 250
-    n_projected: int = 600
+    n_neighbours: Count = 10
+    n_purity: Count = 250
+    n_projected: Annotated[int, AtLeast(4)] = 600
     device: str = "cpu"
     test_findings: bool = True
 
     def __post_init__(self) -> None:
-        check_choices(self)
+        check_settings(self)
         check_seeds(self.seeds)
         own = SkillSuite()
         for name in ("seed", "stream", "skills", "stream_seed"):
@@ -145,8 +145,6 @@ class MossaConfig:
                 raise InputError(f"suite.{name} is set by each run; leave it out")
         if self.suite.n_eval < 4:
             raise InputError(f"suite.n_eval is {self.suite.n_eval}; CKA needs at least 4 prompts per skill")
-        check_at_least(control_steps=(self.control_steps, 1), n_neighbours=(self.n_neighbours, 1))
-        check_at_least(n_purity=(self.n_purity, 1), n_projected=(self.n_projected, 4), rank=(self.rank, 0))
         if self.rank and self.tuning.layer_decay != 1:
             raise InputError(f"tuning.layer_decay is {self.tuning.layer_decay:g} and rank {self.rank}; use only one")
         if self.control_steps <= self.tuning.warmup:
@@ -159,7 +157,7 @@ class MossaConfig:
             raise InputError(
                 f"n_neighbours is {self.n_neighbours}, of {few} prompts (n_purity of each seen skill); lower it"
             )
-        if bad := [width for width in self.origin.widths if width < 1 or width % self.n_heads]:
+        if bad := [width for width in self.origin.widths if width % self.n_heads]:
             raise InputError(f"origin.widths has {bad[0]}; expected multiples of n_heads ({self.n_heads})")
 
 

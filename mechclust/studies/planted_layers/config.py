@@ -34,11 +34,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
+from typing import Annotated
 
 from mechclust.studies.study import check_seeds
 from mechclust.training import TrainConfig
 from tasks import InputError, SkillSuite
-from tasks.errors import check_at_least
+from tasks.settings import AtLeast, Count, CountOrZero, Positive, PositiveShare, Seed, Several, check_settings
 
 Span = tuple[int, int]
 FROZEN = ("embed", "pos_embed", "unembed", "ln_final")  # only blocks change
@@ -81,33 +82,34 @@ class PlantedConfig:
         test_findings: whether this size can test the findings.
     """
 
-    seeds: tuple[int, ...] = tuple(range(10, 20))
+    seeds: tuple[Seed, ...] = tuple(range(10, 20))
     model: str | None = None
     prompts: str | None = None
     suite: SkillSuite = SkillSuite(n_eval=640)
-    n_measured: int = 4
-    n_layers: int = 8
-    d_model: int = 64
-    n_heads: int = 4
-    init_std: float | None = None
+    n_measured: Count = 4
+    n_layers: Several = 8
+    d_model: Count = 64
+    n_heads: Count = 4
+    init_std: Positive | None = None
     pretraining: TrainConfig = TrainConfig(steps=1000, batch_size=64, lr=2e-3, warmup=50)
     tuning: TrainConfig = TrainConfig(steps=240, batch_size=32, lr=2e-3, warmup=20, freeze=FROZEN)
-    layer_decay: float = 0.5
+    layer_decay: PositiveShare = 0.5
     spans: tuple[Span, ...] = ()
-    noise: tuple[float, ...] = (0.03, 0.3)
-    null_noise: float = 0.002
-    n_null: int = 3
-    margin: float = 2.0
-    least_restored: float = 0.01
-    n_few: int = 32
-    n_patched: int = 32
-    n_control_spans: int = 2
-    control_steps: int = 240
-    gain_margin: float = 0.02
+    noise: tuple[Positive, ...] = (0.03, 0.3)
+    null_noise: Positive = 0.002
+    n_null: Several = 3
+    margin: Positive = 2.0
+    least_restored: Positive = 0.01
+    n_few: Annotated[int, AtLeast(4)] = 32
+    n_patched: Count = 32
+    n_control_spans: CountOrZero = 2
+    control_steps: Count = 240
+    gain_margin: Positive = 0.02
     device: str = "cpu"
     test_findings: bool = True
 
     def __post_init__(self) -> None:
+        check_settings(self)
         check_seeds(self.seeds)
         own = SkillSuite()
         for name in ("seed", "stream", "skills", "stream_seed"):
@@ -116,19 +118,13 @@ class PlantedConfig:
         if (self.model is None) != (self.prompts is None):
             given, lacking = ("model", "prompts") if self.prompts is None else ("prompts", "model")
             raise InputError(f"{given} is given and {lacking} is not; give both, or neither for the miniature")
-        check_at_least(n_few=(self.n_few, 4), n_patched=(self.n_patched, 1), n_null=(self.n_null, 2))
-        check_at_least(n_measured=(self.n_measured, 1), n_layers=(self.n_layers, 2))
-        check_at_least(n_control_spans=(self.n_control_spans, 0), control_steps=(self.control_steps, 1))
         if self.model is None and self.suite.n_eval <= self.n_few:
             raise InputError(f"n_few is {self.n_few}, and suite.n_eval {self.suite.n_eval}; expected fewer than these")
         if self.n_measured > len(self.suite.seen):
             raise InputError(
                 f"n_measured is {self.n_measured}, of {len(self.suite.seen)} seen skills; expected no more than these"
             )
-        for name in ("margin", "null_noise", "least_restored", "gain_margin"):
-            if not getattr(self, name) > 0:
-                raise InputError(f"{name} is {getattr(self, name)}; expected a number above 0")
-        if not self.noise or min(self.noise) <= 0 or list(self.noise) != sorted(set(self.noise)):
+        if not self.noise or list(self.noise) != sorted(set(self.noise)):
             raise InputError(
                 f"noise is {', '.join(f'{x:g}' for x in self.noise) or 'empty'}; expected relative norms above 0, "
                 "the smallest first"

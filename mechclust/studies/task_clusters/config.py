@@ -11,6 +11,7 @@ from mechclust.studies.study import Job, check_seeds
 from mechclust.training import TrainConfig
 from mechclust.training.callbacks import result_path
 from tasks import InputError, InstructionFollowing
+from tasks.settings import Count, DrawsOrZero, Seed, check_settings
 
 VALIDATION, TRAIN = "validation_subset", "train_subset"
 ARMS: Mapping[str, Mapping[str, Any]] = {
@@ -41,21 +42,22 @@ class TaskClustersConfig:
         test_findings: whether this size can test the findings.
     """
 
-    seeds: tuple[int, ...] = tuple(range(40, 45))
+    seeds: tuple[Seed, ...] = tuple(range(40, 45))
     arms: tuple[str, ...] = ("private", "instruction", "shared")
     task: InstructionFollowing = InstructionFollowing()
-    shared_outputs: int = 10
+    shared_outputs: Count = 10
     training: TrainConfig = TrainConfig()
-    n_layers: int = 6
-    d_model: int = 128
-    n_heads: int = 4
-    n_init: int = 10
-    n_permutations: int = 1000
+    n_layers: Count = 6
+    d_model: Count = 128
+    n_heads: Count = 4
+    n_init: Count = 10
+    n_permutations: DrawsOrZero = 1000
     tsne: bool = True
     device: str = "cpu"
     test_findings: bool = True
 
     def __post_init__(self) -> None:
+        check_settings(self)
         check_seeds(self.seeds)
         own = InstructionFollowing()
         for name in ("seed", "outputs", "split_by"):

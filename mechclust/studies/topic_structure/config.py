@@ -9,8 +9,8 @@ from typing import ClassVar, Literal
 from mechclust.models.config import AnyConfig
 from mechclust.studies.study import check_seeds
 from tasks import InputError, TopicDocuments
-from tasks.errors import check_at_least, check_choice, repeated
-from tasks.settings import check_choices
+from tasks.errors import check_choice, repeated
+from tasks.settings import Count, CountOrZero, Draws, NotNegative, Positive, Seed, Several, ShareBetween, check_settings
 
 ROWS = {
     "Adam .003": ("adam", 0.003),
@@ -57,31 +57,27 @@ class TopicTransformerConfig(AnyConfig):
 
     kind: ClassVar[str] = "topic-transformer"
 
-    d_vocab: int
-    d_model: int | None = None
+    d_vocab: Count
+    d_model: Count | None = None
     embedding: Literal["trained", "one-hot"] = "trained"
     attention: Literal["trained", "uniform"] = "trained"
     value: Literal["trained", "identity", "fixed"] = "trained"
-    input_scale: float = 1.0
+    input_scale: Positive = 1.0
     input: Literal["plain", "normalised"] = "plain"
     masked_keys: Literal["visible", "hidden"] = "visible"
     decoder: Literal["tied", "free", "identity"] = "tied"
     bias: bool = True
-    init_std: float | None = None
-    seed: int = 0
+    init_std: NotNegative | None = None
+    seed: CountOrZero = 0
 
     def __post_init__(self) -> None:
-        check_at_least(d_vocab=(self.d_vocab, 1), d_model=(self.width, 1), seed=(self.seed, 0))
-        check_at_least(init_std=(self.init_std or 0.0, 0))
-        check_choices(self)
+        check_settings(self)
         if self.embedding == "one-hot" and self.width != self.d_vocab:
             raise InputError(
                 f"a one-hot embedding of {self.d_vocab} tokens has that many dimensions; d_model is {self.d_model}"
             )
         if self.decoder == "identity" and self.width != self.d_vocab:
             raise InputError(f"an identity decoder needs d_model = d_vocab ({self.d_vocab}); d_model is {self.d_model}")
-        if not self.input_scale > 0:
-            raise InputError(f"input_scale is {self.input_scale}; expected a positive number")
         if self.embedding != "one-hot" and self.input_scale != 1:
             raise InputError(f"input_scale is {self.input_scale}, but the embedding is trained; leave it at 1")
 
@@ -111,28 +107,18 @@ class Beyond:
         n_permutations: random relabellings behind each null of a table.
     """
 
-    steps: int = 20_000
+    steps: Count = 20_000
     after: int = 2000
     measured: tuple[int, ...] = (100, 200, 500, 1000, 2000, 5000, 10_000)
-    sgd_rate: float = 30.0
-    adam_rate: float = 0.003
-    overlaps: tuple[int, ...] = (2, 5)
-    zipf: float = 1.0
-    correlation: float = 0.9
-    n_permutations: int = 200
+    sgd_rate: Positive = 30.0
+    adam_rate: Positive = 0.003
+    overlaps: tuple[Count, ...] = (2, 5)
+    zipf: Positive = 1.0
+    correlation: ShareBetween = 0.9
+    n_permutations: Draws = 200
 
     def __post_init__(self) -> None:
-        check_at_least(
-            **{
-                "beyond.n_permutations": (self.n_permutations, 1),
-                **{f"beyond.overlaps[{i}]": (overlap, 1) for i, overlap in enumerate(self.overlaps)},
-            }
-        )
-        for name in ("sgd_rate", "adam_rate", "zipf"):
-            if not getattr(self, name) > 0:
-                raise InputError(f"beyond.{name} is {getattr(self, name)}; expected a positive number")
-        if not 0 < self.correlation < 1:
-            raise InputError(f"beyond.correlation is {self.correlation}; expected between 0 and 1")
+        check_settings(self, "beyond.")
         if twice := repeated(self.overlaps):
             raise InputError(f"beyond.overlaps has {twice[0]} twice; give it once")
         if not self.overlaps:
@@ -176,28 +162,27 @@ class TopicStructureConfig:
     """
 
     experiment: Literal["published", "beyond"] = "published"
-    seeds: tuple[int, ...] = (10, 11, 12, 13, 14)
+    seeds: tuple[Seed, ...] = (10, 11, 12, 13, 14)
     documents: TopicDocuments = TopicDocuments()
-    steps: int = 2000
-    decay_steps: int = 6000
-    attention_steps: int = 10_000
-    check_every: int = 1000
+    steps: Count = 2000
+    decay_steps: Count = 6000
+    attention_steps: Several = 10_000
+    check_every: Count = 1000
     readings: tuple[str, ...] = READINGS
-    sgd_rates: tuple[float, ...] = (1.0, 3.0, 10.0, 30.0)
-    adam_rates: tuple[float, ...] = (0.001, 0.003, 0.01, 0.03)
-    optimum_documents: tuple[int, ...] = (1000, 3000, 10_000, 30_000, 100_000)
-    optimum_lengths: tuple[int, ...] = (100, 400, 1600, 6400)
-    batch_size: int = 40
-    topics: tuple[int, ...] = (10, 20)
-    topics_per_document: tuple[int, ...] = (2, 3, 5, 8)
-    text: tuple[int, int] = (500, 100)
+    sgd_rates: tuple[Positive, ...] = (1.0, 3.0, 10.0, 30.0)
+    adam_rates: tuple[Positive, ...] = (0.001, 0.003, 0.01, 0.03)
+    optimum_documents: tuple[Count, ...] = (1000, 3000, 10_000, 30_000, 100_000)
+    optimum_lengths: tuple[Count, ...] = (100, 400, 1600, 6400)
+    batch_size: Count = 40
+    topics: tuple[Several, ...] = (10, 20)
+    topics_per_document: tuple[Count, ...] = (2, 3, 5, 8)
+    text: tuple[Count, Count] = (500, 100)
     beyond: Beyond = Beyond()
     test_findings: bool = True
 
     def __post_init__(self) -> None:
+        check_settings(self)
         check_seeds(self.seeds)
-        check_choices(self)
-        check_at_least(check_every=(self.check_every, 1), attention_steps=(self.attention_steps, 2))
         if (half := self.attention_steps // 2) % self.check_every:
             raise InputError(
                 f"check_every is {self.check_every}; expected a divisor of half of attention_steps ({half}), where the "

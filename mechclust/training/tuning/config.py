@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from tasks import InputError
-from tasks.errors import check_count
+from tasks.settings import Count, CountOrZero, NotNegative, Positive, Seed, ShareBelowOne, check_settings
 
 
 @dataclass(frozen=True)
@@ -34,34 +34,24 @@ class TuneConfig:
         seed: seed for the adapter's initial weights and the order of the examples.
     """
 
-    rank: int = 8
-    alpha: int = 16
-    dropout: float = 0.0
+    rank: Count = 8
+    alpha: Count = 16
+    dropout: ShareBelowOne = 0.0
     modules: tuple[str, ...] = ("q_proj", "v_proj")
-    lr: float = 5e-5
-    batch_size: int = 4
-    accumulation: int = 4
-    epochs: float = 3.0
-    steps: int | None = None
-    warmup: int = 0
-    weight_decay: float = 0.0
-    clip: float = 1.0
+    lr: Positive = 5e-5
+    batch_size: Count = 4
+    accumulation: Count = 4
+    epochs: Positive = 3.0
+    steps: Count | None = None
+    warmup: CountOrZero = 0
+    weight_decay: NotNegative = 0.0
+    clip: Positive = 1.0
     bf16: bool = False
-    save_every: int = 50
-    seed: int = 0
+    save_every: Count = 50
+    seed: Seed = 0
 
     def __post_init__(self) -> None:
-        least = {"rank": 1, "alpha": 1, "batch_size": 1, "accumulation": 1, "warmup": 0, "save_every": 1, "seed": 0}
-        check_count(**{name: (getattr(self, name), n) for name, n in least.items()})
-        if self.steps is not None:
-            check_count(steps=(self.steps, 1))
-        for name in ("lr", "epochs", "clip"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise InputError(f"{name} is {getattr(self, name):g}; expected a number above 0")
-        if not 0 <= self.weight_decay < math.inf:
-            raise InputError(f"weight_decay is {self.weight_decay:g}; expected at least 0")
-        if not 0 <= self.dropout < 1:
-            raise InputError(f"dropout is {self.dropout:g}; expected a number from 0 to below 1")
+        check_settings(self)
         if not self.modules:
             raise InputError("modules is empty; name the linear layers that the adapter changes, such as q_proj")
 

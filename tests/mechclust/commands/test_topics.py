@@ -309,10 +309,10 @@ class TestRefusals:
             ({"untrained": -1}, "untrained is -1; expected at least 0"),
             ({"n_permutations": -1}, "n_permutations is -1; expected at least 0"),
             ({"max_length": 1}, "max_length is 1; expected at least 2"),
-            ({"max_documents": 0}, "max_documents is 0; expected at least 1, or leave it out for all"),
+            ({"max_documents": 0}, "max_documents is 0; expected at least 1"),
             ({"thresholds": ()}, "thresholds is (); expected one or several different numbers"),
             ({"thresholds": (0.1, 0.1)}, "thresholds is (0.1, 0.1); expected one or several different numbers"),
-            ({"thresholds": (1.5,)}, "threshold is 1.5; expected a share of the vocabulary from 0 to below 1"),
+            ({"thresholds": (1.5,)}, "thresholds[0] is 1.5; expected below 1"),
             (
                 {"thresholds": (0.001, 0.04)},
                 "the topics have 20 different words, of which the largest threshold, 0.04, keeps one per topic, and "

@@ -403,7 +403,7 @@ class TestCorpus:
         ({"suite": ("a", "b.toml")}, "'b.toml' is one of 2 given to --suite; give one suite file, or models alone"),
         ({"suite": ()}, "--suite names no models; give a suite file (.toml), or hub names and directories"),
         ({"adapter": Path("x")}, "--adapter is for one model, and a suite has several; name the adapter's folder as a"),
-        ({"no_above": 1.5}, "no_above is 1.5; expected a share of the documents above 0, at most 1"),
+        ({"no_above": 1.5}, "no_above is 1.5; expected at most 1"),
         ({"weights": "bm25"}, "weights is 'bm25'; expected 'counts' or 'tfidf'"),
         ({"topic_seeds": (1, 1)}, "topic_seeds is (1, 1); expected different numbers"),
         ({"thresholds": (0.1, 0.1)}, "thresholds is (0.1, 0.1); expected one or several different numbers"),

@@ -231,7 +231,8 @@ def test_without_the_package_ray_it_is_said_how_to_get_it():
     assert done.stderr.endswith("InputError: jobs on Ray need the package ray: pip install 'mechclust[ray]'\n")
 
 
-NO_AMOUNTS = (-1, 1.5, 0.00001, float("nan"), float("inf"), "two", True)
+NO_AMOUNTS = (-1, 1.5, 0.00001)
+NO_NUMBERS = {float("nan"): "finite number", float("inf"): "finite number", "two": "number", True: "number"}
 GPUS = "expected 0, a part of one GPU (at least 0.0001) or a whole number"
 CPUS = "expected a part of one CPU (at least 0.0001) or a whole number"
 
@@ -251,8 +252,10 @@ CPUS = "expected a part of one CPU (at least 0.0001) or a whole number"
         ({"address": "head:0"}, "address is 'head:0'; expected a port from 1 to 65535"),
         *[({"gpus_per_job": n}, f"gpus_per_job (--gpus-per-job) is {n!r}; {GPUS}") for n in NO_AMOUNTS],
         *[({"cpus_per_job": n}, f"cpus_per_job is {n!r}; {CPUS}") for n in (*NO_AMOUNTS, 0)],
+        *[({"gpus_per_job": n}, f"gpus_per_job is {n!r}; expected a {what}") for n, what in NO_NUMBERS.items()],
+        *[({"cpus_per_job": n}, f"cpus_per_job is {n!r}; expected a {what}") for n, what in NO_NUMBERS.items()],
         ({"retries": -1}, "retries is -1; expected at least 0"),
-        ({"retries": 1.5}, "retries is 1.5; expected an integer of at least 0"),
+        ({"retries": 1.5}, "retries is 1.5; expected an integer"),
     ],
 )
 def test_settings_are_checked_at_once(settings, text):

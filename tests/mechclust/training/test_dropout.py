@@ -32,9 +32,9 @@ def test_neurons_are_dropped_in_training_alone_and_the_rest_make_up_for_them():
     assert torch.allclose(left[kept], 2 * whole[kept])
 
 
-@pytest.mark.parametrize("share", [-0.1, 1.0])
-def test_a_share_that_leaves_nothing_is_refused(share):
-    with pytest.raises(InputError, match=f"^{re.escape(f'dropout is {share}; expected at least 0 and below 1')}$"):
+@pytest.mark.parametrize(("share", "expected"), [(-0.1, "at least 0"), (1.0, "below 1")])
+def test_a_share_that_leaves_nothing_is_refused(share, expected):
+    with pytest.raises(InputError, match=f"^{re.escape(f'dropout is {share}; expected {expected}')}$"):
         PoolingTransformerConfig(dropout=share)
 
 

@@ -231,7 +231,7 @@ class TestLowRank:
         ("fields", "message"),
         [
             ({"rank": 0}, "rank is 0; expected at least 1"),
-            ({"alpha": 0.0}, "alpha is 0.0; expected a positive number"),
+            ({"alpha": 0.0}, "alpha is 0.0; expected above 0"),
             ({"parts": ("mlp.W_in",)}, "parts is ('mlp.W_in',); expected some of attn.W_Q, attn.W_K, attn.W_V"),
         ],
     )

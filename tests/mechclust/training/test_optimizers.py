@@ -173,7 +173,7 @@ class TestFields:
     @pytest.mark.parametrize(
         ("fields", "message"),
         [
-            ({"checkpoint_every": 0}, "checkpoint_every is 0; expected at least 1, or None"),
+            ({"checkpoint_every": 0}, "checkpoint_every is 0; expected at least 1"),
             ({"schedule": "linear"}, "schedule is 'linear'; expected 'cosine', 'constant' or 'late-drop'"),
             ({"optimizer": "lion"}, "optimizer is 'lion'; expected 'adamw', 'adam' or 'sgd'"),
         ],

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from mechclust.commands.settings import ModelSettings
 from mechclust.commands.topics.suite.published import THRESHOLDS
 from tasks import InputError
-from tasks.errors import check_at_least, check_choice
+from tasks.settings import MAX_DRAWS, AtLeast, AtMost, Count, PositiveShare, Seed, Several, ShareBelowOne
 from tasks.text.bags import Weighting
 from tasks.text.splitting import SplitBy
-from tasks.text.topic_model import check_threshold, check_topics
 
 _PUBLISHED: dict[str, Any] = {
     "n_topics": 100, "passes": 6, "vocabulary": 100_000, "no_below": 20, "no_above": 0.1, "weights": "tfidf",
@@ -55,24 +54,24 @@ class SuiteConfig(ModelSettings):
     suite: tuple[str, ...]
     corpus: tuple[Path, ...]
     split: SplitBy = "paragraph"
-    min_words: int = 100
-    least_words: int = 1
+    min_words: Count = 100
+    least_words: Count = 1
     text_field: str = "text"
     topic_model: Path | None = None
-    topic_seeds: tuple[int, ...] = ()
-    n_topics: int | None = None
-    passes: int | None = None
-    vocabulary: int | None = None
-    no_below: int | None = None
-    no_above: float | None = None
+    topic_seeds: tuple[Seed, ...] = ()
+    n_topics: Several | None = None
+    passes: Count | None = None
+    vocabulary: Several | None = None
+    no_below: Count | None = None
+    no_above: PositiveShare | None = None
     weights: Weighting | None = None
     stop_words: str | None = None
-    thresholds: tuple[float, ...] = THRESHOLDS
-    max_documents: int = 1000
-    max_length: int = 256
-    resamples: int = 199
+    thresholds: tuple[ShareBelowOne, ...] = THRESHOLDS
+    max_documents: Several = 1000
+    max_length: Several = 256
+    resamples: Annotated[int, AtLeast(20), AtMost(MAX_DRAWS)] = 199
     document: int | None = None
-    tokens_per_batch: int = 2048  # attention patterns of all layers at once go with a pass
+    tokens_per_batch: Count = 2048  # attention patterns of all layers at once go with a pass
 
     def check(self) -> None:
         """Refuse what cannot be measured with, before any work."""
@@ -81,25 +80,10 @@ class SuiteConfig(ModelSettings):
                 "--adapter is for one model, and a suite has several; name the adapter's folder as a model"
             )
         super().check()
-        fitting = self.fitting
-        check_topics(fitting["n_topics"], fitting["passes"])
-        check_at_least(
-            vocabulary=(fitting["vocabulary"], 2),
-            no_below=(fitting["no_below"], 1),
-            max_documents=(self.max_documents, 2),
-            max_length=(self.max_length, 2),
-            resamples=(self.resamples, 20),
-            topic_seeds=(min(self.topic_seeds, default=0), 0),
-        )
-        check_choice(weights=(fitting["weights"], ("counts", "tfidf")))
-        if not 0 < fitting["no_above"] <= 1:
-            raise InputError(f"no_above is {fitting['no_above']}; expected a share of the documents above 0, at most 1")
         if len(set(self.topic_seeds)) < len(self.topic_seeds):
             raise InputError(f"topic_seeds is {self.topic_seeds}; expected different numbers")
         if not self.thresholds or len(set(self.thresholds)) < len(self.thresholds):
             raise InputError(f"thresholds is {self.thresholds}; expected one or several different numbers")
-        for threshold in self.thresholds:
-            check_threshold(threshold)
         if self.document is not None and not 0 <= self.document < self.max_documents:
             raise InputError(
                 f"document is {self.document}; expected the number of a measured one, from 0 to "

@@ -214,16 +214,9 @@ class TestInTheCommandsWords:
     @pytest.mark.parametrize(
         ("changes", "said"),
         [
-            ({"pca": 0}, "--pca is 0; expected at least 1; leave it out for no PCA"),
-            (
-                {"drop_outliers": 1.0},
-                "--drop-outliers is 1; expected more than 1 (times the median standard deviation), such as 10; leave "
-                "it out to keep all dimensions",
-            ),
-            (
-                {"n_clusters": (1,)},
-                "--n-clusters is 1; expected at least 2; leave it out for as many as a label has classes",
-            ),
+            ({"pca": 0}, "pca is 0; expected at least 1"),
+            ({"drop_outliers": 1.0}, "drop_outliers is 1.0; expected above 1"),
+            ({"n_clusters": (1,)}, "n_clusters[0] is 1; expected at least 2"),
             ({"map_prompts": 1}, "map_prompts is 1; expected 0 for no map, or at least 2"),
         ],
     )

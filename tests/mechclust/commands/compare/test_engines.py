@@ -76,9 +76,9 @@ def test_another_model_is_named_by_the_job(gpt2, here, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"engine": "slurm"}, "engine is 'slurm'; expected local or ray"),
+        ({"engine": "slurm"}, "engine is 'slurm'; expected 'local' or 'ray'"),
         ({"workers": 0}, "workers is 0; expected at least 1"),
-        ({"workers": 2, "job_timeout": 0.0}, "job_timeout (--job-timeout) is 0; expected a number of seconds above 0"),
+        ({"workers": 2, "job_timeout": 0.0}, "job_timeout is 0.0; expected above 0"),
         ({"address": "auto"}, "--address is for a Ray cluster; add --engine ray, or leave it out"),
         ({"gpus_per_job": 1.0}, "--gpus-per-job is for a Ray cluster; add --engine ray, or leave it out"),
         (

@@ -149,7 +149,7 @@ class TestRoom:
             "--chat-template is given with --chat no; leave out one of them",
         ),
         ({"n_shown": 1}, "n_shown is 1; expected at least 2"),
-        ({"max_memory": 0.0}, "max_memory is 0; expected a number of GiB above 0, such as 8"),
+        ({"max_memory": 0.0}, "max_memory is 0.0; expected above 0"),
     ],
 )
 def test_what_is_refused_at_once(base, tasks, changed, message):

@@ -172,14 +172,14 @@ class TestRun:
         ),
         ({"arms": (PRIVATE, SHARED, "overlap-2")}, f"no arm 'overlap-2' (there are {', '.join(ARMS)})"),
         ({"arms": (PRIVATE, TWO)}, "arms lacks 'overlap-1', the arm that all others are compared with; add it"),
-        ({"clear": 1.0}, "clear is 1; expected an index between 0 and 1"),
+        ({"clear": 1.0}, "clear is 1.0; expected below 1"),
         (
             {"early_step": 99},
             "early_step is 99; expected one of the measured checkpoints 46, 100, 215, 464, 667",
         ),
         (
             {"task": InstructionFollowing(n_outputs=2)},
-            "overlap is 0.2 of 2 outputs; expected 0 to 1 in steps of 1/2, so that a whole number of them is shared",
+            "overlap is 0.2 of 2 outputs; expected steps of 1/2, so that a whole number of them is shared",
         ),
         ({"seeds": ()}, "seeds is empty; expected at least one seed, such as --seeds 0"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -114,16 +115,16 @@ class TestArms:
         [
             ({"costly": 0}, "ablations.costly is 0; expected at least 1"),
             ({"group": 0}, "ablations.group is 0; expected at least 1"),
-            ({"batch_sizes": (2, 0)}, "ablations.batch_sizes has 0; expected at least 1"),
-            ({"lrs": (0.1, -1.0)}, "ablations.lrs has -1.0; expected positive learning rates"),
-            ({"lrs": (float("nan"),)}, "ablations.lrs has nan; expected positive learning rates"),
-            ({"widths": (0,)}, "ablations.widths has 0; expected at least 1"),
-            ({"discounts": (float("inf"),)}, "ablations.discounts has inf; expected factors of at least 0"),
-            ({"dropouts": (1.0,)}, "ablations.dropouts has 1.0; expected at least 0 and below 1"),
+            ({"batch_sizes": (2, 0)}, "ablations.batch_sizes[1] is 0; expected at least 1"),
+            ({"lrs": (0.1, -1.0)}, "ablations.lrs[1] is -1.0; expected above 0"),
+            ({"lrs": (float("nan"),)}, "ablations.lrs[0] is nan; expected a finite number"),
+            ({"widths": (0,)}, "ablations.widths[0] is 0; expected at least 1"),
+            ({"discounts": (float("inf"),)}, "ablations.discounts[0] is inf; expected a finite number"),
+            ({"dropouts": (1.0,)}, "ablations.dropouts[0] is 1.0; expected below 1"),
         ],
     )
     def test_what_ablations_are_refused(self, fields, message):
-        with pytest.raises(InputError, match=message):
+        with pytest.raises(InputError, match=re.escape(message)):
             Ablations(**fields)
 
     def test_a_device_that_is_not_here_is_refused_before_training(self, tmp_path):
@@ -141,25 +142,23 @@ class TestArms:
             ({"task": SparseModularAddition(seed=1)}, "task.seed is set by each network, from seeds; leave it out"),
             ({"full_batch": FullBatch(every=0)}, "full_batch.every is 0; expected at least 1"),
             ({"full_batch": FullBatch(curvature=-1)}, "full_batch.curvature is -1; expected at least 0"),
-            ({"starts": Starts(scales=(-1.0,))}, "starts.scales has -1.0; expected factors of at least 0 on the"),
-            (
-                {"curriculum": Curriculum(first_steps=0)},
-                r"curriculum.first_steps is 0; expected fewer than its steps \(10000\) and at least 1",
-            ),
+            ({"starts": Starts(scales=(-1.0,))}, r"starts.scales\[0\] is -1.0; expected at least 0"),
+            ({"curriculum": Curriculum(first_steps=0)}, "curriculum.first_steps is 0; expected at least 1"),
             ({"mitigations": -1}, "mitigations is -1; expected at least 0"),
             ({"seeds": (3, 4, 3)}, "seeds has 3 twice; expected different seeds"),
-            ({"replication": (-1,)}, "replication has -1; expected seeds of at least 0"),
+            ({"replication": (-1,)}, r"replication\[0\] is -1; expected at least 0"),
             ({"full_batch": FullBatch(seeds=(1, 1))}, "full_batch.seeds has 1 twice; expected different seeds"),
-            ({"curriculum": Curriculum(seeds=(-2,))}, "curriculum.seeds has -2; expected seeds of at"),
-            ({"curriculum": Curriculum(lr=-1.0)}, "lr is -1.0; expected a positive learning rate"),
-            ({"curriculum": Curriculum(d_model=0)}, "d_model is 0; expected at least 1"),
+            ({"curriculum": Curriculum(seeds=(-2,))}, r"curriculum.seeds\[0\] is -2; expected at least 0"),
+            ({"curriculum": Curriculum(lr=-1.0)}, "^curriculum.lr is -1.0; expected above 0"),
+            ({"curriculum": Curriculum(d_model=0)}, "^curriculum.d_model is 0; expected at least 1"),
             ({"curriculum": Curriculum(group=0)}, "curriculum.group is 0; expected at least 1"),
-            ({"lr": -1.0}, "lr is -1.0; expected a positive learning rate"),
-            ({"eps": -1.0}, "eps is -1.0; expected a number of at least 0"),
-            ({"eps": float("nan")}, "eps is nan; expected a number of at least 0"),
-            ({"starts": Starts(beta=float("inf"))}, "starts.beta is inf; expected a number of at least 0"),
-            ({"discount": -1.0}, "discount is -1.0; expected a number of at least 0"),
-            ({"batch_size": 0}, "batch_size is 0; expected 1 to the 2048 training sequences"),
+            ({"lr": -1.0}, "^lr is -1.0; expected above 0"),
+            ({"lr": 0.0}, "^lr is 0.0; expected above 0"),
+            ({"eps": -1.0}, "eps is -1.0; expected at least 0"),
+            ({"eps": float("nan")}, "eps is nan; expected a finite number"),
+            ({"starts": Starts(beta=float("inf"))}, "starts.beta is inf; expected a finite number"),
+            ({"discount": -1.0}, "discount is -1.0; expected at least 0"),
+            ({"batch_size": 0}, "batch_size is 0; expected at least 1"),
             ({"task": SparseModularAddition(n_train=1000)}, "batch_size is 1024; expected 1 to the 1000 training"),
             (
                 {"ablations": Ablations(lrs=(0.1, 0.1000000001))},
@@ -171,7 +170,7 @@ class TestArms:
             ),
             (
                 {"curriculum": Curriculum(first_steps=20_000)},
-                r"curriculum.first_steps is 20000; expected fewer than its steps \(10000\) and at least 1",
+                r"curriculum.first_steps is 20000; expected fewer than its steps \(10000\)",
             ),
         ],
     )

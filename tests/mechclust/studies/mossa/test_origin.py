@@ -419,7 +419,7 @@ def test_preset_fits_the_specification():
             "origin.training has 100 steps, 20 for each of 5 controls, and warmup 20; expected more steps than that, "
             "or the controls never reach their learning rate",
         ),
-        ({"examples": 0}, "examples is 0; expected at least 1"),
+        ({"examples": 0}, "origin.examples is 0; expected at least 1"),
     ],
 )
 def test_refusals(fields, message):

@@ -79,7 +79,7 @@ class TestPlan:
             "control_steps is 20, and tuning.warmup 20; expected more steps than that, or the controls never reach "
             "their learning rate"
         )
-        with pytest.raises(InputError, match="gain_margin is 0; expected a number above 0"):
+        with pytest.raises(InputError, match="gain_margin is 0; expected above 0"):
             PlantedConfig(gain_margin=0)
 
 

@@ -247,7 +247,7 @@ def test_a_long_prompt_keeps_its_first_token_and_its_end(tmp_path):
         ({"n_few": 3}, "n_few is 3; expected at least 4"),
         ({"n_few": 640}, "n_few is 640, and suite.n_eval 640; expected fewer than these"),
         ({"n_measured": 13}, "n_measured is 13, of 12 seen skills; expected no more than these"),
-        ({"margin": 0.0}, "margin is 0.0; expected a number above 0"),
+        ({"margin": 0.0}, "margin is 0.0; expected above 0"),
         ({"noise": (0.3, 0.1)}, "noise is 0.3, 0.1; expected relative norms above 0, the smallest first"),
         ({"noise": ()}, "noise is empty; expected relative norms above 0, the smallest first"),
         (

@@ -381,9 +381,9 @@ class TestFindings:
         ({"overlaps": (0,)}, r"beyond\.overlaps\[0\] is 0; expected at least 1"),
         ({"n_permutations": 0}, r"beyond\.n_permutations is 0; expected at least 1"),
         ({"overlaps": (2, 2)}, r"beyond\.overlaps has 2 twice; give it once"),
-        ({"sgd_rate": 0.0}, r"beyond\.sgd_rate is 0\.0; expected a positive number"),
-        ({"zipf": 0.0}, r"beyond\.zipf is 0\.0; expected a positive number"),
-        ({"correlation": 1.0}, r"beyond\.correlation is 1\.0; expected between 0 and 1"),
+        ({"sgd_rate": 0.0}, r"beyond\.sgd_rate is 0\.0; expected above 0"),
+        ({"zipf": 0.0}, r"beyond\.zipf is 0\.0; expected above 0"),
+        ({"correlation": 1.0}, r"beyond\.correlation is 1\.0; expected below 1"),
     ],
 )
 def test_bad_settings_are_refused(changes, message):

@@ -195,7 +195,7 @@ class TestBadInput:
         ("changes", "message"),
         [
             ({"seeds": ()}, "seeds is empty; expected at least one seed, such as --seeds 0"),
-            ({"seeds": (-1,)}, "seeds has -1; expected seeds of at least 0"),
+            ({"seeds": (-1,)}, r"seeds\[0\] is -1; expected at least 0"),
             ({"documents": TopicDocuments(seed=3)}, "documents.seed is set by each run, from seeds"),
             ({"check_every": 0}, "check_every is 0; expected at least 1"),
             ({"check_every": 300}, r"check_every is 300; expected a divisor of half of attention_steps \(5000\)"),
