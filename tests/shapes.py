@@ -4,14 +4,13 @@ pytest's option ``--jaxtyping-packages`` (in ``pyproject.toml``) lets jaxtyping 
 with `checked`.
 """
 
+import random
 from collections.abc import Callable
+from functools import partial
 from typing import Any, get_args
 
 from beartype import BeartypeConf, beartype
 from jaxtyping import AbstractArray
-
-_check = beartype(conf=BeartypeConf(is_pep484_tower=True))  # an int is a float
-
 
 _check = beartype(conf=BeartypeConf(is_pep484_tower=True))  # an int is a float
 
@@ -29,7 +28,16 @@ def checked(function: Callable[..., Any]) -> Callable[..., Any]:
     for name, hint in hints.items():
         if not has_shape(hint):
             hints[name] = Any
-    return _check(function)
+    return partial(_without_random_numbers, _check(function))
+
+
+def _without_random_numbers(check: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call a check, which draws the element of a list that it looks at, and give the random state back."""
+    state = random.getstate()
+    try:
+        return check(*args, **kwargs)
+    finally:
+        random.setstate(state)
 
 
 def accept(*args: Any, **kwargs: Any) -> None:
