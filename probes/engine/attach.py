@@ -15,7 +15,12 @@ from tasks import Batch, InputError
 
 
 class Attached:
-    """Hooked probes, as ``attach`` yields them. Call ``on`` with the batch of each forward pass to measure."""
+    """Hooked probes, as ``attach`` yields them. Call ``on`` with the batch of each forward pass to measure.
+
+    Example:
+        >>> # with attach(model, probe) as attached, attached.on(batch):
+        >>> #     model(batch.tokens)
+    """
 
     def __init__(self, recorder: _Recorder, probes: Sequence[Probe]) -> None:
         self._recorder = recorder

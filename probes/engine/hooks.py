@@ -21,7 +21,13 @@ Receive: TypeAlias = Callable[[str, AnyTensor], AnyTensor | None]
 
 @runtime_checkable
 class HookPoints(Protocol):
-    """Anything with hook points by name. Selectors are resolved in it."""
+    """Anything with hook points by name. Selectors are resolved in it.
+
+    Example:
+        >>> from types import SimpleNamespace
+        >>> isinstance(SimpleNamespace(hook_dict={"hook_embed": None}), HookPoints)
+        True
+    """
 
     @property
     def hook_dict(self) -> Mapping[str, Any]:
@@ -34,6 +40,20 @@ class HookedModel(HookPoints, Protocol):
 
     A ``HookedTransformer`` of 3.9, a ``TransformerBridge`` of 4.x, the models of ``mechclust``, and your own
     ``HookedRootModule`` have it.
+
+    Example:
+        >>> from transformer_lens import HookedRootModule
+        >>> from transformer_lens.hook_points import HookPoint
+        >>> class OneHot(HookedRootModule):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.embed = torch.nn.Embedding.from_pretrained(torch.eye(5))
+        ...         self.hook_embed = HookPoint()
+        ...         self.setup()
+        ...     def forward(self, tokens):
+        ...         return self.hook_embed(self.embed(tokens))
+        >>> list(OneHot().hook_dict)
+        ['hook_embed']
     """
 
     training: bool

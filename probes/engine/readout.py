@@ -21,6 +21,14 @@ class Readout:
 
     Attributes:
         row_per_example: whether it leaves one row per example, whatever the sequence's length.
+
+    Example:
+        >>> class Largest(Readout):
+        ...     def __call__(self, activation, batch):
+        ...         return activation.amax(dim=1)
+        >>> batch = Batch(torch.tensor([[5, 6]]))
+        >>> Largest()(torch.tensor([[[0.5], [0.7]]]), batch)
+        tensor([[0.7000]])
     """
 
     row_per_example = True

@@ -25,6 +25,10 @@ class RegisteredProbe:
         package: the distribution it comes from, with its version.
         make: the class, or another callable that returns a probe; ``None`` if it is broken.
         error: why it is broken, or empty.
+
+    Example:
+        >>> RegisteredProbe("Half", "mine 1.0", None, "no module named 'half'").needs
+        []
     """
 
     name: str
@@ -92,6 +96,10 @@ def find_probe(name: str) -> RegisteredProbe:
 
     Raises:
         InputError: for an unknown name, with the nearest one.
+
+    Example:
+        >>> find_probe("CKA").needs
+        []
     """
     ours = _our_probes()
     if name in ours:  # no import of other packages

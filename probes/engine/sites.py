@@ -19,6 +19,10 @@ class Site(NamedTuple):
         layer: in the residual stream 0 for the embedding, ``l + 1`` for what ``blocks.l`` gives (``l`` for what it
             reads), one more than the last layer for what follows it; of the parts of a block, such as its heads, the
             block's own number, ``l`` for ``blocks.l``.
+
+    Example:
+        >>> Site("blocks.0.hook_resid_post", 1).layer
+        1
     """
 
     name: str
@@ -70,6 +74,10 @@ class Selector:
         kind: name of the function that made it.
         layers: layer numbers, negative ones counted from the last; ``None`` for all.
         final_norm: whether the final norm's output belongs to it.
+
+    Example:
+        >>> residual([0, -1]).layers
+        (0, -1)
     """
 
     kind: str
@@ -170,6 +178,12 @@ def resolve(model: HookPoints, at: Sites) -> list[Site]:
     Raises:
         InputError: for a model without hooks, a name that is not there (with the nearest names), or
             a layer out of range.
+
+    Example:
+        >>> from types import SimpleNamespace
+        >>> model = SimpleNamespace(hook_dict=dict.fromkeys(["hook_embed", "blocks.0.hook_resid_post"]))
+        >>> resolve(model, residual())
+        [Site(name='hook_embed', layer=0), Site(name='blocks.0.hook_resid_post', layer=1)]
     """
     hooks = getattr(model, "hook_dict", None)
     if hooks is None:
