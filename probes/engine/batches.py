@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Int, Shaped
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from probes.engine.batch_items import Sequences, SingleExample, items_of, reasons_for_strings
@@ -19,7 +19,7 @@ from tasks import Batch, InputError
 from tasks.batch import token_batches
 from tasks.errors import check_count
 
-TokenIds: TypeAlias = Shaped[Tensor, "..."] | Shaped[np.ndarray, "..."]  # [batch pos], checked when they are read
+TokenIds: TypeAlias = Tensor | np.ndarray  # [batch pos], checked when they are read
 Batches: TypeAlias = Batch | TokenIds | Mapping[str, Any] | Iterable[Batch | TokenIds | Mapping[str, Any] | str]
 """A batch, token ids ``[batch pos]``, what a Hugging Face tokenizer gives, or an iterable of these, of texts or of rows
 of a data set."""
