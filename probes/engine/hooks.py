@@ -21,7 +21,14 @@ Receive: TypeAlias = Callable[[str, AnyTensor], AnyTensor | None]
 
 @runtime_checkable
 class HookPoints(Protocol):
-    """Anything with hook points by name. Selectors are resolved in it."""
+    """Anything with hook points by name. Selectors are resolved in it.
+
+    Example:
+        >>> from mechclust import ModelConfig, build_model
+        >>> model = build_model(ModelConfig(d_vocab=9, n_ctx=4, n_layers=1, d_model=8, n_heads=2))
+        >>> isinstance(model, HookPoints)
+        True
+    """
 
     @property
     def hook_dict(self) -> Mapping[str, Any]:
@@ -34,6 +41,12 @@ class HookedModel(HookPoints, Protocol):
 
     A ``HookedTransformer`` of 3.9, a ``TransformerBridge`` of 4.x, the models of ``mechclust``, and your own
     ``HookedRootModule`` have it.
+
+    Example:
+        >>> from mechclust import ModelConfig, build_model
+        >>> model = build_model(ModelConfig(d_vocab=9, n_ctx=4, n_layers=1, d_model=8, n_heads=2))
+        >>> isinstance(model, HookedModel)
+        True
     """
 
     training: bool

@@ -21,6 +21,12 @@ class Readout:
 
     Attributes:
         row_per_example: whether it leaves one row per example, whatever the sequence's length.
+
+    Example:
+        >>> import torch
+        >>> activation = torch.arange(6.0).reshape(1, 3, 2)
+        >>> last_token()(activation, Batch(torch.tensor([[5, 6, 7]]))).tolist()
+        [[4.0, 5.0]]
     """
 
     row_per_example = True

@@ -25,6 +25,11 @@ class RegisteredProbe:
         package: the distribution it comes from, with its version.
         make: the class, or another callable that returns a probe; ``None`` if it is broken.
         error: why it is broken, or empty.
+
+    Example:
+        >>> from probes import find_probe
+        >>> find_probe("AttentionEntropy").needs
+        []
     """
 
     name: str
@@ -92,6 +97,10 @@ def find_probe(name: str) -> RegisteredProbe:
 
     Raises:
         InputError: for an unknown name, with the nearest one.
+
+    Example:
+        >>> find_probe("CKA").name
+        'CKA'
     """
     ours = _our_probes()
     if name in ours:  # no import of other packages

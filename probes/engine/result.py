@@ -39,6 +39,10 @@ class Head(NamedTuple):
         layer: the block's number, 0 for ``blocks.0``.
         head: from 0.
         value: of the measure.
+
+    Example:
+        >>> Head(layer=0, head=3, value=0.5).name
+        'L0H3'
     """
 
     layer: int

@@ -19,6 +19,10 @@ class Site(NamedTuple):
         layer: in the residual stream 0 for the embedding, ``l + 1`` for what ``blocks.l`` gives (``l`` for what it
             reads), one more than the last layer for what follows it; of the parts of a block, such as its heads, the
             block's own number, ``l`` for ``blocks.l``.
+
+    Example:
+        >>> Site("blocks.0.hook_resid_post", layer=1).layer
+        1
     """
 
     name: str
@@ -70,6 +74,10 @@ class Selector:
         kind: name of the function that made it.
         layers: layer numbers, negative ones counted from the last; ``None`` for all.
         final_norm: whether the final norm's output belongs to it.
+
+    Example:
+        >>> residual(layers=[0, -1])
+        residual(layers=[0, -1])
     """
 
     kind: str
@@ -170,6 +178,12 @@ def resolve(model: HookPoints, at: Sites) -> list[Site]:
     Raises:
         InputError: for a model without hooks, a name that is not there (with the nearest names), or
             a layer out of range.
+
+    Example:
+        >>> from mechclust import ModelConfig, build_model
+        >>> model = build_model(ModelConfig(d_vocab=9, n_ctx=4, n_layers=1, d_model=8, n_heads=2))
+        >>> [site.name for site in resolve(model, residual())]
+        ['hook_embed', 'blocks.0.hook_resid_post']
     """
     hooks = getattr(model, "hook_dict", None)
     if hooks is None:
