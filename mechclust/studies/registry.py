@@ -56,8 +56,7 @@ def get_study(name: str) -> Study:
         InputError: if there is no such study (the text lists those there are), or it is broken (the text says why).
 
     Example:
-        >>> get_study("task-clusters").name
-        'task-clusters'
+        >>> get_study("task-clusters").presets["quick"]  # doctest: +SKIP
     """
     points = _points()
     point = next((point for point in points if point.name == name), None)  # no other package is imported
