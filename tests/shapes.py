@@ -1,18 +1,23 @@
 """Check every shape in an annotation of the product at run time, in all tests.
 
 pytest's option ``--jaxtyping-packages`` (in ``pyproject.toml``) lets jaxtyping decorate all functions and dataclasses
-with `checked`.
+with `checked`. This module is a plugin of pytest (``-p tests.shapes``), so that it is imported before the product.
 """
 
-import random
-from collections.abc import Callable
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, get_args
 
+import jaxtyping
 from beartype import BeartypeConf, beartype
 from jaxtyping import AbstractArray
 
-_check = beartype(conf=BeartypeConf(is_pep484_tower=True))  # an int is a float
+_beartype = beartype(conf=BeartypeConf(is_pep484_tower=True))  # an int is a float
+_jaxtyped = jaxtyping.jaxtyped
 
 
 def checked(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -28,16 +33,7 @@ def checked(function: Callable[..., Any]) -> Callable[..., Any]:
     for name, hint in hints.items():
         if not has_shape(hint):
             hints[name] = Any
-    return partial(_without_random_numbers, _check(function))
-
-
-def _without_random_numbers(check: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Call a check, which draws the element of a list that it looks at, and give the random state back."""
-    state = random.getstate()
-    try:
-        return check(*args, **kwargs)
-    finally:
-        random.setstate(state)
+    return _beartype(function)
 
 
 def accept(*args: Any, **kwargs: Any) -> None:
@@ -49,3 +45,27 @@ def has_shape(hint: Any) -> bool:
     if isinstance(hint, type) and issubclass(hint, AbstractArray):
         return True
     return any(map(has_shape, get_args(hint)))
+
+
+def decorate_shaped(value: Any = None, *, typechecker: Any) -> Any:
+    """Decorate functions and classes with a shape in an annotation. Others stay as they are, because a check costs."""
+    if value is None:
+        return partial(decorate_shaped, typechecker=typechecker)
+    return _jaxtyped(value, typechecker=typechecker) if any(map(has_shape, annotations_of(value))) else value
+
+
+def annotations_of(value: Any) -> Iterator[Any]:
+    """Yield the annotations of a function, a method, a property or a class that are known when it is defined."""
+    if inspect.isclass(value):
+        names = vars(sys.modules[value.__module__])
+    else:
+        value = getattr(value, "__func__", getattr(value, "fget", value))
+        names = getattr(value, "__globals__", {})
+    for annotation in getattr(value, "__annotations__", {}).values():
+        try:
+            yield eval(annotation, names) if isinstance(annotation, str) else annotation
+        except (NameError, TypeError):
+            continue
+
+
+jaxtyping.jaxtyped = decorate_shaped

@@ -56,6 +56,11 @@ class AttentionView:
         models: their names if several are compared, else empty.
         labels: one per position (or ``None``), by which tokens are coloured. Empty without labels.
         values: one number per head, shown beside its name, such as the measure that chose it. Empty without values.
+
+    Example:
+        >>> view = attention_view_from_patterns(torch.eye(2)[None], ["to", " be"], ["L0H3"], causal=True)
+        >>> view.names
+        ('L0H3',)
     """
 
     patterns: Float[Tensor, "*model head query key"]

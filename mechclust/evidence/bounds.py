@@ -25,6 +25,10 @@ class Bound:
     Attributes:
         relation: ``>=``, ``>``, ``<=`` or ``<``.
         value: what the measured value is compared with.
+
+    Example:
+        >>> Bound(">=", 0.95).met(0.97)
+        True
     """
 
     relation: str

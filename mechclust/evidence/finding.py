@@ -155,6 +155,10 @@ class Control:
     Attributes:
         name: what was measured, such as ``"untrained networks"``.
         parts: with the names, bounds and methods of the finding's parts; make both with one function.
+
+    Example:
+        >>> Control("untrained networks", (mean_part("", [0.1, 0.2, 0.1], Bound(">", 0.5)),)).verdict
+        'does not hold'
     """
 
     name: str

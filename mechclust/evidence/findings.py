@@ -115,6 +115,9 @@ def load_findings(path: str | Path) -> Findings:
 
     Raises:
         InputError: if there is none, or it is damaged or of version 0.1.
+
+    Example:
+        >>> load_findings("runs/task-clusters")  # doctest: +SKIP
     """
     path = Path(path)
     path = path / FILE if path.is_dir() else path

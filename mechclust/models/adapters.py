@@ -169,6 +169,10 @@ def set_adapter(model: HookedModel, adapter: str | Path | None) -> None:
     Raises:
         InputError: for a folder without adapter, an adapter for another base (naming weight and shapes), one that
             cannot be merged (prompt tuning), a quantised model or one partly on disk, and if peft is not installed.
+
+    Example:
+        >>> set_adapter(model, "my-lora")  # doctest: +SKIP
+        >>> set_adapter(model, None)  # doctest: +SKIP
     """
     resident = _resident_of(model)
     if resident is None:

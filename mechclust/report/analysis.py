@@ -18,7 +18,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class Panel:
-    """One figure of a report, with what it shows."""
+    """One figure of a report, with what it shows.
+
+    Example:
+        >>> from matplotlib.figure import Figure
+        >>> Panel("loss", Figure(), "The loss over training")
+        Panel('loss', 'The loss over training')
+    """
 
     name: str
     figure: Figure
@@ -48,6 +54,10 @@ class Analysis:
         lead: the conclusion, a sentence each, shown first under the title.
         folded: HTML fragments by title that are opened with a click, such as long tables.
         readings: what was measured, shown as a table after the conclusion.
+
+    Example:
+        >>> Analysis(notes=["8 seeds"])
+        Analysis(0 findings, 0 panels, 1 notes)
     """
 
     findings: Sequence[Finding] = ()

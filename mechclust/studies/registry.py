@@ -54,6 +54,9 @@ def get_study(name: str) -> Study:
 
     Raises:
         InputError: if there is no such study (the text lists those there are), or it is broken (the text says why).
+
+    Example:
+        >>> get_study("task-clusters").presets["quick"]  # doctest: +SKIP
     """
     points = _points()
     point = next((point for point in points if point.name == name), None)  # no other package is imported

@@ -78,6 +78,10 @@ class Study:
             needs.
         unrecorded: names of files in ``results/`` that neither findings nor figures need, such as training losses; a
             record leaves them out.
+
+    Example:
+        >>> from mechclust import get_study
+        >>> get_study("task-clusters").presets["quick"]  # doctest: +SKIP
     """
 
     name: str
@@ -175,6 +179,11 @@ def run_study(
     Raises:
         InputError: if a setting is out of range, ``out`` cannot be written, is in use, or holds a run with other
             settings, or a probe does not exist; and as ``map_jobs``.
+
+    Example:
+        >>> from mechclust import get_study
+        >>> study = get_study("task-clusters")  # doctest: +SKIP
+        >>> run_study(study, study.presets["quick"], "runs/task-clusters")  # doctest: +SKIP
     """
     out = Path(out)
     further = chosen_probes(probes)

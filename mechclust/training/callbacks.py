@@ -326,7 +326,16 @@ def loss_result(losses: Float[Tensor, "step"]) -> ProbeResult:
 
 
 def accuracy(model: HookedModel, task: Task, split: str, **which: Any) -> tuple[float, int]:
-    """Return the share of right answers on a split, and the number of examples. ``which`` goes to ``task.batches``."""
+    """Return the share of right answers on a split, and the number of examples. ``which`` goes to ``task.batches``.
+
+    Example:
+        >>> from mechclust import build_model, model_for
+        >>> from tasks import SparseModularAddition
+        >>> task = SparseModularAddition()
+        >>> share, n = accuracy(build_model(model_for(task)), task, task.splits[1])
+        >>> 0 <= share <= 1, n > 0
+        (True, True)
+    """
     right = 0.0
     n = 0
     with evaluation_mode(model), torch.inference_mode():

@@ -18,8 +18,16 @@ class Attached:
     """Hooked probes, as ``attach`` yields them. Call ``on`` with the batch of each forward pass to measure.
 
     Example:
-        >>> # with attach(model, probe) as attached, attached.on(batch):
-        >>> #     model(batch.tokens)
+        >>> from mechclust import ModelConfig, build_model
+        >>> model = build_model(ModelConfig(d_vocab=9, n_ctx=4, n_layers=1, d_model=8, n_heads=2))
+        >>> import torch
+        >>> from probes import AttentionEntropy, attach
+        >>> tokens = torch.tensor([[3, 1, 4]])
+        >>> probe = AttentionEntropy()
+        >>> with attach(model, probe) as attached, attached.on(tokens):
+        ...     _ = model(tokens)
+        >>> len(probe.examples)
+        1
     """
 
     def __init__(self, recorder: _Recorder, probes: Sequence[Probe]) -> None:

@@ -24,8 +24,9 @@ class HookPoints(Protocol):
     """Anything with hook points by name. Selectors are resolved in it.
 
     Example:
-        >>> from types import SimpleNamespace
-        >>> isinstance(SimpleNamespace(hook_dict={"hook_embed": None}), HookPoints)
+        >>> from mechclust import ModelConfig, build_model
+        >>> model = build_model(ModelConfig(d_vocab=9, n_ctx=4, n_layers=1, d_model=8, n_heads=2))
+        >>> isinstance(model, HookPoints)
         True
     """
 
@@ -42,18 +43,10 @@ class HookedModel(HookPoints, Protocol):
     ``HookedRootModule`` have it.
 
     Example:
-        >>> from transformer_lens import HookedRootModule
-        >>> from transformer_lens.hook_points import HookPoint
-        >>> class OneHot(HookedRootModule):
-        ...     def __init__(self):
-        ...         super().__init__()
-        ...         self.embed = torch.nn.Embedding.from_pretrained(torch.eye(5))
-        ...         self.hook_embed = HookPoint()
-        ...         self.setup()
-        ...     def forward(self, tokens):
-        ...         return self.hook_embed(self.embed(tokens))
-        >>> list(OneHot().hook_dict)
-        ['hook_embed']
+        >>> from mechclust import ModelConfig, build_model
+        >>> model = build_model(ModelConfig(d_vocab=9, n_ctx=4, n_layers=1, d_model=8, n_heads=2))
+        >>> isinstance(model, HookedModel)
+        True
     """
 
     training: bool

@@ -23,12 +23,10 @@ class Readout:
         row_per_example: whether it leaves one row per example, whatever the sequence's length.
 
     Example:
-        >>> class Largest(Readout):
-        ...     def __call__(self, activation, batch):
-        ...         return activation.amax(dim=1)
-        >>> batch = Batch(torch.tensor([[5, 6]]))
-        >>> Largest()(torch.tensor([[[0.5], [0.7]]]), batch)
-        tensor([[0.7000]])
+        >>> import torch
+        >>> activation = torch.arange(6.0).reshape(1, 3, 2)
+        >>> last_token()(activation, Batch(torch.tensor([[5, 6, 7]]))).tolist()
+        [[4.0, 5.0]]
     """
 
     row_per_example = True

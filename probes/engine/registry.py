@@ -27,7 +27,8 @@ class RegisteredProbe:
         error: why it is broken, or empty.
 
     Example:
-        >>> RegisteredProbe("Half", "mine 1.0", None, "no module named 'half'").needs
+        >>> from probes import find_probe
+        >>> find_probe("AttentionEntropy").needs
         []
     """
 
@@ -98,8 +99,8 @@ def find_probe(name: str) -> RegisteredProbe:
         InputError: for an unknown name, with the nearest one.
 
     Example:
-        >>> find_probe("CKA").needs
-        []
+        >>> find_probe("CKA").name
+        'CKA'
     """
     ours = _our_probes()
     if name in ours:  # no import of other packages

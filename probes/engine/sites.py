@@ -21,7 +21,7 @@ class Site(NamedTuple):
             block's own number, ``l`` for ``blocks.l``.
 
     Example:
-        >>> Site("blocks.0.hook_resid_post", 1).layer
+        >>> Site("blocks.0.hook_resid_post", layer=1).layer
         1
     """
 
@@ -76,8 +76,8 @@ class Selector:
         final_norm: whether the final norm's output belongs to it.
 
     Example:
-        >>> residual([0, -1]).layers
-        (0, -1)
+        >>> residual(layers=[0, -1])
+        residual(layers=[0, -1])
     """
 
     kind: str
@@ -180,10 +180,10 @@ def resolve(model: HookPoints, at: Sites) -> list[Site]:
             a layer out of range.
 
     Example:
-        >>> from types import SimpleNamespace
-        >>> model = SimpleNamespace(hook_dict=dict.fromkeys(["hook_embed", "blocks.0.hook_resid_post"]))
-        >>> resolve(model, residual())
-        [Site(name='hook_embed', layer=0), Site(name='blocks.0.hook_resid_post', layer=1)]
+        >>> from mechclust import ModelConfig, build_model
+        >>> model = build_model(ModelConfig(d_vocab=9, n_ctx=4, n_layers=1, d_model=8, n_heads=2))
+        >>> [site.name for site in resolve(model, residual())]
+        ['hook_embed', 'blocks.0.hook_resid_post']
     """
     hooks = getattr(model, "hook_dict", None)
     if hooks is None:

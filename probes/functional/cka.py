@@ -28,6 +28,10 @@ class Similarity(NamedTuple):
         n: number of examples.
         d: dimensions of the two.
         note: why the value is NaN, or what a reader must know; empty otherwise.
+
+    Example:
+        >>> float(Similarity(value=0.5, n=10, d=(3, 4)))
+        0.5
     """
 
     value: float

@@ -34,6 +34,11 @@ class HSIC(NamedTuple):
         debiased: HSIC_1 of Song et al. 2012, eq. 5; NaN for fewer than 4 pairs.
         terms: the size of what was added up for ``debiased``, to tell it from rounding.
         rounding: of the products behind it, relative to them.
+
+    Example:
+        >>> one = torch.tensor(1.0)
+        >>> HSIC(n=5, biased=one, debiased=one / 2, terms=one).debiased.item()
+        0.5
     """
 
     n: int

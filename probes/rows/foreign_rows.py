@@ -171,6 +171,12 @@ class ForeignRows(AlignedRows):
         classes: by label that was given as strings, the names of the classes that its numbers stand for.
         model: identifies the model.
         source: its name in error messages.
+
+    Example:
+        >>> import torch
+        >>> from probes import rows_from
+        >>> rows_from({"blocks.0.hook_resid_post": torch.zeros(3, 8)}, labels={"task": ["a", "b", "a"]}).labels
+        ['task']
     """
 
     label_way = "give it to rows_from too: rows_from(..., labels={%r: ...})"

@@ -21,7 +21,14 @@ from tasks.errors import suggest
 
 
 class RowSource(HookPoints, Protocol):
-    """Rows that ``run_stores`` can measure: a ``RowStore``, or what ``rows_from`` returns."""
+    """Rows that ``run_stores`` can measure: a ``RowStore``, or what ``rows_from`` returns.
+
+    Example:
+        >>> import torch
+        >>> from probes import rows_from
+        >>> rows_from({"blocks.0.hook_resid_post": torch.zeros(3, 8)}).index.tolist()
+        [0, 1, 2]
+    """
 
     @property
     def index(self) -> Integer[Tensor, "example"]:

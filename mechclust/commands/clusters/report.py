@@ -20,6 +20,9 @@ def write_clusters_report(result: ClustersResult, out: str | Path) -> Path:
 
     Raises:
         InputError: when ``out`` cannot be written, or holds the report of another command.
+
+    Example:
+        >>> write_clusters_report(result, "runs/clusters")  # doctest: +SKIP
     """
     with own_folder(out, "clusters"):
         return _write(result, out)

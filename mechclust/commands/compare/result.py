@@ -218,5 +218,8 @@ def write_compare_report(result: CompareResult, out: str | Path) -> Path:
 
     Raises:
         InputError: when ``out`` cannot be written, or holds the report of another command.
+
+    Example:
+        >>> write_compare_report(result, "runs/compare")  # doctest: +SKIP
     """
     return result.write(out)

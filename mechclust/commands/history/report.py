@@ -25,6 +25,9 @@ def write_history_report(result: HistoryResult, out: str | Path) -> Path:
 
     Raises:
         InputError: if ``out`` cannot be written, or holds the report of another command.
+
+    Example:
+        >>> write_history_report(result, "runs/history")  # doctest: +SKIP
     """
     with own_folder(out, "history"):
         return _write(result, out)

@@ -33,6 +33,9 @@ def write_mossa_report(result: MossaResult, out: str | Path) -> Path:
 
     Raises:
         InputError: when ``out`` cannot be written, or holds the report of another command.
+
+    Example:
+        >>> write_mossa_report(result, "runs/mossa")  # doctest: +SKIP
     """
     with own_folder(out, "mossa"):
         tables = tables_of(result)

@@ -26,6 +26,9 @@ def write_topics_report(result: TopicsResult, out: str | Path) -> Path:
 
     Raises:
         InputError: when ``out`` cannot be written, or holds the report of another command.
+
+    Example:
+        >>> write_topics_report(result, "runs/topics")  # doctest: +SKIP
     """
     out = Path(out)
     with own_folder(out, "topics"):
