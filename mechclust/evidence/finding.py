@@ -148,7 +148,7 @@ def _numbers(values: Sequence[float] | Float[np.ndarray, "unit"]) -> tuple[float
     return tuple(float(value) for value in values)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Control:
     """A finding's parts, measured on a control in which the finding should not hold.
 
@@ -163,6 +163,9 @@ class Control:
 
     name: str
     parts: tuple[Part, ...]
+
+    def __repr__(self) -> str:
+        return f"Control({quoted(self.name)}, {len(self.parts)} parts: {self.verdict})"
 
     @property
     def verdict(self) -> Verdict:

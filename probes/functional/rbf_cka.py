@@ -127,12 +127,12 @@ class GaussianKernel:
         return list(self._distances.tiles(size))
 
 
-Pair: TypeAlias = tuple[str, str]
+_Pair: TypeAlias = tuple[str, str]
 ValueAndReason: TypeAlias = tuple[float, str]  # the reason says why the value is NaN; empty if it is not
 
 
 def cka_of_kernels(
-    kernels: Mapping[str, GaussianKernel], pairs: Sequence[Pair]
+    kernels: Mapping[str, GaussianKernel], pairs: Sequence[_Pair]
 ) -> dict[Pair, tuple[ValueAndReason, ValueAndReason]]:
     """Return CKA of pairs of kernels of the same examples, biased and debiased, each with why it is NaN.
 
@@ -160,7 +160,7 @@ def _undefined_side(x: GaussianKernel, y: GaussianKernel) -> str:
     return f"y: {y.undefined}" if y.undefined else ""
 
 
-def _hsic(kernels: Mapping[str, GaussianKernel], pairs: Sequence[Pair]) -> dict[Pair, HSIC]:
+def _hsic(kernels: Mapping[str, GaussianKernel], pairs: Sequence[_Pair]) -> dict[Pair, HSIC]:
     if not kernels:
         return {}
     any_kernel = next(iter(kernels.values()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, TypeAlias
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from tasks import InputError
@@ -42,7 +42,7 @@ def matrix(rows: Any, name: str) -> Matrix:
     return x
 
 
-def float64(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+def float64(x: Shaped[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     """Return ``x`` in double precision, on a device that has it."""
     x = x.detach()
     return (x.cpu() if x.device.type == "mps" else x).double()  # MPS has no float64
