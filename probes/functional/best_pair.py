@@ -21,7 +21,7 @@ from tasks.errors import check_at_least
 Kernels: TypeAlias = Sequence[Float[Tensor, "row row"]]
 
 LEVEL = 0.05
-MAX_NUMBERS_AT_ONCE = 2**23  # in kernels that are re-paired
+_MAX_NUMBERS_AT_ONCE = 2**23  # in kernels that are re-paired
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ def _largest_of_pairings(
     y = _off_diagonal(base)
     scale = (_hsic_with_itself(x)[:, None] * _hsic_with_itself(y)).sqrt()
     largest = torch.full((len(x), len(orders)), -torch.inf, dtype=x.dtype, device=x.device)
-    at_once = max(1, MAX_NUMBERS_AT_ONCE // y[0].numel())
+    at_once = max(1, _MAX_NUMBERS_AT_ONCE // y[0].numel())
     for j, other in enumerate(y):
         for start in range(0, len(orders), at_once):
             chosen = orders[start : start + at_once].to(y.device)

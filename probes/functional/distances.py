@@ -14,7 +14,7 @@ from torch import Tensor
 from probes.functional.representations import float64
 from tasks import InputError
 
-MAX_NUMBERS_AT_ONCE = 2**22
+_MAX_NUMBERS_AT_ONCE = 2**22
 MAX_NUMBERS_IN_CACHE = 2**16  # rows that are subtracted on the CPU stay in a core's cache
 CANCELLATION = 2.0**-20  # of |a|^2 + |b|^2: a squared distance below it has lost six digits or more
 ROUNDING_MATTERS = 1e3  # times a difference that matters: if |a|^2 + |b|^2 is below, rounding is below 1e-12 of it
@@ -82,7 +82,7 @@ def squared_differences(
     A pair's value does not depend on the other pairs.
     """
     squared = torch.empty(len(i), dtype=torch.float64, device=float64(x[:1]).device)
-    at_once = MAX_NUMBERS_IN_CACHE if squared.device.type == "cpu" else MAX_NUMBERS_AT_ONCE
+    at_once = MAX_NUMBERS_IN_CACHE if squared.device.type == "cpu" else _MAX_NUMBERS_AT_ONCE
     step = max(1, at_once // x.shape[1])
     for start in range(0, len(i), step):
         pairs = slice(start, start + step)
@@ -189,6 +189,6 @@ class Distances:
 
 def _parts(x: Shaped[Tensor, "row dim"]) -> Iterator[tuple[int, Shaped[Tensor, "_ dim"]]]:
     """Yield blocks of rows, each after its first place."""
-    step = max(1, MAX_NUMBERS_AT_ONCE // x.shape[1])
+    step = max(1, _MAX_NUMBERS_AT_ONCE // x.shape[1])
     for start in range(0, len(x), step):
         yield start, x[start : start + step]

@@ -21,7 +21,7 @@ from tasks import InputError
 
 MAX_BLOCK_ROWS = 512  # and columns
 MIN_BLOCK_ROWS = 128  # if many kernels are in memory at once
-MAX_NUMBERS_AT_ONCE = 2**25  # of all blocks together
+_MAX_NUMBERS_AT_ONCE = 2**25  # of all blocks together
 MAX_KEPT_DISTANCES = 2**22  # among which a median is found
 SAMPLED_PAIRS = 2**14  # whose distances bracket the median
 BINS = 2**12  # of distances inside the bracket
@@ -127,13 +127,13 @@ class GaussianKernel:
         return list(self._distances.tiles(size))
 
 
-_Pair: TypeAlias = tuple[str, str]
+_Names: TypeAlias = tuple[str, str]
 ValueAndReason: TypeAlias = tuple[float, str]  # the reason says why the value is NaN; empty if it is not
 
 
 def cka_of_kernels(
-    kernels: Mapping[str, GaussianKernel], pairs: Sequence[_Pair]
-) -> dict[Pair, tuple[ValueAndReason, ValueAndReason]]:
+    kernels: Mapping[str, GaussianKernel], pairs: Sequence[_Names]
+) -> dict[_Names, tuple[ValueAndReason, ValueAndReason]]:
     """Return CKA of pairs of kernels of the same examples, biased and debiased, each with why it is NaN.
 
     Every block of every kernel is computed once, however many pairs it is in.
@@ -160,11 +160,11 @@ def _undefined_side(x: GaussianKernel, y: GaussianKernel) -> str:
     return f"y: {y.undefined}" if y.undefined else ""
 
 
-def _hsic(kernels: Mapping[str, GaussianKernel], pairs: Sequence[_Pair]) -> dict[Pair, HSIC]:
+def _hsic(kernels: Mapping[str, GaussianKernel], pairs: Sequence[_Names]) -> dict[_Names, HSIC]:
     if not kernels:
         return {}
     any_kernel = next(iter(kernels.values()))
-    products: dict[Pair, list[Float[Tensor, ""]]] = {pair: [] for pair in pairs}
+    products: dict[_Names, list[Float[Tensor, ""]]] = {pair: [] for pair in pairs}
     sums: dict[str, Float[Tensor, "row"]] = {}
     for rows, columns in any_kernel.tiles(_block_rows(len(kernels))):
         is_diagonal = rows == columns
@@ -186,7 +186,7 @@ def _hsic(kernels: Mapping[str, GaussianKernel], pairs: Sequence[_Pair]) -> dict
 
 def _block_rows(n_kernels: int) -> int:
     """Return the rows of a block if so many kernels are in memory at once."""
-    return max(MIN_BLOCK_ROWS, min(MAX_BLOCK_ROWS, math.isqrt(MAX_NUMBERS_AT_ONCE // (n_kernels + 2))))
+    return max(MIN_BLOCK_ROWS, min(MAX_BLOCK_ROWS, math.isqrt(_MAX_NUMBERS_AT_ONCE // (n_kernels + 2))))
 
 
 def working_bytes(n: int, kernels: int, d: int) -> int:

@@ -17,7 +17,7 @@ from tasks.errors import check_at_least
 FEWEST_RELABELLINGS = 999
 RELABELLINGS_PER_TEST = 40  # Holm's smallest adjusted p-value is then 1 / 40
 SHARE_ROUNDING = 1e-9  # of the total sum of squares
-MAX_NUMBERS_AT_ONCE = 2**22
+_MAX_NUMBERS_AT_ONCE = 2**22
 
 
 def enough_permutations(tests: int) -> int:
@@ -120,7 +120,7 @@ def between_shares(
     observed = _between(one_hot[:, as_labelled], sums, sizes, n_heads)[0]
     draw = torch.Generator().manual_seed(int(seed))
     exchanged = torch.from_numpy(relabelling.strata) if relabelling.stratified else None
-    at_once = max(1, MAX_NUMBERS_AT_ONCE // (len(classes) * max(n_items, n_heads * dim)))
+    at_once = max(1, _MAX_NUMBERS_AT_ONCE // (len(classes) * max(n_items, n_heads * dim)))
     null = []
     for start in range(0, permutations, at_once):
         orders = _orders(min(at_once, permutations - start), n_items, exchanged, draw).to(x.device)

@@ -20,7 +20,7 @@ from tasks import InputError
 
 TOPICS_EXPECTED = "expected one integer per word (negative: none) or a [words topics] table of true and false"
 BUCKETS = ("same_word", "same_topic", "different_topic")
-MAX_NUMBERS_AT_ONCE = 2**22  # in the largest intermediate tensor
+_MAX_NUMBERS_AT_ONCE = 2**22  # in the largest intermediate tensor
 
 
 @dataclass(frozen=True)
@@ -262,7 +262,7 @@ class PairTable:
         total = torch.zeros(sum(heads), 3, dtype=exact, device=device)
         within = torch.zeros(sum(heads), 2, n_columns - 2, dtype=exact, device=device)
         pairs = torch.zeros(n_examples, n_columns, dtype=torch.int64, device=device)
-        at_once = max(1, MAX_NUMBERS_AT_ONCE // max(1, max(n_counting**2, sum(heads)) * n_columns))
+        at_once = max(1, _MAX_NUMBERS_AT_ONCE // max(1, max(n_counting**2, sum(heads)) * n_columns))
         for start in range(0, n_examples if n_counting else 0, at_once):
             part = slice(start, start + at_once)
             buckets = rearrange(self._buckets(part), "column example query key -> example (query key) column")

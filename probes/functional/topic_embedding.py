@@ -15,7 +15,7 @@ from probes.functional.topic_attention import WordTopics
 from tasks import InputError
 
 SIMILARITIES = ("cosine", "dot")
-MAX_NUMBERS_AT_ONCE = 2**22  # in the largest intermediate tensor
+_MAX_NUMBERS_AT_ONCE = 2**22  # in the largest intermediate tensor
 MAX_GRAM_ENTRIES = 2**25
 
 
@@ -157,7 +157,7 @@ class GroupSums:
         first, second = order[self._meeting]
         if gram is not None:
             return gram[first, second].sum()
-        at_once = max(1, MAX_NUMBERS_AT_ONCE // x.shape[1])
+        at_once = max(1, _MAX_NUMBERS_AT_ONCE // x.shape[1])
         parts = zip(torch.split(first, at_once), torch.split(second, at_once), strict=True)
         return torch.stack([(x[i] * x[j]).sum() for i, j in parts]).sum()
 

@@ -69,7 +69,7 @@ def test_chunks_and_other_heads_change_nothing(monkeypatch: pytest.MonkeyPatch) 
     labels = torch.randint(4, (20,), generator=draw)
     whole = relabelling_p_values(points, labels, 300)
     assert torch.equal(relabelling_p_values(points[:, 1:2], labels, 300), whole[1:2])
-    monkeypatch.setattr("probes.functional.relabelling.MAX_NUMBERS_AT_ONCE", 1000)
+    monkeypatch.setattr("probes.functional.relabelling._MAX_NUMBERS_AT_ONCE", 1000)
     assert torch.equal(relabelling_p_values(points, labels, 300), whole)
 
 
