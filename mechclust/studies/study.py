@@ -23,6 +23,7 @@ from probes.store.locks import locked
 from tasks import InputError
 from tasks.errors import repeated, suggest
 from tasks.settings import check_settings, to_json
+from tasks.text.visible import quoted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,7 +52,7 @@ def no_tables(config: Any, results: object) -> Mapping[str, pd.DataFrame]:
     return {}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Study:
     """An experiment, usually a published one.
 
@@ -101,6 +102,9 @@ class Study:
     analyse: Callable[[Any, Path], Analysis] | None = None
     judge: Callable[[Any, Path], Sequence[Finding]] | None = None
     unrecorded: Sequence[str] = ()
+
+    def __repr__(self) -> str:
+        return f"Study({self.name!r}, {quoted(self.title)}, presets {', '.join(self.presets)})"
 
     def __post_init__(self) -> None:
         if self.load is None and self.analyse is None:

@@ -14,7 +14,7 @@ from tasks import InputError, Task
 from tasks.errors import check_at_least
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Member:
     """One network of an ensemble.
 
@@ -52,6 +52,9 @@ class Member:
                 raise InputError(
                     f"a member has a rate of {factor}; expected a factor of at least 0 on the learning rate"
                 )
+
+    def __repr__(self) -> str:
+        return f"Member({self.task.name}, seed {self.model.seed}, rate {self.rate:g})"
 
 
 def width_of(config: AnyConfig) -> int:
