@@ -10,10 +10,12 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
+from random import Random
 from typing import Any, get_args
 
 import jaxtyping
 from beartype import BeartypeConf, beartype
+from beartype._check.code import codemain
 from jaxtyping import AbstractArray
 
 _beartype = beartype(conf=BeartypeConf(is_pep484_tower=True))  # an int is a float
@@ -69,3 +71,4 @@ def annotations_of(value: Any) -> Iterator[Any]:
 
 
 jaxtyping.jaxtyped = decorate_shaped
+codemain.getrandbits = Random(0).getrandbits  # beartype draws items of lists. Python's own random state must not move

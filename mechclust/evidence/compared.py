@@ -11,7 +11,7 @@ from jaxtyping import Float
 from mechclust.evidence.bounds import Bound, Within
 from mechclust.evidence.finding import Control, Finding, Part, mean_part, share_part
 
-_Units = Float[np.ndarray, "unit"]
+_Units = Float[np.ndarray, "_"]  # values and control may have different units
 _Curve = Float[np.ndarray, "unit step"]
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Shaped
 
 from mechclust.evidence.bounds import Bound, Verdict, Within, together, verdict_of
 from mechclust.evidence.intervals import (
@@ -72,7 +72,7 @@ class Part:
         return verdict_of(self.bound, self.interval)
 
 
-def mean_part(name: str, values: Sequence[float] | Float[np.ndarray, "unit"], bound: Bound | Within) -> Part:
+def mean_part(name: str, values: Sequence[float] | Shaped[np.ndarray, "unit"], bound: Bound | Within) -> Part:
     """Judge a mean by Student's interval.
 
     Args:
@@ -88,7 +88,7 @@ def mean_part(name: str, values: Sequence[float] | Float[np.ndarray, "unit"], bo
     return Part(name, numbers, bound, mean_interval(numbers), "mean")
 
 
-def prediction_part(name: str, values: Sequence[float] | Float[np.ndarray, "unit"], bound: Bound | Within) -> Part:
+def prediction_part(name: str, values: Sequence[float] | Shaped[np.ndarray, "unit"], bound: Bound | Within) -> Part:
     """Judge by the interval in which one further run falls, to compare with a paper's single run.
 
     Arguments as ``mean_part``.
@@ -97,7 +97,7 @@ def prediction_part(name: str, values: Sequence[float] | Float[np.ndarray, "unit
     return Part(name, numbers, bound, prediction_interval(numbers), "one more run")
 
 
-def share_part(name: str, values: Sequence[float] | Float[np.ndarray, "unit"], bound: Bound | Within) -> Part:
+def share_part(name: str, values: Sequence[float] | Shaped[np.ndarray, "unit"], bound: Bound | Within) -> Part:
     """Judge a share by Wilson's interval. Arguments as ``mean_part``; values lie between 0 and 1.
 
     Raises:
@@ -108,7 +108,7 @@ def share_part(name: str, values: Sequence[float] | Float[np.ndarray, "unit"], b
 
 
 def paired_share_part(
-    name: str, differences: Sequence[float] | Float[np.ndarray, "unit"], bound: Bound | Within
+    name: str, differences: Sequence[float] | Shaped[np.ndarray, "unit"], bound: Bound | Within
 ) -> Part:
     """Judge the difference of two shares of the same units.
 
@@ -119,7 +119,7 @@ def paired_share_part(
 
 
 def resampled_part(
-    name: str, values: Sequence[float] | Float[np.ndarray, "unit"], interval: Interval | None, bound: Bound | Within
+    name: str, values: Sequence[float] | Shaped[np.ndarray, "unit"], interval: Interval | None, bound: Bound | Within
 ) -> Part:
     """Judge a value by a given interval, such as a bootstrap over tasks.
 
@@ -139,12 +139,12 @@ def resampled_part(
     return Part(name, _numbers(values), bound, ends, "resampled")
 
 
-def check_part(name: str, values: Sequence[float] | Float[np.ndarray, "unit"], bound: Bound | Within) -> Part:
+def check_part(name: str, values: Sequence[float] | Shaped[np.ndarray, "unit"], bound: Bound | Within) -> Part:
     """Judge the worst value, as a check does. Arguments as ``mean_part``."""
     return Part(name, _numbers(values), bound, None, "worst")
 
 
-def _numbers(values: Sequence[float] | Float[np.ndarray, "unit"]) -> tuple[float, ...]:
+def _numbers(values: Sequence[float] | Shaped[np.ndarray, "unit"]) -> tuple[float, ...]:
     return tuple(float(value) for value in values)
 
 

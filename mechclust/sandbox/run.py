@@ -13,7 +13,7 @@ from mechclust.sandbox.curves import Curves
 from mechclust.sandbox.panels import SandboxPanel
 from tasks import InputError
 
-Lines = list[list[tuple[int, float, Float[np.ndarray, "point 2"]]]]
+Lines = list[list[tuple[int, float, Float[np.ndarray, "_ 2"]]]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +81,7 @@ class SandboxRun:
     n_used: int | None = None
     support: tuple[int, ...] = ()
     n_digits: int = 0
-    cloud_answers: Int[np.ndarray, "point"] | None = None
+    cloud_answers: Int[np.ndarray, "_"] | None = None
     map_half_height: float = 1.0
     level_lines: Lines | None = None
     variance: Mapping[str, Float[np.ndarray, "frame"]] = field(default_factory=dict)

@@ -92,7 +92,7 @@ class TestProcess:
         assert done.stdout.startswith("Studies: mechclust run STUDY\n  cluster-factors: What hidden states cluster by")
         assert "\n  clustering-heads: Clustering heads: " in done.stdout
         assert "presets: smoke, quick, paper, gpt2" in done.stdout
-        assert "\n  NDims: How many principal directions" in done.stdout
+        assert "\n  NDims: Number of principal directions" in done.stdout
         assert "\n  TopicAttention; needs topics: Attention between words" in done.stdout
 
     def test_bad_input(self, tmp_path):

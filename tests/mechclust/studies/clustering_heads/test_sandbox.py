@@ -20,7 +20,7 @@ from mechclust.models import ModelConfig
 from mechclust.sandbox import Curves, sandbox_figure, sandbox_film, sandbox_page, sandbox_strip
 from mechclust.sandbox import figure as figure_module
 from mechclust.sandbox.frames import choose_frames
-from mechclust.sandbox.page import _small, render_sandbox
+from mechclust.sandbox.page import _packed, render_sandbox
 from mechclust.sandbox.panels import panel_grid
 from mechclust.studies.clustering_heads import loss_spikes
 from mechclust.studies.clustering_heads.config import PoolingTransformerConfig
@@ -387,7 +387,7 @@ def test_300_frames_of_the_usual_network_stay_below_15_mb(tmp_path):
 def test_packed_numbers_come_back():
     values = np.random.default_rng(0).normal(size=(4, 30)) * np.array([[1e-4], [1.0], [1e4], [0.0]])
     values[1, 3] = np.nan
-    packed = _small(values)
+    packed = _packed(values)
     scale = np.frombuffer(base64.b64decode(packed["scale"]), "<f4")
     whole = np.frombuffer(base64.b64decode(packed["data"]), "<i2").reshape(4, 30)
     assert whole[1, 3] == -(2**15)
