@@ -24,7 +24,7 @@ from __future__ import annotations
 import json
 import math
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from functools import cache, partial
 from numbers import Integral, Real
@@ -116,7 +116,7 @@ def configure(config: ConfigT, **changes: Any) -> ConfigT:
 
 
 def check_settings(config: Any, prefix: str = "") -> None:
-    """Refuse values that do not have the type of their field, or are outside the range in it.
+    """Refuse numbers, choices and tuples that do not fit the type of their field, or are outside the range in it.
 
     Numbers must be finite, integers fit into 64 bits, and choices be among those of their ``Literal``. Nested
     configurations are checked too.
@@ -135,16 +135,18 @@ def check_settings(config: Any, prefix: str = "") -> None:
 
 @cache
 def _types_of(cls: type) -> dict[str, Any]:
-    return get_type_hints(cls, include_extras=True)
+    """Return the types of a configuration's fields, which must be known where it is defined."""
+    try:
+        return get_type_hints(cls, include_extras=True)
+    except NameError as error:
+        raise InputError(f"the types of {cls.__name__} cannot be read ({error}); import them at run time") from error
 
 
 def _check(name: str, value: Any, kind: Any) -> None:
     """Refuse a value that is not of this kind, part by part."""
     origin = get_origin(kind)
     parts = get_args(kind)
-    if is_dataclass(value) and not isinstance(value, type):
-        check_settings(value, f"{name}.")
-    elif origin is Literal:
+    if origin is Literal:
         check_choice(**{name: (value, parts)})
     elif origin is Annotated:
         _check(name, value, parts[0])
@@ -155,16 +157,18 @@ def _check(name: str, value: Any, kind: Any) -> None:
             _check(name, value, others[0] if len(others) == 1 else Any)
     elif origin is tuple:
         _check_parts(name, value, parts)
-    elif isinstance(value, (tuple, list)):
-        _check_parts(name, value, (parts[0] if parts else Any, ...))
     elif kind is int:
         _check_integer(name, value)
     elif kind is float or isinstance(value, float):
         _check_number(name, value)
+    elif is_dataclass(value) and not isinstance(value, type):
+        check_settings(value, f"{name}.")
+    elif isinstance(value, (tuple, list)):
+        _check_parts(name, value, (parts[0] if parts else Any, ...))
 
 
 def _check_parts(name: str, values: Any, kinds: tuple[Any, ...]) -> None:
-    if not isinstance(values, Iterable):
+    if isinstance(values, (str, Iterator)) or not isinstance(values, Iterable):
         raise InputError(f"{name} is {values!r}; expected several values")
     values = tuple(values)
     if kinds[-1:] == (...,):
