@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import itemgetter, methodcaller
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Int, Integer, Num, Shaped
 from torch import Tensor
 from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
 
 from tasks.errors import InputError, check_at_least, check_count
 
@@ -289,17 +290,7 @@ class Batch:
         if not batches:
             raise InputError("no batches to join; give at least one")
         _check_same_fields(batches)
-        first = batches[0]
-        lacks: dict[str, str] = {}
-        for batch in batches:
-            lacks.update(batch.lacks)
-        fields = ["tokens", "index", *first._masks_and_targets()]
-        return Batch(
-            **{name: torch.cat([getattr(batch, name) for batch in batches]) for name in fields},
-            positions={name: torch.cat([batch.positions[name] for batch in batches]) for name in first.positions},
-            labels={name: torch.cat([batch.labels[name] for batch in batches]) for name in first.labels},
-            lacks=lacks,
-        )
+        return _joined(batches, torch.cat)
 
     def _masks_and_targets(self) -> dict[str, Shaped[Tensor, "..."]]:
         """Return the masks and targets that are there, by name."""
@@ -308,20 +299,43 @@ class Batch:
 
     def _apply(self, function: _Transform) -> Batch:
         """Return a batch of what the function makes of every tensor."""
-        fields = {"tokens": self.tokens, "index": self.index, **self._masks_and_targets()}
-        new_fields: dict[str, Any] = {name: function(values) for name, values in fields.items()}
-        return replace(
-            self,
-            **new_fields,
-            positions={name: function(values) for name, values in self.positions.items()},
-            labels={name: function(values) for name, values in self.labels.items()},
-        )
+        return _joined([self], lambda parts: function(parts[0]))
 
     def _fields_text(self) -> str:
         """Describe the fields that batches must have in common to be joined."""
         labels = [f"{name} {values.ndim}-d" for name, values in sorted(self.labels.items())]
         names = [*self._masks_and_targets(), *sorted(self.positions), *labels]
         return f"{self.tokens.shape[1]} tokens per row and {', '.join(names) or 'no other fields'}"
+
+
+def pad_right(
+    rows: Sequence[Integer[Tensor, "_"]], pad_value: int = 0
+) -> tuple[Integer[Tensor, "batch pos"], Bool[Tensor, "batch pos"]]:
+    """Return rows as one tensor, padded on the right, and which positions are not padding (on the CPU).
+
+    Example:
+        >>> tokens, mask = pad_right([torch.tensor([5, 6]), torch.tensor([7])])
+        >>> tokens.tolist(), mask.tolist()
+        ([[5, 6], [7, 0]], [[True, True], [True, False]])
+    """
+    padded = pad_sequence(list(rows), batch_first=True, padding_value=pad_value)
+    lengths = torch.tensor([len(row) for row in rows])
+    return padded, torch.arange(padded.shape[1]) < lengths[:, None]
+
+
+def _joined(batches: Sequence[Batch], join: Callable[[list[Shaped[Tensor, "..."]]], Shaped[Tensor, "..."]]) -> Batch:
+    """Return one batch, in which each tensor is joined from the batches' tensors."""
+    first = batches[0]
+    lacks: dict[str, str] = {}
+    for batch in batches:
+        lacks.update(batch.lacks)
+    fields = ["tokens", "index", *first._masks_and_targets()]
+    return Batch(
+        **{name: join([getattr(batch, name) for batch in batches]) for name in fields},
+        positions={name: join([batch.positions[name] for batch in batches]) for name in first.positions},
+        labels={name: join([batch.labels[name] for batch in batches]) for name in first.labels},
+        lacks=lacks,
+    )
 
 
 def _is_integer(values: Shaped[Tensor, "..."]) -> bool:

@@ -139,7 +139,7 @@ class Job(NamedTuple):
 
 
 def check_seeds(seeds: Sequence[int], name: str = "seeds") -> None:
-    """Refuse seeds that no study can run with.
+    """Refuse no seeds, or one given twice. Their range is in the type ``Seed``.
 
     Args:
         seeds: the seeds.

@@ -16,7 +16,7 @@ from probes.engine.batch_items import Sequences, SingleExample, items_of, reason
 from probes.engine.hooks import HookedModel
 from probes.engine.texts import TextTokenizer
 from tasks import Batch, InputError
-from tasks.batch import token_batches
+from tasks.batch import pad_right, token_batches
 from tasks.errors import check_count
 
 TokenIds: TypeAlias = Tensor | np.ndarray  # [batch pos], checked when they are read
@@ -225,10 +225,7 @@ def _encode(examples: Sequence[SingleExample], reading: TextTokenizer) -> None:
 
 def _padded(examples: Sequence[SingleExample]) -> Batch:
     """Return examples as one batch, padded on the right."""
-    ids = [example.ids for example in examples if example.ids is not None]
-    tokens = torch.nn.utils.rnn.pad_sequence(ids, batch_first=True)
-    lengths = torch.tensor([len(example) for example in examples])
-    mask = torch.arange(tokens.shape[1]) < lengths[:, None]
+    tokens, mask = pad_right([example.ids for example in examples if example.ids is not None])
     string_columns: dict[str, None] = {}
     for i, example in enumerate(examples):
         if example.mask is not None:

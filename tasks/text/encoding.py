@@ -12,10 +12,9 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Int, Int32
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 from tqdm import tqdm
 
-from tasks.batch import Batch, token_batches
+from tasks.batch import Batch, pad_right, token_batches
 from tasks.errors import InputError
 from tasks.text.beginning import Bos, beginning_id, begun
 from tasks.text.words import word_spans
@@ -103,19 +102,12 @@ class EncodedCorpus:
         """
         lengths = [len(window) for window in self.windows]
         for rows in token_batches(lengths, tokens_per_batch, "window {}".format):
-            tokens, attention_mask = pad_right([torch.from_numpy(self.windows[row]) for row in rows], self.pad_id)
+            tokens, attention_mask = pad_right(
+                [torch.from_numpy(self.windows[row]) for row in rows], self.pad_id
+            )
             words, _ = pad_right([torch.from_numpy(self.labels[row]) for row in rows], -1)
-            labels = {"word": words, "document": torch.from_numpy(self.documents[rows])}
-            yield Batch(tokens, attention_mask, labels=labels, index=torch.from_numpy(rows))
-
-
-def pad_right(
-    rows: Sequence[Int[Tensor, "_"]], pad_value: int
-) -> tuple[Int[Tensor, "batch pos"], Bool[Tensor, "batch pos"]]:
-    """Return rows as one int64 tensor, padded on the right, and which positions are not padding."""
-    padded = pad_sequence([row.long() for row in rows], batch_first=True, padding_value=pad_value)
-    lengths = torch.tensor([len(row) for row in rows])
-    return padded, torch.arange(padded.shape[1]) < lengths[:, None]
+            labels = {"word": words.long(), "document": torch.from_numpy(self.documents[rows])}
+            yield Batch(tokens.long(), attention_mask, labels=labels, index=torch.from_numpy(rows))
 
 
 def check_tokenizer(tokenizer: Any) -> None:

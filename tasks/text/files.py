@@ -66,7 +66,7 @@ def corpus_files(paths: Iterable[str | Path], is_wanted: Callable[[Path], bool],
     files: dict[Path, None] = {}  # in order, each once
     for path in map(Path, paths):
         if path.is_dir():
-            wanted = sorted(file for file in path.rglob("*") if file.is_file() and is_wanted(file))
+            wanted = sorted(file for file in path.rglob("*") if is_wanted(file) and file.is_file())
             if not wanted:
                 raise InputError(f"the directory {str(path)!r} holds no {kinds}; name the files themselves")
             files.update(dict.fromkeys(wanted))

@@ -12,10 +12,10 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from tasks.batch import Batch, token_batches
+from tasks.batch import Batch, pad_right, token_batches
 from tasks.errors import InputError, check_choice
 from tasks.text.beginning import Bos, beginning_id, begun
-from tasks.text.encoding import check_ids, pad_right, pad_within
+from tasks.text.encoding import check_ids, pad_within
 from tasks.text.files import check_texts
 from tasks.text.prompt_files import PromptFields, read_json_lines, read_prompt_file
 from tasks.text.visible import quoted, short

@@ -122,6 +122,7 @@ def check_model(
     placed = {"device": device, "dtype": dtype, "device_map": device_map}
     build: Build | None
     resolved = resolve_model(model, adapter)
+    model = resolved.source
     named = not resolved.in_memory
     with torch.random.fork_rng(devices=[]), ExitStack() as afterwards:
         if named or _is_hugging_face(model):

@@ -23,7 +23,7 @@ from probes.engine.state import hashed
 from probes.functional.hsic import LEAST_DEBIASED
 from probes.store.digest import digest_of
 from tasks import Batch, InputError
-from tasks.batch import token_batches
+from tasks.batch import pad_right, token_batches
 from tasks.text.instructions import MISC, Example, InstructionTask, TaskCollection
 from tasks.text.instructions.collection import LEAST_TEST_PROMPTS
 from tasks.text.visible import short
@@ -261,12 +261,11 @@ def test_batches(
         "task": torch.tensor([task for task, _ in chosen]),
         "unit": torch.tensor([units[task, example.unit] for task, example in chosen]),
     }
-    lengths = torch.tensor([len(ids) for ids in tokens])
+    lengths = [len(ids) for ids in tokens]
     found = []
-    for rows in token_batches(lengths.tolist(), tokens_per_batch, lambda i: f"test prompt {texts[i][:40]!r}"):
-        sequences, index = [torch.tensor(tokens[i]) for i in rows], torch.from_numpy(rows)
-        padded = torch.nn.utils.rnn.pad_sequence(sequences, batch_first=True)
-        mask = torch.arange(padded.shape[1]) < lengths[index][:, None]
+    for rows in token_batches(lengths, tokens_per_batch, lambda i: f"test prompt {texts[i][:40]!r}"):
+        padded, mask = pad_right([torch.tensor(tokens[i]) for i in rows])
+        index = torch.from_numpy(rows)
         found.append(Batch(padded, attention_mask=mask, labels={k: v[index] for k, v in labels.items()}, index=index))
     return found
 

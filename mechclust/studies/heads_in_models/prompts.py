@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from tasks import Batch, InputError
+from tasks.batch import pad_right
 from tasks.settings import CountOrZero, Several, check_settings
 from tasks.text.prompts import Encode
 
@@ -94,13 +95,10 @@ class WordPrompts:
         a, b = (x.flatten() for x in torch.meshgrid(k, k, indexing="ij"))
         asked, other, things = (a, b, first) if order == "first" else (b, a, second)
         answers = _first_tokens(encode, texts[0], encoded[0], things)
-        tokens = torch.nn.utils.rnn.pad_sequence(
-            [torch.tensor(ids) for ids in encoded], batch_first=True, padding_value=pad_id
-        )
-        lengths = torch.tensor([len(ids) for ids in encoded])
+        tokens, mask = pad_right([torch.tensor(ids) for ids in encoded], pad_id)
         return Batch(
             tokens=tokens,
-            attention_mask=torch.arange(tokens.shape[1]) < lengths[:, None],
+            attention_mask=mask,
             labels={"asked": asked, "other": other, "answer": torch.tensor(answers)[asked]},
         )
 

@@ -51,6 +51,6 @@ def with_test(given: Mapping[Split | None, Sequence[Example]]) -> tuple[dict[Spl
         "test": list(given.get("test", ())),
     }
     for example in (*given.get("train", ()), *given.get(None, ())):
-        split = split_of(example.prompt)
+        split = split_of(example.prompt) if cut else "train"
         examples[split if split in cut else "train"].append(example)
     return examples, cut
