@@ -18,13 +18,12 @@ from probes.engine.readout import Readout, last_token
 from probes.engine.result import ProbeResult
 from probes.engine.rows_or_moments import FORMS, Form, RowsOrMoments, moments_bytes
 from probes.engine.sites import Sites, residual
-from probes.functional.cka import compact, linear_hsic
+from probes.functional.cka import compact, linear_hsic, without_top_components
 from probes.functional.cka_draws import deviations_of, halves_hsic, null_hsic, null_of
 from probes.functional.cross_moments import CrossMoments
 from probes.functional.hsic import HSIC, cka_from_hsic, kernel
 from probes.functional.products import Precision, check_precision
-from probes.functional.representations import centred, float64, matrix
-from probes.functional.top_components import top_components, without_components
+from probes.functional.representations import float64, matrix
 from probes.functional.unit_hsic import hsic_between_units
 from probes.functional.units import FEWEST_ARRANGEMENTS, n_pairings
 from tasks import InputError
@@ -318,11 +317,10 @@ class _Group:
         rows = self.probe._rows_of(site, self.name)
         if not self.probe.remove_top:
             return rows
-        rows = centred(float64(rows))
-        components, why = top_components(rows, self.probe.remove_top)
+        rows, why = without_top_components(float64(rows), self.probe.remove_top)
         if why:
             self.undefined[site] = why
-        return without_components(rows, components)
+        return rows
 
     def _hsic_of_moments(self) -> dict[tuple[str, str], HSIC]:
         hsic = {}

@@ -201,9 +201,9 @@ query=last_token(), max_rows=None, permutations=0, units=None)
         where = self.query_positions(batch)
         for site, x in activations.items():
             if is_output(site):
-                self.points.add(site, batch.index, _at(x, where))
+                self.points.add(site, batch.index, at_query(x, where))
                 continue
-            keys = _at(x.transpose(1, 2), where).cpu().double()  # [batch head key]
+            keys = at_query(x.transpose(1, 2), where).cpu().double()  # [batch head key]
             mass = keys[..., list(self.support or ())].sum(-1)
             self.attention.add(site, batch.index, torch.stack([mass, attention_entropy(keys)], dim=-1))
         if self.units is not None:
@@ -491,6 +491,8 @@ def pattern_of(output: str) -> str:
     return output.removesuffix("hook_z") + "hook_pattern"
 
 
-def _at(x: Shaped[Tensor, "batch query ..."], query: Int[Tensor, "batch"]) -> Shaped[Tensor, "batch ..."]:
-    """Return each example's row at its query; a network that pools the sequence has one query for all of it."""
-    return x[:, 0] if x.shape[1] == 1 else x[torch.arange(len(x), device=x.device), query]
+def at_query(x: Shaped[Tensor, "batch query ..."], query: Int[Tensor, "batch"]) -> Shaped[Tensor, "batch ..."]:
+    """Return each example's row at its query. A network that pools the sequence has one query for all of it."""
+    if x.shape[1] == 1:
+        return x[:, 0]
+    return x[torch.arange(len(x), device=x.device), query.to(x.device)]

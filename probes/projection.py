@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Literal
 
 import numpy as np
 import torch
 from jaxtyping import Float
-from torch import Tensor
 
-from probes.engine.probe import Probe
+from probes.engine.labelled_rows import LabelledRows
 from probes.engine.readout import Readout, check_row_readout, token_at
 from probes.engine.result import ProbeResult
 from probes.engine.sites import Sites, residual
-from probes.engine.state import Rows
 from probes.functional.projection import check_open_tsne, open_tsne_2d, project_2d
-from tasks import Batch, InputError
+from tasks import InputError
 from tasks.errors import check_choice
 
 
-class Projection(Probe):
+class Projection(LabelledRows):
     """A 2-D projection of the hidden states at each site.
 
     Measures:
@@ -46,9 +43,6 @@ class Projection(Probe):
         Projection(label='task', at=residual(), readout=token_at('input'), method='pca', max_rows=500, seed=0)
     """
 
-    hidden = Rows(cap="max_rows")
-    classes = Rows(cap="max_rows")
-
     def __init__(
         self,
         label: str = "task",
@@ -67,11 +61,8 @@ class Projection(Probe):
         self.max_rows = max_rows
         self.seed = seed
 
-    def update(self, activations: Mapping[str, Float[Tensor, "batch ..."]], batch: Batch) -> None:
-        """Keep each example's label, and its row at every site."""
-        self.classes.add(self.label, batch.index, batch.label(self.label, per="example"))
-        for site, rows in activations.items():
-            self.hidden.add(site, batch.index, rows.flatten(1))
+    def _labels_to_keep(self) -> list[str | None]:
+        return [self.label]
 
     def compute(self) -> ProbeResult:
         """Return the coordinates of all examples kept."""

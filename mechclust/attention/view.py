@@ -27,7 +27,7 @@ from mechclust.attention.inputs import (
 )
 from mechclust.attention.page import visible_token
 from probes import HookedModel, attention_pattern, record, resolve
-from probes.engine.hooks import device_of, evaluation_mode, forward
+from probes.engine.hooks import by_name, device_of, evaluation_mode, forward
 from probes.engine.run import check_models
 from probes.store.files import write_atomic
 from tasks import Batch, InputError
@@ -213,7 +213,7 @@ def attention_view(
         >>> view.names, view.models, tuple(view.patterns.shape)
         (('L1H0', 'L0H1'), ('a', 'b'), (2, 2, 3, 3))
     """
-    models = dict(model) if isinstance(model, Mapping) else {"": model}
+    models = by_name(model)
     if isinstance(model, Mapping):
         check_models(models)
     ids = one_sequence("tokens", encode_for_all(models, tokens, bos) if isinstance(tokens, str) else tokens)

@@ -27,7 +27,7 @@ from mechclust.jobs.engine import Engine
 from mechclust.jobs.mapping import each_result
 from mechclust.jobs.outcome import Outcome, first_of
 from mechclust.jobs.progress import progress_bar
-from probes.engine.hooks import HookedModel
+from probes.engine.hooks import HookedModel, by_name
 from probes.engine.identity import fingerprint
 from probes.engine.probe import Probe, each_probe
 from probes.engine.readout import Readout, last_token
@@ -267,7 +267,7 @@ class _Worker:
     def from_function(cls, load: Load) -> _Worker:
         """Load the model or models."""
         model = load()
-        models = dict(model) if isinstance(model, Mapping) else {"": model}
+        models = by_name(model)
         return cls(model, models, {name: fingerprint(each) for name, each in models.items()})
 
 

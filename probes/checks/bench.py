@@ -12,9 +12,11 @@ import torch
 from jaxtyping import Float, Float64, Int, Shaped
 from torch import Tensor
 
-from probes.clustering_head import ClusteringHead
+from probes.clustering_head import ClusteringHead, at_query
 from probes.engine.attach import attach
+from probes.engine.batches import Batches, each_batch
 from probes.engine.hooks import HookedModel, device_of, evaluation_mode, forward, record
+from probes.engine.texts import TextTokenizer
 from tasks import Batch, InputError
 
 Correct: TypeAlias = Callable[[Float[Tensor, "..."], Batch], Shaped[Tensor, "..."]]
@@ -184,10 +186,8 @@ class Bench:
                 f"the model returns {what}; causal_checks needs logits [batch d_vocab] or [batch pos d_vocab]"
             )
         logits = logits.to(batch.tokens.device)
-        at_query = logits
-        if logits.ndim == 3:
-            at_query = logits[torch.arange(len(logits), device=logits.device), self.probe.query_positions(batch)]
-        if not torch.isfinite(at_query).all():
+        answers = logits if logits.ndim == 2 else at_query(logits, self.probe.query_positions(batch))
+        if not torch.isfinite(answers).all():
             raise InputError(
                 "the model's logits are NaN or infinite at the query, so no prediction can be judged; "
                 "check the weights after the heads"
@@ -198,7 +198,7 @@ class Bench:
                 f"correct returns shape {tuple(right.shape)} for {len(batch)} examples; "
                 "expected one value per example [batch], as task.accuracy gives"
             )
-        return at_query.argmax(dim=-1).cpu(), right.cpu().double()
+        return answers.argmax(dim=-1).cpu(), right.cpu().double()
 
 
 class _Replacement:
@@ -257,3 +257,27 @@ def _is_pair(value: object) -> bool:
         return False
     site, head = value
     return isinstance(site, str) and isinstance(head, Integral) and not isinstance(head, bool)
+
+
+def _nothing_is_right(logits: Float[Tensor, "batch ..."], batch: Batch) -> Float[Tensor, "batch"]:
+    return torch.zeros(len(batch))
+
+
+def bench_of(
+    model: HookedModel,
+    batches: Batches,
+    probe: ClusteringHead,
+    reading: TextTokenizer | None = None,
+    correct: Correct = _nothing_is_right,
+) -> Bench:
+    """Return the examples with the model's predictions.
+
+    Without ``correct``, no prediction is right, for checks that do not ask.
+
+    Raises:
+        InputError: for a probe that was not run, and as ``Bench``.
+    """
+    if not len(probe.points):
+        raise InputError("this ClusteringHead has not been run; call run(model, batches, probe) first")
+    probe.bind(model)
+    return Bench(model, list(each_batch(batches, {"": model}, reading=reading)), probe, correct)

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Int, Shaped
 from torch import Tensor
 
-from probes.engine.hooks import HookedModel, device_of, evaluation_mode, forward, modules_of
+from probes.engine.hooks import by_name, device_of, evaluation_mode, forward, modules_of
 from probes.engine.probe import Probe
 from probes.engine.recorder import HookedModels, Kept, _Recorder
 from probes.engine.result import ProbeResult
@@ -91,11 +91,6 @@ class Case:
         declared = [getattr(type(probe), name) for name in probe.states]
         exact |= all(isinstance(d, Rows) or (isinstance(d, Sum) and d.dtype is torch.int64) for d in declared)
         compare(probe.compute(), self.expected, 0.0 if exact else self.rtol, clause)
-
-
-def by_name(model: HookedModels) -> Mapping[str, HookedModel]:
-    """Return several models unchanged, and a single one under the name ``""``."""
-    return model if isinstance(model, Mapping) else {"": model}
 
 
 def compare(result: ProbeResult, expected: ProbeResult, rtol: float, clause: str) -> None:

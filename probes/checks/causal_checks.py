@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
-from probes.checks.bench import Bench, Correct, HeadPlace, check_heads
+from probes.checks.bench import Bench, Correct, HeadPlace, bench_of, check_heads
 from probes.clustering_head import ClusteringHead
-from probes.engine.batches import Batches, each_batch
+from probes.engine.batches import Batches
 from probes.engine.hooks import HookedModel
 from probes.engine.result import ProbeResult
 from probes.engine.texts import TextTokenizer
@@ -103,9 +103,8 @@ def causal_checks(
     """
     if not len(probe.points):
         raise InputError("this ClusteringHead has not been run; call run(model, batches, probe) before causal_checks")
-    probe.bind(model)
     reading = TextTokenizer({"": model}, tokenizer, bos)
-    bench = Bench(model, list(each_batch(batches, {"": model}, reading=reading)), probe, correct)
+    bench = bench_of(model, batches, probe, reading, correct)
     chosen = check_heads(heads, probe)
     draw = torch.Generator().manual_seed(seed)
     order, donors = (torch.randperm(bench.n, generator=draw) for _ in range(2))

@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from probes.checks.case import Broken, Case, by_name, compare, equal
+from probes.checks.case import Broken, Case, compare, equal
 from probes.engine.batches import readable
-from probes.engine.hooks import modules_of
-from probes.engine.probe import Probe, check_no_class, parameter_text
+from probes.engine.hooks import by_name, modules_of
+from probes.engine.probe import STATE_ATTRIBUTES, Probe, check_no_class, parameter_text
 from probes.engine.recorder import HookedModels
 from probes.engine.result import ProbeResult, load_result
 from probes.engine.run import run
@@ -31,7 +31,6 @@ from probes.store.index_set import IndexSet
 from tasks import Batch, InputError
 
 _UNUSUAL_SEED = 20_241_050
-_STATE_ATTRIBUTES = ("_states", "_examples", "_sites")
 
 
 def check_probe(
@@ -63,19 +62,13 @@ def check_probe(
         InputError: for fewer than 4 examples, an index that two of them have, and as ``run``.
 
     Example:
-        >>> from transformer_lens import HookedRootModule
-        >>> from transformer_lens.hook_points import HookPoint
+        >>> import torch
+        >>> from mechclust import ModelConfig, build_model
         >>> from probes import NDims, embedding
-        >>> class OneHot(HookedRootModule):
-        ...     def __init__(self):
-        ...         super().__init__()
-        ...         self.embed = torch.nn.Embedding.from_pretrained(torch.eye(5))
-        ...         self.hook_embed = HookPoint()
-        ...         self.setup()
-        ...     def forward(self, tokens):
-        ...         return self.hook_embed(self.embed(tokens))
+        >>> from tasks import Batch
+        >>> model = build_model(ModelConfig(d_vocab=5, n_ctx=2, n_layers=1, d_model=8, n_heads=2))
         >>> batch = Batch(torch.tensor([[0, 1], [0, 2], [0, 3], [2, 4]]))
-        >>> check_probe(NDims(at=embedding()), OneHot(), batch)  # raises if the probe breaks a clause
+        >>> check_probe(NDims(at=embedding()), model, batch)  # raises if the probe breaks a clause
     """
     check_no_class(probe)
     whole = batches if isinstance(batches, Batch) else _together(list(batches))
@@ -225,7 +218,7 @@ def _state(case: Case) -> None:
 
 def _undeclared_attributes(probe: Probe) -> dict[str, tuple[int, str]]:
     """Return the identity and ``repr`` of every attribute that is not a declared state."""
-    return {name: (id(value), repr(value)) for name, value in vars(probe).items() if name not in _STATE_ATTRIBUTES}
+    return {name: (id(value), repr(value)) for name, value in vars(probe).items() if name not in STATE_ATTRIBUTES}
 
 
 def _inputs(case: Case) -> None:

@@ -7,12 +7,12 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float, Float64, Int
+from jaxtyping import Float, Float64
 from torch import Tensor
 
-from probes.checks.bench import Bench
-from probes.clustering_head import ClusteringHead
-from probes.engine.batches import Batches, each_batch
+from probes.checks.bench import Bench, bench_of
+from probes.clustering_head import ClusteringHead, at_query
+from probes.engine.batches import Batches
 from probes.engine.hooks import HookedModel, evaluation_mode, forward, record
 from probes.engine.result import ProbeResult
 from probes.engine.texts import TextTokenizer
@@ -148,24 +148,6 @@ def _notes_on_unread_heads(effect: Float64[Tensor, "site head"], sites: Sequence
     ]
 
 
-def bench_of(
-    model: HookedModel, batches: Batches, probe: ClusteringHead, reading: TextTokenizer | None = None
-) -> Bench:
-    """Return the examples with the model's predictions, for checks without right or wrong answers.
-
-    Raises:
-        InputError: for a probe that was not run, and as ``Bench``.
-    """
-    if not len(probe.points):
-        raise InputError("this ClusteringHead has not been run; call run(model, batches, probe) first")
-    probe.bind(model)
-    return Bench(model, list(each_batch(batches, {"": model}, reading=reading)), probe, _nothing_is_right)
-
-
-def _nothing_is_right(logits: Float[Tensor, "batch ..."], batch: Batch) -> Float[Tensor, "batch"]:
-    return torch.zeros(len(batch))
-
-
 class Attribution(NamedTuple):
     """Gradients of the examples' margins.
 
@@ -187,7 +169,7 @@ class Attribution(NamedTuple):
             margins[rows] = margin.detach().cpu().double()
             query = bench.probe.query_positions(batch)
             for site, gradient in _gradients(margin, outputs).items():
-                gradients[site][rows] = _at_query(gradient, query).to(gradients[site])
+                gradients[site][rows] = at_query(gradient, query).to(gradients[site])
         return Attribution(margins, gradients)
 
 
@@ -208,13 +190,6 @@ def _gradients(
     return used
 
 
-def _at_query(x: Float[Tensor, "batch pos ..."], query: Int[Tensor, "batch"]) -> Float[Tensor, "batch ..."]:
-    """Return each example's part at its query; a network that pools the sequence has one position."""
-    if x.shape[1] == 1:
-        return x[:, 0]
-    return x[torch.arange(len(x), device=x.device), query.to(x.device)]
-
-
 def _margins(
     bench: Bench, batch: Batch
 ) -> tuple[dict[str, Float[Tensor, "batch pos head d_head"]], Float[Tensor, "batch"]]:
@@ -224,7 +199,7 @@ def _margins(
     with torch.enable_grad(), evaluation_mode(bench.model), record(bench.model, bench.probe.outputs, keep):
         logits = forward(bench.model, batch)
     if logits.ndim == 3:
-        logits = _at_query(logits, bench.probe.query_positions(batch))
+        logits = at_query(logits, bench.probe.query_positions(batch))
     best = logits.topk(2, dim=-1).values
     return outputs, best[:, 0] - best[:, 1]
 

@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Bool, Float64, Int
 from torch import Tensor
 
-from probes.checks.bench import Bench, HeadPlace, check_heads
-from probes.checks.head_attribution import bench_of, head_attribution
+from probes.checks.bench import Bench, HeadPlace, bench_of, check_heads
+from probes.checks.head_attribution import head_attribution
 from probes.clustering_head import ClusteringHead
 from probes.engine.batches import Batches, each_batch
 from probes.engine.hooks import HookedModel

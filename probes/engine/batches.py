@@ -9,11 +9,12 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Int
 from torch import Tensor
 
 from probes.engine.batch_items import Sequences, SingleExample, items_of, reasons_for_strings
 from probes.engine.hooks import HookedModel
+from probes.engine.readout import first_index
 from probes.engine.texts import TextTokenizer
 from tasks import Batch, InputError
 from tasks.batch import pad_right, token_batches
@@ -146,17 +147,13 @@ def _check_length(batch: Batch, n_ctx: Any, owner: str) -> None:
     is_long = lengths > n_ctx
     if bool(is_long.any()):
         raise InputError(
-            f"example index {_first_index(batch, is_long)} has {int(lengths[is_long][0])} tokens, more than "
+            f"example index {first_index(is_long, batch)} has {int(lengths[is_long][0])} tokens, more than "
             f"{owner}'s context of {n_ctx}; shorten it"
         )
     raise InputError(
         f"sequences are padded to {width} tokens, more than {owner}'s context of {n_ctx}; pad them only to "
         f"the longest ({int(lengths.max())})"
     )
-
-
-def _first_index(batch: Batch, is_chosen: Bool[Tensor, "batch"]) -> int:
-    return int(batch.index[is_chosen.to(batch.index.device)][0])
 
 
 # ---- from items to batches ----

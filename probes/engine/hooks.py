@@ -130,12 +130,16 @@ def evaluation_mode(model: HookedModel) -> Iterator[None]:
             module.training = True
 
 
+def by_name(model: HookedModel | Mapping[str, HookedModel]) -> dict[str, HookedModel]:
+    """Return several models by name, a single one under the name ``""``."""
+    return dict(model) if isinstance(model, Mapping) else {"": model}
+
+
 def modules_of(model: HookedModel | Mapping[str, HookedModel]) -> dict[str, Any]:
     """Return the training flags and hooks of a model's modules, or of several, which no measurement may change."""
-    models = model if isinstance(model, Mapping) else {"": model}
     training_flags = {}
     hooks = {}
-    for name, each in models.items():
+    for name, each in by_name(model).items():
         for place, module in each.named_modules():
             training_flags[f"{name}/{place}"] = module.training
             hooks[f"{name}/{place}"] = (len(module._forward_hooks), len(module._forward_pre_hooks))

@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from probes.engine.probe import Probe
-from probes.engine.repeats import repeats_note
+from probes.engine.repeats import notes_on_repeats
 from probes.engine.state import Rows
 from tasks import Batch, InputError
 
@@ -43,11 +43,7 @@ class LabelledRows(Probe):
 
     def _repeats(self) -> list[str]:
         """Return a note on repeated states, if they are not said to belong together."""
-        if self.units is not None:
-            return []
-        rows = {site: self.hidden.get(site)[1] for site in self.site_names}
-        note = repeats_note(rows, {site.name: site.layer for site in self.sites})
-        return [note] if note else []
+        return [] if self.units is not None else notes_on_repeats(self.hidden, self.sites)
 
 
 def check_max_rows(max_rows: int | None) -> None:

@@ -254,7 +254,7 @@ class MomentsState(Keyed[JointMoments]):
     ) -> None:
         """Add the rows of the same examples at every site.
 
-        Memory beside the state: three float64 copies of 256 rows at all sites, or of 32 MiB of them if that is more.
+        Memory beside the state: three float64 copies of 512 rows at all sites, or of 32 MiB of them if that is more.
 
         Args:
             rows: by site; the same sites in every batch.

@@ -13,7 +13,7 @@ from torch import Tensor
 from probes.engine.hooks import Models
 from probes.engine.probe import Probe
 from probes.engine.readout import Readout, check_row_readout
-from probes.engine.repeats import repeats_note
+from probes.engine.repeats import notes_on_repeats
 from probes.engine.result import ProbeResult
 from probes.engine.sites import Site, Sites, split_site
 from probes.engine.state import Rows, Sum
@@ -123,11 +123,7 @@ class ByClass(Probe):
 
     def _repeats(self) -> list[str]:
         """Return a note on repeated states, unless ``units`` says which examples belong together."""
-        if self.units is not None:
-            return []
-        rows = {site: self.rows.get(site)[1] for site in self.site_names}
-        note = repeats_note(rows, dict(self.sites))
-        return [note] if note else []
+        return [] if self.units is not None else notes_on_repeats(self.rows, self.sites)
 
     def _dims(self) -> dict[str, int]:
         return {site: self.rows.get(site)[1].shape[1] for site in self.site_names}

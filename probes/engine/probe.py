@@ -27,7 +27,7 @@ from tasks import Batch, InputError
 
 _FORMAT = "mechclust-probe-state-3"
 _FORMAT_2 = "mechclust-probe-state-2"  # numbered the layers of heads from 1
-_STATE_ATTRIBUTES = ("_states", "_examples", "_sites")  # all other attributes are parameters
+STATE_ATTRIBUTES = ("_states", "_examples", "_sites")  # all other attributes are parameters
 _MAX_ELEMENTS_SHOWN = 64  # an array of more elements is shown by its digest
 ProbeT = TypeVar("ProbeT", bound="Probe")
 
@@ -181,7 +181,7 @@ class Probe(ABC):
     def clone(self: ProbeT) -> ProbeT:
         """Return a new probe with the same parameters and no state."""
         new = copy.copy(self)
-        new.__dict__ = {name: value for name, value in self.__dict__.items() if name not in _STATE_ATTRIBUTES}
+        new.__dict__ = {name: value for name, value in self.__dict__.items() if name not in STATE_ATTRIBUTES}
         return new
 
     def merge(self, other: Probe) -> None:
@@ -269,7 +269,7 @@ class Probe(ABC):
             part = self.clone()
             part.load_state_dict(state)
             merged.merge(part)
-        self.__dict__.update({name: merged.__dict__[name] for name in _STATE_ATTRIBUTES if name in merged.__dict__})
+        self.__dict__.update({name: merged.__dict__[name] for name in STATE_ATTRIBUTES if name in merged.__dict__})
 
     # ---- results ----
 

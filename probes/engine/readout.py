@@ -41,7 +41,7 @@ class Readout:
     def check(self, kept: Shaped[Tensor, "batch *kept"], batch: Batch) -> int | None:
         """Return the index of the first example whose kept values are not finite; ``None`` if all are."""
         is_bad = ~torch.isfinite(kept).flatten(1).all(dim=1)
-        return _first_index(is_bad, batch)
+        return first_index(is_bad, batch)
 
 
 class _OnePosition(Readout):
@@ -107,7 +107,7 @@ class TokenAt(_OnePosition):
         if batch.attention_mask is not None and width:
             is_real = batch.attention_mask.gather(1, positions.clamp(0, width - 1)[:, None])[:, 0]
             is_wrong |= ~is_real
-        example = _first_index(is_wrong, batch)
+        example = first_index(is_wrong, batch)
         if example is not None:
             raise InputError(
                 f"position {self.position!r} of example index {example} is {int(positions[is_wrong][0])}, where there "
@@ -154,13 +154,13 @@ class AllTokens(Readout):
             is_pattern = kept.ndim == 4 and kept.shape[2:] == (width, width)  # [batch head query key]
             is_real = batch.attention_mask[:, None] if is_pattern else batch.attention_mask
             is_bad &= _with_axes(is_real.to(is_bad.device), kept.ndim)
-        return _first_index(is_bad.flatten(1).any(dim=1), batch)
+        return first_index(is_bad.flatten(1).any(dim=1), batch)
 
     def __repr__(self) -> str:
         return "all_tokens()"
 
 
-def _first_index(is_chosen: Bool[Tensor, "batch"], batch: Batch) -> int | None:
+def first_index(is_chosen: Bool[Tensor, "batch"], batch: Batch) -> int | None:
     """Return the index of the first chosen example; ``None`` if none is."""
     chosen = batch.index[is_chosen.to(batch.index.device)]
     return int(chosen[0]) if len(chosen) else None

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
+
+from probes.engine.sites import Site
+from probes.engine.state import RowsState
 
 _RELATIVE_TOLERANCE = 1e-5  # of the largest number: float32 states of one prompt differ by less between batches
 _ROWS_AT_ONCE = 4096
@@ -25,6 +28,12 @@ def repeats_note(rows: Mapping[str, Shaped[Tensor, "n ..."]], layers: Mapping[st
         f"{repeated} of {n} examples repeat the states of another, but p-values and intervals take all as "
         "independent; give units, a label that says which examples belong together"
     )
+
+
+def notes_on_repeats(kept: RowsState, sites: Sequence[Site]) -> list[str]:
+    """Return a note on repeated states among the rows kept at these sites, or none."""
+    note = repeats_note({site.name: kept.get(site.name)[1] for site in sites}, dict(sites))
+    return [note] if note else []
 
 
 def n_repeats(rows: Mapping[str, Shaped[Tensor, "n ..."]], layers: Mapping[str, int]) -> int:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from probes.engine.plots import first_to_draw, plot
+from probes.engine.result_fields import used_axes
 from probes.engine.result_merge import merged_fields
 from probes.engine.result_tables import dataframe_of, dataset_of
 from probes.engine.result_text import html_of, text_of
@@ -292,9 +293,7 @@ class ProbeResult:
         return dataset_of(self)
 
     def __repr__(self) -> str:
-        used: dict[str, None] = {}
-        for axes in self.axes.values():
-            used |= dict.fromkeys(axes)
+        used = used_axes(self)
         along = f" by {', '.join(f'{len(self.coords[axis])} {axis}' for axis in used)}" if used else ""
         names = ", ".join(islice(self.values, _MEASURES_IN_REPR)) or "no measure"
         more = len(self.values) - _MEASURES_IN_REPR

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from math import prod
 from typing import Any, Protocol, runtime_checkable
 
 from jaxtyping import Shaped
@@ -40,3 +42,13 @@ class ResultFields(Protocol):
     @property
     def notes(self) -> list[str]:
         """Remarks for a reader."""
+
+
+def n_places(result: ResultFields, axes: Sequence[str]) -> int:
+    """Return the number of places along these axes together."""
+    return prod(len(result.coords[axis]) for axis in axes)
+
+
+def used_axes(result: ResultFields) -> list[str]:
+    """Return the axes that some measure has, each once."""
+    return list(dict.fromkeys(chain.from_iterable(result.axes.values())))

@@ -5,10 +5,9 @@ from __future__ import annotations
 import html
 from collections.abc import Mapping, Sequence
 from itertools import islice, product
-from math import prod
 from typing import TYPE_CHECKING, Any
 
-from probes.engine.result_fields import ResultFields
+from probes.engine.result_fields import ResultFields, n_places
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,7 +23,7 @@ def text_of(result: ResultFields) -> str:
     for axes, measures in _measures_by_axes(result).items():
         if not axes:
             parts.append(_single_numbers(result, measures))
-        elif _n_rows(result, axes) and not _is_long(result, axes):
+        elif n_places(result, axes) and not _is_long(result, axes):
             table = _table(result, axes, measures)
             parts.append(table.to_string(index=False, float_format=_FLOAT_FORMAT))
             parts += _rows_left_out(result, axes)
@@ -38,7 +37,7 @@ def html_of(result: ResultFields) -> str:
     for axes, measures in _measures_by_axes(result).items():
         if not axes:
             parts.append(f"<p>{html.escape(_single_numbers(result, measures))}</p>")
-        elif _n_rows(result, axes) and not _is_long(result, axes):
+        elif n_places(result, axes) and not _is_long(result, axes):
             table = _table(result, axes, measures)
             parts.append(table.to_html(index=False, border=0, float_format=_FLOAT_FORMAT))
             parts += [f"<p>{line}</p>" for line in _rows_left_out(result, axes)]
@@ -74,26 +73,22 @@ def _measures_by_axes(result: ResultFields) -> dict[tuple[str, ...], list[str]]:
     return measures
 
 
-def _n_rows(result: ResultFields, axes: Sequence[str]) -> int:
-    return prod(len(result.coords[axis]) for axis in axes)
-
-
 def _is_long(result: ResultFields, axes: tuple[str, ...]) -> bool:
     """Return whether a table is only named because it is long and not the first, such as one of all shuffles."""
     first = next(axes for axes in _measures_by_axes(result) if axes)
-    return _n_rows(result, axes) > _MAX_ROWS and axes != first
+    return n_places(result, axes) > _MAX_ROWS and axes != first
 
 
 def _long_tables(result: ResultFields) -> list[str]:
     return [
-        f"{', '.join(measures)}: {_n_rows(result, axes):,} rows by {', '.join(axes)}; to_dataframe() has them"
+        f"{', '.join(measures)}: {n_places(result, axes):,} rows by {', '.join(axes)}; to_dataframe() has them"
         for axes, measures in _measures_by_axes(result).items()
         if axes and _is_long(result, axes)
     ]
 
 
 def _rows_left_out(result: ResultFields, axes: Sequence[str]) -> list[str]:
-    left_out = _n_rows(result, axes) - _MAX_ROWS
+    left_out = n_places(result, axes) - _MAX_ROWS
     return [f"and {left_out:,} more rows: to_dataframe() has them all"] if left_out > 0 else []
 
 

@@ -10,7 +10,7 @@ from typing import Any, overload
 import torch
 
 from probes.engine.batches import Batches, each_batch
-from probes.engine.hooks import HookedModel, device_of, evaluation_mode
+from probes.engine.hooks import HookedModel, by_name, device_of, evaluation_mode
 from probes.engine.identity import ExamplesDigest, fingerprint
 from probes.engine.probe import Probe, computed_of, each_probe
 from probes.engine.recorder import HookedModels, Kept, _Recorder, observe, out_of_memory
@@ -103,7 +103,7 @@ def run(
         tensor(2., dtype=torch.float64)
     """
     probe_list = each_probe(probes, least=1)
-    models = dict(model) if isinstance(model, Mapping) else {"": model}
+    models = by_name(model)
     reading = TextTokenizer(models, tokenizer, bos)
     source = each_batch(
         batches,

@@ -21,7 +21,7 @@ class TextTokenizer:
         models: that will read them, by name.
         tokenizer: Hugging Face's, in place of the models'.
         bos: whether each text begins with the beginning-of-sequence token, see ``tasks.text.beginning``.
-        lacking: which part of a sentence the error has about a lacking tokenizer.
+        lacking: who has no tokenizer, as the error words it, such as ``"the model has none"``.
 
     Attributes:
         tokenizer: as given.

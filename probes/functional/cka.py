@@ -91,8 +91,8 @@ def linear_cka(
     n = len(x)
     d = (x.shape[1], y.shape[1])
     if remove_top:
-        x, why_x = _without_top_components(x, remove_top)
-        y, why_y = _without_top_components(y, remove_top)
+        x, why_x = without_top_components(x, remove_top)
+        y, why_y = without_top_components(y, remove_top)
         if why_x or why_y:
             return Similarity(math.nan, n, d, f"x: {why_x}" if why_x else f"y: {why_y}")
     hsic = linear_hsic({"x": x, "y": y}, [("x", "y"), ("x", "x"), ("y", "y")], precision)
@@ -147,7 +147,7 @@ def bias_note(n: int, d: int) -> str:
     return "" if n >= 10 * d else f"n = {n} is below 10 d (d = {d}): the biased form is too high; see the debiased one"
 
 
-def _without_top_components(x: Float[Tensor, "row dim"], k: int) -> tuple[Float[Tensor, "row dim"], str]:
+def without_top_components(x: Float[Tensor, "row dim"], k: int) -> tuple[Float[Tensor, "row dim"], str]:
     """Return centred rows without their ``k`` largest components, and why these cannot be told (empty if they can)."""
     rows = centred(x)
     components, why = top_components(rows, k)

@@ -102,9 +102,7 @@ class EncodedCorpus:
         """
         lengths = [len(window) for window in self.windows]
         for rows in token_batches(lengths, tokens_per_batch, "window {}".format):
-            tokens, attention_mask = pad_right(
-                [torch.from_numpy(self.windows[row]) for row in rows], self.pad_id
-            )
+            tokens, attention_mask = pad_right([torch.from_numpy(self.windows[row]) for row in rows], self.pad_id)
             words, _ = pad_right([torch.from_numpy(self.labels[row]) for row in rows], -1)
             labels = {"word": words.long(), "document": torch.from_numpy(self.documents[rows])}
             yield Batch(tokens.long(), attention_mask, labels=labels, index=torch.from_numpy(rows))

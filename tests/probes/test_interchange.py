@@ -22,7 +22,8 @@ from probes import (
     load_result,
     run,
 )
-from probes.checks.head_attribution import Attribution, bench_of
+from probes.checks.bench import bench_of
+from probes.checks.head_attribution import Attribution
 from probes.functional import response_classes
 from probes.functional.response_classes import response_points
 from tasks import Batch, InputError

@@ -10,7 +10,7 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from probes import ClusteringHead, HookedModel, ProbeResult, last_token, run
-from probes.checks.head_attribution import bench_of
+from probes.checks.bench import bench_of
 from tasks import Batch
 
 Places = Sequence[tuple[int, int]]  # block and head
