@@ -448,7 +448,7 @@ def _measure_rows(worker: _RowWorker, shard: Shard) -> _SavedRows:
             saved.index += batch.index.tolist()
             new = stored.new(batch)
             if len(new):
-                step(batch if len(new) == len(batch) else batch.select(new.to(batch.index.device)))
+                step(new)
                 saved.written += len(new)
     if saved.written:
         if worker.n_examples is not None:

@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from probes.functional.arrays import Array, Labels, Scalar, computed_in_torch
+from probes.functional.preprocess import centred_rows
 from tasks import InputError
 from tasks.errors import check_at_least
 
@@ -103,14 +104,7 @@ def _prepared(
     if n_classes is None:
         classes, labels = torch.unique(labels, return_inverse=True)
         n_classes = len(classes)
-    return _centred(points), labels.long(), n_classes
-
-
-def _centred(points: Float[Tensor, "row dim"]) -> Float[Tensor, "row dim"]:
-    """Return float64 points minus their mean; equal points become exact zeros."""
-    x = points.double()
-    x = x - x[:1]  # equal points minus a rounded mean might not be 0
-    return x - x.mean(dim=0)
+    return centred_rows(points), labels.long(), n_classes
 
 
 def _centroids(
@@ -235,7 +229,7 @@ def fit_digits(points: Float[Tensor, "row dim"], tokens: Int[Tensor, "row pos"],
     q, r = torch.linalg.qr(design)
     if not len(design) > design.shape[1] == int(torch.linalg.matrix_rank(r)):
         return None
-    coefficients = torch.linalg.solve_triangular(r, q.T @ _centred(points), upper=True)
+    coefficients = torch.linalg.solve_triangular(r, q.T @ centred_rows(points), upper=True)
     _, scale, directions = torch.linalg.svd(r @ coefficients, full_matrices=False)
     return DigitFit(coefficients, scale, directions)
 

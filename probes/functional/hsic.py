@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from probes.functional.products import ROUNDING, Precision, float32_as_it_is
-from probes.functional.representations import Matrix, centre, centred, float64
+from probes.functional.representations import Matrix, centre, float64
 
 LEAST_DEBIASED = 4  # examples that HSIC_1 needs
 # Of a difference this many times the rounding below its terms fewer than four digits are left: it counts as 0.
@@ -122,12 +122,8 @@ def cka_from_hsic(xy: HSIC, xx: HSIC, yy: HSIC, *, debiased: bool = False) -> tu
 
 def kernel(x: Matrix, precision: Precision = "float64") -> Kernel:
     """Return the inner products of the centred rows, in ``precision``."""
-    rows = centred(float64(x))
-    if precision == "float64":
-        return rows @ rows.T
-    rows = rows.float()
-    with float32_as_it_is():
-        return rows @ rows.T
+    everything = slice(0, len(x))
+    return linear_kernel(x, precision)(everything, everything)
 
 
 def hsic_of_kernels(k: Kernel, l: Kernel) -> HSIC:  # noqa: E741
@@ -193,11 +189,11 @@ def _linear_block(
     x: Matrix, middle: Float[Tensor, "dim"], precision: Precision, rows: slice, columns: slice
 ) -> Float[Tensor, "some others"]:
     some = float64(x[rows]) - middle
-    others = some if rows == columns else float64(x[columns]) - middle
-    if precision == "float64":
-        return some @ others.T
+    if precision == "float32":
+        some = some.float()
+    others = some if rows == columns else (float64(x[columns]) - middle).to(some.dtype)
     with float32_as_it_is():
-        return some.float() @ others.float().T
+        return some @ others.T
 
 
 def blocks(n: int, size: int) -> Iterator[tuple[slice, slice]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import torch
@@ -130,7 +131,6 @@ class _Rows:
         device: where they are.
         width: number of dimensions.
         mean: of the rows, rounded to float32, so that it can be subtracted from float32 rows and added again.
-        squares: sum of squared distances to the mean.
     """
 
     def __init__(self, rows: Shaped[Tensor, "row dim"], device: torch.device) -> None:
@@ -145,7 +145,11 @@ class _Rows:
                 raise InputError("some rows have NaN or infinity; leave those examples out")
             total += block.sum(0, dtype=torch.float64)
         self.mean = (total / len(rows)).float().double()
-        self.squares = sum(float(block.double().square().sum()) for _, block in self.blocks(1))
+
+    @cached_property
+    def squares(self) -> float:
+        """The sum of squared distances to the mean."""
+        return sum(float(block.double().square().sum()) for _, block in self.blocks(1))
 
     def __len__(self) -> int:
         return len(self._rows)

@@ -151,21 +151,34 @@ class _Ridge:
         parts = torch.split(classes, step)
         errors = torch.zeros(len(self._free), len(labelings), dtype=torch.float64, device=labelings.device)
         for part in parts:
-            targets, _ = _targets(labelings, part)
-            self._add_errors(errors, targets)
+            targets, mean, inner = self._products(labelings, part)
+            self._add_errors(errors, targets, inner)
+        del targets
         score = self._score[errors.argmin(0)].T[:, :, None]
-        best, predicted = self._best_class(labelings, parts[0], score)
+        if len(parts) > 1:
+            _, mean, inner = self._products(labelings, parts[0])
+        best, predicted = self._best_class(inner, mean, score)
         for part in parts[1:]:  # of classes that tie, the first, not what rounding says
-            highest, place = self._best_class(labelings, part, score)
+            _, mean, inner = self._products(labelings, part)
+            highest, place = self._best_class(inner, mean, score)
             predicted = torch.where(highest > best, place + part[0], predicted)
             best = torch.maximum(best, highest)
         return predicted.T
 
+    def _products(
+        self, labelings: Int[Tensor, "labeling training"], classes: Int[Tensor, "class"]
+    ) -> tuple[Float[Tensor, "training column"], Float[Tensor, "labeling class"], Float[Tensor, "direction column"]]:
+        """Return the targets of these classes, their means, and the targets' products with the directions."""
+        targets, mean = _targets(labelings, classes)
+        return targets, mean, self._left.T @ targets
+
     def _add_errors(
-        self, errors: Float[Tensor, "strength labeling"], targets: Float[Tensor, "training column"]
+        self,
+        errors: Float[Tensor, "strength labeling"],
+        targets: Float[Tensor, "training column"],
+        inner: Float[Tensor, "direction column"],
     ) -> None:
         """Add the squared leave-one-out errors of the targets, summed over examples and classes."""
-        inner = self._left.T @ targets
         fits = torch.empty_like(inner)
         residuals = torch.empty_like(targets)
         for error, fit, weight in zip(errors, self._fit, self._free.square().reciprocal(), strict=True):
@@ -174,15 +187,13 @@ class _Ridge:
 
     def _best_class(
         self,
-        labelings: Int[Tensor, "labeling training"],
-        classes: Int[Tensor, "class"],
+        inner: Float[Tensor, "direction column"],
+        mean: Float[Tensor, "labeling class"],
         score: Float[Tensor, "direction labeling 1"],
     ) -> tuple[Float[Tensor, "test labeling"], Int[Tensor, "test labeling"]]:
         """Return the largest output for each row outside, and the place of its class among these classes."""
-        targets, mean = _targets(labelings, classes)
-        inner = (self._left.T @ targets).view(-1, *mean.shape).mul_(score)
-        del targets
-        outputs = self._right @ inner.flatten(1)
+        scaled = inner.view(-1, *mean.shape).mul_(score)
+        outputs = self._right @ scaled.flatten(1)
         return outputs.view(-1, *mean.shape).add_(mean).round_(decimals=9).max(-1)
 
 

@@ -44,15 +44,15 @@ def standardised(rows: Float[Tensor, "row dim"]) -> Float[Tensor, "row dim"]:
         >>> standardised(torch.tensor([[1.0, 7.0], [3.0, 7.0]])).tolist()
         [[-1.0, 0.0], [1.0, 0.0]]
     """
-    centred = _centred(rows)
+    centred = centred_rows(rows)
     deviation = centred.square().mean(0).sqrt()
     return centred / torch.where(deviation > 0, deviation, 1.0)
 
 
-def _centred(rows: Float[Tensor, "row dim"]) -> Float[Tensor, "row dim"]:
-    """Return float64 rows minus their mean; exactly 0 where all rows are the same."""
+def centred_rows(rows: Float[Tensor, "row *dim"]) -> Float[Tensor, "row *dim"]:
+    """Return float64 rows minus their mean, exactly 0 if all rows are equal."""
     rows = rows.double()
-    shifted = rows - rows[:1]
+    shifted = rows - rows[:1]  # equal rows minus a rounded mean might not be 0
     return shifted - shifted.mean(0)
 
 
@@ -82,6 +82,6 @@ def unit_length(rows: Float[Tensor, "row dim"]) -> Float[Tensor, "row dim"]:
         >>> unit_length(torch.tensor([[2.0, 0.0], [4.0, 0.0], [3.0, 0.0]])).tolist()
         [[-1.0, 0.0], [1.0, 0.0], [0.0, 0.0]]
     """
-    centred = _centred(rows)
+    centred = centred_rows(rows)
     length = centred.norm(dim=1, keepdim=True)
     return centred / torch.where(length > 0, length, 1.0)

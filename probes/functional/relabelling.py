@@ -10,6 +10,7 @@ from torch import Tensor
 
 from probes.functional.arrays import Array, Labels, computed_in_torch
 from probes.functional.holm import holm
+from probes.functional.preprocess import centred_rows
 from probes.functional.units import Relabelling
 from tasks import InputError
 from tasks.errors import check_at_least
@@ -103,8 +104,7 @@ def between_shares(
     for name, values in (("labels", labels), ("strata", strata), ("units", units)):
         if values is not None and len(values) != n:
             raise InputError(f"there are {len(values)} {name} for {n} points; expected one per point")
-    x = points.double() - points[:1].double()
-    x = x - x.mean(dim=0)
+    x = centred_rows(points)
     total = x.square().sum(dim=(0, 2))
     relabelling = relabelling_of(labels, strata, units)
     classes, class_of_item = torch.unique(torch.from_numpy(relabelling.classes).to(x.device), return_inverse=True)

@@ -131,19 +131,19 @@ class GroupSums:
         gram = None
         if not self.topics.disjoint and len(x) ** 2 <= MAX_GRAM_ENTRIES:
             gram = x @ x.T
-        totals = x.new_empty(len(orders), 2)
+        squares = x.square().sum()
+        same = x.new_empty(len(orders))
         for draw, order in enumerate(orders):
             if self.topics.disjoint:
-                same = self._same_by_group(x[order])
+                same[draw] = self._same_by_group(x[order])
             else:
-                same = x.square().sum() + 2 * self._sum_over_meeting(x, order, gram)
-            totals[draw] = self._totals(x, same)
-        return totals
+                same[draw] = squares + 2 * self._sum_over_meeting(x, order, gram)
+        return self._totals(x, same)
 
-    def _totals(self, x: Float[Tensor, "word dim"], same: Float[Tensor, ""]) -> Float[Tensor, "2"]:
+    def _totals(self, x: Float[Tensor, "word dim"], same: Float[Tensor, "*draw"]) -> Float[Tensor, "*draw 2"]:
         """Return the sums over both kinds of pairs, from the sum over same-topic pairs, ``i = j`` included."""
         of_selves = 0.0 if self.self_pairs else x.square().sum()
-        return torch.stack([same - of_selves, x.sum(dim=0).square().sum() - same])
+        return torch.stack([same - of_selves, x.sum(dim=0).square().sum() - same], dim=-1)
 
     def _same_by_group(self, x: Float[Tensor, "word dim"]) -> Float[Tensor, ""]:
         """Return the sum over same-topic pairs, ``i = j`` included, from sums over groups."""

@@ -290,7 +290,10 @@ def _rows_of_tensors(
     columns = {"index": _index(index, _count(states))}
     rows, lengths = _read_out(states, mask, positions, readout, columns["index"])
     if mask is not None and lengths is None and not isinstance(tokens, (Tensor, np.ndarray)):
-        raise InputError("attention_mask has nothing to mask: the rows are [n d], one per example; leave it out")
+        site = next(iter(rows))
+        raise InputError(
+            f"attention_mask has nothing to mask: the rows of {site!r} are [n d], one per example; leave it out"
+        )
     if tokens is not None:
         columns["tokens"] = _digests(tokens, mask, lengths, columns["index"])
     return rows, columns
@@ -312,7 +315,7 @@ def _read_out(
         if isinstance(x, Tensor) and x.ndim == 2:
             rows[site] = x.cpu()
         else:
-            batches = list(_with_batches(x, mask, positions, index))
+            batches = list(_with_batches(site, x, mask, positions, index))
             rows[site] = torch.cat([readout(part, batch.to(part.device)).cpu() for part, batch in batches])
             if lengths is None:
                 lengths = torch.cat([batch.lengths() for _, batch in batches])
@@ -321,7 +324,11 @@ def _read_out(
 
 
 def _with_batches(
-    states: _SiteStates, mask: Bool[Tensor, "..."] | None, positions: _Positions, index: Int64[Tensor, "example"]
+    site: str,
+    states: _SiteStates,
+    mask: Bool[Tensor, "..."] | None,
+    positions: _Positions,
+    index: Int64[Tensor, "example"],
 ) -> Iterator[tuple[Float[Tensor, "batch pos d"], Batch]]:
     """Yield states of tokens, each with its batch for the readout: all together, or a list's examples one by one.
 
@@ -334,9 +341,10 @@ def _with_batches(
         yield states, batch
         return
     for i, x in enumerate(states):
+        if not len(x):
+            raise InputError(f"element {i} of the rows of {site!r} has no tokens; leave it out")
         position = {name: values[i : i + 1] for name, values in positions.items()}
         batch = Batch(torch.zeros(1, len(x), dtype=torch.int64), positions=position, index=index[i : i + 1])
-        batch.check_real()
         yield x[None], batch
 
 
@@ -357,7 +365,9 @@ def _digests(
         batches = [Batch(_tensor("tokens", ids).reshape(1, -1)) for ids in tokens]
     given = torch.cat([batch.lengths() for batch in batches])
     if lengths is not None:
-        for i in (given != lengths.cpu()).nonzero()[:, 0].tolist():
+        wrong = (given != lengths.cpu()).nonzero()
+        if len(wrong):
+            i = int(wrong[0, 0])
             raise InputError(
                 f"element {i} of tokens has {int(given[i])} tokens, but its hidden states cover {int(lengths[i])}; "
                 "give the tokens that the states were computed from, and attention_mask if there is padding"

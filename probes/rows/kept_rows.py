@@ -15,7 +15,7 @@ from torch import Tensor
 
 from probes.engine.hooks import HookedModel
 from probes.engine.identity import fingerprint, token_digests
-from probes.engine.readout import Readout
+from probes.engine.readout import Readout, check_row_readout
 from probes.engine.sites import Sites, resolve
 from probes.engine.state import RowsState
 from probes.rows.collect import Gather
@@ -32,7 +32,7 @@ class Keeping:
     """Settings of ``save_rows``: what is kept of each example. Labels are put in order.
 
     Raises:
-        InputError: for a string as labels, and another dtype.
+        InputError: for a string as labels, another dtype, and a readout that keeps no row per example.
     """
 
     at: Sites
@@ -47,6 +47,7 @@ class Keeping:
         if self.dtype not in (None, *_DTYPES):
             known = ", ".join(map(str, _DTYPES))
             raise InputError(f"dtype is {self.dtype!r}; expected {known}, or None for the model's own")
+        check_row_readout(self.readout)
         object.__setattr__(self, "labels", sorted(self.labels))
 
     def probe(self) -> _KeptRows:
@@ -159,8 +160,8 @@ class Stored:
         """
         self.seen.add(index, "give every example an index of its own")
 
-    def new(self, batch: Batch) -> Int64[Tensor, "new"]:
-        """Return which examples of a batch are not there yet, by their place in it.
+    def new(self, batch: Batch) -> Batch:
+        """Return the examples of a batch that are not there yet.
 
         Raises:
             InputError: for an example given twice, and one that is there with other tokens or labels.
@@ -169,10 +170,11 @@ class Stored:
         index = batch.index.cpu()
         held = self.known["index"]
         is_held = torch.isin(index, held)
-        if bool(is_held.any()):
-            places = torch.searchsorted(held, index[is_held])
-            self._check_same(batch.select(is_held.to(batch.index.device)), places)
-        return (~is_held).nonzero()[:, 0]
+        if not bool(is_held.any()):
+            return batch
+        places = torch.searchsorted(held, index[is_held])
+        self._check_same(batch.select(is_held.to(batch.index.device)), places)
+        return batch.select((~is_held).to(batch.index.device))
 
     def _check_same(self, batch: Batch, places: Int64[Tensor, "example"]) -> None:
         """Refuse examples with other tokens or labels than those kept at ``places``."""

@@ -130,13 +130,13 @@ def _write_shards(
     """
     probe = keeping.probe()
     waiting = 0
-    size_checked = known is None
+    size_checked = False
     with _Writer(header, stored, probe) as writer, measuring(model, [probe]) as step:
         for batch in batches:
             new = stored.new(batch)
             if not len(new):
                 continue
-            step(batch if len(new) == len(batch) else batch.select(new.to(batch.index.device)))
+            step(new)
             waiting += len(new)
             if known is not None and not size_checked:
                 check_space(stored.folder, known - len(stored), len(probe.sites), *probe.size())

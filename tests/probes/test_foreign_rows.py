@@ -331,7 +331,7 @@ def test_what_is_not_given_by_name() -> None:
         (
             {0: x},
             {"attention_mask": torch.ones(4, 5)},
-            "attention_mask has nothing to mask: the rows are [n d], one per example; leave it out",
+            "attention_mask has nothing to mask: the rows of 'hook_embed' are [n d], one per example; leave it out",
         ),
     ]
     for given, options, message in cases:
@@ -367,7 +367,7 @@ def test_bad_rows() -> None:
         ),
         ({0: [x, x[:, :2]]}, {}, "an element of the rows of 'hook_embed' has shape (4, 2); expected [n d]"),
         ({0: [x, x[0]]}, {}, "an element of the rows of 'hook_embed' has shape (3,); expected [n d]"),
-        ({0: [x, x[:0]]}, {}, "example index 1 has no tokens; leave it out"),
+        ({0: [x, x[:0]]}, {}, "element 1 of the rows of 'hook_embed' has no tokens; leave it out"),
         ({0: x.long()}, {}, "the rows of 'hook_embed' are torch.int64; expected floating-point hidden states"),
         ({0: x.numpy() > 0}, {}, "the rows of 'hook_embed' are torch.bool; expected floating-point hidden states"),
         (

@@ -21,6 +21,7 @@ from probes import (
     NDims,
     RowStore,
     TaskClusterARI,
+    all_tokens,
     collect_rows,
     last_token,
     mean,
@@ -505,9 +506,11 @@ def test_a_store_is_never_mixed(two: dict[str, Any], tmp_path: Path) -> None:
             "labels is the string 'task'; expected a sequence",
         ),
         ((model, every_token(3), tmp_path / "c"), {"shard_rows": 0}, "shard_rows is 0; expected at least 1"),
+        ((model, every_token(3), tmp_path / "c"), {"readout": all_tokens()}, "all_tokens() keeps every position"),
     ):
         with pytest.raises(InputError, match=re.escape(message)):
             save_rows(*args, **options)
+    assert not (tmp_path / "c").exists()
     with torch.no_grad():
         model.layers[1].weight[0, 0] += 1e-6
     with pytest.raises(InputError, match="holds rows of another model"):

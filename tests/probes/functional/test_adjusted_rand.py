@@ -299,11 +299,11 @@ def test_many_examples_have_the_same_chance_as_few(monkeypatch: pytest.MonkeyPat
     assert not np.array_equal(shuffles, tables)
     assert ks_2samp(shuffles, tables).pvalue > 1e-3
     monkeypatch.setattr("probes.functional.adjusted_rand.MAX_CELLS_AT_ONCE", 100)  # a few tables at a time
-    assert np.array_equal(np.sort(adjusted_rand_null(a, b, n_permutations=50)), np.sort(tables_of(a, b, 50)))
+    assert np.array_equal(np.sort(adjusted_rand_null(a, b, n_permutations=50)), np.sort(null_at_once(a, b, 50)))
 
 
-def tables_of(a: Codes, b: Codes, times: int) -> Int[np.ndarray, "times class_a class_b"]:
-    """Return the tables of the same draws, all in memory at once."""
+def null_at_once(a: Codes, b: Codes, times: int) -> Float[np.ndarray, "times"]:
+    """Return the indices of the same draws, with all tables in memory at once."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("probes.functional.adjusted_rand.MAX_CELLS_AT_ONCE", 2**22)
         return adjusted_rand_null(a, b, n_permutations=times)

@@ -317,8 +317,8 @@ def test_rounding_is_no_unit() -> None:
 
 def test_random_points_do_not_match() -> None:
     tokens = torch.cartesian_prod(*[torch.arange(2)] * 8)
-    fit = [integer_weights(torch.randn(256, 2, generator=generator(seed)), tokens, range(4), 2) for seed in range(100)]
-    assert not any(bool(f.matches) and f.deviation < 0.25 for f in fit)
+    fits = [integer_weights(torch.randn(256, 2, generator=generator(seed)), tokens, range(4), 2) for seed in range(100)]
+    assert not any(bool(fit.matches) and fit.deviation < 0.25 for fit in fits)
 
 
 @pytest.mark.parametrize(

@@ -159,11 +159,9 @@ def test_distances_that_one_bucket_lacks_do_not_count() -> None:
 
 
 def test_pairs_too_far_apart_are_counted() -> None:
-    attention = DistancePairs.from_words(
-        torch.tensor([[0, 2, 1, 0]]), WordTopics.from_topics(torch.tensor([0, 0, 1])), 1
-    )
-    assert attention.beyond == 4  # two apart, both ways; the same word three apart is no pair
-    assert attention.pairs().tolist() == [[[2], [4]]]
+    pairs = DistancePairs.from_words(torch.tensor([[0, 2, 1, 0]]), WordTopics.from_topics(torch.tensor([0, 0, 1])), 1)
+    assert pairs.beyond == 4  # two apart, both ways; the same word three apart is no pair
+    assert pairs.pairs().tolist() == [[[2], [4]]]
 
 
 def test_refusals() -> None:

@@ -32,9 +32,9 @@ def whole(distances: Distances) -> Float[np.ndarray, "row row"]:
 def test_distances_equal_scipy(shift: float, scale: float) -> None:
     (x,) = gaussians(40, 5)
     x = (x + shift) * scale
-    squared = whole(Distances(x))
-    assert np.allclose(squared / scale, cdist(x / scale, x / scale), rtol=1e-12, atol=1e-9)
-    assert (squared.diagonal() == 0).all()
+    distances = whole(Distances(x))
+    assert np.allclose(distances / scale, cdist(x / scale, x / scale), rtol=1e-12, atol=1e-9)
+    assert (distances.diagonal() == 0).all()
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64, torch.int64])
@@ -51,9 +51,9 @@ def test_rows_that_are_the_same_are_exactly_so() -> None:
     x = (x + 100 * torch.arange(30)[:, None]).float()
     x = torch.cat([x, x])
     assert first_alike(x).tolist() == 2 * list(range(30))
-    squared = whole(Distances(x))
-    assert (squared[:30, 30:].diagonal() == 0).all()
-    assert ((squared == 0).sum(1) == 2).all()
+    distances = whole(Distances(x))
+    assert (distances[:30, 30:].diagonal() == 0).all()
+    assert ((distances == 0).sum(1) == 2).all()
 
 
 def near_and_far() -> Float[torch.Tensor, "row dim"]:
