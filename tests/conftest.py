@@ -18,7 +18,6 @@ from importlib.metadata import version
 from multiprocessing.context import ForkServerContext
 from typing import Any
 
-import jaxtyping
 import numpy as np
 import pytest
 import torch
@@ -85,14 +84,6 @@ def device(request: pytest.FixtureRequest) -> Iterator[str]:
         pytest.skip("needs a GPU")
     with simulated_cuda() if request.param.startswith("simulated") else nullcontext():
         yield request.param.split()[-1]
-
-
-@pytest.fixture
-def without_type_checks() -> Iterator[None]:
-    """As outside pytest: what is given with the wrong type reaches our own messages."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.fixture(scope="session")

@@ -1,13 +1,13 @@
-"""Check every shape in an annotation of the product at run time, in all tests.
+"""Check shapes in annotations at run time, in all tests, for the rooms that ``pyproject.toml`` lists.
 
-pytest's option ``--jaxtyping-packages`` (in ``pyproject.toml``) lets jaxtyping decorate all functions and dataclasses
-with `checked`. This module is a plugin of pytest (``-p tests.shapes``), so that it is imported before the product.
+pytest's option ``--jaxtyping-packages`` lets jaxtyping decorate their functions and dataclasses with `checked`. A
+function that returns ``Any`` is not checked. This module is a plugin of pytest (``-p tests.shapes``), so that it is
+imported before the product.
 """
 
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from random import Random
@@ -57,18 +57,18 @@ def decorate_shaped(value: Any = None, *, typechecker: Any) -> Any:
 
 
 def annotations_of(value: Any) -> Iterator[Any]:
-    """Yield the annotations of a function, a method, a property or a class that are known when it is defined."""
+    """Yield the annotations of a function, a method, a property or a class's fields that are known already."""
     if inspect.isclass(value):
-        names = vars(sys.modules[value.__module__])
-    else:
-        value = getattr(value, "__func__", getattr(value, "fget", value))
-        names = getattr(value, "__globals__", {})
-    for annotation in getattr(value, "__annotations__", {}).values():
+        value = value.__init__
+    function = getattr(value, "__func__", getattr(value, "fget", value))
+    names = getattr(function, "__globals__", {})
+    for annotation in getattr(function, "__annotations__", {}).values():
         try:
             yield eval(annotation, names) if isinstance(annotation, str) else annotation
         except (NameError, TypeError):
             continue
 
 
-jaxtyping.jaxtyped = decorate_shaped
-codemain.getrandbits = Random(0).getrandbits  # beartype draws items of lists. Python's own random state must not move
+jaxtyping.jaxtyped = decorate_shaped  # type: ignore[assignment]
+# beartype draws items of lists, and Python's own random state must not move.
+codemain.getrandbits = Random(0).getrandbits  # type: ignore[attr-defined]

@@ -224,7 +224,6 @@ def test_attach_takes_tokens_too(model: Any) -> None:
 # ---- what is refused ----
 
 
-@pytest.mark.usefixtures("without_type_checks")
 def test_what_run_takes_is_said_in_one_sentence(model: Any) -> None:
     takes = (
         "expected a Batch, token ids [batch pos], a list of texts, what a Hugging Face tokenizer gives, rows of a data "

@@ -315,7 +315,6 @@ def test_an_example_of_padding_only() -> None:
     assert len(rows_from({0: torch.randn(4, 3)}, attention_mask=mask, tokens=torch.ones(4, 5).long())) == 4
 
 
-@pytest.mark.usefixtures("without_type_checks")
 def test_what_is_not_given_by_name() -> None:
     x, words = torch.randn(4, 3), np.array([["a", "b"]] * 4)
     layers = "give {0: array} by the number of its layer, or {hook name: array}"

@@ -126,7 +126,6 @@ def test_other_ranges_are_refused(ranges: list[list[int]]) -> None:
         IndexSet.from_tensor(torch.tensor(ranges))
 
 
-@pytest.mark.usefixtures("without_type_checks")
 def test_what_are_no_ranges_is_refused() -> None:
     with pytest.raises(
         InputError, match=re.escape("ranges of example indices are torch.int64 [3]; expected int64 [k 2]")

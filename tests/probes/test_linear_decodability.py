@@ -233,7 +233,6 @@ def test_the_global_random_state_is_left_alone(fake_model: Any) -> None:
         ({"device": "gpu"}, "no device 'gpu'; expected cpu, cuda"),
     ],
 )
-@pytest.mark.usefixtures("without_type_checks")
 def test_a_bad_argument_is_refused(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=f"^{re.escape(message)}"):
         LinearDecodability(**arguments)

@@ -119,7 +119,6 @@ def test_readouts_are_values_whose_repr_rebuilds_them(readout: Readout) -> None:
     assert token_at("first") != token_at("second")
 
 
-@pytest.mark.usefixtures("without_type_checks")
 def test_only_readouts_are_readouts() -> None:
     assert check_readout(mean()) == Mean()
     for wrong in ("last", last_token, LastToken, TokenAt):

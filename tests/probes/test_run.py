@@ -323,7 +323,6 @@ def test_patterns_are_refused_by_readouts_of_positions(tiny_model: Any, keep: An
         run(tiny_model(n_heads=4), batch, keep(attention_pattern(), readout))
 
 
-@pytest.mark.usefixtures("without_type_checks")
 def test_a_wrong_readout_is_told(fake_model: Any, keep: Any) -> None:
     with pytest.raises(InputError, match=r"readout is 'last'; expected last_token\(\)"):
         run(fake_model(*planted()), Batch(TOKENS), keep(readout="last"))

@@ -641,7 +641,7 @@ def test_headers_of_others(two: dict[str, Any], tmp_path: Path) -> None:
             assert str(refused.value) == message
 
 
-def test_what_is_no_store(two: dict[str, Any], tmp_path: Path, without_type_checks: None) -> None:
+def test_what_is_no_store(two: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "prompts.jsonl").write_text("{}")
     name = str(tmp_path / "prompts.jsonl")
     with pytest.raises(InputError) as refused:

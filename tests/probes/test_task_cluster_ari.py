@@ -415,7 +415,6 @@ def test_the_contract_holds_with_every_option(fake_model: Any, batch: Batch, opt
     check_probe(probe, fake_model(blobs(labels["task"], 1.0)), Batch(batch.tokens, labels=labels))
 
 
-@pytest.mark.usefixtures("without_type_checks")
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -273,7 +273,6 @@ def test_unknown_config_is_refused_with_what_is_known() -> None:
         Task.from_config({})
 
 
-@pytest.mark.usefixtures("without_type_checks")
 @pytest.mark.parametrize(
     ("fields", "message"),
     [

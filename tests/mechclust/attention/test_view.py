@@ -133,7 +133,6 @@ class TestFromModel:
         assert not attention_view(encoder, TOKENS).causal
         assert attention_view(encoder, TOKENS[:1]).causal  # one token shows nothing to the contrary
 
-    @pytest.mark.usefixtures("without_type_checks")
     @pytest.mark.parametrize(("attention", "causal"), [("causal", True), ("bidirectional", False)])
     def test_without_a_configuration_the_weights_decide(self, attention, causal):
         view = attention_view(Wrapped(model(attention)), TOKENS)
@@ -180,7 +179,6 @@ class TestFromModel:
     def test_a_text_goes_through_the_tokenizer(self):
         assert attention_view(with_tokenizer(Tokenizer()), "ab cd").str_tokens == ("a", "b", " ", "c", "d")
 
-    @pytest.mark.usefixtures("without_type_checks")
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [

@@ -158,7 +158,6 @@ def test_minibatches_are_scikit_learns() -> None:
     assert clusters.labels.tolist() == reference.labels_.tolist()
 
 
-@pytest.mark.usefixtures("without_type_checks")
 @pytest.mark.parametrize(
     ("rows", "k", "options", "message"),
     [

@@ -1003,7 +1003,7 @@ class TestRefusals:
     def test_no_model_there(self, tmp_path):
         assert self.refused(tmp_path / "none").startswith("no model directory ")
 
-    def test_a_model_without_hooks(self, without_type_checks):
+    def test_a_model_without_hooks(self):
         assert self.refused(nn.Linear(2, 2)).startswith("a Linear has no hook_dict, so nothing can be measured in it; ")
 
     def test_a_model_without_sizes(self):

@@ -517,7 +517,7 @@ class TestReference:
             equals_hugging_face(CheckedModel(other, None, 0), "a reason")
 
 
-def test_a_linear_layer_is_not_a_hugging_face_model(without_type_checks):
+def test_a_linear_layer_is_not_a_hugging_face_model():
 
     with pytest.raises(InputError, match=r"^a Linear has no hook_dict, so nothing can be measured in it; "):
         check_model(nn.Linear(2, 2))
