@@ -1,7 +1,7 @@
 """mechclust: where inside a transformer does structure live, and when in training does it appear?
 
 Models, training, and what practitioners ask of their own models. The published experiments are in
-``mechclust.studies``, attention views in ``mechclust.attention``, probes in ``probes``, labelled data in ``tasks``.
+``mechclust.studies``, probes in ``probes``, labelled data in ``tasks``.
 """
 
 from importlib.metadata import version

@@ -15,12 +15,9 @@ import pytest
 
 import mechclust
 
+PROMISED = ("tasks", "probes", "probes.functional", "probes.extend", "mechclust")
 DOORS = (
-    "tasks",
-    "probes",
-    "probes.functional",
-    "probes.extend",
-    "mechclust",
+    *PROMISED,
     "mechclust.models",
     "mechclust.training",
     "mechclust.studies",
@@ -102,7 +99,7 @@ def public(function: Callable[..., Any]) -> None:
         assert not (inspect.isclass(value) and ours) or name in PUBLIC, f"{name} is not public"
 
 
-@pytest.mark.parametrize("module", ["tasks", "probes", "probes.functional", "probes.extend", "mechclust"])
+@pytest.mark.parametrize("module", PROMISED)
 def test_every_promised_name_has_an_example(module: str) -> None:
     without = []
     for name in importlib.import_module(module).__all__:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral
 from typing import Any, NamedTuple, TypeAlias
 
@@ -38,7 +38,7 @@ def choose_heads(
     models: Mapping[str, HookedModel],
     layers: int | Sequence[int] | None,
     heads: HeadChoice | None,
-    n_heads: Mapping[str, int],
+    count: Callable[[HookedModel], int],
 ) -> list[ChosenHead]:
     """Return the chosen heads, which are the same in every model.
 
@@ -46,7 +46,7 @@ def choose_heads(
         models: by name. The name of a single one may be ``""``, and is then left out of messages.
         layers: as in ``probes.attention_pattern``.
         heads: head numbers in each of these layers, or ``(layer, head)`` pairs. ``None`` for all.
-        n_heads: heads in each layer of a model, by its name.
+        count: returns the number of heads in each layer of a model.
 
     Raises:
         InputError: for a head that is not there, or models that differ in the chosen heads.
@@ -58,7 +58,7 @@ def choose_heads(
     chosen: dict[str, list[ChosenHead]] = {}
     for name, model in models.items():
         try:
-            chosen[name] = _in_model(model, layers, choice, n_heads[name])
+            chosen[name] = _in_model(model, layers, choice, count(model))
         except InputError as error:
             raise InputError(f"model {name!r}: {error}") if name else error from None
     first, *others = chosen

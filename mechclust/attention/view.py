@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -226,8 +227,7 @@ def attention_view(
         )
     all_labels = checked_labels(labels, len(ids))
     batch = Batch(ids[None], attention_mask=mask[None])
-    counts = {name: _n_heads(each, batch) for name, each in models.items()}
-    chosen = choose_heads(models, layers, heads, counts)
+    chosen = choose_heads(models, layers, heads, partial(_n_heads, batch=batch))
     _check_least_size(len(models), len(chosen), int(mask.sum()), max_bytes)
     check_ids_of_models(models, ids)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
 import torch
@@ -129,8 +129,10 @@ def tensors_of_batch(batch: Batch) -> dict[str, Shaped[Tensor, "batch ..."]]:
     return tensors
 
 
-def batch_of_tensors(tensors: Mapping[str, Shaped[Tensor, "batch ..."]]) -> Batch:
-    """Return the batch that ``tensors_of_batch`` took apart."""
+def batch_of_tensors(
+    tensors: Mapping[str, Shaped[Tensor, "batch ..."]], lacks: Mapping[str, str] | None = None
+) -> Batch:
+    """Return the batch that ``tensors_of_batch`` took apart, with its ``lacks``."""
     fields: dict[str, Any] = {kind: {} for kind in _NAMED}
     for name, values in tensors.items():
         kind, _, label = name.partition("/")
@@ -138,7 +140,7 @@ def batch_of_tensors(tensors: Mapping[str, Shaped[Tensor, "batch ..."]]) -> Batc
             fields[kind][label] = values
         else:
             fields[name] = values
-    return Batch(**fields)
+    return Batch(**fields, lacks=lacks or {})
 
 
 def packed_batches(batches: Iterable[Batch]) -> bytes:
@@ -154,7 +156,7 @@ def unpacked_batches(packed: bytes) -> Iterator[Batch]:
     """Yield the batches that ``packed_batches`` was given."""
     for arrays, lacks in pickle.loads(packed):
         tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
-        yield replace(batch_of_tensors(tensors), lacks=lacks)
+        yield batch_of_tensors(tensors, lacks)
 
 
 def batches_digest(batches: Iterable[Batch]) -> str:

@@ -10,13 +10,12 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from mechclust.jobs.connection import connect, leave
 from mechclust.jobs.engine import Ray, address_of
-from mechclust.jobs.outcome import attempt, opened
+from mechclust.jobs.outcome import attempt, call, load_function, opened
 from mechclust.jobs.pool import Reply, Worker, WorkerLost, WorkerPool
 from mechclust.jobs.progress import place_bars
 from probes.store.files import temporary_of
@@ -284,22 +283,13 @@ def begin_work(work: bytes, facts: Mapping[str, Any]) -> tuple[Callable[..., Any
     wait_for_dead_owners()
     place_bars(RayBar, flush_interval_s=facts["flush"])
     functions: list[Callable[..., Any]] = []
-    reply = attempt(_load_function, work, functions, dumps=cloudpickle.dumps)
+    reply = attempt(load_function, work, functions, dumps=cloudpickle.dumps)
     return (functions[0] if functions else None), reply
-
-
-def _load_function(work: bytes, functions: list[Callable[..., Any]]) -> None:
-    fn, setup = cloudpickle.loads(work)
-    functions.append(fn if setup is None else partial(fn, setup()))
 
 
 def do(fn: Callable[..., Any], job: bytes) -> bytes:
     """Do a job on a node, and return its reply."""
-    return attempt(_call, fn, job, dumps=cloudpickle.dumps)
-
-
-def _call(fn: Callable[..., Any], job: bytes) -> Any:
-    return fn(cloudpickle.loads(job))
+    return attempt(call, fn, job, dumps=cloudpickle.dumps)
 
 
 def _cause(error: RayError) -> str:

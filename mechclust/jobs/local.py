@@ -11,7 +11,6 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from typing import Any
@@ -19,7 +18,7 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-from mechclust.jobs.outcome import attempt, opened
+from mechclust.jobs.outcome import attempt, call, load_function, opened
 from mechclust.jobs.pool import Reply, Worker, WorkerLost, WorkerPool
 from mechclust.jobs.progress import PatientLock, place_bars
 from probes.store.locks import wait_for_dead_owners
@@ -142,18 +141,10 @@ def _serve(pipe: Connection, work: bytes, lock: PatientLock, line: int) -> None:
     jobs: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(pipe, jobs), daemon=True).start()
     functions: list[Callable[..., Any]] = []
-    pipe.send_bytes(attempt(_load_function, work, functions))
+    pipe.send_bytes(attempt(load_function, work, functions))
     while True:
-        pipe.send_bytes(attempt(_call, functions, jobs.get()))
-
-
-def _load_function(work: bytes, functions: list[Callable[..., Any]]) -> None:
-    fn, setup = pickle.loads(work)
-    functions.append(fn if setup is None else partial(fn, setup()))
-
-
-def _call(functions: list[Callable[..., Any]], job: bytes) -> Any:
-    return functions[0](pickle.loads(job))
+        job = jobs.get()
+        pipe.send_bytes(attempt(call, functions[0], job))
 
 
 def _receive(pipe: Connection, jobs: queue.SimpleQueue[bytes]) -> None:

@@ -6,6 +6,7 @@ import pickle
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from tasks import InputError
@@ -34,6 +35,17 @@ def attempt(fn: Callable[..., Any], *args: Any, dumps: Callable[[Any], bytes] = 
         return dumps((fn(*args), None))
     except BaseException as error:
         return dumps((None, _portable(error, dumps)))
+
+
+def load_function(work: bytes, functions: list[Callable[..., Any]]) -> None:
+    """Append the function that a worker calls for each job, with what its ``setup`` returns, if there is one."""
+    fn, setup = pickle.loads(work)
+    functions.append(fn if setup is None else partial(fn, setup()))
+
+
+def call(fn: Callable[..., Any], job: bytes) -> Any:
+    """Call a worker's function with a pickled job."""
+    return fn(pickle.loads(job))
 
 
 def opened(reply: bytes) -> tuple[Any, Exception | None]:

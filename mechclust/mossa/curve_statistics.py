@@ -159,7 +159,7 @@ def way_to_ceiling(curves: TaskCurves) -> Numbers:
 
 def above_null(curves: TaskCurves) -> Numbers:
     """Tuned with the task's own control - with those of other tasks, upper half's mean, median over tasks."""
-    difference = np.asarray(defined_mean((curves.values("tuned") - curves.values("null"))[..., curves.upper]))
+    difference = defined_mean((curves.values("tuned") - curves.values("null"))[..., curves.upper])
     return over_tasks(difference[..., None], 0.5)[..., 0]
 
 
@@ -215,7 +215,7 @@ def correlation(x: Float[np.ndarray, "..."], y: Float[np.ndarray, "..."]) -> Num
 def _centred(values: Float[np.ndarray, "..."], known: Bool[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
     """Return values minus their mean over the known places of the last axis, and 0 elsewhere."""
     values = np.where(known, values, np.nan)
-    return np.where(known, values - np.asarray(defined_mean(values))[..., None], 0.0)
+    return np.where(known, values - defined_mean(values)[..., None], 0.0)
 
 
 def with_depth(values: Float[np.ndarray, "... layer"]) -> Numbers:

@@ -150,19 +150,17 @@ class TaskCurves:
 
     def _take(self, places: Int[np.ndarray, "... place"], **others: Any) -> TaskCurves:
         """Return the curves of the tasks at these places."""
-        optional: dict[str, Any] = {}
-        for name in ("ceiling", "null"):
+        curves: dict[str, Any] = {}
+        for name in ("base", "tuned", "ceiling", "null"):
             curve = getattr(self, name)
-            optional[name] = None if curve is None else np.take(curve, places, axis=-2)
+            curves[name] = None if curve is None else np.take(curve, places, axis=-2)
         return replace(
             self,
-            base=np.take(self.base, places, axis=-2),
-            tuned=np.take(self.tuned, places, axis=-2),
             covariates={
                 name: np.take(np.asarray(values, dtype=float), places, axis=-1)
                 for name, values in self.covariates.items()
             },
-            **optional,
+            **curves,
             **others,
         )
 
@@ -209,7 +207,7 @@ class TaskCurves:
     @property
     def gain(self) -> Float[np.ndarray, "... task"]:
         """Tuned - base, mean over the upper half of the layers."""
-        return np.asarray(defined_mean((self.tuned - self.base)[..., self.upper]))
+        return defined_mean((self.tuned - self.base)[..., self.upper])
 
 
 def over_tasks(values: ByTaskAndLayer, share: float) -> ByLayer:
@@ -231,7 +229,7 @@ def over_tasks(values: ByTaskAndLayer, share: float) -> ByLayer:
     return (low + (share * last - below) * (high - low)).squeeze(-2)
 
 
-def defined_mean(values: Float[np.ndarray, "... n"]) -> Numbers:
+def defined_mean(values: Float[np.ndarray, "... n"]) -> Float[np.ndarray, "..."]:
     """Return the mean over the last axis of the numbers that are defined, or NaN.
 
     Example:
@@ -240,7 +238,7 @@ def defined_mean(values: Float[np.ndarray, "... n"]) -> Numbers:
     """
     known = ~np.isnan(values)
     if known.all() and values.shape[-1]:
-        return values.mean(axis=-1)
+        return np.asarray(values.mean(axis=-1))
     count = known.sum(axis=-1)
     total = np.where(known, values, 0.0).sum(axis=-1)
     return np.where(count > 0, total / np.maximum(count, 1), np.nan)

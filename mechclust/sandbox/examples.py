@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -47,9 +46,10 @@ class Examples:
     ) -> None:
         check_at_least(max_sequences=(max_sequences, 2))
         each = [batches] if isinstance(batches, Batch) else list(batches)
-        width = max((batch.tokens.shape[1] for batch in each), default=0)
-        unlike = any(batch.tokens.shape[1] < width for batch in each)
-        given = Batch.concat([_padded(batch, width) for batch in each] if unlike else each)
+        lengths = {batch.tokens.shape[1] for batch in each}
+        if len(lengths) > 1:
+            each = [batch.padded_to(max(lengths)) for batch in each]
+        given = Batch.concat(each)
         if len(given) < 2:
             raise InputError(f"there is {len(given)} example to follow; a sandbox needs at least 2")
         right = _right_answers(given, answer, readout)
@@ -146,20 +146,6 @@ class Examples:
         if vocab is None:
             return str(token)
         return str(vocab(token) if callable(vocab) else vocab[token])[:_MAX_LETTERS]
-
-
-def _padded(batch: Batch, width: int) -> Batch:
-    """Return the examples with padding on the right."""
-    pad = partial(torch.nn.functional.pad, pad=(0, width - batch.tokens.shape[1]))
-    real = torch.ones_like(batch.tokens, dtype=torch.bool) if batch.attention_mask is None else batch.attention_mask
-    return replace(
-        batch,
-        tokens=pad(batch.tokens),
-        attention_mask=pad(real),
-        targets=None if batch.targets is None else pad(batch.targets),
-        loss_mask=None if batch.loss_mask is None else pad(batch.loss_mask),
-        labels={name: pad(values) if values.ndim == 2 else values for name, values in batch.labels.items()},
-    )
 
 
 def _right_answers(batch: Batch, answer: str | None, readout: Readout) -> Int[Tensor, "n"] | None:

@@ -26,7 +26,6 @@ from tasks import Batch, InputError, Task
 _WAY_OUT = "give another folder, or the same settings to continue"
 
 
-@runtime_checkable
 class Callback(Protocol):
     """Called at ``TrainConfig.checkpoint_steps``, before the step's update, and after the last one.
 
@@ -102,11 +101,10 @@ class ProbeCallback:
     def __call__(self, step: int, model: HookedModel) -> None:
         """Measure what is missing of a step, and refuse results of another model."""
         self._compare_folder()
-        if self.at is not None and step not in self.at:
-            return
         for split, batches in self.batches.items():
+            paths = self._paths(step, split)
             missing = []
-            for name, path in self._paths(step, split).items():
+            for name, path in paths.items():
                 if is_whole(path):
                     _check_model(path, model)
                 else:
@@ -114,7 +112,7 @@ class ProbeCallback:
             if missing:
                 results = run(model, batches, [self.probes[name] for name in missing])
                 for name, result in zip(missing, results, strict=True):
-                    result.save(self._paths(step, split)[name])
+                    result.save(paths[name])
 
     def lacks(self, step: int, model: HookedModel) -> list[Path]:
         """Return the files of a step that are missing or damaged.
@@ -123,14 +121,15 @@ class ProbeCallback:
             InputError: when a file of any step was made with other settings, naming both values.
         """
         self._compare_folder()
-        if self.at is not None and step not in self.at:
-            return []
         paths: list[Path] = []
         for split in self.batches:
             paths += self._paths(step, split).values()
         return [path for path in paths if not is_whole(path)]
 
     def _paths(self, step: int, split: str) -> dict[str, Path]:
+        """Return the file of each probe's result, or none if the step is not measured."""
+        if self.at is not None and step not in self.at:
+            return {}
         return {name: result_path(self.out, step, f"{split}.{name}") for name in self.probes}
 
     def _compare_folder(self) -> None:

@@ -100,14 +100,16 @@ class StackData:
         for task, size in zip(self._tasks, self._sizes, strict=True):
             batch = task.train_batch(step, size)
             batches.append(batch.select(torch.arange(self._batch_size) % len(batch)))
-        if all(batch.attention_mask is not None and batch.loss_mask is not None for batch in batches):
-            longest = max(batch.tokens.shape[1] for batch in batches)
-            batches = [batch.padded_to(longest) for batch in batches]
+        lengths = {batch.tokens.shape[1] for batch in batches}
+        have_masks = all(batch.attention_mask is not None and batch.loss_mask is not None for batch in batches)
+        if len(lengths) > 1 and have_masks:
+            batches = [batch.padded_to(max(lengths)) for batch in batches]
+        expected = _description(batches[0])
         for i, batch in enumerate(batches):
-            if _description(batch) != _description(batches[0]):
+            description = _description(batch)
+            if description != expected:
                 raise InputError(
-                    f"at step {step} member {i} trains on {_description(batch)}, member 0 on "
-                    f"{_description(batches[0])}; only seeds may differ"
+                    f"at step {step} member {i} trains on {description}, member 0 on {expected}; only seeds may differ"
                 )
         tensors = [tensors_of_batch(batch) for batch in batches]
         names = [name for name in tensors[0] if name != "attention_mask" or self._needs_mask(batches)]

@@ -107,9 +107,13 @@ class ResidentBase:
 
     @contextmanager
     def _put(self, model: Model) -> Iterator[Any]:
+        if model.kind == BASE:
+            set_adapter(self.hooked, None)
+            yield self.hooked
+            return
         resolved = model.resolved(self.out)
-        if model.kind == BASE or resolved.is_adapter:
-            set_adapter(self.hooked, None if model.kind == BASE else resolved.source)
+        if resolved.is_adapter:
+            set_adapter(self.hooked, resolved.source)
             try:
                 yield self.hooked
             finally:

@@ -126,7 +126,7 @@ class MossaResult:
         others = [self.values(f"other-{k}", measure) for k in range(1, self.config.nulls + 1)]
         null = None
         if others and MEASURES[measure][0] == "cka":
-            null = np.asarray(defined_mean(np.moveaxis(np.array(others), 0, -1)))
+            null = defined_mean(np.moveaxis(np.array(others), 0, -1))
         return TaskCurves(
             tasks=tuple(self.tasks),
             layers=self.layers,

@@ -104,10 +104,11 @@ def _jobs(
     )
     seeds: list[tuple[SuiteModel, int | None]] = [(model, None) for model in models]
     seeds += [(model, seed) for model in models for seed in range(model.twins)]
+    resolved_models = {model.name: config.resolve(model.model) for model in models}
     jobs: dict[tuple[str, int | None], ModelJob] = {}
     for model, seed in seeds:
         options = {} if seed is None else {"untrained": True, "seed": seed}
-        resolved = config.resolve(model.model)
+        resolved = resolved_models[model.name]
         source = resolved.portable.source
         about = {
             "name": model.name, "position": models.index(model), "published": model.published, "twin": seed,
