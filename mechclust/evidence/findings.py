@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from mechclust.evidence.bounds import VERDICTS, Bound, Within
+from mechclust.evidence.bounds import VERDICTS, Bound, Verdict, Within
 from mechclust.evidence.finding import Control, EarlierRun, Finding, Kind, Method, Part, Shown
 from mechclust.evidence.tables import MARKS, html_table, shown_on_pages, text_table
 from probes.store.files import DamagedError, json_bytes, read_json, write_atomic
@@ -53,7 +53,7 @@ class Findings(list[Finding]):
         tested = [finding for finding in shown if finding.verdict != "not tested"]
         if not tested:
             return f"No finding was tested: {shown[0].why_not}." if shown else ""
-        ids: dict[str, list[str]] = {}
+        ids: dict[Verdict, list[str]] = {}
         for finding in tested:
             ids.setdefault(finding.verdict, []).append(finding.id)
         holding = len(ids.pop("holds", ()))

@@ -122,7 +122,7 @@ def render_report(
         facts: date, versions, machine.
         config: the configuration, shown as JSON.
     """
-    first, *others = [Markup(panel._repr_html_()) for panel in analysis.panels] or [""]
+    first, *others = [Markup(panel._repr_html_()) for panel in analysis.panels] or [Markup()]
     captions = [_summary(panel.caption) for panel in analysis.panels]
     return template("report").render(
         policy=content_policy(*analysis.views.values(), *analysis.folded.values()),

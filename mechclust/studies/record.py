@@ -14,6 +14,7 @@ from mechclust.report.archive import pack, unpack
 from mechclust.report.folder import check_command, check_writable, differences, read_record, record_command
 from mechclust.report.manifest import MANIFEST, add_files, check_files, read_manifest, replace_files
 from mechclust.report.text import csv
+from mechclust.studies.added_seeds import with_seen_verdicts
 from mechclust.studies.registry import open_run
 from mechclust.studies.study import Study, judge_run, report_run
 from probes.store.files import json_bytes
@@ -116,7 +117,8 @@ def judge_again(folder: str | Path) -> Findings:
     with tempfile.TemporaryDirectory() as place:
         unpack(archive, Path(place))
         try:
-            findings = with_history(judge_run(study, config, Path(place)), folder)
+            judged = with_seen_verdicts(judge_run(study, config, Path(place)), read_record(folder, _WAY_OUT))
+            findings = with_history(judged, folder)
         except InputError as error:
             why = str(error).replace(repr(place), repr(str(archive))).partition(";")[0]
             raise InputError(f"{why}; {_RECORD_AGAIN}") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
@@ -17,6 +18,7 @@ from mechclust.report.folder import check_command, check_writable, open_folder, 
 from mechclust.report.html import table_html
 from mechclust.report.manifest import check_measured, forget_measured, read_manifest, record_measured
 from mechclust.report.page import write_report
+from mechclust.studies.added_seeds import add_seeds, with_seen_verdicts
 from mechclust.studies.extra_probes import TrainedModel, chosen_probes, further_notes, further_views, measure_further
 from probes.engine.hooks import check_device
 from probes.store.locks import locked
@@ -167,8 +169,9 @@ def run_study(
     """Run a study in the folder ``out``, or resume it there.
 
     Artefacts are saved as they are made: ``config.json``, ``models/``, ``results/``, ``figures/``,
-    ``findings.json``, ``report.html``. Called again, an interrupted run resumes where it stopped. Results are
-    bit-identical for any ``workers`` and ``engine``.
+    ``findings.json``, ``report.html``. Called again, an interrupted run resumes where it stopped. Called with more
+    seeds after those of the run, it measures the new ones only, and findings whose verdict was seen before are marked
+    exploratory. Results are bit-identical for any ``workers`` and ``engine``.
 
     Args:
         study: the study.
@@ -195,7 +198,10 @@ def run_study(
     study.check(config)
     jobs = sorted(study.jobs(config), key=study.stage)
     check_writable(out)
-    with locked(out, way="give another folder with --out"), open_folder(out, study.name, to_json(config)):
+    with ExitStack() as held:
+        held.enter_context(locked(out, way="give another folder with --out"))
+        add_seeds(study.name, study.jobs, config, out)
+        held.enter_context(open_folder(out, study.name, to_json(config)))
         check_measured(out)
         forget_measured(out)
         there = out.absolute()  # remote workers have another working directory
@@ -227,7 +233,7 @@ def report_run(study: Study, config: Any, out: Path) -> Analysis:
         analysis = analyse_run(study, config, out)
     analysis = replace(
         analysis,
-        findings=Findings(analysis.findings),
+        findings=Findings(with_seen_verdicts(analysis.findings, record)),
         views={**analysis.views, **further_views(out)},
         notes=[*analysis.notes, *family_notes(analysis.findings), *further_notes(out)],
     )
