@@ -33,12 +33,13 @@ if TYPE_CHECKING:
 
 def check_machine(config: Any) -> None:
     """Refuse a configuration whose ``device``, if it has one, is not on this machine."""
-    if (device := getattr(config, "device", None)) is not None:
+    device = getattr(config, "device", None)
+    if device is not None:
         check_device(device)
 
 
 def check_checkpoint(config: Any) -> None:
-    """The same, and refuse a ``model`` that is no checkpoint here or on the hub; ``None`` is none."""
+    """Refuse a ``device`` that is not here, and a ``model`` that is no checkpoint here or on the hub."""
     check_machine(config)
     if config.model is not None:
         find(config.model)
@@ -52,6 +53,11 @@ def nothing(config: Any, results: object) -> Sequence[Any]:
 def no_tables(config: Any, results: object) -> Mapping[str, pd.DataFrame]:
     """Return no tables."""
     return {}
+
+
+def one_stage(job: object) -> int:
+    """Return the stage of a job whose study has no stages."""
+    return 0
 
 
 @dataclass(frozen=True, repr=False)
@@ -100,7 +106,7 @@ class Study:
     tables: Callable[[Any, Any], Mapping[str, pd.DataFrame]] = no_tables
     notes: Callable[[Any, Any], Sequence[str]] = nothing
     check: Callable[[Any], None] = check_machine
-    stage: Callable[[Any], int] = lambda job: 0
+    stage: Callable[[Any], int] = one_stage
     analyse: Callable[[Any, Path], Analysis] | None = None
     judge: Callable[[Any, Path], Sequence[Finding]] | None = None
     unrecorded: Sequence[str] = ()
@@ -113,7 +119,7 @@ class Study:
             raise InputError(f"the study {self.name!r} has neither load nor analyse; give load, findings and panels")
 
     def preset(self, name: str) -> Any:
-        """The configuration called ``name``.
+        """Return the configuration called ``name``.
 
         Raises:
             InputError: if there is no such preset; the text lists those there are.
@@ -152,7 +158,8 @@ def check_seeds(seeds: Sequence[int], name: str = "seeds") -> None:
     """
     if not seeds:
         raise InputError(f"{name} is empty; expected at least one seed, such as --{name.replace('_', '-')} 0")
-    if twice := repeated(seeds):
+    twice = repeated(seeds)
+    if twice:
         raise InputError(f"{name} has {twice[0]} twice; expected different seeds")
 
 
@@ -282,5 +289,5 @@ def judge_run(study: Study, config: Any, out: Path) -> Sequence[Finding]:
 
 
 def _run_job(run_job: Callable[[Any, Any, Path], None], config: Any, out: Path, job: Any) -> None:
-    """What a worker process is sent: picklable if ``run_job`` is defined at the top level of a module."""
+    """Run a job in a worker process. It is picklable if ``run_job`` is defined at the top level of a module."""
     run_job(config, job, out)
