@@ -1,0 +1,113 @@
+"""Give the blocks of a model another model's residual stream, so that a block differs only if its weights do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from probes.engine.hooks import HookedModel, n_blocks, record
+from tasks import InputError
+
+Stream = Float[Tensor, "batch pos d_model"]
+
+
+@contextmanager
+def on_the_stream_of(base: HookedModel, model: HookedModel) -> Iterator[SameInput]:
+    """Hook a model for a block so that each of its transformer blocks reads the base's residual stream.
+
+    Inside, the model's ``blocks.{l}.hook_resid_post`` are what block ``l`` adds to the base's ``hook_resid_pre``. A
+    block whose weights are the base's adds the same, however much the blocks below it differ. Its other hook points
+    after the first block, and its logits, mean nothing.
+
+    Cost: a forward pass of the base for each one of the model, and the base's residual stream of a batch at every layer.
+
+    Args:
+        base: any hooked model.
+        model: one of the same depth and width, whose hooks can write. It may be the base itself.
+
+    Raises:
+        InputError: for models of different depth, or hooks that cannot write.
+
+    Example:
+        >>> # with on_the_stream_of(base, tuned) as blocks:
+        >>> #     save_rows(blocks, batches, "rows/blocks-tuned", labels=["task"])
+    """
+    depths = [n_blocks(list(each.hook_dict)) for each in (base, model)]
+    if depths[0] != depths[1]:
+        raise InputError(f"the models have {depths[0]} and {depths[1]} blocks; give a model and one tuned from it")
+    if not can_write(model):
+        raise InputError("the hooks of this model cannot write, so its blocks cannot be given another stream")
+    blocks = SameInput(base, model)
+    with record(model, [*blocks.pres, *blocks.posts], blocks.receive):
+        yield blocks
+
+
+def can_write(model: HookedModel) -> bool:
+    """Return whether a hook's return value replaces the activation."""
+    return type(model).__name__ != "ReadOnlyModel"
+
+
+class SameInput(nn.Module):
+    """A hooked model whose blocks read another model's residual stream; made by ``on_the_stream_of``.
+
+    Attributes:
+        base: the model that gives the stream.
+        model: the model whose blocks read it.
+        pres: hook points before the blocks.
+        posts: hook points after them.
+    """
+
+    def __init__(self, base: HookedModel, model: HookedModel) -> None:
+        super().__init__()
+        self.base = base
+        self.model = model
+        layers = range(n_blocks(list(model.hook_dict)))
+        self.pres = [f"blocks.{layer}.hook_resid_pre" for layer in layers]
+        self.posts = [f"blocks.{layer}.hook_resid_post" for layer in layers]
+        self._streams: dict[str, Stream] = {}  # of the base on this batch, by hook point
+        self._read = torch.empty(0)  # what the present block reads
+        self._left = torch.empty(0)  # what the block before left, which the next block of the base itself reads
+
+    @property
+    def cfg(self) -> Any:
+        """Configuration of the model."""
+        return self.model.cfg
+
+    @property
+    def hook_dict(self) -> Any:
+        """Hook points of the model."""
+        return self.model.hook_dict
+
+    def hooks(self, fwd_hooks: Any = ()) -> AbstractContextManager[Any]:
+        """Add hooks to the model inside the block."""
+        return self.model.hooks(fwd_hooks=fwd_hooks)
+
+    def forward(self, tokens: Int[Tensor, "batch pos"], **kwargs: Any) -> Any:
+        """Run the base for its residual stream, if it is another model, and the model on it."""
+        if self.base is self.model:
+            return self.model(tokens, **kwargs)
+        with record(self.base, self.pres) as seen:
+            self.base(tokens, **kwargs)
+        self._streams = {name: stream for name, (stream,) in seen.items()}
+        try:
+            return self.model(tokens, **kwargs)
+        finally:
+            self._streams = {}
+
+    def receive(self, name: str, activation: Stream) -> Stream:
+        """Replace what a block reads by the base's stream, and what it leaves by what it adds to that."""
+        if name in self.pres:
+            self._read = self._stream_before(name, activation)
+            return self._read
+        self._left = activation
+        return activation - self._read
+
+    def _stream_before(self, name: str, activation: Stream) -> Stream:
+        if self.base is not self.model:
+            return self._streams[name].to(activation.device)
+        return activation if name == self.pres[0] else self._left
