@@ -222,10 +222,11 @@ def jobs(config: TopicStructureConfig) -> list[Job]:
     Raises:
         InputError: if some arm's documents cannot be with these settings.
     """
-    trained = arms(config)
-    for name in trained:
+    steps = {}
+    for name, arm in arms(config).items():
         documents_of(config, Job(name, config.seeds[0]))
-    order = sorted(trained, key=lambda name: -training_of(config, trained[name]).steps)
+        steps[name] = training_of(config, arm).steps
+    order = sorted(steps, key=steps.__getitem__, reverse=True)
     if config.experiment == "published":
         order.append(MINIMISER)
     return [Job(name, seed) for name, seed in product(order, config.seeds)]

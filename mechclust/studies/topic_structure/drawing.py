@@ -37,8 +37,9 @@ def word_table(
     """
     colors: dict[str, Any] = {"cmap": "RdBu_r", "vmin": -top} if signed else {"cmap": "viridis", "vmin": 0.0}
     image = axis.imshow(table, vmax=top, interpolation="nearest", **colors)
-    axis.set_xticks(ticks, range(len(ticks)))
-    axis.set_yticks(ticks, range(len(ticks)))
+    topics = [str(topic) for topic in range(len(ticks))]
+    axis.set_xticks(ticks, topics)
+    axis.set_yticks(ticks, topics)
     axis.tick_params(length=0)
     return image
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 
 import einops
@@ -12,7 +13,6 @@ from jaxtyping import Bool, Float
 from mechclust.studies.topic_structure.arms import reading_arm
 from mechclust.studies.topic_structure.config import ROWS, TopicStructureConfig
 from mechclust.studies.topic_structure.results import PUBLISHED, ArmRuns, TrainedRun
-from probes import ProbeResult
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -84,19 +84,17 @@ def readings_of(config: TopicStructureConfig, runs: ArmRuns) -> Readings:
     names = [(reading, stop) for reading in config.readings for stop in STOPS]
     means = []
     ratios = []
-    for reading, stop in names:
-        measured = [[_attention(config, run, stop) for run in runs[reading_arm(reading, row)]] for row in ROWS]
-        means.append([[result["overall_mean"].numpy() for result in of_row] for of_row in measured])
-        ratios.append([[float(result["overall_ratio"]) for result in of_row] for of_row in measured])
+    for (reading, stop), row in product(names, ROWS):
+        arm = runs[reading_arm(reading, row)]
+        attention = [run.attention[stops_of(config, run)[stop]] for run in arm]
+        means.append([result["overall_mean"].numpy() for result in attention])
+        ratios.append([float(result["overall_ratio"]) for result in attention])
+    n = len(names)
     return Readings(
         names,
-        einops.rearrange(np.array(means), "reading row seed bucket -> seed reading row bucket"),
-        einops.rearrange(np.array(ratios), "reading row seed -> seed reading row"),
+        einops.rearrange(np.array(means), "(reading row) seed bucket -> seed reading row bucket", reading=n),
+        einops.rearrange(np.array(ratios), "(reading row) seed -> seed reading row", reading=n),
     )
-
-
-def _attention(config: TopicStructureConfig, run: TrainedRun, stop: str) -> ProbeResult:
-    return run.attention[stops_of(config, run)[stop]]
 
 
 def attention_table(readings: Readings) -> pd.DataFrame:
