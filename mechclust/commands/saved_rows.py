@@ -133,7 +133,7 @@ def saved_rows(
         groups = [[checkpoint] for checkpoint in batches]
     jobs = []
     for checkpoints in groups:
-        prompts = {each if settings.here else _portable(each): batches[each] for each in checkpoints}
+        prompts = {each if settings.here else portable(each): batches[each] for each in checkpoints}
         jobs.append(WeightsJob(prompts, settings, readout, labels, rows))
     if settings.here:
         for job in jobs:
@@ -143,69 +143,107 @@ def saved_rows(
     return {checkpoint: RowStore(rows / checkpoint.name) for checkpoint in batches}
 
 
-def _portable(checkpoint: Checkpoint) -> Checkpoint:
+def portable(checkpoint: Checkpoint) -> Checkpoint:
     """Make paths absolute, for a process in another folder."""
     return replace(checkpoint, model=checkpoint.model.portable)
 
 
 def save_job(job: WeightsJob, *, progress: bool = False) -> None:
     """Save the hidden states of a job's models; weights that were loaded for it are freed."""
-    first, *others = job.batches
-    _check_without_adapter(job.batches)
-    hooked: Any = None
-    loaded_adapter: str | None = None  # of a folder that is an adapter and was loaded with its base
+    first, *_ = job.batches
     try:
-        with _naming(first):
-            hooked = _load(first, job.settings)
-        loaded_adapter = adapter_of(hooked)
-        for checkpoint in others:  # an adapter that does not fit is refused before a prompt is read
-            _set_adapter(hooked, checkpoint, loaded_adapter)
-        for checkpoint in job.batches:
-            _set_adapter(hooked, checkpoint, loaded_adapter)
-            with _naming(checkpoint):
-                _save_rows(hooked, checkpoint, job, progress)
+        _save_models(job, progress)
     finally:
-        if first.model.in_memory and adapter_of(hooked) != loaded_adapter:
-            set_adapter(hooked, loaded_adapter)  # the weights are the caller's
-        del hooked
-        gc.collect()  # hooks are cycles: without this, two models would be in memory
-        if torch.device(first.device).type == "cuda":
-            torch.cuda.empty_cache()
+        free_memory(first)
 
 
-def _check_without_adapter(checkpoints: Iterable[Checkpoint]) -> None:
+def _save_models(job: WeightsJob, progress: bool) -> None:
+    first, *others = job.batches
+    check_without_adapter(job.batches)
+    with loaded(first, job.settings) as hooked:
+        loaded_adapter = adapter_of(hooked)  # of a folder that is an adapter and was loaded with its base
+        for checkpoint in others:  # an adapter that does not fit is refused before a prompt is read
+            put_adapter(hooked, checkpoint, loaded_adapter)
+        for checkpoint, batches in job.batches.items():
+            put_adapter(hooked, checkpoint, loaded_adapter)
+            folder = job.rows / checkpoint.name
+            with naming(checkpoint):
+                save_batches(hooked, batches, folder, job.readout, job.labels, progress=progress)
+
+
+@contextmanager
+def loaded(checkpoint: Checkpoint, settings: ModelSettings) -> Iterator[Any]:
+    """Load a checkpoint's weights for the block, without its adapter. One that is put in is taken out afterwards."""
+    with naming(checkpoint):
+        hooked = _load(checkpoint, settings)
+    before = adapter_of(hooked)
+    try:
+        yield hooked
+    finally:
+        if checkpoint.model.in_memory and adapter_of(hooked) != before:
+            set_adapter(hooked, before)  # the weights are the caller's
+
+
+def free_memory(checkpoint: Checkpoint) -> None:
+    """Free the weights of a checkpoint that nobody refers to any more, or two models would be in memory."""
+    gc.collect()  # hooks are cycles
+    if torch.device(checkpoint.device).type == "cuda":
+        torch.cuda.empty_cache()
+
+
+def check_without_adapter(checkpoints: Iterable[Checkpoint]) -> None:
     """Refuse a second adapter on a model in memory."""
     for checkpoint in checkpoints:
         present = adapter_of(checkpoint.model.source)
         if checkpoint.model.adapter is not None and present is not None:
-            with _naming(checkpoint):
+            with naming(checkpoint):
                 raise InputError(
                     f"the adapter {present!r} is in the model already; take it out with set_adapter(model, None)"
                 )
 
 
-def _set_adapter(hooked: Any, checkpoint: Checkpoint, loaded_adapter: str | None) -> None:
+def put_adapter(hooked: Any, checkpoint: Checkpoint, loaded_adapter: str | None) -> None:
     """Replace the adapter in the weights by the checkpoint's."""
     adapter = checkpoint.model.adapter or loaded_adapter
     if adapter != adapter_of(hooked):
-        with _naming(checkpoint):
+        with naming(checkpoint):
             set_adapter(hooked, adapter)
 
 
-def _save_rows(hooked: Any, checkpoint: Checkpoint, job: WeightsJob, progress: bool) -> None:
-    batches = job.batches[checkpoint]
+def save_batches(
+    hooked: Any,
+    batches: Sequence[Batch],
+    folder: Path,
+    readout: Readout,
+    labels: Sequence[str],
+    *,
+    progress: bool = False,
+    **options: Any,
+) -> None:
+    """Save a model's hidden states in a folder, whose name is shown.
+
+    Args:
+        hooked: the model.
+        batches: its prompts.
+        folder: of the row store.
+        readout: which hidden state of a prompt to save.
+        labels: labels to save beside it.
+        progress: show a progress bar.
+        **options: further ones of ``save_rows``.
+    """
     save_rows(
         hooked,
-        progress_bar(batches, desc=f"{checkpoint.name}: hidden states", unit="batch") if progress else batches,
-        job.rows / checkpoint.name,
-        readout=job.readout,
-        labels=job.labels,
+        progress_bar(batches, desc=f"{folder.name}: hidden states", unit="batch") if progress else batches,
+        folder,
+        readout=readout,
+        labels=labels,
         shard_rows=shard_rows(sum(map(len, batches))),
+        **options,
     )
 
 
 @contextmanager
-def _naming(checkpoint: Checkpoint) -> Iterator[None]:
+def naming(checkpoint: Checkpoint) -> Iterator[None]:
     """Begin errors with the model that they are about."""
     try:
         with rows_errors("--max-per-task"):

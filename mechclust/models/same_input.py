@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from probes.engine.hooks import HookedModel, n_blocks, record
+from probes.engine.hooks import HookedModel, device_of, n_blocks, record
 from tasks import InputError
 
 Stream = Float[Tensor, "batch pos d_model"]
@@ -92,10 +92,10 @@ class SameInput(nn.Module):
         if self.base is self.model:
             return self.model(tokens, **kwargs)
         with record(self.base, self.pres) as seen:
-            self.base(tokens, **kwargs)
+            _call(self.base, tokens, kwargs)
         self._streams = {name: stream for name, (stream,) in seen.items()}
         try:
-            return self.model(tokens, **kwargs)
+            return _call(self.model, tokens, kwargs)
         finally:
             self._streams = {}
 
@@ -109,5 +109,12 @@ class SameInput(nn.Module):
 
     def _stream_before(self, name: str, activation: Stream) -> Stream:
         if self.base is not self.model:
-            return self._streams[name].to(activation.device)
+            return self._streams[name].to(activation)
         return activation if name == self.pres[0] else self._left
+
+
+def _call(model: HookedModel, tokens: Int[Tensor, "batch pos"], kwargs: Mapping[str, Any]) -> Any:
+    """Call a model on its own device, which need not be the other model's."""
+    device = device_of(model)
+    moved = {name: value.to(device) if isinstance(value, Tensor) else value for name, value in kwargs.items()}
+    return model(tokens.to(device), **moved)

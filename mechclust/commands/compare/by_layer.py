@@ -38,6 +38,8 @@ ALL = "(all)"
 MIN_LAYER_GROUPS = 8
 """Parts that each measure is split into, if there are as many layers."""
 
+_OF_ALL_PROMPTS_TOO = ("cka", "blocks", "n_dims")
+
 PromptsOf = Mapping[str, Int[Tensor, "_"]]
 """Indices of prompts, by task."""
 
@@ -86,7 +88,13 @@ class SavedRows:
 
 
 def results_by_layer(
-    rows: SavedRows, config: CompareConfig, folder: Path, metadata: Mapping[str, Any], *, progress: bool = False
+    rows: SavedRows,
+    config: CompareConfig,
+    folder: Path,
+    metadata: Mapping[str, Any],
+    *,
+    blocks: SavedRows | None = None,
+    progress: bool = False,
 ) -> tuple[dict[str, ProbeResult], dict[str, dict[str, ProbeResult]]]:
     """Compare layers of base and tuned model, and of the controls with both.
 
@@ -95,6 +103,7 @@ def results_by_layer(
         config: what to measure.
         folder: keeps parts in ``measured``; other parts there are removed.
         metadata: added to every result's own.
+        blocks: what each block adds to the base's residual stream, of base and tuned model.
         progress: show a progress bar.
 
     Returns:
@@ -108,6 +117,8 @@ def results_by_layer(
             parts.setdefault(("", measure), []).append(part)
         for task, model, part in _control_parts(layers, rows, config, kept):
             parts.setdefault((task, model), []).append(part)
+    for layers in _layers_at_once(blocks, config) if blocks else ():
+        parts.setdefault(("", "blocks"), []).append(_blocks_part(layers, blocks, config, kept))
     if not rows.same_layers and config.n_permutations:
         labels = {ALL: torch.cat([*rows.of_task.values()]), **rows.of_task}
         parts["", "best_pair"] = [best_pair_part(*label, config, rows.pair, kept) for label in labels.items()]
@@ -120,7 +131,7 @@ def results_by_layer(
         if task:
             of_controls.setdefault(task, {})[name] = labelled(result, task)
         else:
-            of_pair[name] = labelled(result, ALL, *rows.of_task) if name in ("cka", "n_dims") else result
+            of_pair[name] = labelled(result, ALL, *rows.of_task) if name in _OF_ALL_PROMPTS_TOO else result
     return of_pair, of_controls
 
 
@@ -141,6 +152,28 @@ def _pair_parts(
             pair = {name: store.select(sample) for name, store in pair.items()}
         settings = ["", list(rows.of_task)]
         yield measure, probe_part(folder, measure, probe, pair, settings=settings, arrays=arrays, run=run)
+
+
+def _blocks_part(layers: Selector, blocks: SavedRows, config: CompareConfig, folder: Path) -> MeasurementPart:
+    """Return the part of CKA between what the same blocks add in both models."""
+    settings = ["", list(blocks.of_task)]
+    return probe_part(
+        folder,
+        "blocks",
+        _cka(layers, config, blocks),
+        blocks.pair,
+        settings=settings,
+        arrays=blocks.of_task.values(),
+    )
+
+
+def _cka(layers: Selector, config: CompareConfig, rows: SavedRows) -> CKA:
+    """Return CKA of base and tuned model, layer by layer if they have the same, or of every two layers."""
+    options: dict[str, Any] = {"pairs": "all", "form": "rows"}
+    if rows.same_layers:
+        options = {"n_resamples": config.n_resamples, "n_permutations": config.n_permutations}
+        options |= {"seed": config.seed, "units": config.unit_label}
+    return CKA(layers, label="task", readout=config.readout, max_memory=config.max_memory, **options)
 
 
 def _control_parts(
@@ -166,11 +199,7 @@ def _control_parts(
 def _probes(layers: Selector, rows: SavedRows, config: CompareConfig) -> dict[str, tuple[Probe, int | None]]:
     """Return the requested probes, each with the most prompts of a task that it is given."""
     options: dict[str, Any] = {"readout": config.readout, "max_memory": config.max_memory}
-    chance: dict[str, Any] = {"n_resamples": config.n_resamples, "n_permutations": config.n_permutations}
-    chance |= {"seed": config.seed, "units": config.unit_label}
-    all_pairs: dict[str, Any] = {"pairs": "all", "form": "rows"}
-    cka = CKA(layers, label="task", **options, **(chance if rows.same_layers else all_pairs))
-    probes: dict[str, tuple[Probe, int | None]] = {"cka": (cka, None)}
+    probes: dict[str, tuple[Probe, int | None]] = {"cka": (_cka(layers, config, rows), None)}
     if config.n_dims:
         probes["n_dims"] = NDims(layers, label="task", **options), config.n_dims_prompts
     if config.purity:
@@ -201,7 +230,7 @@ def _layers_at_once(rows: SavedRows, config: CompareConfig) -> list[Selector]:
     if not rows.same_layers:
         return [residual()]
     tuned = rows.pair["tuned"]
-    layers = [site.layer for site in resolve(tuned, residual())]
+    layers = [site.layer for site in resolve(tuned, residual()) if site.name in tuned.sites]
     groups = layers_that_fit(
         layers,
         _largest_width(tuned),

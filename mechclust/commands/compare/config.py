@@ -37,6 +37,10 @@ class CompareConfig(ModelSettings, PromptSettings):
         clusters: TOML file with a table ``[clusters]`` of ``name = ["task", ...]``, for results by cluster of tasks; a
             label ``cluster`` in the prompts does the same. Tasks under ``[held_out]``, which the tuned model was not
             tuned on, are not part of any cluster or layer group.
+        blocks: also what each block adds to the base's own hidden states, which decides which layers changed. Both
+            models are in memory together for it, and whether they fit is not checked. Without it, layers are judged by
+            the residual stream, in which later layers inherit change.
+        blocks_prompts: most prompts per task for ``blocks``.
         rbf: also CKA with Gaussian kernels, a second opinion; the cost is quadratic in the prompts per task.
         rbf_prompts: most prompts per task for ``rbf``.
         top_pc: also CKA without the largest principal component of each side, a second opinion where a few dimensions
@@ -71,6 +75,8 @@ class CompareConfig(ModelSettings, PromptSettings):
     n_resamples: Annotated[int, AtLeast(20), AtMost(MAX_DRAWS)] = 100
     n_permutations: DrawsOrZero = 20
     clusters: Path | None = None
+    blocks: bool = True
+    blocks_prompts: _Prompts | None = 200
     rbf: bool = True
     rbf_prompts: _Prompts | None = 2000
     top_pc: bool = True

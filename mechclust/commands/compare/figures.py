@@ -47,6 +47,7 @@ def compare_panels(result: Measurements, tables: Tables) -> list[Panel]:
         return [_all_pairs_panel(result), *_model_panels(result)]
     return [
         _cka_panel(result, tables),
+        *_block_panels(result, tables),
         _change_panel(result, tables["tasks"]),
         *_control_panels(result, tables),
         *_cluster_panels(result, tables),
@@ -91,6 +92,41 @@ def _cka_panel(result: Measurements, tables: Tables) -> Panel:
     )
 
 
+def _block_panels(result: Measurements, tables: Tables) -> Iterator[Panel]:
+    """Yield how much each block changed, next to how much the residual stream after it did."""
+    if result.blocks is None:
+        return
+    figure, axes = subplots(2, size=(4.5, 3.6))
+    _draw_changes(axes[0], tables, ("block_cka", "block_low", "block_high"))
+    _draw_changes(axes[1], tables, ("debiased_cka", "low", "high"))
+    for axis, title in zip(axes, ("what the block adds", "residual stream after it"), strict=True):
+        axis.axhline(result.config.tolerance, color=SOFT, ls=":", lw=1)
+        axis.set_title(title, fontsize=10)
+        axis.set_xlim(min(result.layer_numbers) - 0.2, max(result.layer_numbers) + 0.2)
+    axes[0].set_ylabel("1 - debiased CKA, tuned with base")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right upper", frameon=False)
+    yield Panel(
+        "changed_blocks",
+        figure,
+        "Left: 1 - debiased CKA between what each block of the tuned and of the base model adds to the base's hidden "
+        "states, which decides which layers changed. Right: the same of the residual stream, in which later layers "
+        "inherit change. One line per task with its 95% interval over prompts; 0: the embedding; dotted: the tolerance.",
+    )
+
+
+def _draw_changes(axis: Axes, tables: Tables, columns: tuple[str, str, str]) -> None:
+    """Draw 1 - CKA of each task by layer, with its interval, from the columns of CKA and of its lower and upper end."""
+    for i, task in enumerate(tables["tasks"]["task"]):
+        part = tables["compare"][tables["compare"]["task"] == task].set_index("layer")
+        change, high, low = (1 - part[column] for column in columns)
+        color = COLORS[i] if i < MAX_COLORED_TASKS else _GREY
+        label = figure_text(task) if i < MAX_COLORED_TASKS else None
+        if i == MAX_COLORED_TASKS:
+            label = "other tasks"
+        draw_band(axis, change, low, high, color, label, ms=4)
+    layer_axis(axis)
+
+
 def _change_panel(result: Measurements, summary: pd.DataFrame) -> Panel:
     order = [result.tasks.index(task) for task in summary["task"]]
     names = [figure_text(result.tasks[k]) for k in order]
@@ -114,11 +150,12 @@ def _change_panel(result: Measurements, summary: pd.DataFrame) -> Panel:
     axis.set_xticks(ticks, [str(result.layer_numbers[i]) for i in ticks])
     axis.set_xlabel("layer")
     figure.colorbar(image, ax=axis, label="1 - CKA")
+    of_blocks = "" if result.blocks is None else "of 1 - block CKA "
     return Panel(
         "change_by_task_and_layer",
         figure,
         "1 - debiased CKA by task and layer, the most changed task first. Dot: the task stands out at that "
-        "layer. Cross: its interval reaches down to the tolerance. Question mark: a change with no interval, "
+        f"layer. Cross: its interval {of_blocks}reaches down to the tolerance. Question mark: a change with no interval, "
         "so neither can be decided. Grey: no CKA.",
     )
 

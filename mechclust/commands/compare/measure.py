@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from mechclust.commands.compare.block_rows import block_rows
 from mechclust.commands.compare.by_layer import SavedRows, count_distinct, results_by_layer
 from mechclust.commands.compare.config import CompareConfig
 from mechclust.commands.compare.inputs import Inputs, check_same_prompts, prompts_file, read_inputs
@@ -30,7 +31,8 @@ def compare_models(
 ) -> CompareResult:
     """Measure CKA between a model and the one it was tuned from, at every layer, for every task of the prompts.
 
-    One model is in memory at a time: its hidden states are saved in ``out/rows`` and compared from there. A second call
+    One model is in memory at a time: its hidden states are saved in ``out/rows`` and compared from there. Then, unless
+    ``config.blocks`` is off, both are in memory, for what each block adds to the base's residual stream. A second call
     with the same arguments resumes where the first was interrupted, and does not repeat finished measurements. With
     ``config.workers`` or a Ray cluster the models, and then the layers, are spread over several processes; the results
     are the same.
@@ -80,7 +82,8 @@ def _measure(inputs: Inputs, config: CompareConfig, folder: Path, progress: bool
     pair = {"tuned": stores[tuned], "base": stores[base]}
     rows = SavedRows(pair, {str(model.task): stores[model] for model in single_tasks}, inputs.of_task())
     metadata = {"tokenization": dict(inputs.tokenization)}
-    of_pair, controls = results_by_layer(rows, config, folder, metadata, progress=progress)
+    blocks, why_no_blocks = block_rows(inputs, rows, config, folder, progress=progress)
+    of_pair, controls = results_by_layer(rows, config, folder, metadata, blocks=blocks, progress=progress)
     notes = list(inputs.notes)
     if stores[base].model == stores[tuned].model:
         notes.insert(0, "Base and tuned model are the same: their weights and configurations are identical.")
@@ -95,6 +98,8 @@ def _measure(inputs: Inputs, config: CompareConfig, folder: Path, progress: bool
         families=inputs.families,
         notes=notes,
         distinct=count_distinct(of_pair["cka"], rows),
+        blocks_distinct=count_distinct(of_pair["blocks"], blocks) if blocks else {},
+        why_no_blocks=why_no_blocks,
         tokenization=inputs.tokenization,
         planes=prompt_planes(pair, inputs, config.map_prompts, progress=progress),
     )

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
+from torch import Tensor
 
 from mechclust.commands.compare.by_layer import ALL, SECOND_OPINIONS
 from mechclust.commands.compare.config import CompareConfig
@@ -16,6 +17,7 @@ from mechclust.commands.compare.control_curves import ControlGroups, control_gro
 from mechclust.commands.compare.planes import PromptPlanes
 from mechclust.commands.compare.standing_out import common_layers, standing_out
 from mechclust.commands.compare.task_clusters import ClustersOfTasks
+from mechclust.commands.compare.verdict import Verdict
 from mechclust.report.text import ranges
 from probes import ProbeResult
 from tasks import InputError
@@ -31,6 +33,7 @@ class Measurements:
     tasks: Sequence[str]
     cka: ProbeResult
     controls: Mapping[str, Mapping[str, ProbeResult]]
+    blocks: ProbeResult | None = None
     rbf: ProbeResult | None = None
     without_top_pc: ProbeResult | None = None
     svcca: ProbeResult | None = None
@@ -41,6 +44,8 @@ class Measurements:
     families: tuple[str, ...] = ()
     notes: Sequence[str] = ()
     distinct: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    blocks_distinct: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    why_no_blocks: str = ""
     tokenization: Mapping[str, Any] = field(default_factory=dict)
     planes: PromptPlanes | None = None
 
@@ -60,47 +65,73 @@ class Measurements:
         """Layers of the tuned model's sites."""
         return [self.cka.layers[site] for site in self.cka.coords["site"]]
 
-    def change_of_labels(self, measure: str) -> Float[np.ndarray, "layer label"]:
-        """Return 1 - CKA, or 1 - an end of its interval, with all prompts together as the first label.
+    @property
+    def judged_by(self) -> str:
+        """CKA whose interval decides which layers changed."""
+        return "CKA" if self.blocks is None else "block CKA"
+
+    @cached_property
+    def residual_verdict(self) -> Verdict:
+        """Verdict from the residual stream, in which later layers inherit change; all prompts are the first label.
 
         Raises:
             InputError: if the models have different layers, as for everything below that is made from it.
         """
         if not self.diagonal:
             raise InputError("the models have different layers, so none has changed into another; read to_dataframe()")
-        return 1 - self.cka[measure].numpy()
+        return self._verdict(self.cka.values)
 
     @cached_property
+    def verdict(self) -> Verdict:
+        """Verdict from what each block adds to the base's residual stream, if it was measured, else from its own.
+
+        The embedding, layer 0, has the same input in both models, so that its verdict is the residual stream's.
+        """
+        if self.blocks is None or not self.diagonal:
+            return self.residual_verdict
+        return self._verdict({name: self.block_values(name) for name in self.blocks.values})
+
+    def _verdict(self, cka: Mapping[str, Float[Tensor, "layer label"]]) -> Verdict:
+        change, low, high = (1 - cka[f"debiased_cka{end}"].numpy() for end in ("", "_high", "_low"))
+        return Verdict(change, low, high, self.config.tolerance)
+
+    def block_values(self, measure: str) -> Float[Tensor, "layer label"]:
+        """Return a measure of CKA between what each block adds, and of the embedding at layer 0."""
+        values = self.cka[measure].clone()
+        if self.blocks is not None:
+            places = [self.cka.coords["site"].index(site) for site in self.blocks.coords["site"]]
+            values[places] = self.blocks[measure]
+        return values
+
+    @property
     def change(self) -> Float[np.ndarray, "layer task"]:
-        """Return 1 - debiased CKA."""
-        return self.change_of_labels("debiased_cka")[:, 1:]
+        """Return 1 - debiased CKA of the residual stream."""
+        return self.residual_verdict.change[:, 1:]
 
-    @cached_property
+    @property
     def interval(self) -> tuple[Float[np.ndarray, "layer task"], Float[np.ndarray, "layer task"]]:
         """Return the ends of the change's 95% interval over prompts; NaN if there is none."""
-        low = self.change_of_labels("debiased_cka_high")[:, 1:]
-        return low, self.change_of_labels("debiased_cka_low")[:, 1:]
+        return self.residual_verdict.low[:, 1:], self.residual_verdict.high[:, 1:]
 
-    @cached_property
+    @property
     def known(self) -> Bool[np.ndarray, "layer task"]:
-        """Return whether there is a change with an interval, so that it can be judged."""
-        return np.isfinite(self.change) & np.isfinite(self.interval[0]) & np.isfinite(self.interval[1])
+        """Return whether it can be judged whether the layer changed."""
+        return self.verdict.known[:, 1:]
 
-    @cached_property
+    @property
     def changed(self) -> np.ma.MaskedArray:
-        """Return by layer and task whether the interval lies above the tolerance; masked if there is none."""
-        return np.ma.MaskedArray(self.interval[0] > self.config.tolerance, mask=~self.known)
+        """Return by layer and task whether the layer changed; masked if there is no interval. See ``verdict``."""
+        return self.verdict.changed[:, 1:]
 
-    @cached_property
+    @property
     def changed_together(self) -> np.ma.MaskedArray:
-        """Return by layer whether the interval of all prompts together lies above the tolerance."""
-        low = self.change_of_labels("debiased_cka_high")[:, 0]
-        return np.ma.MaskedArray(low > self.config.tolerance, mask=~np.isfinite(low))
+        """Return by layer whether it changed for all prompts together."""
+        return self.verdict.changed[:, 0]
 
-    @cached_property
+    @property
     def maybe_changed(self) -> Bool[np.ndarray, "layer task"]:
         """Return where a change beyond the tolerance cannot be judged, because it has no interval."""
-        return ~self.known & (np.nan_to_num(self.change) > self.config.tolerance)
+        return self.verdict.maybe_changed[:, 1:]
 
     @cached_property
     def stands_out(self) -> np.ma.MaskedArray:
@@ -116,7 +147,7 @@ class Measurements:
     @cached_property
     def common(self) -> tuple[Bool[np.ndarray, "layer"], Bool[np.ndarray, "task"]]:
         """Return the layers over which tasks are compared, and the tasks that are; see ``common_layers``."""
-        return common_layers(self.known)
+        return common_layers(self.residual_verdict.known[:, 1:])
 
     @cached_property
     def groups(self) -> ControlGroups | None:

@@ -21,6 +21,13 @@ if TYPE_CHECKING:
 
     Tables = Mapping[str, pd.DataFrame]
 
+_CHANGED_LAYERS = ("Layers that changed", "Layers whose blocks changed")
+"""Without and with measured blocks."""
+_INHERITED = (
+    "Later layers are computed from earlier ones and inherit their change: tuning need not have altered them, not even "
+    "the one where it is largest."
+)
+
 
 def headline(result: Measurements, tables: Tables) -> str:
     """Return the conclusion."""
@@ -35,24 +42,24 @@ def headline(result: Measurements, tables: Tables) -> str:
             f"{len(result.cka.coords['other_site'])} in the base one, the embedding included): every layer was "
             "compared with every other, and which layers correspond is left to the reader."
         )
-    if not np.isfinite(result.change).any() and not result.changed_together.any():
+    if not np.isfinite(result.verdict.change[:, 1:]).any() and not result.changed_together.any():
         return "CKA is undefined at every layer for every task, so it is not known whether a layer changed."
     changed = result.changed.filled(False).any(axis=1) | result.changed_together.filled(False)
     if changed.any():
         tasks = tables["tasks"]
         out = list(tasks.loc[tasks["stands_out"].eq(True), "task"])
         layers = f"{result.ranges_of(changed)} of {ranges(result.layer_numbers)}"
-        return f"Layers that changed: {layers}. Tasks that stand out: {first_few(out) if out else 'none'}."
+        return f"{_CHANGED_LAYERS[result.blocks is not None]}: {layers}. Tasks that stand out: {first_few(out) if out else 'none'}."
     known = "is known to have changed" if _is_open(result) else "changed"
     return (
-        f"No layer {known}: the 95% interval of 1 - CKA reaches down to the tolerance of {result.config.tolerance:g}, "
+        f"No layer {known}: the 95% interval of 1 - {result.judged_by} reaches down to the tolerance of {result.config.tolerance:g}, "
         "where there is one."
     )
 
 
 def _is_open(result: Measurements) -> bool:
     """Whether something may have changed that cannot be judged."""
-    return bool(result.maybe_changed.any() or np.isnan(result.change).any())
+    return bool(result.maybe_changed.any() or np.isnan(result.verdict.change[:, 1:]).any())
 
 
 def readings(result: Measurements, tables: Tables) -> list[Reading]:
@@ -62,7 +69,7 @@ def readings(result: Measurements, tables: Tables) -> list[Reading]:
         result: the measurements.
         tables: as ``CompareResult.tables``.
     """
-    lacking = list(_without_cka_or_interval(tables["compare"], result.distinct))
+    lacking = list(_what_is_unknown(result, tables["compare"]))
     opinions = list(_second_opinions(result, tables["compare"]))
     if not result.diagonal:
         return [*_most_similar_layers(result, tables["compare"]), *lacking]
@@ -70,7 +77,7 @@ def readings(result: Measurements, tables: Tables) -> list[Reading]:
         return [*_extremes(tables["layers"]), *lacking, *opinions]
     return [
         *_where_change_begins(result),
-        _changed_layers(result),
+        *_changed_layers(result),
         *_extremes(tables["layers"]),
         *_standing_out(result, tables["tasks"]),
         *lacking,
@@ -91,7 +98,7 @@ def _where_change_begins(result: Measurements) -> Iterator[Reading]:
         layer = result.first_layer(mask.filled(False))
         if layer is not None:
             names_at.setdefault(layer, []).append(name)
-    rule = f"It is the first layer, by depth, whose 95% interval of 1 - CKA lies above {result.config.tolerance:g}."
+    rule = f"It is the first layer, by depth, whose 95% interval of 1 - {result.judged_by} lies above {result.config.tolerance:g}."
     for layer in sorted(names_at):
         yield Reading("Change begins", first_few(names_at[layer]), f"layer {layer}", verdict=rule)
     begun = result.changed.filled(False).cumsum(axis=0) > 0
@@ -102,14 +109,19 @@ def _where_change_begins(result: Measurements) -> Iterator[Reading]:
         yield Reading("Change may begin", first_few(tasks), where, verdict="There is a change, but no interval.")
 
 
-def _changed_layers(result: Measurements) -> Reading:
+def _changed_layers(result: Measurements) -> Iterator[Reading]:
     layers = result.ranges_of(np.asarray(result.changed.filled(False).any(axis=1)))
-    inherited = (
-        "Later layers are computed from earlier ones and inherit their change: tuning need not have altered them, not "
-        "even the one where it is largest."
-    )
     nothing = "none is known to have" if _is_open(result) else "none"
-    return Reading("Layers that changed for at least one task", layers or nothing, verdict=inherited)
+    what = f"{_CHANGED_LAYERS[result.blocks is not None]} for at least one task"
+    if result.blocks is None:
+        yield Reading(what, layers or nothing, verdict=_INHERITED)
+        return
+    same_input = "Each block was given the base's hidden states, so that it inherits no change from earlier layers."
+    yield Reading(what, layers or nothing, verdict=same_input)
+    of_residual = result.residual_verdict.changed[:, 1:].filled(False).any(axis=1)
+    yield Reading(
+        "Layers after which the residual stream differs", result.ranges_of(of_residual) or "none", verdict=_INHERITED
+    )
 
 
 def _extremes(layers: pd.DataFrame) -> Iterator[Reading]:
@@ -144,12 +156,40 @@ def _with_interval(row: pd.Series) -> str:
     return f"{short(row.task)} {row.change:z.2f} ({row.low:z.2f} to {row.high:z.2f})"
 
 
-def _without_cka_or_interval(table: pd.DataFrame, distinct: Mapping[tuple[str, str], int]) -> Iterator[Reading]:
-    """Yield where there is no CKA, or no interval, with the number of different hidden states."""
+def _what_is_unknown(result: Measurements, table: pd.DataFrame) -> Iterator[Reading]:
+    """Yield where there is no CKA, or no interval, of the residual stream and of what blocks add."""
+    if result.blocks is None:
+        yield from _without_cka_or_interval(table, result.distinct, "changed or stand out")
+        return
+    is_embedding = table["layer"] == 0
+    blocks = table[~is_embedding]
+    yield from _without_cka_or_interval(table[is_embedding], result.distinct, "changed or stand out")
+    yield from _without_cka_or_interval(blocks, result.distinct, "stand out")
+    n = dict(zip(result.blocks.coords["label"], result.blocks["n"].tolist(), strict=True))
+    blocks = blocks.assign(
+        n=blocks["task"].map(n),
+        debiased_cka=blocks["block_cka"],
+        low=blocks["block_low"],
+        change=1 - blocks["block_cka"],
+    )
+    yield from _without_cka_or_interval(blocks, result.blocks_distinct, "changed", "block ")
+
+
+def _without_cka_or_interval(
+    table: pd.DataFrame, distinct: Mapping[tuple[str, str], int], unknown: str, block: str = ""
+) -> Iterator[Reading]:
+    """Yield where there is no CKA, or no interval, with the number of different hidden states.
+
+    Args:
+        table: by layer and task.
+        distinct: how many hidden states differ, by site and task.
+        unknown: what is not known of these tasks.
+        block: ``"block "`` for what blocks add.
+    """
     undefined = table["debiased_cka"].isna()
-    lacking = {"No CKA": undefined}
+    lacking = {f"No {block}CKA": undefined}
     if "low" in table:
-        lacking["No interval"] = table["low"].isna() & ~undefined
+        lacking[f"No {block}interval"] = table["low"].isna() & ~undefined
     for what, mask in lacking.items():
         tasks_at: dict[tuple[str, ...], list[pd.DataFrame]] = {}
         for _, part in table[mask].groupby("layer"):
@@ -158,14 +198,14 @@ def _without_cka_or_interval(table: pd.DataFrame, distinct: Mapping[tuple[str, s
             rows = list(chain.from_iterable(part.itertuples() for part in parts))
             counts = [distinct.get((row.site, row.task), row.n) for row in rows]
             change = [row.change for row in rows if np.isfinite(row.change)]
-            at_most = f" (1 - CKA at most {max(change):z.2f})" if change else ""
+            at_most = f" (1 - {block}CKA at most {max(change):z.2f})" if change else ""
             yield Reading(
                 what,
                 f"{first_few(tasks)}{at_most}",
                 layers_text(ranges(part["layer"].iloc[0] for part in parts)),
                 verdict=f"{span([row.n for row in rows])} prompts, with {span(counts)} different hidden states: too "
                 "few, or too alike, as at the embedding of a last token that all share. It is not known whether they "
-                "changed or stand out.",
+                f"{unknown}.",
             )
 
 
@@ -269,11 +309,28 @@ def caveats(result: Measurements, table: pd.DataFrame) -> list[str]:
         "CKA compares geometry among the prompts: it does not see a rotation, a common scale or a shift of all hidden "
         "states, nor whether a change matters to the output; and a few outlying prompts can change it (Davari et al. "
         "2022, arXiv 2210.16156).",
+        *_how_judged(result),
         *_sample_sizes(result),
         *_not_measured(result),
         "Debiased CKA is 1 for the same geometry, near 0 for unrelated ones, and may be negative. Intervals: 95% over "
         "prompts, from half-samples; chance: 97.5% of CKA for prompts paired at random.",
     ]
+
+
+def _how_judged(result: Measurements) -> Iterator[str]:
+    """Yield what decides which layers changed, and what it does not see."""
+    if result.blocks is not None:
+        counts = result.blocks["n"]
+        yield (
+            f"Which layers changed is decided on {int(counts[0]):,} prompts ({span(counts[1:].tolist())} of a task), by "
+            "what each block of both models adds to the base's hidden states; layer 0 by the embedding. Changed "
+            "position embeddings alone, and changes after the last block, are seen at no layer."
+        )
+    elif result.why_no_blocks and result.diagonal:
+        yield (
+            "Which layers changed is decided by the residual stream, in which later layers inherit change. What each "
+            f"block adds to the same input was not compared: {result.why_no_blocks}."
+        )
 
 
 def _sample_sizes(result: Measurements) -> Iterator[str]:
@@ -295,11 +352,17 @@ def _sample_sizes(result: Measurements) -> Iterator[str]:
 def _not_measured(result: Measurements) -> Iterator[str]:
     """Yield what was requested but needs the same layers in both models."""
     config = result.config
-    requested = {"--rbf": config.rbf, "--top-pc": config.top_pc, "--svcca": config.svcca}
+    requested = {"--blocks": config.blocks, "--rbf": config.rbf, "--top-pc": config.top_pc, "--svcca": config.svcca}
     requested["clusters of tasks"] = bool(result.clusters.seen_tasks)
     names = [name for name, wanted in requested.items() if wanted]
     if names and not result.diagonal:
         yield f"There are no results for {join(names)}: for these the models need to have the same layers."
+
+
+def _judged_change(result: Measurements) -> str:
+    if result.blocks is None:
+        return "its change, 1 - debiased CKA,"
+    return "1 - debiased CKA between what its block adds in both models, given the base's hidden states,"
 
 
 def rules(result: Measurements) -> Iterator[str]:
@@ -308,7 +371,7 @@ def rules(result: Measurements) -> Iterator[str]:
         return
     common = layers_text(result.ranges_of(result.common[0]))
     yield (
-        "The rule: a layer changed for a task if the 95% interval of its change, 1 - debiased CKA, lies above "
+        f"The rule: a layer changed for a task if the 95% interval of {_judged_change(result)} lies above "
         f"{result.config.tolerance:g}; without an interval this is left open. Tasks stand out at a layer if the "
         "changes of those with an interval fall into two groups (Jenks' natural break of log change) such that no "
         "interval of the upper group overlaps one of the lower, and the smallest change of the upper group is at least "

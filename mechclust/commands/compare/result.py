@@ -38,6 +38,8 @@ class CompareResult(Measurements):
         cka: ``CKA`` between tuned and base, with axes (site, label), the labels being ``"(all)"`` and the tasks;
             (site, other_site, label), every layer with every other, if the models have different layers.
         controls: by task, ``CKA`` of its control with the ``tuned`` and with the ``base`` model on its prompts.
+        blocks: the same between what each block of both models adds to the base's residual stream, or ``None``. It
+            decides which layers changed, except the embedding.
         rbf: ``debiased_rbf_cka`` (site, label) of the tasks, or ``None``.
         without_top_pc: ``debiased_cka`` without the largest principal component of each side, or ``None``.
         svcca: ``SVCCA`` of the tasks, or ``None``.
@@ -49,6 +51,8 @@ class CompareResult(Measurements):
         notes: what a reader must know of the input.
         distinct: by site and label without a CKA or an interval, how many different hidden states the prompts have, in
             the model that has fewer.
+        blocks_distinct: the same of what blocks add.
+        why_no_blocks: why ``blocks`` was not measured; empty if it was.
         tokenization: how the prompts were read, as ``mechclust.models.tokenizers.tokenization_of`` returns it.
         planes: coordinates of prompts in each layer's plane, or ``None``; ``planes.html()`` is the report's map.
 
@@ -105,10 +109,13 @@ class CompareResult(Measurements):
         """Return one row per layer and task, and for all prompts together (``"(all)"``).
 
         ``layer, site, task, n, d_tuned, d_base, cka, debiased_cka, low, high, null_high``, the second opinions that
-        were requested (``rbf_cka``, ``without_top_pc``, ``svcca``), ``change, changed, stands_out``.
+        were requested (``rbf_cka``, ``without_top_pc``, ``svcca``), ``block_cka, block_low, block_high``,
+        ``change, changed, stands_out``.
 
         ``low`` and ``high``: 95% over prompts. ``null_high``: 97.5% of debiased CKA for prompts paired at random.
-        ``change``: 1 - debiased CKA. ``changed`` and ``stands_out`` are missing where there is no interval, and
+        ``change``: 1 - debiased CKA. ``block_cka``: debiased CKA between what the same block of both models adds to the
+        base's residual stream, and its 95%; at layer 0 that of the embedding. ``changed``: whether the interval of
+        1 - ``block_cka`` lies above the tolerance, or, if blocks were not measured, that of ``change``. ``changed`` and ``stands_out`` are missing where there is no interval, and
         ``stands_out`` for all prompts together, which are no task. If the models have different layers:
         ``base_layer`` and ``base_site`` that the tuned model's layer is most like for the task, with their CKA, no
         interval, ``p_value`` (of the largest CKA over all base layers, by Holm over the tuned layers) and
@@ -167,7 +174,7 @@ class CompareResult(Measurements):
     @property
     def results(self) -> dict[str, ProbeResult]:
         """The measurements, by the name of their file."""
-        others = {"n_dims": self.n_dims, "purity": self.purity, "best_pair": self.best_pair}
+        others = {"blocks": self.blocks, "n_dims": self.n_dims, "purity": self.purity, "best_pair": self.best_pair}
         measured = {"cka": self.cka, **self.opinions, **{name: x for name, x in others.items() if x is not None}}
         for task, models in self.controls.items():
             measured |= {f"control-{file_name(task)}-{model}": result for model, result in models.items()}

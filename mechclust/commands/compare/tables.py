@@ -31,6 +31,7 @@ _MEASURES = {  # by column of the table
     "high": "debiased_cka_high",
     "null_high": "debiased_cka_null_high",
 }
+_BLOCK_MEASURES = {"block_cka": "debiased_cka", "block_low": "debiased_cka_low", "block_high": "debiased_cka_high"}
 
 
 def layer_task_table(result: Measurements) -> pd.DataFrame:
@@ -59,6 +60,9 @@ def layer_task_table(result: Measurements) -> pd.DataFrame:
     for name, opinion in result.opinions.items():
         column, measure, _ = SECOND_OPINIONS[name]
         columns[column] = _column(np.hstack([no_value, opinion[measure].double().numpy()]))
+    if result.blocks is not None:
+        for column, measure in _BLOCK_MEASURES.items():
+            columns[column] = _column(result.block_values(measure).double().numpy())
     columns["change"] = _column(1 - result.with_base_layer("debiased_cka"))
     if result.diagonal:
         columns["changed"] = _decisions(np.ma.column_stack([result.changed_together, result.changed]))

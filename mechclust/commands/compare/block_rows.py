@@ -1,0 +1,157 @@
+"""Save what each block of base and tuned model adds to the base's residual stream, with both models in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mechclust.commands.compare.by_layer import SavedRows
+from mechclust.commands.compare.config import CompareConfig
+from mechclust.commands.compare.inputs import Inputs
+from mechclust.commands.sampling import drawn_of_each
+from mechclust.commands.saved_rows import (
+    Checkpoint,
+    check_without_adapter,
+    free_memory,
+    loaded,
+    naming,
+    portable,
+    put_adapter,
+    save_batches,
+)
+from mechclust.jobs import map_jobs
+from mechclust.models.adapters import adapter_of, plain_model
+from mechclust.models.same_input import can_write, on_the_stream_of
+from probes import RowStore, residual
+from probes.engine.hooks import HookedModel, n_blocks
+from tasks import Batch
+
+
+@dataclass(frozen=True)
+class BlocksJob:
+    """A base and a tuned model that are in memory together.
+
+    Attributes:
+        pair: base and tuned model.
+        batches: the prompts.
+        config: how the weights are loaded, and what is saved.
+        rows: folder that gets ``blocks-base`` and ``blocks-tuned``.
+    """
+
+    pair: tuple[Checkpoint, Checkpoint]
+    batches: Sequence[Batch]
+    config: CompareConfig
+    rows: Path
+
+    name = "blocks"
+
+
+def block_rows(
+    inputs: Inputs, rows: SavedRows, config: CompareConfig, folder: Path, *, progress: bool = False
+) -> tuple[SavedRows | None, str]:
+    """Save what each block adds to the base's residual stream, of at most ``blocks_prompts`` prompts of each task.
+
+    Args:
+        inputs: models and prompts.
+        rows: hidden states of both models.
+        config: what to measure.
+        folder: gets the rows.
+        progress: show progress bars.
+
+    Returns:
+        The rows, and why there are none; one of them is empty.
+    """
+    base, tuned, *_ = inputs.checkpoints
+    reason = _reason_before_loading(base, tuned, inputs, rows, config)
+    if reason:
+        return None, reason
+    of_task = drawn_of_each(rows.of_task, config.blocks_prompts)
+    pair = (base, tuned) if config.here else (portable(base), portable(tuned))
+    job = BlocksJob(pair, _chosen(inputs.batches, of_task), config, folder)
+    if config.here:
+        reason = save_block_rows(job, progress=progress)
+    else:
+        shown = "what blocks add" if progress else None
+        (reason,) = map_jobs(save_block_rows, [job], **config.on, folder=folder, progress=shown)
+    if reason:
+        return None, reason
+    stores = {role: RowStore(folder / f"blocks-{role}") for role in ("tuned", "base")}
+    return SavedRows(stores, {}, of_task), ""
+
+
+def _reason_before_loading(
+    base: Checkpoint, tuned: Checkpoint, inputs: Inputs, rows: SavedRows, config: CompareConfig
+) -> str:
+    """Return why no block can be given the base's residual stream, as far as it is known without weights."""
+    if not config.blocks:
+        return "--no-blocks was given"
+    if not rows.same_layers:
+        return "the models have different layers"
+    if inputs.families:
+        return "the models are of different families"
+    if base.model.in_memory and tuned.model.in_memory and _weights(base) is _weights(tuned):
+        return "base and tuned model are one model in memory, which cannot have and lack an adapter at once"
+    return ""
+
+
+def _weights(checkpoint: Checkpoint) -> Any:
+    source = checkpoint.model.source
+    plain = plain_model(source)
+    return source if plain is None else plain
+
+
+def _chosen(batches: Sequence[Batch], of_task: Mapping[str, torch.Tensor]) -> list[Batch]:
+    """Return the batches with only these prompts."""
+    chosen = torch.cat([*of_task.values()])
+    parts = (batch.select(torch.isin(batch.index, chosen).nonzero()[:, 0]) for batch in batches)
+    return [part for part in parts if len(part)]
+
+
+def save_block_rows(job: BlocksJob, *, progress: bool = False) -> str:
+    """Save the rows of a job and free the weights that were loaded for it.
+
+    Returns:
+        Why it is not possible, and then nothing is saved; or an empty text.
+    """
+    try:
+        return _save_pair(job, progress)
+    finally:
+        for checkpoint in job.pair:
+            free_memory(checkpoint)
+
+
+def _save_pair(job: BlocksJob, progress: bool) -> str:
+    base, tuned = job.pair
+    check_without_adapter(job.pair)
+    with loaded(base, job.config) as base_model, loaded(tuned, job.config) as tuned_model:
+        models = {base: base_model, tuned: tuned_model}
+        for checkpoint, model in models.items():
+            put_adapter(model, checkpoint, adapter_of(model))
+        reason = _reason(base_model, tuned_model)
+        if reason:
+            return reason
+        blocks = residual(range(1, n_blocks(list(base_model.hook_dict)) + 1))
+        for checkpoint, model in models.items():
+            folder = job.rows / f"blocks-{checkpoint.role}"
+            config = job.config
+            with naming(checkpoint), on_the_stream_of(base_model, model) as same_input:
+                save_batches(
+                    same_input, job.batches, folder, config.readout, config.kept_labels, progress=progress, at=blocks
+                )
+    return ""
+
+
+def _reason(base: HookedModel, tuned: HookedModel) -> str:
+    """Return why the blocks of a model cannot be given the base's residual stream; empty if they can."""
+    if not can_write(base) or not can_write(tuned):
+        return "hooks cannot write to models of this kind"
+    if base.cfg.d_model != tuned.cfg.d_model:
+        return "the models have different widths"
+    dtypes = [next(each.parameters()).dtype for each in (base, tuned)]
+    if dtypes[0] != dtypes[1]:
+        return f"the models have different dtypes ({dtypes[0]} and {dtypes[1]}), whose rounding would count as change"
+    return ""
