@@ -15,6 +15,7 @@ from mechclust.commands.parts import shard_rows
 from mechclust.commands.settings import Dtype, ModelSettings
 from mechclust.jobs import map_jobs, progress_bar
 from mechclust.models.adapters import adapter_of, plain_model, set_adapter
+from mechclust.models.loading import Attention
 from mechclust.models.resolved import ResolvedModel
 from mechclust.models.sizes import Sizes
 from mechclust.models.tokenizers import tokenizer_and_sizes
@@ -172,10 +173,16 @@ def _save_models(job: WeightsJob, progress: bool) -> None:
 
 
 @contextmanager
-def loaded(checkpoint: Checkpoint, settings: ModelSettings) -> Iterator[Any]:
-    """Load a checkpoint's weights for the block, without its adapter. One that is put in is taken out afterwards."""
+def loaded(checkpoint: Checkpoint, settings: ModelSettings, attention: Attention = "sdpa") -> Iterator[Any]:
+    """Load a checkpoint's weights for the block, without its adapter. One that is put in is taken out afterwards.
+
+    Args:
+        checkpoint: the model.
+        settings: how it is loaded.
+        attention: ``sdpa``, fused attention, is faster, and hooks can then only read.
+    """
     with naming(checkpoint):
-        hooked = _load(checkpoint, settings)
+        hooked = _load(checkpoint, settings, attention)
     before = adapter_of(hooked)
     try:
         yield hooked
@@ -252,17 +259,13 @@ def naming(checkpoint: Checkpoint) -> Iterator[None]:
         raise InputError(f"{checkpoint}: {error}") from error
 
 
-def _load(checkpoint: Checkpoint, settings: ModelSettings) -> Any:
-    """Load the weights without an adapter.
-
-    No probe here reads attention patterns, so that fused attention does. Models in memory are hooked anew, with the
-    same hook points as all others.
-    """
+def _load(checkpoint: Checkpoint, settings: ModelSettings, attention: Attention) -> Any:
+    """Load the weights without an adapter. Models in memory are hooked anew, with the same hook points as others."""
     settings = replace(settings, device=checkpoint.device, dtype=checkpoint.dtype)
     weights = checkpoint.model.without_adapter
     if not weights.in_memory:
-        return settings.load(weights, "prompts", attention="sdpa")
+        return settings.load(weights, "prompts", attention=attention)
     plain = plain_model(weights.source)
     if plain is not None:
         weights = ResolvedModel(plain)
-    return settings.load(weights, "prompts", attention="sdpa", tokenizer=checkpoint.own_tokenizer)
+    return settings.load(weights, "prompts", attention=attention, tokenizer=checkpoint.own_tokenizer)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,8 @@ from mechclust.models.adapters import adapter_of, plain_model
 from mechclust.models.same_input import can_write, on_the_stream_of
 from probes import RowStore, residual
 from probes.engine.hooks import HookedModel, n_blocks
-from tasks import Batch
+from tasks import Batch, InputError
+from tasks.errors import first_line
 
 
 @dataclass(frozen=True)
@@ -125,30 +127,36 @@ def save_block_rows(job: BlocksJob, *, progress: bool = False) -> str:
 
 
 def _save_pair(job: BlocksJob, progress: bool) -> str:
-    base, tuned = job.pair
     check_without_adapter(job.pair)
-    with loaded(base, job.config) as base_model, loaded(tuned, job.config) as tuned_model:
-        models = {base: base_model, tuned: tuned_model}
-        for checkpoint, model in models.items():
-            put_adapter(model, checkpoint, adapter_of(model))
-        reason = _reason(base_model, tuned_model)
-        if reason:
-            return reason
-        blocks = residual(range(1, n_blocks(list(base_model.hook_dict)) + 1))
-        for checkpoint, model in models.items():
-            folder = job.rows / f"blocks-{checkpoint.role}"
-            config = job.config
-            with naming(checkpoint), on_the_stream_of(base_model, model) as same_input:
-                save_batches(
-                    same_input, job.batches, folder, config.readout, config.kept_labels, progress=progress, at=blocks
-                )
-    return ""
+    with ExitStack() as stack:
+        models = {}
+        try:
+            for checkpoint in job.pair:
+                models[checkpoint] = stack.enter_context(loaded(checkpoint, job.config, attention="eager"))
+                put_adapter(models[checkpoint], checkpoint, adapter_of(models[checkpoint]))
+        except (InputError, torch.OutOfMemoryError) as error:  # each was loaded before, alone and read-only
+            return f"the models cannot be loaded together, with hooks that write ({first_line(error)})"
+        reason = _reason(*models.values())
+        if not reason:
+            _save(job, models, progress)
+        return reason
+
+
+def _save(job: BlocksJob, models: Mapping[Checkpoint, HookedModel], progress: bool) -> None:
+    base, _ = models.values()
+    readout = job.config.readout
+    labels = job.config.kept_labels
+    blocks = residual(range(1, n_blocks(list(base.hook_dict)) + 1))
+    for checkpoint, model in models.items():
+        folder = job.rows / f"blocks-{checkpoint.role}"
+        with naming(checkpoint), on_the_stream_of(base, model) as same_input:
+            save_batches(same_input, job.batches, folder, readout, labels, progress=progress, at=blocks)
 
 
 def _reason(base: HookedModel, tuned: HookedModel) -> str:
     """Return why the blocks of a model cannot be given the base's residual stream; empty if they can."""
     if not can_write(base) or not can_write(tuned):
-        return "hooks cannot write to models of this kind"
+        return "the hooks of models of this kind can only read"
     if base.cfg.d_model != tuned.cfg.d_model:
         return "the models have different widths"
     dtypes = [next(each.parameters()).dtype for each in (base, tuned)]

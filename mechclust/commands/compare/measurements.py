@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -79,7 +79,7 @@ class Measurements:
         """
         if not self.diagonal:
             raise InputError("the models have different layers, so none has changed into another; read to_dataframe()")
-        return self._verdict(self.cka.values)
+        return self._verdict(self.cka.__getitem__)
 
     @cached_property
     def verdict(self) -> Verdict:
@@ -89,10 +89,10 @@ class Measurements:
         """
         if self.blocks is None or not self.diagonal:
             return self.residual_verdict
-        return self._verdict({name: self.block_values(name) for name in self.blocks.values})
+        return self._verdict(self.block_values)
 
-    def _verdict(self, cka: Mapping[str, Float[Tensor, "layer label"]]) -> Verdict:
-        change, low, high = (1 - cka[f"debiased_cka{end}"].numpy() for end in ("", "_high", "_low"))
+    def _verdict(self, values_of: Callable[[str], Float[Tensor, "layer label"]]) -> Verdict:
+        change, low, high = (1 - values_of(f"debiased_cka{end}").numpy() for end in ("", "_high", "_low"))
         return Verdict(change, low, high, self.config.tolerance)
 
     def block_values(self, measure: str) -> Float[Tensor, "layer label"]:
