@@ -102,7 +102,9 @@ def _block_panels(result: Measurements, tables: Tables) -> Iterator[Panel]:
     for axis, title in zip(axes, ("what the block adds", "residual stream after it"), strict=True):
         axis.axhline(result.config.tolerance, color=SOFT, ls=":", lw=1)
         axis.set_title(title, fontsize=10)
-        axis.set_xlim(min(result.layer_numbers) - 0.2, max(result.layer_numbers) + 0.2)
+        ends = (min(result.layer_numbers) - 0.2, max(result.layer_numbers) + 0.2)
+        axis.set(xlim=ends, ylim=(min(bottoms), max(tops)))
+    bottoms, tops = zip(*(axis.get_ylim() for axis in axes), strict=True)
     axes[0].set_ylabel("1 - debiased CKA, tuned with base")
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right upper", frameon=False)
     yield Panel(

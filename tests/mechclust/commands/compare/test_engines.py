@@ -27,7 +27,7 @@ def here(gpt2, shaken, measured, tmp_path_factory):
 def assert_same(here, out, result):
     """To the bit: rows, and what is computed from them in parts that do not depend on the workers."""
     _, known, expected = here
-    for model in ("base", "tuned", "control-a"):
+    for model in ("base", "tuned", "control-a", "blocks-base", "blocks-tuned"):
         one, other = (RowStore(folder / "rows" / model) for folder in (known, out))
         names = [*(f"rows/{site}" for site in one.sites), "labels/task"]
         two = [store.take(one.index, names) for store in (one, other)]

@@ -37,7 +37,7 @@ class TestMeasure:
         table = measured.to_dataframe()
         assert list(table.columns) == [
             "layer", "site", "task", "n", "d_tuned", "d_base", "cka", "debiased_cka", "low", "high", "null_high",
-            "rbf_cka", "without_top_pc", "change", "changed", "stands_out",
+            "rbf_cka", "without_top_pc", "block_cka", "block_low", "block_high", "change", "changed", "stands_out",
         ]  # fmt: skip
         assert table["layer"].tolist() == 4 * [0, 1, 2]
         assert table["task"].tolist() == [t for t in ("(all)", *TASKS) for _ in range(3)]
@@ -57,28 +57,13 @@ class TestMeasure:
         assert layers["changed"].tolist() == [0, 3]
         assert layers["change"][0] == pytest.approx(0)
         assert layers["most"][1] == pytest.approx(measured.summary()["largest"].max())
-        assert measured.headline.startswith("Layers that changed: 2 of 0-2. Tasks that stand out: ")
+        assert measured.headline.startswith("Layers whose blocks changed: 2 of 0-2. Tasks that stand out: ")
         assert measured.readings[0].value == "all prompts together, a, b and c"
         assert measured.readings[0].where == "layer 2"
         assert measured.readings[1].value == "2"
         assert measured.readings[2].where == "layer 2"
         together = measured.to_dataframe().set_index(["task", "layer"]).loc["(all)", "changed"]
         assert together.tolist() == [False, False, True]
-
-    def test_where_a_block_in_the_middle_was_altered(self, write_checkpoint, tmp_path, config, out):
-        """Change begins behind that block, wherever it is largest."""
-
-        def alter(model):
-            draw = torch.Generator().manual_seed(0)
-            for weight in model.transformer.h[3].parameters():
-                weight += 0.5 * torch.randn(weight.shape, generator=draw)
-
-        base = write_checkpoint(tmp_path / "base", n_layer=6)
-        tuned = write_checkpoint(tmp_path / "tuned", n_layer=6, change=alter)
-        result = compare_models(str(base), str(tuned), config, out)
-        assert result.summary()["begins_at"].tolist() == [4, 4, 4]
-        assert set(result.summary()["changed_layers"]) == {"4-6"}
-        assert result.sentences[1].startswith("Change begins, layer 4: ")
 
     def test_only_one_task_was_altered(self, write_checkpoint, tmp_path, config, out):
         """Its words have other embeddings. At layer 0 there are the three that end its prompts, two of them rare: a
@@ -220,13 +205,13 @@ class TestOtherLayers:
         for asked, names in (
             (
                 replace(layers, config=replace(layers.config, svcca=True), clusters=clusters),
-                "--rbf, --top-pc, --svcca and clusters of tasks",
+                "--blocks, --rbf, --top-pc, --svcca and clusters of tasks",
             ),
-            (layers, "--rbf and --top-pc"),
+            (layers, "--blocks, --rbf and --top-pc"),
         ):
             said = f"There are no results for {names}: for these the models need to have the same layers."
             assert said in asked.caveats
-        nothing = replace(layers, config=replace(layers.config, rbf=False, top_pc=False))
+        nothing = replace(layers, config=replace(layers.config, blocks=False, rbf=False, top_pc=False))
         assert not any("There are no results" in note for note in nothing.caveats)
         refused = r"^the models have different layers, so .*; read to_dataframe\(\)$"
         for measure in ("change", "changed", "stands_out"):

@@ -25,9 +25,9 @@ class TestReport:
         files = {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()}
         assert files == {
             ".mechclust.lock", "mechclust.json", "report.html", "compare.csv", "tasks.csv", "layers.csv",
-            "second_opinions.csv", "results/without_top_pc.safetensors",
+            "second_opinions.csv", "results/without_top_pc.safetensors", "results/blocks.safetensors",
             *(f"figures/{name}.{kind}" for name in ("cka_by_layer", "change_by_task_and_layer", "dimensions_and_purity",
-                                                    "second_opinions") for kind in ("pdf", "png")),
+                                                    "second_opinions", "changed_blocks") for kind in ("pdf", "png")),
             "results/cka.safetensors",
             "results/rbf.safetensors", "results/n_dims.safetensors", "results/purity.safetensors",
         }  # fmt: skip
@@ -50,7 +50,7 @@ class TestReport:
     def test_page(self, written):
         result, report = written
         page = report.read_text()
-        assert page.count("data:image/png;base64,") == 4
+        assert page.count("data:image/png;base64,") == 5
         assert "The rule: a layer changed for a task if the 95% interval" in page
         assert "it does not see a rotation, a common scale or a shift" in page
         assert "min_per_task" in page

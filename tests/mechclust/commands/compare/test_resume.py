@@ -41,9 +41,9 @@ class TestResume:
         assert sum(passed) == 36 + 2 * 8
         limit = -1
         resumed = compare_models(str(gpt2), str(shaken), config, out)
-        assert sum(passed) == 2 * 36  # no prompt twice
+        assert sum(passed) == 4 * 36  # no prompt twice: both models, alone and together
         again = compare_models(str(gpt2), str(shaken), replace(config, n_resamples=20, tolerance=0.02), out)
-        assert sum(passed) == 2 * 36
+        assert sum(passed) == 4 * 36
         for measure in resumed.cka.values:
             torch.testing.assert_close(resumed.cka[measure], measured.cka[measure], rtol=0, atol=1e-5, equal_nan=True)
         assert torch.equal(again.cka["cka"].nan_to_num(9), resumed.cka["cka"].nan_to_num(9))

@@ -1,0 +1,297 @@
+"""What each block adds to the base's residual stream says which layers changed, and not which inherit change."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from mechclust.commands.compare import compare_models
+from mechclust.commands.sampling import drawn_of_each
+from mechclust.models import load_pretrained
+from mechclust.models.same_input import on_the_stream_of
+from probes import CKA, RowStore, last_token, load_result, record
+from probes.engine.run import Measuring
+from tests.mechclust.commands.compare.cases import TASKS, records, write_prompts
+
+DEPTH, ALTERED = 6, 4  # the altered layer, counted from the embedding
+
+
+def alter(block):
+    def change(model):
+        draw = torch.Generator().manual_seed(0)
+        for weight in model.transformer.h[block].parameters():
+            weight += 0.5 * torch.randn(weight.shape, generator=draw)
+
+    return change
+
+
+@pytest.fixture(scope="module")
+def planted(write_checkpoint, tmp_path_factory):
+    """A base, and the same with another block in the middle; read only."""
+    folder = tmp_path_factory.mktemp("planted")
+    base = write_checkpoint(folder / "base", n_layer=DEPTH)
+    return base, write_checkpoint(folder / "tuned", n_layer=DEPTH, change=alter(ALTERED - 1))
+
+
+@pytest.fixture(scope="module")
+def settings(measured):
+    return replace(measured.config, n_permutations=9, rbf=False, top_pc=False, n_dims=False, purity=False)
+
+
+@pytest.fixture(scope="module")
+def compared(planted, settings, tmp_path_factory):
+    """Result and folder; read only."""
+    out = tmp_path_factory.mktemp("compared")
+    return compare_models(*map(str, planted), settings, out), out
+
+
+class TestPlanted:
+    def test_only_the_altered_block_changed(self, compared):
+        result, _ = compared
+        layers = [layer == ALTERED for layer in range(DEPTH + 1)]
+        assert result.changed_together.tolist() == layers
+        for k in range(len(TASKS)):
+            assert result.changed[1:, k].tolist() == layers[1:]  # the embedding of the last token is one
+        assert result.headline.startswith("Layers whose blocks changed: 4 of 0-6. Tasks that stand out: ")
+        assert len(result.headline.split()) <= 25
+        summary = result.summary()
+        assert summary["begins_at"].tolist() == [4, 4, 4]
+        assert set(summary["changed_layers"]) == {"4"}
+        assert result.by_layer()["changed"].tolist() == [0, 0, 0, 3, 0, 0]
+        assert result.sentences[1].startswith("Change begins, layer 4: ")
+
+    def test_the_residual_stream_calls_later_layers_too(self, compared, planted, settings, tmp_path):
+        """Change begins behind that block, wherever it is largest."""
+        without = compare_models(*map(str, planted), replace(settings, blocks=False), tmp_path / "out")
+        assert without.summary()["begins_at"].tolist() == [4, 4, 4]
+        assert set(without.summary()["changed_layers"]) == {"4-6"}
+        assert without.headline.startswith("Layers that changed: 4-6 of 0-6.")
+        assert without.sentences[1].startswith("Change begins, layer 4: ")
+        assert compared[0].residual_verdict.changed[:, 1:].tolist() == without.changed.tolist()
+        assert np.array_equal(compared[0].change, without.change, equal_nan=True)
+        assert compared[0].stands_out.tolist() == without.stands_out.tolist()
+
+    def test_readings(self, compared, tmp_path):
+        readings = {reading.what: reading for reading in compared[0].readings}
+        changed = readings["Layers whose blocks changed for at least one task"]
+        assert changed.value == "4"
+        assert "inherits no change" in changed.verdict
+        inherited = readings["Layers after which the residual stream differs"]
+        assert inherited.value == "4-6"
+        assert "Later layers are computed from earlier ones and inherit their change" in inherited.verdict
+        assert not any("inherit their change" in r.verdict for r in readings.values() if r is not inherited)
+        said = " ".join(compared[0].caveats)
+        assert "Which layers changed is decided on 36 prompts (12 of a task)" in said
+        assert "was not compared" not in said
+        page = compared[0].write(tmp_path).read_text()
+        assert "the 95% interval of 1 - debiased CKA between what its block adds in both models" in page
+        assert 'id="changed_blocks"' in page
+
+    def test_table(self, compared):
+        table = compared[0].to_dataframe()
+        blocks = table[table["layer"] > 0]
+        result = compared[0].blocks
+        assert blocks["block_cka"].tolist() == result["debiased_cka"].T.flatten().tolist()
+        decided = blocks["changed"].astype(bool)
+        assert (decided == (1 - blocks["block_high"] > 0.01)).all()
+        assert (blocks.loc[~decided, "block_cka"] == pytest.approx(1))
+        assert (blocks.loc[decided, "block_low"] <= blocks.loc[decided, "block_cka"]).all()
+        embedding = table[table["layer"] == 0]
+        assert embedding["block_cka"].equals(embedding["debiased_cka"].rename("block_cka"))
+        assert embedding["block_high"].equals(embedding["high"].rename("block_high"))
+
+    def test_results(self, compared):
+        result, out = compared
+        saved = load_result(out / "results" / "blocks.safetensors")
+        assert saved.coords == {**result.cka.coords, "site": result.cka.coords["site"][1:]}
+        assert torch.equal(saved["debiased_cka"], result.blocks["debiased_cka"])
+        assert "debiased_cka_null_high" in saved.values
+        assert saved.metadata["tokenization"]["adds"] == "none"
+
+    def test_values_are_those_of_the_models(self, compared, planted, settings):
+        """Computed from both models at once, without rows on disk."""
+        base, tuned = map(load_pretrained, planted)
+        prompts = settings.read_prompts()
+        tokens = torch.tensor(base.tokenizer(prompts.prompts)["input_ids"])
+        site = f"blocks.{ALTERED - 1}.hook_resid_post"
+        rows = []
+        for model in (tuned, base):
+            with on_the_stream_of(base, model) as blocks, record(blocks, [site]) as seen, torch.no_grad():
+                blocks(tokens)
+            rows.append(seen[site][0][:, -1])
+        from probes.functional import linear_cka
+
+        expected = float(linear_cka(*rows, debiased=True))
+        found = float(compared[0].blocks.sel("debiased_cka", site=site, label="(all)"))
+        assert found == pytest.approx(expected, abs=1e-5)
+
+
+class TestPrompts:
+    def test_at_most_so_many_of_a_task(self, planted, settings, tmp_path):
+        """They are drawn as those of second opinions are."""
+        result = compare_models(*map(str, planted), replace(settings, blocks_prompts=8), tmp_path)
+        assert result.blocks["n"].tolist() == [24, 8, 8, 8]
+        assert result.cka["n"].tolist() == [36, 12, 12, 12]
+        of_task = {task: torch.arange(12 * k, 12 * k + 12) for k, task in enumerate(TASKS)}
+        drawn = torch.cat([*drawn_of_each(of_task, 8).values()])
+        for model in ("base", "tuned"):
+            assert RowStore(tmp_path / "rows" / f"blocks-{model}").index.tolist() == drawn.tolist()
+        assert "decided on 24 prompts (8 of a task)" in " ".join(result.caveats)
+
+    def test_without_an_interval_it_is_left_open(self, planted, settings, tmp_path):
+        """Too few prompts for an interval: neither changed nor unchanged."""
+        result = compare_models(*map(str, planted), replace(settings, blocks_prompts=4), tmp_path)
+        assert result.changed.mask.all()
+        assert result.maybe_changed[ALTERED].any()
+        assert not result.maybe_changed[ALTERED + 1 :].any()
+        lacking = [reading for reading in result.readings if reading.what == "No block interval"]
+        assert lacking
+        assert all("4 prompts" in reading.verdict for reading in lacking)
+        assert all(reading.verdict.endswith("It is not known whether they changed.") for reading in lacking)
+        assert "Stands out" in {reading.what for reading in result.readings}
+
+
+class TestNotPossible:
+    """The verdict comes from the residual stream, and it is said why."""
+
+    @staticmethod
+    def said(result):
+        assert result.blocks is None
+        assert "block_cka" not in result.to_dataframe()
+        assert "blocks" not in result.results
+        assert result.headline.startswith(("Layers that changed: ", "No layer "))
+        (sentence,) = (note for note in result.caveats if "was not compared" in note)
+        assert sentence.startswith("Which layers changed is decided by the residual stream, in which later layers")
+        return sentence.split("was not compared: ")[1]
+
+    def test_switched_off(self, gpt2, shaken, settings, tmp_path):
+        result = compare_models(str(gpt2), str(shaken), replace(settings, blocks=False), tmp_path)
+        assert self.said(result) == "--no-blocks was given."
+        assert not (tmp_path / "rows" / "blocks-base").exists()
+
+    def test_hooks_that_only_read(self, encoder_checkpoint, settings, tmp_path):
+        bert = encoder_checkpoint("bert", "ForMaskedLM")
+        result = compare_models(str(bert), str(bert), settings, tmp_path)
+        if load_pretrained(bert).__class__.__name__ == "ReadOnlyModel":
+            assert self.said(result) == "the hooks of models of this kind can only read."
+        else:
+            assert result.blocks is not None
+
+    def test_another_width(self, gpt2, write_checkpoint, settings, tmp_path):
+        wide = write_checkpoint(tmp_path / "wide", n_embd=24)
+        result = compare_models(str(gpt2), str(wide), settings, tmp_path / "out")
+        assert self.said(result) == "the models have different widths."
+
+    def test_another_dtype(self, gpt2, settings, tmp_path):
+        config = replace(settings, tuned_dtype="bfloat16")
+        result = compare_models(str(gpt2), str(gpt2), config, tmp_path)
+        assert self.said(result) == (
+            "the models have different dtypes (torch.float32 and torch.bfloat16), whose rounding would count as change."
+        )
+
+    def test_other_layers(self, layers):
+        assert layers.blocks is None
+        assert layers.why_no_blocks == "the models have different layers"
+
+    def test_another_family(self, gpt2, write_checkpoint, settings, tmp_path):
+        llama = write_checkpoint(tmp_path / "llama", "llama")
+        result = compare_models(str(gpt2), str(llama), settings, tmp_path / "out")
+        assert (result.blocks, result.why_no_blocks) == (None, "the models are of different families")
+
+    def test_one_model_in_memory(self, gpt2, settings, tmp_path):
+        model = AutoModelForCausalLM.from_pretrained(gpt2)
+        tokenizer = AutoTokenizer.from_pretrained(gpt2)
+        hooked = load_pretrained(model, tokenizer=tokenizer)
+        for i, tuned in enumerate((model, hooked)):  # which share their weights
+            result = compare_models(model, tuned, settings, tmp_path / str(i), tokenizer=tokenizer)
+            assert self.said(result).startswith("base and tuned model are one model in memory")
+
+    def test_models_that_cannot_be_loaded_together(self, gpt2, shaken, settings, tmp_path, monkeypatch):
+        def load(model, **options):
+            if options.get("attention") == "eager":
+                raise torch.OutOfMemoryError("out of memory\nand so on")
+            return load_pretrained(model, **options)
+
+        monkeypatch.setattr("mechclust.commands.settings.load_pretrained", load)
+        result = compare_models(str(gpt2), str(shaken), settings, tmp_path)
+        assert self.said(result).startswith("the models cannot be loaded together, with hooks that write (out of memory")
+
+
+class TestModels:
+    def test_in_memory(self, planted, settings, compared, tmp_path):
+        models = [AutoModelForCausalLM.from_pretrained(path) for path in planted]
+        before = [{name: w.clone() for name, w in model.state_dict().items()} for model in models]
+        tokenizer = AutoTokenizer.from_pretrained(planted[0])
+        result = compare_models(*models, settings, tmp_path, tokenizer=tokenizer)
+        assert result.to_dataframe().equals(compared[0].to_dataframe())
+        for model, weights in zip(models, before, strict=True):
+            assert all(torch.equal(w, weights[name]) for name, w in model.state_dict().items())
+            assert not any(module._forward_hooks for module in model.modules())
+
+    def test_an_adapter_on_a_model_in_memory(self, gpt2, settings, tmp_path):
+        """The tuned model's weights are the caller's, and another model's than the base's."""
+        peft = pytest.importorskip("peft")
+        config = peft.LoraConfig(r=2, target_modules=["c_attn"], init_lora_weights=False, fan_in_fan_out=True)
+        config.layers_to_transform = [1]
+        torch.manual_seed(0)
+        peft.get_peft_model(AutoModelForCausalLM.from_pretrained(gpt2), config).save_pretrained(tmp_path / "adapter")
+        settings = replace(settings, adapter=tmp_path / "adapter")
+        by_name = compare_models(str(gpt2), str(gpt2), settings, tmp_path / "by name")
+        assert by_name.blocks is not None
+        assert by_name.changed_together.tolist() == [False, False, True]
+        model = AutoModelForCausalLM.from_pretrained(gpt2)
+        before = {name: weight.clone() for name, weight in model.state_dict().items()}
+        result = compare_models(str(gpt2), model, settings, tmp_path / "out")
+        assert torch.equal(result.blocks["debiased_cka"], by_name.blocks["debiased_cka"])
+        assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
+
+    def test_another_pair_is_not_mixed_in(self, gpt2, shaken, write_checkpoint, settings, tmp_path):
+        """Rows of blocks belong to both models."""
+        compare_models(str(gpt2), str(shaken), settings, tmp_path / "out")
+        first = RowStore(tmp_path / "out" / "rows" / "blocks-tuned").model
+        other = write_checkpoint(tmp_path / "other", seed=8)
+        compare_models(str(other), str(shaken), settings, tmp_path / "other out")
+        assert RowStore(tmp_path / "other out" / "rows" / "blocks-tuned").model != first
+
+
+class TestResume:
+    def test_an_interrupted_comparison_goes_on(self, planted, settings, compared, tmp_path, monkeypatch):
+        """Killed while what the tuned model's blocks add was written; then the same call again."""
+        monkeypatch.setattr("mechclust.commands.parts._SHARD_ROWS", 8)
+        passed: list[int] = []
+        original = Measuring.__call__
+
+        def counting(self, batch):
+            if len(passed) == limit:
+                raise KeyboardInterrupt
+            passed.append(len(batch))
+            original(self, batch)
+
+        monkeypatch.setattr(Measuring, "__call__", counting)
+        per_model = sum(1 for _ in range(0, 36, 8))
+        limit = 3 * per_model + 2
+        with pytest.raises(KeyboardInterrupt):
+            compare_models(*map(str, planted), settings, tmp_path)
+        assert 3 * 36 < sum(passed) < 4 * 36
+        limit = -1
+        resumed = compare_models(*map(str, planted), settings, tmp_path)
+        assert sum(passed) == 4 * 36
+        assert resumed.to_dataframe().equals(compared[0].to_dataframe())
+        compare_models(*map(str, planted), settings, tmp_path)
+        assert sum(passed) == 4 * 36
+
+
+def test_two_processes(planted, settings, compared, tmp_path, forked):
+    result = compare_models(*map(str, planted), replace(settings, workers=2), tmp_path)
+    for model in ("blocks-base", "blocks-tuned"):
+        one, other = (RowStore(Path(folder) / "rows" / model) for folder in (compared[1], tmp_path))
+        names = [f"rows/{site}" for site in one.sites]
+        for x, y in zip(one.take(one.index, names).values(), other.take(one.index, names).values(), strict=True):
+            assert torch.equal(x, y)
+    assert all(torch.equal(x.nan_to_num(9), result.blocks[name].nan_to_num(9)) for name, x in compared[0].blocks.values.items())
+    assert result.sentences == compared[0].sentences
