@@ -24,7 +24,8 @@ def on_the_stream_of(base: HookedModel, model: HookedModel) -> Iterator[SameInpu
     block whose weights are the base's adds the same, however much the blocks below it differ. Its other hook points
     after the first block, and its logits, mean nothing.
 
-    Cost: a forward pass of the base for each one of the model, and the base's residual stream of a batch at every layer.
+    Cost: a forward pass of the base for each one of the model.
+    Memory: the base's residual stream of a batch at every layer.
 
     Args:
         base: any hooked model.

@@ -95,6 +95,9 @@ def _reason_before_loading(
         return "the models have different layers"
     if inputs.families:
         return "the models are of different families"
+    by_name = not base.model.in_memory and not tuned.model.in_memory
+    if by_name and base.dtype != tuned.dtype:
+        return _other_dtypes(base.dtype, tuned.dtype)
     if base.model.in_memory and tuned.model.in_memory and _weights(base) is _weights(tuned):
         return "base and tuned model are one model in memory, which cannot have and lack an adapter at once"
     return ""
@@ -160,6 +163,8 @@ def _reason(base: HookedModel, tuned: HookedModel) -> str:
     if base.cfg.d_model != tuned.cfg.d_model:
         return "the models have different widths"
     dtypes = [next(each.parameters()).dtype for each in (base, tuned)]
-    if dtypes[0] != dtypes[1]:
-        return f"the models have different dtypes ({dtypes[0]} and {dtypes[1]}), whose rounding would count as change"
-    return ""
+    return "" if dtypes[0] == dtypes[1] else _other_dtypes(*dtypes)
+
+
+def _other_dtypes(base: torch.dtype | str, tuned: torch.dtype | str) -> str:
+    return f"the models have different dtypes ({base} and {tuned}), whose rounding would count as change"

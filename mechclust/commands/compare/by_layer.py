@@ -117,8 +117,8 @@ def results_by_layer(
             parts.setdefault(("", measure), []).append(part)
         for task, model, part in _control_parts(layers, rows, config, kept):
             parts.setdefault((task, model), []).append(part)
-    for layers in _layers_at_once(blocks, config) if blocks else ():
-        parts.setdefault(("", "blocks"), []).append(_blocks_part(layers, blocks, config, kept))
+    if blocks is not None:
+        parts["", "blocks"] = [_blocks_part(layers, blocks, config, kept) for layers in _layers_at_once(blocks, config)]
     if not rows.same_layers and config.n_permutations:
         labels = {ALL: torch.cat([*rows.of_task.values()]), **rows.of_task}
         parts["", "best_pair"] = [best_pair_part(*label, config, rows.pair, kept) for label in labels.items()]

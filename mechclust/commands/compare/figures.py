@@ -99,12 +99,12 @@ def _block_panels(result: Measurements, tables: Tables) -> Iterator[Panel]:
     figure, axes = subplots(2, size=(4.5, 3.6))
     _draw_changes(axes[0], tables, ("block_cka", "block_low", "block_high"))
     _draw_changes(axes[1], tables, ("debiased_cka", "low", "high"))
+    bottoms, tops = zip(*(axis.get_ylim() for axis in axes), strict=True)
     for axis, title in zip(axes, ("what the block adds", "residual stream after it"), strict=True):
         axis.axhline(result.config.tolerance, color=SOFT, ls=":", lw=1)
         axis.set_title(title, fontsize=10)
         ends = (min(result.layer_numbers) - 0.2, max(result.layer_numbers) + 0.2)
         axis.set(xlim=ends, ylim=(min(bottoms), max(tops)))
-    bottoms, tops = zip(*(axis.get_ylim() for axis in axes), strict=True)
     axes[0].set_ylabel("1 - debiased CKA, tuned with base")
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right upper", frameon=False)
     yield Panel(
@@ -112,7 +112,7 @@ def _block_panels(result: Measurements, tables: Tables) -> Iterator[Panel]:
         figure,
         "Left: 1 - debiased CKA between what each block of the tuned and of the base model adds to the base's hidden "
         "states, which decides which layers changed. Right: the same of the residual stream, in which later layers "
-        "inherit change. One line per task with its 95% interval over prompts; 0: the embedding; dotted: the tolerance.",
+        "inherit change. One line per task with its 95% interval over prompts. Dotted: the tolerance.",
     )
 
 
@@ -157,8 +157,8 @@ def _change_panel(result: Measurements, summary: pd.DataFrame) -> Panel:
         "change_by_task_and_layer",
         figure,
         "1 - debiased CKA by task and layer, the most changed task first. Dot: the task stands out at that "
-        f"layer. Cross: its interval {of_blocks}reaches down to the tolerance. Question mark: a change with no interval, "
-        "so neither can be decided. Grey: no CKA.",
+        f"layer. Cross: its interval {of_blocks}reaches down to the tolerance. Question mark: a change with no "
+        "interval, so neither can be decided. Grey: no CKA.",
     )
 
 

@@ -49,11 +49,12 @@ def headline(result: Measurements, tables: Tables) -> str:
         tasks = tables["tasks"]
         out = list(tasks.loc[tasks["stands_out"].eq(True), "task"])
         layers = f"{result.ranges_of(changed)} of {ranges(result.layer_numbers)}"
-        return f"{_CHANGED_LAYERS[result.blocks is not None]}: {layers}. Tasks that stand out: {first_few(out) if out else 'none'}."
+        what = _CHANGED_LAYERS[result.blocks is not None]
+        return f"{what}: {layers}. Tasks that stand out: {first_few(out) if out else 'none'}."
     known = "is known to have changed" if _is_open(result) else "changed"
     return (
-        f"No layer {known}: the 95% interval of 1 - {result.judged_by} reaches down to the tolerance of {result.config.tolerance:g}, "
-        "where there is one."
+        f"No layer {known}: the 95% interval of 1 - {result.judged_by} reaches down to the tolerance of "
+        f"{result.config.tolerance:g}, where there is one."
     )
 
 
@@ -98,7 +99,8 @@ def _where_change_begins(result: Measurements) -> Iterator[Reading]:
         layer = result.first_layer(mask.filled(False))
         if layer is not None:
             names_at.setdefault(layer, []).append(name)
-    rule = f"It is the first layer, by depth, whose 95% interval of 1 - {result.judged_by} lies above {result.config.tolerance:g}."
+    change = f"1 - {result.judged_by}"
+    rule = f"It is the first layer, by depth, whose 95% interval of {change} lies above {result.config.tolerance:g}."
     for layer in sorted(names_at):
         yield Reading("Change begins", first_few(names_at[layer]), f"layer {layer}", verdict=rule)
     begun = result.changed.filled(False).cumsum(axis=0) > 0
@@ -118,7 +120,7 @@ def _changed_layers(result: Measurements) -> Iterator[Reading]:
         return
     same_input = "Each block was given the base's hidden states, so that it inherits no change from earlier layers."
     yield Reading(what, layers or nothing, verdict=same_input)
-    of_residual = result.residual_verdict.changed[:, 1:].filled(False).any(axis=1)
+    of_residual = np.asarray(result.residual_verdict.changed[:, 1:].filled(False).any(axis=1))
     yield Reading(
         "Layers after which the residual stream differs", result.ranges_of(of_residual) or "none", verdict=_INHERITED
     )
@@ -320,11 +322,11 @@ def caveats(result: Measurements, table: pd.DataFrame) -> list[str]:
 def _how_judged(result: Measurements) -> Iterator[str]:
     """Yield what decides which layers changed, and what it does not see."""
     if result.blocks is not None:
-        counts = result.blocks["n"]
+        n, *of_tasks = result.blocks["n"].tolist()
         yield (
-            f"Which layers changed is decided on {int(counts[0]):,} prompts ({span(counts[1:].tolist())} of a task), by "
-            "what each block of both models adds to the base's hidden states; layer 0 by the embedding. Changed "
-            "position embeddings alone, and changes after the last block, are seen at no layer."
+            f"Which layers changed is decided on {n:,} prompts ({span(of_tasks)} of a task), by what each block "
+            "of both models adds to the base's hidden states; layer 0 by the embedding. Changed position embeddings "
+            "alone, and changes after the last block, are seen at no layer."
         )
     elif result.why_no_blocks and result.diagonal:
         yield (

@@ -115,8 +115,9 @@ class CompareResult(Measurements):
         ``low`` and ``high``: 95% over prompts. ``null_high``: 97.5% of debiased CKA for prompts paired at random.
         ``change``: 1 - debiased CKA. ``block_cka``: debiased CKA between what the same block of both models adds to the
         base's residual stream, and its 95%; at layer 0 that of the embedding. ``changed``: whether the interval of
-        1 - ``block_cka`` lies above the tolerance, or, if blocks were not measured, that of ``change``. ``changed`` and ``stands_out`` are missing where there is no interval, and
-        ``stands_out`` for all prompts together, which are no task. If the models have different layers:
+        1 - ``block_cka`` lies above the tolerance, or, if blocks were not measured, that of ``change``. ``changed`` and
+        ``stands_out`` are missing where there is no interval, and ``stands_out`` for all prompts together, which are no
+        task. If the models have different layers:
         ``base_layer`` and ``base_site`` that the tuned model's layer is most like for the task, with their CKA, no
         interval, ``p_value`` (of the largest CKA over all base layers, by Holm over the tuned layers) and
         ``elsewhere``: whether it is more like this layer than like the one at its relative depth.

@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 from jaxtyping import Bool, Float
 
+
 @dataclass(frozen=True)
 class Verdict:
     """Judge whether the interval of 1 - debiased CKA lies above the tolerance.

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mechclust.models.same_input import can_write
 from mechclust.studies.planted_layers.plant import n_layers_of
 from probes import ProbeResult, Readout, last_token
 from probes.engine.hooks import HookedModel, device_of, evaluation_mode, forward, record
@@ -224,11 +225,6 @@ def next_token_loss(logits: Tensor, batch: Batch) -> Tensor:
         return losses.mean()
     real = (batch.attention_mask[:, 1:] & batch.attention_mask[:, :-1]).flatten().to(losses)
     return (losses * real).sum() / real.sum()
-
-
-def can_write(model: HookedModel) -> bool:
-    """Whether a hook's return value replaces the activation."""
-    return type(model).__name__ != "ReadOnlyModel"
 
 
 def _gather(

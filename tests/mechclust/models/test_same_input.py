@@ -120,10 +120,15 @@ class TestAfterwards:
             assert all(torch.equal(states_now[name], states[name]) for name in POSTS)
 
     def test_after_an_error_too(self, base, tuned):
-        output, states = activations(tuned, POSTS)
-        with pytest.raises(RuntimeError, match="stop"), on_the_stream_of(base, tuned) as blocks:
-            blocks(TOKENS)
-            raise RuntimeError("stop")
+        output, _ = activations(tuned, POSTS)
+
+        def stopped():
+            with on_the_stream_of(base, tuned) as blocks:
+                blocks(TOKENS)
+                raise RuntimeError("stop")
+
+        with pytest.raises(RuntimeError, match="stop"):
+            stopped()
         assert torch.equal(activations(tuned, POSTS)[0], output)
 
     def test_after_an_error_of_the_model(self, base, tuned):

@@ -104,7 +104,9 @@ class TestMeasure:
         assert not result.stands_out.any()
         assert np.nanmax(np.abs(result.change)) < 1e-12
         assert not result.summary()["stands_out"].any()
-        assert result.headline.startswith("No layer is known to have changed: the 95% interval of 1 - CKA reaches down")
+        assert result.headline.startswith(
+            "No layer is known to have changed: the 95% interval of 1 - block CKA reaches down"
+        )
         assert any(reading.what == "No CKA" and reading.where == "layer 0" for reading in result.readings)
         assert not any(reading.what == "Change begins" for reading in result.readings)
 

@@ -165,21 +165,24 @@ class TestInMemory:
 
 class TestAdapters:
     def test_as_the_tuned_model(self, gpt2, adapters, config, out, tmp_path, loads):
-        """The base is loaded once, and the adapter counts as the merged model does."""
+        """The base is loaded once, and twice for what blocks add; the adapter counts as the merged model does."""
         found = compare_models(str(gpt2), str(adapters / "one"), config, out)
-        assert loads == [str(gpt2)]
+        assert loads == 3 * [str(gpt2)]
         merged = compare_models(str(gpt2), str(adapters / "one merged"), config, tmp_path / "merged")
-        assert loads == [str(gpt2), str(gpt2), str(adapters / "one merged")]
+        assert loads[3:] == 2 * [str(gpt2), str(adapters / "one merged")]
         assert found.changed.any()
         torch.testing.assert_close(
             found.cka["debiased_cka"], merged.cka["debiased_cka"], rtol=0, atol=1e-6, equal_nan=True
+        )
+        torch.testing.assert_close(
+            found.blocks["debiased_cka"], merged.blocks["debiased_cka"], rtol=0, atol=1e-5, equal_nan=True
         )
         assert torch.equal(states(found, out, "base"), states(merged, tmp_path / "merged", "base"))
         assert found.tuned == f"{gpt2} with {adapters / 'one'}"
 
     def test_as_an_option(self, gpt2, adapters, config, out, tmp_path, loads):
         found = compare_models(str(gpt2), str(gpt2), replace(config, adapter=adapters / "one"), out)
-        assert loads == [str(gpt2)]
+        assert loads == 3 * [str(gpt2)]
         other = compare_models(str(gpt2), str(adapters / "one"), config, tmp_path / "other")
         assert found.to_dataframe().equals(other.to_dataframe())
 
@@ -191,6 +194,7 @@ class TestAdapters:
         model, tokenizer = AutoModelForCausalLM.from_pretrained(gpt2), AutoTokenizer.from_pretrained(gpt2)
         before = {name: weight.clone() for name, weight in model.state_dict().items()}
         found = compare_models(model, str(adapters / "one"), config, out, tokenizer=tokenizer)
+        config = replace(config, blocks=False)  # one model in memory cannot have and lack an adapter at once
         by_name = compare_models(str(gpt2), str(adapters / "one"), config, tmp_path / "by name")
         assert found.to_dataframe().equals(by_name.to_dataframe())
         assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
@@ -198,7 +202,7 @@ class TestAdapters:
     def test_as_a_control(self, gpt2, adapters, config, out, loads):
         config = replace(config, controls=(f"a={adapters / 'one'}", f"b={adapters / 'two'}"))
         table = compare_models(str(gpt2), str(adapters / "one"), config, out).control_table()
-        assert loads == [str(gpt2)]
+        assert loads == 3 * [str(gpt2)]
         at = table.set_index(["task", "layer"])
         assert at.loc[("a", 2), "control_tuned"] == pytest.approx(1)
         assert at.loc[("b", 2), "control_tuned"] < 0.999
@@ -233,7 +237,7 @@ class TestAdapters:
             compare_models(str(gpt2), str(adapters / "one"), config, out)
         limit = -1
         resumed = compare_models(str(gpt2), str(adapters / "one"), config, out)
-        assert sum(passed) == 2 * 36  # no prompt twice
+        assert sum(passed) == 4 * 36  # no prompt twice: both models, alone and together
         whole = compare_models(str(gpt2), str(adapters / "one"), config, tmp_path / "whole")
         assert resumed.to_dataframe().equals(whole.to_dataframe())
 

@@ -89,9 +89,19 @@ class TestReport:
             values = {m: x[..., places] if "label" in axes[m] else x for m, x in found.values.items()}
             return replace(found, values=values, coords={**found.coords, "label": labels})
 
-        cka, n_dims = (again(x, ["(all)", *tasks], places) for x in (measured.cka, measured.n_dims))
+        of_all = (measured.cka, measured.blocks, measured.n_dims)
+        cka, blocks, n_dims = (again(x, ["(all)", *tasks], places) for x in of_all)
         rbf, less = (again(x, tasks, [k % 3 for k in range(12)]) for x in (measured.rbf, measured.without_top_pc))
-        result = replace(measured, tasks=tasks, tuned=hostile, cka=cka, rbf=rbf, without_top_pc=less, n_dims=n_dims)
+        result = replace(
+            measured,
+            tasks=tasks,
+            tuned=hostile,
+            cka=cka,
+            blocks=blocks,
+            rbf=rbf,
+            without_top_pc=less,
+            n_dims=n_dims,
+        )
         page = result.write(tmp_path).read_text()
         assert hostile not in page
         assert "&lt;img src=x" in page
