@@ -14,10 +14,10 @@ from torch import Tensor
 from mechclust.commands.compare.by_layer import ALL, SECOND_OPINIONS
 from mechclust.commands.compare.config import CompareConfig
 from mechclust.commands.compare.control_curves import ControlGroups, control_groups, control_table
+from mechclust.commands.compare.layer_verdict import LayerVerdict
 from mechclust.commands.compare.planes import PromptPlanes
 from mechclust.commands.compare.standing_out import common_layers, standing_out
 from mechclust.commands.compare.task_clusters import ClustersOfTasks
-from mechclust.commands.compare.verdict import Verdict
 from mechclust.report.text import ranges
 from probes import ProbeResult
 from tasks import InputError
@@ -71,7 +71,7 @@ class Measurements:
         return "CKA" if self.blocks is None else "block CKA"
 
     @cached_property
-    def residual_verdict(self) -> Verdict:
+    def residual_verdict(self) -> LayerVerdict:
         """Verdict from the residual stream, in which later layers inherit change; all prompts are the first label.
 
         Raises:
@@ -82,7 +82,7 @@ class Measurements:
         return self._verdict(self.cka.__getitem__)
 
     @cached_property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> LayerVerdict:
         """Verdict from what each block adds to the base's residual stream, if it was measured, else from its own.
 
         The embedding, layer 0, has the same input in both models, so that its verdict is the residual stream's.
@@ -91,9 +91,9 @@ class Measurements:
             return self.residual_verdict
         return self._verdict(self.block_values)
 
-    def _verdict(self, values_of: Callable[[str], Float[Tensor, "layer label"]]) -> Verdict:
+    def _verdict(self, values_of: Callable[[str], Float[Tensor, "layer label"]]) -> LayerVerdict:
         change, low, high = (1 - values_of(f"debiased_cka{end}").numpy() for end in ("", "_high", "_low"))
-        return Verdict(change, low, high, self.config.tolerance)
+        return LayerVerdict(change, low, high, self.config.tolerance)
 
     def block_values(self, measure: str) -> Float[Tensor, "layer label"]:
         """Return a measure of CKA between what each block adds, and of the embedding at layer 0."""

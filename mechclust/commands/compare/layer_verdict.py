@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float
 
 
 @dataclass(frozen=True)
-class Verdict:
+class LayerVerdict:
     """Judge whether the interval of 1 - debiased CKA lies above the tolerance.
 
     Attributes:
@@ -21,7 +21,7 @@ class Verdict:
 
     Example:
         >>> change = np.array([[0.0, 0.5]])
-        >>> Verdict(change, change - 0.1, change + 0.1, 0.01).changed.tolist()
+        >>> LayerVerdict(change, change - 0.1, change + 0.1, 0.01).changed.tolist()
         [[False, True]]
     """
 
