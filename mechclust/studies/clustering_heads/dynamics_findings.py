@@ -70,8 +70,7 @@ def _gradient(config: ClusteringHeadsConfig, results: HeadsResults) -> Finding:
 
 
 def _saddle(config: ClusteringHeadsConfig, results: HeadsResults) -> Finding:
-    pairs = {seed: results.saddle(seed, config.task.p) for seed in results.curvature}
-    measured = {seed: pair for seed, pair in pairs.items() if pair is not None}
+    measured = results.saddles(config.task.p)
     plateau, end = np.array(list(measured.values()), dtype=float).reshape(-1, 2).T
     start = np.array([results.curvature_at_start(seed) for seed in measured])
     return Finding(

@@ -48,7 +48,7 @@ def intervention_panels(config: ClusteringHeadsConfig, results: HeadsResults) ->
         f"from the epoch. Dotted vertical line: the first epoch whose two parts together pass {SOLVED}. Right: when "
         f"each first passes {SOLVED} in the solved networks; above the dotted diagonal the head is first.",
     )
-    if len({n.solved for n in results.ends}) == 2:
+    if results.solved and results.weak:
         add(
             "roc",
             roc(results),
@@ -132,7 +132,7 @@ def roc(results: HeadsResults) -> Figure:
 
     from probes.clustering_head import INTEGER_DEVIATION
 
-    networks = results.ends
+    networks = [*results.solved, *results.weak]
     solved = np.array([n.solved for n in networks])
     figure, (axis,) = subplots(1, size=(4.6, 4.2), grid=None)
     axis.axline((0, 0), slope=1, **_MARK)
@@ -269,7 +269,7 @@ def saddle(config: ClusteringHeadsConfig, results: HeadsResults) -> Figure:
     """Loss and smallest eigenvalues of the Hessian along one run, and negative curvature of all runs."""
     p = config.task.p
     seeds = [seed for seed in results.curvature if seed in results.full_batch]
-    pairs = {seed: pair for seed in seeds if (pair := results.saddle(seed, p)) is not None}
+    pairs = results.saddles(p)
     seed = max(pairs or seeds, key=lambda s: len(results.full_batch[s].drops(p)))
     run, measured = results.full_batch[seed], results.curvature[seed]
     figure, (loss, values, right) = subplots(3, size=(4.6, 3.4), grid=None)

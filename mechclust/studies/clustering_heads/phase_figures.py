@@ -12,9 +12,9 @@ from matplotlib.figure import Figure
 from mechclust.report.analysis import Panel
 from mechclust.report.style import ORANGE, subplots
 from mechclust.sandbox import sandbox_figure, sandbox_strip
-from mechclust.studies.clustering_heads.attention import mean_attention
 from mechclust.studies.clustering_heads.config import FULL_BATCH, SECOND_STAGE, ClusteringHeadsConfig
 from mechclust.studies.clustering_heads.curves import Spike
+from mechclust.studies.clustering_heads.effects import mean_attention
 from mechclust.studies.clustering_heads.graph import SHARE, network_graph
 from mechclust.studies.clustering_heads.results import HeadsResults, NetworkTraining, TrainedNetwork
 from mechclust.studies.clustering_heads.sandbox import sandbox_run
@@ -139,7 +139,7 @@ def attention(config: ClusteringHeadsConfig, results: HeadsResults, out: Path) -
     for network in shown:
         snapshots, member = snapshots_of(config, "base", network.seed, out)
         places = np.unique(np.linspace(0, len(snapshots) - 1, _MOST_FRAMES).round().astype(int)).tolist()
-        found.append((mean_attention(snapshots, member, places).T.numpy(), snapshots.epochs[-1]))
+        found.append((mean_attention(snapshots, member, places).T, snapshots.epochs[-1]))
     most = max(float(values.max()) for values, _ in found)
     figure, axes = subplots(len(shown), size=(4.4, 3.2), grid=None)
     for axis, network, (values, last) in zip(axes, shown, found, strict=True):

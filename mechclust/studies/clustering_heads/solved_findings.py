@@ -20,8 +20,8 @@ from mechclust.studies.clustering_heads.config import (
 )
 from mechclust.studies.clustering_heads.controls import FIRST_PAPER, control_of
 from mechclust.studies.clustering_heads.curves import first_below
-from mechclust.studies.clustering_heads.results import WEAK, HeadsResults, TrainedNetwork, is_textbook
-from mechclust.studies.clustering_heads.roc import roc_area, share_below
+from mechclust.studies.clustering_heads.detector import is_textbook, roc_area, share_below
+from mechclust.studies.clustering_heads.results import WEAK, HeadsResults, TrainedNetwork
 from probes.clustering_head import INTEGER_DEVIATION
 
 _REPLICATION = "our replication on seeds 0-39"
@@ -41,7 +41,7 @@ def _shares(config: ClusteringHeadsConfig, results: HeadsResults) -> list[Findin
     range_of_share = Within(0.25, 0.6)
     near = Within(round(_SOLVED_BEFORE - _CHANCE, 3), round(_SOLVED_BEFORE + _CHANCE, 3))
     minority = Bound("<", 0.5)
-    slower = results.shares(MITIGATIONS[1])
+    slower = list(results.solved_by_seed(MITIGATIONS[1]).values())
     first = min(config.replication, default=0)
     last = max(config.replication, default=0)
     return [
@@ -68,7 +68,7 @@ def _shares(config: ClusteringHeadsConfig, results: HeadsResults) -> list[Findin
             statement=f"seeds {first}-{last}: the share solved differs from the replication's 17 of 40 by no more "
             "than chance",
             source=_REPLICATION,
-            parts=_share(results.shares("replication"), near),
+            parts=_share(list(results.solved_by_seed("replication").values()), near),
             control=control_of(_SLOWER, _share(slower, near)),
             paper=_SOLVED_BEFORE,
             note=_with_larger_eps(results),
@@ -77,8 +77,8 @@ def _shares(config: ClusteringHeadsConfig, results: HeadsResults) -> list[Findin
 
 
 def _detector(results: HeadsResults) -> list[Finding]:
-    weak = [network for network in results.ends if not network.solved]
-    between = [network for network in results.networks.values() if WEAK < network.accuracy <= SOLVED]
+    weak = results.weak
+    between = results.in_between
     both_needed = f"networks above {SOLVED} and networks at {WEAK} or below are needed"
     not_tested = "" if results.solved and weak else both_needed
     found = [
@@ -185,7 +185,7 @@ def _when_loss_falls(results: HeadsResults) -> str:
 
 
 def _with_larger_eps(results: HeadsResults) -> str:
-    larger = results.shares(MITIGATIONS[0])
+    larger = list(results.solved_by_seed(MITIGATIONS[0]).values())
     return f"with a larger eps the share is {np.mean(larger):.2f}" if larger else ""
 
 

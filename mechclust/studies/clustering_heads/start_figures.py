@@ -9,7 +9,8 @@ from mechclust.report.analysis import Panel
 from mechclust.report.html import table_html
 from mechclust.report.style import BLUE, GREEN, GREY, ORANGE, median_curve, subplots
 from mechclust.studies.clustering_heads.config import SCRATCH, SECOND_STAGE, SOLVED, TRANSFER, ClusteringHeadsConfig
-from mechclust.studies.clustering_heads.results import WEAK, HeadsResults, head_kind
+from mechclust.studies.clustering_heads.detector import head_kind
+from mechclust.studies.clustering_heads.results import WEAK, HeadsResults
 
 _CIRCUITS = {"textbook": BLUE, "integer-weight": ORANGE, "planar": GREEN, "neither": GREY, "not solved": "#ececec"}
 

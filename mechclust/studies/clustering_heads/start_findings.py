@@ -9,7 +9,8 @@ import numpy as np
 from mechclust.evidence import Bound, Finding, Part, mean_part, share_part
 from mechclust.studies.clustering_heads.config import IDEAL_POSITIONS, MITIGATIONS
 from mechclust.studies.clustering_heads.controls import FIRST_PAPER, control_of
-from mechclust.studies.clustering_heads.results import HeadsResults, NetworkTraining, TrainedNetwork, is_textbook
+from mechclust.studies.clustering_heads.detector import is_textbook
+from mechclust.studies.clustering_heads.results import HeadsResults, NetworkTraining, TrainedNetwork
 from mechclust.studies.clustering_heads.solved_findings import more_often
 
 _OTHER_START = "start positions x3"
