@@ -41,7 +41,7 @@ _CAUSES = {"small norm": "smallest_norm", "cluster near a boundary": "margin"}  
 _SMALL_QUANTILE = 0.1  # of a run's quiet epochs: a norm or margin below this quantile is small
 _EPOCHS_FROM_SPIKES = 10  # at which epochs count as quiet
 
-_GradientInFalls = tuple[Float[np.ndarray, "snapshot"], Bool[np.ndarray, "snapshot"]]
+GradientInFalls = tuple[Float[np.ndarray, "snapshot"], Bool[np.ndarray, "snapshot"]]
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class NetworkTraining:
         """
         return drops_after_guessing(self.curve("train_loss"), p)
 
-    def gradient_in_drops(self, p: int) -> _GradientInFalls | None:
+    def gradient_in_drops(self, p: int) -> GradientInFalls | None:
         """Return gradient norms from a loss as high as guessing to the last fall, and whether the loss falls there.
 
         ``None`` if it never falls, or falls all the time.
