@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -21,7 +21,7 @@ from mechclust.training import Snapshots
 from probes import ProbeResult
 from probes.engine.hooks import record
 from probes.functional import within_ratio
-from tasks import Batch, SparseModularAddition
+from tasks import Batch, InputError, SparseModularAddition
 
 WEIGHT_GROUPS = {
     "embeddings": ("embed", "pos_embed"),
@@ -76,11 +76,11 @@ def _share(rows: Int[Tensor, "example"], n: int) -> Float[Tensor, "row"]:
 
 
 def at_every_snapshot(
-    measure: Callable[[dict[str, Tensor]], dict[str, Tensor]], weights: Mapping[str, Float[Tensor, "snapshot ..."]]
+    measure: Callable[[Weights], dict[str, Float[Tensor, "..."]]], weights: Mapping[str, Float[Tensor, "snapshot ..."]]
 ) -> dict[str, Float[Tensor, "snapshot ..."]]:
     """Return a function of a network's weights at every snapshot, computed for some at a time."""
     mapped = vmap(measure)
-    parts: dict[str, list[Tensor]] = {}
+    parts: dict[str, list[Float[Tensor, "..."]]] = {}
     for start in range(0, len(next(iter(weights.values()))), _SNAPSHOTS_AT_ONCE):
         some = {name: values[start : start + _SNAPSHOTS_AT_ONCE] for name, values in weights.items()}
         for name, values in mapped(some).items():
@@ -93,6 +93,18 @@ def task_of(snapshots: Snapshots, member: int) -> SparseModularAddition:
     task = snapshots.tasks[member]
     assert isinstance(task, SparseModularAddition)
     return task
+
+
+def places_of(snapshots: Snapshots, epochs: Sequence[int]) -> list[int]:
+    """Return the indices of the snapshots of some epochs.
+
+    Raises:
+        InputError: for an epoch without a snapshot.
+    """
+    missing = sorted(set(epochs) - set(snapshots.epochs))
+    if missing:
+        raise InputError(f"{str(snapshots.folder)!r} has no snapshot of epoch {missing[0]}; expected epochs it has")
+    return [snapshots.epochs.index(epoch) for epoch in epochs]
 
 
 def dynamics(

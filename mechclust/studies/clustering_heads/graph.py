@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from mechclust.report.style import BLUE, GREY, RED
 from mechclust.sandbox.film import write_film
 from mechclust.studies.clustering_heads.config import MLP
-from mechclust.studies.clustering_heads.dynamics import task_of
+from mechclust.studies.clustering_heads.dynamics import places_of, task_of
 from mechclust.studies.clustering_heads.effects import edge_effects, fewest_edges, nodes_on_edges
 from mechclust.training import Snapshots
 from tasks import InputError
@@ -34,9 +34,7 @@ class _Graph:
     """The graph of one network at some of its snapshots, to draw on any axis."""
 
     def __init__(self, snapshots: Snapshots, member: int, epochs: Sequence[int]) -> None:
-        if missing := sorted(set(epochs) - set(snapshots.epochs)):
-            raise InputError(f"{str(snapshots.folder)!r} has no snapshot of epoch {missing[0]}; expected epochs it has")
-        places = [snapshots.epochs.index(epoch) for epoch in epochs]
+        places = places_of(snapshots, epochs)
         order = _order_of_neurons(snapshots, member)
         effects = [edge_effects(snapshots, member, place) for place in places]
         self._effects = [[into, to[:, order], out[order], answers] for into, to, out, answers in effects]

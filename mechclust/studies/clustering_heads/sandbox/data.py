@@ -15,6 +15,7 @@ from mechclust.sandbox.curves import Curves
 from mechclust.sandbox.frames import change_shares, choose_frames
 from mechclust.sandbox.run import Lines, SandboxRun, reach
 from mechclust.studies.clustering_heads.config import PoolingTransformerConfig
+from mechclust.studies.clustering_heads.dynamics import places_of
 from mechclust.studies.clustering_heads.sandbox.panels import PANELS
 from mechclust.studies.clustering_heads.sandbox.record import (
     WeightsByFrame,
@@ -76,7 +77,11 @@ def sandbox_run(
     """
     config, task = _drawable(snapshots, member)
     weights = snapshots.of(member)
-    places = _places(snapshots, member, weights, max_frames, curves) if epochs is None else _given(snapshots, epochs)
+    places = (
+        _places(snapshots, member, weights, max_frames, curves)
+        if epochs is None
+        else places_of(snapshots, sorted(set(epochs)))
+    )
     kept = [snapshots.epochs[place] for place in places]
     weights = {name: values[places] for name, values in weights.items()}
     model = build_model(config)
@@ -132,14 +137,6 @@ def _drawable(snapshots: Snapshots, member: int) -> tuple[PoolingTransformerConf
             "train with snapshot_every=None"
         )
     return config, task
-
-
-def _given(snapshots: Snapshots, epochs: Sequence[int]) -> list[int]:
-    """Return the indices of the snapshots of some epochs."""
-    missing = sorted(set(epochs) - set(snapshots.epochs))
-    if missing:
-        raise InputError(f"{str(snapshots.folder)!r} has no snapshot of epoch {missing[0]}; expected epochs it has")
-    return [snapshots.epochs.index(epoch) for epoch in sorted(set(epochs))]
 
 
 def _places(
