@@ -144,10 +144,10 @@ def modulus_table(config: ClusteringHeadsConfig, results: HeadsResults) -> pd.Da
     return pd.DataFrame(rows)
 
 
-def _kinds_by_accuracy(networks: str, ends: Sequence[tuple[float, str]]) -> list[dict[str, str | int]]:
+def _kinds_by_accuracy(networks: str, ends: Sequence[tuple[float, str]]) -> list[dict[str, object]]:
     """Return a row for each range of accuracy that has networks; ``ends`` has their accuracies and kinds of head."""
     ranges = {f"above {SOLVED}": (SOLVED, 1.0), f"{WEAK} or below": (-1.0, WEAK), "in between": (WEAK, SOLVED)}
-    rows = []
+    rows: list[dict[str, object]] = []
     for name, (low, high) in ranges.items():
         kinds = [kind for accuracy, kind in ends if low < accuracy <= high]
         if kinds:

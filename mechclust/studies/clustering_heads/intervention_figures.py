@@ -76,7 +76,8 @@ def stitching(results: HeadsResults) -> Figure:
     if not results.solved:
         say_none(dates, "no network solved", y=0.4)
     ready = np.array([(network.ready_at("head"), network.ready_at("classifier")) for network in results.solved])
-    dates.scatter(*ready.reshape(-1, 2).T, color=BLUE, alpha=0.7, s=24)
+    head, classifier = ready.reshape(-1, 2).T
+    dates.scatter(head, classifier, color=BLUE, alpha=0.7, s=24)
     title_left(dates, "solved networks")
     dates.set(xlabel="head ready (epoch)", ylabel="classifier ready (epoch)", xlim=(0, None), ylim=(0, None))
     return figure

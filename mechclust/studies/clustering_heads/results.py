@@ -245,9 +245,10 @@ class HeadsResults:
         saddles = {}
         for seed in self.curvature:
             run = self.full_batch.get(seed)
-            on_plateaus = [] if run is None or not run.solved else self._curvature_on_plateaus(seed, run, p)
-            if len(on_plateaus):
-                saddles[seed] = (float(np.median(on_plateaus)), float(self._negative_curvature(seed)[-1]))
+            if run is not None and run.solved:
+                on_plateaus = self._curvature_on_plateaus(seed, run, p)
+                if len(on_plateaus):
+                    saddles[seed] = (float(np.median(on_plateaus)), float(self._negative_curvature(seed)[-1]))
         return saddles
 
     def _curvature_on_plateaus(self, seed: int, run: NetworkTraining, p: int) -> Float[np.ndarray, "measured"]:

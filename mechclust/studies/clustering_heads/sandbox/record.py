@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mechclust.models.weights import set_weights
 from mechclust.studies.clustering_heads.config import XI
-from mechclust.studies.clustering_heads.stitching import classified
+from mechclust.studies.clustering_heads.cut import classified
 from probes.engine.hooks import HookedModel, record
 from tasks import SparseModularAddition
 
