@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -130,7 +130,7 @@ def ideal(config: ClusteringHeadsConfig, results: HeadsResults) -> Figure:
     return figure
 
 
-def name_positions(axis: Axes, places: Float[np.ndarray, "pos 2"]) -> None:
+def name_positions(axis: Axes, places: Shaped[np.ndarray, "pos 2"]) -> None:
     """Name points by their positions, those that coincide together: "0-4"."""
     for point in np.unique(places, axis=0):
         positions = np.flatnonzero((places == point).all(axis=1)).tolist()
