@@ -1,13 +1,15 @@
-"""What a run keeps: computed once, and again if it is missing, damaged, or of another model."""
+"""Compute what a run keeps once, and again if it is missing, damaged, or of another model."""
 
 from __future__ import annotations
 
+import shutil
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from probes import ProbeResult, load_result
+from mechclust.models import read_metadata, save_model
+from probes import HookedModel, ProbeResult, load_result
 from probes.store.files import is_whole
 from tasks import InputError
 
@@ -61,3 +63,42 @@ def check_there(out: Path, paths: Iterable[Path]) -> None:
     for path in paths:
         if not path.exists():
             raise InputError(f"{str(out)!r} lacks {path.relative_to(out)}; start the study again with the same --out")
+
+
+def train_once(path: Path, train: Callable[[Path], tuple[HookedModel, int]], base: str | None = None) -> None:
+    """Train a model and save it at ``path``, unless it is there already and was tuned from this base.
+
+    Args:
+        path: file of the model.
+        train: trains it, with its state in a folder that it is given, and returns it with the number of its steps.
+        base: ``fingerprint`` of the model that it is tuned from; ``None``: it is trained from scratch.
+    """
+    state = path.with_suffix("")
+    if is_whole(path):
+        if read_metadata(path)["metadata"].get("base") == base:
+            shutil.rmtree(state, ignore_errors=True)  # left by a run killed between saving and this
+            return
+        warnings.warn(
+            f"{str(path)!r} was tuned from another base than the present one; it is trained again", stacklevel=2
+        )
+    model, steps = train(state)
+    metadata = {} if base is None else {"base": base}
+    save_model(model, path, steps=steps, **metadata)
+    shutil.rmtree(state)
+
+
+def on_device(model: HookedModel, device: str) -> HookedModel:
+    """Return a model on a device, without a word if it is there already: TransformerLens reports every move."""
+    if device != "cpu":
+        model.to(device)
+    return model
+
+
+def load_there(out: Path, path: Path) -> ProbeResult:
+    """Read a measurement of a run.
+
+    Raises:
+        InputError: if it is missing; the text names it.
+    """
+    check_there(out, [path])
+    return load_result(path)
