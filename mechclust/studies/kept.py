@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from mechclust.models import read_metadata, save_model
+from mechclust.models import build_model, model_for, read_metadata, save_model
 from probes import HookedModel, ProbeResult, load_result
 from probes.store.files import is_whole
-from tasks import InputError
+from tasks import InputError, Task
 
 
 def once(path: Path, measure: Callable[[], ProbeResult], model: str | Mapping[str, str]) -> ProbeResult:
@@ -88,10 +88,24 @@ def train_once(path: Path, train: Callable[[Path], tuple[HookedModel, int]], bas
 
 
 def on_device(model: HookedModel, device: str) -> HookedModel:
-    """Return a model on a device, without a word if it is there already: TransformerLens reports every move."""
+    """Move a model to a device, unless that is the CPU: TransformerLens reports every move."""
     if device != "cpu":
         model.to(device)
     return model
+
+
+def new_model(task: Task, device: str, *, d_model: int, init_std: float | None, **shape: int) -> HookedModel:
+    """Build a model for a task.
+
+    Args:
+        task: the data.
+        device: where the model is.
+        d_model: width.
+        init_std: standard deviation of the initial weights; None: 1 / sqrt(d_model).
+        shape: further settings of ``model_for``, such as ``seed``.
+    """
+    init_std = d_model**-0.5 if init_std is None else init_std
+    return on_device(build_model(model_for(task, d_model=d_model, init_std=init_std, **shape)), device)
 
 
 def load_there(out: Path, path: Path) -> ProbeResult:

@@ -149,9 +149,7 @@ def measure_planted(
     """
     n_layers = n_layers_of(base)
     if n_layers != n_layers_of(tuned):
-        raise InputError(
-            f"the models have {n_layers} and {n_layers_of(tuned)} layers; give a model and one made of it"
-        )
+        raise InputError(f"the models have {n_layers} and {n_layers_of(tuned)} layers; give a model and one made of it")
     rows = _gather(base, tuned, batches, readout, label)
     tasks = sorted(set(rows.classes.tolist()))
     sizes = prompt_sizes(n_few)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -81,9 +80,7 @@ def read_same_input(model: HookedModel, inputs: States, batch: Batch, readout: R
     return read_rows(model, stream_of(model, batch, inputs), batch, readout)[CONTRIBUTION]
 
 
-def join_rows(
-    batches: Sequence[Mapping[str, list[Float[Tensor, "_ dim"]]]], order: Int[Tensor, "row"]
-) -> RowsByView:
+def join_rows(batches: Sequence[Mapping[str, list[Float[Tensor, "_ dim"]]]], order: Int[Tensor, "row"]) -> RowsByView:
     """Return the rows of all batches in an order."""
     joined = {}
     for view in batches[0]:

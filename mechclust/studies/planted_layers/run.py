@@ -10,11 +10,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mechclust.models import build_model, load_model, load_pretrained, model_for
+from mechclust.models import load_model, load_pretrained
 from mechclust.models.sizes import Sizes
 from mechclust.models.tokenizers import prompt_batches
 from mechclust.studies.extra_probes import TrainedModel
-from mechclust.studies.kept import on_device, once, train_once
+from mechclust.studies.kept import new_model, on_device, once, train_once
 from mechclust.studies.planted_layers.alike import learnt, measure_alike
 from mechclust.studies.planted_layers.config import (
     Made,
@@ -80,9 +80,15 @@ def _train(config: PlantedConfig, job: ModelJob, out: Path) -> None:
 
 def _pretrain(config: PlantedConfig, job: ModelJob, state: Path) -> tuple[HookedModel, int]:
     suite = replace(suite_of(config, job.seed), stream="pretraining")
-    init_std = config.d_model**-0.5 if config.init_std is None else config.init_std
-    shape: dict[str, Any] = {"n_layers": config.n_layers, "d_model": config.d_model, "n_heads": config.n_heads}
-    model = on_device(build_model(model_for(suite, seed=job.seed, init_std=init_std, **shape)), config.device)
+    model = new_model(
+        suite,
+        config.device,
+        seed=job.seed,
+        n_layers=config.n_layers,
+        d_model=config.d_model,
+        n_heads=config.n_heads,
+        init_std=config.init_std,
+    )
     train(model, suite, config.pretraining, state, progress=True, name=job.name)
     return model, config.pretraining.steps
 
