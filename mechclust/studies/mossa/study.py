@@ -6,13 +6,11 @@ Language Models" (EMNLP 2024, arXiv 2410.20008), in miniature.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from mechclust.evidence import Finding
-from mechclust.report.analysis import Panel
 from mechclust.studies.extra_probes import TrainedModel
 from mechclust.studies.mossa import report
 from mechclust.studies.mossa.config import FROZEN, SEEN_TASKS, ModelJob, MossaConfig, jobs
@@ -23,9 +21,6 @@ from mechclust.studies.mossa.run import run_job, trained_models
 from mechclust.studies.study import Study
 from mechclust.training import TrainConfig
 from tasks import SkillSuite
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 def jobs_of(config: MossaConfig) -> Sequence[ModelJob | OriginJob]:
@@ -51,38 +46,10 @@ def models_trained(config: MossaConfig, out: Path) -> Iterable[TrainedModel]:
     return trained_origin_models(config, out) if config.experiment == "origin" else trained_models(config, out)
 
 
-def _report(config: MossaConfig) -> ModuleType:
-    """Return the module with the results, findings, figures, tables and notes of the configured experiment."""
-    return origin_report if config.experiment == "origin" else report
-
-
-def load(config: MossaConfig, out: Path) -> Any:
-    """Read the measurements of a run."""
-    return _report(config).load(config, out)
-
-
-def findings(config: MossaConfig, results: Any) -> Sequence[Finding]:
-    """Return the findings of a run."""
-    judged: Sequence[Finding] = _report(config).findings(config, results)
-    return judged
-
-
-def panels(config: MossaConfig, results: Any) -> Sequence[Panel]:
-    """Draw the figures of a run."""
-    drawn: Sequence[Panel] = _report(config).panels(config, results)
-    return drawn
-
-
-def tables(config: MossaConfig, results: Any) -> Mapping[str, pd.DataFrame]:
-    """Return the tables of a run."""
-    titled: Mapping[str, pd.DataFrame] = _report(config).tables(config, results)
-    return titled
-
-
-def notes(config: MossaConfig, results: Any) -> Sequence[str]:
-    """Return the notes on a run."""
-    texts: Sequence[str] = _report(config).notes(config, results)
-    return texts
+def _of_experiment(function: str, config: MossaConfig, argument: Any) -> Any:
+    """Call this function of the configured experiment, which has its results, findings, figures, tables and notes."""
+    module = origin_report if config.experiment == "origin" else report
+    return getattr(module, function)(config, argument)
 
 
 ARM_SEEDS = (100, 101, 102, 103)
@@ -148,10 +115,10 @@ STUDY = Study(
     jobs=jobs_of,
     run_job=run_any_job,
     trained_models=models_trained,
-    load=load,
-    findings=findings,
-    panels=panels,
-    tables=tables,
-    notes=notes,
+    load=partial(_of_experiment, "load"),
+    findings=partial(_of_experiment, "findings"),
+    panels=partial(_of_experiment, "panels"),
+    tables=partial(_of_experiment, "tables"),
+    notes=partial(_of_experiment, "notes"),
     stage=stage_of,
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +16,6 @@ from mechclust.studies.planted_layers.config import (
     NONE,
     Pair,
     PlantedConfig,
-    Span,
     false_columns,
     main_column,
     planted_columns,
@@ -34,6 +34,7 @@ from mechclust.studies.planted_layers.results import (
     scores_by_row,
 )
 from mechclust.studies.planted_layers.rows import CONTRIBUTION, RESIDUAL, SAME_INPUT
+from mechclust.studies.planted_layers.score import Span
 
 COLORS = {RESIDUAL: BLUE, RISE: PURPLE, CONTRIBUTION: ORANGE, SAME_INPUT: GREEN, PATCHING: RED}
 MARKERS = {RESIDUAL: "o", RISE: "^", CONTRIBUTION: "s", SAME_INPUT: "D", PATCHING: "*"}
@@ -69,7 +70,7 @@ def curves(config: PlantedConfig, runs: Sequence[SeedResults]) -> Figure:
     columns = planted_columns(config)
     n_spans = len(runs[0].of(columns[0]))
     figure, axes = subplots(len(columns) * n_spans, n_spans, size=(4.2, 2.9), sharey="row")
-    pairs = [pair for column in columns for pair in runs[0].of(column)]
+    pairs = list(chain.from_iterable(map(runs[0].of, columns)))
     for i, (axis, pair) in enumerate(zip(axes, pairs, strict=True)):
         place = i % n_spans
         _draw_plant(axis, runs, pair)

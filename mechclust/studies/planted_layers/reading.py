@@ -15,11 +15,19 @@ from mechclust.mossa.layer_groups import boundaries, crossovers
 from mechclust.mossa.task_curves import over_tasks
 from mechclust.studies.kept import load_there
 from mechclust.studies.planted_layers.alike import CONTROL_VIEWS
-from mechclust.studies.planted_layers.config import PlantedConfig, Span, result_path
+from mechclust.studies.planted_layers.config import PlantedConfig, result_path
 from mechclust.studies.planted_layers.measure import ALL, SIMILARITY_MEASURES
 from mechclust.studies.planted_layers.results import PROMPTS, cell_of, notes_of
 from mechclust.studies.planted_layers.rows import RESIDUAL
-from mechclust.studies.planted_layers.score import auc, chance_error, errors, layer_error, share_called, truth_of
+from mechclust.studies.planted_layers.score import (
+    Span,
+    auc,
+    chance_error,
+    errors,
+    layer_error,
+    share_called,
+    truth_of,
+)
 from mechclust.studies.planted_layers.trios import CROSSED, SAME, Trio, base_name, control_sets, trios_of
 
 if TYPE_CHECKING:

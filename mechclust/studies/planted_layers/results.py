@@ -57,9 +57,6 @@ class Row(NamedTuple):
     view: str
     measure: str
 
-    def __str__(self) -> str:
-        return f"{self.measure}, {self.view}" if self.measure else self.view
-
 
 ROWS = tuple(Row(view, measure) for view in ROW_VIEWS for measure in MEASURES)
 PATCHED = Row(PATCHING, "")

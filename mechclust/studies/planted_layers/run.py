@@ -109,7 +109,7 @@ def _load(config: PlantedConfig, seed: int, out: Path, name: str) -> HookedModel
 
 @dataclass(frozen=True)
 class _Source:
-    """Where the models of a seed come from, and what they are measured on.
+    """The models of a seed, and what they are measured on.
 
     Attributes:
         load: name to trained model.
@@ -161,10 +161,12 @@ class _GivenModel:
 
     def batches(self, n_per_task: int, split: str) -> Iterator[Batch]:
         """Return the first prompts of each task, whatever the split."""
-        model = self.loaded or self.load("base")
+        if self.loaded is None:
+            self.load("base")
         prompts = _first_of_each(self.prompts, n_per_task)
-        sizes = Sizes.from_model(model)
-        return prompt_batches(prompts, model.tokenizer, sizes, tokens_per_batch=TOKENS_PER_BATCH, too_long="truncate")
+        sizes = Sizes.from_model(self.loaded)
+        tokenizer = self.loaded.tokenizer
+        return prompt_batches(prompts, tokenizer, sizes, tokens_per_batch=TOKENS_PER_BATCH, too_long="truncate")
 
 
 def _first_of_each(prompts: LabelledPrompts, n_per_task: int) -> LabelledPrompts:

@@ -6,6 +6,7 @@ finding them.
 
 from __future__ import annotations
 
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -156,9 +157,8 @@ def notes(config: PlantedConfig, results: Results) -> list[str]:
             "E's similarity with a task's control minus the base's, as a difference of medians over tasks; a layer has "
             f"a gain if it is above {config.gain_margin:g}. Quartiles over {config.n_measured} tasks are coarse."
         )
-    for run in (*results.changes, *results.readings):
-        texts += run.notes
-    return texts
+    undefined = [run.notes for run in results.changes] + [run.notes for run in results.readings]
+    return [*texts, *chain.from_iterable(undefined)]
 
 
 def stage_of(job: ModelJob) -> int:

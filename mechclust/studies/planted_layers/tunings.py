@@ -28,7 +28,7 @@ from tasks import SkillSuite
 
 @dataclass(frozen=True)
 class Tuning:
-    """How a model is tuned from the base of its seed.
+    """The tuning of a model from the base of its seed.
 
     Attributes:
         steps: optimiser steps.
