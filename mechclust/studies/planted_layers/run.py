@@ -197,15 +197,15 @@ class _ChangedModels:
         return self.copies[side][1]
 
     @contextmanager
-    def made(self, made: Made, side: int) -> Iterator[HookedModel]:
+    def changed(self, change: Made, side: int) -> Iterator[HookedModel]:
         """Give a model its planted change inside a context."""
-        model = self.copy(made.source, side)
-        if made.rounded:
+        model = self.copy(change.source, side)
+        if change.rounded:
             with rounded_in(model):
                 yield model
-        elif made.noise:
-            layers = made.layers or tuple(range(1, n_layers_of(model) + 1))
-            with plant_in(model, layers, noise=made.noise, seed=10_000 * self.seed + made.draw):
+        elif change.noise:
+            layers = change.layers or tuple(range(1, n_layers_of(model) + 1))
+            with plant_in(model, layers, noise=change.noise, seed=10_000 * self.seed + change.draw):
                 yield model
         else:
             yield model
@@ -219,7 +219,7 @@ def _measure(config: PlantedConfig, seed: int, out: Path) -> None:
     source = _source(config, seed, out)
     models = _ChangedModels(source, seed)
     for pair in pairs_of(config, n_layers_of(models.copy("base", 0))):
-        with models.made(pair.base, 0) as base, models.made(pair.tuned, 1) as tuned:
+        with models.changed(pair.base, 0) as base, models.changed(pair.tuned, 1) as tuned:
             prints = {"base": fingerprint(base), "tuned": fingerprint(tuned)}
             change = partial(
                 measure_planted, base, tuned, source.batches(pair.split), source.readout, n_few=config.n_few
