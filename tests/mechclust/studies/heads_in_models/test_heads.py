@@ -86,7 +86,7 @@ def test_exactly_the_planted_head_is_called(p: int, seed: int) -> None:
     heads = heads_of(model, task)
     assert [tuple(at) for at in np.argwhere(heads.called(CONFIG, "sum")).tolist()] == [model.place]
     assert not heads.called(CONFIG, OFF).any()
-    assert heads.of("agreement", "answer")[model.place] == 1
+    assert heads.labelled("agreement", "answer")[model.place] == 1
     assert heads.strongest(2) == {layer * 4 + head for layer, head in (model.place, model.decoy)}
 
 
