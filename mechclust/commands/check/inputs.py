@@ -106,13 +106,13 @@ class CheckedModel:
         output = getattr(output, "logits", output)
         return output[0] if isinstance(output, tuple) else output  # type: ignore[no-any-return]
 
-    def record(self, batch: Batch, names: Sequence[str]) -> dict[str, list[Values]]:
-        """Return copies, on the CPU, of what each hook point gave in one forward pass, in the order it fired."""
-        activations, _ = self.watched(batch, names)
-        return activations
-
     def watched(self, batch: Batch, names: Sequence[str]) -> tuple[dict[str, list[Values]], Values]:
-        """Return what ``record`` returns, and the model's output."""
+        """Return copies, on the CPU, of what each hook point gave in one forward pass, and the model's output.
+
+        Args:
+            batch: the batch.
+            names: hook names. A hook point may fire several times, or never.
+        """
         activations: dict[str, list[Values]] = {name: [] for name in names}
         with record(self.model, names, partial(_keep, activations)):
             output = self.output(batch)
@@ -120,8 +120,8 @@ class CheckedModel:
 
     def values(self, batch: Batch, *kinds: str) -> dict[str, Values]:
         """Return what the working sites of some selectors gave; of all selectors by default."""
-        names = self._names(*(kinds or self.sites))
-        return {name: activations[0] for name, activations in self.record(batch, names).items()}
+        activations, _ = self.watched(batch, self._names(*(kinds or self.sites)))
+        return {name: fired[0] for name, fired in activations.items()}
 
     def _names(self, *kinds: str) -> list[str]:
         """Return the working hook names of some selectors, each once."""
@@ -150,7 +150,8 @@ class CheckedModel:
         for selector in SELECTORS:
             with suppress(InputError):  # told by the check of the selector
                 names += [site.name for site in resolve(self.model, selector)]
-        return self.record(self.standard, list(dict.fromkeys(names)))
+        activations, _ = self.watched(self.standard, list(dict.fromkeys(names)))
+        return activations
 
     @cached_property
     def seen(self) -> dict[str, Values]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import product
-from typing import Literal, NamedTuple
+from itertools import chain, product
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -32,7 +32,7 @@ DOT_SIZE = 16  # points squared
 
 
 class _Look(NamedTuple):
-    """How the dots of some models are drawn."""
+    """Name, colour and marker of some models' dots."""
 
     name: str
     color: str
@@ -99,7 +99,7 @@ def _filled_or_open(
     edge: float,
 ) -> None:
     """Draw points, the filled ones above the open ones."""
-    style = {"s": size, "marker": look.marker, "edgecolor": look.color, "lw": edge}
+    style: dict[str, Any] = {"s": size, "marker": look.marker, "edgecolor": look.color, "lw": edge}
     axis.scatter(x[~filled], y[~filled], facecolor="none", zorder=2, **style)
     axis.scatter(x[filled], y[filled], facecolor=look.color, zorder=3, **style)
 
@@ -155,8 +155,9 @@ def prompts(config: HeadsInModelsConfig, models: HeadsByModel) -> Figure:
 
 def _draw_effects(figure: Figure, axis: Axes, models: HeadsByModel) -> None:
     """Draw the mean effect of every head over seeds and endings."""
-    ends = [heads.values["effect"] for order in ORDERS for heads in models[prompt_subject(PRETRAINED, order)]]
-    drawn = axis.imshow(np.mean(ends, axis=0).T, aspect="auto", origin="lower", cmap="viridis")
+    ends = chain.from_iterable(models[prompt_subject(PRETRAINED, order)] for order in ORDERS)
+    effect = np.mean([heads.values["effect"] for heads in ends], axis=0)
+    drawn = axis.imshow(effect.T, aspect="auto", origin="lower", cmap="viridis")
     figure.colorbar(drawn, ax=axis, label="effect (logits)")
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     axis.yaxis.set_major_locator(MaxNLocator(integer=True))

@@ -146,29 +146,20 @@ def _measures(config: HeadsInModelsConfig, arm: str, heads: Heads) -> dict[str, 
 
 
 def discovered(discovery: ProbeResult) -> dict[str, float]:
-    """Return measures of each set of heads.
+    """Return the agreement with each label of each set of heads, and how compact outputs are within discovered classes.
 
-    They are the share of answers changed, the agreement with each label, how much more compact outputs are within
-    discovered classes than a Gaussian cloud, and the stability. If all prompts are one class, the last three are 0; for
-    an empty set, all are NaN.
+    Compactness is the within-ratio of the outputs minus that of a Gaussian cloud in their place. If all prompts are one
+    class, it is 0; for an empty set, all is NaN.
     """
     measures: dict[str, float] = {}
     for i, name in enumerate(discovery.coords["set"]):
         agreements = discovery["agreement"][i].tolist()
         for label, agreement in zip(discovery.coords["equivalence"], agreements, strict=True):
             measures[f"agreement {label}, {name}"] = agreement
-        changed = float(discovery["changed"][i])
         compactness = float(discovery["within_ratio"][i] - discovery["within_ratio_gaussian"][i])
-        stability = float(discovery["stability"][i])
-        measures[f"changed together, {name}"] = changed
-        measures[f"compactness, {name}"] = _zero_if_one_class(compactness, changed)
-        measures[f"stability, {name}"] = _zero_if_one_class(stability, changed)
+        one_class = math.isnan(compactness) and math.isfinite(discovery["changed"][i])
+        measures[f"compactness, {name}"] = 0.0 if one_class else compactness
     return measures
-
-
-def _zero_if_one_class(value: float, changed: float) -> float:
-    """Return 0 for a measure that is undefined although heads were interchanged, because all prompts are one class."""
-    return 0.0 if math.isfinite(changed) and math.isnan(value) else value
 
 
 def rise_where_called(task_ari: Float[np.ndarray, "layer"], called: Shaped[np.ndarray, "block"]) -> float:

@@ -475,7 +475,11 @@ class TestReference:
         plain = in_memory(models("gpt2"))
         reference = take_reference(plain, None, 0)
         assert [case.padded for case in reference.cases] == ["", "right", "left"]
-        assert [list(case.by_positions) for case in reference.cases] == [[AS_IT_IS], [AS_IT_IS], [AS_IT_IS, FROM_THE_MASK]]
+        assert [list(case.by_positions) for case in reference.cases] == [
+            [AS_IT_IS],
+            [AS_IT_IS],
+            [AS_IT_IS, FROM_THE_MASK],
+        ]
         assert reference.base == []
         assert (reference.dtype, reference.weights) == (torch.float32, "float32")
         case = reference.cases[0]

@@ -53,7 +53,7 @@ def made_heads(arm: str, seed: int, subject: int = 0) -> Heads:
 
 def made_discovery(draw: np.random.Generator) -> ProbeResult:
     sets = sets_of(CONFIG.together)
-    per_set = ("changed", "stability", "within_ratio", "within_ratio_gaussian")
+    per_set = ("changed", "within_ratio", "within_ratio_gaussian")
     values = {name: torch.from_numpy(draw.random(len(sets))) for name in per_set}
     values["agreement"] = torch.from_numpy(draw.random((len(sets), 2)))
     axes = {**dict.fromkeys(per_set, ("set",)), "agreement": ("set", "equivalence")}
