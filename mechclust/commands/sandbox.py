@@ -33,7 +33,7 @@ from tasks.settings import Several, check_settings
 from tasks.text.beginning import Bos
 from tasks.text.prompts import LabelledPrompts
 
-SUFFIXES = (".html", ".mp4", ".gif", ".png")
+SANDBOX_SUFFIXES = (".html", ".mp4", ".gif", ".png")
 PREFERRED_SPLITS = ("validation_subset", "validation", "test", "dev")
 BATCH_SIZE = 1024  # examples from which those followed are taken
 
@@ -305,8 +305,8 @@ def check_output(out: Path, epoch: int | None, panels: tuple[str, ...]) -> None:
     Raises:
         InputError: saying which.
     """
-    if out.suffix not in SUFFIXES:
-        raise InputError(f"--out is {str(out)!r}; expected a name that ends in {', '.join(SUFFIXES)}")
+    if out.suffix not in SANDBOX_SUFFIXES:
+        raise InputError(f"--out is {str(out)!r}; expected a name that ends in {', '.join(SANDBOX_SUFFIXES)}")
     if epoch is not None and out.suffix != ".png":
         raise InputError(f"--epoch is for a figure; {str(out)!r} shows them all: give --out a name that ends in .png")
     if panels and out.suffix == ".html":

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mechclust.commands.check.inputs import EXAMPLES, CheckedModel, Values, first_of
+from mechclust.commands.check.inputs import EXAMPLES, CheckedModel, Values, first_trouble
 from mechclust.commands.check.result import NotTried
 from mechclust.report.text import counted
 from probes.engine.sites import Selector, resolve
@@ -37,7 +37,7 @@ def hook_points(checked: CheckedModel, selector: Selector) -> tuple[bool, str]:
             troubles[name] = trouble
     checked.sites[selector.kind] = [name for name in names if name not in troubles]
     if troubles:
-        return False, first_of(troubles)
+        return False, first_trouble(troubles)
     n_pos = checked.standard.tokens.shape[1]
     first = checked.fired[names[0]][0]
     last = checked.fired[names[-1]][0]
@@ -114,7 +114,7 @@ def finite(checked: CheckedModel) -> tuple[bool, str]:
                 f"is {str(value.dtype).removeprefix('torch.')}, or look for the cause there"
             )
     if troubles:
-        return False, first_of(troubles)
+        return False, first_trouble(troubles)
     return True, f"all weights, and activations at {len(values)} hook points for {EXAMPLES} sequences"
 
 

@@ -238,7 +238,7 @@ def devices_of(model: Any) -> str:
     return " and ".join(devices).replace("meta", "disk or CPU until needed") or "cpu"
 
 
-def first_of(troubles: Mapping[str, str]) -> str:
+def first_trouble(troubles: Mapping[str, str]) -> str:
     """Return the first of several troubles, and how many more there are."""
     first, *others = troubles.values()
     return f"{first} (and {len(others)} more)" if others else first

@@ -33,9 +33,9 @@ from probes.engine.hooks import check_device
 from tasks import InputError
 from tasks.errors import check_at_least, first_line
 
-Outcome = tuple[bool, str] | tuple[bool, str, bool]  # fields of ``Check`` after its name
-Attempt = Callable[[], Outcome]
-_ATTEMPTS: dict[str, Callable[[CheckedModel], Outcome] | None] = {
+CheckFields = tuple[bool, str] | tuple[bool, str, bool]  # fields of ``Check`` after its name
+Attempt = Callable[[], CheckFields]
+_ATTEMPTS: dict[str, Callable[[CheckedModel], CheckFields] | None] = {
     "finite values": finite,
     "same values twice": repeats,
     "equals Hugging Face": None,  # needs the reference too

@@ -18,8 +18,8 @@ from mechclust.commands.check.inputs import LENGTH, dtypes_of, example_generator
 from probes.engine.hooks import device_of, evaluation_mode
 from tasks import Batch
 
-States = Float[Tensor, "batch pos d"]
-Pattern = Float[Tensor, "batch head query key"]
+_States = Float[Tensor, "batch pos d"]
+_Pattern = Float[Tensor, "batch head query key"]
 
 AS_IT_IS = "as it is"  # positions as the bare forward pass counts them: with the padding, but for RoBERTa, OPT, Bloom
 FROM_THE_MASK = "from the mask"  # as ``generate`` makes them: from the first real token
@@ -39,10 +39,10 @@ class ReferenceValues(NamedTuple):
         n_layers: how many blocks there are.
     """
 
-    embeddings: list[States]
-    states: dict[int, States]
-    patterns: list[Pattern]
-    outputs: list[States]
+    embeddings: list[_States]
+    states: dict[int, _States]
+    patterns: list[_Pattern]
+    outputs: list[_States]
     n_layers: int
 
 
@@ -152,8 +152,8 @@ def _values(model: Any, batch: Batch, options: dict[str, Int[Tensor, "batch pos"
     if batch.attention_mask is not None:
         options = {**options, "attention_mask": batch.attention_mask.long()}
     eager = getattr(model.config, "_attn_implementation", None) == "eager"
-    embedded: list[States] = []
-    blocks: list[States] = []
+    embedded: list[_States] = []
+    blocks: list[_States] = []
     with _watched(model, embedded, blocks):
         out = model(
             input_ids=batch.tokens.to(device),
@@ -185,7 +185,7 @@ def _has_final_norm(model: Any) -> bool:
 
 
 @contextmanager
-def _watched(model: Any, embedded: list[States], blocks: list[States]) -> Iterator[None]:
+def _watched(model: Any, embedded: list[_States], blocks: list[_States]) -> Iterator[None]:
     """Append what token embeddings and blocks give inside the block to two lists."""
     n_layers = getattr(model.config.get_text_config(), "num_hidden_layers", None)
     lists = [module for module in model.modules() if isinstance(module, nn.ModuleList) and len(module) == n_layers]
@@ -197,5 +197,5 @@ def _watched(model: Any, embedded: list[States], blocks: list[States]) -> Iterat
         yield
 
 
-def _append(values: list[States], module: nn.Module, inputs: Any, output: Any) -> None:
+def _append(values: list[_States], module: nn.Module, inputs: Any, output: Any) -> None:
     values.append(on_cpu(output[0] if isinstance(output, tuple) else output))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import Any
 
-from mechclust.commands.check.inputs import CheckedModel, first_of
+from mechclust.commands.check.inputs import CheckedModel, first_trouble
 from mechclust.commands.check.result import NotTried
 from mechclust.models.tokenizers import encoder
 from mechclust.report.text import counted
@@ -40,7 +40,7 @@ def text(checked: CheckedModel) -> tuple[bool, str] | tuple[bool, str, bool]:
     losses = {text: _lost(tokenizer, text, ids) for text, ids in zip(texts, encoded, strict=True)}
     lost = {text: loss for text, loss in losses.items() if loss}
     if lost:
-        return False, first_of(lost)
+        return False, first_trouble(lost)
     misplaced = _misplaced(checked, texts, encoded)
     if misplaced:
         return False, misplaced

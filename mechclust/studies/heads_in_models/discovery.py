@@ -10,8 +10,9 @@ from jaxtyping import Shaped
 from torch import Tensor
 
 from mechclust.studies.heads_in_models.heads import Heads
-from mechclust.studies.heads_in_models.together import Places, head_name, measured, other_heads, site_of
+from mechclust.studies.heads_in_models.together import Places, measured, other_heads, site_of
 from probes import HookedModel, ProbeResult, interchange_together
+from probes.engine.sites import head_name
 from probes.store.files import versions
 from tasks import Batch
 
@@ -111,7 +112,7 @@ def discover_together(
             "tolerance": tolerance,
             "seed": seed,
             "versions": versions(),
-            "heads": {name: [head_name(place) for place in places] for name, places in sets.items()},
+            "heads": {name: [head_name(*place) for place in places] for name, places in sets.items()},
         },
         notes=notes,
     )

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
-from jaxtyping import Float, Shaped
+from jaxtyping import Shaped
 from torch import Tensor
 
 from probes import ClusteringHead, HookedModel, ProbeResult, Readout, head_attribution, interchange, last_token, run
+from probes.checks.bench import Correct
 from probes.engine.hooks import device_of, evaluation_mode, forward
 from tasks import Batch
 
-Correct = Callable[[Float[Tensor, "batch pos d_vocab"], Batch], Float[Tensor, "batch"]]
-"""Returns 1 for each example whose answer is right."""
 _OF_PROBE = ("within_ratio", "nearest_centroid", "p_holm", "within_ratio_chance")
 _OF_ATTRIBUTION = ("effect", "read_within_ratio")
 _OF_INTERCHANGE = ("changed", "changed_within", "changed_between", "agreement", "stability", "classes", "discovered")

@@ -39,7 +39,7 @@ from mechclust.studies.heads_in_models.config import (
 )
 from mechclust.studies.heads_in_models.discovery import discover_together, head_sets
 from mechclust.studies.heads_in_models.heads import Heads, heads_from, switching_heads
-from mechclust.studies.heads_in_models.measure import Correct, measure_heads
+from mechclust.studies.heads_in_models.measure import measure_heads
 from mechclust.studies.heads_in_models.planted import PlantedHeads
 from mechclust.studies.heads_in_models.prompts import ORDERS, Order
 from mechclust.studies.heads_in_models.together import Places, exchange_together
@@ -47,6 +47,7 @@ from mechclust.studies.kept import once
 from mechclust.studies.study import Job, check_checkpoint
 from mechclust.training import CheckpointCallback, train
 from probes import HookedModel, ProbeResult, Readout, TaskClusterARI, last_token, residual, run, token_at
+from probes.checks.bench import Correct
 from probes.engine.identity import fingerprint
 from tasks import Batch, InputError, SparseModularAddition
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from probes import ClusteringHead, HookedModel, ProbeResult, last_token, run
 from probes.checks.bench import bench_of
+from probes.engine.sites import head_name
 from tasks import Batch
 
 Places = Sequence[tuple[int, int]]  # block and head
@@ -69,7 +70,7 @@ def exchange_together(
         {"carried": carried, "changed": changed},
         {"carried": ("donors",), "changed": ("donors",)},
         {"donors": list(DONORS)},
-        metadata={"n": len(batch), "heads": [head_name(place) for place in heads], "draws": draws},
+        metadata={"n": len(batch), "heads": [head_name(*place) for place in heads], "draws": draws},
         notes=notes,
     )
 
@@ -117,9 +118,3 @@ def measured(model: HookedModel, batch: Batch, labels: Sequence[str] = ()) -> Cl
 def site_of(block: int) -> str:
     """Return the hook point of the block's head outputs."""
     return f"blocks.{block}.attn.hook_z"
-
-
-def head_name(place: tuple[int, int]) -> str:
-    """Return the name of a head, such as ``L3H0``."""
-    block, head = place
-    return f"L{block}H{head}"
