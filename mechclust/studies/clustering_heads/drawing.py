@@ -13,9 +13,9 @@ from mechclust.studies.clustering_heads.config import SOLVED
 from mechclust.studies.clustering_heads.results import NetworkTraining
 
 SHARE_SOLVED = f"share above {SOLVED}"
-INK = "#555555"  # of guides and remarks
-GUIDE: dict[str, Any] = {"color": INK, "ls": ":", "lw": 1}  # a threshold, or the level of guessing
-REMARK: dict[str, Any] = {"color": INK, "fontsize": 8}
+_INK = "#555555"  # of guides and remarks
+GUIDE: dict[str, Any] = {"color": _INK, "ls": ":", "lw": 1}  # a threshold, or the level of guessing
+REMARK: dict[str, Any] = {"color": _INK, "fontsize": 8}
 
 
 def title_left(axis: Axes, text: str) -> None:
