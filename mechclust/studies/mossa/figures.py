@@ -34,7 +34,7 @@ from mechclust.report.style import (
 from mechclust.studies.mossa.results import SeedResults, boundaries_by_seed
 from probes import ProbeResult
 
-COLORS: Mapping[Which, str] = {"base": BLUE, "tuned": RED}  # the paper's
+MODEL_COLORS: Mapping[Which, str] = {"base": BLUE, "tuned": RED}  # the paper's
 NAMES = {"base": "pre", "tuned": "tuned"}
 LINES = {"base": "--", "tuned": "-"}
 BOX_SHIFT = {"base": -0.19, "tuned": 0.19}  # of a layer's boxes, in layers
@@ -67,18 +67,20 @@ def boxes(runs: Runs) -> Figure:
     figure, axes = subplots(len(parts), size=(6.0, 4.2), grid="y", sharey=True)
     rng = np.random.default_rng(0)
     for axis, (title, masks) in zip(axes, parts.items(), strict=True):
-        for model in COLORS:
+        for model in MODEL_COLORS:
             values = np.concatenate([run.cka[model][mask] for run, mask in zip(runs, masks, strict=True)])
             encoded = np.concatenate([run.encoded[mask] for run, mask in zip(runs, masks, strict=True)])
             places = _layers(runs) + BOX_SHIFT[model]
             x = places + rng.uniform(-0.13, 0.13, values.shape)
-            axis.plot(x[~encoded], values[~encoded], ".", ms=2, mew=0, color=COLORS[model], alpha=0.5)
-            axis.plot(x[encoded], values[encoded], "o", ms=2, mew=0.4, mfc="none", color=COLORS[model], alpha=0.7)
-            _draw_boxes(axis, places, values, COLORS[model])
+            axis.plot(x[~encoded], values[~encoded], ".", ms=2, mew=0, color=MODEL_COLORS[model], alpha=0.5)
+            axis.plot(x[encoded], values[encoded], "o", ms=2, mew=0.4, mfc="none", color=MODEL_COLORS[model], alpha=0.7)
+            _draw_boxes(axis, places, values, MODEL_COLORS[model])
         layer_axis(axis)
         axis.axhline(0, color=GREY, lw=0.8)
         axis.set_title(f"{title} ({int(masks[0].sum())} in each of {len(runs)} seeds)")
-    handles: list[Patch | Line2D] = [Patch(facecolor=COLORS[model], alpha=0.45, label=NAMES[model]) for model in COLORS]
+    handles: list[Patch | Line2D] = [
+        Patch(facecolor=MODEL_COLORS[model], alpha=0.45, label=NAMES[model]) for model in MODEL_COLORS
+    ]
     handles += [Line2D([], [], label=NOT_ENCODED, **POINT), Line2D([], [], label=ENCODED, mfc="none", **POINT)]
     ceilings = [np.median(run.ceiling, axis=0) for run in runs if run.ceiling is not None]
     if ceilings:
@@ -114,8 +116,8 @@ def groups(runs: Runs) -> Figure:
     gap, spread, dims = axes
     _draw_seeds(gap, [run.curves.seen.gap for run in runs], color="black", label="tuned - pre")
     _draw_boundaries(gap, runs)
-    _draw_models(spread, {model: [run.spread(model) for run in runs] for model in COLORS})
-    _draw_models(dims, {model: [run.dims[model] for run in runs] for model in COLORS})
+    _draw_models(spread, {model: [run.spread(model) for run in runs] for model in MODEL_COLORS})
+    _draw_models(dims, {model: [run.dims[model] for run in runs] for model in MODEL_COLORS})
     gap.axhline(0, color=GREY, lw=0.8)
     gap.axhline(MARGIN, color=GREY, lw=0.8, ls=":")
     gap.set(ylabel="median CKA, tuned - pre")
@@ -132,7 +134,7 @@ def groups(runs: Runs) -> Figure:
 def _draw_models(axis: Axes, values: Mapping[Which, Sequence[_ByLayer]]) -> None:
     """Draw a measure of both models by layer."""
     for model, by_seed in values.items():
-        _draw_seeds(axis, by_seed, line=LINES[model], color=COLORS[model], label=NAMES[model])
+        _draw_seeds(axis, by_seed, line=LINES[model], color=MODEL_COLORS[model], label=NAMES[model])
 
 
 def _draw_seeds(axis: Axes, by_seed: Sequence[_ByLayer], *, line: str = "-", color: str, label: str) -> None:
@@ -172,12 +174,12 @@ def _draw_boundaries(axis: Axes, runs: Runs) -> None:
 def purity(runs: Runs) -> Figure:
     """Draw the share of nearest neighbours in one cluster by layer, one line per seed."""
     figure, (axis,) = subplots(1, size=(5.2, 3.6))
-    _draw_models(axis, {model: [run.purity[model] for run in runs] for model in COLORS})
+    _draw_models(axis, {model: [run.purity[model] for run in runs] for model in MODEL_COLORS})
     axis.axhline(runs[0].purity_chance, color=GREY, ls=":")
     layer_axis(axis)
     axis.set(ylabel="neighbour purity", ylim=(0, 1.02))
     labels = []
-    for model, color in COLORS.items():
+    for model, color in MODEL_COLORS.items():
         last = float(np.mean([run.purity[model][-1] for run in runs]))
         labels.append((last, NAMES[model], color))
     direct_labels(axis, [*labels, (runs[0].purity_chance, "chance", SOFT)])
@@ -241,7 +243,7 @@ def clusters(runs: Runs, names: Sequence[str]) -> Figure:
     figure, axes = subplots(len(names), columns, size=(3.5, 2.7), sharex=True, sharey=True)
     encoded = _encoded_operations(runs[:1], names)
     for number, (axis, name) in enumerate(zip(axes, names, strict=True)):
-        for (group, seen, color), model in product((("seen", True, PURPLE), ("held out", False, ORANGE)), COLORS):
+        for (group, seen, color), model in product((("seen", True, PURPLE), ("held out", False, ORANGE)), MODEL_COLORS):
             tasks = [run.cka[model][(run.cluster == number) & (run.seen == seen)] for run in runs]
             values = np.concatenate(tasks)
             if len(values):
@@ -265,8 +267,8 @@ def accuracy_figure(runs: Runs, names: Sequence[str]) -> Figure:
     chance = np.nanmean(_accuracies_by_kind([run.chance for run in runs], kinds), axis=1)
     axis.bar(places, chance, width=0.9, color="#dddddd", label="without the skill")
     for model, shift, color, label in (
-        ("base", -0.27, COLORS["base"], "pre"),
-        ("tuned", 0.0, COLORS["tuned"], "tuned on the seen tasks"),
+        ("base", -0.27, MODEL_COLORS["base"], "pre"),
+        ("tuned", 0.0, MODEL_COLORS["tuned"], "tuned on the seen tasks"),
         ("control", 0.27, GREEN, "control"),
     ):
         values = _accuracies_by_kind([run.accuracy[model] for run in runs], kinds)

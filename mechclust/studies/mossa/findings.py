@@ -21,9 +21,9 @@ from mechclust.mossa.findings import (
     judged_over_seeds,
 )
 from mechclust.mossa.shuffled_curves import other_clusters
-from mechclust.mossa.task_curves import TaskCurves
+from mechclust.mossa.task_curves import ByLayer, TaskCurves
 from mechclust.studies.mossa.config import MossaConfig
-from mechclust.studies.mossa.results import ByLayer, SeedResults, TaskMask, boundaries_by_seed
+from mechclust.studies.mossa.results import SeedResults, TaskMask, boundaries_by_seed
 
 _LEAST_SKILL = 0.05  # accuracy above chance on held-out tasks, from which on findings about them are tested
 _NOT_ENCODED = "not encoded"

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int, Shaped
 
 from mechclust.mossa.layer_groups import LayerGroups, boundaries_of, crossover, groups_of
-from mechclust.mossa.task_curves import TaskCurves, Which
+from mechclust.mossa.task_curves import ByLayer, ByTaskAndLayer, TaskCurves, Which
 from mechclust.studies.kept import load_there
 from mechclust.studies.mossa.config import MODELS, MossaConfig, controlled, has_ceiling, result_path, suite_of
 from probes import ProbeResult
@@ -22,9 +22,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 TaskMask = Bool[np.ndarray, "task"]
-ByLayer = Float[np.ndarray, "layer"]
 ByTask = Float[np.ndarray, "task"]
-ByTaskAndLayer = Float[np.ndarray, "task layer"]
 
 
 @dataclass(frozen=True)

@@ -221,10 +221,10 @@ TRAINED = "trained"
 ALL = "all layers"
 NONE = "no change"
 ORDER = "other order"
-STEPS = "twice the steps"
+TWICE_STEPS = "twice the steps"
 RATES = "rates by layer"
 ROUNDED = "bfloat16"
-FALSE = (NONE, ORDER, STEPS, ROUNDED)  # columns in which every call is false
+FALSE = (NONE, ORDER, TWICE_STEPS, ROUNDED)  # columns in which every call is false
 
 
 def noisy(noise: float) -> str:
@@ -245,7 +245,7 @@ def main_column(config: PlantedConfig) -> str:
 
 def false_columns(config: PlantedConfig) -> list[str]:
     """Return the columns in which no layer was singled out."""
-    return [column for column in FALSE if config.model is None or column != STEPS]
+    return [column for column in FALSE if config.model is None or column != TWICE_STEPS]
 
 
 def whole_columns(config: PlantedConfig) -> list[str]:
@@ -292,7 +292,7 @@ def _miniature_pairs(orders: Sequence[Made], n_layers: int) -> list[Pair]:
         Pair(ALL, base, tuned, everywhere, null=ORDER_NULL),
         Pair(NONE, base, base, split="validation", null=ORDER_NULL),
         Pair(ORDER, tuned, orders[-1], null=ORDER_NULL),
-        Pair(STEPS, tuned, Made("steps"), null=ORDER_NULL),
+        Pair(TWICE_STEPS, tuned, Made("steps"), null=ORDER_NULL),
         Pair(RATES, base, Made("rates"), everywhere, null=ORDER_NULL),
         Pair(ROUNDED, tuned, replace(tuned, rounded=True), null=NOISE_NULL),
     ]

@@ -36,8 +36,8 @@ from mechclust.studies.planted_layers.results import (
 from mechclust.studies.planted_layers.rows import CONTRIBUTION, RESIDUAL, SAME_INPUT
 from mechclust.studies.planted_layers.score import Span
 
-COLORS = {RESIDUAL: BLUE, RISE: PURPLE, CONTRIBUTION: ORANGE, SAME_INPUT: GREEN, PATCHING: RED}
-MARKERS = {RESIDUAL: "o", RISE: "^", CONTRIBUTION: "s", SAME_INPUT: "D", PATCHING: "*"}
+VIEW_COLORS = {RESIDUAL: BLUE, RISE: PURPLE, CONTRIBUTION: ORANGE, SAME_INPUT: GREEN, PATCHING: RED}
+VIEW_MARKERS = {RESIDUAL: "o", RISE: "^", CONTRIBUTION: "s", SAME_INPUT: "D", PATCHING: "*"}
 CURVE_VIEWS = (RESIDUAL, CONTRIBUTION, SAME_INPUT)
 SHORT_NAMES = {"debiased CKA without the top component": "debiased CKA\nwithout top", "n99": "dimensions (99%)"}
 SHADED = {"color": GREY, "alpha": 0.2}
@@ -95,9 +95,9 @@ def _draw_plant(axis: Axes, runs: Sequence[SeedResults], pair: Pair) -> None:
         row = Row(view, "debiased CKA")
         values = np.stack([run.curve(pair, row) for run in runs])
         if np.isfinite(values).all():
-            seed_curve(axis, layers, values, color=COLORS[view], marker=".", label=view)
+            seed_curve(axis, layers, values, color=VIEW_COLORS[view], marker=".", label=view)
         bars = np.stack([run.threshold(pair, row) for run in runs])
-        axis.plot(layers, bars.mean(axis=0), color=COLORS[view], ls=":", lw=1)
+        axis.plot(layers, bars.mean(axis=0), color=VIEW_COLORS[view], ls=":", lw=1)
     axis.set_title(f"{pair.column}, layers {pair.truth[0]}-{pair.truth[1]}", fontsize=10)
     layer_axis(axis)
 
@@ -185,17 +185,17 @@ def _draw_dots(axis: Axes, values: Mapping[Row, BySeed], *, share: bool) -> None
             continue
         y = _height(row)
         low, high = interval_over_seeds(seeds.tolist(), share=share) or (seeds.mean(), seeds.mean())
-        color = COLORS[row.view]
+        color = VIEW_COLORS[row.view]
         axis.plot([low, high], [y, y], color=color, lw=1, alpha=0.6)
         label = row.view if row.measure == MEASURES[0] else None
-        axis.plot(seeds.mean(), y, color=color, marker=MARKERS[row.view], ms=5, ls="", label=label)
+        axis.plot(seeds.mean(), y, color=color, marker=VIEW_MARKERS[row.view], ms=5, ls="", label=label)
 
 
 def _height(row: Row) -> float:
     """Return where a row's dot lies: measures from above, the views of a measure one below the other."""
     if row == PATCHED:
         return float(len(MEASURES))
-    views = list(COLORS)[:-1]
+    views = list(VIEW_COLORS)[:-1]
     return MEASURES.index(row.measure) + DOT_SPREAD * (views.index(row.view) - (len(views) - 1) / 2)
 
 

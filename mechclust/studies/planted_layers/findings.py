@@ -20,7 +20,7 @@ from mechclust.studies.planted_layers.config import (
     ORDER,
     RATES,
     ROUNDED,
-    STEPS,
+    TWICE_STEPS,
     PlantedConfig,
     main_column,
 )
@@ -233,7 +233,7 @@ def _of_all_layers(config: PlantedConfig, runs: Runs) -> list[Finding]:
             "a model tuned for twice the steps is not called changed against one tuned for the usual steps (share of "
             "layers called; debiased CKA, residual stream)",
             {"": Bound("<=", SMALL_SHARE)},
-            [_scores_of_one(runs, STEPS, "false")],
+            [_scores_of_one(runs, TWICE_STEPS, "false")],
             "a base and its tuned model",
             [tuned],
             shares=[""],

@@ -19,8 +19,8 @@ from mechclust.studies.planted_layers.rows import (
     RESIDUAL,
     SAME_INPUT,
     VIEWS,
+    LayerRows,
     Logits,
-    Rows,
     RowsByView,
     can_write,
     join_rows,
@@ -43,11 +43,11 @@ UNDEFINED = "NaN where all rows of a layer are the same, or there are too few pr
 Loss = Callable[[Logits, Batch], Float[Tensor, ""]]
 
 
-def _dims_changed(x: Rows, y: Rows) -> float:
+def _dims_changed(x: LayerRows, y: LayerRows) -> float:
     return abs(n_dims(y) - n_dims(x))
 
 
-def _distance(x: Rows, y: Rows) -> float:
+def _distance(x: LayerRows, y: LayerRows) -> float:
     x = x - x.mean(0)
     y = y - y.mean(0)
     size = float(x.norm())
@@ -61,11 +61,11 @@ SIMILARITY_MEASURES: Mapping[str, Callable[..., object]] = {
     "RBF CKA": partial(rbf_cka, debiased=True),
     "SVCCA": svcca,
 }
-_OTHERS: Mapping[str, Callable[[Rows, Rows], float]] = {"n99": _dims_changed, "distance": _distance}
+_OTHERS: Mapping[str, Callable[[LayerRows, LayerRows], float]] = {"n99": _dims_changed, "distance": _distance}
 MEASURES = (*SIMILARITY_MEASURES, *_OTHERS)
 
 
-def change_of(x: Rows, y: Rows) -> dict[str, float]:
+def change_of(x: LayerRows, y: LayerRows) -> dict[str, float]:
     """Return how far apart two models' rows for the same examples are, by each measure: 0 if they are the same.
 
     ``CKA``, ``debiased CKA``, the same without the largest principal component of each side, ``RBF CKA`` (debiased) and
@@ -88,14 +88,14 @@ def change_of(x: Rows, y: Rows) -> dict[str, float]:
     return changes | {name: change(x.double(), y.double()) for name, change in _OTHERS.items()}
 
 
-def alike_of(x: Rows, y: Rows) -> dict[str, float]:
+def alike_of(x: LayerRows, y: LayerRows) -> dict[str, float]:
     """Return how similar two models' rows for the same examples are, by each of ``SIMILARITY_MEASURES``: 1 if alike."""
     if _same(x, y):
         return dict.fromkeys(SIMILARITY_MEASURES, 1.0)
     return {name: float(similarity(x.double(), y.double())) for name, similarity in SIMILARITY_MEASURES.items()}  # type: ignore[arg-type]
 
 
-def _same(x: Rows, y: Rows) -> bool:
+def _same(x: LayerRows, y: LayerRows) -> bool:
     return torch.equal(x, y) and bool((x != x[0]).any())
 
 

@@ -40,7 +40,7 @@ OF_GROUPS = ("shared", "transition", "by spread", "shared layers", "transition o
 FIRST_LAYER_SCORES = ("onset", "crossing", "shared")
 LAST_LAYER_SCORES = ("end", "transition", "by spread")
 
-Curves = Float[np.ndarray, "prompts view measure layer"]
+Similarities = Float[np.ndarray, "prompts view measure layer"]
 Accuracies = Mapping[str, float]  # by skill
 
 
@@ -57,13 +57,13 @@ class TrioReading:
     """
 
     trio: Trio
-    base: Curves
-    tuned: Curves
-    spread: Curves
+    base: Similarities
+    tuned: Similarities
+    spread: Similarities
     dims: Float[np.ndarray, "prompts layer"]
 
     @property
-    def gain(self) -> Curves:
+    def gain(self) -> Similarities:
         """The similarity of E minus that of the base."""
         return self.tuned - self.base
 

@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Float
 
 from mechclust.evidence.intervals import interval_over_seeds
+from mechclust.mossa.task_curves import ByLayer
 from mechclust.studies.kept import load_there
 from mechclust.studies.planted_layers.config import (
     ALL,
@@ -19,8 +20,8 @@ from mechclust.studies.planted_layers.config import (
     NULLS,
     RATES,
     ROUNDED,
-    STEPS,
     TRAINED,
+    TWICE_STEPS,
     Made,
     Pair,
     PlantedConfig,
@@ -46,7 +47,6 @@ SHARES = ("hit", "false", "found", "top", "upper")  # scores that are shares of 
 UNKNOWN = "–"
 
 ByRow = Float[np.ndarray, "prompts view measure layer"]  # the views are ROW_VIEWS
-ByLayer = Float[np.ndarray, "layer"]
 BySeed = Float[np.ndarray, "seed"]
 Scores = dict[str, Float[np.ndarray, "*curve"]]
 
@@ -60,7 +60,7 @@ class Row(NamedTuple):
 
 ROWS = tuple(Row(view, measure) for view in ROW_VIEWS for measure in MEASURES)
 PATCHED = Row(PATCHING, "")
-CHANCE = Row("chance", "a random layer")
+CHANCE_ROW = Row("chance", "a random layer")
 
 
 @dataclass(frozen=True)
@@ -201,7 +201,7 @@ def summary_table(config: PlantedConfig, runs: Sequence[SeedResults]) -> pd.Data
         "changed layers called": ("hit", main, ALL_PROMPTS),
         "changed layers called, few prompts": ("hit", main, FEW),
         "other layers called": ("false", main, ALL_PROMPTS),
-        "called: twice the steps": ("false", STEPS, ALL_PROMPTS),
+        "called: twice the steps": ("false", TWICE_STEPS, ALL_PROMPTS),
         "called: bfloat16": ("false", ROUNDED, ALL_PROMPTS),
         "called: all layers changed": ("hit", ALL, ALL_PROMPTS),
         "called: rates by layer": ("hit", RATES, ALL_PROMPTS),
@@ -214,9 +214,9 @@ def summary_table(config: PlantedConfig, runs: Sequence[SeedResults]) -> pd.Data
         cells[head] = {row: cell_of(seeds, share=name in SHARES) for row, seeds in values.items()}
         chance = chance_of(column, name, runs[0])
         if column == main and math.isfinite(chance):
-            cells[head][CHANCE] = f"{chance:.2f}"
+            cells[head][CHANCE_ROW] = f"{chance:.2f}"
     rows = []
-    for row in (*ROWS, PATCHED, CHANCE):
+    for row in (*ROWS, PATCHED, CHANCE_ROW):
         rows.append([row.view, row.measure or "loss restored", *(column.get(row, "") for column in cells.values())])
     return pd.DataFrame(rows, columns=["measured on", "measure", *cells])
 

@@ -18,10 +18,10 @@ CONTRIBUTION = "contribution"
 SAME_INPUT = "same input"
 VIEWS = (RESIDUAL, CONTRIBUTION, SAME_INPUT)
 
-Rows = Float[Tensor, "row dim"]
-RowsByView = dict[str, list[Rows]]  # by view, one of each layer
+LayerRows = Float[Tensor, "row dim"]
+RowsByView = dict[str, list[LayerRows]]  # by view, one of each layer
 Logits = Float[Tensor, "batch pos d_vocab"]
-States = Mapping[str, Float[Tensor, "batch pos dim"]]  # by hook point
+StatesByHook = Mapping[str, Float[Tensor, "batch pos dim"]]  # by hook point
 
 
 def can_write(model: HookedModel) -> bool:
@@ -30,7 +30,7 @@ def can_write(model: HookedModel) -> bool:
 
 
 def states_of(
-    model: HookedModel, batch: Batch, names: Sequence[str], written: States | None = None
+    model: HookedModel, batch: Batch, names: Sequence[str], written: StatesByHook | None = None
 ) -> tuple[Logits, dict[str, Float[Tensor, "batch pos dim"]]]:
     """Return a model's output, and its activations at these hook points, of which ``written`` are overwritten."""
     states: dict[str, Tensor] = {}
@@ -54,7 +54,7 @@ def post_hooks(model: HookedModel) -> list[str]:
     return [f"blocks.{layer}.hook_resid_post" for layer in range(n_layers_of(model))]
 
 
-def stream_of(model: HookedModel, batch: Batch, inputs: States | None = None) -> States:
+def stream_of(model: HookedModel, batch: Batch, inputs: StatesByHook | None = None) -> StatesByHook:
     """Return a model's residual stream before and after each block.
 
     Args:
@@ -67,7 +67,7 @@ def stream_of(model: HookedModel, batch: Batch, inputs: States | None = None) ->
     return states_of(model, batch, [*pres, *post_hooks(model)], written)[1]
 
 
-def read_rows(model: HookedModel, stream: States, batch: Batch, readout: Readout) -> RowsByView:
+def read_rows(model: HookedModel, stream: StatesByHook, batch: Batch, readout: Readout) -> RowsByView:
     """Return a batch's rows of the residual stream after each block, and of what the block adds, in float64."""
     before = [readout(stream[name], batch).cpu() for name in pre_hooks(model)]
     after = [readout(stream[name], batch).cpu() for name in post_hooks(model)]
@@ -75,7 +75,7 @@ def read_rows(model: HookedModel, stream: States, batch: Batch, readout: Readout
     return {RESIDUAL: after, CONTRIBUTION: added}
 
 
-def read_same_input(model: HookedModel, inputs: States, batch: Batch, readout: Readout) -> list[Rows]:
+def read_same_input(model: HookedModel, inputs: StatesByHook, batch: Batch, readout: Readout) -> list[LayerRows]:
     """Return a batch's rows of what each block adds if it is given another model's stream."""
     return read_rows(model, stream_of(model, batch, inputs), batch, readout)[CONTRIBUTION]
 

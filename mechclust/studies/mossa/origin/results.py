@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Sweep = Literal["widths", "sizes"]
-ByLayer = Float[np.ndarray, "cell domain layer"]
+ByCell = Float[np.ndarray, "cell domain layer"]
 
 
 @dataclass(frozen=True)
@@ -42,22 +42,22 @@ class OriginResults:
     cells: tuple[Cell, ...]
     reference: Cell
     svcca: Float[np.ndarray, "cell domain control layer"]
-    chance: ByLayer
-    ceiling: ByLayer
-    n_dims: ByLayer
+    chance: ByCell
+    ceiling: ByCell
+    n_dims: ByCell
     accuracy: Float[np.ndarray, "cell domain model"]
     notes: tuple[str, ...] = ()
 
     @property
-    def own(self) -> ByLayer:
+    def own(self) -> ByCell:
         """SVCCA with the domain's own control."""
         return einops.rearrange(np.diagonal(self.svcca, axis1=1, axis2=2), "cell layer domain -> cell domain layer")
 
     @property
-    def others(self) -> ByLayer:
+    def others(self) -> ByCell:
         """SVCCA with the controls of the other domains, mean over these."""
         n_controls = self.svcca.shape[2]
-        total: ByLayer = self.svcca.sum(axis=2)
+        total: ByCell = self.svcca.sum(axis=2)
         return (total - self.own) / (n_controls - 1)
 
     @property

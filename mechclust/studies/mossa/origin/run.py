@@ -30,7 +30,7 @@ from tasks import Batch
 
 VARIANCE = 0.99  # share kept of each side, as published
 
-Models = Mapping[OriginJob, HookedModel]
+ModelsByJob = Mapping[OriginJob, HookedModel]
 Bases = list[Float[Tensor, "row _"]]  # by layer: an orthonormal basis of the principal components
 
 
@@ -97,7 +97,7 @@ def _initial_seed(config: MossaConfig, job: OriginJob) -> int:
 # ---- measuring ----
 
 
-def _compared(config: MossaConfig, job: OriginJob, models: Models) -> ProbeResult:
+def _compared(config: MossaConfig, job: OriginJob, models: ModelsByJob) -> ProbeResult:
     """Compare the model of all domains with every control on each domain's test prompts, with ceiling and chance."""
     domains = list(config.origin.domains)
     suite = suite_of(config, job.seed)
@@ -121,7 +121,7 @@ def _compared(config: MossaConfig, job: OriginJob, models: Models) -> ProbeResul
 
 
 def _on_domain(
-    config: MossaConfig, job: OriginJob, models: Models, domain: str
+    config: MossaConfig, job: OriginJob, models: ModelsByJob, domain: str
 ) -> tuple[dict[str, list[Any]], list[str]]:
     """Return each measure by layer (``svcca`` by control and layer), and why some are NaN."""
     suite = suite_of(config, job.seed)

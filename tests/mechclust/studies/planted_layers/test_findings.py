@@ -14,8 +14,8 @@ from mechclust.studies.planted_layers.config import (
     ORDER,
     RATES,
     ROUNDED,
-    STEPS,
     TRAINED,
+    TWICE_STEPS,
     pairs_of,
 )
 from mechclust.studies.planted_layers.findings import findings_of
@@ -78,7 +78,7 @@ def measured(
     flat = {
         ALL: from_to(2 if seed < 5 else 1, L),
         RATES: from_to(1 if seed == 4 else rates_from, L),
-        STEPS: from_to(3, 3) if seed < 10 else RISING,
+        TWICE_STEPS: from_to(3, 3) if seed < 10 else RISING,
         ROUNDED: np.where(LAYERS == 2, rounded, 0.0),
         ORDER: RISING,
         **(others or {}),
@@ -157,7 +157,7 @@ def test_what_blocks_add_separates_better_than_a_stream_that_stays_changed(ideal
         ({"contribution_ends": False}, {"P4", "P5"}),
         ({"rates_from": 1}, {"P7"}),
         ({"biased": 1.0}, {"P3"}),
-        ({"others": {STEPS: from_to(1, L)}}, {"P8"}),
+        ({"others": {TWICE_STEPS: from_to(1, L)}}, {"P8"}),
         ({"others": {ALL: from_to(5, L)}}, {"P7", "P10"}),
         ({"rounded": 0.51}, {"P9"}),
     ],
