@@ -156,7 +156,7 @@ def _agreement_reading(result: Measurements) -> Iterator[Reading]:
         means = [f"{short(name)} {mean:z.2f}" for name, mean in followed.means.items()]
         where = f"mean over {layers_text(ranges(followed.layers))}"
         yield Reading(
-            "Clusters agree with", first_few(means, most=8), where, "0", verdict="Adjusted mutual information."
+            "Clusters agree with", first_few(means, most=5), where, "0", verdict="Adjusted mutual information."
         )
 
 
@@ -165,18 +165,15 @@ def _label_readings(result: Measurements, label: str) -> Iterator[Reading]:
     judged = result.judged[label]
     name = "task" if label == "task" else quoted(label)
     by_label = f"Clusters by {name}"
-    classifier = f"Linear classifier of {name}"
     if judged.clusters is None:
         yield Reading(by_label, "no index at any layer", verdict="The notes say why.")
     else:
         yield _curve_reading(by_label, judged.clusters, INDEX)
         yield from _at_embedding(by_label, judged.clusters)
-        yield from _below_chance(by_label, judged.clusters)
     if judged.given is not None and result.given is not None:
         yield _curve_reading(f"{by_label}, given {result.followed.called(result.given)}", judged.given, INDEX)
     if judged.linear is not None:
-        yield _curve_reading(classifier, judged.linear, ACCURACY)
-        yield from _below_chance(classifier, judged.linear)
+        yield _curve_reading(f"Linear classifier of {name}", judged.linear, ACCURACY)
 
 
 def _curve_reading(what: str, curve: JudgedCurve, measure: Measure) -> Reading:
@@ -185,6 +182,7 @@ def _curve_reading(what: str, curve: JudgedCurve, measure: Measure) -> Reading:
     chance = "" if np.isnan(curve.low) else f"{number(curve.low)} to {number(curve.high)}"
     if chance and np.isfinite(curve.p):
         chance += f" (p = {curve.p:.2g})"
+    below = f" Below chance at {layers_text(ranges(curve.below))}." if curve.below else ""
     random_weights = ""
     if curve.untrained is not None and curve.untrained_best is not None:
         random_weights = number(curve.untrained)
@@ -197,7 +195,7 @@ def _curve_reading(what: str, curve: JudgedCurve, measure: Measure) -> Reading:
         f"layer {curve.layer}",
         chance,
         random_weights,
-        f"{curve.verdict.capitalize()}. {_on_chance(curve, measure)}",
+        f"{curve.verdict.capitalize()}. {_on_chance(curve, measure)}{below}",
     )
 
 
@@ -230,18 +228,6 @@ def _at_embedding(what: str, curve: JudgedCurve) -> Iterator[Reading]:
         )
 
 
-def _below_chance(what: str, curve: JudgedCurve) -> Iterator[Reading]:
-    """Yield the layers at which a curve is below chance, if there are any."""
-    if curve.below:
-        yield Reading(
-            what,
-            "below the chance interval",
-            layers_text(ranges(curve.below)),
-            verdict="So are 2.5% of layers by chance alone. It may be the trace of another label that moves the states "
-            "more and is spread evenly over the classes.",
-        )
-
-
 # ---- what to know about the numbers ----
 
 
@@ -260,7 +246,8 @@ def caveats(result: Measurements) -> list[str]:
         f"Chance: 95% of the indices when labels are permuted among the {exchanged}; p: the share of "
         f"{config.n_permutations} such permutations at least as high. Above chance: p of at most "
         f"{CHANCE_LEVEL:g}, corrected for the number of layers looked at (Benjamini-Hochberg: of the layers "
-        "named, at most 5% are there by chance, on average).",
+        "named, at most 5% are there by chance, on average). Below chance, as 2.5% of layers are by chance alone: it "
+        "may be the trace of another label that moves the states more and is spread evenly over the classes.",
         *_on_classifier(result),
         *_on_random_weights(result),
         f"Surface features are read from a prompt's text and tokens; values of fewer than {MIN_PROMPTS} prompts count "

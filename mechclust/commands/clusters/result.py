@@ -12,7 +12,7 @@ from mechclust.commands.clusters import readings
 from mechclust.commands.clusters.measurements import Measurements
 from mechclust.commands.folder import own_folder
 from mechclust.report.analysis import Analysis, Panel
-from mechclust.report.html import list_html, table_html
+from mechclust.report.html import table_html
 from mechclust.report.page import write_report
 from mechclust.report.reading import Reading
 from mechclust.report.text import short_name
@@ -129,7 +129,8 @@ class ClustersResult(Measurements):
             readings=self.readings,
             panels=self.panels(),
             views=figures.prompt_views(self),
-            folded={**tables, "What to know about the numbers": list_html(self.caveats)},
+            folded=tables,
+            notes=self.caveats,
         )
 
     def _repr_html_(self) -> str:

@@ -97,12 +97,12 @@ class TestReport:
             assert all(text in said for text in vars(reading).values())
         order = [
             result.headline,
-            result.readings[0].verdict,
             "<img",
+            result.readings[0].verdict,
             "The prompts at each layer",
             "<details",
-            result.caveats[0],
             "How it was made",
+            result.caveats[0],
         ]
         assert [said.index(part) for part in order] == sorted(said.index(part) for part in order)
         assert result.sentences[0] == result.headline
