@@ -65,7 +65,7 @@ def _curves_caption(result: Measurements) -> str:
 
 @dataclass(frozen=True)
 class CurveStyle:
-    """How a curve is drawn.
+    """Columns, colour and marker of a curve.
 
     Attributes:
         value: its column.

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Int, Shaped
+from jaxtyping import Shaped
 from numpy import ndarray
 
 from mechclust.commands.clusters.config import ClustersConfig
 from mechclust.commands.clusters.estimate import Estimate, device_speeds
-from mechclust.commands.clusters.follow import what_clusters_follow
+from mechclust.commands.clusters.follow import Followed, what_clusters_follow
 from mechclust.commands.clusters.inputs import Inputs, check_same_prompts, read_inputs
 from mechclust.commands.clusters.measurements import MapContents, ModelCurves
 from mechclust.commands.clusters.result import ClustersResult
@@ -141,17 +141,7 @@ def _measure(
     runner = LayerRunner(stores, inputs, config, folder, progress)
     sites = [residual(layer) for layer in runner.layers]
     raw = runner.run({"raw": [config.clustering(site, config.labels, keep=True) for site in sites]})["raw"]
-    clusters = {name: _first_clustering(result, "cluster", "task") for name, result in raw.items()}
-    p_values = {label: _first_clustering(raw[TRAINED], "p_value", label).tolist() for label in config.labels}
-    followed = what_clusters_follow(
-        clusters[TRAINED],
-        runner.layers,
-        inputs.labels,
-        inputs.features,
-        p_values,
-        inputs.units.codes,
-        [clusters[name] for name in stores if name != TRAINED],
-    )
+    followed = _follow(raw, runner.layers, inputs, config)
     given = _choose_given(config, inputs, followed.besides_task(config.labels))
     probes: dict[str, Sequence[Probe]] = {}
     if given is not None:
@@ -172,8 +162,22 @@ def _measure(
         followed=followed,
         given=given,
         values={name: list(values) for name, values in inputs.values.items()},
-        shown=_map_contents(stores[TRAINED], inputs, clusters[TRAINED], runner.layers, config.map_prompts),
+        shown=_map_contents(stores[TRAINED], inputs, raw[TRAINED], runner.layers, config.map_prompts),
         input_notes=inputs.notes,
+    )
+
+
+def _follow(raw: Mapping[str, ProbeResult], layers: Sequence[int], inputs: Inputs, config: ClustersConfig) -> Followed:
+    """Compare the clusters of every model with all labels and features."""
+    clusters = {model: _first_clustering(result, "cluster", "task") for model, result in raw.items()}
+    return what_clusters_follow(
+        clusters.pop(TRAINED),
+        layers,
+        inputs.labels,
+        inputs.features,
+        {label: _first_clustering(raw[TRAINED], "p_value", label).tolist() for label in config.labels},
+        inputs.units.codes,
+        list(clusters.values()),
     )
 
 
@@ -264,7 +268,7 @@ def _choose_given(config: ClustersConfig, inputs: Inputs, followed: str | None) 
 
 
 def _map_contents(
-    store: RowStore, inputs: Inputs, clusters: Int[ndarray, "layer prompt"], layers: Sequence[int], most: int
+    store: RowStore, inputs: Inputs, raw: ProbeResult, layers: Sequence[int], most: int
 ) -> MapContents | None:
     """Return what the map of at most ``most`` prompts shows; ``None`` for no map."""
     if not most:
@@ -279,5 +283,5 @@ def _map_contents(
         texts=[inputs.texts[i] for i in places.tolist()],
         planes=planes.xy,
         variance=planes.variance,
-        clusters=clusters[:, places.numpy()],
+        clusters=_first_clustering(raw, "cluster", "task")[:, places.numpy()],
     )

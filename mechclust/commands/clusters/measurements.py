@@ -81,7 +81,7 @@ class ModelCurves:
 
 @dataclass(frozen=True)
 class MapContents:
-    """What the map of the prompts shows.
+    """Contents of the map of prompts.
 
     Attributes:
         layers: number of each layer.
@@ -132,7 +132,7 @@ class Measurements:
 
     @property
     def inseparable(self) -> str | None:
-        """What the clusters follow, if it determines the task, so that it could not be subtracted."""
+        """Label or feature that the clusters follow, if it determines the task and so cannot be subtracted."""
         if self.given is not None or self.config.given != "auto":
             return None
         return self.followed.besides_task(self.labels)

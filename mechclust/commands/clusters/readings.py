@@ -22,7 +22,7 @@ _SHOWN = (LabelVerdict.MORE, LabelVerdict.NOT_COMPARED)
 
 
 class Measure(NamedTuple):
-    """How a measure is written.
+    """Name and number format of a measure, and the option for its relabellings.
 
     Attributes:
         name: of its value.

@@ -141,9 +141,9 @@ class CurveColumns:
     lower_end: str | None = None
 
 
-CLUSTERS = CurveColumns("ari", "null", "p_value", "untrained")
-GIVEN = CurveColumns("given_ari", "given_null", "given_p", "untrained_given")
-LINEAR = CurveColumns("accuracy", "linear_null", "linear_p", "untrained_accuracy", "accuracy_low")
+_CLUSTERS = CurveColumns("ari", "null", "p_value", "untrained")
+_GIVEN = CurveColumns("given_ari", "given_null", "given_p", "untrained_given")
+_LINEAR = CurveColumns("accuracy", "linear_null", "linear_p", "untrained_accuracy", "accuracy_low")
 
 
 def judge_label(table: pd.DataFrame, counts: tuple[int, int]) -> JudgedLabel:
@@ -155,9 +155,9 @@ def judge_label(table: pd.DataFrame, counts: tuple[int, int]) -> JudgedLabel:
     """
     n_permutations, n_shuffles = counts
     return JudgedLabel(
-        clusters=judge_curve(table, CLUSTERS, n_permutations),
-        given=judge_curve(table, GIVEN, n_permutations),
-        linear=judge_curve(table, LINEAR, n_shuffles),
+        clusters=judge_curve(table, _CLUSTERS, n_permutations),
+        given=judge_curve(table, _GIVEN, n_permutations),
+        linear=judge_curve(table, _LINEAR, n_shuffles),
     )
 
 
