@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.artist import Artist
@@ -174,7 +174,7 @@ def followed_figure(result: Measurements) -> Figure:
     for k, name in enumerate(names):
         table = followed.table[followed.table["name"] == name]
         strong = name in (names[0], "task", result.given)
-        style = {"ms": 4, "lw": 2.2} if strong else {"ms": 3, "lw": 1.1}
+        style: dict[str, Any] = {"ms": 4, "lw": 2.2} if strong else {"ms": 3, "lw": 1.1}
         label = f"{figure_text(name)} ({followed.means[name]:z.2f})"
         axis.plot(table["layer"], table["ami"], color=COLORS[k], marker=MARKERS[k], label=label, **style)
         if strong and result.untrained:

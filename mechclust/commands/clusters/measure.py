@@ -151,7 +151,7 @@ def _measure(
         probes["given"] = [given_config.clustering(site, labels, given) for site in sites]
     folds = config.folds(inputs.labels)
     probes["linear"] = [config.classifier(site, config.labels, folds) for site in sites]
-    results = {"given": {}} | runner.run(probes)
+    results: dict[str, dict[str, ProbeResult]] = {"given": {}, **runner.run(probes)}
     runner.remove_others()
     curves = {name: ModelCurves(raw[name], results["given"].get(name), results["linear"][name]) for name in stores}
     return ClustersResult(

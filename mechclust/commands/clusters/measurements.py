@@ -142,7 +142,7 @@ class Measurements:
         """The measurements, by the name of their file."""
         models = {"trained": self.trained}
         models |= {f"untrained-seed{seed}": curves for seed, curves in enumerate(self.untrained)}
-        results = {}
+        results: dict[str, ProbeResult] = {}
         for model, curves in models.items():
             results |= {f"{model}/{name}": result for name, result in curves.by_name.items()}
         return results
