@@ -1,9 +1,9 @@
-"""Save the hidden states of models, with or without adapters, one model in memory at a time."""
+"""Save the hidden states of models, with adapters or random weights, one model in memory at a time."""
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,12 +30,13 @@ class Checkpoint:
     """A model to measure.
 
     Attributes:
-        role: ``base``, ``tuned`` or ``control``.
+        role: what it is compared as, such as ``base``.
         model: by name or in memory, with its adapter.
         device: of its weights.
         dtype: of its weights.
         task: task of a control.
-        tokenizer: tokenizer of a model in memory that has none.
+        tokenizer: tokenizer of a model that has none.
+        untrained: seed of random weights that replace its own.
     """
 
     role: str
@@ -44,6 +45,7 @@ class Checkpoint:
     dtype: Dtype
     task: str | None = None
     tokenizer: Any = None
+    untrained: int | None = None
 
     def __str__(self) -> str:
         memory = " (in memory)" if self.model.in_memory else ""
@@ -59,7 +61,8 @@ class Checkpoint:
     def weights(self) -> tuple[Any, ...]:
         """Key that is equal for checkpoints that are one model, with different adapters or none."""
         source = self.model.source
-        return (id(source),) if self.model.in_memory else (source, self.device, self.dtype)
+        key = (id(source),) if self.model.in_memory else (source, self.device, self.dtype)
+        return (*key, self.untrained)
 
     @property
     def own_tokenizer(self) -> Any:
@@ -90,6 +93,7 @@ class WeightsJob:
         readout: which hidden state of a prompt is saved.
         labels: labels that are saved beside it.
         rows: folder with a folder for each checkpoint.
+        fewer_prompts: option that limits the prompts, named when the disk is full.
     """
 
     batches: Mapping[Checkpoint, Sequence[Batch]]
@@ -97,6 +101,7 @@ class WeightsJob:
     readout: Readout
     labels: Sequence[str]
     rows: Path
+    fewer_prompts: str
 
     @property
     def name(self) -> str:
@@ -111,6 +116,7 @@ def saved_rows(
     labels: Sequence[str],
     rows: Path,
     *,
+    fewer_prompts: str = "--max-per-task",
     progress: bool = False,
 ) -> dict[Checkpoint, RowStore]:
     """Save each model's hidden states, where they are not saved yet.
@@ -123,6 +129,7 @@ def saved_rows(
         readout: which hidden state of a prompt to save.
         labels: labels to save beside it.
         rows: folder that gets a folder for each model.
+        fewer_prompts: option that limits the prompts, named when the disk is full.
         progress: show progress bars.
     """
     by_weights: dict[tuple[Any, ...], list[Checkpoint]] = {}
@@ -134,7 +141,7 @@ def saved_rows(
     jobs = []
     for checkpoints in groups:
         prompts = {each if settings.here else _portable(each): batches[each] for each in checkpoints}
-        jobs.append(WeightsJob(prompts, settings, readout, labels, rows))
+        jobs.append(WeightsJob(prompts, settings, readout, labels, rows, fewer_prompts))
     if settings.here:
         for job in jobs:
             save_job(job, progress=progress)
@@ -151,18 +158,18 @@ def _portable(checkpoint: Checkpoint) -> Checkpoint:
 def save_job(job: WeightsJob, *, progress: bool = False) -> None:
     """Save the hidden states of a job's models; weights that were loaded for it are freed."""
     first, *others = job.batches
-    _check_without_adapter(job.batches)
+    _check_without_adapter(job)
     hooked: Any = None
     loaded_adapter: str | None = None  # of a folder that is an adapter and was loaded with its base
     try:
-        with _naming(first):
+        with _naming(first, job):
             hooked = _load(first, job.settings)
         loaded_adapter = adapter_of(hooked)
         for checkpoint in others:  # an adapter that does not fit is refused before a prompt is read
-            _set_adapter(hooked, checkpoint, loaded_adapter)
+            _set_adapter(hooked, checkpoint, loaded_adapter, job)
         for checkpoint in job.batches:
-            _set_adapter(hooked, checkpoint, loaded_adapter)
-            with _naming(checkpoint):
+            _set_adapter(hooked, checkpoint, loaded_adapter, job)
+            with _naming(checkpoint, job):
                 _save_rows(hooked, checkpoint, job, progress)
     finally:
         if first.model.in_memory and adapter_of(hooked) != loaded_adapter:
@@ -173,22 +180,22 @@ def save_job(job: WeightsJob, *, progress: bool = False) -> None:
             torch.cuda.empty_cache()
 
 
-def _check_without_adapter(checkpoints: Iterable[Checkpoint]) -> None:
+def _check_without_adapter(job: WeightsJob) -> None:
     """Refuse a second adapter on a model in memory."""
-    for checkpoint in checkpoints:
+    for checkpoint in job.batches:
         present = adapter_of(checkpoint.model.source)
         if checkpoint.model.adapter is not None and present is not None:
-            with _naming(checkpoint):
+            with _naming(checkpoint, job):
                 raise InputError(
                     f"the adapter {present!r} is in the model already; take it out with set_adapter(model, None)"
                 )
 
 
-def _set_adapter(hooked: Any, checkpoint: Checkpoint, loaded_adapter: str | None) -> None:
+def _set_adapter(hooked: Any, checkpoint: Checkpoint, loaded_adapter: str | None, job: WeightsJob) -> None:
     """Replace the adapter in the weights by the checkpoint's."""
     adapter = checkpoint.model.adapter or loaded_adapter
     if adapter != adapter_of(hooked):
-        with _naming(checkpoint):
+        with _naming(checkpoint, job):
             set_adapter(hooked, adapter)
 
 
@@ -205,10 +212,10 @@ def _save_rows(hooked: Any, checkpoint: Checkpoint, job: WeightsJob, progress: b
 
 
 @contextmanager
-def _naming(checkpoint: Checkpoint) -> Iterator[None]:
+def _naming(checkpoint: Checkpoint, job: WeightsJob) -> Iterator[None]:
     """Begin errors with the model that they are about."""
     try:
-        with rows_errors("--max-per-task"):
+        with rows_errors(job.fewer_prompts):
             yield
     except InputError as error:
         raise InputError(f"{checkpoint}: {error}") from error
@@ -221,10 +228,13 @@ def _load(checkpoint: Checkpoint, settings: ModelSettings) -> Any:
     same hook points as all others.
     """
     settings = replace(settings, device=checkpoint.device, dtype=checkpoint.dtype)
+    options: dict[str, Any] = {"attention": "sdpa", "tokenizer": checkpoint.tokenizer}
+    if checkpoint.untrained is not None:
+        options |= {"untrained": True, "seed": checkpoint.untrained}
     weights = checkpoint.model.without_adapter
-    if not weights.in_memory:
-        return settings.load(weights, "prompts", attention="sdpa")
-    plain = plain_model(weights.source)
-    if plain is not None:
-        weights = ResolvedModel(plain)
-    return settings.load(weights, "prompts", attention="sdpa", tokenizer=checkpoint.own_tokenizer)
+    if weights.in_memory:
+        options["tokenizer"] = checkpoint.own_tokenizer
+        plain = plain_model(weights.source)
+        if plain is not None:
+            weights = ResolvedModel(plain)
+    return settings.load(weights, "prompts", **options)
