@@ -152,7 +152,7 @@ def test_every_command_reads_the_same_tokens(checkpoint, texts, bos, tmp_path, m
     )
     some = next(found for found in topics.trained.embedding if found is not None)
     assert some.metadata["tokenization"] == recorded
-    for notes in (clusters.notes, topics.notes):
+    for notes in (clusters.notes, topics.caveats):
         (said,) = [note for note in notes if note.startswith("Texts are read with ")]
         assert ("no special tokens are added" in said) == (recorded["adds"] == "none")
         assert (f"(--bos {bos})" in said) == (bos != "model")

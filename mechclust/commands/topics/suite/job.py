@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from mechclust.attention import AttentionView, attention_view
-from mechclust.commands.topics.result import Variant
 from mechclust.commands.topics.suite.vectors import PARTS, WordStates
 from mechclust.commands.topics.suite.view import load_view, save_view
+from mechclust.commands.topics.variants import Variant
 from mechclust.models import token_embeddings
 from mechclust.models.tokenizers import tokenization_of
 from probes import (

@@ -9,12 +9,12 @@ import torch
 
 from mechclust.commands.folder import own_folder
 from mechclust.commands.settings import stamps_of
-from mechclust.commands.topics.result import Variant
 from mechclust.commands.topics.suite.config import SuiteConfig
 from mechclust.commands.topics.suite.job import Measured, ModelJob, SuiteReading, measure_model
 from mechclust.commands.topics.suite.models import SuiteModel, suite_models
 from mechclust.commands.topics.suite.result import SuiteResult
 from mechclust.commands.topics.suite.texts import Texts, read_texts
+from mechclust.commands.topics.variants import Variant
 from mechclust.jobs import map_jobs
 from mechclust.report.folder import check_command
 from mechclust.report.page import save_results

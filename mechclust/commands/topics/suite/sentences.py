@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mechclust.commands.topics.sentences import first_token_notes
+from mechclust.commands.topics.caveats import tokenization_notes
 from mechclust.commands.topics.suite.job import VECTORS
 from mechclust.commands.topics.suite.result import SuiteResult
 from mechclust.commands.topics.suite.vectors import PARTS
-from mechclust.models.tokenizers import in_words
 from mechclust.report.text import join
 
 if TYPE_CHECKING:
@@ -130,7 +129,7 @@ def _lost(result: SuiteResult) -> list[str]:
             f"{name}: {share:.0%} of {about['occurrences']} occurrences of topic words are not counted (split into "
             f"pieces or unknown); {about['words_seen']} different words were seen whole."
         )
-        notes = [in_words(about["tokenization"]), *first_token_notes(about["tokenization"])]
+        notes = tokenization_notes(about["tokenization"])
         found += [f"{name}: {note}" for note in notes]
     return found
 
