@@ -116,8 +116,8 @@ def test_every_command_reads_the_same_tokens(checkpoint, texts, bos, tmp_path, m
         assert expected == [tokenizer(text)["input_ids"] for text in TEXTS]
 
     seen = {}
-    for command, name in (("clusters", "save_rows"), ("topics", "run")):
-        module = importlib.import_module(f"mechclust.commands.{command}.measure")
+    for command, file, name in (("clusters", "measure", "save_rows"), ("topics", "sources", "run")):
+        module = importlib.import_module(f"mechclust.commands.{command}.{file}")
 
         def spy(model, batches, *rest, run=getattr(module, name), command=command, **options):
             batches = list(batches)
