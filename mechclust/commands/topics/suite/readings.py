@@ -50,7 +50,7 @@ def readings(result: Measurements, ratios: pd.DataFrame) -> list[Reading]:
     """
     threshold = min(result.thresholds)
     plain = _plain(ratios, threshold)
-    conclusions = []
+    conclusions: list[Reading] = []
     for name in list(result.trained)[:_MAX_ENCODERS]:
         conclusions += _attention(name, plain.loc[name], threshold)
     for finding in result.findings:

@@ -166,7 +166,7 @@ def vector_table(result: Measurements, ratios: pd.DataFrame, overlap: bool, simi
 
     of_similarity = ratios[ratios["measure"].str.startswith(f"{similarity}, ")]
     of_similarity = of_similarity.assign(measure=of_similarity["measure"].str.removeprefix(f"{similarity}, "))
-    rows = []
+    rows: list[dict[str, str]] = []
     for model in result.models:
         rows += _by_threshold(of_similarity, model.name, overlap, _vector_cells)
     return pd.DataFrame(rows).fillna("–")
