@@ -13,7 +13,7 @@ from mechclust.commands.topics import caveats, readings, tables
 from mechclust.commands.topics.measurements import Measurements
 from mechclust.commands.topics.sources import SHARDS
 from mechclust.report.analysis import Analysis, Panel
-from mechclust.report.html import list_html, table_html
+from mechclust.report.html import table_html
 from mechclust.report.page import write_report
 from mechclust.report.reading import Reading
 from mechclust.report.text import short_name
@@ -185,9 +185,14 @@ class TopicsResult(Measurements):
                 tables.best_heads(first), number=".4f", missing="–"
             ),
             "Topics": table_html(self.tables["topics"], number=".3f", missing="–"),
-            "Notes": list_html(self.caveats),
         }
-        return Analysis(panels=self.panels(), lead=[self.headline], readings=self.readings, folded=folded)
+        return Analysis(
+            panels=self.panels(),
+            lead=[self.headline],
+            readings=self.readings,
+            folded=folded,
+            notes=self.caveats,
+        )
 
     def _repr_html_(self) -> str:
         return table_html(self._measures, self.title, self.sentences, missing="–")

@@ -157,7 +157,6 @@ def best_heads(heads: pd.DataFrame) -> pd.DataFrame:
     """
     hidden = ["threshold", "overlap", "same_word", *(name for name in heads if name.startswith("pairs_"))]
     names = {"null_low": "chance from", "null_high": "chance to", "p_value": "p", "untrained": "random weights"}
-    names |= {"same_topic": "same topic", "different_topic": "different topic"}
     best = heads.sort_values("ratio", ascending=False, kind="stable").head(10)
     return best.drop(columns=hidden).rename(columns=names)
 

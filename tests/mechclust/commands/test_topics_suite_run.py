@@ -217,12 +217,13 @@ class TestMeasured:
             found.headline,
         )
         assert found.sentences == [found.headline, *map(str, found.readings)]
-        first, second, third, *_ = found.readings
-        assert (first.what, first.where) == ("Attention, same / different topic", "planted, threshold 0.1")
-        assert re.fullmatch(r"1\.\d+ \(1\.\d+ to 1\.\d+\)", first.value)
+        first, second, *_ = found.readings
+        assert (first.what, first.where) == ("Attention of planted, same / different topic", "threshold 0.1")
+        number = r"1\.\d+ \(1\.\d+ to 1\.\d+\)"
+        assert re.fullmatch(f"{number}, at equal distance {number}", first.value)
         assert abs(float(first.random_weights) - 1) < 0.1
-        assert second.what == "Attention at equal distance, same / different topic"
-        assert (third.where, third.random_weights) == ("plain, threshold 0.1", "")  # which has no twin
+        assert second.what == "Attention of plain, same / different topic"
+        assert second.random_weights == ""  # which has no twin
         judged = {reading.what: reading.value for reading in found.readings if reading.what in ("P7", "S1", "S2")}
         assert judged["S1"] == "holds"
         assert "P7" not in judged  # was not tested
@@ -245,7 +246,7 @@ class TestMeasured:
         ratios = found.tables["ratios"].copy()
         ratios.loc[ratios["model"] == "plain", "value"] = np.nan
         assert " (plain)" not in headline(found, ratios)
-        assert [r.verdict for r in readings(found, ratios) if r.value == "none"] == ["No words of one topic met."] * 2
+        assert [r.verdict for r in readings(found, ratios) if r.value == "none"] == ["No words of one topic met."]
         assert headline(found, ratios.assign(value=np.nan)) == (
             "At threshold 0.1 no words of one topic met in any encoder, so there is no ratio."
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -19,10 +20,6 @@ if TYPE_CHECKING:
 
 _MAX_ENCODERS = 8  # that have readings
 _PUBLISHED_DISTANCE = 0.0008  # of the cosine ratio of random weights from 1
-_TITLES = {
-    "attention": "Attention, same / different topic",
-    "attention at equal distance": "Attention at equal distance, same / different topic",
-}
 
 
 def headline(result: Measurements, ratios: pd.DataFrame) -> str:
@@ -52,7 +49,7 @@ def readings(result: Measurements, ratios: pd.DataFrame) -> list[Reading]:
     plain = _plain(ratios, threshold)
     conclusions: list[Reading] = []
     for name in list(result.trained)[:_MAX_ENCODERS]:
-        conclusions += _attention(name, plain.loc[name], threshold)
+        conclusions.append(_attention(name, plain.loc[name], threshold))
     for finding in result.findings:
         if finding.verdict != "not tested":
             statement = finding.statement[:1].upper() + finding.statement[1:]
@@ -65,16 +62,15 @@ def _plain(ratios: pd.DataFrame, threshold: float) -> pd.DataFrame:
     return ratios[(ratios["threshold"] == threshold) & ~ratios["overlap"]].set_index(["model", "measure"])
 
 
-def _attention(name: str, measures: pd.DataFrame, threshold: float) -> Iterator[Reading]:
-    where = f"{name}, threshold {threshold:g}"
-    for measure in ATTENTION:
-        row = measures.loc[measure]
-        random = row.get("random_value", np.nan)
-        if np.isnan(row["value"]):
-            yield Reading(_TITLES[measure], "none", where, verdict="No words of one topic met.")
-        else:
-            random_weights = "" if np.isnan(random) else f"{random:.3f}"
-            yield Reading(_TITLES[measure], with_interval(row), where, random_weights=random_weights)
+def _attention(name: str, measures: pd.DataFrame, threshold: float) -> Reading:
+    what = f"Attention of {name}, same / different topic"
+    where = f"threshold {threshold:g}"
+    attention, matched = [measures.loc[measure] for measure in ATTENTION]
+    if math.isnan(attention["value"]):
+        return Reading(what, "none", where, verdict="No words of one topic met.")
+    random = attention.get("random_value", math.nan)
+    value = f"{with_interval(attention)}, at equal distance {with_interval(matched)}"
+    return Reading(what, value, where, random_weights="" if math.isnan(random) else f"{random:.3f}")
 
 
 def _closest_vectors(ratios: pd.DataFrame) -> Iterator[Reading]:

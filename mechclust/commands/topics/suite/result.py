@@ -12,7 +12,7 @@ from mechclust.commands.topics.suite import caveats, readings, tables
 from mechclust.commands.topics.suite.measurements import Measurements
 from mechclust.commands.topics.tables import SIMILARITIES
 from mechclust.report.analysis import Analysis, Panel
-from mechclust.report.html import list_html, table_html
+from mechclust.report.html import table_html
 from mechclust.report.page import write_report
 from mechclust.report.reading import Reading
 from probes import ProbeResult
@@ -155,6 +155,7 @@ class SuiteResult(Measurements):
             )
 
     def _analysis(self) -> Analysis:
+        judged = {finding.id for finding in self.findings}  # in a table of their own
         folded = {}
         for overlap, title in tables.KINDS_OF_TOPICS.items():
             folded[f"Attention, {title}, next to the published table"] = table_html(self.shown(overlap), missing="–")
@@ -171,13 +172,13 @@ class SuiteResult(Measurements):
         seed = self.texts.fitted.seeds[0]
         topics = self.tables["topics"].query("seed == @seed").drop(columns="seed")
         folded[f"Topics of seed {seed}"] = table_html(topics, number=".3f", missing="–")
-        folded["Notes"] = list_html(self.caveats)
         return Analysis(
             findings=self.findings,
             panels=self.panels(),
             lead=[self.headline],
-            readings=self.readings,
+            readings=[reading for reading in self.readings if reading.what not in judged],
             folded=folded,
+            notes=self.caveats,
         )
 
     def _attention_views(self) -> dict[str, str]:
