@@ -16,19 +16,19 @@ from mechclust.report.style import SOFT, subplots
 if TYPE_CHECKING:
     import pandas as pd
 
-Map = Float[np.ndarray, "layer head"]
+HeadMap = Float[np.ndarray, "layer head"]
 _TICKS = (0.1, 0.2, 0.5, 1, 2, 5, 10)
 _FINE_TICKS = (0.67, 0.8, 0.9, 1, 1.1, 1.25, 1.5)  # if no ratio is above 2
 
 
-def as_map(table: pd.DataFrame, measure: str) -> Map:
+def as_map(table: pd.DataFrame, measure: str) -> HeadMap:
     """Return a measure of one variant's heads by layer and head."""
     layers = table["layer"].nunique()
     return table.sort_values(["layer", "head"])[measure].to_numpy(float).reshape(layers, -1)
 
 
 def draw_head_maps(
-    titles: Sequence[str], maps: Sequence[Map], table: pd.DataFrame, columns: int
+    titles: Sequence[str], maps: Sequence[HeadMap], table: pd.DataFrame, columns: int
 ) -> tuple[Figure, list[Axes]]:
     """Draw maps of ratios with one colour scale, on which half and double are as far from 1.
 
@@ -67,7 +67,7 @@ def draw_head_maps(
     return figure, axes
 
 
-def _top(maps: Sequence[Map]) -> float:
+def _top(maps: Sequence[HeadMap]) -> float:
     """Return the end of the colour scale, which leaves out the most extreme 2%."""
     ratios = np.stack(maps)
     known = ratios[np.isfinite(ratios) & (ratios > 0)]

@@ -15,7 +15,7 @@ from mechclust.commands.folder import own_folder
 from mechclust.commands.topics.config import TopicsConfig, check_window
 from mechclust.commands.topics.measurements import ModelMeasures
 from mechclust.commands.topics.result import TopicsResult
-from mechclust.commands.topics.sources import LoadedModel, Source, models_in_workers
+from mechclust.commands.topics.sources import LoadedModel, ModelSource, models_in_workers
 from mechclust.commands.topics.variants import Variant, check_pairs, chosen_words, kept_words, variants_of
 from mechclust.jobs import progress_bar
 from mechclust.models.pretrained import AnyModel
@@ -240,7 +240,7 @@ def _with_tokenization(measures: ModelMeasures, tokenization: Mapping[str, Any])
 
 
 def _measure(
-    source: Source, encoded: EncodedCorpus, variants: Sequence[Variant], call: _Call, n_permutations: int
+    source: ModelSource, encoded: EncodedCorpus, variants: Sequence[Variant], call: _Call, n_permutations: int
 ) -> ModelMeasures:
     """Run all probes on one model.
 

@@ -65,10 +65,10 @@ def readings(measures: pd.DataFrame, heads: pd.DataFrame, n_permutations: int) -
     first, *others = [
         _measure(name, table, len(tested), n_variants) for name, table in tested.groupby("measure", sort=False)
     ]
-    found = [first, *_heads(_tested(first_measured(heads), "ratio"), n_permutations), *others]
+    conclusions = [first, *_heads(_tested(first_measured(heads), "ratio"), n_permutations), *others]
     if not len(_above(tested)):
-        found += _too_few(tested["p_value"], n_permutations)
-        found.append(
+        conclusions += _too_few(tested["p_value"], n_permutations)
+        conclusions.append(
             Reading(
                 "Above chance",
                 "no measure",
@@ -77,7 +77,7 @@ def readings(measures: pd.DataFrame, heads: pd.DataFrame, n_permutations: int) -
                 "model's.",
             )
         )
-    return found
+    return conclusions
 
 
 def _tested(table: pd.DataFrame, measure: str) -> pd.DataFrame:

@@ -28,7 +28,7 @@ _LEAST_SHARD_WINDOWS = 64
 _MAX_SHARDS = 16  # a lost worker costs one of them
 
 
-class Source(Protocol):
+class ModelSource(Protocol):
     """A model that is measured."""
 
     def run(self, encoded: EncodedCorpus, config: TopicsConfig, probes: Sequence[Probe]) -> list[ProbeResult]:

@@ -13,12 +13,12 @@ from mechclust.commands.topics.variants import Variant
 from mechclust.report.text import number_format
 from probes import ProbeResult
 from probes.engine.sites import head_name
+from probes.functional.topic_embedding import SIMILARITIES
 from tasks import TopicModel
 
 if TYPE_CHECKING:
     import pandas as pd
 
-SIMILARITIES = ("cosine", "dot")
 KINDS = {"attention": "attention", "embedding": "token embeddings", "vectors": "hidden states"}
 _RATIO = {"ratio": "ratio", "null_low": "ratio_null_low", "null_high": "ratio_null_high", "p_value": "p_value"}
 _TESTED = {"value": "", "null_low": "_null_low", "null_high": "_null_high"}  # suffix of the probe's measure

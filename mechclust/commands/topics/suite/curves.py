@@ -15,7 +15,7 @@ from mechclust.evidence.intervals import Interval
 from probes import ProbeResult
 
 Measure = Literal["ratio", "matched"]
-Values = Float[np.ndarray, "..."]
+_Values = Float[np.ndarray, "..."]
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +32,7 @@ class Curve:
     drawn: Float[np.ndarray, "seed *threshold resample"]
     without: Float[np.ndarray, "seed *threshold twin"] | None = None
 
-    def statistic(self, reduce: Callable[[Values], Values]) -> Curve:
+    def statistic(self, reduce: Callable[[_Values], _Values]) -> Curve:
         """Apply a function that reduces the axis of thresholds, axis 1, to one number."""
         return Curve(reduce(self.values), reduce(self.drawn), None if self.without is None else reduce(self.without))
 
@@ -49,13 +49,13 @@ class Curve:
         """Return the higher of the two, place by place."""
         return self._with(other, np.maximum)
 
-    def _with(self, other: Curve, combine: Callable[[Values, Values], Values]) -> Curve:
+    def _with(self, other: Curve, combine: Callable[[_Values, _Values], _Values]) -> Curve:
         without = None
         if self.without is not None or other.without is not None:
             without = combine(self._without_each(), other._without_each())
         return Curve(combine(self.values, other.values), combine(self.drawn, other.drawn), without)
 
-    def _without_each(self) -> Values:
+    def _without_each(self) -> _Values:
         return self.values[..., None] if self.without is None else self.without
 
     def interval(self, freedom: float = math.inf) -> Interval | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -147,7 +148,7 @@ def _above_twin(id: str, statement: str, measure: Measure, trained: Mapping[str,
         source="ours",
         parts=_differences(pairs),
         control=control,
-        unit=_unit(curve for pair in pairs.values() for curve in pair),
+        unit=_unit(chain.from_iterable(pairs.values())),
         shown="page" if measure == "ratio" else "table",
         not_tested="" if names else "no encoder has an untrained twin",
         note=f"left out, as without an untrained twin: {join(without_twins)}" if names and without_twins else "",

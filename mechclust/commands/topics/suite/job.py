@@ -5,22 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from einops import rearrange
-from jaxtyping import Bool, Shaped
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mechclust.attention import AttentionView, attention_view
 from mechclust.commands.topics.sources import LoadedModel
-from mechclust.commands.topics.suite.vectors import PARTS, VECTORS, WordStates, similarities
+from mechclust.commands.topics.suite.vectors import PARTS, VECTORS, Measures, WordStates, similarities
 from mechclust.commands.topics.suite.view import load_view, save_view
 from mechclust.commands.topics.variants import Variant, n_topics
 from mechclust.models.tokenizers import tokenization_of
 from probes import DistanceMatchedTopicAttention, ProbeResult, attention_pattern, load_result, run
+from probes.functional.topic_embedding import SIMILARITIES
 from probes.store.digest import digest_of
 from probes.store.files import file_name, versions
 from tasks import InputError
@@ -108,7 +110,7 @@ class ModelJob:
     @property
     def variants(self) -> list[Variant]:
         """The variants of all topic models, one after the other."""
-        return [variant for variants in self.topics.values() for variant in variants]
+        return list(chain.from_iterable(self.topics.values()))
 
     @property
     def place(self) -> Path:
@@ -123,7 +125,8 @@ class ModelJob:
 
 def measure_model(job: ModelJob) -> Measured | str:
     """Measure an encoder, or read its measurements where they are kept; return why if it cannot be measured."""
-    if (kept := _kept(job)) is not None:
+    kept = _kept(job)
+    if kept is not None:
         return kept
     try:
         measured = _measure(job)
@@ -222,7 +225,9 @@ def _in_place(probes: Sequence[object | None], results: Iterator[ProbeResult]) -
 # ---- all topic models and variants as one result ----
 
 
-def _by_variant(job: ModelJob, values: Sequence[Tensor | None]) -> Shaped[Tensor, "topic_seed variant *axes"]:
+def _by_variant(
+    job: ModelJob, values: Sequence[Float[Tensor, "..."] | None]
+) -> Float[Tensor, "topic_seed variant *axes"]:
     """Stack values of every topic model and variant; NaN if a variant has none."""
     measured = next(value for value in values if value is not None)
     lacking = torch.full_like(measured, torch.nan)
@@ -254,9 +259,7 @@ def _attention_result(job: ModelJob, results: Sequence[ProbeResult | None], abou
     return ProbeResult("TopicsSuiteAttention", values, axes, coords, measured.layers, about, notes)
 
 
-def _embedding_result(
-    job: ModelJob, measured: Sequence[Mapping[str, Tensor] | None], about: Mapping[str, Any]
-) -> ProbeResult:
+def _embedding_result(job: ModelJob, measured: Sequence[Measures | None], about: Mapping[str, Any]) -> ProbeResult:
     place = ("topic_seed", "variant", "vectors", "similarity")
     axes = {"ratio": place, "difference": place, "mean": (*place, "bucket"), "ratio_without": (*place, "left_out")}
     values = {}
@@ -265,7 +268,7 @@ def _embedding_result(
     coords = {
         **_coords(job),
         "vectors": list(VECTORS),
-        "similarity": ["cosine", "dot"],
+        "similarity": list(SIMILARITIES),
         "bucket": ["same_topic", "different_topic"],
         "left_out": [str(part) for part in range(PARTS)],
     }

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mechclust.commands.topics.suite.measurements import Measurements
-from mechclust.commands.topics.suite.tables import ATTENTION, with_interval
+from mechclust.commands.topics.suite.tables import ATTENTION, ratio_text
 from mechclust.commands.topics.suite.vectors import VECTORS
 from mechclust.evidence.tables import shown_on_pages
 from mechclust.report.reading import Reading
@@ -69,7 +69,7 @@ def _attention(name: str, measures: pd.DataFrame, threshold: float) -> Reading:
     if math.isnan(attention["value"]):
         return Reading(what, "none", where, verdict="No words of one topic met.")
     random = attention.get("random_value", math.nan)
-    value = f"{with_interval(attention)}, at equal distance {with_interval(matched)}"
+    value = f"{ratio_text(attention)}, at equal distance {ratio_text(matched)}"
     return Reading(what, value, where, random_weights="" if math.isnan(random) else f"{random:.3f}")
 
 

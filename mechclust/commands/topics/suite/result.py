@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 from mechclust.commands.folder import own_folder
 from mechclust.commands.topics.suite import caveats, readings, tables
 from mechclust.commands.topics.suite.measurements import Measurements
-from mechclust.commands.topics.tables import SIMILARITIES
 from mechclust.report.analysis import Analysis, Panel
 from mechclust.report.html import table_html
 from mechclust.report.page import write_report
 from mechclust.report.reading import Reading
 from probes import ProbeResult
+from probes.functional.topic_embedding import SIMILARITIES
 from probes.store.files import file_name
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from tasks.text.words import words_of
 MEASURED = "measured"  # folder of each encoder's measurements
 _BEGINNING = 60  # words of a document that are looked at to choose the one that is shown
 
-Key = tuple[str, int | None]  # an encoder's name, and the seed of its random weights
+_Key = tuple[str, int | None]  # an encoder's name, and the seed of its random weights
 
 
 def run_suite(config: SuiteConfig, out: str | Path, *, progress: bool = False) -> SuiteResult:
@@ -65,7 +65,7 @@ def run_suite(config: SuiteConfig, out: str | Path, *, progress: bool = False) -
 
 
 def _result(
-    config: SuiteConfig, models: Sequence[SuiteModel], texts: Texts, measured: Mapping[Key, Measured | str]
+    config: SuiteConfig, models: Sequence[SuiteModel], texts: Texts, measured: Mapping[_Key, Measured | str]
 ) -> SuiteResult:
     """Sort measurements and reasons why there are none."""
     trained: dict[str, Measured] = {}
@@ -94,7 +94,7 @@ def _first_of(failed: Mapping[str, str]) -> str:
     return f"{name}: {why}; nor can the {'other' if len(others) == 1 else f'{len(others)} others'}"
 
 
-def _jobs(models: Sequence[SuiteModel], texts: Texts, config: SuiteConfig, out: Path) -> dict[Key, ModelJob]:
+def _jobs(models: Sequence[SuiteModel], texts: Texts, config: SuiteConfig, out: Path) -> dict[_Key, ModelJob]:
     """Return the jobs; trained encoders come first."""
     fitted = texts.fitted
     kept = kept_words(fitted.models, config.thresholds)

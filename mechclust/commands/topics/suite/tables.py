@@ -15,8 +15,9 @@ from mechclust.commands.topics.suite.measurements import Measurements
 from mechclust.commands.topics.suite.models import SuiteModel
 from mechclust.commands.topics.suite.published import RANDOM, published_ratio
 from mechclust.commands.topics.suite.vectors import PARTS, VECTORS, drawn_of
-from mechclust.commands.topics.tables import SIMILARITIES, topic_table
+from mechclust.commands.topics.tables import topic_table
 from probes.engine.sites import head_name
+from probes.functional.topic_embedding import SIMILARITIES
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -182,21 +183,21 @@ def _by_threshold(
 
 
 def _attention_cells(measures: pd.DataFrame) -> dict[str, str]:
-    row = {name: with_interval(measures.loc[name]) for name in ATTENTION}
+    row = {name: ratio_text(measures.loc[name]) for name in ATTENTION}
     row["published"] = _number(measures.loc["attention", "published"])
-    row["random weights"] = with_interval(measures.loc["attention"], "random_")
-    row["random, at equal distance"] = with_interval(measures.loc["attention at equal distance"], "random_")
+    row["random weights"] = ratio_text(measures.loc["attention"], "random_")
+    row["random, at equal distance"] = ratio_text(measures.loc["attention at equal distance"], "random_")
     return row
 
 
 def _vector_cells(measures: pd.DataFrame) -> dict[str, str]:
-    row = {vectors: with_interval(measures.loc[vectors]) for vectors in VECTORS}
+    row = {vectors: ratio_text(measures.loc[vectors]) for vectors in VECTORS}
     row["published"] = _number(measures.loc["rows", "published"])
     row |= {f"random: {vectors}": _number(measures.loc[vectors].get("random_value", math.nan)) for vectors in VECTORS}
     return row
 
 
-def with_interval(row: pd.Series[Any], prefix: str = "") -> str:
+def ratio_text(row: pd.Series[Any], prefix: str = "") -> str:
     """Return a value with its interval, such as ``1.320 (1.280 to 1.360)``."""
     value, low, high = [row.get(f"{prefix}{name}", math.nan) for name in ("value", "low", "high")]
     return _number(value) if math.isnan(low) else f"{_number(value)} ({_number(low)} to {_number(high)})"

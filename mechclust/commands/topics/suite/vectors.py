@@ -26,8 +26,9 @@ VECTORS = tuple(f"{name}, self-pairs in" if self_pairs else name for name, self_
 occurrences; a word with itself counts as of the same topic or not."""
 _LABEL = "part and word"
 
-Rows = Float[Tensor, "word _"]  # kinds of vectors may differ in width
-Topics = Bool[Tensor, "word topic"]
+_Rows = Float[Tensor, "word _"]  # kinds of vectors may differ in width
+Measures = dict[str, Float[Tensor, "vectors ..."]]  # by name
+_Topics = Bool[Tensor, "word topic"]
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ class WordStates:
             row = torch.where(word >= 0, part[:, None] * self.n_words + word, -1)
             yield replace(batch, labels={**batch.labels, _LABEL: row})
 
-    def means(self, probe: TopicEmbedding, left_out: int = -1) -> tuple[list[Rows], Bool[Tensor, "word"]]:
+    def means(self, probe: TopicEmbedding, left_out: int = -1) -> tuple[list[_Rows], Bool[Tensor, "word"]]:
         """Return mean states in float64 at the first and the last site, and which words were met.
 
         Args:
@@ -96,16 +97,16 @@ class WordVectors:
         met: which words were met.
     """
 
-    by_kind: Mapping[str, Rows]
+    by_kind: Mapping[str, _Rows]
     met: Bool[Tensor, "word"]
 
     @classmethod
-    def from_states(cls, rows: Rows, states: WordStates, probe: TopicEmbedding, left_out: int = -1) -> WordVectors:
+    def from_states(cls, rows: _Rows, states: WordStates, probe: TopicEmbedding, left_out: int = -1) -> WordVectors:
         """Return rows of the embedding and mean states; further arguments as ``WordStates.means``."""
         (first, last), met = states.means(probe, left_out)
         return cls({"rows": rows, "hook_embed": first, "contextual": last}, met)
 
-    def measures(self, topics: Topics) -> dict[str, Tensor]:
+    def measures(self, topics: _Topics) -> Measures:
         """Return ``ratio``, ``difference`` and ``mean`` with ``VECTORS`` along the first axis."""
         without_selves, with_selves = [
             TopicEmbedding(topics, self_pairs=self_pairs, n_permutations=0).compare_vectors(self.by_kind, self.met)
@@ -116,7 +117,7 @@ class WordVectors:
             for name in ("ratio", "difference", "mean")
         }
 
-    def ratios(self, topics: Topics) -> Float[Tensor, "vectors similarity"]:
+    def ratios(self, topics: _Topics) -> Float[Tensor, "vectors similarity"]:
         """Return ratios in the order of ``VECTORS``; NaN if fewer than two topics were met."""
         if n_topics(topics[self.met]) < 2:
             return torch.full((len(VECTORS), 2), torch.nan, dtype=torch.float64)
@@ -129,8 +130,8 @@ class WordVectors:
 
 
 def similarities(
-    topics: Sequence[Topics], rows: Rows, states: WordStates, probe: TopicEmbedding
-) -> list[dict[str, Tensor] | None]:
+    topics: Sequence[_Topics], rows: _Rows, states: WordStates, probe: TopicEmbedding
+) -> list[Measures | None]:
     """Return the similarity of word vectors under every variant; ``None`` for fewer than two topics.
 
     Args:
@@ -140,12 +141,12 @@ def similarities(
         probe: the probe that gathered them.
     """
     vectors = WordVectors.from_states(rows, states, probe)
-    without: list[list[Tensor]] = [[] for _ in topics]
+    without: list[list[Float[Tensor, "vectors similarity"]]] = [[] for _ in topics]
     for part in range(PARTS):  # the vectors of one part are in memory at a time
         left_out = WordVectors.from_states(rows, states, probe, part)
         for ratios, of_variant in zip(without, topics, strict=True):
             ratios.append(left_out.ratios(of_variant))
-    measured: list[dict[str, Tensor] | None] = []
+    measured: list[Measures | None] = []
     for ratios, of_variant in zip(without, topics, strict=True):
         usable = n_topics(of_variant) >= 2
         ratio_without = torch.stack(ratios, dim=-1)
