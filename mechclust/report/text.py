@@ -152,6 +152,16 @@ def join(names: Iterable[str]) -> str:
     return f"{', '.join(most)} and {last}" if most else last
 
 
+def counted(n: int, noun: str) -> str:
+    """Return a number with its noun, in the plural unless it is 1.
+
+    Example:
+        >>> counted(1, "layer"), counted(2, "layer")
+        ('1 layer', '2 layers')
+    """
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
 def first_few(names: Sequence[str], most: int = 6) -> str:
     """Name tasks or other labels, or the first few of many; long names are cut.
 
