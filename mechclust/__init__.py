@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mechclust.commands.compare import CompareConfig, CompareResult, compare_models
     from mechclust.commands.history import HistoryConfig, HistoryResult, measure_history, write_history_report
     from mechclust.commands.mossa import MossaConfig, MossaResult, run_mossa, write_mossa_report
-    from mechclust.commands.topics import TopicsConfig, TopicsResult, measure_topics, write_topics_report
+    from mechclust.commands.topics import TopicsConfig, TopicsResult, measure_topics
     from mechclust.evidence import Bound, Control, Finding, load_findings, mean_part
     from mechclust.jobs import Ray, map_jobs, run_sharded, save_rows_sharded
     from mechclust.models import (
@@ -105,7 +105,6 @@ __all__ = [
     "train_ensemble",
     "write_history_report",
     "write_mossa_report",
-    "write_topics_report",
 ]
 
 __version__ = version("mechclust")
