@@ -138,9 +138,10 @@ def merged_results(
     title: str,
     *,
     metadata: Mapping[str, Any],
+    notes: bool = False,
     progress: bool = False,
 ) -> dict[_Key, ProbeResult]:
-    """Measure all parts and merge those of each group, without their notes, of which there are as many as parts.
+    """Measure all parts and merge those of each group.
 
     Args:
         groups: parts that are one result.
@@ -148,6 +149,7 @@ def merged_results(
         folder: that all processes see.
         title: of the progress bar.
         metadata: added to each result's own.
+        notes: keep the notes of all parts.
         progress: show a progress bar.
     """
     results = iter(
@@ -156,7 +158,8 @@ def merged_results(
     merged = {}
     for key, parts in groups.items():
         result = reduce(ProbeResult.merge, [next(results) for _ in parts])
-        merged[key] = replace(result, metadata={**result.metadata, **metadata}, notes=[])
+        kept_notes = result.notes if notes else []
+        merged[key] = replace(result, metadata={**result.metadata, **metadata}, notes=kept_notes)
     return merged
 
 

@@ -169,7 +169,7 @@ def commands(lib: Library, inputs: Path) -> Any:
     written = {
         "clusters": mechclust.write_clusters_report(clusters, "clusters"),
         "compare": mechclust.write_compare_report(compared, "compare"),
-        "history": mechclust.write_history_report(history, "history"),
+        "history": _written(mechclust, history),
         "topics": mechclust.write_topics_report(topics, "topics"),
     }
     results = (clusters, compared, history, topics)

@@ -11,7 +11,7 @@ from uuid import uuid4
 import numpy as np
 import torch
 
-from mechclust.commands.history.result import HistoryResult
+from mechclust.commands.history.measurements import Measurements
 from mechclust.report.prompt_map import MAX_CHARACTERS, clean, shortened
 from probes.engine.sites import head_name
 
@@ -21,7 +21,7 @@ _MISSING = -32_768
 _MOST_ATTENTION = 4_000_000  # bytes of patterns on a page
 
 
-def slider(result: HistoryResult) -> str | None:
+def slider(result: Measurements) -> str | None:
     """The fragment, or ``None`` where there are no planes. It needs JavaScript, and no network."""
     planes = result.planes
     if planes is None:
@@ -70,7 +70,7 @@ def _packed(xy: np.ndarray) -> str:
     return _base64(np.where(np.isnan(xy), _MISSING, np.nan_to_num(steps)).astype("<i2"))
 
 
-def _attention(result: HistoryResult) -> list[dict[str, Any]]:
+def _attention(result: Measurements) -> list[dict[str, Any]]:
     """Of each chosen prompt: tokens, blocks, names of heads by block, and patterns by checkpoint; fewer blocks where
     all are too many."""
     found = []
