@@ -169,7 +169,7 @@ def commands(lib: Library, inputs: Path) -> Any:
     written = {
         "clusters": mechclust.write_clusters_report(clusters, "clusters"),
         "compare": mechclust.write_compare_report(compared, "compare"),
-        "history": _written(mechclust, history),
+        "history": _write(history, mechclust, "history"),
         "topics": mechclust.write_topics_report(topics, "topics"),
     }
     results = (clusters, compared, history, topics)
@@ -181,6 +181,13 @@ def commands(lib: Library, inputs: Path) -> Any:
         "history": dict(history.results),
         "checked": _checked(lib, base),
     }
+
+
+def _write(result: Any, mechclust: Any, command: str) -> Path:
+    """Write a report with the result's method, or in 0.1 with the function of its command."""
+    if hasattr(result, "write"):
+        return result.write(command)
+    return getattr(mechclust, f"write_{command}_report")(result, command)
 
 
 def _checked(lib: Library, model: Any) -> Any:
