@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Int, UInt8
+from jaxtyping import Int
 from torch import Tensor
 
 from mechclust.commands.history.config import HistoryConfig
 from mechclust.commands.history.inputs import Inputs, own_tokenizer, tokenizer_digest, tokens_of
 from mechclust.commands.history.integrity import Identity
+from mechclust.commands.history.measurements import PatternBytes
 from mechclust.commands.history.series import Checkpoint
 from mechclust.commands.parts import shard_rows
 from mechclust.commands.saved_rows import free_memory
@@ -34,9 +35,6 @@ from tasks import Batch, InputError
 from tasks.text.visible import quoted
 
 MAX_ATTENTION_TOKENS = 32  # of a prompt whose attention is shown
-
-Patterns = UInt8[Tensor, "layer head query key"]
-"""Attention in bytes: 255 is 1."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +102,7 @@ class CheckpointJob:
         return Identity(self.name, sketch, facts["config"], facts["tokenizer"])
 
     @property
-    def attention(self) -> dict[int, Patterns]:
+    def attention(self) -> dict[int, PatternBytes]:
         """Attention patterns of the prompts that are shown, by their number in the file."""
         path = self.folder / "attention.safetensors"
         if not path.exists():
@@ -206,7 +204,7 @@ def _naming_if_not_finite(name: str) -> Iterator[None]:
         ) from error
 
 
-def _patterns(model: Any, tokens: Int[Tensor, "pos"]) -> Patterns:
+def _patterns(model: Any, tokens: Int[Tensor, "pos"]) -> PatternBytes:
     """Return attention in the first tokens of a prompt."""
     sites = [site.name for site in resolve(model, attention_pattern())]
     batch = Batch(tokens[None, :MAX_ATTENTION_TOKENS])

@@ -32,6 +32,7 @@ from mechclust.report.text import figure_text
 
 MAX_CURVES = 8  # checkpoints in a figure of curves by layer
 MAX_NAMES = 12  # names along an axis
+MAX_LEVEL_NAMES = 8  # names along an axis that fit beside each other
 MAX_PANELS = 12  # layers in a figure of curves by checkpoint
 _MISSING = "#e5e5e5"
 _DOT: dict[str, Any] = {"s": 32, "color": "white", "edgecolors": "#1d2733", "linewidths": 1.0, "zorder": 3}
@@ -78,7 +79,7 @@ def map_figure(result: Measurements, curve: Curve) -> Figure:
         table = result.crossings[result.crossings["measure"] == curve.name].reset_index().dropna(subset="crosses_at")
         checkpoints = [result.names.index(name) for name in table["crosses_at"]]
         axis.scatter(checkpoints, [list(curve.layers).index(layer) for layer in table["layer"]], **_DOT)
-    _name_ticks(axis, result.names, MAX_NAMES)
+    _name_ticks(axis, result.names, MAX_NAMES, rotation=0 if len(result.names) <= MAX_LEVEL_NAMES else 45)
     places = spread(n, MAX_NAMES)
     axis.set_yticks(places, [str(curve.layers[i]) for i in places], fontsize=8)
     axis.set_ylabel(curve.place)
@@ -136,9 +137,10 @@ def layers_figure(result: Measurements, curve: Curve) -> Figure:
     return figure
 
 
-def _name_ticks(axis: Axes, names: Sequence[str], most: int) -> None:
+def _name_ticks(axis: Axes, names: Sequence[str], most: int, rotation: int = 45) -> None:
     places = spread(len(names), most)
-    axis.set_xticks(places, [figure_text(names[i], 16) for i in places], rotation=45, ha="right", fontsize=8)
+    side = "right" if rotation else "center"
+    axis.set_xticks(places, [figure_text(names[i], 16) for i in places], rotation=rotation, ha=side, fontsize=8)
 
 
 def _over_checkpoints(

@@ -21,6 +21,9 @@ from probes import ProbeResult
 if TYPE_CHECKING:
     import pandas as pd
 
+PatternBytes = UInt8[Tensor, "layer head query key"]
+"""Attention in bytes: 255 is 1."""
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Measurements:
@@ -33,7 +36,7 @@ class Measurements:
     results: Mapping[str, ProbeResult]
     curves: Mapping[str, Curve]
     planes: FixedPlanes | None
-    attention: Sequence[Mapping[int, UInt8[Tensor, "layer head query key"]]]
+    attention: Sequence[Mapping[int, PatternBytes]]
     words: Mapping[int, Sequence[str]]
     input_notes: Sequence[str]
     start: Start

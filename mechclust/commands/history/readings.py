@@ -57,12 +57,12 @@ def _crossing_in_short(result: Measurements, curve: Curve) -> str:
 def readings(result: Measurements) -> list[Reading]:
     """Return what was found, the most important first."""
     found = list(_integrity(result))
-    if result.tested:
-        start = result.start
-        found.append(Reading("First checkpoint", start.origin.value, quoted(start.name), verdict=start.meaning))
     for curve in result.tested.values():
         if curve.measured:
             found += _crossings(result, curve)
+    if result.tested:
+        start = result.start
+        found.append(Reading("First checkpoint", start.origin.value, quoted(start.name), verdict=start.meaning))
     found += [_means(result, curve) for curve in _untested(result)]
     return [*found, *_undefined(result)]
 

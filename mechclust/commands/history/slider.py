@@ -9,8 +9,7 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
-from mechclust.commands.history.checkpoint_job import Patterns
-from mechclust.commands.history.measurements import Measurements
+from mechclust.commands.history.measurements import Measurements, PatternBytes
 from mechclust.commands.history.planes import FixedPlanes, spread
 from mechclust.report.prompt_map import DRAWING, clean, label_classes, packed, shortened, template_text
 from probes.engine.sites import head_name
@@ -91,7 +90,7 @@ def _attention(result: Measurements, place: int) -> dict[str, Any]:
     }
 
 
-def _packed_patterns(patterns: Patterns | None, last: Patterns, blocks: list[int]) -> str | None:
+def _packed_patterns(patterns: PatternBytes | None, last: PatternBytes, blocks: list[int]) -> str | None:
     """Return the patterns of some blocks, or ``None`` if they are not those of the last checkpoint's heads."""
     if patterns is None or patterns.shape != last.shape:
         return None
