@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -161,7 +161,7 @@ class CheckpointJob:
             shutil.rmtree(folder)
             save_rows(model, self.inputs.batches, folder, **options)
 
-    def _probes(self) -> Iterator[tuple[str, Probe, Sequence[Batch]]]:
+    def _probes(self) -> Iterator[tuple[str, Probe, Iterable[Batch]]]:
         """Yield the probes that need the model, by name, with what they are run on."""
         config = self.config
         inputs = self.inputs

@@ -29,6 +29,7 @@ from mechclust.commands.units import NONE
 from mechclust.jobs import map_jobs, progress_bar
 from mechclust.report.folder import check_command, rows_errors
 from mechclust.report.page import save_results
+from probes import ProbeResult
 
 _Job = CheckpointJob | RandomCopy
 
@@ -128,7 +129,7 @@ def _result(
     wrong = flagged(findings)
     first = min(set(range(len(series))) - wrong, default=0)
     stores = [job.rows for job in jobs]
-    named_results = {}
+    named_results: dict[str, ProbeResult] = {}
     for name, by_checkpoint in results.items():
         named_results |= {f"{name}/{series[i].name}": result for i, result in by_checkpoint.items()}
     return HistoryResult(

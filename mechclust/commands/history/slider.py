@@ -29,7 +29,9 @@ def slider(result: Measurements) -> str | None:
 
     place = f"history-{uuid4().hex[:12]}"
     data = htmlsafe_json_dumps(_data(result, planes), separators=(",", ":"), ensure_ascii=False)
-    without_script = f"{len(planes.texts)} prompts at {len(result.names)} checkpoints belong here; they need JavaScript."
+    without_script = (
+        f"{len(planes.texts)} prompts at {len(result.names)} checkpoints belong here; they need JavaScript."
+    )
     package = "mechclust.commands.history"
     return f"""<style>{template_text("history.css", package)}</style>
 <div id="{place}" class="history"><p>{without_script}</p></div>
