@@ -52,8 +52,8 @@ def history_panels(result: Measurements) -> list[Panel]:
         title = capitalised(curve.title)
         place = curve.place
         dots = f" Dot: the {place} crosses chance." if name in result.tested else ""
-        by_place = f"The same by {place}, at most eight checkpoints, dark to light. {_WIDEST}{hollow}"
-        by_checkpoint = f"The same by checkpoint, one panel per {place}. {_HATCHED}{hollow}"
+        by_place = f"{title}, by {place}. At most eight checkpoints, dark to light. {_WIDEST}{hollow}"
+        by_checkpoint = f"{title}, by checkpoint. One panel per {place}. {_HATCHED}{hollow}"
         heat_map = f"{title}, {place} by checkpoint.{dots}{crossed}"
         panels.append(Panel(f"{name}_map", map_figure(result, curve), heat_map))
         panels.append(Panel(f"{name}_by_checkpoint", steps_figure(result, curve), by_checkpoint))

@@ -48,7 +48,7 @@ def test_they_are_in_tables_figures_and_results(measured):
     assert len(rows) == 2 * 3
     assert np.isfinite(rows["value"]).all()
     assert "LinearDecodability_accuracy" in result.shown_table
-    assert "LinearDecodability_accuracy" in str(result)
+    assert "LinearDecodability accuracy" in str(result)
 
 
 def test_a_probe_without_a_number_per_layer_says_so(measured):
