@@ -94,7 +94,7 @@ class HistoryConfig(ModelSettings, PromptSettings):
 
     @property
     def others(self) -> tuple[str, ...]:
-        """Those of the probes to run that are known by their registered name."""
+        """The probes to run that have a registered name."""
         return tuple(name for name in self.measured if name not in PROBES)
 
     def registered(self, name: str) -> Probe:

@@ -42,10 +42,11 @@ _WIDEST = "Hatched: central 95% of the chance distribution, the widest of all ch
 
 @styled()
 def history_panels(result: Measurements) -> list[Panel]:
-    """Draw three figures of each measure, in the report's order."""
+    """Draw a heat map of each measure, and then its curves by checkpoint and by layer."""
     crossed = " Checkpoints with findings are crossed out." if result.flagged else ""
     hollow = " Checkpoints with findings are red and hollow." if result.flagged else ""
-    panels = []
+    heat_maps = []
+    curves = []
     for name, curve in result.curves.items():
         if not curve.measured:
             continue
@@ -55,10 +56,10 @@ def history_panels(result: Measurements) -> list[Panel]:
         by_place = f"{title}, by {place}. At most eight checkpoints, dark to light. {_WIDEST}{hollow}"
         by_checkpoint = f"{title}, by checkpoint. One panel per {place}. {_HATCHED}{hollow}"
         heat_map = f"{title}, {place} by checkpoint.{dots}{crossed}"
-        panels.append(Panel(f"{name}_map", map_figure(result, curve), heat_map))
-        panels.append(Panel(f"{name}_by_checkpoint", steps_figure(result, curve), by_checkpoint))
-        panels.append(Panel(f"{name}_by_layer", layers_figure(result, curve), by_place))
-    return panels
+        heat_maps.append(Panel(f"{name}_map", map_figure(result, curve), heat_map))
+        curves.append(Panel(f"{name}_by_checkpoint", steps_figure(result, curve), by_checkpoint))
+        curves.append(Panel(f"{name}_by_layer", layers_figure(result, curve), by_place))
+    return [*heat_maps, *curves]
 
 
 def map_figure(result: Measurements, curve: Curve) -> Figure:
@@ -76,7 +77,7 @@ def map_figure(result: Measurements, curve: Curve) -> Figure:
         axis.plot([i - 0.5, i + 0.5], [-0.5, n - 0.5], color="white", lw=1)
         axis.plot([i - 0.5, i + 0.5], [n - 0.5, -0.5], color="white", lw=1)
     if curve.name in result.tested:
-        table = result.crossings[result.crossings["measure"] == curve.name].reset_index().dropna(subset="crosses_at")
+        table = result.crossings_of(curve).dropna(subset="crosses_at")
         checkpoints = [result.names.index(name) for name in table["crosses_at"]]
         axis.scatter(checkpoints, [list(curve.layers).index(layer) for layer in table["layer"]], **_DOT)
     _name_ticks(axis, result.names, MAX_NAMES, rotation=0 if len(result.names) <= MAX_LEVEL_NAMES else 45)

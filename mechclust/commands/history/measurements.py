@@ -76,3 +76,7 @@ class Measurements:
 
         tables = [crossings(curve, self.names, self.right) for curve in self.tested.values()]
         return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
+
+    def crossings_of(self, curve: Curve) -> pd.DataFrame:
+        """Return the rows of ``crossings`` about one measure."""
+        return self.crossings[self.crossings["measure"] == curve.name]

@@ -46,25 +46,26 @@ def _crossing_in_short(result: Measurements, curve: Curve) -> str:
     title = _SHORT_TITLES[curve.name]
     if not curve.measured:
         return f"Undefined at every checkpoint: {title}."
-    table = _crossings_of(result, curve)
+    table = result.crossings_of(curve)
     at = [name for name in result.names if name in set(table["crosses_at"])]
+    where = f"{capitalised(curve.place)}s crossing chance"
     if not at:
-        return f"Above chance in none of {len(table)} {curve.place}s: {title}."
+        return f"{where}: none of {len(table)} ({title})."
     crossed = table["crosses_at"].notna().sum()
-    return f"Above chance in {crossed} of {len(table)} {curve.place}s: {title}, first {_at(result, at[0])}."
+    return f"{where}: {crossed} of {len(table)} ({title}), first {_at(result, at[0])}."
 
 
 def readings(result: Measurements) -> list[Reading]:
     """Return what was found, the most important first."""
-    found = list(_integrity(result))
+    rows = list(_integrity(result))
     for curve in result.tested.values():
         if curve.measured:
-            found += _crossings(result, curve)
+            rows += _crossings(result, curve)
     if result.tested:
         start = result.start
-        found.append(Reading("First checkpoint", start.origin.value, quoted(start.name), verdict=start.meaning))
-    found += [_means(result, curve) for curve in _untested(result)]
-    return [*found, *_undefined(result)]
+        rows.append(Reading("First checkpoint", start.origin.value, quoted(start.name), verdict=start.meaning))
+    rows += [_means(result, curve) for curve in _untested(result)]
+    return [*rows, *_undefined(result)]
 
 
 def _integrity(result: Measurements) -> Iterator[Reading]:
@@ -82,14 +83,10 @@ def _integrity(result: Measurements) -> Iterator[Reading]:
         )
 
 
-def _crossings_of(result: Measurements, curve: Curve) -> pd.DataFrame:
-    return result.crossings[result.crossings["measure"] == curve.name]
-
-
 def _crossings(result: Measurements, curve: Curve) -> Iterator[Reading]:
     """Yield when layers cross chance, by checkpoint, and which never do."""
     what = f"Crosses chance: {_SHORT_TITLES[curve.name]}"
-    table = _crossings_of(result, curve)
+    table = result.crossings_of(curve)
     at = [name for name in result.names if name in set(table["crosses_at"])]
     for name in at[:MAX_CROSSINGS]:
         rows = table[table["crosses_at"] == name]
@@ -154,8 +151,9 @@ def _span(values: Shaped[np.ndarray, "n"] | pd.Series) -> str:
 
 def _untested(result: Measurements) -> list[Curve]:
     """Return the curves without crossings that a reading is about."""
-    curves = [curve for name, curve in result.summarised.items() if name not in result.tested]
-    return [curve for curve in curves if curve.measured and curve.name not in ("cka_first", "cka_previous")]
+    without_reading = (*result.tested, "cka_first", "cka_previous")
+    curves = [curve for name, curve in result.summarised.items() if name not in without_reading]
+    return [curve for curve in curves if np.isfinite(curve.value[result.right]).any()]
 
 
 def _means(result: Measurements, curve: Curve) -> Reading:

@@ -60,7 +60,7 @@ class Start:
 
     @property
     def meaning(self) -> str:
-        """What structure at the first checkpoint means, in sentences."""
+        """Meaning of structure at the first checkpoint, in sentences."""
         return f"{_MEANINGS[self.origin]} Evidence: {self.reason}."
 
 

@@ -74,7 +74,7 @@ def test_single_checkpoints_above_chance_are_told():
     assert rows(single, "Crosses chance") == [("layers 0-2", "never")]
     (never,) = (reading for reading in single.readings if reading.value == "never")
     assert never.verdict == "Above chance at single checkpoints only: layer 2."
-    assert "Above chance in none of 3 layers" in single.headline
+    assert single.headline.endswith("Layers crossing chance: none of 3 (clusters against tasks).")
     none = made_result([made_curve(np.ones((4, 3)))])
     assert rows(none, "Crosses chance") == [("layers 0-2", "never")]
     assert all(reading.verdict == "" for reading in none.readings if reading.value == "never")
@@ -85,7 +85,7 @@ def test_readings_of_a_crossing():
     curve = made_curve(p, layers=[0, 2, 5, 6])
     result = made_result([curve])
     assert result.headline == (
-        "All 5 checkpoints pass integrity checks. Above chance in 3 of 4 layers: clusters against tasks, first at "
+        "All 5 checkpoints pass integrity checks. Layers crossing chance: 3 of 4 (clusters against tasks), first at "
         "'step1'."
     )
     first, second, never = (reading for reading in result.readings if reading.what.startswith("Crosses chance: "))
@@ -161,3 +161,14 @@ def test_p_values_are_corrected_for_all_layers_and_checkpoints_without_findings(
             ways[way] += [first_confirmed(other[:, layer]) for layer in range(4)] != expected
     assert set(places) == {None, 0, 1, 2, 3, 4}
     assert min(ways.values()) > 0  # other corrections would have given other crossings
+
+
+def test_the_headline_of_a_measure_without_crossings():
+    curve = made_curve(np.full((3, 2), np.nan), name="cka_last")
+    result = made_result([curve], flagged=[2])
+    first, last = (f"{curve.value[i].mean():.2f}" for i in (0, 1))
+    means = f"CKA with the last checkpoint (debiased), mean over layers: {first} at 'step0', {last} at 'step1'."
+    assert result.headline == f"1 of 3 checkpoints fails integrity checks. {means}"
+    assert str(result.readings[-1]) == means
+    nothing = made_result([curve.without([0, 1])], flagged=[2])
+    assert nothing.headline == "1 of 3 checkpoints fails integrity checks."
