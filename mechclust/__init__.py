@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mechclust.commands.check import Check, CheckReport, check_model
     from mechclust.commands.clusters import ClustersConfig, ClustersResult, measure_clusters
     from mechclust.commands.compare import CompareConfig, CompareResult, compare_models
-    from mechclust.commands.history import HistoryConfig, HistoryResult, measure_history, write_history_report
+    from mechclust.commands.history import HistoryConfig, HistoryResult, measure_history
     from mechclust.commands.mossa import MossaConfig, MossaResult, run_mossa, write_mossa_report
     from mechclust.commands.topics import TopicsConfig, TopicsResult, measure_topics
     from mechclust.evidence import Bound, Control, Finding, load_findings, mean_part
@@ -103,7 +103,6 @@ __all__ = [
     "set_adapter",
     "train",
     "train_ensemble",
-    "write_history_report",
     "write_mossa_report",
 ]
 

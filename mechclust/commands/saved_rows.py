@@ -150,6 +150,13 @@ def saved_rows(
     return {checkpoint: RowStore(rows / checkpoint.name) for checkpoint in batches}
 
 
+def free_memory(device: str) -> None:
+    """Free the memory of a model that was deleted: its hooks are cycles, so that two would be in memory otherwise."""
+    gc.collect()
+    if torch.device(device).type == "cuda":
+        torch.cuda.empty_cache()
+
+
 def _portable(checkpoint: Checkpoint) -> Checkpoint:
     """Make paths absolute, for a process in another folder."""
     return replace(checkpoint, model=checkpoint.model.portable)
@@ -175,9 +182,7 @@ def save_job(job: WeightsJob, *, progress: bool = False) -> None:
         if first.model.in_memory and adapter_of(hooked) != loaded_adapter:
             set_adapter(hooked, loaded_adapter)  # the weights are the caller's
         del hooked
-        gc.collect()  # hooks are cycles: without this, two models would be in memory
-        if torch.device(first.device).type == "cuda":
-            torch.cuda.empty_cache()
+        free_memory(first.device)
 
 
 def _check_without_adapter(job: WeightsJob) -> None:

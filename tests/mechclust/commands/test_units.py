@@ -145,5 +145,5 @@ class TestCommands:
             shared_templates, checkpoints=(gpt2, other), n_init=1, n_permutations=39, cka_permutations=19, map_prompts=0
         )
         found = measure_history(str(gpt2), config, tmp_path / "out")
-        assert any("16 templates" in note for note in found.notes)
+        assert any("16 templates" in note for note in found.caveats)
         assert found.config.unit_label == TEMPLATE
