@@ -11,8 +11,8 @@ import numpy as np
 from mechclust.commands.mossa.config import MossaConfig
 from mechclust.commands.mossa.findings import findings_of
 from mechclust.commands.mossa.learnt import LearningState, Score, scores_of, states_of
-from mechclust.commands.mossa.measure import POOLED
 from mechclust.commands.mossa.models import Model
+from mechclust.commands.mossa.pooled import POOLED
 from mechclust.evidence import Findings
 from mechclust.mossa.layer_groups import LEAST_FOR_GROUPS, LayerGroupsInterval, layer_groups_interval
 from mechclust.mossa.published import COLEMAN_LIAU, DATA_SIZE, FLESCH_KINCAID

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from mechclust.commands.mossa.purity import purity_by_task
+from mechclust.commands.mossa.pooled import purity_by_task
 from probes import residual, save_rows
 from tasks import Batch
 from tests.probes.conftest import FakeModel
