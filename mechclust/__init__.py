@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mechclust.commands.clusters import ClustersConfig, ClustersResult, measure_clusters, write_clusters_report
     from mechclust.commands.compare import CompareConfig, CompareResult, compare_models, write_compare_report
     from mechclust.commands.history import HistoryConfig, HistoryResult, measure_history, write_history_report
-    from mechclust.commands.mossa import MossaConfig, MossaResult, run_mossa, write_mossa_report
+    from mechclust.commands.mossa import MossaConfig, MossaResult, run_mossa
     from mechclust.commands.topics import TopicsConfig, TopicsResult, measure_topics, write_topics_report
     from mechclust.evidence import Bound, Control, Finding, load_findings, mean_part
     from mechclust.jobs import Ray, map_jobs, run_sharded, save_rows_sharded
@@ -106,7 +106,6 @@ __all__ = [
     "write_clusters_report",
     "write_compare_report",
     "write_history_report",
-    "write_mossa_report",
     "write_topics_report",
 ]
 

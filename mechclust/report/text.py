@@ -132,6 +132,16 @@ def join(names: Iterable[str]) -> str:
     return f"{', '.join(most)} and {last}" if most else last
 
 
+def plural(noun: str, count: int) -> str:
+    """Return a count with its noun.
+
+    Example:
+        >>> plural("task", 1), plural("task", 3)
+        ('1 task', '3 tasks')
+    """
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def first_few(names: Sequence[str], most: int = 6) -> str:
     """Name tasks or other labels, or the first few of many; long names are cut.
 

@@ -183,6 +183,13 @@ def commands(lib: Library, inputs: Path) -> Any:
     }
 
 
+def _write(result: Any, mechclust: Any, command: str) -> Path:
+    """Write a report with the result's method, or in 0.1 with the function of its command."""
+    if hasattr(result, "write"):
+        return result.write(command)
+    return getattr(mechclust, f"write_{command}_report")(result, command)
+
+
 def _checked(lib: Library, model: Any) -> Any:
     report = lib.mechclust.check_model(model)
     kinds = [isinstance(report, lib.mechclust.CheckReport), isinstance(report.checks[0], lib.mechclust.Check)]
@@ -198,8 +205,8 @@ def mossa(lib: Library, inputs: Path) -> Any:
         n_shown=4, rbf=False, without_top=False, experimental=str(inputs / "mossa-tuned"), controls=controls,
     )  # fmt: skip
     found = mechclust.run_mossa(inputs / "mossa-base", config, "run")
-    mechclust.write_mossa_report(found, "report")
-    files = sorted(path.name for path in Path("report").rglob("*") if path.is_file())
+    _write(found, mechclust, "mossa")
+    files = sorted(path.name for path in Path("mossa").rglob("*") if path.is_file())
     loaded = mechclust.load_result(next(Path("run").rglob("*.cka.safetensors"), None) or _any_result())
     return {"kind": isinstance(found, mechclust.MossaResult), "tasks": list(found.tasks), "files": files,
             "result": loaded.probe}  # fmt: skip

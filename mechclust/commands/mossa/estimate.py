@@ -18,9 +18,7 @@ from mechclust.report.resources import duration_text, matmul_speed, size_text
 from mechclust.training.tuning import TuneConfig, tuned_at
 from tasks import InputError
 
-_OPERATIONS_PER_TRAINED_TOKEN = (
-    4  # per weight: forward, and back to the activations
-)
+_OPERATIONS_PER_TRAINED_TOKEN = 4  # per weight: forward, and back to the activations
 _REPORT_BYTES = 64 * 2**20  # on disk for all but adapters and hidden states
 
 

@@ -122,7 +122,9 @@ def _check_checkpoints(
     base: str, tokenizer: Any, sizes: Sizes, models: Sequence[Model], collection: TaskCollection, config: MossaConfig
 ) -> list[str]:
     """Refuse checkpoints with another number of layers or that read texts otherwise; return notes on the others."""
-    texts = {example.where: example.prompt for task in collection for example in task.test[:2]}
+    texts: dict[str, str] = {}
+    for task in collection:
+        texts |= {example.where: example.prompt for example in task.test[:2]}
     notes: list[str] = []
     for model in models:
         if model.given is None or model.given.is_adapter:

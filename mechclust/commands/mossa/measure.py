@@ -6,8 +6,9 @@ import shutil
 from collections.abc import Mapping, Sequence
 from functools import partial, reduce
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
+from jaxtyping import Shaped
 from torch import Tensor
 
 from mechclust.commands.layers import layers_bytes, layers_that_fit
@@ -28,6 +29,7 @@ from probes.engine.probe import Probe
 from probes.engine.sites import Sites
 from probes.store.files import file_name, versions
 
+Array: TypeAlias = Shaped[Tensor, "..."]
 _PERMUTATIONS = 20
 _RBF_PROMPTS = 1000
 _ANSWERING = ("base", "tuned", "control", "all-tasks")  # roles
@@ -60,7 +62,7 @@ def measure_task(resident: ResidentBase, job: TaskJob) -> dict[str, ProbeResult]
     task = resident.collection[job.task]
     batches = test_batches([task], config.n_prompts, resident.format, config.tokens_per_batch, job.numbers)
     labels = ["unit"] if config.units else []
-    arrays: list[Tensor] = []
+    arrays: list[Array] = []
     for batch in batches:
         arrays += [batch.index, batch.tokens, *(batch.labels[name] for name in labels)]
     stores: dict[str, RowStore] = {}
@@ -106,7 +108,7 @@ def partner_of(role: str) -> str:
 
 
 def _comparison_parts(
-    resident: ResidentBase, job: TaskJob, stores: Mapping[str, RowStore], arrays: Sequence[Tensor]
+    resident: ResidentBase, job: TaskJob, stores: Mapping[str, RowStore], arrays: Sequence[Array]
 ) -> list[MeasurementPart]:
     """Return the parts that compare hidden states.
 
@@ -179,7 +181,7 @@ def _run(stores: Mapping[str, RowStore], role: str, probe: Probe) -> ProbeResult
 # ---- answers ----
 
 
-def _answer_parts(resident: ResidentBase, job: TaskJob, arrays: Sequence[Tensor]) -> dict[str, MeasurementPart]:
+def _answer_parts(resident: ResidentBase, job: TaskJob, arrays: Sequence[Array]) -> dict[str, MeasurementPart]:
     """Return by role the parts that score answers."""
     task = resident.collection[job.task]
     if not resident.config.n_answers or not task.test:

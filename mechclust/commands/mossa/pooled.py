@@ -9,6 +9,7 @@ from functools import cached_property, partial
 
 import numpy as np
 import torch
+from jaxtyping import Shaped
 from torch import Tensor
 
 from mechclust.commands.mossa.inputs import cluster_of, test_batches
@@ -59,7 +60,7 @@ def measure_pooled(resident: ResidentBase, job: ModelJob) -> dict[str, ProbeResu
     seen = [task for task in resident.collection.seen if not task.too_few]
     batches = _batches(resident, job, seen)
     rows = _PooledRows(resident, job, batches)
-    arrays: list[Tensor] = []
+    arrays: list[Shaped[Tensor, "..."]] = []
     for batch in batches:
         arrays += [batch.index, batch.tokens]
     kind = job.model.kind

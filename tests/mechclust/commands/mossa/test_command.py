@@ -35,7 +35,8 @@ def test_groups_sentences_findings_and_the_report(command, tmp_path, capsys):
     assert main(command) == 0
     said = capsys.readouterr().out
     assert "\n\nLayer 0 is hook_embed, and layer l is blocks.{l - 1}.hook_resid_post.\n\n" in said
-    parts = ["first_layer", "- By its own control", "C2 ", f"report: {tmp_path / 'run' / 'report.html'}"]
+    report = f"report: {tmp_path / 'run' / 'report.html'}"
+    parts = ["first_layer", "- Tasks learnt by their own controls: ", "C2 ", report]
     places = [said.index(part) for part in parts]
     assert places == sorted(places)
     assert (tmp_path / "run" / "report.html").exists()

@@ -8,11 +8,16 @@ import numpy as np
 import pytest
 from matplotlib.text import Text
 
-from mechclust.commands.mossa.draw import is_published_design
-from mechclust.commands.mossa.figures import mossa_panels
-from mechclust.commands.mossa.measure_figures import correlations_figure, dims_figure, forms_figure, picture_figure
-from mechclust.commands.mossa.task_figures import boxes_figure, clusters_figure, groups_figure, held_out_figure
-from mechclust.commands.mossa.training_figures import answers_figure, losses_figure
+from mechclust.commands.mossa.curve_figures import (
+    boxes_figure,
+    clusters_figure,
+    correlations_figure,
+    forms_figure,
+    groups_figure,
+    held_out_figure,
+)
+from mechclust.commands.mossa.drawing import is_published_design
+from mechclust.commands.mossa.model_figures import answers_figure, dims_figure, losses_figure, picture_figure
 from tasks.text.instructions import FLAN2021
 from tests.faults.hostile import HOSTILE
 from tests.mechclust.commands.mossa.made import ELEVEN, made_result
@@ -38,12 +43,12 @@ def line(axis, color, index=0):
 
 
 def test_every_figure_of_the_paper_and_what_it_lacks(result):
-    assert [panel.name for panel in mossa_panels(result)] == [
-        "answers", "training_losses", "cka_by_layer", "layer_groups", "clusters", "hidden_states", "neighbours",
-        "dimensions", "correlations", "held_out", "held_out_tasks", "final_norm", "biased_and_debiased",
+    assert [panel.name for panel in result.panels()] == [
+        "cka_by_layer", "layer_groups", "clusters", "held_out", "held_out_tasks", "answers", "training_losses",
+        "hidden_states", "neighbours", "dimensions", "correlations", "final_norm", "biased_and_debiased",
         "second_opinions",
     ]  # fmt: skip
-    captions = " ".join(panel.caption for panel in mossa_panels(result))
+    captions = " ".join(panel.caption for panel in result.panels())
     assert all(f"The paper's figure {number}:" in captions for number in range(2, 8))
     assert "Dashed: the paper's medians" not in captions
 
@@ -55,7 +60,7 @@ def test_what_was_not_measured_is_not_drawn():
         task: {name: found for name, found in of.items() if not name.endswith((".rbf", ".without-top"))}
         for task, of in made.of_task.items()
     }
-    assert [panel.name for panel in mossa_panels(replace(made, of_task=of_task))] == [
+    assert [panel.name for panel in replace(made, of_task=of_task).panels()] == [
         "cka_by_layer", "layer_groups", "clusters", "dimensions", "correlations", "final_norm", "biased_and_debiased",
     ]  # fmt: skip
 
@@ -171,5 +176,5 @@ HARD = ["boxed formula", "bad formula", "29 Chinese characters", "long", "newlin
 def test_hostile_names_are_drawn():
     names = [HOSTILE[name] for name in HARD]
     made = made_result({name: [name, f"{name} 2"] for name in names}, held_out=(names[0],), n_layers=4)
-    for panel in mossa_panels(made):
+    for panel in made.panels():
         assert panel.png.startswith(b"\x89PNG")

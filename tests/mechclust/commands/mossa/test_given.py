@@ -12,7 +12,6 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from mechclust.commands.mossa.sentences import lead_of
 from mechclust.commands.settings import ModelSettings
 from mechclust.models import adapter_bases
 from mechclust.models.adapters import with_adapter
@@ -69,8 +68,8 @@ def test_tasks_that_are_left_out_are_told(result, base, tasks, out, tmp_path):
         in found.notes
     )
     assert found.unmeasured == ["last"]
-    assert any(sentence.startswith("Held out and not measured: last, so nothing") for sentence in lead_of(found))
-    assert not any("No task was held out" in sentence for sentence in lead_of(found))
+    assert any(sentence.startswith("Held out and not measured: last. Nothing") for sentence in found.sentences)
+    assert not any(reading.what == "Held-out tasks" for reading in found.readings)
     assert [note for note in found.notes if "trained for" in note] == [
         f"The adapter {str(renamed)!r} says that it was trained for 'meta/other', and is measured on {str(base)!r}: "
         "the weights fit, but only you can know whether the base is the same."

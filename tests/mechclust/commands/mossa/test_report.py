@@ -9,7 +9,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from mechclust.commands.mossa.report import write_mossa_report
 from mechclust.evidence import load_findings
 from mechclust.report.folder import record_command
 from probes import load_result
@@ -28,7 +27,7 @@ def made():
 
 @pytest.fixture(scope="module")
 def page(made, tmp_path_factory):
-    return write_mossa_report(made, tmp_path_factory.mktemp("mossa") / "out")
+    return made.write(tmp_path_factory.mktemp("mossa") / "out")
 
 
 def test_files(made, page):
@@ -58,16 +57,18 @@ def test_page(page):
     text = page.read_text()
     assert text.count("data:image/png;base64,") == 14
     assert "<h1>Which layers of google/gemma-3-270m hold which tasks</h1>" in text
-    assert text.index("By its own control") < text.index("<h2>Figures</h2>") < text.index("<h2>Findings</h2>")
-    assert "Which models: how the adapters were trained" in text
+    places = [text.index(part) for part in ("Learnt: 6 of 11 tasks.", 'id="cka_by_layer"', "<h2>Readings</h2>")]
+    assert places == sorted(places)
+    assert text.index("<h2>Readings</h2>") < text.index("<details") < text.index('id="layer_groups"')
+    assert "Adapters, and how they were trained" in text
     assert "Clusters are those of &#39;clusters.toml&#39;." in text
     assert "steps_per_task" in text
     assert "http" not in re.sub(r"base64,[^\"]*", "", text).replace("http-equiv", "")  # pictures may spell anything
 
 
 def test_the_same_folder_is_reported_on_again(made, tmp_path):
-    first = write_mossa_report(made, tmp_path)
-    again = write_mossa_report(replace(made, trained={}), tmp_path)
+    first = made.write(tmp_path)
+    again = replace(made, trained={}).write(tmp_path)
     assert again == first
     assert not (tmp_path / "figures" / "training_losses.png").exists()
 
@@ -75,7 +76,7 @@ def test_the_same_folder_is_reported_on_again(made, tmp_path):
 def test_another_commands_folder_is_refused(made, tmp_path):
     record_command(tmp_path, "compare")
     with pytest.raises(InputError, match="holds a report of mechclust compare; give another folder with --out"):
-        write_mossa_report(made, tmp_path)
+        made.write(tmp_path)
     assert not (tmp_path / "report.html").exists()
 
 
@@ -84,7 +85,7 @@ def test_hostile_names(tmp_path, trouble_of):
     made = made_result({names[0]: names[:4], names[1]: names[4:]}, held_out=(names[-1],), n_layers=4)
     out = tmp_path / "runs" / "out"
     noted = replace(made, notes=[f"no test split: {HOSTILE['script']}"])
-    path = write_mossa_report(noted, out)
+    path = noted.write(out)
     assert {p for p in tmp_path.rglob("*") if out not in p.parents} == {out, out.parent}
     text = path.read_bytes().decode()
     assert "<script>window.hacked" not in text
@@ -96,6 +97,6 @@ def test_hostile_names(tmp_path, trouble_of):
 
 
 def test_a_run_of_a_tiny_model_is_reported(result, tmp_path):
-    page = write_mossa_report(result, tmp_path)
-    assert "Held out: last." in page.read_text()
+    page = result.write(tmp_path)
+    assert "Held out: last" in page.read_text()
     assert len(list((tmp_path / "figures").glob("*.png"))) == 13  # one held-out task has one figure

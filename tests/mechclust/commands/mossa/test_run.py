@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import torch
 
-from mechclust.commands.mossa.sentences import lead_of
 from mechclust.models.adapters import with_adapter
 from mechclust.training.tuning.adapter import digest_of_weights
 from probes import RowStore
@@ -188,9 +187,9 @@ def test_a_loss_that_is_not_finite_ends_one_adapter(base, tasks, tmp_path, monke
     note = f"without-held-out: {said['without-held-out']}; without this model last is not measured"
     assert note in found.notes
     assert (
-        "Held out and not measured: last, so nothing is known about tasks that the model was not tuned on; the notes "
-        "say why."
-    ) in lead_of(found)
+        "Held out and not measured: last. Nothing is known about tasks that the model was not tuned on. The notes say "
+        "why."
+    ) in found.sentences
 
     assert stepped == {"tuned", "without-held-out", "again-copy", *(f"control-{task}" for task in tiny.TASKS)}
     stepped.clear()
