@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from operator import methodcaller
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -325,7 +326,7 @@ def final_norm_figure(result: Measurements) -> Figure:
         before = result.values(role)[:, -1]
         after = result.values(role, final_norm=True)
         lowest = min(lowest, least(before, after))
-        style = {"ms": 6, "mew": 1.4, "mec": look.color, "alpha": 0.75}
+        style: dict[str, Any] = {"ms": 6, "mew": 1.4, "mec": look.color, "alpha": 0.75}
         seen = ~result.is_held_out
         if np.isfinite(before[seen]).any():
             axis.plot(before[seen], after[seen], look.marker, mfc=look.color, label=look.name, **style)

@@ -42,7 +42,7 @@ def measure_models(
     of_tasks = task_jobs(inputs, missing, config.nulls)
     of_models = model_jobs(inputs)
     title = "measuring tasks" if progress else None
-    jobs = [*of_tasks, *of_models]
+    jobs: list[TaskJob | ModelJob] = [*of_tasks, *of_models]
     results = [
         result or {} for result in run_on_base(_measure, jobs, inputs.base, config, out, title=title, unit="job")
     ]

@@ -61,7 +61,7 @@ class Measurements:
     @property
     def results(self) -> dict[str, ProbeResult]:
         """All measurements, by the name of their file."""
-        results = {}
+        results: dict[str, ProbeResult] = {}
         for task, by_name in self.of_task.items():
             results |= {f"{file_name(task)}/{name}": result for name, result in by_name.items()}
         for kind, by_name in self.of_model.items():

@@ -49,21 +49,21 @@ def test_jobs_find_every_path_from_any_folder(base, tasks, tmp_path, monkeypatch
 
 
 @pytest.mark.parametrize(
-    ("asked", "expected"),
+    ("options", "expected"),
     [
         ({}, {}),
         ({"device": "cuda"}, {"device": "cuda"}),
         ({"device_map": "auto"}, {"device": "meta"}),
     ],
 )
-def test_states_are_compared_where_the_model_is(tasks, asked, expected):
+def test_states_are_compared_where_the_model_is(tasks, options, expected):
     class Elsewhere(torch.nn.Linear):
         """On a device of its own."""
 
         def parameters(self, recurse=True):
             return iter([SimpleNamespace(is_meta=False, device=torch.device("meta"))])
 
-    resident = SimpleNamespace(config=tiny.settings(tasks, **asked), hooked=Elsewhere(1, 1))
+    resident = SimpleNamespace(config=tiny.settings(tasks, **options), hooked=Elsewhere(1, 1))
     assert comparison_device(resident) == expected
 
 
@@ -194,7 +194,7 @@ class TestContext:
         read_inputs(str(base), replace(config, cutoff=64))  # the way out
 
     def test_a_prompt_with_the_answer_of_another(self, base, tasks, tmp_path):
-        """As answers are scored too."""
+        """Answers are scored in such prompts too."""
         folder = with_example(tasks, tmp_path / "tasks", "copy_test.jsonl", "a " * 50, "b")
         folder = with_example(folder, tmp_path / "more", "copy_test.jsonl", "a", "b " * 30)
         read_inputs(str(base), tiny.settings(folder, cutoff=1024, n_answers=0))
@@ -224,8 +224,8 @@ def test_examples_of_an_ordered_file_are_drawn(base, tasks):
 
 def test_examples_that_are_cut_are_told(base, tasks):
     notes = read_inputs(str(base), tiny.settings(tasks, cutoff=8)).notes
-    (told,) = [note for note in notes if note.startswith("With --cutoff 8")]
-    assert told == (
+    (note,) = [note for note in notes if note.startswith("With --cutoff 8")]
+    assert note == (
         "With --cutoff 8, examples of copy, count, first, last and swap are too long (checked on up to 128 of each "
         "task): up to 36 prompts of a task lose their beginning"
     )

@@ -21,32 +21,32 @@ HARD = ["script", "image with a handler", "end of a script", "jinja", "formula",
 
 
 @pytest.fixture(scope="module")
-def made():
+def sample():
     return made_result(n_layers=6)
 
 
 @pytest.fixture(scope="module")
-def page(made, tmp_path_factory):
-    return made.write(tmp_path_factory.mktemp("mossa") / "out")
+def page(sample, tmp_path_factory):
+    return sample.write(tmp_path_factory.mktemp("mossa") / "out")
 
 
-def test_files(made, page):
+def test_files(sample, page):
     folder = page.parent
     assert {path.stem for path in folder.glob("*.csv")} == {
         "groups", "tasks", "clusters", "layers", "answers", "adapters", "losses", "curves", "findings",
     }  # fmt: skip
     assert len(list((folder / "figures").glob("*.png"))) == 14
     kept = load_result(folder / "results" / "qasc" / "all-tasks.cka.safetensors")
-    assert torch.equal(kept["debiased_cka"], made.of_task["qasc"]["all-tasks.cka"]["debiased_cka"])
+    assert torch.equal(kept["debiased_cka"], sample.of_task["qasc"]["all-tasks.cka"]["debiased_cka"])
     assert (folder / "results" / "+all" / "tuned.purity.safetensors").exists()
-    assert [c.id for c in load_findings(folder)] == [c.id for c in made.findings]
+    assert [c.id for c in load_findings(folder)] == [c.id for c in sample.findings]
 
 
-def test_csv_is_what_was_measured(made, page):
+def test_csv_is_what_was_measured(sample, page):
     with (page.parent / "curves.csv").open(newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["task"] == "aqua" and row["role"] == "tuned"]
     values = [float(row["value"]) for row in rows if row["measure"] == "biased CKA"]
-    assert values == made.of_task["aqua"]["tuned.cka"]["cka"][:, 0].tolist()
+    assert values == sample.of_task["aqua"]["tuned.cka"]["cka"][:, 0].tolist()
 
 
 def test_every_layer_has_its_hook(page):
@@ -66,25 +66,25 @@ def test_page(page):
     assert "http" not in re.sub(r"base64,[^\"]*", "", text).replace("http-equiv", "")  # pictures may spell anything
 
 
-def test_the_same_folder_is_reported_on_again(made, tmp_path):
-    first = made.write(tmp_path)
-    again = replace(made, trained={}).write(tmp_path)
+def test_the_same_folder_is_reported_on_again(sample, tmp_path):
+    first = sample.write(tmp_path)
+    again = replace(sample, trained={}).write(tmp_path)
     assert again == first
     assert not (tmp_path / "figures" / "training_losses.png").exists()
 
 
-def test_another_commands_folder_is_refused(made, tmp_path):
+def test_another_commands_folder_is_refused(sample, tmp_path):
     record_command(tmp_path, "compare")
     with pytest.raises(InputError, match="holds a report of mechclust compare; give another folder with --out"):
-        made.write(tmp_path)
+        sample.write(tmp_path)
     assert not (tmp_path / "report.html").exists()
 
 
 def test_hostile_names(tmp_path, trouble_of):
     names = [HOSTILE[name] for name in HARD]
-    made = made_result({names[0]: names[:4], names[1]: names[4:]}, held_out=(names[-1],), n_layers=4)
+    sample = made_result({names[0]: names[:4], names[1]: names[4:]}, held_out=(names[-1],), n_layers=4)
     out = tmp_path / "runs" / "out"
-    noted = replace(made, notes=[f"no test split: {HOSTILE['script']}"])
+    noted = replace(sample, notes=[f"no test split: {HOSTILE['script']}"])
     path = noted.write(out)
     assert {p for p in tmp_path.rglob("*") if out not in p.parents} == {out, out.parent}
     text = path.read_bytes().decode()
