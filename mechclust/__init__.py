@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from mechclust.attention import AttentionView, attention_view, attention_view_from_patterns
     from mechclust.commands.check import Check, CheckReport, check_model
     from mechclust.commands.clusters import ClustersConfig, ClustersResult, measure_clusters, write_clusters_report
-    from mechclust.commands.compare import CompareConfig, CompareResult, compare_models, write_compare_report
+    from mechclust.commands.compare import CompareConfig, CompareResult, compare_models
     from mechclust.commands.history import HistoryConfig, HistoryResult, measure_history, write_history_report
     from mechclust.commands.mossa import MossaConfig, MossaResult, run_mossa
     from mechclust.commands.topics import TopicsConfig, TopicsResult, measure_topics, write_topics_report
@@ -104,7 +104,6 @@ __all__ = [
     "train",
     "train_ensemble",
     "write_clusters_report",
-    "write_compare_report",
     "write_history_report",
     "write_topics_report",
 ]

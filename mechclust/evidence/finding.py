@@ -24,6 +24,7 @@ from tasks.text.visible import quoted
 Method = Literal["mean", "one more run", "share", "paired shares", "resampled", "worst"]
 Kind = Literal["finding", "check"]
 Shown = Literal["headline", "page", "table"]
+SEEDS_ADDED = "seeds added"  # what was changed, where an earlier run is this one with fewer seeds
 
 
 @dataclass(frozen=True, repr=False)
@@ -244,6 +245,11 @@ class Finding:
     def verdict(self) -> Verdict:
         """The verdict of the parts and of the control; ``judge`` lists the words."""
         return judge(self)
+
+    @property
+    def exploratory(self) -> bool:
+        """Whether seeds were added after a verdict had been seen, so that the bound was not set before the run."""
+        return any(run.changed.startswith(SEEDS_ADDED) for run in self.history)
 
     @property
     def measured(self) -> float | None:

@@ -9,9 +9,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from mechclust.evidence.bounds import VERDICTS, Bound, Within
+from mechclust.evidence.bounds import VERDICTS, Bound, Verdict, Within
 from mechclust.evidence.finding import Control, EarlierRun, Finding, Kind, Method, Part, Shown
-from mechclust.evidence.tables import html_table, text_table
+from mechclust.evidence.tables import MARKS, html_table, shown_on_pages, text_table
 from probes.store.files import DamagedError, json_bytes, read_json, write_atomic
 from tasks import InputError
 
@@ -38,6 +38,28 @@ class Findings(list[Finding]):
             rows += _rows(finding)
         return pd.DataFrame(rows, columns=_COLUMNS)
 
+    @property
+    def headline(self) -> str:
+        """The conclusion: how many of the findings that pages show hold, and which do not.
+
+        Example:
+            >>> from mechclust.evidence import Bound, Finding, check_part
+            >>> part = check_part("", [0.9, 0.8], Bound(">", 0.5))
+            >>> high = Finding(id="T1", statement="the score is high", source="ours", parts=(part,))
+            >>> Findings([high, replace(high, id="T2", not_tested="needs ten seeds")]).headline
+            '1 of 1 findings tested holds.'
+        """
+        shown = [finding for finding in shown_on_pages(self) if finding.kind == "finding"]
+        tested = [finding for finding in shown if finding.verdict != "not tested"]
+        if not tested:
+            return f"No finding was tested: {shown[0].why_not}." if shown else ""
+        ids: dict[Verdict, list[str]] = {}
+        for finding in tested:
+            ids.setdefault(finding.verdict, []).append(finding.id)
+        holding = len(ids.pop("holds", ()))
+        others = "".join(f" {MARKS[verdict]} {verdict}: {_first_ids(ids[verdict])}." for verdict in ids)
+        return f"{holding} of {len(tested)} findings tested {'holds' if holding == 1 else 'hold'}.{others}"
+
     def __repr__(self) -> str:
         counts = Counter(finding.verdict for finding in self)
         verdicts = ", ".join(f"{count} {verdict!r}" for verdict, count in counts.items())
@@ -48,6 +70,12 @@ class Findings(list[Finding]):
 
     def _repr_html_(self) -> str:
         return html_table(self)
+
+
+def _first_ids(ids: Sequence[str]) -> str:
+    """Return up to five of the ids, and how many more there are."""
+    more = f" and {len(ids) - 5} more" if len(ids) > 5 else ""
+    return ", ".join(ids[:5]) + more
 
 
 def _rows(finding: Finding) -> list[dict[str, Any]]:

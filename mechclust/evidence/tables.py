@@ -41,9 +41,11 @@ def with_interval(part: Part) -> str:
 
 
 def verdict_text(finding: Finding) -> str:
-    """Return the verdict with its mark, and why a finding was not tested: ``✓ holds``, ``– not tested: one seed``."""
+    """Return the verdict with its mark: ``✓ holds``, ``✓ holds (exploratory)``, ``– not tested: one seed``."""
     text = f"{MARKS[finding.verdict]} {finding.verdict}"
-    return f"{text}: {finding.why_not}" if finding.verdict == "not tested" else text
+    if finding.verdict == "not tested":
+        return f"{text}: {finding.why_not}"
+    return f"{text} (exploratory)" if finding.exploratory else text
 
 
 def shown_on_pages(findings: Sequence[Finding]) -> list[Finding]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from mechclust.evidence import Finding
+from mechclust.evidence import Finding, Findings
 from mechclust.report.html import findings_html, list_html, picture_html, png, safe, table_html
 from mechclust.report.reading import Reading, readings_table
 from tasks.text.visible import quoted
@@ -71,8 +71,13 @@ class Analysis:
     def __repr__(self) -> str:
         return f"Analysis({len(self.findings)} findings, {len(self.panels)} panels, {len(self.notes)} notes)"
 
+    @property
+    def headline(self) -> str:
+        """The conclusion in one line: ``lead``, or how many findings hold."""
+        return " ".join(self.lead) or Findings(self.findings).headline
+
     def _repr_html_(self) -> str:
-        lead = "".join(f"<p><b>{safe(sentence)}</b></p>" for sentence in self.lead)
+        lead = f"<p><b>{safe(self.headline)}</b></p>" if self.headline else ""
         figures = [panel._repr_html_() for panel in self.panels]
         return "".join([lead, self.readings_html, findings_html(self.findings), list_html(self.notes), *figures])
 

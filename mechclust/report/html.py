@@ -14,7 +14,7 @@ from markupsafe import Markup, escape
 
 from mechclust.evidence.finding import Finding
 from mechclust.evidence.tables import measured_number, verdict_text, with_interval
-from mechclust.report.text import number_format, with_texts
+from mechclust.report.text import in_english, number_format, with_texts
 from tasks.text.visible import visible
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def table_html(
         number: format of floats, such as ``".3f"``.
         missing: text of a missing value.
     """
-    shown = with_texts(table, visible)
+    shown = with_texts(in_english(table), visible)
     rows: str = shown.to_html(index=False, border=0, float_format=number_format(number), na_rep=missing)
     above = f"<p><b>{safe(title)}</b></p>" if title else ""
     below = "".join(f"<p>Note: {safe(note)}</p>" for note in notes)

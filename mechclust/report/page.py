@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
 from mechclust.evidence.findings import FILE, Findings, findings_bytes
-from mechclust.report.analysis import Analysis
+from mechclust.report.analysis import Analysis, Panel
 from mechclust.report.folder import check_command, machine, record_command
 from mechclust.report.html import content_policy, template
 from mechclust.report.manifest import add_files, replace_files
@@ -22,6 +22,9 @@ from tasks import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
+
+_UNFOLDED_FIGURES = 3  # after the first
+_WIDEST_ASPECT = 2.0  # width / height of a figure beside a table
 
 
 def write_report(
@@ -106,10 +109,11 @@ def save_results(out: str | Path, command: str, results: Mapping[str, ProbeResul
 def render_report(
     *, title: str, source: str, analysis: Analysis, facts: Mapping[str, Any], config: Mapping[str, Any]
 ) -> str:
-    """The page: conclusion, findings, figures, views, notes, configuration, versions. It needs no network.
+    """Return the page, which needs no network.
 
-    Notes stand above the figures, and below the views where the conclusion stands on top. The browser is told to run
-    the scripts of views and folded fragments alone, and to load nothing from anywhere.
+    It opens with the conclusion, the first figure, and what was found beside it. Notes, tables, the configuration, and
+    figures after the fourth are folded. The browser is told to run the scripts of views and folded fragments alone,
+    and to load nothing from anywhere.
 
     Args:
         title: heading.
@@ -118,17 +122,36 @@ def render_report(
         facts: date, versions, machine.
         config: the configuration, shown as JSON.
     """
+    first, *others = [Markup(panel._repr_html_()) for panel in analysis.panels] or [Markup()]
+    captions = [_summary(panel.caption) for panel in analysis.panels]
     return template("report").render(
         policy=content_policy(*analysis.views.values(), *analysis.folded.values()),
         title=title,
         source=source,
-        findings=analysis.findings,
+        headline=analysis.headline,
+        opening_figure=first,
+        wide=bool(analysis.findings) or _is_wide(analysis.panels),
         readings=Markup(analysis.readings_html),
-        panels={panel.name: Markup(panel._repr_html_()) for panel in analysis.panels},
+        findings=analysis.findings,
+        figures=others[:_UNFOLDED_FIGURES],
+        folded_figures=list(zip(captions, [first, *others], strict=False))[1 + _UNFOLDED_FIGURES :],
         views={name: Markup(html) for name, html in analysis.views.items()},
-        notes=analysis.notes,
-        lead=analysis.lead,
         folded={name: Markup(html) for name, html in analysis.folded.items()},
+        notes=analysis.notes,
+        figure_names=[panel.name for panel in analysis.panels],
         facts=facts,
         config=json.dumps(config, indent=1, default=os.fspath),
     )
+
+
+def _is_wide(panels: Sequence[Panel]) -> bool:
+    """Return whether the first figure is too wide to be read beside a table."""
+    if not panels:
+        return True
+    width, height = panels[0].figure.get_size_inches()
+    return bool(width > _WIDEST_ASPECT * height)
+
+
+def _summary(caption: str) -> str:
+    """Return the first sentence of a caption."""
+    return caption.split(". ")[0].rstrip(".")

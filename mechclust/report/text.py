@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 HOOKS = ("site", "base_site", "hook")  # columns that name the hook beside a layer's number
 LAYERS = "Layer 0 is hook_embed, and layer l is blocks.{l - 1}.hook_resid_post."
+_ANSWERS = {True: "yes", False: "no"}
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")  # full-width ones too
 
 
@@ -59,8 +60,27 @@ def table_text(table: pd.DataFrame, number: str) -> str:
         number: format of floats, such as ``".3f"``.
     """
     hooks = {name: with_texts(table[[name]], short_hook)[name] for name in HOOKS if name in table}
-    shown = with_texts(table.assign(**hooks), short)
+    shown = with_texts(in_english(table.assign(**hooks)), short)
     return str(shown.to_string(index=False, float_format=number_format(number), na_rep="-"))
+
+
+def in_english(table: pd.DataFrame) -> pd.DataFrame:
+    """Return a table for readers: spaces for the underscores of its columns, and ``yes`` and ``no`` for its answers.
+
+    Example:
+        >>> import pandas as pd
+        >>> in_english(pd.DataFrame({"stands_out": [True, False]})).to_dict("list")
+        {'stands out': ['yes', 'no']}
+    """
+    answers = {name: column.map(_ANSWERS, na_action="ignore") for name, column in table.items() if _is_answer(column)}
+    names = {name: name.replace("_", " ") for name in table if isinstance(name, str)}
+    return table.assign(**answers).rename(columns=names)
+
+
+def _is_answer(column: pd.Series) -> bool:
+    """Return whether a column holds yes and no, or nothing."""
+    held = column.dropna()
+    return len(held) > 0 and all(value is True or value is False for value in held.astype(object).tolist())
 
 
 def csv(table: pd.DataFrame) -> bytes:

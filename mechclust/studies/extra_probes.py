@@ -34,15 +34,15 @@ class TrainedModel:
 
 
 def chosen_probes(names: Sequence[str]) -> list[RegisteredProbe]:
-    """The probes with these names, each checked to work without arguments.
+    """Return the probes with these names, each checked to work without arguments.
 
     Raises:
         InputError: as ``probes.get_probe``.
     """
-    found = [find_probe(name) for name in dict.fromkeys(names)]
-    for probe in found:
+    probes = [find_probe(name) for name in dict.fromkeys(names)]
+    for probe in probes:
         probe.new()
-    return found
+    return probes
 
 
 def measure_further(
@@ -68,7 +68,7 @@ def measure_further(
     if not names:
         return
     measure = partial(_measure, trained_models, config, out, probes)
-    outcomes = each_result(measure, range(len(names)), folder=out, name=lambda i: names[i], **on)
+    outcomes = each_result(measure, range(len(names)), folder=out, name=names.__getitem__, **on)
     bar = progress_bar(desc="further probes", unit="model", total=len(names))
     with closing(outcomes), closing(bar):
         for outcome in outcomes:
@@ -85,7 +85,7 @@ def _measure(
     probes: Sequence[RegisteredProbe],
     position: int,
 ) -> None:
-    """What a worker does: run all probes on the model with this index."""
+    """Run all probes on the model with this index, in a worker."""
     trained = list(trained_models(config, out))[position]
     model, batches = trained.load()
     batches = list(batches)
@@ -110,7 +110,7 @@ def _note_failure(out: Path, probe: RegisteredProbe, model: str, error: Exceptio
 
 
 def _note_loss(out: Path, probe: RegisteredProbe, model: str, error: Exception) -> None:
-    """The process was lost, or took too long: an existing result is complete and is kept."""
+    """Note that a process was lost or took too long. An existing result is complete and is kept."""
     path = _result_path(out, probe, model)
     what = "may hold an earlier measurement of" if path.exists() else "could not measure"
     _write_note(path, f"{probe.name} {what} {model}", error)
@@ -122,18 +122,18 @@ def _write_note(path: Path, what: str, error: Exception) -> None:
 
 
 def further_notes(out: Path) -> list[str]:
-    """The reason for each measurement that failed, one per line."""
+    """Return the reason for each measurement that failed."""
     return [path.read_text().strip() for path in sorted((out / "results" / "probes").glob("*/*.txt"))]
 
 
 def further_views(out: Path) -> Mapping[str, str]:
-    """The results of ``measure_further``, as HTML by heading."""
+    """Return the results of ``measure_further``, as HTML by heading."""
     views = {}
     for folder in sorted((out / "results" / "probes").glob("*/")):
         files = sorted(folder.glob("*.safetensors"))
         parts = [f"<h3>{escape(unquote(path.stem))}</h3>{_shown(path)}" for path in files[:_SHOWN]]
-        if more := len(files) - _SHOWN:
-            parts += [f"<p>and {more} more models in {escape(str(folder.relative_to(out)))}</p>"] if more > 0 else []
+        if len(files) > _SHOWN:
+            parts.append(f"<p>and {len(files) - _SHOWN} more models in {escape(str(folder.relative_to(out)))}</p>")
         if parts:
             views[f"Probe: {unquote(folder.name)}"] = "".join(parts)
     return views

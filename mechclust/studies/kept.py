@@ -1,4 +1,4 @@
-"""What a run keeps: computed once, and again if it is missing, damaged, or of another model."""
+"""Compute results once, and again if they are missing, damaged, or of another model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tasks import InputError
 
 
 def once(path: Path, measure: Callable[[], ProbeResult], model: str | Mapping[str, str]) -> ProbeResult:
-    """The result at ``path``; measured and saved there if it is missing, damaged, or of another model.
+    """Return the result at ``path``; measure and save it there if it is missing, damaged, or of another model.
 
     Args:
         path: file of the result.
@@ -31,8 +31,9 @@ def once(path: Path, measure: Callable[[], ProbeResult], model: str | Mapping[st
         measuring
         0.5 0.5
     """
-    if (result := kept(path, model)) is not None:
-        return result
+    earlier = kept(path, model)
+    if earlier is not None:
+        return earlier
     measured = measure()
     result = replace(measured, metadata={**measured.metadata, "model": model})
     result.save(path)
@@ -40,7 +41,7 @@ def once(path: Path, measure: Callable[[], ProbeResult], model: str | Mapping[st
 
 
 def kept(path: Path, model: str | Mapping[str, str]) -> ProbeResult | None:
-    """The result at ``path``; ``None`` if it is missing or damaged, or (with a warning) of another model."""
+    """Return the result at ``path``; ``None`` if it is missing or damaged, or (with a warning) of another model."""
     if not is_whole(path):
         return None
     result = load_result(path)

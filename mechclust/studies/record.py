@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import tempfile
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from mechclust.report.archive import pack, unpack
 from mechclust.report.folder import check_command, check_writable, differences, read_record, record_command
 from mechclust.report.manifest import MANIFEST, add_files, check_files, read_manifest, replace_files
 from mechclust.report.text import csv
+from mechclust.studies.added_seeds import with_seen_verdicts
 from mechclust.studies.registry import open_run
 from mechclust.studies.study import Study, judge_run, report_run
 from probes.store.files import json_bytes
@@ -81,7 +83,8 @@ def _check_record(folder: Path, study: Study, run_folder: Path) -> None:
     if any((folder / name).exists() for name in ("models", "results", "report.html")):
         raise InputError(f"{str(folder)!r} is the folder of a run; {_WAY_OUT}")
     kept = any((folder / name).exists() for name in ("config.json", FILE))
-    if kept and (held := read_record(folder, _WAY_OUT)["study"]) != study.name:
+    held = read_record(folder, _WAY_OUT)["study"] if kept else study.name
+    if held != study.name:
         raise InputError(f"{str(folder)!r} holds the results of {held}, not of {study.name}; {_WAY_OUT}")
     if kept and not read_manifest(folder, _WAY_OUT).command:
         raise InputError(f"{str(folder)!r} holds files that no {MANIFEST} lists; {_WAY_OUT}")
@@ -116,7 +119,8 @@ def judge_again(folder: str | Path) -> Findings:
     with tempfile.TemporaryDirectory() as place:
         unpack(archive, Path(place))
         try:
-            findings = with_history(judge_run(study, config, Path(place)), folder)
+            judged = with_seen_verdicts(judge_run(study, config, Path(place)), read_record(folder, _WAY_OUT))
+            findings = with_history(judged, folder)
         except InputError as error:
             why = str(error).replace(repr(place), repr(str(archive))).partition(";")[0]
             raise InputError(f"{why}; {_RECORD_AGAIN}") from error
@@ -126,15 +130,18 @@ def judge_again(folder: str | Path) -> Findings:
 
 
 def command_of(study: Study, config: Mapping[str, Any]) -> str:
-    """The command that runs a study with these settings: the nearest preset, and everything that differs from it.
+    """Return the command that runs a study with these settings: the nearest preset, and all that differs from it.
 
     Args:
         study: the study.
         config: settings as in ``config.json``.
     """
     changes = {name: dict(differences(to_json(preset), config)) for name, preset in study.presets.items()}
-    preset = min(changes, key=lambda name: len(changes[name]))
-    options = [word for path, (_, value) in changes[preset].items() for word in _option(path, value)]
+    n_changes = {name: len(changed) for name, changed in changes.items()}
+    preset = min(n_changes, key=n_changes.__getitem__)
+    options: list[str] = []
+    for path, (_, value) in changes[preset].items():
+        options += _option(path, value)
     return shlex.join(["mechclust", "run", study.name, "--preset", preset, *options])
 
 
@@ -146,12 +153,14 @@ def _option(path: str, value: Any) -> list[str]:
 
 
 def _flat(value: Any) -> list[Any]:
-    """Pairs as the command line takes them: one number after the other."""
-    return [word for part in value for word in _flat(part)] if isinstance(value, list) else [value]
+    """Return pairs as the command line takes them: one number after the other."""
+    if not isinstance(value, list):
+        return [value]
+    return list(chain.from_iterable(map(_flat, value)))
 
 
 def _portable(value: Any) -> Any:
-    """Without folders of this machine: an absolute path is cut to its last part."""
+    """Return settings without folders of this machine: an absolute path is cut to its last part."""
     if isinstance(value, dict):
         return {name: _portable(part) for name, part in value.items()}
     if isinstance(value, list):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,7 @@ class RegisteredStudy:
 
 
 def registered_studies() -> list[RegisteredStudy]:
-    """Every registered study, ours first.
+    """List every registered study, ours first.
 
     A study that cannot be loaded is listed with the reason and does not affect the others.
     """
@@ -45,12 +46,12 @@ def registered_studies() -> list[RegisteredStudy]:
 
 
 def list_studies() -> list[Study]:
-    """The studies that can be run."""
-    return [found.study for found in registered_studies() if found.study is not None]
+    """List the studies that can be run."""
+    return [registered.study for registered in registered_studies() if registered.study is not None]
 
 
 def get_study(name: str) -> Study:
-    """The study called ``name``.
+    """Return the study called ``name``.
 
     Raises:
         InputError: if there is no such study (the text lists those there are), or it is broken (the text says why).
@@ -64,14 +65,14 @@ def get_study(name: str) -> Study:
         raise InputError(f"no study {name!r}: mechclust was installed by another version; install it again with pip")
     if point is None:
         raise InputError(f"no study {name!r}{suggest(name, sorted({point.name for point in points}))}")
-    found = _loaded(point, points)
-    if found.study is None:
-        raise InputError(f"study {name!r} of {found.package} is broken: {found.error}")
-    return found.study
+    registered = _loaded(point, points)
+    if registered.study is None:
+        raise InputError(f"study {name!r} of {registered.package} is broken: {registered.error}")
+    return registered.study
 
 
 def open_run(out: str | Path) -> tuple[Study, Any]:
-    """The study and configuration of a run's folder.
+    """Return the study and configuration of a run's folder.
 
     Raises:
         InputError: if the folder holds no run.
@@ -82,9 +83,11 @@ def open_run(out: str | Path) -> tuple[Study, Any]:
 
 
 def _points() -> list[EntryPoint]:
-    return sorted(
-        entry_points(group=STUDY_ENTRY_POINTS), key=lambda point: (not _is_ours(point), point.name, package_of(point))
-    )
+    return sorted(entry_points(group=STUDY_ENTRY_POINTS), key=_ours_first)
+
+
+def _ours_first(point: EntryPoint) -> tuple[bool, str, str]:
+    return not _is_ours(point), point.name, package_of(point)
 
 
 def _is_ours(point: EntryPoint) -> bool:
@@ -97,9 +100,11 @@ def _loaded(point: EntryPoint, points: Sequence[EntryPoint]) -> RegisteredStudy:
             point.name, package_of(point), None, f"another study is called {point.name!r}; rename one"
         )
 
-    def why_not(found: Any) -> str:
-        if not isinstance(found, Study):
-            return f"is {found!r}; expected a mechclust.studies.Study"
-        return "" if found.name == point.name else f"is called {found.name!r}; register it under that name"
+    return RegisteredStudy(point.name, package_of(point), *load_entry_point(point, partial(_why_not, point.name)))
 
-    return RegisteredStudy(point.name, package_of(point), *load_entry_point(point, why_not))
+
+def _why_not(name: str, study: Any) -> str:
+    """Return why an object cannot be registered as the study called ``name``; ``""`` if it can."""
+    if not isinstance(study, Study):
+        return f"is {study!r}; expected a mechclust.studies.Study"
+    return "" if study.name == name else f"is called {study.name!r}; register it under that name"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
@@ -17,6 +18,7 @@ from mechclust.report.folder import check_command, check_writable, open_folder, 
 from mechclust.report.html import table_html
 from mechclust.report.manifest import check_measured, forget_measured, read_manifest, record_measured
 from mechclust.report.page import write_report
+from mechclust.studies.added_seeds import add_seeds, with_seen_verdicts
 from mechclust.studies.extra_probes import TrainedModel, chosen_probes, further_notes, further_views, measure_further
 from probes.engine.hooks import check_device
 from probes.store.locks import locked
@@ -31,12 +33,13 @@ if TYPE_CHECKING:
 
 def check_machine(config: Any) -> None:
     """Refuse a configuration whose ``device``, if it has one, is not on this machine."""
-    if (device := getattr(config, "device", None)) is not None:
+    device = getattr(config, "device", None)
+    if device is not None:
         check_device(device)
 
 
 def check_checkpoint(config: Any) -> None:
-    """The same, and refuse a ``model`` that is no checkpoint here or on the hub; ``None`` is none."""
+    """Refuse a ``device`` that is not here, and a ``model`` that is no checkpoint here or on the hub."""
     check_machine(config)
     if config.model is not None:
         find(config.model)
@@ -50,6 +53,11 @@ def nothing(config: Any, results: object) -> Sequence[Any]:
 def no_tables(config: Any, results: object) -> Mapping[str, pd.DataFrame]:
     """Return no tables."""
     return {}
+
+
+def one_stage(job: object) -> int:
+    """Return the stage of a job whose study has no stages."""
+    return 0
 
 
 @dataclass(frozen=True, repr=False)
@@ -98,7 +106,7 @@ class Study:
     tables: Callable[[Any, Any], Mapping[str, pd.DataFrame]] = no_tables
     notes: Callable[[Any, Any], Sequence[str]] = nothing
     check: Callable[[Any], None] = check_machine
-    stage: Callable[[Any], int] = lambda job: 0
+    stage: Callable[[Any], int] = one_stage
     analyse: Callable[[Any, Path], Analysis] | None = None
     judge: Callable[[Any, Path], Sequence[Finding]] | None = None
     unrecorded: Sequence[str] = ()
@@ -111,7 +119,7 @@ class Study:
             raise InputError(f"the study {self.name!r} has neither load nor analyse; give load, findings and panels")
 
     def preset(self, name: str) -> Any:
-        """The configuration called ``name``.
+        """Return the configuration called ``name``.
 
         Raises:
             InputError: if there is no such preset; the text lists those there are.
@@ -150,7 +158,8 @@ def check_seeds(seeds: Sequence[int], name: str = "seeds") -> None:
     """
     if not seeds:
         raise InputError(f"{name} is empty; expected at least one seed, such as --{name.replace('_', '-')} 0")
-    if twice := repeated(seeds):
+    twice = repeated(seeds)
+    if twice:
         raise InputError(f"{name} has {twice[0]} twice; expected different seeds")
 
 
@@ -167,8 +176,9 @@ def run_study(
     """Run a study in the folder ``out``, or resume it there.
 
     Artefacts are saved as they are made: ``config.json``, ``models/``, ``results/``, ``figures/``,
-    ``findings.json``, ``report.html``. Called again, an interrupted run resumes where it stopped. Results are
-    bit-identical for any ``workers`` and ``engine``.
+    ``findings.json``, ``report.html``. Called again, an interrupted run resumes where it stopped. Called with more
+    seeds after those of the run, it measures the new ones only, and findings whose verdict was seen before are marked
+    exploratory. Results are bit-identical for any ``workers`` and ``engine``.
 
     Args:
         study: the study.
@@ -195,7 +205,10 @@ def run_study(
     study.check(config)
     jobs = sorted(study.jobs(config), key=study.stage)
     check_writable(out)
-    with locked(out, way="give another folder with --out"), open_folder(out, study.name, to_json(config)):
+    with ExitStack() as held:
+        held.enter_context(locked(out, way="give another folder with --out"))
+        add_seeds(study.name, study.jobs, config, out)
+        held.enter_context(open_folder(out, study.name, to_json(config)))
         check_measured(out)
         forget_measured(out)
         there = out.absolute()  # remote workers have another working directory
@@ -227,7 +240,7 @@ def report_run(study: Study, config: Any, out: Path) -> Analysis:
         analysis = analyse_run(study, config, out)
     analysis = replace(
         analysis,
-        findings=Findings(analysis.findings),
+        findings=Findings(with_seen_verdicts(analysis.findings, record)),
         views={**analysis.views, **further_views(out)},
         notes=[*analysis.notes, *family_notes(analysis.findings), *further_notes(out)],
     )
@@ -276,5 +289,5 @@ def judge_run(study: Study, config: Any, out: Path) -> Sequence[Finding]:
 
 
 def _run_job(run_job: Callable[[Any, Any, Path], None], config: Any, out: Path, job: Any) -> None:
-    """What a worker process is sent: picklable if ``run_job`` is defined at the top level of a module."""
+    """Run a job in a worker process. It is picklable if ``run_job`` is defined at the top level of a module."""
     run_job(config, job, out)

@@ -318,8 +318,8 @@ class TestRunRefusals:
 
     def test_another_run_in_the_folder(self, refused, never_trains, smoke_run):
         before = {p: p.read_bytes() for p in smoke_run[1].rglob("*") if p.is_file()}
-        assert refused(*SMOKE, "--seeds", 0, 1, "--out", smoke_run[1]) == (
-            f"{str(smoke_run[1])!r} holds another run (seeds = [0], not [0, 1]); choose another folder with --out, "
+        assert refused(*SMOKE, "--seeds", 1, "--out", smoke_run[1]) == (
+            f"{str(smoke_run[1])!r} holds another run (seeds = [0], not [1]); choose another folder with --out, "
             "or the same settings to continue"
         )
         assert {p: p.read_bytes() for p in before} == before

@@ -167,10 +167,10 @@ def commands(lib: Library, inputs: Path) -> Any:
         mechclust.TopicsConfig((inputs / "corpus",), thresholds=(0.1,), n_permutations=9, **settings),
     )
     written = {
-        "clusters": mechclust.write_clusters_report(clusters, "clusters"),
-        "compare": mechclust.write_compare_report(compared, "compare"),
-        "history": mechclust.write_history_report(history, "history"),
-        "topics": mechclust.write_topics_report(topics, "topics"),
+        "clusters": _write(lib, "clusters", clusters, "clusters"),
+        "compare": _write(lib, "compare", compared, "compare"),
+        "history": _write(lib, "history", history, "history"),
+        "topics": _write(lib, "topics", topics, "topics"),
     }
     results = (clusters, compared, history, topics)
     classes = ("ClustersResult", "CompareResult", "HistoryResult", "TopicsResult")
@@ -183,11 +183,11 @@ def commands(lib: Library, inputs: Path) -> Any:
     }
 
 
-def _write(result: Any, mechclust: Any, command: str) -> Path:
-    """Write a report with the result's method, or in 0.1 with the function of its command."""
+def _write(lib: Library, command: str, result: Any, folder: str) -> Path:
+    """Write a report: a method of the result, and a function of the command in version 0.1."""
     if hasattr(result, "write"):
-        return result.write(command)
-    return getattr(mechclust, f"write_{command}_report")(result, command)
+        return Path(result.write(folder))
+    return Path(getattr(lib.mechclust, f"write_{command}_report")(result, folder))
 
 
 def _checked(lib: Library, model: Any) -> Any:
@@ -205,8 +205,8 @@ def mossa(lib: Library, inputs: Path) -> Any:
         n_shown=4, rbf=False, without_top=False, experimental=str(inputs / "mossa-tuned"), controls=controls,
     )  # fmt: skip
     found = mechclust.run_mossa(inputs / "mossa-base", config, "run")
-    _write(found, mechclust, "mossa")
-    files = sorted(path.name for path in Path("mossa").rglob("*") if path.is_file())
+    _write(lib, "mossa", found, "report")
+    files = sorted(path.name for path in Path("report").rglob("*") if path.is_file())
     loaded = mechclust.load_result(next(Path("run").rglob("*.cka.safetensors"), None) or _any_result())
     return {"kind": isinstance(found, mechclust.MossaResult), "tasks": list(found.tasks), "files": files,
             "result": loaded.probe}  # fmt: skip

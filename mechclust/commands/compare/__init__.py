@@ -3,4 +3,3 @@
 from mechclust.commands.compare.config import CompareConfig as CompareConfig
 from mechclust.commands.compare.measure import compare_models as compare_models
 from mechclust.commands.compare.result import CompareResult as CompareResult
-from mechclust.commands.compare.result import write_compare_report as write_compare_report

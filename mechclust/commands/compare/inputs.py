@@ -108,7 +108,8 @@ def read_inputs(base: Any, tuned: Any, config: CompareConfig, out: Path, tokeniz
     clusters = find_task_clusters(config.clusters, prompts)
     checkpoints = find_checkpoints(base, tuned, config, tasks, tokenizer)
     _check_adapters(checkpoints, config)
-    tokenizers, sizes = {}, {}
+    tokenizers = {}
+    sizes = {}
     for model in checkpoints:
         tokenizers[model], sizes[model] = model.read(config.trust_remote_code)
     _check_layers(sizes)

@@ -195,14 +195,15 @@ class CompareResult(Measurements):
             )
 
     def _analysis(self) -> Analysis:
-        views = {} if self.planes is None else {"Base and tuned": self.planes.html()}
+        folded = {}
         for name, title in tables.TITLES.items():
             if name in self.tables:
                 table = self.tables[name].drop(columns=_ONLY_IN_CSV, errors="ignore")
-                views[title] = table_html(table, number=".3f", missing="–")
+                folded[title] = table_html(table, number=".3f", missing="–")
         return Analysis(
             panels=self.panels(),
-            views=views,
+            views={} if self.planes is None else {"Base and tuned": self.planes.html()},
+            folded=folded,
             notes=[*readings.rules(self), *self.caveats],
             lead=[self.headline],
             readings=self.readings,
@@ -211,15 +212,3 @@ class CompareResult(Measurements):
     def _repr_html_(self) -> str:
         table = self.tables["tasks" if self.diagonal else "compare"]
         return table_html(table, self.title, self.sentences, number=".3f", missing="–")
-
-
-def write_compare_report(result: CompareResult, out: str | Path) -> Path:
-    """Write the tables as CSV, the probe results, the figures and ``report.html`` into ``out``.
-
-    Raises:
-        InputError: when ``out`` cannot be written, or holds the report of another command.
-
-    Example:
-        >>> write_compare_report(result, "runs/compare")  # doctest: +SKIP
-    """
-    return result.write(out)

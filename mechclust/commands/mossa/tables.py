@@ -51,7 +51,7 @@ def tables_of(result: Measurements) -> dict[str, pd.DataFrame]:
 
 
 def shown_tables(result: Measurements, tables: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
-    """Return the tables of the page by title, with column names in words.
+    """Return the tables of the page by title.
 
     Args:
         result: the measurements.
@@ -66,13 +66,7 @@ def shown_tables(result: Measurements, tables: Mapping[str, pd.DataFrame]) -> di
         "Before and after the final norm (medians over tasks)": before_and_after(result),
         "Debiased CKA with the controls by layer (medians over tasks)": _medians_by_layer(tables["layers"]),
     }
-    named = {title: table for title, table in shown.items() if table is not None and len(table)}
-    return {title: table.set_axis([_in_words(name) for name in table], axis=1) for title, table in named.items()}
-
-
-def _in_words(column: str) -> str:
-    words = column.replace("_", " ").replace("base", "pre")
-    return words.replace(" last", " at the last layer") if words.endswith(" last") else words
+    return {title: table for title, table in shown.items() if table is not None and len(table)}
 
 
 def parts_of(result: Measurements) -> dict[str, TaskCurves]:

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from mechclust import cli
-from mechclust.commands.compare import CompareConfig, compare_models, write_compare_report
+from mechclust.commands.compare import CompareConfig, compare_models
 from probes import load_result
 from tests.faults.hostile import HOSTILE
 
@@ -54,7 +54,7 @@ class TestCompare:
         out = tmp_path / "runs" / "out"
         before = {path for path in tmp_path.rglob("*") if out not in path.parents}
         result = compare_models(str(gpt2), str(other), config, out)
-        page = write_compare_report(result, out).read_bytes().decode()
+        page = result.write(out).read_bytes().decode()
         assert {path for path in tmp_path.rglob("*") if out not in path.parents} - before <= {out, out.parent}
         assert "<script>window.hacked" not in page
         assert "\x1b" not in page

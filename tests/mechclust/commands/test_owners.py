@@ -16,7 +16,7 @@ import pytest
 import mechclust.commands.parts
 from mechclust.cli import main
 from mechclust.commands.clusters import ClustersConfig, measure_clusters
-from mechclust.commands.compare import CompareConfig, compare_models, write_compare_report
+from mechclust.commands.compare import CompareConfig, compare_models
 from mechclust.commands.folder import default_folder, own_folder, until_reported
 from mechclust.commands.topics import TopicsConfig, measure_topics
 from mechclust.report.text import csv
@@ -256,7 +256,7 @@ def test_a_failing_figure_loses_nothing(gpt2, shaken, compared, tmp_path, monkey
     with monkeypatch.context() as broken:
         broken.setattr("mechclust.commands.compare.figures.compare_panels", fails)
         with pytest.raises(ValueError, match="no picture"):
-            write_compare_report(result, tmp_path)
+            result.write(tmp_path)
     assert {path.stem for path in (tmp_path / "results").iterdir()} == {"cka", "n_dims", "purity", "without_top_pc"}
     kept = load_result(tmp_path / "results/cka.safetensors")["debiased_cka"]
     assert kept.nan_to_num(9).equal(result.cka["debiased_cka"].nan_to_num(9))
@@ -267,6 +267,6 @@ def test_a_failing_figure_loses_nothing(gpt2, shaken, compared, tmp_path, monkey
     again = compare_models(str(gpt2), str(shaken), config, tmp_path)
     assert not ran
     assert again.to_dataframe().equals(result.to_dataframe())
-    assert write_compare_report(again, tmp_path).exists()
+    assert again.write(tmp_path).exists()
     compare_models(str(gpt2), str(shaken), replace(config, n_resamples=21), tmp_path)
     assert ran

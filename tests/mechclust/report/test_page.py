@@ -125,11 +125,25 @@ class TestOrder:
         places = {part: page.find(part) for part in ("a conclusion", "a note", "a caption", "a view", "a table")}
         return [part for part in sorted(places, key=places.get) if places[part] >= 0]
 
-    def test_notes_stand_first_or_after_the_conclusion_and_what_it_rests_on(self):
-        assert self.places(Analysis(**self.PARTS)) == ["a note", "a caption", "a view"]
+    def test_a_page_opens_with_the_conclusion_and_a_figure(self):
+        assert self.places(Analysis(**self.PARTS)) == ["a caption", "a view", "a note"]
         found = Analysis(**self.PARTS, lead=["a conclusion"], folded={"a table": "<p>y</p>"})
         assert self.places(found) == ["a conclusion", "a caption", "a view", "a table", "a note"]
         assert "<b>a conclusion</b>" in found._repr_html_()
+
+    def test_findings_are_the_conclusion_of_a_study(self):
+        assert '<p class="headline">1 of 1 findings tested holds.</p>' in page_of(analysis=Analysis([a_finding()]))
+
+    def test_figures_after_the_fourth_are_folded(self):
+        panels = [Panel(f"n{place}", figure(), f"caption {place}. More") for place in range(6)]
+        page = page_of(analysis=Analysis(panels=panels))
+        folded = re.findall(r"<details[^>]*><summary>([^<]*)</summary><figure", page)
+        assert folded == ["caption 4", "caption 5"]
+        assert page.count("<figure") == 6
+
+    def test_notes_are_folded(self):
+        page = page_of(analysis=Analysis(**self.PARTS))
+        assert re.search(r"<details[^>]*><summary>Notes \(1\)</summary><ul><li>a note</li></ul></details>", page)
 
     def test_what_is_folded_opens_with_a_click(self):
         page = page_of(analysis=Analysis(folded={"a table": '<p id="inside">y</p>'}))

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mechclust.commands.compare import CompareConfig, compare_models, write_compare_report
+from mechclust.commands.compare import CompareConfig, compare_models
 from mechclust.commands.compare.checkpoints import find_checkpoints
 from mechclust.commands.compare.inputs import read_inputs
 from mechclust.models import load_pretrained
@@ -58,7 +58,7 @@ class TestControls:
             "Layer groups: not named. Reason: tasks with a control: 2, and medians and their spread need at least "
             in (" ".join(result.sentences))
         )
-        page = write_compare_report(result, out).read_text()
+        page = result.write(out).read_text()
         assert 'id="controls"' in page
         assert "layer_groups" not in page
         assert (out / "controls.csv").exists()

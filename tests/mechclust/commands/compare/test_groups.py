@@ -12,7 +12,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from mechclust.cli import main
-from mechclust.commands.compare import CompareConfig, compare_models, write_compare_report
+from mechclust.commands.compare import CompareConfig, compare_models
 from mechclust.commands.compare.readings import rules
 from mechclust.commands.compare.task_clusters import ClustersOfTasks
 from mechclust.models import load_pretrained
@@ -241,7 +241,7 @@ class TestClusters:
         result = compare_models(str(gpt2), str(shaken), config, out)
         assert result.clusters.of_task == {"a": "one", "b": "two", "c": "two"}
         assert result.tables["clusters"].set_index("cluster")["tasks"].to_dict() == {"one": 1, "two": 2}
-        page = write_compare_report(result, out).read_text()
+        page = result.write(out).read_text()
         assert 'id="clusters"' in page
         assert "Debiased CKA between the tuned and the base model, by cluster of tasks" in page
 
@@ -278,7 +278,7 @@ class TestClusters:
 
 
 def test_the_report(controlled, tmp_path):
-    page = write_compare_report(controlled[0], tmp_path).read_text()
+    page = controlled[0].write(tmp_path).read_text()
     for name in ("layer_groups", "clusters", "second_opinions", "controls"):
         assert (tmp_path / "figures" / f"{name}.png").exists()
         assert (tmp_path / f"{name}.csv").exists()

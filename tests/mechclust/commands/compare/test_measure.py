@@ -273,7 +273,7 @@ class TestOtherLayers:
         assert main([*argv, "--n-resamples", "20", "--out", str(out)]) == 0
         printed = capsys.readouterr().out
         assert printed.split("\n")[0].split() == [
-            "layer", "site", "task", "n", "base_layer", "base_site", "cka", "debiased_cka", "change",
+            "layer", "site", "task", "n", "base", "layer", "base", "site", "cka", "debiased", "cka", "change",
         ]  # fmt: skip
         assert max(map(len, printed.split("\n\n")[0].splitlines())) <= 100
         assert "blocks.1.resid_post" in printed

@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from mechclust.commands.compare import compare_models, write_compare_report
+from mechclust.commands.compare import compare_models
 from mechclust.commands.compare.inputs import read_inputs
 from mechclust.models import load_pretrained
 from probes import RowStore
@@ -114,7 +114,7 @@ class TestInMemory:
         assert all(torch.equal(weight, before[name]) for name, weight in models[0].state_dict().items())
         assert not any(module._forward_hooks for module in models[0].modules())
         assert found.base == str(gpt2)
-        assert "What tuning changed" in write_compare_report(found, out).read_text()
+        assert "What tuning changed" in found.write(out).read_text()
 
     def test_with_hooks_already(self, gpt2, shaken, config, out, measured):
         models = [load_pretrained(path) for path in (gpt2, shaken)]

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from mechclust.commands.compare import compare_models, write_compare_report
+from mechclust.commands.compare import compare_models
 from mechclust.commands.sampling import drawn, drawn_of_each
 from probes import CKA, SVCCA, load_result
 from tests.mechclust.commands.compare.cases import TASKS
@@ -46,7 +46,7 @@ def test_all_off(gpt2, shaken, config, out):
     assert (result.n_dims, result.purity) == (None, None)
     assert sorted(path.name for path in (out / "results").iterdir()) == ["cka.safetensors"]
     assert not {"rbf_cka", "without_top_pc", "svcca"} & set(result.to_dataframe())
-    page = write_compare_report(result, out).read_text()
+    page = result.write(out).read_text()
     assert "second opinion" not in page.lower()
     assert "Hidden states of each model by layer" not in page
     assert "second_opinions" not in result.tables

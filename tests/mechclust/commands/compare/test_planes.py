@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from mechclust.commands.compare import compare_models, write_compare_report
+from mechclust.commands.compare import compare_models
 from mechclust.commands.sampling import drawn
 from probes import RowStore
 from probes.functional.planes import aligned_planes
@@ -66,12 +66,12 @@ class TestPlanes:
         assert result.planes.xy["base"].shape == result.planes.xy["tuned"].shape == (3, 10, 2)
         shown = drawn(torch.arange(36), 10).tolist()
         assert result.planes.texts == [records()[i]["prompt"] for i in shown]
-        page = write_compare_report(result, out).read_text()
+        page = result.write(out).read_text()
         assert 'id="prompt-map-' in page
         assert "10 of 36 prompts, drawn at random." in page
         result = compare_models(str(gpt2), str(shaken), replace(config, map_prompts=0), out)
         assert result.planes is None
-        page = write_compare_report(result, out).read_text()
+        page = result.write(out).read_text()
         assert "prompt-map" not in page
         assert "Base and tuned</h2>" not in page
 
@@ -90,7 +90,7 @@ class TestPlanes:
 
 @pytest.mark.browser
 def test_in_the_report_base_and_tuned_stand_side_by_side(measured, tmp_path, open_page):
-    page = open_page(write_compare_report(measured, tmp_path))
+    page = open_page(measured.write(tmp_path))
     assert page.locator("h2", has_text="Base and tuned").count() == 1
     assert page.locator(".mechclust-map .model").all_inner_texts() == ["base", "tuned"]
     assert page.locator(".mechclust-map input.layer").count() == 1

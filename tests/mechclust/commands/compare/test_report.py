@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from mechclust.commands.compare import CompareResult, write_compare_report
+from mechclust.commands.compare import CompareResult
 from probes import load_result
 from tasks import InputError
 from tests.mechclust.commands.hook_columns import check_report
@@ -16,7 +16,7 @@ from tests.mechclust.commands.hook_columns import check_report
 
 @pytest.fixture(scope="session")
 def written(measured, tmp_path_factory):
-    return measured, write_compare_report(measured, tmp_path_factory.mktemp("report"))
+    return measured, measured.write(tmp_path_factory.mktemp("report"))
 
 
 class TestReport:
@@ -61,7 +61,7 @@ class TestReport:
             assert reading.value in page
 
     def test_without_purity(self, measured, tmp_path):
-        page = write_compare_report(replace(measured, purity=None), tmp_path).read_text()
+        page = replace(measured, purity=None).write(tmp_path).read_text()
         assert not (tmp_path / "results" / "purity.safetensors").exists()
         assert (tmp_path / "figures" / "dimensions.png").exists()
         assert "dimensions that hold 99% of the variance over all prompts." in page
@@ -74,7 +74,7 @@ class TestReport:
             counting = lambda self, name=name, method=method: computed.append(name) or method(self)  # noqa: E731
             monkeypatch.setattr(CompareResult, name, counting)
         result = replace(measured)
-        write_compare_report(result, tmp_path)
+        result.write(tmp_path)
         assert result.sentences[0] in result._repr_html_()
         assert sorted(computed) == ["by_layer", "summary", "to_dataframe"]
 
@@ -92,11 +92,11 @@ class TestReport:
         cka, n_dims = (again(x, ["(all)", *tasks], places) for x in (measured.cka, measured.n_dims))
         rbf, less = (again(x, tasks, [k % 3 for k in range(12)]) for x in (measured.rbf, measured.without_top_pc))
         result = replace(measured, tasks=tasks, tuned=hostile, cka=cka, rbf=rbf, without_top_pc=less, n_dims=n_dims)
-        page = write_compare_report(result, tmp_path).read_text()
+        page = result.write(tmp_path).read_text()
         assert hostile not in page
         assert "&lt;img src=x" in page
 
     def test_a_folder_that_cannot_be_written(self, written, tmp_path):
         (tmp_path / "file").write_text("")
         with pytest.raises(InputError, match="cannot write to"):
-            write_compare_report(written[0], tmp_path / "file" / "out")
+            written[0].write(tmp_path / "file" / "out")

@@ -1,0 +1,81 @@
+"""Seeds that are added to a run: only they are measured, and the record keeps which verdicts had been seen before."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from mechclust.evidence import EarlierRun, Finding, load_findings
+from mechclust.evidence.finding import SEEDS_ADDED
+from mechclust.evidence.findings import FILE
+from mechclust.report.folder import differences, read_record
+from mechclust.report.manifest import check_measured
+from probes.store.files import write_json
+from tasks import InputError
+from tasks.settings import to_json
+
+_ADDED = "added_seeds"  # in config.json
+
+
+def add_seeds(study: str, jobs_of: Callable[[Any], Sequence[Any]], config: Any, out: Path) -> None:
+    """Make a folder that holds the run of the first of the seeds one of them all; change no other folder.
+
+    Args:
+        study: its name.
+        jobs_of: ``Study.jobs``.
+        config: its settings. All but the seeds are those of the run, and the run's seeds come first.
+        out: the run's folder.
+
+    Raises:
+        InputError: if networks of earlier seeds would be trained again, because some train in groups.
+    """
+    if not (out / "config.json").exists():
+        return
+    record = read_record(out, "choose another folder with --out")
+    held = record["config"]
+    wanted = to_json(config)
+    if record["study"] != study or list(dict(differences(held, wanted))) != ["seeds"]:
+        return
+    n_held = len(held["seeds"])
+    if wanted["seeds"][:n_held] != held["seeds"]:
+        return
+    check_measured(out)
+    fewer = replace(config, seeds=config.seeds[:n_held])
+    jobs = jobs_of(config)
+    changed = [job for job in jobs_of(fewer) if job not in jobs]
+    if changed:
+        raise InputError(
+            f"with {len(wanted['seeds']) - n_held} more seeds, {getattr(changed[0], 'name', changed[0])!r} would be "
+            "trained again in another group; add seeds where the last group is full, or choose another folder with "
+            "--out"
+        )
+    seen = load_findings(out) if (out / FILE).exists() else []
+    addition = {
+        "date": time.strftime("%Y-%m-%d"),
+        "before": held["seeds"],
+        "seeds": wanted["seeds"][n_held:],
+        "seen": {finding.id: finding.verdict for finding in seen if finding.verdict != "not tested"},
+    }
+    write_json(out / "config.json", {**record, "config": wanted, _ADDED: [*record.get(_ADDED, []), addition]})
+
+
+def with_seen_verdicts(findings: Sequence[Finding], record: Mapping[str, Any]) -> list[Finding]:
+    """Return the findings of a run, those whose verdict was seen before seeds were added with this in their history.
+
+    Args:
+        findings: of the run.
+        record: its ``config.json``.
+    """
+    marked = list(findings)
+    for addition in record.get(_ADDED, []):
+        n_before = len(addition["before"])
+        run = f"this run before {addition['date']}"
+        change = f"{SEEDS_ADDED}: {', '.join(map(str, addition['seeds']))}"
+        for place, finding in enumerate(marked):
+            if finding.id in addition["seen"]:
+                earlier = EarlierRun(run, n_before, addition["seen"][finding.id], change)
+                marked[place] = replace(finding, history=(*finding.history, earlier))
+    return marked

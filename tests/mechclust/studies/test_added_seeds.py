@@ -1,0 +1,117 @@
+"""Seeds that are added to a run: only they are measured, and findings that were seen before are exploratory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from mechclust.evidence import Bound, Finding, load_findings, mean_part
+from mechclust.studies import Study, open_run, record_run, run_study
+from mechclust.studies.record import judge_again
+from probes.store.files import read_json
+from tasks import InputError
+
+
+@dataclass(frozen=True)
+class Config:
+    """Settings.
+
+    Args:
+        seeds: one job each, or one for ``group`` of them.
+        group: how many seeds share a job.
+        scale: of what is measured.
+    """
+
+    seeds: tuple[int, ...] = (7, 8)
+    group: int = 1
+    scale: float = 1.0
+
+
+def jobs(config):
+    return [config.seeds[place : place + config.group] for place in range(0, len(config.seeds), config.group)]
+
+
+def run_job(config, seeds, out):
+    (out / "results").mkdir(exist_ok=True)
+    for seed in seeds:
+        path = out / "results" / f"{seed}.txt"
+        if not path.exists():
+            path.write_text(str(seed * config.scale))
+
+
+def load(config, out):
+    return [float((out / "results" / f"{seed}.txt").read_text()) for seed in config.seeds]
+
+
+def findings(config, results):
+    return [
+        Finding(id="Q1", statement="large", source="ours", parts=(mean_part("", results, Bound(">", 1)),)),
+        Finding(id="Q2", statement="x", source="ours", parts=(), not_tested="too small"),
+    ]
+
+
+STUDY = Study("grows", "Title", "ours", {"only": Config()}, jobs, run_job, lambda config, out: (), load, findings)
+
+
+@pytest.fixture
+def out(tmp_path, monkeypatch):
+    monkeypatch.setattr("mechclust.studies.registry.get_study", lambda name: STUDY)
+    run_study(STUDY, Config(), tmp_path / "run", workers=1)
+    return tmp_path / "run"
+
+
+def test_only_the_new_seed_is_measured(out):
+    before = {path: path.stat().st_mtime_ns for path in (out / "results").iterdir()}
+    analysis = run_study(STUDY, Config(seeds=(7, 8, 9)), out, workers=1)
+    assert analysis.findings[0].parts[0].values == (7, 8, 9)
+    assert all(path.stat().st_mtime_ns == time for path, time in before.items())
+    assert open_run(out)[1] == Config(seeds=(7, 8, 9))
+
+
+def test_verdicts_that_were_seen_are_kept_and_make_findings_exploratory(out):
+    run_study(STUDY, Config(seeds=(7, 8, 9)), out, workers=1)
+    seen, untested = run_study(STUDY, Config(seeds=(7, 8, 9, 10)), out, workers=1).findings
+    assert [(run.seeds, run.verdict, run.changed) for run in seen.history] == [
+        (2, "holds", "seeds added: 9"),
+        (3, "holds", "seeds added: 10"),
+    ]
+    assert seen.exploratory
+    assert not untested.exploratory
+    page = (out / "report.html").read_text()
+    assert "✓ holds (exploratory)" in page
+    assert load_findings(out) == [seen, untested]
+
+
+def test_a_run_with_the_same_seeds_is_not_exploratory(out):
+    assert not any(finding.exploratory for finding in run_study(STUDY, Config(), out, workers=1).findings)
+
+
+def test_a_record_says_so_too(out, tmp_path):
+    run_study(STUDY, Config(seeds=(7, 8, 9)), out, workers=1)
+    record_run(out, tmp_path / "record")
+    assert judge_again(tmp_path / "record")[0].exploratory
+    assert read_json(tmp_path / "record" / "config.json")["added_seeds"][0]["seen"] == {"Q1": "holds"}
+
+
+@pytest.mark.parametrize("config", [Config(seeds=(7,)), Config(seeds=(9, 7, 8)), Config(seeds=(7, 8, 9), scale=2.0)])
+def test_other_changes_are_another_run(out, config):
+    before = (out / "config.json").read_bytes()
+    with pytest.raises(InputError, match="holds another run"):
+        run_study(STUDY, config, out, workers=1)
+    assert (out / "config.json").read_bytes() == before
+
+
+def test_seeds_that_would_train_others_again_are_refused(tmp_path):
+    folder = tmp_path / "groups"
+    run_study(STUDY, Config(seeds=(7, 8, 9), group=2), folder, workers=1)
+    before = (folder / "config.json").read_bytes()
+    with pytest.raises(InputError, match="would be trained again in another group"):
+        run_study(STUDY, Config(seeds=(7, 8, 9, 10), group=2), folder, workers=1)
+    assert (folder / "config.json").read_bytes() == before
+
+
+def test_a_changed_measurement_is_refused(out):
+    (out / "results" / "7.txt").write_text("99")
+    with pytest.raises(InputError, match="is not what this run measured"):
+        run_study(STUDY, Config(seeds=(7, 8, 9)), out, workers=1)
