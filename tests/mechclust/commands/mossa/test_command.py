@@ -36,7 +36,7 @@ def test_groups_sentences_findings_and_the_report(command, tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "\n\nLayer 0 is hook_embed, and layer l is blocks.{l - 1}.hook_resid_post.\n\n" in printed
     report = f"report: {tmp_path / 'run' / 'report.html'}"
-    parts = ["first_layer", "- Tasks learnt by their own controls: ", "C2 ", report]
+    parts = ["first layer", "- Tasks learnt by their own controls: ", "C2 ", report]
     places = [printed.index(part) for part in parts]
     assert places == sorted(places)
     assert (tmp_path / "run" / "report.html").exists()
