@@ -1,9 +1,10 @@
-"""What the task-cluster study runs: settings, arms, jobs."""
+"""Settings, arms and jobs of the task-cluster study."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ from mechclust.training.callbacks import result_path
 from tasks import InputError, InstructionFollowing
 from tasks.settings import Count, DrawsOrZero, Seed, check_settings
 
-VALIDATION, TRAIN = "validation_subset", "train_subset"
+VALIDATION = "validation_subset"
+TRAIN = "train_subset"
 ARMS: Mapping[str, Mapping[str, Any]] = {
     "private": {"outputs": "private", "split_by": "instance"},
     "instruction": {"outputs": "private", "split_by": "instruction"},
@@ -59,40 +61,42 @@ class TaskClustersConfig:
     def __post_init__(self) -> None:
         check_settings(self)
         check_seeds(self.seeds)
-        own = InstructionFollowing()
+        default = InstructionFollowing()
         for name in ("seed", "outputs", "split_by"):
-            if getattr(self.task, name) != getattr(own, name):
+            if getattr(self.task, name) != getattr(default, name):
                 raise InputError(f"task.{name} is set by each run, from seeds and arms; leave it out and set those")
-        if unknown := [arm for arm in self.arms if arm not in ARMS]:
-            raise InputError(f"no arm {unknown[0]!r} (there are {', '.join(ARMS)})")
+        for arm in self.arms:
+            if arm not in ARMS:
+                raise InputError(f"no arm {arm!r} (there are {', '.join(ARMS)})")
         if "private" not in self.arms:
             raise InputError("arms lacks 'private', the primary arm that the findings are about; add it")
 
 
 def jobs(config: TaskClustersConfig) -> list[Job]:
-    """Every run."""
-    return [Job(arm, seed) for seed in config.seeds for arm in config.arms]
+    """Return every run."""
+    return [Job(arm, seed) for seed, arm in product(config.seeds, config.arms)]
 
 
 def task_of(config: TaskClustersConfig, job: Job) -> InstructionFollowing:
-    """The data of one run."""
+    """Return the data of one run."""
     task = replace(config.task, seed=job.seed, **ARMS[job.arm])
     return replace(task, n_outputs=config.shared_outputs) if job.arm == "shared" else task
 
 
 def pictured_steps(config: TaskClustersConfig) -> list[int]:
-    """Checkpoints at which hidden states are plotted: the first, the middle one and the last."""
+    """Return the checkpoints at which hidden states are plotted: the first, the middle one and the last."""
     steps = config.training.checkpoint_steps
     return [0, steps[len(steps) // 2], steps[-1]]
 
 
 def results_of(config: TaskClustersConfig, job: Job, out: Path) -> list[Path]:
-    """Every measurement of one run."""
-    folder, steps = out / "results" / job.name, config.training.checkpoint_steps
-    names = [f"{TRAIN}.ari", f"{VALIDATION}.ari", f"{VALIDATION}.accuracy"]
-    found = [result_path(folder, step, name) for step in steps for name in names]
+    """Return every measurement of one run."""
+    folder = out / "results" / job.name
+    steps = config.training.checkpoint_steps
+    names = (f"{TRAIN}.ari", f"{VALIDATION}.ari", f"{VALIDATION}.accuracy")
+    paths = [result_path(folder, step, name) for step, name in product(steps, names)]
     if config.tsne:
-        found.append(result_path(folder, steps[-1], f"{VALIDATION}.ari-tsne"))
+        paths.append(result_path(folder, steps[-1], f"{VALIDATION}.ari-tsne"))
     if job == jobs(config)[0]:
-        found += [result_path(folder, step, f"{VALIDATION}.projection") for step in pictured_steps(config)]
-    return [*found, folder / "loss.safetensors"]
+        paths += [result_path(folder, step, f"{VALIDATION}.projection") for step in pictured_steps(config)]
+    return [*paths, folder / "loss.safetensors"]

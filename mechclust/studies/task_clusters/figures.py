@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any
 
+import einops
 import numpy as np
 from matplotlib.figure import Figure
 
@@ -30,20 +31,21 @@ from probes import ProbeResult
 
 
 def _names(n_sites: int) -> list[str]:
-    """Layers 0 to n, then the final norm."""
+    """Return the names of layers 0 to n, then of the final norm."""
     return [*map(str, range(n_sites - 1)), "FN"]
 
 
 def ari_over_training(runs: Sequence[RunResults]) -> Figure:
-    """Task-ARI over training steps, one line per layer: training subset and validation (the paper's Figure 1)."""
+    """Draw task-ARI over training steps, one line per layer: training subset and validation (the paper's Figure 1)."""
     figure, axes = subplots(2, size=(5.5, 4.2), sharey=True)
-    steps, null = runs[0].steps, np.concatenate([run.null.swapaxes(0, 1) for run in runs])
+    steps = runs[0].steps
+    null = np.concatenate([einops.rearrange(run.null, "checkpoint site end -> site checkpoint end") for run in runs])
     for axis, split, title in zip(axes, (TRAIN, VALIDATION), ("training subset", "validation"), strict=True):
         labels: list[tuple[float, str, Any]] = [widest_chance(axis, steps, null)]
-        values = np.stack([run.ari[split].T for run in runs], axis=1)  # [site seed step]
-        for name, color, of in zip(_names(len(values)), shades(len(values)), values, strict=True):
-            seed_curve(axis, steps, of, color=color, marker=".", ls="--" if name == "FN" else "-")
-            labels.append((float(of[:, -1].mean()), "final norm" if name == "FN" else f"layer {name}", color))
+        curves = einops.rearrange([run.ari[split] for run in runs], "seed checkpoint site -> site seed checkpoint")
+        for name, color, values in zip(_names(len(curves)), shades(len(curves)), curves, strict=True):
+            seed_curve(axis, steps, values, color=color, marker=".", ls="--" if name == "FN" else "-")
+            labels.append((float(values[:, -1].mean()), "final norm" if name == "FN" else f"layer {name}", color))
         log_steps(axis)
         axis.set(title=title, ylim=(-0.05, 1.02), xlim=(0, steps[-1] * 1.05))
         direct_labels(axis, labels)
@@ -52,7 +54,7 @@ def ari_over_training(runs: Sequence[RunResults]) -> Figure:
 
 
 def ari_by_layer(arms: Mapping[str, Sequence[RunResults]]) -> Figure:
-    """ARI by layer at the end of training, against task and against output, one panel per arm."""
+    """Draw ARI by layer at the end of training, against task and against output, one panel per arm."""
     titles = {
         "private": "private outputs",
         "instruction": "private, unseen instructions",
@@ -82,11 +84,12 @@ def ari_by_layer(arms: Mapping[str, Sequence[RunResults]]) -> Figure:
 
 
 def projections(results: Mapping[int, ProbeResult]) -> Figure:
-    """Hidden states in two dimensions, one row per step, one column per layer, coloured by task."""
+    """Draw hidden states in two dimensions, one row per step, one column per layer, coloured by task."""
     sites = next(iter(results.values())).coords["site"]
     figure, axes = subplots(len(results) * len(sites), len(sites), size=(1.75, 1.85), grid=None)
     for axis, ((step, result), (i, site)) in zip(axes, product(results.items(), enumerate(sites)), strict=True):
-        (x, y), classes = result["xy"][i].numpy().T, result["label"].numpy()
+        x, y = result["xy"][i].numpy().T
+        classes = result["label"].numpy()
         for code in np.unique(classes).tolist():
             color, marker = category(code)
             axis.scatter(x[classes == code], y[classes == code], s=5, lw=0, color=color, marker=marker)
@@ -97,7 +100,7 @@ def projections(results: Mapping[int, ProbeResult]) -> Figure:
 
 
 def accuracy_and_loss(runs: Mapping[Job, RunResults]) -> Figure:
-    """Validation accuracy and training loss over steps, one line per run, one colour per arm."""
+    """Draw validation accuracy and training loss over steps, one line per run, one colour per arm."""
     figure, (left, right) = subplots(2, size=(5.0, 3.6))
     colors = {"private": BLUE, "instruction": GREEN, "shared": RED}
     labelled: set[str] = set()

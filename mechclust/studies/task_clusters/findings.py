@@ -8,49 +8,111 @@ from dataclasses import replace
 import numpy as np
 from jaxtyping import Float
 
-from mechclust.evidence import Bound, Control, Finding, Part, check_part, mean_part
+from mechclust.evidence import Bound, Control, Finding, check_part
+from mechclust.evidence.compared import compared
 from mechclust.report.growth import climbing, rising
 from mechclust.studies.study import Job
 from mechclust.studies.task_clusters.config import TRAIN, VALIDATION, TaskClustersConfig, task_of
 from mechclust.studies.task_clusters.results import RunResults, by_arm
 
+START = 0
+END = -1
 _PAPER = "Wu & Varshney"
 _TOO_SMALL = "this size of the study cannot test it"
 
 Runs = Sequence[RunResults]
+_Seeds = Float[np.ndarray, "seed"]
 
 
 def findings_of(config: TaskClustersConfig, runs: Mapping[Job, RunResults]) -> list[Finding]:
     """Return T1 to T10; of these T1, T5 and T8 are checks. Sites are layers 0 to n, then the final norm."""
     arms = by_arm(config, runs)
+    private = arms["private"]
+    unseen = arms.get("instruction", [])
+    shared = arms.get("shared", [])
     findings = [
-        *_of_private_outputs(config, arms["private"], arms.get("shared", [])),
-        _by_output(config, arms.get("shared", [])),
-        _unseen_instructions(config, arms.get("instruction", []), arms.get("shared", [])),
-        *_checks(config, arms["private"]),
+        _top_layer_clusters(config, private, shared),
+        *_growth(config, private),
+        _subsets_agree(config, private),
+        _starts_unclustered(private),
+        _by_output(config, shared),
+        _unseen_instructions(config, unseen, shared),
+        *_checks(config, private),
     ]
     if not config.test_findings:
         findings = [replace(finding, not_tested=_TOO_SMALL) for finding in findings]
-    return sorted(findings, key=lambda finding: int(finding.id[1:]))
+    return sorted(findings, key=_number)
 
 
-def _of_private_outputs(config: TaskClustersConfig, private: Runs, shared: Runs) -> list[Finding]:
+def _number(finding: Finding) -> int:
+    return int(finding.id[1:])
+
+
+# ---- the top layer ----
+
+
+def _top_layer_clusters(config: TaskClustersConfig, private: Runs, shared: Runs) -> Finding:
     n = config.n_layers
+    low, high = np.mean([run.null for run in private], axis=(0, 1, 2))[:2]
+    finding = _grows(
+        config,
+        "T2",
+        f"the top layer (layer {n - 1} or {n}, the better at the end) clusters by task (ARI), and far more than at the "
+        "start",
+        private,
+        shared,
+    )
+    return replace(
+        finding, note=f"chance: tasks relabelled within the classes of x, 95% within {low:.3f} to {high:.3f}"
+    )
+
+
+def _unseen_instructions(config: TaskClustersConfig, unseen: Runs, shared: Runs) -> Finding:
+    n = config.n_layers
+    statement = f"instructions never seen cluster too (layer {n - 1} or {n}, the better at the end)"
+    finding = _grows(config, "T10", statement, unseen, shared)
+    return replace(finding, not_tested="" if unseen else "needs the arm 'instruction'")
+
+
+def _grows(config: TaskClustersConfig, id: str, statement: str, runs: Runs, shared: Runs) -> Finding:
+    """Judge whether the top layer clusters by task at the end, and five times as much as at the start."""
+    finding = compared(
+        id,
+        statement,
+        {"end": Bound(">=", 0.5), "end - 5 x start": Bound(">=", 0)},
+        _end_and_growth(config, runs),
+        "networks whose tasks share all outputs",
+        _end_and_growth(config, shared),
+        source=f"{_PAPER}; bound ours",
+        shown="headline",
+    )
+    return finding if shared else replace(finding, control=None)
+
+
+def _end_and_growth(config: TaskClustersConfig, runs: Runs) -> list[_Seeds]:
+    curves = [_top(config, run) for run in runs]
+    end = np.array([curve[END] for curve in curves])
+    start = np.array([curve[START] for curve in curves])
+    return [end, end - 5 * start]
+
+
+def _top(config: TaskClustersConfig, run: RunResults) -> Float[np.ndarray, "checkpoint"]:
+    """Return the task-ARI of the better of the two top layers, by its end."""
+    last = run.ari[VALIDATION][:, config.n_layers]
+    before_last = run.ari[VALIDATION][:, config.n_layers - 1]
+    return last if last[END] > before_last[END] else before_last
+
+
+# ---- over training and layers ----
+
+
+def _growth(config: TaskClustersConfig, private: Runs) -> list[Finding]:
+    """Return T3 and T4."""
     steps = private[0].steps
     top = np.array([_top(config, run) for run in private])
     shuffled = np.random.default_rng(0).permutation(len(steps))
-    chance = f"chance: tasks relabelled within the classes of x, 95% within {_band(private)}"
+    layers = np.array([run.ari[VALIDATION][:, : config.n_layers + 1] for run in private])
     return [
-        Finding(
-            id="T2",
-            statement=f"the top layer (layer {n - 1} or {n}, the better at the end) clusters by task (ARI), and far "
-            "more than at the start",
-            source=f"{_PAPER}; bound ours",
-            parts=_grows(config, private),
-            control=_shared_outputs(config, shared),
-            shown="headline",
-            note=chance,
-        ),
         Finding(
             id="T3",
             statement="the top layer's task-ARI rises with log step, then saturates (last third of training)",
@@ -61,64 +123,75 @@ def _of_private_outputs(config: TaskClustersConfig, private: Runs, shared: Runs)
         ),
         Finding(
             id="T4",
-            statement=f"task-ARI at the end rises with layer, 0 to {n}",
+            statement=f"task-ARI at the end rises with layer, 0 to {config.n_layers}",
             source=_PAPER,
-            parts=climbing(_by_layer(config, private, -1)),
-            control=Control("untrained networks", climbing(_by_layer(config, private, 0))),
-        ),
-        Finding(
-            id="T6",
-            statement=f"training subset and validation agree at layer {n}, at the end (difference of task-ARI)",
-            source=_PAPER,
-            parts=_agree(config, private, -1),
-            control=Control("untrained networks", _agree(config, private, 0)),
-            shown="table",
-        ),
-        Finding(
-            id="T7",
-            statement="before training, no layer clusters by task beyond what x explains (largest task-ARI minus its "
-            "mean under relabelling within the classes of x)",
-            source=f"{_PAPER}; bound ours",
-            parts=_beyond_input(private, 0),
-            control=Control("trained networks", _beyond_input(private, -1)),
-            shown="table",
+            parts=climbing(layers[:, END]),
+            control=Control("untrained networks", climbing(layers[:, START])),
         ),
     ]
 
 
-def _by_output(config: TaskClustersConfig, shared: Runs) -> Finding:
+def _subsets_agree(config: TaskClustersConfig, private: Runs) -> Finding:
     n = config.n_layers
+    return compared(
+        "T6",
+        f"training subset and validation agree at layer {n}, at the end (difference of task-ARI)",
+        {"": Bound("<=", 0.1)},
+        [_difference_of_subsets(config, private, END)],
+        "untrained networks",
+        [_difference_of_subsets(config, private, START)],
+        source=_PAPER,
+        shown="table",
+    )
 
-    def more_than_by_task(step: int) -> tuple[Part, ...]:
-        differences = [run.output_ari[step, n] - run.ari[VALIDATION][step, n] for run in shared]
-        return (mean_part("", differences, Bound(">", 0)),)
 
-    return Finding(
-        id="T9",
-        statement=f"shared outputs: layer {n} clusters by output more than by task (difference of ARI)",
+def _difference_of_subsets(config: TaskClustersConfig, runs: Runs, step: int) -> _Seeds:
+    n = config.n_layers
+    return np.array([abs(run.ari[VALIDATION][step, n] - run.ari[TRAIN][step, n]) for run in runs])
+
+
+def _starts_unclustered(private: Runs) -> Finding:
+    return compared(
+        "T7",
+        "before training, no layer clusters by task beyond what x explains (largest task-ARI minus its mean under "
+        "relabelling within the classes of x)",
+        {"": Bound("<=", 0.1)},
+        [_beyond_input(private, START)],
+        "trained networks",
+        [_beyond_input(private, END)],
+        source=f"{_PAPER}; bound ours",
+        shown="table",
+    )
+
+
+def _beyond_input(runs: Runs, step: int) -> _Seeds:
+    return np.array([(run.ari[VALIDATION][step] - run.null[step, :, 2]).max() for run in runs])
+
+
+def _by_output(config: TaskClustersConfig, shared: Runs) -> Finding:
+    return compared(
+        "T9",
+        f"shared outputs: layer {config.n_layers} clusters by output more than by task (difference of ARI)",
+        {"": Bound(">", 0)},
+        [_output_minus_task(config, shared, END)],
+        "untrained networks",
+        [_output_minus_task(config, shared, START)],
         source="ours",
-        parts=more_than_by_task(-1),
-        control=Control("untrained networks", more_than_by_task(0)),
         shown="table",
         not_tested="" if shared else "needs the arm 'shared'",
     )
 
 
-def _unseen_instructions(config: TaskClustersConfig, unseen: Runs, shared: Runs) -> Finding:
+def _output_minus_task(config: TaskClustersConfig, runs: Runs, step: int) -> _Seeds:
     n = config.n_layers
-    return Finding(
-        id="T10",
-        statement=f"instructions never seen cluster too (layer {n - 1} or {n}, the better at the end)",
-        source=f"{_PAPER}; bound ours",
-        parts=_grows(config, unseen),
-        control=_shared_outputs(config, shared),
-        shown="headline",
-        not_tested="" if unseen else "needs the arm 'instruction'",
-    )
+    return np.array([run.output_ari[step, n] - run.ari[VALIDATION][step, n] for run in runs])
+
+
+# ---- checks ----
 
 
 def _checks(config: TaskClustersConfig, private: Runs) -> list[Finding]:
-    of_input = [run.ari[VALIDATION][:, 0] for run in private]
+    embedding = [run.ari[VALIDATION][:, 0] for run in private]
     guesses = [task_of(config, Job("private", seed)).input_only_accuracy() for seed in config.seeds]
     n_tasks = min(config.task.n_eval_tasks, config.task.n_tasks)
     return [
@@ -135,8 +208,8 @@ def _checks(config: TaskClustersConfig, private: Runs) -> list[Finding]:
             statement="layer 0 (word embedding) stays flat and low over training",
             source=_PAPER,
             parts=(
-                check_part("range", [np.ptp(curve) for curve in of_input], Bound("<=", 0.05)),
-                check_part("maximum", [curve.max() for curve in of_input], Bound("<=", 0.15)),
+                check_part("range", [np.ptp(curve) for curve in embedding], Bound("<=", 0.05)),
+                check_part("maximum", [curve.max() for curve in embedding], Bound("<=", 0.15)),
             ),
             note="one point per input token, fewer than clusters: the partition is the token itself",
         ),
@@ -149,47 +222,3 @@ def _checks(config: TaskClustersConfig, private: Runs) -> list[Finding]:
             note=f"chance: {1 / n_tasks:.3g}",
         ),
     ]
-
-
-# ---- what is measured ----
-
-
-def _top(config: TaskClustersConfig, run: RunResults) -> Float[np.ndarray, "checkpoint"]:
-    """Return the task-ARI of the better of the two top layers, by its end."""
-    n = config.n_layers
-    curves = run.ari[VALIDATION]
-    best = max((n - 1, n), key=lambda layer: curves[-1, layer])
-    return curves[:, best]
-
-
-def _by_layer(config: TaskClustersConfig, runs: Runs, step: int) -> Float[np.ndarray, "seed layer"]:
-    return np.array([run.ari[VALIDATION][step, : config.n_layers + 1] for run in runs])
-
-
-def _grows(config: TaskClustersConfig, runs: Runs) -> tuple[Part, ...]:
-    """Judge whether the top layer clusters by task at the end, and five times as much as at the start."""
-    curves = [_top(config, run) for run in runs]
-    return (
-        mean_part("end", [curve[-1] for curve in curves], Bound(">=", 0.5)),
-        mean_part("end - 5 x start", [curve[-1] - 5 * curve[0] for curve in curves], Bound(">=", 0)),
-    )
-
-
-def _shared_outputs(config: TaskClustersConfig, shared: Runs) -> Control | None:
-    return Control("networks whose tasks share all outputs", _grows(config, shared)) if shared else None
-
-
-def _agree(config: TaskClustersConfig, runs: Runs, step: int) -> tuple[Part, ...]:
-    n = config.n_layers
-    differences = [abs(run.ari[VALIDATION][step, n] - run.ari[TRAIN][step, n]) for run in runs]
-    return (mean_part("", differences, Bound("<=", 0.1)),)
-
-
-def _beyond_input(runs: Runs, step: int) -> tuple[Part, ...]:
-    largest = [(run.ari[VALIDATION][step] - run.null[step, :, 2]).max() for run in runs]
-    return (mean_part("", largest, Bound("<=", 0.1)),)
-
-
-def _band(runs: Runs) -> str:
-    low, high = (np.mean([run.null[..., end].mean() for run in runs]) for end in (0, 1))
-    return f"{low:.3f} to {high:.3f}"

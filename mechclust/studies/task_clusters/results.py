@@ -1,4 +1,4 @@
-"""What the runs of the task-cluster study measured."""
+"""Reads the measurements of the task-cluster study."""
 
 from __future__ import annotations
 
@@ -7,36 +7,37 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from jaxtyping import Float, Int
 
 from mechclust.studies.kept import check_there
 from mechclust.studies.study import Job
 from mechclust.studies.task_clusters.config import TRAIN, VALIDATION, TaskClustersConfig, results_of
 from mechclust.training import load_steps
-from probes import load_result
+from probes import ProbeResult, load_result
 
 
 @dataclass(frozen=True)
 class RunResults:
-    """What one run measured over training.
+    """Measurements of one run over training.
 
     Attributes:
-        steps: ``[checkpoints]``.
-        ari: split to ``[checkpoints sites]`` task-ARI. Sites are layers 0 to n, then the final norm.
-        output_ari: the same against output labels, on the validation subset.
-        null: ``[checkpoints sites 3]`` of the task-ARI when examples are relabelled within the classes of the input:
-            lower and upper end of the central 95%, and the mean; validation.
-        tsne: ``[sites]`` task-ARI after t-SNE at the end, validation; ``None`` when not measured.
-        accuracy: ``[checkpoints]`` on the validation subset.
-        loss: ``[steps]`` training loss in nats.
+        steps: of the checkpoints.
+        ari: task-ARI by split. Sites are layers 0 to n, then the final norm.
+        output_ari: ARI against output labels, on the validation subset.
+        null: of the task-ARI when examples are relabelled within the classes of the input: lower and upper end of the
+            central 95%, and the mean; validation.
+        tsne: task-ARI after t-SNE at the end, validation; ``None`` when not measured.
+        accuracy: on the validation subset.
+        loss: training loss in nats.
     """
 
-    steps: np.ndarray
-    ari: Mapping[str, np.ndarray]
-    output_ari: np.ndarray
-    null: np.ndarray
-    tsne: np.ndarray | None
-    accuracy: np.ndarray
-    loss: np.ndarray
+    steps: Int[np.ndarray, "checkpoint"]
+    ari: Mapping[str, Float[np.ndarray, "checkpoint site"]]
+    output_ari: Float[np.ndarray, "checkpoint site"]
+    null: Float[np.ndarray, "checkpoint site 3"]
+    tsne: Float[np.ndarray, "site"] | None
+    accuracy: Float[np.ndarray, "checkpoint"]
+    loss: Float[np.ndarray, "step"]
 
 
 def load_results(config: TaskClustersConfig, out: Path, job: Job) -> RunResults:
@@ -47,32 +48,35 @@ def load_results(config: TaskClustersConfig, out: Path, job: Job) -> RunResults:
     """
     check_there(out, results_of(config, job, out))
     folder = out / "results" / job.name
-    found = {split: load_steps(folder, f"{split}.ari") for split in (TRAIN, VALIDATION)}
-
-    def stack(split: str, measure: str, label: str) -> np.ndarray:
-        return np.stack([r.sel(measure, label=label).numpy() for r in found[split].values()])
-
+    by_split = {split: load_steps(folder, f"{split}.ari") for split in (TRAIN, VALIDATION)}
+    validation = by_split[VALIDATION]
+    null = [_stack(validation, end, "task") for end in ("null_low", "null_high", "null_mean")]
     tsne = load_steps(folder, f"{VALIDATION}.ari-tsne")
     accuracy = load_steps(folder, f"{VALIDATION}.accuracy")
     return RunResults(
-        steps=np.array(list(found[VALIDATION])),
-        ari={split: stack(split, "ari", "task") for split in found},
-        output_ari=stack(VALIDATION, "ari", "output"),
-        null=np.stack([stack(VALIDATION, end, "task") for end in ("null_low", "null_high", "null_mean")], axis=-1),
+        steps=np.array(list(validation)),
+        ari={split: _stack(by_step, "ari", "task") for split, by_step in by_split.items()},
+        output_ari=_stack(validation, "ari", "output"),
+        null=np.stack(null, axis=-1),
         tsne=tsne[config.training.steps].sel("ari", label="task").numpy() if tsne else None,
-        accuracy=np.array([float(r["accuracy"]) for r in accuracy.values()]),
+        accuracy=np.array([float(result["accuracy"]) for result in accuracy.values()]),
         loss=load_result(folder / "loss.safetensors")["loss"].numpy(),
     )
 
 
+def _stack(by_step: Mapping[int, ProbeResult], measure: str, label: str) -> Float[np.ndarray, "checkpoint site"]:
+    return np.stack([result.sel(measure, label=label).numpy() for result in by_step.values()])
+
+
 def by_arm(config: TaskClustersConfig, runs: Mapping[Job, RunResults]) -> dict[str, list[RunResults]]:
-    """Each arm's runs, in the order of the seeds."""
+    """Return each arm's runs, in the order of the seeds."""
     return {arm: [run for job, run in runs.items() if job.arm == arm] for arm in config.arms}
 
 
 def headline(config: TaskClustersConfig, runs: Mapping[Job, RunResults]) -> list[str]:
     """Say how well clusters agree with the task at the top layer, after training, before it and by chance."""
-    arms, top = by_arm(config, runs), config.n_layers
+    arms = by_arm(config, runs)
+    top = config.n_layers
     private = [run.ari[VALIDATION][:, top] for run in arms["private"]]
     after = np.mean([curve[-1] for curve in private])
     before = np.mean([curve[0] for curve in private])

@@ -25,7 +25,9 @@ def run_job(config: TaskClustersConfig, job: Job, out: Path) -> None:
     model = build_model(model_for(task, seed=job.seed, **shape))
     if config.device != "cpu":
         model.to(config.device)
-    results, models, end = out / "results" / job.name, out / "models" / job.name, config.training.steps
+    results = out / "results" / job.name
+    models = out / "models" / job.name
+    end = config.training.steps
     batches = {split: list(task.batches(split)) for split in (TRAIN, VALIDATION)}
     validation = {VALIDATION: batches[VALIDATION]}
     at = residual(final_norm=True)
@@ -43,18 +45,18 @@ def run_job(config: TaskClustersConfig, job: Job, out: Path) -> None:
         picture = Projection(at=residual(), readout=token_at("input"), method="tsne" if config.tsne else "pca")
         callbacks.append(ProbeCallback(results, validation, {"projection": picture}, at=pictured_steps(config)))
     losses = train(model, task, config.training, models, callbacks, progress=True, name=job.name)
-    once(results / "loss.safetensors", lambda: loss_result(losses), fingerprint(model))
+    once(results / "loss.safetensors", partial(loss_result, losses), fingerprint(model))
 
 
 def load_trained(config: TaskClustersConfig, out: Path, job: Job) -> HookedModel:
-    """The model at the end of a run."""
+    """Return the model at the end of a run."""
     return load_model(out / "models" / job.name / f"step-{config.training.steps:06d}.safetensors")
 
 
 def trained_models(config: TaskClustersConfig, out: Path) -> list[TrainedModel]:
-    """Every run's model at the end of training, with the validation examples."""
+    """Return every run's model at the end of training, with the validation examples."""
+    return [TrainedModel(job.name, partial(_with_examples, config, out, job)) for job in jobs(config)]
 
-    def load(job: Job) -> tuple[HookedModel, Iterable[Batch]]:
-        return load_trained(config, out, job), task_of(config, job).batches(VALIDATION)
 
-    return [TrainedModel(job.name, partial(load, job)) for job in jobs(config)]
+def _with_examples(config: TaskClustersConfig, out: Path, job: Job) -> tuple[HookedModel, Iterable[Batch]]:
+    return load_trained(config, out, job), task_of(config, job).batches(VALIDATION)

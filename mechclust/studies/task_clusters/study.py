@@ -5,6 +5,7 @@ Wu & Varshney, "Transformer-based Causal Language Models Perform Clustering" (ar
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from mechclust.evidence import Finding
@@ -17,64 +18,72 @@ from mechclust.studies.task_clusters.run import load_trained, run_job, trained_m
 from mechclust.training import TrainConfig, load_steps
 from tasks import InstructionFollowing
 
+CAPTIONS = {
+    "ari_over_training": "Task-ARI over training, one line per layer (mean over seeds, band: minimum to maximum); "
+    "training subset left, validation right. FN: after the final norm. Hatched: 95% of the index when examples are "
+    "relabelled within the classes of x, the widest of all seeds and layers.",
+    "ari_by_layer": "ARI by layer at the end, against task and against output, for each arm; one thin line per seed. "
+    "FN: after the final norm. Hatched: chance, as above, the widest of all seeds. t-SNE, if measured, is drawn "
+    "separately and never mixed into a curve.",
+    "projection": "Hidden states at x in two dimensions (PCA, or t-SNE unless the states are only a few points), run "
+    "{run}, coloured by task.",
+    "accuracy_and_loss": "Validation accuracy and loss of every run.",
+}
+NOTES = [
+    "Whether tasks share outputs decides the result: with shared outputs, the top layers cluster by output, not by "
+    "task. All findings except T9 and T10 are about the arm with private outputs.",
+    "Layer 0 is the token embedding of x without position: at most one point per input token, so k-means has fewer "
+    "distinct points than clusters there, and each point is its own cluster.",
+    "Each label is clustered with as many clusters as it has classes.",
+]
+
 
 def judge(config: TaskClustersConfig, out: Path) -> list[Finding]:
-    """Findings from a run's results."""
-    return findings_of(config, _loaded(config, out))
-
-
-def _loaded(config: TaskClustersConfig, out: Path) -> dict[Job, RunResults]:
-    return {job: load_results(config, out, job) for job in jobs(config)}
+    """Judge the findings from a run's results."""
+    return findings_of(config, _load(config, out))
 
 
 def analyse(config: TaskClustersConfig, out: Path) -> Analysis:
-    """Findings, figures and an attention view from a run's artefacts."""
-    from mechclust.attention import attention_view
-    from mechclust.studies.task_clusters import figures
+    """Return findings, figures and an attention view from a run's artefacts."""
+    runs = _load(config, out)
+    return Analysis(
+        findings=findings_of(config, runs),
+        lead=headline(config, runs),
+        panels=_panels(config, runs, out),
+        views=_views(config, out),
+        notes=NOTES,
+    )
 
-    runs = _loaded(config, out)
-    arms, first = by_arm(config, runs), next(iter(runs))
+
+def _load(config: TaskClustersConfig, out: Path) -> dict[Job, RunResults]:
+    return {job: load_results(config, out, job) for job in jobs(config)}
+
+
+def _panels(config: TaskClustersConfig, runs: Mapping[Job, RunResults], out: Path) -> list[Panel]:
+    from mechclust.studies.task_clusters import figures  # loads matplotlib
+
+    arms = by_arm(config, runs)
+    first = next(iter(runs))
+    pictures = load_steps(out / "results" / first.name, f"{VALIDATION}.projection")
+    drawn = {
+        "ari_over_training": figures.ari_over_training(arms["private"]),
+        "ari_by_layer": figures.ari_by_layer(arms),
+        "projection": figures.projections(pictures),
+        "accuracy_and_loss": figures.accuracy_and_loss(runs),
+    }
+    return [Panel(name, figure, CAPTIONS[name].format(run=first.name)) for name, figure in drawn.items()]
+
+
+def _views(config: TaskClustersConfig, out: Path) -> dict[str, str]:
+    """Return the attention of the first run's model on one example."""
+    from mechclust.attention import attention_view
+
+    first = jobs(config)[0]
     task = task_of(config, first)
     example = next(task.batches(VALIDATION, batch_size=1))
     tokens = example.tokens[:, : int(example.lengths()[0])]
     view = attention_view(load_trained(config, out, first), tokens, str_tokens=task.to_str_tokens(tokens[0]))
-    pictures = load_steps(out / "results" / first.name, f"{VALIDATION}.projection")
-    panels = [
-        Panel(
-            "ari_over_training",
-            figures.ari_over_training(arms["private"]),
-            "Task-ARI over training, one line per layer (mean over seeds, band: minimum to maximum); training "
-            "subset left, validation right. FN: after the final norm. Hatched: 95% of the index when examples are "
-            "relabelled within the classes of x, the widest of all seeds and layers.",
-        ),
-        Panel(
-            "ari_by_layer",
-            figures.ari_by_layer(arms),
-            "ARI by layer at the end, against task and against output, for each arm; one thin line per seed. "
-            "FN: after the final norm. Hatched: chance, as above, the widest of all seeds. t-SNE, if measured, is "
-            "drawn separately and never mixed into a curve.",
-        ),
-        Panel(
-            "projection",
-            figures.projections(pictures),
-            "Hidden states at x in two dimensions (PCA, or t-SNE unless the states are only a few points), "
-            f"run {first.name}, coloured by task.",
-        ),
-        Panel("accuracy_and_loss", figures.accuracy_and_loss(runs), "Validation accuracy and loss of every run."),
-    ]
-    return Analysis(
-        findings=findings_of(config, runs),
-        lead=headline(config, runs),
-        panels=panels,
-        views={f"Attention of run {first.name} on a validation example": view.fragment()},
-        notes=[
-            "Whether tasks share outputs decides the result: with shared outputs, the top layers cluster by output, "
-            "not by task. All findings except T9 and T10 are about the arm with private outputs.",
-            "Layer 0 is the token embedding of x without position: at most one point per input token, so k-means "
-            "has fewer distinct points than clusters there, and each point is its own cluster.",
-            "Each label is clustered with as many clusters as it has classes.",
-        ],
-    )
+    return {f"Attention of run {first.name} on a validation example": view.fragment()}
 
 
 STUDY = Study(

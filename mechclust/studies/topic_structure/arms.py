@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,12 +17,16 @@ from tasks import TopicDocuments
 
 OBJECTIVES = ("cross-entropy", "squared")
 INITS: Mapping[str, Mapping[str, Any]] = {"near-zero": {"init_std": 0.01}, "default": {}}
-DECAYED, FREE = "E2 weight decay", "E2 no decay"
+DECAYED = "E2 weight decay"
+FREE = "E2 no decay"
 MINIMISER = "E2 minimiser"  # solved for, not trained
 DECAY = 6e-5  # well above the variance of a word's share within its topic, well below that of a topic's share
-PUBLISHED, FEWER, TOGETHER = "published", "fewer words", "all three"
-INDEPENDENT, CORRELATED = "independent topics", "correlated topics"
-_DECAY_LENGTH = 400
+PUBLISHED = "published"
+FEWER = "fewer words"
+TOGETHER = "all three"
+INDEPENDENT = "independent topics"
+CORRELATED = "correlated topics"
+_LEAST_DECAY_LENGTH = 400  # words
 
 
 @dataclass(frozen=True)
@@ -62,105 +67,128 @@ _ADAM = {"optimizer": "adam", "lr": 0.003}
 
 
 def cells(config: TopicStructureConfig) -> list[Cell]:
-    """The cells of E3: initial weights x optimiser x loss x learning rate."""
-    rates = {"SGD": config.sgd_rates, "Adam": config.adam_rates}
-    return [
-        Cell(init, name, objective, rate)
-        for init in INITS
-        for name, of in rates.items()
-        for objective in OBJECTIVES
-        for rate in of
-    ]
+    """Return the cells of E3: initial weights x optimiser x loss x learning rate."""
+    factorial = []
+    for init, optimiser, objective in product(INITS, ("SGD", "Adam"), OBJECTIVES):
+        rates = config.sgd_rates if optimiser == "SGD" else config.adam_rates
+        factorial += [Cell(init, optimiser, objective, rate) for rate in rates]
+    return factorial
 
 
 def reading_arm(reading: str, row: str) -> str:
-    """The name of E4's arm for a reading of the published table and one of its rows."""
+    """Return the name of E4's arm for a reading of the published table and one of its rows."""
     return f"E4 {reading} {row}"
 
 
+def theory_arm(n_topics: int, tau: int) -> str:
+    """Return the name of the arm of E4a theory for a number of topics, and a number of topics in a document."""
+    return f"E4a theory T{n_topics} tau{tau}"
+
+
 def arms(config: TopicStructureConfig) -> dict[str, Arm]:
-    """Every arm that is trained, by name."""
-    found = _beyond(config) if config.experiment == "beyond" else _published(config)
-    return {arm.name: arm for arm in found}
+    """Return every arm that is trained, by name."""
+    trained = _beyond(config) if config.experiment == "beyond" else _published(config)
+    return {arm.name: arm for arm in trained}
 
 
 def _published(config: TopicStructureConfig) -> list[Arm]:
-    short = {"steps": config.steps}
-    found = [
-        Arm("E1", "E1", _THEORY, {"attention": "uniform", "value": "identity", "init_std": 0.05}, {**_ADAM, **short}),
-        Arm("E2", "E2", _THEORY, _STAGE_ONE, {**_ADAM, **short}),
+    short = {**_ADAM, "steps": config.steps}
+    uniform = {"attention": "uniform", "value": "identity", "init_std": 0.05}
+    return [
+        Arm("E1", "E1", _THEORY, uniform, short),
+        Arm("E2", "E2", _THEORY, _STAGE_ONE, short),
         *_decayed(config),
+        *_everything_trained(config),
+        *_factorial(config),
+        *_readings(config),
+        *_mixing(config),
     ]
-    for objective in OBJECTIVES:
-        for row, (optimizer, lr) in ROWS.items():
-            training = {"optimizer": optimizer, "lr": lr, **short}
-            documents = {**_EXPERIMENT, "objective": objective}
-            found.append(Arm("E1b", f"E1b {objective} {row}", documents, {}, training))
+
+
+def _everything_trained(config: TopicStructureConfig) -> list[Arm]:
+    trained = []
+    for objective, (row, (optimizer, lr)) in product(OBJECTIVES, ROWS.items()):
+        documents = {**_EXPERIMENT, "objective": objective}
+        training = {"optimizer": optimizer, "lr": lr, "steps": config.steps}
+        trained.append(Arm("E1b", f"E1b {objective} {row}", documents, {}, training))
+    return trained
+
+
+def _factorial(config: TopicStructureConfig) -> list[Arm]:
+    trained = []
     for cell in cells(config):
-        training = {"optimizer": cell.optimiser.lower(), "lr": cell.rate, **short}
         documents = {**_EXPERIMENT, "objective": cell.objective}
-        found.append(Arm("E3", cell.arm, documents, {**_ONE_HOT, **INITS[cell.init]}, training))
-    for reading in config.readings:
-        found += _reading(config, reading)
-    for n_topics in config.topics:
-        for tau in config.topics_per_document:
-            documents = {**_THEORY, "n_topics": n_topics, "topics_per_document": tau}
-            model = {**_ONE_HOT, "value": "fixed", "init_std": 0.01}
-            found.append(Arm("E4a theory", f"E4a theory T{n_topics} tau{tau}", documents, model, {**_ADAM, **short}))
-    return found
+        model = {**_ONE_HOT, **INITS[cell.init]}
+        training = {"optimizer": cell.optimiser.lower(), "lr": cell.rate, "steps": config.steps}
+        trained.append(Arm("E3", cell.arm, documents, model, training))
+    return trained
+
+
+def _mixing(config: TopicStructureConfig) -> list[Arm]:
+    model = {**_ONE_HOT, "value": "fixed", "init_std": 0.01}
+    training = {**_ADAM, "steps": config.steps}
+    trained = []
+    for n_topics, tau in product(config.topics, config.topics_per_document):
+        documents = {**_THEORY, "n_topics": n_topics, "topics_per_document": tau}
+        trained.append(Arm("E4a theory", theory_arm(n_topics, tau), documents, model, training))
+    return trained
 
 
 def beyond_documents(config: TopicStructureConfig) -> dict[str, dict[str, Any]]:
-    """How the documents of E5's arms differ from the published ones, by name; the first are the published ones."""
+    """Return how the documents of E5's arms differ from the published ones, by name, beginning with the published."""
     beyond = config.beyond
-    logistic, few = {"sampler": "logistic-normal"}, {"overlap": beyond.overlaps[0]}
-    zipf, correlated = {"zipf": beyond.zipf}, {**logistic, "topic_correlation": beyond.correlation}
-    own = config.documents.words_per_topic - max(beyond.overlaps)
+    zipf = {"zipf": beyond.zipf}
+    independent = {"sampler": "logistic-normal"}
+    correlated = {**independent, "topic_correlation": beyond.correlation}
     return {
         PUBLISHED: {},
         **{f"overlap {overlap}": {"overlap": overlap} for overlap in beyond.overlaps},
-        FEWER: {"words_per_topic": own},
+        FEWER: {"words_per_topic": config.documents.words_per_topic - max(beyond.overlaps)},
         "Zipf": zipf,
-        INDEPENDENT: logistic,
+        INDEPENDENT: independent,
         CORRELATED: correlated,
-        TOGETHER: {**few, **zipf, **correlated},
+        TOGETHER: {"overlap": beyond.overlaps[0], **zipf, **correlated},
     }
 
 
 def beyond_arm(optimizer: str, documents: str = PUBLISHED, objective: str = OBJECTIVES[0]) -> str:
-    """The name of an arm of E5.
+    """Return the name of an arm of E5, which leaves out published documents and cross-entropy.
 
     Example:
         >>> beyond_arm("SGD"), beyond_arm("Adam", "Zipf"), beyond_arm("SGD", objective="squared")
         ('E5 SGD', 'E5 Adam Zipf', 'E5 SGD squared')
     """
-    kinds = [documents] * (documents != PUBLISHED) + [objective] * (objective != OBJECTIVES[0])
-    return " ".join(["E5", optimizer, *kinds])
+    words = ["E5", optimizer]
+    if documents != PUBLISHED:
+        words.append(documents)
+    if objective != OBJECTIVES[0]:
+        words.append(objective)
+    return " ".join(words)
 
 
 def _beyond(config: TopicStructureConfig) -> list[Arm]:
     rates = {"SGD": config.beyond.sgd_rate, "Adam": config.beyond.adam_rate}
     model = {**_ONE_HOT, **INITS["near-zero"]}
-    found = []
-    for documents, changed in beyond_documents(config).items():
-        for objective in OBJECTIVES if documents == PUBLISHED else OBJECTIVES[:1]:
-            for name, lr in rates.items():
-                data = {**_EXPERIMENT, "objective": objective, **changed}
-                arm = beyond_arm(name, documents, objective)
-                found.append(Arm("E5", arm, data, model, {"optimizer": name.lower(), "lr": lr}))
-    return found
+    trained = []
+    for documents, changes in beyond_documents(config).items():
+        objectives = OBJECTIVES if documents == PUBLISHED else OBJECTIVES[:1]
+        for objective, (optimizer, lr) in product(objectives, rates.items()):
+            data = {**_EXPERIMENT, "objective": objective, **changes}
+            name = beyond_arm(optimizer, documents, objective)
+            trained.append(Arm("E5", name, data, model, {"optimizer": optimizer.lower(), "lr": lr}))
+    return trained
 
 
 def beyond_steps(config: TopicStructureConfig) -> list[int]:
-    """When E5's networks are measured: at the start, during training, and at the end."""
+    """Return when E5's networks are measured: at the start, during training, and at the end."""
     return sorted({0, *config.beyond.measured, config.beyond.steps})
 
 
 def _decayed(config: TopicStructureConfig) -> list[Arm]:
-    """E2 with and without weight decay, on long documents: only there does weight decay decide single entries."""
+    """Return E2 with and without weight decay, on long documents: only there does it decide single entries."""
     training = {"optimizer": "sgd", "lr": 20.0, "schedule": "cosine", "steps": config.decay_steps}
-    length = max(_DECAY_LENGTH, config.documents.lengths[1])
-    documents, model = exact_documents(length), {**_STAGE_ONE, "init_std": 0.05}
+    documents = exact_documents(max(_LEAST_DECAY_LENGTH, config.documents.lengths[1]))
+    model = {**_STAGE_ONE, "init_std": 0.05}
     return [
         Arm("E2", DECAYED, documents, model, {**training, "weight_decay": DECAY}),
         Arm("E2", FREE, documents, model, training),
@@ -168,47 +196,52 @@ def _decayed(config: TopicStructureConfig) -> list[Arm]:
 
 
 def exact_documents(length: int) -> dict[str, Any]:
-    """Documents of the theory with a fixed length, with exact mask shares in each."""
+    """Return documents of the theory with a fixed length, with exact mask shares in each."""
     return {**_THEORY, "exact_shares": True, "lengths": (length, length)}
 
 
-def _reading(config: TopicStructureConfig, reading: str) -> list[Arm]:
-    source, keys, value, objective = reading.split()
-    model = {
-        **_ONE_HOT,
-        "input": "plain" if source == "one-hot" else "normalised",
-        "masked_keys": keys,
-        "value": "fixed" if value == "frozen" else "trained",
-    }
-    return [
-        Arm(
-            "E4",
-            reading_arm(reading, row),
-            {**_EXPERIMENT, "objective": objective},
-            model,
-            {"optimizer": optimizer, "lr": lr, "steps": config.attention_steps},
-        )
-        for row, (optimizer, lr) in ROWS.items()
-    ]
+def _readings(config: TopicStructureConfig) -> list[Arm]:
+    trained = []
+    for reading, (row, (optimizer, lr)) in product(config.readings, ROWS.items()):
+        embedded, masked_keys, value, objective = reading.split()
+        model = {
+            **_ONE_HOT,
+            "input": "plain" if embedded == "one-hot" else "normalised",
+            "masked_keys": masked_keys,
+            "value": "fixed" if value == "frozen" else "trained",
+        }
+        documents = {**_EXPERIMENT, "objective": objective}
+        training = {"optimizer": optimizer, "lr": lr, "steps": config.attention_steps}
+        trained.append(Arm("E4", reading_arm(reading, row), documents, model, training))
+    return trained
 
 
 def jobs(config: TopicStructureConfig) -> list[Job]:
-    """Every run, the longest first; refuses settings with which some arm's documents cannot be."""
-    known = arms(config)
-    for name in known:
+    """Return every run, the longest first.
+
+    Raises:
+        InputError: if some arm's documents cannot be with these settings.
+    """
+    steps = {}
+    for name, arm in arms(config).items():
         documents_of(config, Job(name, config.seeds[0]))
-    order = sorted(known, key=lambda name: -training_of(config, known[name]).steps)
-    others = [MINIMISER] if config.experiment == "published" else []
-    return [Job(name, seed) for name in [*order, *others] for seed in config.seeds]
+        steps[name] = training_of(config, arm).steps
+    order = sorted(steps, key=steps.__getitem__, reverse=True)
+    if config.experiment == "published":
+        order.append(MINIMISER)
+    return [Job(name, seed) for name, seed in product(order, config.seeds)]
 
 
 def documents_of(config: TopicStructureConfig, job: Job) -> TopicDocuments:
-    """The data of one run."""
+    """Return the data of one run."""
     return replace(config.documents, seed=job.seed, **arms(config)[job.arm].documents)
 
 
 def training_of(config: TopicStructureConfig, arm: Arm) -> TrainConfig:
-    """How an arm's networks are trained; in E3 every step is a checkpoint, in E4 and E5 every evaluation."""
+    """Return how an arm's networks are trained.
+
+    In E3 every step is a checkpoint, in E4 and E5 every evaluation.
+    """
     plain: dict[str, Any] = {"schedule": "constant", "weight_decay": 0.0, "clip": None}
     if arm.experiment == "E3":
         plain["checkpoint_every"] = 1
@@ -220,7 +253,7 @@ def training_of(config: TopicStructureConfig, arm: Arm) -> TrainConfig:
 
 
 def attention_steps(config: TopicStructureConfig, arm: Arm) -> list[int]:
-    """When attention is measured: in E4 and E5 at every evaluation, for the networks behind P6 and P8 at the end."""
+    """Return when attention is measured: in E4 and E5 at every evaluation, in E4a theory at the end."""
     if arm.experiment == "E5":
         return beyond_steps(config)
     if arm.experiment == "E4a theory":
@@ -232,29 +265,27 @@ def attention_steps(config: TopicStructureConfig, arm: Arm) -> list[int]:
 
 
 def keeps_model(config: TopicStructureConfig, job: Job) -> bool:
-    """Whether its network is kept: those of the first seed, except in E3."""
+    """Return whether its network is kept: those of the first seed are, except in E3."""
     return job.seed == config.seeds[0] and job.arm != MINIMISER and arms(config)[job.arm].experiment != "E3"
 
 
 def model_path(out: Path, job: Job) -> Path:
-    """The path of its model, for the first seed."""
+    """Return the path of its model, for the first seed."""
     return out / "models" / f"{job.name}.safetensors"
 
 
 def results_of(config: TopicStructureConfig, job: Job, out: Path) -> list[Path]:
-    """Every measurement of one run that findings and figures need."""
+    """Return every measurement of one run that findings and figures need."""
     folder = out / "results" / job.name
     if job.arm == MINIMISER:
         return [folder / "minimiser.safetensors"]
     arm = arms(config)[job.arm]
-    names = {
-        "blocks-start": arm.experiment != "E5",
-        "blocks": arm.experiment != "E5",
-        "changes": arm.experiment == "E3",
-        "dev-loss": arm.experiment in ("E4", "E5"),
-        "tables": arm.experiment == "E5",
-        "way": job.arm == DECAYED,
-    }
-    found = [folder / f"{name}.safetensors" for name, kept in names.items() if kept]
-    found += [result_path(folder, step, "dev.attention") for step in attention_steps(config, arm)]
-    return found
+    names = ["tables"] if arm.experiment == "E5" else ["blocks-start", "blocks"]
+    if arm.experiment == "E3":
+        names.append("changes")
+    if arm.experiment in ("E4", "E5"):
+        names.append("dev-loss")
+    if job.arm == DECAYED:
+        names.append("way")
+    attention = [result_path(folder, step, "dev.attention") for step in attention_steps(config, arm)]
+    return [*(folder / f"{name}.safetensors" for name in names), *attention]

@@ -17,9 +17,9 @@ class TopicBlocks:
     """A matrix over words, divided into blocks of topics.
 
     Attributes:
-        means: ``[n_topics n_topics]`` float64 mean entry of each block.
+        means: float64 mean entry of each block.
         same: mean over all entries of two words of one topic, the diagonal included.
-        same_off_diagonal: the same without the diagonal.
+        same_off_diagonal: mean over these entries without the diagonal.
         different: mean over all entries of two words of different topics.
         spread: standard deviation of all entries without the diagonal.
     """
@@ -42,8 +42,8 @@ class TopicBlocks:
         return float(self.means.diagonal().min() - other.max())
 
 
-def topic_blocks(matrix: Float[Tensor, "n n"], topics: Int[Tensor, "n"]) -> TopicBlocks:
-    """Block means of a matrix over words, such as ``W_V`` or ``W_E^T W_E``.
+def topic_blocks(matrix: Float[Tensor, "row column"], topics: Int[Tensor, "word"]) -> TopicBlocks:
+    """Average the blocks of a matrix over words, such as ``W_V`` or ``W_E^T W_E``.
 
     Args:
         matrix: one row and one column per word.
@@ -60,16 +60,16 @@ def topic_blocks(matrix: Float[Tensor, "n n"], topics: Int[Tensor, "n"]) -> Topi
     known = WordTopics.from_topics(topics)
     if matrix.shape != (len(known.row), len(known.row)):
         raise InputError(f"the matrix has shape {tuple(matrix.shape)}; expected {len(known.row)} words both ways")
-    has = known.row.cpu() >= 0
-    words = matrix.detach().cpu().double()[has][:, has]
+    has_topic = known.row.cpu() >= 0
+    words = matrix.detach().cpu().double()[has_topic][:, has_topic]
     member = torch.nn.functional.one_hot(known.group).double()
     size = member.sum(dim=0)
-    same = known.group[:, None] == known.group[None, :]
-    off = same & ~torch.eye(len(words), dtype=torch.bool)
+    same = known.group[:, None] == known.group
+    off_diagonal = ~torch.eye(len(words), dtype=torch.bool)
     return TopicBlocks(
         means=(member.T @ words @ member) / (size[:, None] * size[None, :]),
         same=float(words[same].mean()),
-        same_off_diagonal=float(words[off].mean()),
+        same_off_diagonal=float(words[same & off_diagonal].mean()),
         different=float(words[~same].mean()),
-        spread=float(words[~torch.eye(len(words), dtype=torch.bool)].std(correction=0)),
+        spread=float(words[off_diagonal].std(correction=0)),
     )

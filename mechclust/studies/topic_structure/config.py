@@ -20,13 +20,10 @@ ROWS = {
     "SGD .03": ("sgd", 0.03),
 }
 LEAST_STEPS = 2000  # of E1b and E3, for findings on where training ends
+TOO_SMALL = "this size of the study cannot test it"
 # Readings of the published attention table: input, MASK as a key, W_V, loss.
-READINGS = tuple(
-    map(
-        " ".join,
-        product(("one-hot", "normalised"), ("visible", "hidden"), ("frozen", "trained"), ("cross-entropy", "squared")),
-    )
-)
+_CHOICES = (("one-hot", "normalised"), ("visible", "hidden"), ("frozen", "trained"), ("cross-entropy", "squared"))
+READINGS = tuple(map(" ".join, product(*_CHOICES)))
 
 
 @dataclass(frozen=True)
@@ -83,13 +80,13 @@ class TopicTransformerConfig(AnyConfig):
 
     @property
     def width(self) -> int:
-        """``d_model``, or the size of the vocabulary."""
+        """The width ``d_model``, or the size of the vocabulary."""
         return self.d_vocab if self.d_model is None else self.d_model
 
 
 @dataclass(frozen=True)
 class Beyond:
-    """What happens after the two stages, and with topics more like those of text: settings of the second experiment.
+    """Settings of the second experiment: after the two stages, and with topics more like those of text.
 
     W_V, W_K and W_Q are trained from a near-zero start with SGD and with Adam: on the published documents with both
     losses, on others with cross-entropy.
@@ -183,7 +180,8 @@ class TopicStructureConfig:
     def __post_init__(self) -> None:
         check_settings(self)
         check_seeds(self.seeds)
-        if (half := self.attention_steps // 2) % self.check_every:
+        half = self.attention_steps // 2
+        if half % self.check_every:
             raise InputError(
                 f"check_every is {self.check_every}; expected a divisor of half of attention_steps ({half}), where the "
                 "network is compared too"

@@ -1,18 +1,23 @@
-"""Figures of the topic-structure study."""
+"""Figures of matrices over words and of the mixing measure g."""
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 from typing import Any
 
+import einops
 import numpy as np
 import torch
+from jaxtyping import Float
 from matplotlib.figure import Figure
+from torch import Tensor
 
 from mechclust.report.style import GREY, MATHTEXT, RED, SOFT, direct_labels, shades, subplots
 from mechclust.studies.study import Job
-from mechclust.studies.topic_structure.arms import OBJECTIVES, documents_of, reading_arm
+from mechclust.studies.topic_structure.arms import OBJECTIVES, documents_of, reading_arm, theory_arm
 from mechclust.studies.topic_structure.config import ROWS, TopicStructureConfig
+from mechclust.studies.topic_structure.drawing import largest, topic_middles, word_table
 from mechclust.studies.topic_structure.follow import PATTERN
 from mechclust.studies.topic_structure.results import THEORY_G, ArmRuns, effect_of, mixing_values
 from mechclust.studies.topic_structure.run import load_trained
@@ -21,15 +26,16 @@ from tasks.topic_documents import N_SPECIAL
 
 _JOINT = "one-hot visible trained cross-entropy"
 
+_Tokens = Float[Tensor, "d_vocab d_vocab"]
+
 
 def heat_maps(config: TopicStructureConfig, out: Path) -> Figure:
-    """Word-by-word matrices ordered by topic: embeddings (E1), values (E2), attention (E4a theory, E4)."""
-    seed, v = config.seeds[0], config.documents.words_per_topic
-    theory = f"E4a theory T{config.topics[0]} tau{config.topics_per_document[0]}"
+    """Draw word-by-word matrices ordered by topic: embeddings (E1), values (E2), attention (E4a theory, E4)."""
+    seed = config.seeds[0]
+    theory = theory_arm(config.topics[0], config.topics_per_document[0])
     joint = _JOINT if _JOINT in config.readings else config.readings[0]
-    embed = load_trained(out, Job("E1", seed)).embed.W_E.detach()
     entries = {
-        "E1: $W_E^T W_E$": embed @ embed.T,
+        "E1: $W_E^T W_E$": _embedding_products(out, Job("E1", seed)),
         "E2: $W_V$": load_trained(out, Job("E2", seed)).paper_value(),
     }
     attention = {
@@ -38,55 +44,55 @@ def heat_maps(config: TopicStructureConfig, out: Path) -> Figure:
     }
     figure, axes = subplots(4, 2, size=(5.25, 4.3), grid=None)
     for axis, (title, matrix) in zip(axes, {**entries, **attention}.items(), strict=True):
-        words = matrix[N_SPECIAL:, N_SPECIAL:].numpy()
+        words = _words(matrix)
         signed = title in entries
-        top = float(np.nanpercentile(np.abs(words), 99.5 if signed else 97)) or 1.0
-        colors: dict[str, Any] = {"cmap": "RdBu_r", "vmin": -top} if signed else {"cmap": "viridis", "vmin": 0.0}
-        image = axis.imshow(words, vmax=top, interpolation="nearest", **colors)
-        topics = np.arange(len(words) // v)
-        axis.set_xticks(topics * v + v / 2 - 0.5, topics)
-        axis.set_yticks(topics * v + v / 2 - 0.5, topics)
-        axis.tick_params(length=0)
-        x, y = ("word", "word") if signed else ("key", "query")
+        top = largest(words, 99.5 if signed else 97)
+        ticks = topic_middles(len(words), config.documents.words_per_topic)
+        image = word_table(axis, words, top, ticks, signed=signed)
         axis.set_title(title, gid=MATHTEXT)
-        axis.set(xlabel=f"{x}, by topic", ylabel=f"{y}, by topic")
+        axis.set_xlabel("word, by topic" if signed else "key, by topic")
+        axis.set_ylabel("word, by topic" if signed else "query, by topic")
         figure.colorbar(image, ax=axis, shrink=0.85, extend="both" if signed else "max")
     return figure
 
 
+def _embedding_products(out: Path, job: Job) -> _Tokens:
+    embed = load_trained(out, job).embed.W_E.detach()
+    return embed @ embed.T
+
+
+def _words(matrix: _Tokens) -> Float[np.ndarray, "n n"]:
+    return matrix[N_SPECIAL:, N_SPECIAL:].numpy()
+
+
 @torch.no_grad()
-def _mean_attention(config: TopicStructureConfig, out: Path, job: Job) -> torch.Tensor:
-    """``[d_vocab d_vocab]`` mean attention from one word to another in unmasked documents; NaN if they never met."""
-    model, task = load_trained(out, job), documents_of(config, job)
+def _mean_attention(config: TopicStructureConfig, out: Path, job: Job) -> _Tokens:
+    """Return mean attention from one word to another in unmasked documents; NaN if they never met."""
+    model = load_trained(out, job)
+    task = documents_of(config, job)
     total = torch.zeros(task.d_vocab**2, dtype=torch.float64)
     count = torch.zeros(task.d_vocab**2, dtype=torch.float64)
     for batch in task.text("dev", *config.text):
-        with record(model, [PATTERN]) as seen:
+        with record(model, [PATTERN]) as recorded:
             forward(model, batch)
+        pattern = einops.rearrange(recorded[PATTERN][0], "batch 1 query key -> (batch query key)")
         pair = (batch.tokens[:, :, None] * task.d_vocab + batch.tokens[:, None, :]).flatten()
-        total.index_add_(0, pair, seen[PATTERN][0][:, 0].double().flatten())
+        total.index_add_(0, pair, pattern.double())
         count.index_add_(0, pair, torch.ones_like(pair, dtype=torch.float64))
     return (total / count).reshape(task.d_vocab, task.d_vocab)
 
 
 def everything_trained(config: TopicStructureConfig, runs: ArmRuns, out: Path) -> Figure:
-    """``W_E^T W_E`` between words when everything is trained, one panel per loss, optimiser and rate."""
-    seed, v = config.seeds[0], config.documents.words_per_topic
+    """Draw ``W_E^T W_E`` between words when everything is trained, one panel per loss, optimiser and rate."""
     figure, axes = subplots(len(OBJECTIVES) * len(ROWS), len(ROWS), size=(2.5, 2.9), grid=None)
-    panels = [(loss, row) for loss in OBJECTIVES for row in ROWS]
-    for axis, (loss, row) in zip(axes, panels, strict=True):
-        embed = load_trained(out, Job(f"E1b {loss} {row}", seed)).embed.W_E.detach()
-        words = (embed @ embed.T)[N_SPECIAL:, N_SPECIAL:].double().numpy()
-        off = words[~np.eye(len(words), dtype=bool)]
-        top = float(np.percentile(np.abs(off), 99)) or 1.0
-        image = axis.imshow(words, cmap="RdBu_r", vmin=-top, vmax=top, interpolation="nearest")
-        first = runs[f"E1b {loss} {row}"][:1]
-        effect, before = effect_of(first)[0], effect_of(first, start=True)[0]
-        axis.set_title(f"{row}, {loss}\n{effect:+.2f} SD, untrained {before:+.2f}", fontsize=9)
-        topics = np.arange(len(words) // v)
-        axis.set_xticks(topics * v + v / 2 - 0.5, topics)
-        axis.set_yticks(topics * v + v / 2 - 0.5, topics)
-        axis.tick_params(length=0)
+    for axis, (loss, row) in zip(axes, product(OBJECTIVES, ROWS), strict=True):
+        arm = f"E1b {loss} {row}"
+        words = _words(_embedding_products(out, Job(arm, config.seeds[0])).double())
+        top = largest(words[~np.eye(len(words), dtype=bool)], 99)
+        image = word_table(axis, words, top, topic_middles(len(words), config.documents.words_per_topic))
+        effect = effect_of(runs[arm][:1])[0]
+        untrained = effect_of(runs[arm][:1], start=True)[0]
+        axis.set_title(f"{row}, {loss}\n{effect:+.2f} SD, untrained {untrained:+.2f}", fontsize=9)
         figure.colorbar(image, ax=axis, shrink=0.7, extend="both", location="bottom")
     for axis in axes[:: len(ROWS)]:
         axis.set_ylabel("word, by topic")
@@ -94,18 +100,20 @@ def everything_trained(config: TopicStructureConfig, runs: ArmRuns, out: Path) -
 
 
 def mixing(config: TopicStructureConfig, runs: ArmRuns) -> Figure:
-    """The mixing measure g against the number of topics in a document, with this number and that of all topics."""
+    """Draw the mixing measure g against the number of topics in a document, with this number and that of all topics."""
     figure, (axis,) = subplots(1, size=(5.6, 3.9))
     labels: list[tuple[float, str, Any]] = []
-    g, taus = mixing_values(config, runs), config.topics_per_document
-    for color, (n, values) in zip(shades(len(g)), g.items(), strict=True):
-        axis.plot(taus, values.T, "o", color=color, ms=4, alpha=0.6)
-        axis.plot(taus, values.mean(axis=0), color=color, lw=1)
-        axis.axhline(n, color=color, lw=1, ls=":")
-        labels.append((float(values[:, -1].mean()), f"trained, {n} topics", color))
-    if 10 in g:
-        axis.plot(list(THEORY_G), list(THEORY_G.values()), color=RED, ls="--")
-        labels.append((list(THEORY_G.values())[-1], "population, 10 topics", RED))
+    taus = config.topics_per_document
+    by_total = mixing_values(config, runs)
+    for color, (total, g) in zip(shades(len(by_total)), by_total.items(), strict=True):
+        axis.plot(taus, g.T, "o", color=color, ms=4, alpha=0.6)
+        axis.plot(taus, g.mean(axis=0), color=color, lw=1)
+        axis.axhline(total, color=color, lw=1, ls=":")
+        labels.append((float(g[:, -1].mean()), f"trained, {total} topics", color))
+    if 10 in by_total:
+        optimum = list(THEORY_G.values())
+        axis.plot(list(THEORY_G), optimum, color=RED, ls="--")
+        labels.append((optimum[-1], "population, 10 topics", RED))
     axis.plot(taus, taus, color=GREY, lw=1, ls=":")
     labels.append((float(taus[-1]), "bounds (dotted)", SOFT))
     axis.axhline(1, color=GREY, lw=1.2, ls="--")

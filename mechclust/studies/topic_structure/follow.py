@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import product
 from typing import Any, Protocol
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from mechclust.studies.topic_structure.arms import DECAY
 from mechclust.studies.topic_structure.optimum import distance, minimiser, moments_of
 from mechclust.studies.topic_structure.theory import stage_one_value
 from mechclust.training import ProbeCallback, WeightNorms
-from mechclust.training.callbacks import result_path
 from probes import ProbeResult, run
 from probes.engine.hooks import HookedModel, forward, record
 from probes.engine.identity import fingerprint
 from probes.store.files import versions
 from tasks import Batch, InputError, TopicDocuments
 
-_OTHERS = 10**6  # added to the seed to draw other documents
-_DEV = 500  # documents at once
+_SEED_OFFSET_OF_OTHERS = 10**6  # added to the seed to draw other documents
+_DEV_BATCH = 500  # documents at once
 PATTERN = "blocks.0.attn.hook_pattern"
 _DIVERGED = "training diverged: attention is not finite"
 
@@ -32,12 +32,12 @@ class Follower(Protocol):
     def __call__(self, step: int, model: Any) -> None: ...
 
     def compute(self) -> ProbeResult:
-        """What was measured."""
+        """Return the measurements."""
         ...
 
 
 class DevLoss:
-    """The loss on all development documents at checkpoints, as a callback for a training loop.
+    """Measures the loss on all development documents at checkpoints, as a callback for a training loop.
 
     Args:
         task: gives the documents.
@@ -45,15 +45,18 @@ class DevLoss:
     """
 
     def __init__(self, task: TopicDocuments, at: Sequence[int] | None = None) -> None:
-        self._task, self._at, self._losses = task, at, dict[int, float]()
+        self._task = task
+        self._at = at
+        self._losses: dict[int, float] = {}
 
     @torch.no_grad()
     def __call__(self, step: int, model: Any) -> None:
         """Measure the loss before ``step``."""
         if self._at is not None and step not in self._at:
             return
-        total, count = 0.0, 0
-        for batch in self._task.batches("dev", _DEV):
+        total = 0.0
+        count = 0
+        for batch in self._task.batches("dev", _DEV_BATCH):
             assert batch.targets is not None
             targets = batch.targets[batch.loss_mask]
             total += float(self._task.loss_at(model.logits_at_loss(batch), targets)) * len(targets)
@@ -61,21 +64,21 @@ class DevLoss:
         self._losses[step] = total / count
 
     def compute(self) -> ProbeResult:
-        """``loss`` with axis (step)."""
+        """Return ``loss`` with axis (step)."""
         return _over_steps("DevLoss", {"loss": list(self._losses.values())}, self._losses)
 
 
 class WeightChanges(WeightNorms):
-    """How far each weight is from where it began, at every step, in single precision."""
+    """Distances of each weight from where it began, at every step, in single precision."""
 
     def compute(self) -> ProbeResult:
         """Return ``change`` with axes (step, weight)."""
-        found = super().compute()
-        return replace(found, values={"change": found["change"].float()}, axes={"change": found.axes["change"]})
+        norms = super().compute()
+        return replace(norms, values={"change": norms["change"].float()}, axes={"change": norms.axes["change"]})
 
 
 class AttentionOrDiverged(ProbeCallback):
-    """A ``ProbeCallback`` whose measures are NaN, with a note, once attention is no longer finite.
+    """A ``ProbeCallback`` with one probe, whose result is NaN, with a note, once attention is no longer finite.
 
     Args:
         untrained: builds the network as it was before training, which gives the result its shape.
@@ -91,30 +94,32 @@ class AttentionOrDiverged(ProbeCallback):
         try:
             super().__call__(step, model)
         except InputError:
-            if all(_finite(model, batch) for batches in self.batches.values() for batch in batches):
+            (batches,) = self.batches.values()
+            if all(_is_finite(model, batch) for batch in batches):
                 raise
-            lacking = set(self.lacks(step, model))
-            for (split, batches), (name, probe) in product(self.batches.items(), self.probes.items()):
-                if (path := result_path(self.out, step, f"{split}.{name}")) in lacking:
-                    (result,) = run(self._untrained(), batches, [probe])
-                    _undefined(result, model).save(path)
+            for path in self.lacks(step, model):
+                (result,) = run(self._untrained(), batches, list(self.probes.values()))
+                _undefined(result, model).save(path)
 
 
 @torch.no_grad()
-def _finite(model: Any, batch: Batch) -> bool:
-    with record(model, [PATTERN]) as seen:
+def _is_finite(model: Any, batch: Batch) -> bool:
+    with record(model, [PATTERN]) as recorded:
         forward(model, batch)
-    return bool(seen[PATTERN][0].isfinite().all())
+    return bool(recorded[PATTERN][0].isfinite().all())
 
 
 def _undefined(result: ProbeResult, model: Any) -> ProbeResult:
-    """The same result without its numbers: that of a network that diverged."""
-    values = {k: torch.full_like(x, torch.nan) if x.is_floating_point() else x for k, x in result.values.items()}
+    """Return a result without its numbers: that of a network that diverged."""
+    values = dict(result.values)
+    for name, numbers in result.values.items():
+        if numbers.is_floating_point():
+            values[name] = torch.full_like(numbers, torch.nan)
     return replace(result, values=values, notes=[_DIVERGED], metadata={**result.metadata, "model": fingerprint(model)})
 
 
 class WayToMinimiser:
-    """How far ``W_V`` is from three matrices at every checkpoint: a callback for a network with weight decay.
+    """Distances of ``W_V`` from three matrices at every checkpoint: a callback for a network with weight decay.
 
     ``closed``: the closed form; ``own``: the minimiser of the documents that it is trained on; ``other``: that of
     equally many other documents. The last shows how far apart two minimisers are, and the distance of a network that
@@ -126,32 +131,35 @@ class WayToMinimiser:
 
     def __init__(self, task: TopicDocuments) -> None:
         self._task = task
-        self._goals: dict[str, torch.Tensor] = {}
-        self._found: dict[int, list[float]] = {}
+        self._goals: dict[str, Float[Tensor, "d_vocab d_vocab"]] = {}
+        self._distances: dict[int, list[float]] = {}
 
     def __call__(self, step: int, model: Any) -> None:
         """Measure the distances before ``step``."""
         if not self._goals:
-            own, other = (moments_of(of) for of in (self._task, replace(self._task, seed=self._task.seed + _OTHERS)))
-            self._goals = {
-                "closed": stage_one_value(self._task),
-                "own": minimiser(own, DECAY),
-                "other": minimiser(other, DECAY),
-            }
+            self._solve()
         value = model.paper_value().double()
-        self._found[step] = [distance(value, goal, self._task) for goal in self._goals.values()]
+        self._distances[step] = [distance(value, goal, self._task) for goal in self._goals.values()]
+
+    def _solve(self) -> None:
+        others = replace(self._task, seed=self._task.seed + _SEED_OFFSET_OF_OTHERS)
+        self._goals = {
+            "closed": stage_one_value(self._task),
+            "own": minimiser(moments_of(self._task), DECAY),
+            "other": minimiser(moments_of(others), DECAY),
+        }
 
     def compute(self) -> ProbeResult:
-        """``closed``, ``own`` and ``other`` with axis (step)."""
-        columns = zip(*self._found.values(), strict=True)
-        return _over_steps("WayToMinimiser", dict(zip(self._goals, map(list, columns), strict=True)), self._found)
+        """Return ``closed``, ``own`` and ``other`` with axis (step)."""
+        curves = zip(*self._distances.values(), strict=True)
+        return _over_steps("WayToMinimiser", dict(zip(self._goals, curves, strict=True)), self._distances)
 
 
-def _over_steps(name: str, values: Mapping[str, Sequence[float]], steps: Mapping[int, Any]) -> ProbeResult:
+def _over_steps(name: str, curves: Mapping[str, Sequence[float]], steps: Iterable[int]) -> ProbeResult:
     return ProbeResult(
         probe=name,
-        values={k: torch.tensor(v, dtype=torch.float64) for k, v in values.items()},
-        axes=dict.fromkeys(values, ("step",)),
+        values={name: torch.tensor(curve, dtype=torch.float64) for name, curve in curves.items()},
+        axes=dict.fromkeys(curves, ("step",)),
         coords={"step": [str(step) for step in steps]},
         metadata={"versions": versions()},
     )

@@ -6,9 +6,10 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import einops
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 from transformer_lens import HookedRootModule
 from transformer_lens.hook_points import HookPoint
@@ -19,6 +20,8 @@ from tasks import Batch
 from tasks.topic_documents import MASK
 
 _TYPE_STD = 0.02  # of BERT's initial weights
+
+_Table = Float[Tensor, "d_vocab d_model"]
 
 
 class _Parts(nn.Module):
@@ -61,27 +64,32 @@ class TopicTransformer(HookedRootModule):  # type: ignore[misc]
     def __init__(self, config: TopicTransformerConfig) -> None:
         super().__init__()
         self.config = config
-        d, d_vocab, one_hot = config.width, config.d_vocab, config.embedding == "one-hot"
+        d = config.width
+        d_vocab = config.d_vocab
+        one_hot = config.embedding == "one-hot"
         start = config.input_scale * torch.eye(d_vocab) if one_hot else torch.zeros(d_vocab, d)
-        query, key = (nn.Parameter(torch.zeros(d, d), requires_grad=config.attention == "trained") for _ in range(2))
-        value = nn.Parameter(torch.eye(d), requires_grad=config.value == "trained")
-        attn = _Parts(("q", "k", "v", "attn_scores", "pattern", "z"), W_Q=query, W_K=key, W_V=value)
+        trained = config.attention == "trained"
+        attn = _Parts(
+            ("q", "k", "v", "attn_scores", "pattern", "z"),
+            W_Q=nn.Parameter(torch.zeros(d, d), requires_grad=trained),
+            W_K=nn.Parameter(torch.zeros(d, d), requires_grad=trained),
+            W_V=nn.Parameter(torch.eye(d), requires_grad=config.value == "trained"),
+        )
         decoder = {"W_U": nn.Parameter(torch.zeros(d, d_vocab))} if config.decoder == "free" else {}
         added = {"W_type": nn.Parameter(torch.zeros(d))} if config.input == "normalised" else {}
         self.embed = _Parts(W_E=nn.Parameter(start, requires_grad=not one_hot), **added)
         self.hook_embed = HookPoint()
         self.blocks = nn.ModuleList([_Parts(("resid_pre", "attn_out", "resid_post"), attn=attn)])
         self.unembed = _Parts(**decoder, b_U=nn.Parameter(torch.zeros(d_vocab), requires_grad=config.bias))
-        self.cfg = ModelShape(
-            n_layers=1, n_heads=1, d_model=config.width, d_head=config.width, d_vocab=config.d_vocab, n_ctx=None
-        )
+        self.cfg = ModelShape(n_layers=1, n_heads=1, d_model=d, d_head=d, d_vocab=d_vocab, n_ctx=None)
         self._draw()
         self.setup()
 
     @torch.no_grad()
     def _draw(self) -> None:
         draw = torch.Generator().manual_seed(self.config.seed)
-        bound, std = 1 / math.sqrt(self.config.width), self.config.init_std
+        bound = 1 / math.sqrt(self.config.width)
+        std = self.config.init_std
         for weight in self.parameters():
             if weight.ndim == 2 and weight.requires_grad:
                 if std is None:
@@ -91,76 +99,91 @@ class TopicTransformer(HookedRootModule):  # type: ignore[misc]
         if self.config.input == "normalised":
             self.embed.W_type.normal_(0.0, _TYPE_STD, generator=draw)
 
-    def _table(self) -> Float[Tensor, "d_vocab d_model"]:
-        """``[d_vocab d_model]`` the layer's input for each token."""
+    def _table(self) -> _Table:
+        """Return the layer's input for each token."""
         if self.config.input == "plain":
-            return self.embed.W_E  # type: ignore[no-any-return]
+            return self.embed.W_E
         return F.layer_norm(self.embed.W_E + self.embed.W_type, (self.config.width,))
 
-    def _decode(self, x: Tensor) -> Tensor:
-        """``[... d_model]`` to ``[... d_vocab]`` logits."""
-        if self.config.decoder != "identity":
-            x = x @ (self.unembed.W_U if self.config.decoder == "free" else self.embed.W_E.T)
+    def _decode(self, x: Float[Tensor, "*more d_model"]) -> Float[Tensor, "*more d_vocab"]:
+        if self.config.decoder == "free":
+            x = x @ self.unembed.W_U
+        elif self.config.decoder == "tied":
+            x = x @ self.embed.W_E.T
         return x + self.unembed.b_U
 
     def paper_value(self) -> Float[Tensor, "d_model d_model"]:
-        """The paper's ``W_V``: entry ``[i, j]`` is what token ``j`` adds to output ``i`` (one-hot embedding)."""
+        """Return the paper's ``W_V``: entry ``[i, j]`` is what token ``j`` adds to output ``i`` (one-hot embedding)."""
         return self.blocks[0].attn.W_V.detach().T
 
     def forward(
-        self, tokens: Int[Tensor, "batch pos"], attention_mask: Tensor | None = None
+        self, tokens: Int[Tensor, "batch pos"], attention_mask: Shaped[Tensor, "batch pos"] | None = None
     ) -> Float[Tensor, "batch pos d_vocab"]:
-        """``[batch pos d_vocab]`` logits.
+        """Return logits.
 
         Args:
-            tokens: ``[batch pos]``.
-            attention_mask: ``[batch pos]``, false or 0 at padding.
+            tokens: token ids.
+            attention_mask: false or 0 at padding.
         """
-        block, attn = self.blocks[0], self.blocks[0].attn
+        block = self.blocks[0]
+        attn = block.attn
         x = block.hook_resid_pre(self.hook_embed(self._table()[tokens]))
-        q, k, v = (
-            hook((x @ weight)[:, :, None])
-            for hook, weight in ((attn.hook_q, attn.W_Q), (attn.hook_k, attn.W_K), (attn.hook_v, attn.W_V))
-        )
-        scores = torch.einsum("bqhd,bkhd->bhqk", q, k) / math.sqrt(self.config.width)
+        q = attn.hook_q((x @ attn.W_Q)[:, :, None])
+        k = attn.hook_k((x @ attn.W_K)[:, :, None])
+        v = attn.hook_v((x @ attn.W_V)[:, :, None])
+        scores = einops.einsum(q, k, "batch query head d, batch key head d -> batch head query key")
+        scores = scores / math.sqrt(self.config.width)
         if attention_mask is not None:
             scores = scores.masked_fill(~attention_mask.bool()[:, None, None], -torch.inf)
         if self.config.masked_keys == "hidden":
             scores = scores.masked_fill((tokens == MASK)[:, None, None], -torch.inf)
         pattern = attn.hook_pattern(attn.hook_attn_scores(scores).softmax(dim=-1))
-        z = attn.hook_z(torch.einsum("bhqk,bkhd->bqhd", pattern, v))
+        z = attn.hook_z(einops.einsum(pattern, v, "batch head query key, batch key head d -> batch query head d"))
         out = block.hook_resid_post(block.hook_attn_out(z[:, :, 0]))
         return self._decode(out)
 
-    def logits_at_loss(self, batch: Batch) -> Float[Tensor, "n d_vocab"]:
-        """``[n d_vocab]`` the output of ``forward`` where ``batch.loss_mask`` is true, at much lower cost.
+    def logits_at_loss(self, batch: Batch) -> Float[Tensor, "position d_vocab"]:
+        """Return the output of ``forward`` where ``batch.loss_mask`` is true, at much lower cost.
 
         Positions play no part, so a document is its bag of words: all tokens equal to ``w`` together receive the
         attention ``n_w exp(score of w)``, and queries of one document with the same token are computed
         once. No hook point fires.
         """
         assert batch.loss_mask is not None
-        attn, embed, d_vocab = self.blocks[0].attn, self.embed.W_E, self.config.d_vocab
+        d_vocab = self.config.d_vocab
+        example, place = batch.loss_mask.nonzero(as_tuple=True)
+        query, which = torch.unique(example * d_vocab + batch.tokens[example, place], return_inverse=True)
+        table = self._table()
+        share = self._attention_to_words(table, self._counts(batch), query // d_vocab, query % d_vocab)
+        return self._decode(share @ self._times(table, self.blocks[0].attn.W_V)).index_select(0, which)
+
+    def _counts(self, batch: Batch) -> Float[Tensor, "batch d_vocab"]:
+        """Return how often each token is attended to in each document."""
         real = torch.ones_like(batch.tokens) if batch.attention_mask is None else batch.attention_mask
-        counts = torch.zeros(len(batch), d_vocab, device=embed.device, dtype=embed.dtype)
+        embed = self.embed.W_E
+        counts = torch.zeros(len(batch), self.config.d_vocab, device=embed.device, dtype=embed.dtype)
         counts.scatter_add_(1, batch.tokens, real.to(embed.dtype))
         if self.config.masked_keys == "hidden":
             counts[:, MASK] = 0
-        example, place = batch.loss_mask.nonzero(as_tuple=True)
-        key, which = torch.unique(example * d_vocab + batch.tokens[example, place], return_inverse=True)
-        bag, token = key // d_vocab, key % d_vocab
-        one_hot = self.config.embedding == "one-hot" and self.config.input == "plain"
-        table = None if one_hot else self._table()
+        return counts
 
-        def read(weight: Tensor) -> Tensor:
-            """``[d_vocab d_model]`` each token's input times a weight; one-hot inputs leave it as it is."""
-            if table is not None:
-                return table @ weight
-            return weight if self.config.input_scale == 1 else self.config.input_scale * weight
-
+    def _attention_to_words(
+        self,
+        table: _Table,
+        counts: Float[Tensor, "batch d_vocab"],
+        document: Int[Tensor, "query"],
+        token: Int[Tensor, "query"],
+    ) -> Float[Tensor, "query d_vocab"]:
+        """Return the attention of queries, each a token in a document, to all tokens equal to each word."""
         if self.config.attention == "uniform":
-            share = (counts / counts.sum(dim=1, keepdim=True)).index_select(0, bag)
-        else:
-            query, keys = read(attn.W_Q).index_select(0, token), read(attn.W_K)
-            share = (query @ keys.T / math.sqrt(self.config.width) + counts.log().index_select(0, bag)).softmax(dim=-1)
-        return self._decode(share @ read(attn.W_V)).index_select(0, which)
+            return (counts / counts.sum(dim=1, keepdim=True)).index_select(0, document)
+        attn = self.blocks[0].attn
+        query = self._times(table, attn.W_Q).index_select(0, token)
+        scores = query @ self._times(table, attn.W_K).T / math.sqrt(self.config.width)
+        return (scores + counts.log().index_select(0, document)).softmax(dim=-1)
+
+    def _times(self, table: _Table, weight: Float[Tensor, "d_model d_model"]) -> _Table:
+        """Return each token's input times a weight; one-hot inputs leave it as it is."""
+        if self.config.embedding != "one-hot" or self.config.input != "plain":
+            return table @ weight
+        return weight if self.config.input_scale == 1 else self.config.input_scale * weight

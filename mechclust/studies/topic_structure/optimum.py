@@ -14,8 +14,10 @@ from mechclust.studies.topic_structure.theory import check_plain_topics, stage_o
 from tasks import InputError, TopicDocuments
 from tasks.topic_documents import MASK, N_SPECIAL
 
-_BLOCK = 500  # documents drawn at once
-_SEEDS = 10**6  # distance between the document seeds of one run and the next
+_BLOCK_SIZE = 500  # documents drawn at once
+_SEED_STRIDE = 10**6  # distance between the document seeds of one run and the next
+
+_Square = Float[Tensor, "d_vocab d_vocab"]
 
 
 class DocumentMoments(NamedTuple):
@@ -24,16 +26,16 @@ class DocumentMoments(NamedTuple):
     With ``s`` the share of each token among those a document shows, and ``y`` the correct word at a selected position:
 
     Attributes:
-        inputs: ``[d_vocab d_vocab]`` mean of ``s s^T``.
-        targets: ``[d_vocab d_vocab]`` mean of ``y s^T``.
+        inputs: mean of ``s s^T``.
+        targets: mean of ``y s^T``.
     """
 
-    inputs: Float[Tensor, "d_vocab d_vocab"]
-    targets: Float[Tensor, "d_vocab d_vocab"]
+    inputs: _Square
+    targets: _Square
 
 
 def moments_of(task: TopicDocuments) -> DocumentMoments:
-    """Means over the selected positions of all training documents.
+    """Average over the selected positions of all training documents.
 
     Memory: the documents of ``task``, and ``O(d_vocab^2)``.
 
@@ -43,25 +45,27 @@ def moments_of(task: TopicDocuments) -> DocumentMoments:
         >>> round(float(moments.inputs.sum()), 6), round(float(moments.targets.sum()), 6)  # of shares that sum to 1
         (1.0, 1.0)
     """
-    d, selected = task.d_vocab, 0
-    inputs, targets = (torch.zeros(d, d, dtype=torch.float64) for _ in range(2))
-    for batch in task.batches("train", _BLOCK):
+    inputs = torch.zeros(task.d_vocab, task.d_vocab, dtype=torch.float64)
+    targets = torch.zeros_like(inputs)
+    n_selected = 0
+    for batch in task.batches("train", _BLOCK_SIZE):
         assert batch.loss_mask is not None
         assert batch.targets is not None
         assert batch.attention_mask is not None
-        shown, wanted = (torch.zeros(len(batch), d, dtype=torch.float64) for _ in range(2))
+        shown = torch.zeros(len(batch), task.d_vocab, dtype=torch.float64)
         shown.scatter_add_(1, batch.tokens, batch.attention_mask.double())
         shown /= shown.sum(dim=1, keepdim=True)
-        wanted.scatter_add_(1, batch.targets, batch.loss_mask.double())
-        n = wanted.sum(dim=1, keepdim=True)
-        inputs += shown.T @ (n * shown)
-        targets += wanted.T @ shown
-        selected += int(n.sum())
-    return DocumentMoments(inputs / selected, targets / selected)
+        correct = torch.zeros_like(shown)
+        correct.scatter_add_(1, batch.targets, batch.loss_mask.double())
+        selected = correct.sum(dim=1, keepdim=True)
+        inputs += shown.T @ (selected * shown)
+        targets += correct.T @ shown
+        n_selected += int(selected.sum())
+    return DocumentMoments(inputs / n_selected, targets / n_selected)
 
 
 def population_moments(task: TopicDocuments) -> DocumentMoments:
-    """The means over all documents of the theory as long as ``task``'s, with exact mask shares in each.
+    """Average over all documents of the theory as long as ``task``'s, with exact mask shares in each.
 
     Given a document's topics, its words are independent, so the products of the shares are those of a multinomial
     sample. A selected position that shows its own word puts that word into both ``s`` and ``y``; this is the only way
@@ -83,16 +87,16 @@ def population_moments(task: TopicDocuments) -> DocumentMoments:
             f"lengths {task.lengths}"
         )
     check_plain_topics(task)
-    n, tau, words = task.lengths[0], task.topics_per_document, slice(N_SPECIAL, None)
-    topic = task.token_topics[words]
-    same = (topic[:, None] == topic).double()
-    both = tau * (tau - 1) / (task.n_topics * (task.n_topics - 1))  # two topics in one document
-    pairs = (same * tau / task.n_topics + (1 - same) * both) / (tau * task.words_per_topic) ** 2
+    n = task.lengths[0]
+    words = slice(N_SPECIAL, None)
+    pairs = _word_pairs(task)
     even = torch.full((task.n_words,), 1 / task.n_words, dtype=torch.float64)
-    selected, right, other = _counts(task)
-    shown, mask = n - selected + right, selected - right - other
+    selected, correct, other = _counts(task)
+    shown = n - selected + correct
+    mask = selected - correct - other
     mean = torch.zeros(task.d_vocab, dtype=torch.float64)
-    mean[words], mean[MASK] = (shown + other) / n * even, mask / n
+    mean[words] = (shown + other) / n * even
+    mean[MASK] = mask / n
     inputs = mean[:, None] * mean
     # Among the shown words: the topics' own, those drawn at random, and pairs of both kinds.
     inputs[words, words] = (
@@ -103,24 +107,38 @@ def population_moments(task: TopicDocuments) -> DocumentMoments:
     ) / n**2
     targets = torch.zeros_like(inputs)
     targets[words, MASK] = mask / n * even
-    own = right / selected  # chance that y is one of the shown words
-    targets[words, words] = ((shown - own) * pairs + other * even[:, None] * even + own * torch.diag(even)) / n
+    itself = correct / selected  # chance that y is one of the shown words
+    targets[words, words] = ((shown - itself) * pairs + other * even[:, None] * even + itself * torch.diag(even)) / n
     return DocumentMoments(inputs, targets)
 
 
+def _word_pairs(task: TopicDocuments) -> Float[Tensor, "word word"]:
+    """Return the chance that two positions of a document have these words of its topics."""
+    tau = task.topics_per_document
+    topic = task.token_topics[N_SPECIAL:]
+    same = (topic[:, None] == topic).double()
+    both = tau * (tau - 1) / (task.n_topics * (task.n_topics - 1))  # two topics in one document
+    return (same * tau / task.n_topics + (1 - same) * both) / (tau * task.words_per_topic) ** 2
+
+
 def _counts(task: TopicDocuments) -> tuple[int, int, int]:
-    """Selected positions of a document: those that show the correct word and those that show another."""
+    """Count the selected positions of a document, those that show the correct word, and those that show another."""
+    selected = max(_n_below(task, 1.0), 1)
+    correct = min(_n_below(task, task.correct_share), selected)
+    correct_or_other = min(_n_below(task, task.correct_share + task.random_share), selected)
+    return selected, correct, correct_or_other - correct
+
+
+def _n_below(task: TopicDocuments, share: float) -> int:
+    """Count the positions of a document, in random order, that lie within a share of the selected ones."""
     n = task.lengths[0]
-    below = [
-        sum(rank / n < share * task.selected_share - 1e-9 for rank in range(n))
-        for share in (1.0, task.correct_share, task.correct_share + task.random_share)
-    ]
-    selected = max(below[0], 1)
-    return selected, min(below[1], selected), min(below[2], selected) - min(below[1], selected)
+    return sum(rank / n < share * task.selected_share - 1e-9 for rank in range(n))
 
 
-def minimiser(moments: DocumentMoments, weight_decay: float) -> Float[Tensor, "d_vocab d_vocab"]:
-    """``W_V`` that minimises the squared loss plus ``weight_decay / 2`` times its squared norm (paper's orientation).
+def minimiser(moments: DocumentMoments, weight_decay: float) -> _Square:
+    """Solve for the ``W_V`` that minimises the squared loss plus ``weight_decay / 2`` times its squared norm.
+
+    It is in the paper's orientation.
 
     Gradient descent with this weight decay converges to it, given uniform attention and one-hot input.
 
@@ -139,29 +157,35 @@ def minimiser(moments: DocumentMoments, weight_decay: float) -> Float[Tensor, "d
     return torch.linalg.solve(ridge, moments.targets.T).T
 
 
-def distance(value: Tensor, other: Tensor, task: TopicDocuments) -> float:
-    """Relative Frobenius distance of two value matrices over the entries from a token that documents show to a word.
+def distance(value: _Square, other: _Square, task: TopicDocuments) -> float:
+    """Return the Frobenius distance of two value matrices over the entries from a token that documents show to a word.
 
-    Relative to the norm of ``other``'s entries there.
+    It is relative to the norm of ``other``'s entries there.
     """
-    words, seen = task.token_topics >= 0, stage_one_value(task).abs().sum(dim=0) > 0
-    difference, size = ((x.double())[words][:, seen].norm() for x in (value - other, other))
-    return float(difference / size)
+    words = task.token_topics >= 0
+    shown = stage_one_value(task).abs().sum(dim=0) > 0
+    difference = (value - other).double()[words][:, shown]
+    return float(difference.norm() / other.double()[words][:, shown].norm())
 
 
 def drawn(task: TopicDocuments, ladder: Sequence[int], seed: int) -> Iterator[DocumentMoments]:
-    """Moments of increasing numbers of documents: the first ``ladder[0]``, the first ``ladder[1]``, ...
+    """Yield the moments of increasing numbers of documents: the first ``ladder[0]``, the first ``ladder[1]``, ...
 
     Args:
         task: defines the documents.
         ladder: numbers of documents, ascending.
         seed: each draws different documents.
     """
-    inputs, targets = (torch.zeros(task.d_vocab, task.d_vocab, dtype=torch.float64) for _ in range(2))
-    done, block = 0, 0
-    for wanted in ladder:
-        while done < wanted:
-            n = min(_BLOCK, wanted - done)
-            of = moments_of(replace(task, n_documents=n, seed=_SEEDS * (seed + 1) + block))
-            inputs, targets, done, block = inputs + n * of.inputs, targets + n * of.targets, done + n, block + 1
-        yield DocumentMoments(inputs / done, targets / done)
+    inputs = torch.zeros(task.d_vocab, task.d_vocab, dtype=torch.float64)
+    targets = torch.zeros_like(inputs)
+    n_drawn = 0
+    block_seed = _SEED_STRIDE * (seed + 1)
+    for n_documents in ladder:
+        while n_drawn < n_documents:
+            n = min(_BLOCK_SIZE, n_documents - n_drawn)
+            moments = moments_of(replace(task, n_documents=n, seed=block_seed))
+            inputs += n * moments.inputs
+            targets += n * moments.targets
+            n_drawn += n
+            block_seed += 1
+        yield DocumentMoments(inputs / n_drawn, targets / n_drawn)

@@ -7,72 +7,79 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float
 
-from mechclust.evidence import Bound, Control, Finding, Part, check_part, mean_part
+from mechclust.evidence import Bound, Finding, check_part
+from mechclust.evidence.compared import compared
 from mechclust.studies.topic_structure.arms import DECAY, DECAYED, FREE
-from mechclust.studies.topic_structure.config import TopicStructureConfig
-from mechclust.studies.topic_structure.results import ArmRuns
+from mechclust.studies.topic_structure.config import TOO_SMALL, TopicStructureConfig
+from mechclust.studies.topic_structure.results import ArmRuns, ways_of
 from probes import ProbeResult
 
-_THEOREM = "Li, Li & Risteski, theorem 2; finite documents ours"
 _LEAST_STEPS = 4000  # training has converged by then
-_TOO_SMALL = "this size of the study cannot test it"
-_NEAR, _FALLS = Bound("<=", 0.05), Bound("<=", -0.4)
+_NEAR = Bound("<=", 0.05)
+_FALLS = Bound("<=", -0.4)
+
+_Numbers = Float[np.ndarray, "n"]
+_Distances = Float[np.ndarray, "seed length documents"]
 
 
 def optimum_findings(config: TopicStructureConfig, runs: ArmRuns, minimisers: Sequence[ProbeResult]) -> list[Finding]:
     """Return P2 to P2c. Bounds were written before any run on the seeds that they are judged by."""
-    documents = np.array(config.optimum_documents, dtype=float)
-    lengths = np.array(config.optimum_lengths, dtype=float)
-    own = np.array([found["own"].numpy() for found in minimisers])
-    closed = np.array([found["distance"].numpy() for found in minimisers])
-    enough = "" if len(documents) > 2 and len(lengths) > 2 else _TOO_SMALL
+    from_population = np.array([result["own"].numpy() for result in minimisers])
+    from_closed_form = np.array([result["distance"].numpy() for result in minimisers])
+    limit = minimisers[0]["population"].numpy()
     return [
-        Finding(
-            id="P2",
-            statement="E2, minimiser of N documents with weight decay: its entries approach those of the minimiser of "
-            f"all documents as N^(-1/2), for each of {len(lengths)} document lengths (slope of the log distance)",
-            source="ours",
-            parts=_falls_as_root(documents, own),
-            control=Control("distance from the closed form for endless documents", _falls_as_root(documents, closed)),
-            shown="table",
-            not_tested=enough,
-            note=f"relative Frobenius distance; weight decay {DECAY:g}",
-        ),
-        _closed_form(documents, lengths, closed, minimisers[0]["population"].numpy(), enough),
+        _more_documents(config, from_population, from_closed_form),
+        _longer_documents(config, from_closed_form, limit),
         _own_minimiser(config, runs),
     ]
 
 
-def _falls_as_root(
-    documents: Float[np.ndarray, "documents"], distances: Float[np.ndarray, "seed length documents"]
-) -> tuple[Part, ...]:
-    slopes = np.array([[_slope(documents, curve) for curve in of_seed] for of_seed in distances])
-    return (
-        mean_part("slope of the log distance, lowest", slopes.min(axis=1), Bound(">=", -0.6)),
-        mean_part("greatest", slopes.max(axis=1), _FALLS),
+def _too_small(config: TopicStructureConfig) -> str:
+    several = len(config.optimum_documents) > 2 and len(config.optimum_lengths) > 2
+    return "" if several else TOO_SMALL
+
+
+def _more_documents(config: TopicStructureConfig, from_population: _Distances, from_closed_form: _Distances) -> Finding:
+    documents = np.array(config.optimum_documents, dtype=float)
+    return compared(
+        "P2",
+        "E2, minimiser of N documents with weight decay: its entries approach those of the minimiser of all documents "
+        f"as N^(-1/2), for each of {len(config.optimum_lengths)} document lengths (slope of the log distance)",
+        {"slope of the log distance, lowest": Bound(">=", -0.6), "greatest": _FALLS},
+        _extreme_slopes(documents, from_population),
+        "distance from the closed form for endless documents",
+        _extreme_slopes(documents, from_closed_form),
+        source="ours",
+        shown="table",
+        not_tested=_too_small(config),
+        note=f"relative Frobenius distance; weight decay {DECAY:g}",
     )
 
 
-def _closed_form(
-    documents: Float[np.ndarray, "documents"],
-    lengths: Float[np.ndarray, "length"],
-    closed: Float[np.ndarray, "seed length documents"],
-    limit: Float[np.ndarray, "length"],
-    not_tested: str,
+def _extreme_slopes(documents: _Numbers, distances: _Distances) -> list[Float[np.ndarray, "seed"]]:
+    """Return the lowest and the greatest slope over lengths."""
+    slopes = np.array([[_slope(documents, curve) for curve in of_seed] for of_seed in distances])
+    return [slopes.min(axis=1), slopes.max(axis=1)]
+
+
+def _longer_documents(
+    config: TopicStructureConfig, from_closed_form: _Distances, limit: Float[np.ndarray, "length"]
 ) -> Finding:
-    limits = ", ".join(f"{far:.3f} at {n:.0f} words" for n, far in zip(lengths, limit, strict=True))
-    slopes = [_slope(lengths, of_seed[:, -1]) for of_seed in closed]
+    lengths = config.optimum_lengths
+    limits = ", ".join(f"{far:.3f} at {length} words" for length, far in zip(lengths, limit, strict=True))
+    most_documents = from_closed_form[:, :, -1]
+    slopes = [_slope(np.array(lengths, dtype=float), curve) for curve in most_documents]
     return Finding(
         id="P2b",
         kind="check",
-        statement=f"E2, minimiser of {documents[-1]:.0f} documents with weight decay: its entries approach the closed "
-        "form as documents get longer",
-        source=_THEOREM,
+        statement=f"E2, minimiser of {config.optimum_documents[-1]} documents with weight decay: its entries approach "
+        "the closed form as documents get longer",
+        source="Li, Li & Risteski, theorem 2; finite documents ours",
         parts=(
-            check_part(f"distance at {lengths[-1]:.0f} words", closed[:, -1, -1], _NEAR),
+            check_part(f"distance at {lengths[-1]} words", most_documents[:, -1], _NEAR),
             check_part("slope of the log distance", slopes, _FALLS),
         ),
-        not_tested=not_tested,
+        not_tested=_too_small(config),
         note="a property of the theory but for the number of documents; for the minimiser of all documents: "
         f"{limits}. A selected position that shows its own word makes the word a better predictor of itself than "
         "of its topic, by order 1 / length; the variance that weight decay has to outweigh is of the same order",
@@ -80,21 +87,20 @@ def _closed_form(
 
 
 def _own_minimiser(config: TopicStructureConfig, runs: ArmRuns) -> Finding:
-    ways = [run.way for run in runs[DECAYED] if run.way is not None]
-    own, other, closed = ([float(way[name][-1]) for way in ways] for name in ("own", "other", "closed"))
+    ends = {name: curves[:, -1] for name, curves in ways_of(runs[DECAYED]).items()}
     free = np.mean([float(run.end.sel("distance", matrix="W_V")) for run in runs[FREE]])
     return Finding(
         id="P2c",
         kind="check",
         statement="E2 trained with weight decay: W_V ends at the minimiser of its own documents, all entries",
         source="ours",
-        parts=(check_part("", own, _NEAR),),
-        not_tested="" if config.decay_steps >= _LEAST_STEPS else _TOO_SMALL,
-        note=f"the loss is convex; from the minimiser of other documents {np.mean(other):.3f}, from the closed form "
-        f"{np.mean(closed):.3f}, without weight decay {free:.3f}",
+        parts=(check_part("", ends["own"], _NEAR),),
+        not_tested="" if config.decay_steps >= _LEAST_STEPS else TOO_SMALL,
+        note=f"the loss is convex; from the minimiser of other documents {ends['other'].mean():.3f}, from the closed "
+        f"form {ends['closed'].mean():.3f}, without weight decay {free:.3f}",
     )
 
 
-def _slope(x: np.ndarray, y: np.ndarray) -> float:
+def _slope(x: _Numbers, y: _Numbers) -> float:
     """Return the slope of log y over log x, by least squares."""
     return float(np.polyfit(np.log(x), np.log(y), 1)[0])

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator
+from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 
+import einops
 import numpy as np
+from jaxtyping import Bool, Float
 
 from mechclust.studies.topic_structure.arms import reading_arm
 from mechclust.studies.topic_structure.config import ROWS, TopicStructureConfig
@@ -14,9 +17,12 @@ from mechclust.studies.topic_structure.results import PUBLISHED, ArmRuns, Traine
 if TYPE_CHECKING:
     import pandas as pd
 
-BEST, HALF, END = "best dev loss", "half", "end"
+BEST = "best dev loss"
+HALF = "half"
+END = "end"
 STOPS = (BEST, HALF, END)
-TABLE = np.array([PUBLISHED[row] for row in ROWS])  # [row bucket]
+TABLE = np.array([PUBLISHED[row] for row in ROWS])  # by row and bucket
+_BUCKETS = ("same word", "same topic", "different topic")
 
 
 class Readings(NamedTuple):
@@ -24,18 +30,17 @@ class Readings(NamedTuple):
 
     Attributes:
         names: ``(reading, stop)``.
-        means: ``[seed arm row bucket]`` mean attention, arms in the order of ``names``; NaN where training diverged.
-            Plain averages over all pairs, as in the published table.
-        ratios: ``[seed arm row]`` same-topic over different-topic attention within documents.
+        means: mean attention, plain averages over all pairs, as in the published table; NaN where training diverged.
+        ratios: same-topic over different-topic attention within documents.
     """
 
     names: list[tuple[str, str]]
-    means: np.ndarray
-    ratios: np.ndarray
+    means: Float[np.ndarray, "seed reading row bucket"]
+    ratios: Float[np.ndarray, "seed reading row"]
 
     @property
-    def distance(self) -> np.ndarray:
-        """``[seed arm]`` root mean square of log(ours / published) over the table's 15 numbers.
+    def distance(self) -> Float[np.ndarray, "seed reading"]:
+        """Root mean square of log(ours / published) over the table's 15 numbers.
 
         Infinite where no attention is left in a bucket, NaN where training diverged.
         """
@@ -43,18 +48,25 @@ class Readings(NamedTuple):
             return distance_of(np.log(self.means))
 
     @property
-    def whole(self) -> np.ndarray:
-        """``[arm]`` whether all of its runs have a distance: none diverged."""
-        return np.isfinite(self.distance).all(axis=0)  # type: ignore[no-any-return]
+    def whole(self) -> Bool[np.ndarray, "reading"]:
+        """Whether all runs of a reading have a distance: none diverged."""
+        return np.isfinite(self.distance).all(axis=0)
 
 
-def distance_of(logs: np.ndarray) -> np.ndarray:
-    """``[...]`` distance from the table of ``[... row bucket]`` logarithms of mean attention."""
-    return np.sqrt(np.square(logs - np.log(TABLE)).mean(axis=(-2, -1)))  # type: ignore[no-any-return]
+def distance_of(logs: Float[np.ndarray, "*more row bucket"]) -> Float[np.ndarray, "*more"]:
+    """Return the distance from the published table, given the logarithms of mean attention."""
+    return np.sqrt(np.square(logs - np.log(TABLE)).mean(axis=(-2, -1)))
+
+
+def uniform_distance(config: TopicStructureConfig) -> float:
+    """Return the distance of uniform attention from the published table."""
+    _, length = config.text
+    logs = np.full((1, *TABLE.shape), -np.log(length))
+    return distance_of(logs).item()
 
 
 def stops_of(config: TopicStructureConfig, run: TrainedRun) -> dict[str, int]:
-    """The step of each stop.
+    """Return the step of each stop.
 
     The first is the best evaluation before the first one that does not improve, within half the steps.
     """
@@ -68,50 +80,46 @@ def stops_of(config: TopicStructureConfig, run: TrainedRun) -> dict[str, int]:
 
 
 def readings_of(config: TopicStructureConfig, runs: ArmRuns) -> Readings:
-    """E4 by reading and stop."""
+    """Return E4 by reading and stop."""
     names = [(reading, stop) for reading in config.readings for stop in STOPS]
-    measured = [
-        [[_measured(config, run, stop) for run in runs[reading_arm(reading, row)]] for row in ROWS]
-        for reading, stop in names
-    ]
-    means, ratios = np.split(np.array(measured).transpose(2, 0, 1, 3), [3], axis=-1)
-    return Readings(names, means, ratios[..., 0])
+    means = []
+    ratios = []
+    for (reading, stop), row in product(names, ROWS):
+        arm = runs[reading_arm(reading, row)]
+        attention = [run.attention[stops_of(config, run)[stop]] for run in arm]
+        means.append([result["overall_mean"].numpy() for result in attention])
+        ratios.append([float(result["overall_ratio"]) for result in attention])
+    n = len(names)
+    return Readings(
+        names,
+        einops.rearrange(np.array(means), "(reading row) seed bucket -> seed reading row bucket", reading=n),
+        einops.rearrange(np.array(ratios), "(reading row) seed -> seed reading row", reading=n),
+    )
 
 
-def _measured(config: TopicStructureConfig, run: TrainedRun, stop: str) -> np.ndarray:
-    """``[4]`` mean attention by bucket, and the ratio within documents."""
-    result = run.attention[stops_of(config, run)[stop]]
-    return np.append(result["overall_mean"].numpy(), float(result["overall_ratio"]))
+def attention_table(readings: Readings) -> pd.DataFrame:
+    """Return mean attention at the best development loss by reading and row, as text, after the published rows.
 
-
-def factors(name: tuple[str, str]) -> Mapping[str, str]:
-    """The level of each factor in a reading.
-
-    Example:
-        >>> factors(("one-hot visible frozen squared", "end"))["W_V"]
-        'frozen'
-    """
-    reading, stop = name
-    return dict(zip(("input", "masked keys", "W_V", "loss", "stop"), (*reading.split(), stop), strict=True))
-
-
-def attention_table(found: Readings) -> pd.DataFrame:
-    """Mean attention at the best development loss (mean and standard deviation over seeds) by reading and row, as text.
-
-    The first rows are the published ones. ``ratio`` is that of the published means, and ours within documents.
+    Each number is the mean and standard deviation over seeds. ``ratio`` is that of the published means, and ours within
+    documents.
     """
     import pandas as pd
 
-    kinds = ("same word", "same topic", "different topic")
-    table = [
-        ["published", row, *(f"{x:.5f}" for x in means), f"{means[1] / means[2]:.2f}"]
-        for row, means in zip(ROWS, TABLE, strict=True)
-    ]
-    for i, (reading, stop) in enumerate(found.names):
-        for j, row in enumerate(ROWS) if stop == BEST else ():
-            of = found.means[:, i, j]
-            means = [f"{x:.5f}" for x in of.mean(axis=0)]
-            if len(of) > 1:
-                means = [f"{x} ± {sd:.5f}" for x, sd in zip(means, of.std(axis=0, ddof=1), strict=True)]
-            table.append([reading, row, *means, f"{found.ratios[:, i, j].mean():.2f}"])
-    return pd.DataFrame(table, columns=["reading", "optimiser", *kinds, "ratio"])
+    rows = []
+    for optimiser, means in zip(ROWS, TABLE, strict=True):
+        rows.append(["published", optimiser, *(f"{mean:.5f}" for mean in means), f"{means[1] / means[2]:.2f}"])
+    for place, (reading, stop) in enumerate(readings.names):
+        if stop == BEST:
+            rows += _rows_of(reading, readings.means[:, place], readings.ratios[:, place])
+    return pd.DataFrame(rows, columns=["reading", "optimiser", *_BUCKETS, "ratio"])
+
+
+def _rows_of(
+    reading: str, means: Float[np.ndarray, "seed row bucket"], ratios: Float[np.ndarray, "seed row"]
+) -> Iterator[list[str]]:
+    for row, optimiser in enumerate(ROWS):
+        cells = [f"{mean:.5f}" for mean in means[:, row].mean(axis=0)]
+        if len(means) > 1:
+            deviations = means[:, row].std(axis=0, ddof=1)
+            cells = [f"{cell} ± {deviation:.5f}" for cell, deviation in zip(cells, deviations, strict=True)]
+        yield [reading, optimiser, *cells, f"{ratios[:, row].mean():.2f}"]

@@ -9,10 +9,20 @@ from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
+from jaxtyping import Float
 
 from mechclust.studies.kept import check_there
 from mechclust.studies.study import Job
-from mechclust.studies.topic_structure.arms import MINIMISER, Cell, arms, cells, documents_of, jobs, results_of
+from mechclust.studies.topic_structure.arms import (
+    MINIMISER,
+    Cell,
+    arms,
+    cells,
+    documents_of,
+    jobs,
+    results_of,
+    theory_arm,
+)
 from mechclust.studies.topic_structure.config import TopicStructureConfig
 from mechclust.studies.topic_structure.stages import TwoStages, two_stages
 from mechclust.training import load_steps
@@ -26,21 +36,23 @@ PUBLISHED = {
     "SGD .01": (0.0105, 0.0106, 0.00673),
     "SGD .03": (0.0140, 0.0103, 0.00641),
 }
-_ATTENTION = ("W_V", "W_K", "W_Q")
+_ATTENTION_WEIGHTS = ("W_K", "W_Q")
 MOVED = 0.1
 """Attention counts as moved if W_K or W_Q has changed by this share of the norm of a weight at the default start."""
 # g at the population optimum with ten topics, by topics in a document (O3).
 THEORY_G = {2: 5.76, 3: 7.01, 4: 7.72, 5: 8.18, 8: 8.95}
 
+_Seeds = Float[np.ndarray, "seed"]
+
 
 @dataclass(frozen=True)
 class TrainedRun:
-    """What one run measured.
+    """Measurements of one run.
 
     Attributes:
         start: ``topic_blocks`` of its matrices before training.
-        end: the same after training.
-        changes: weight to ``[steps]`` norms of its difference from the start (E3), otherwise empty.
+        end: ``topic_blocks`` after training.
+        changes: norms of a weight's difference from the start, by weight (E3), otherwise empty.
         attention: step to ``TopicAttention`` result (E4), otherwise empty.
         width: ``d_model`` of the network.
         dev: step to the loss on the development documents (E4), otherwise empty.
@@ -49,16 +61,21 @@ class TrainedRun:
 
     start: ProbeResult
     end: ProbeResult
-    changes: Mapping[str, np.ndarray]
+    changes: Mapping[str, Float[np.ndarray, "step"]]
     attention: Mapping[int, ProbeResult]
     width: int
     dev: Mapping[int, float] = field(default_factory=dict)
     way: ProbeResult | None = None
 
     @property
-    def means(self) -> np.ndarray:
-        """``[3]`` mean attention at the end by bucket, the plain average over all pairs, as in the paper's table."""
+    def means(self) -> Float[np.ndarray, "bucket"]:
+        """Mean attention at the end by bucket, the plain average over all pairs, as in the paper's table."""
         return self.attention[max(self.attention)]["overall_mean"].numpy()
+
+    @property
+    def finite(self) -> bool:
+        """Whether its weights never diverged."""
+        return all(np.isfinite(distances).all() for distances in self.changes.values())
 
     @property
     def stages(self) -> TwoStages:
@@ -68,13 +85,13 @@ class TrainedRun:
     @property
     def moves(self) -> bool:
         """Whether ``W_K`` or ``W_Q`` moved, by the same distance from either start; false if training diverged."""
-        if not all(np.isfinite(self.changes[name]).all() for name in _ATTENTION):
+        if not self.finite:
             return False
         least = MOVED * math.sqrt(self.width / 3)  # d x d entries drawn uniformly from -1/sqrt(d) to 1/sqrt(d)
-        return any(self.changes[name][-1] >= least for name in ("W_K", "W_Q"))
+        return any(self.changes[name][-1] >= least for name in _ATTENTION_WEIGHTS)
 
     def g(self, words_per_topic: int) -> float:
-        """``((v - 1) / v) alpha + beta / v``, from the attention means."""
+        """Return ``((v - 1) / v) alpha + beta / v``, from the attention means."""
         same_word, same_topic, different = self.means
         v = words_per_topic
         return float(((v - 1) / v * same_topic + same_word / v) / different)
@@ -84,45 +101,54 @@ ArmRuns: TypeAlias = Mapping[str, Sequence[TrainedRun]]
 
 
 def load_runs(config: TopicStructureConfig, out: Path) -> dict[str, list[TrainedRun]]:
-    """Every arm's runs in the order of the seeds.
+    """Read every arm's runs in the order of the seeds.
 
     Raises:
         InputError: naming a result that is not there.
     """
     runs: dict[str, list[TrainedRun]] = {name: [] for name in arms(config)}
     for job in jobs(config):
-        folder = out / "results" / job.name
         check_there(out, results_of(config, job, out))
-        if job.arm == MINIMISER:
-            continue
-        changes: dict[str, np.ndarray] = {}
-        if (folder / "changes.safetensors").exists():
-            result = load_result(folder / "changes.safetensors")
-            names = [name.split(".")[-1] for name in result.coords["weight"]]
-            changes = {name: result["change"][:, i].double().numpy() for i, name in enumerate(names)}
-        runs[job.arm].append(
-            TrainedRun(
-                start=load_result(folder / "blocks-start.safetensors"),
-                end=load_result(folder / "blocks.safetensors"),
-                changes=changes,
-                attention=load_steps(folder, "dev.attention"),
-                width=documents_of(config, job).d_vocab,
-                dev=_dev_losses(folder),
-                way=load_result(folder / "way.safetensors") if (folder / "way.safetensors").exists() else None,
-            )
-        )
+        if job.arm != MINIMISER:
+            width = documents_of(config, job).d_vocab
+            runs[job.arm].append(_load_run(out / "results" / job.name, width))
     return runs
 
 
-def _dev_losses(folder: Path) -> dict[int, float]:
-    if not (path := folder / "dev-loss.safetensors").exists():
+def _load_run(folder: Path, width: int) -> TrainedRun:
+    return TrainedRun(
+        start=load_result(folder / "blocks-start.safetensors"),
+        end=load_result(folder / "blocks.safetensors"),
+        changes=_changes(folder),
+        attention=load_steps(folder, "dev.attention"),
+        width=width,
+        dev=_dev_losses(folder),
+        way=_load_if_there(folder / "way.safetensors"),
+    )
+
+
+def _load_if_there(path: Path) -> ProbeResult | None:
+    return load_result(path) if path.exists() else None
+
+
+def _changes(folder: Path) -> dict[str, Float[np.ndarray, "step"]]:
+    result = _load_if_there(folder / "changes.safetensors")
+    if result is None:
         return {}
-    result = load_result(path)
+    curves = result["change"].double().numpy().T
+    names = [name.split(".")[-1] for name in result.coords["weight"]]
+    return dict(zip(names, curves, strict=True))
+
+
+def _dev_losses(folder: Path) -> dict[int, float]:
+    result = _load_if_there(folder / "dev-loss.safetensors")
+    if result is None:
+        return {}
     return {int(step): float(loss) for step, loss in zip(result.coords["step"], result["loss"], strict=True)}
 
 
 def load_minimisers(config: TopicStructureConfig, out: Path) -> list[ProbeResult]:
-    """What ``minimiser_result`` found, in the order of the seeds.
+    """Read the results of ``minimiser_result``, in the order of the seeds.
 
     Raises:
         InputError: naming a result that is not there.
@@ -132,31 +158,40 @@ def load_minimisers(config: TopicStructureConfig, out: Path) -> list[ProbeResult
     return [load_result(path) for path in paths]
 
 
-def block(runs: Sequence[TrainedRun], measure: str, matrix: str, start: bool = False) -> np.ndarray:
-    """``[seed]`` a measure of ``topic_blocks`` at the end or the start of training."""
-    return np.array([float((r.start if start else r.end).sel(measure, matrix=matrix)) for r in runs])
+def block(runs: Sequence[TrainedRun], measure: str, matrix: str, start: bool = False) -> _Seeds:
+    """Return a measure of ``topic_blocks`` at the end or the start of training."""
+    results = [run.start if start else run.end for run in runs]
+    return np.array([float(result.sel(measure, matrix=matrix)) for result in results])
 
 
-def effect_of(runs: Sequence[TrainedRun], start: bool = False) -> np.ndarray:
-    """``[seed]`` same-topic minus different-topic entries of ``W_E^T W_E`` off the diagonal, in standard deviations."""
-    of = [block(runs, name, "W_E^T W_E", start) for name in ("same_off_diagonal", "different", "spread")]
-    return (of[0] - of[1]) / of[2]  # type: ignore[no-any-return]
+def effect_of(runs: Sequence[TrainedRun], start: bool = False) -> _Seeds:
+    """Return same-topic minus different-topic entries of ``W_E^T W_E`` off the diagonal, in standard deviations."""
+    same = block(runs, "same_off_diagonal", "W_E^T W_E", start)
+    different = block(runs, "different", "W_E^T W_E", start)
+    return (same - different) / block(runs, "spread", "W_E^T W_E", start)
 
 
-def shares_of(config: TopicStructureConfig, runs: ArmRuns) -> tuple[list[Cell], np.ndarray]:
-    """E3's cells; ``[seed cell]`` share of ``W_V``'s way at the end of stage 1.
+def shares_of(config: TopicStructureConfig, runs: ArmRuns) -> tuple[list[Cell], Float[np.ndarray, "seed cell"]]:
+    """Return E3's cells, and the share of ``W_V``'s way at the end of stage 1.
 
     NaN if attention did not move or training diverged.
     """
-    known = cells(config)
-    of = [[run.stages.early if run.moves else math.nan for run in runs[cell.arm]] for cell in known]
-    return known, np.array(of).T
+    factorial = cells(config)
+    shares = [[run.stages.early if run.moves else math.nan for run in runs[cell.arm]] for cell in factorial]
+    return factorial, np.array(shares).T
 
 
-def mixing_values(config: TopicStructureConfig, runs: ArmRuns) -> dict[int, np.ndarray]:
-    """Number of topics to ``[seed tau]`` values of g."""
+def mixing_values(config: TopicStructureConfig, runs: ArmRuns) -> dict[int, Float[np.ndarray, "seed tau"]]:
+    """Return g by the number of topics that there are."""
     v = config.documents.words_per_topic
-    return {
-        n: np.array([[r.g(v) for r in runs[f"E4a theory T{n} tau{tau}"]] for tau in config.topics_per_document]).T
-        for n in config.topics
-    }
+    by_total = {}
+    for total in config.topics:
+        g = [[run.g(v) for run in runs[theory_arm(total, tau)]] for tau in config.topics_per_document]
+        by_total[total] = np.array(g).T
+    return by_total
+
+
+def ways_of(runs: Sequence[TrainedRun]) -> dict[str, Float[np.ndarray, "seed step"]]:
+    """Return the distances from three minimisers over training, of the runs that were followed."""
+    ways = [run.way for run in runs if run.way is not None]
+    return {name: np.array([way[name].numpy() for way in ways]) for name in ("closed", "other", "own")}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -51,110 +51,135 @@ from tasks import Batch, TopicDocuments
 from tasks.topic_documents import MASK
 
 LOSS = "loss.safetensors"
+_BLOCK_MEASURES = ("gap", "separation", "same", "same_off_diagonal", "different", "spread")
 
 
 def run_job(config: TopicStructureConfig, job: Job, out: Path) -> None:
     """Train one network and measure what its experiment needs; existing results are not recomputed."""
-    folder = out / "results" / job.name
-    loss = folder / LOSS
     if job.arm == MINIMISER:
-        once(results_of(config, job, out)[0], lambda: minimiser_result(config, job.seed), "none: solved for")
-        return
+        (path,) = results_of(config, job, out)
+        once(path, partial(minimiser_result, config, job.seed), "none: solved for")
+    elif not _is_complete(config, job, out):
+        _train(config, job, out)
+
+
+def _is_complete(config: TopicStructureConfig, job: Job, out: Path) -> bool:
+    """Return whether all results are there, and of the model that is kept, if one is."""
+    loss = out / "results" / job.name / LOSS
     models = [model_path(out, job)] if keeps_model(config, job) else []
-    if all(map(is_whole, [*results_of(config, job, out), loss, *models])):
-        held = load_result(loss).metadata.get("model")
-        if all(fingerprint(load_model(path)) == held for path in models):
-            return
-    arm, task = arms(config)[job.arm], documents_of(config, job)
+    if not all(map(is_whole, [*results_of(config, job, out), loss, *models])):
+        return False
+    measured = load_result(loss).metadata.get("model")
+    return all(fingerprint(load_model(path)) == measured for path in models)
+
+
+def _train(config: TopicStructureConfig, job: Job, out: Path) -> None:
+    arm = arms(config)[job.arm]
+    task = documents_of(config, job)
+    folder = out / "results" / job.name
     model_config = TopicTransformerConfig(d_vocab=task.d_vocab, seed=job.seed, **arm.model)
-    model: Any = build_model(model_config)
-    if model_config.value == "fixed":
-        long = model_config.input_scale if model_config.input == "plain" else task.d_vocab**0.5  # the input's length
-        model.blocks[0].attn.W_V.copy_(stage_one_value(task).T / long)
-    began = fingerprint(model)
-    found: dict[str, Callable[[], ProbeResult]] = {}  # what is computed at the end of training, by file name
-    callbacks: list[Callback] = []
+    model = _initial_model(model_config, task)
+    measure_blocks = partial(block_result, model, task)
     if arm.experiment != "E5":
-        start = block_result(model, task)
-        once(folder / "blocks-start.safetensors", lambda: start, began)
-        found["blocks"] = lambda: block_result(model, task)
-    for name, follower in _followers(config, arm, task).items():
-        callbacks.append(follower)
-        found[name] = follower.compute
-    if at := attention_steps(config, arm):
+        once(folder / "blocks-start.safetensors", measure_blocks, fingerprint(model))
+    followers = _followers(config, arm, task)
+    callbacks: list[Callback] = [*followers.values()]
+    if steps := attention_steps(config, arm):
+        untrained = partial(build_model, model_config)
         batches = {"dev": list(task.text("dev", *config.text))}
-        probe = TopicAttention(task.token_membership, n_permutations=0)
-        callbacks.append(
-            AttentionOrDiverged(
-                lambda: build_model(model_config), out=folder, batches=batches, probes={"attention": probe}, at=at
-            )
-        )
+        probes = {"attention": TopicAttention(task.token_membership, n_permutations=0)}
+        callbacks.append(AttentionOrDiverged(untrained, out=folder, batches=batches, probes=probes, at=steps))
     losses = train(model, task, training_of(config, arm), callbacks=callbacks, stop_if_diverged=False)
-    own = fingerprint(model)
-    for name, measure in found.items():
-        once(folder / f"{name}.safetensors", measure, own)
-    for path in models:
-        if not is_whole(path) or fingerprint(load_model(path)) != own:
-            save_model(model, path, arm=job.arm)
-    once(loss, lambda: loss_result(losses), own)
+    trained = fingerprint(model)
+    if arm.experiment != "E5":
+        once(folder / "blocks.safetensors", measure_blocks, trained)
+    for name, follower in followers.items():
+        once(folder / f"{name}.safetensors", follower.compute, trained)
+    if keeps_model(config, job):
+        _save_if_other(model, model_path(out, job), arm)
+    once(folder / LOSS, partial(loss_result, losses), trained)
+
+
+def _initial_model(config: TopicTransformerConfig, task: TopicDocuments) -> Any:
+    """Return the network before training; a fixed ``W_V`` has the theory's values."""
+    model: Any = build_model(config)
+    if config.value == "fixed":
+        input_norm = config.input_scale if config.input == "plain" else task.d_vocab**0.5
+        model.blocks[0].attn.W_V.copy_(stage_one_value(task).T / input_norm)
+    return model
+
+
+def _save_if_other(model: HookedModel, path: Path, arm: Arm) -> None:
+    if not is_whole(path) or fingerprint(load_model(path)) != fingerprint(model):
+        save_model(model, path, arm=arm.name)
 
 
 def _followers(config: TopicStructureConfig, arm: Arm, task: TopicDocuments) -> dict[str, Follower]:
-    """What follows a network during training, by the name of its result."""
-    found: dict[str, Follower] = {}
+    """Return what follows a network during training, by the name of its result."""
     if arm.experiment == "E3":
-        found["changes"] = WeightChanges()
+        return {"changes": WeightChanges()}
     if arm.experiment == "E4":
-        found["dev-loss"] = DevLoss(task, attention_steps(config, arm))
+        return {"dev-loss": DevLoss(task, attention_steps(config, arm))}
     if arm.experiment == "E5":
-        found["dev-loss"] = DevLoss(task, beyond_steps(config))
-        found["tables"] = TopicTables(task, beyond_steps(config), config.beyond.n_permutations)
+        steps = beyond_steps(config)
+        return {"dev-loss": DevLoss(task, steps), "tables": TopicTables(task, steps, config.beyond.n_permutations)}
     if arm.name == DECAYED:
-        found["way"] = WayToMinimiser(task)
-    return found
+        return {"way": WayToMinimiser(task)}
+    return {}
 
 
 def minimiser_result(config: TopicStructureConfig, seed: int) -> ProbeResult:
-    """Distances of the minimisers of increasing numbers of documents from the closed form and that of all documents.
+    """Measure how far the minimisers of increasing numbers of documents are from the limits.
 
-    ``distance`` and ``own`` with axes (length, documents); ``population``: the distance from the closed form to the
-    minimiser of all documents of a length.
+    ``distance``: from the closed form; ``own``: from the minimiser of all documents, both with axes (length,
+    documents); ``population``: the distance from the closed form to the minimiser of all documents of a length.
     """
-    lengths, ladder = config.optimum_lengths, config.optimum_documents
-    found = torch.empty(2, len(lengths), len(ladder), dtype=torch.float64)
-    limit = torch.empty(len(lengths), dtype=torch.float64)
-    for i, length in enumerate(lengths):
+    from_closed_form = []
+    from_population = []
+    limits = []
+    for length in config.optimum_lengths:
         task = replace(config.documents, **exact_documents(length))
-        closed, all_documents = stage_one_value(task), minimiser(population_moments(task), DECAY)
-        limit[i] = distance(all_documents, closed, task)
-        for j, moments in enumerate(drawn(task, ladder, seed)):
-            value = minimiser(moments, DECAY)
-            found[:, i, j] = torch.tensor([distance(value, closed, task), distance(value, all_documents, task)])
+        closed_form = stage_one_value(task)
+        population = minimiser(population_moments(task), DECAY)
+        values = [minimiser(moments, DECAY) for moments in drawn(task, config.optimum_documents, seed)]
+        from_closed_form.append([distance(value, closed_form, task) for value in values])
+        from_population.append([distance(value, population, task) for value in values])
+        limits.append(distance(population, closed_form, task))
     return ProbeResult(
         probe="minimiser",
-        values={"distance": found[0], "own": found[1], "population": limit},
+        values={
+            "distance": torch.tensor(from_closed_form).double(),  # in single precision, as in the records
+            "own": torch.tensor(from_population).double(),
+            "population": torch.tensor(limits, dtype=torch.float64),
+        },
         axes={"distance": ("length", "documents"), "own": ("length", "documents"), "population": ("length",)},
-        coords={"length": [str(n) for n in lengths], "documents": [str(n) for n in ladder]},
+        coords={
+            "length": [str(length) for length in config.optimum_lengths],
+            "documents": [str(n) for n in config.optimum_documents],
+        },
         metadata={"versions": versions()},
     )
 
 
 def block_result(model: Any, task: TopicDocuments) -> ProbeResult:
-    """Mean entries by topic of ``W_V`` and ``W_E^T W_E``, in the paper's orientation, as a ``ProbeResult``.
+    """Measure mean entries by topic of ``W_V`` and ``W_E^T W_E``, in the paper's orientation.
 
-    ``distance``: relative Frobenius distance of all entries from the theory's minimum-norm ``W_V``.
+    ``distance``: relative Frobenius distance of all entries from the theory's minimum-norm ``W_V``; ``mask``: mean
+    entry of the words' rows in the MASK column.
     """
     embed = model.embed.W_E.detach()
     matrices = {"W_E^T W_E": embed @ embed.T}
     if model.config.width == task.d_vocab:
         matrices["W_V"] = model.paper_value()
-    found = [topic_blocks(matrix, task.token_topics) for matrix in matrices.values()]
-    measures = ("gap", "separation", "same", "same_off_diagonal", "different", "spread")
-    values = {m: torch.tensor([getattr(blocks, m) for blocks in found], dtype=torch.float64) for m in measures}
-    words, optimum = task.token_topics >= 0, stage_one_value(task)
-    far = [distance(matrix, optimum, task) for matrix in matrices.values()]
-    values["distance"] = torch.tensor(far, dtype=torch.float64)
-    values["mask"] = torch.stack([matrix[words, MASK].double().mean() for matrix in matrices.values()])
+    words = task.token_topics >= 0
+    optimum = stage_one_value(task)
+    rows = []
+    for matrix in matrices.values():
+        blocks = topic_blocks(matrix, task.token_topics)
+        measured = {name: getattr(blocks, name) for name in _BLOCK_MEASURES}
+        mask = float(matrix[words, MASK].double().mean())
+        rows.append({**measured, "distance": distance(matrix, optimum, task), "mask": mask})
+    values = {name: torch.tensor([row[name] for row in rows], dtype=torch.float64) for name in rows[0]}
     return ProbeResult(
         probe="topic_blocks",
         values=values,
@@ -165,16 +190,16 @@ def block_result(model: Any, task: TopicDocuments) -> ProbeResult:
 
 
 def load_trained(out: Path, job: Job) -> Any:
-    """The final network of a run of the first seed, the only seed whose networks are kept."""
+    """Return the final network of a run of the first seed, the only seed whose networks are kept."""
     return load_model(model_path(out, job))
 
 
 def trained_models(config: TopicStructureConfig, out: Path) -> list[TrainedModel]:
-    """The networks of the first seed, whose models are kept, with measured attention."""
-
-    def load(job: Job) -> tuple[HookedModel, Iterable[Batch]]:
-        return load_trained(out, job), documents_of(config, job).text("dev", *config.text)
-
+    """Return the networks of the first seed, whose models are kept, with measured attention."""
     measured = ("E4", "E4a theory", "E5")
     kept = [job for job in jobs(config) if keeps_model(config, job) and arms(config)[job.arm].experiment in measured]
-    return [TrainedModel(job.name, partial(load, job)) for job in kept]
+    return [TrainedModel(job.name, partial(_with_documents, config, out, job)) for job in kept]
+
+
+def _with_documents(config: TopicStructureConfig, out: Path, job: Job) -> tuple[HookedModel, Iterable[Batch]]:
+    return load_trained(out, job), documents_of(config, job).text("dev", *config.text)

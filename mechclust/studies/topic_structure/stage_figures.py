@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
+from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -10,79 +13,84 @@ from matplotlib.lines import Line2D
 from mechclust.report.style import BLUE, GREEN, GREY, MATHTEXT, RED, subplots
 from mechclust.studies.topic_structure.arms import INITS, OBJECTIVES, Cell, cells
 from mechclust.studies.topic_structure.config import TopicStructureConfig
-from mechclust.studies.topic_structure.results import ArmRuns, shares_of
+from mechclust.studies.topic_structure.drawing import DARK
+from mechclust.studies.topic_structure.results import ArmRuns, TrainedRun, shares_of
 
-_COLORS = {"W_V": RED, "W_K": BLUE, "W_Q": GREEN}
-_STARTS = {"near-zero": (BLUE, "o", -1), "default": (RED, "s", 1)}
-_LOW, _HIGH = -0.15, 1.15
-_LEFT_OUT = -0.08  # position of cells without a share
-_UNMOVED, _DIVERGED = "x", "+"
-_WITHOUT = {_UNMOVED: "attention hardly moved", _DIVERGED: "training diverged"}
+_LOOKS = {"W_V": (RED, "-"), "W_K": (BLUE, "-"), "W_Q": (GREEN, "--")}
+_STARTS = {"near-zero": (BLUE, "o", -1), "default": (RED, "s", 1)}  # colour, marker, side
+_LOW = -0.15
+_HIGH = 1.15
+_UNDEFINED_Y = -0.08  # height of cells without a share
+_UNMOVED = "x"
+_DIVERGED = "+"
+_WITHOUT_SHARE = {_UNMOVED: "attention hardly moved", _DIVERGED: "training diverged"}
 
 
 def stages(config: TopicStructureConfig, runs: ArmRuns) -> Figure:
-    """Share of ``W_V``'s total change by learning rate, one panel per optimiser and loss, one colour per start."""
-    known, share = shares_of(config, runs)
-    where = {cell: i for i, cell in enumerate(known)}
-    panels = [(optimiser, loss) for optimiser in ("SGD", "Adam") for loss in OBJECTIVES]
-    figure, axes = subplots(len(panels), 2, size=(4.4, 3.0), sharey=True, grid="y")
-    without: set[str] = set()
-    for axis, (optimiser, loss) in zip(axes, panels, strict=True):
-        rates = sorted({cell.rate for cell in known if cell.optimiser == optimiser})
+    """Draw the share of ``W_V``'s total change by learning rate, one panel per optimiser and loss."""
+    factorial, shares = shares_of(config, runs)
+    by_cell = dict(zip(factorial, shares.T, strict=True))
+    figure, axes = subplots(2 * len(OBJECTIVES), 2, size=(4.4, 3.0), sharey=True, grid="y")
+    highest = max(_HIGH, 1.05 * float(np.nanmax(shares, initial=1.0)))
+    for axis, (optimiser, loss) in zip(axes, product(("SGD", "Adam"), OBJECTIVES), strict=True):
+        rates = sorted({cell.rate for cell in factorial if cell.optimiser == optimiser})
         axis.axhline(0.5, color=GREY, ls=":", lw=1.2)
-        for init, (color, marker, side) in _STARTS.items():
-            for x, rate in enumerate(rates):
-                cell = Cell(init, optimiser, loss, rate)
-                values = share[:, where[cell]]
-                missing = _UNMOVED if _finite(runs, cell.arm) else _DIVERGED
-                if np.isnan(values).any():
-                    without.add(missing)
-                _cell(axis, x + 0.09 * side, values, color, marker, missing)
+        for init, (x, rate) in product(_STARTS, enumerate(rates)):
+            cell = Cell(init, optimiser, loss, rate)
+            _draw_cell(axis, x, cell, by_cell[cell], _marker(runs, cell))
         axis.set_xticks(range(len(rates)), [f"{rate:g}" for rate in rates])
-        highest = max(_HIGH, 1.05 * float(np.nanmax(share, initial=1.0)))
         axis.set(xlim=(-0.5, len(rates) - 0.5), ylim=(_LOW, highest), title=f"{optimiser}, {loss}")
         axis.set_xlabel("learning rate")
     for axis in axes[::2]:
         axis.set_ylabel("share of $W_V$'s change", gid=MATHTEXT)
-    handles = [
-        Line2D([], [], ls="", marker=marker, color=color, label=f"{init} start")
-        for init, (color, marker, _) in _STARTS.items()
-    ]
-    handles += [
-        Line2D([], [], ls="", marker=marker, color="#555555", label=f"{_WITHOUT[marker]} in some seed")
-        for marker in sorted(without)
-    ]
-    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False)
+    without = {_marker(runs, cell) for cell, of_seeds in by_cell.items() if np.isnan(of_seeds).any()}
+    _stage_legend(figure, sorted(without))
     return figure
 
 
-def _cell(axis: Axes, x: float, values: np.ndarray, color: str, marker: str, missing: str) -> None:
-    """One point per seed, the mean as a line; without the value of a seed, the marker ``missing``."""
-    there = values[np.isfinite(values)]
-    axis.plot(np.full(len(there), x), there, ls="", marker=marker, ms=4.5, color=color, alpha=0.6, mew=0)
-    if len(there) < len(values):
-        axis.plot([x], [_LEFT_OUT], ls="", marker=missing, ms=6, color=color)
+def _marker(runs: ArmRuns, cell: Cell) -> str:
+    """Return the marker of a cell without a share in some seed."""
+    return _UNMOVED if _finite(runs, cell) else _DIVERGED
+
+
+def _finite(runs: ArmRuns, cell: Cell) -> bool:
+    return all(run.finite for run in runs[cell.arm])
+
+
+def _draw_cell(axis: Axes, rate: int, cell: Cell, shares: Float[np.ndarray, "seed"], undefined: str) -> None:
+    """Draw one point per seed, the mean as a line; if the share of a seed is undefined, another marker."""
+    color, marker, side = _STARTS[cell.init]
+    x = rate + 0.09 * side
+    finite = shares[np.isfinite(shares)]
+    axis.plot(np.full(len(finite), x), finite, ls="", marker=marker, ms=4.5, color=color, alpha=0.6, mew=0)
+    if len(finite) < len(shares):
+        axis.plot([x], [_UNDEFINED_Y], ls="", marker=undefined, ms=6, color=color)
     else:
-        axis.plot([x - 0.07, x + 0.07], [there.mean()] * 2, color=color, lw=1.6)
+        axis.plot([x - 0.07, x + 0.07], [finite.mean()] * 2, color=color, lw=1.6)
+
+
+def _stage_legend(figure: Figure, without: list[str]) -> None:
+    looks = [(marker, color, f"{init} start") for init, (color, marker, _) in _STARTS.items()]
+    looks += [(marker, DARK, f"{_WITHOUT_SHARE[marker]} in some seed") for marker in without]
+    handles = [Line2D([], [], ls="", marker=marker, color=color, label=label) for marker, color, label in looks]
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False)
 
 
 def changes(config: TopicStructureConfig, runs: ArmRuns) -> Figure:
-    """How far weights are from where they began, with the end of stage 1, at the fastest rate of each start, optimiser
-    and loss."""
-    fastest = {cell[:3]: cell for cell in sorted(cells(config), key=lambda cell: cell.rate) if _finite(runs, cell.arm)}
-    order = [(i, o, loss) for loss in OBJECTIVES for o in ("SGD", "Adam") for i in INITS]
-    shown = [fastest[key] for key in order if key in fastest]
-    figure, axes = subplots(len(shown), 4, size=(3.1, 2.7))
-    for axis, cell in zip(axes, shown, strict=True):
+    """Draw how far weights are from where they began, with the end of stage 1.
+
+    Each start, optimiser and loss is shown at its fastest rate that diverged in no seed.
+    """
+    drawn = _fastest(config, runs)
+    figure, axes = subplots(len(drawn), 4, size=(3.1, 2.7))
+    for axis, cell in zip(axes, drawn, strict=True):
         run = runs[cell.arm][0]
-        for weight, color in _COLORS.items():
-            axis.plot(run.changes[weight], color=color, label=f"${weight}$", ls="--" if weight == "W_Q" else "-")
-        said = "attention hardly moves"
+        for weight, (color, style) in _LOOKS.items():
+            axis.plot(run.changes[weight], color=color, label=f"${weight}$", ls=style)
         if run.moves and run.stages.boundary is not None:
-            axis.axvline(run.stages.boundary, color="#555555", ls=":", lw=1.2)
-            said = f"{100 * run.stages.early:.0f}% of $W_V$'s change"
+            axis.axvline(run.stages.boundary, color=DARK, ls=":", lw=1.2)
         title = f"{cell.init} start, {cell.optimiser}, {cell.objective}, rate {cell.rate:g}"
-        axis.set_title(f"{title}\n{said}", fontsize=8, gid=MATHTEXT)
+        axis.set_title(f"{title}\n{_outcome(run)}", fontsize=8, gid=MATHTEXT)
         axis.set(xlabel="training step", ylim=(0, None))
     for axis in axes[::4]:
         axis.set_ylabel("distance from the start")
@@ -91,5 +99,21 @@ def changes(config: TopicStructureConfig, runs: ArmRuns) -> Figure:
     return figure
 
 
-def _finite(runs: ArmRuns, arm: str) -> bool:
-    return all(np.isfinite(values).all() for run in runs[arm] for values in run.changes.values())
+def _fastest(config: TopicStructureConfig, runs: ArmRuns) -> list[Cell]:
+    fastest = []
+    for objective, optimiser, init in product(OBJECTIVES, ("SGD", "Adam"), INITS):
+        same = [cell for cell in cells(config) if cell[:3] == (init, optimiser, objective)]
+        finite = [cell for cell in same if _finite(runs, cell)]
+        if finite:
+            fastest.append(max(finite, key=_rate))
+    return fastest
+
+
+def _rate(cell: Cell) -> float:
+    return cell.rate
+
+
+def _outcome(run: TrainedRun) -> str:
+    if run.moves and run.stages.boundary is not None:
+        return f"{100 * run.stages.early:.0f}% of $W_V$'s change"
+    return "attention hardly moves"

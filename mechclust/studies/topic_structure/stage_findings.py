@@ -3,72 +3,51 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
-from mechclust.evidence import Bound, Control, Finding, Part, mean_part
+from mechclust.evidence import Bound, Finding
+from mechclust.evidence.compared import compared
 from mechclust.studies.topic_structure.arms import Cell
-from mechclust.studies.topic_structure.config import LEAST_STEPS, TopicStructureConfig
+from mechclust.studies.topic_structure.config import LEAST_STEPS, TOO_SMALL, TopicStructureConfig
 from mechclust.studies.topic_structure.results import ArmRuns, TrainedRun, shares_of
 from mechclust.studies.topic_structure.stages import two_stages
 
-_HALF = Bound(">=", 0.5)
 _PAPER = "Li, Li & Risteski; rule ours"
 _SHARE = "W_V has made half of its total change from the start when W_K or W_Q has made a tenth of its own"
-_STILL = "attention moved in none of its cells"
+_UNMOVED = "attention moved in none of its cells"
 
-Places = Sequence[int]
+_Shares = Float[np.ndarray, "seed cell"]
+_Groups = Mapping[str, Sequence[int]]  # places of cells, by the name of their group
 
 
 def stage_findings(config: TopicStructureConfig, runs: ArmRuns) -> list[Finding]:
     """Return P4 to P4b. Bounds were written before any run on the seeds that they are judged by."""
-    known, share = shares_of(config, runs)
-    exchanged = np.array([[_exchanged(run) for run in runs[cell.arm]] for cell in known]).T
+    cells, share = shares_of(config, runs)
+    exchanged = np.array([[_exchanged_share(run) for run in runs[cell.arm]] for cell in cells]).T
     moved = ~np.isnan(share).any(axis=0)
-    still = [cell.arm.removeprefix("E3 ") for cell, ok in zip(known, moved, strict=True) if not ok]
-    note = f"left out, in some seed attention hardly moved or training diverged: {', '.join(still)}" if still else ""
-    near = {name: _where(known, moved, init="near-zero", optimiser=name) for name in ("SGD", "Adam")}
-    squared = {"SGD, squared": _where(known, moved, init="near-zero", optimiser="SGD", objective="squared")}
-    default = {"default start": _where(known, moved, init="default")}
-    every_near = {"near-zero start": _where(known, moved, init="near-zero")}
-    too_small = "" if config.steps >= LEAST_STEPS else "this size of the study cannot test it"
-    return [
-        Finding(
-            id="P4",
-            statement=f"E3, near-zero start, SGD or Adam: {_SHARE}, in every cell in which attention moves",
-            source=_PAPER,
-            parts=_lowest(share, near),
-            control=Control("W_V and W_K or W_Q exchanged", _lowest(exchanged, near)),
-            shown="headline",
-            not_tested=too_small or _empty(near),
-            note=note,
+    near = {name: _places(cells, moved, init="near-zero", optimiser=name) for name in ("SGD", "Adam")}
+    squared = {"SGD, squared": _places(cells, moved, init="near-zero", optimiser="SGD", objective="squared")}
+    default = _places(cells, moved, init="default")
+    every_near = _places(cells, moved, init="near-zero")
+    note = _left_out(cells, moved)
+    findings = [
+        replace(_early(share, exchanged, near, "P4", "SGD or Adam", "in every cell in"), shown="headline", note=note),
+        replace(
+            _early(share, exchanged, squared, "P4a", "SGD, squared loss", "at every rate at"),
+            note=f"implied by P4; {note}" if note else "implied by P4",
         ),
-        Finding(
-            id="P4a",
-            statement=f"E3, near-zero start, SGD, squared loss: {_SHARE}, at every rate at which attention moves",
-            source=_PAPER,
-            parts=_lowest(share, squared),
-            control=Control("W_V and W_K or W_Q exchanged", _lowest(exchanged, squared)),
-            shown="table",
-            not_tested=too_small or _empty(squared),
-            note="; ".join(filter(None, ["implied by P4", note])),
-        ),
-        Finding(
-            id="P4b",
-            statement="E3, default start: this happens in no cell in which attention moves",
-            source=_PAPER,
-            parts=_highest(share, default),
-            control=Control("near-zero start", _highest(share, every_near)),
-            shown="table",
-            not_tested=too_small or _empty(default),
-            note=note,
-        ),
+        replace(_late(share, default, every_near), note=note),
     ]
+    if config.steps < LEAST_STEPS:
+        return [replace(finding, not_tested=TOO_SMALL) for finding in findings]
+    return findings
 
 
-def _exchanged(run: TrainedRun) -> float:
+def _exchanged_share(run: TrainedRun) -> float:
     """Return the share of ``W_K``'s or ``W_Q``'s change, the larger, when ``W_V`` has made a tenth of its own."""
     if not run.moves:
         return math.nan
@@ -76,30 +55,52 @@ def _exchanged(run: TrainedRun) -> float:
     return float(np.nanmax(shares)) if np.isfinite(shares).any() else math.nan
 
 
-def _where(known: Sequence[Cell], moved: np.ndarray, **wanted: str) -> Places:
+def _places(cells: Sequence[Cell], moved: Bool[np.ndarray, "cell"], **wanted: str) -> list[int]:
     """Return the places of the cells with these factors in which attention moves in every seed."""
     places = []
-    for place, cell in enumerate(known):
+    for place, cell in enumerate(cells):
         if moved[place] and all(getattr(cell, factor) == value for factor, value in wanted.items()):
             places.append(place)
     return places
 
 
-def _empty(groups: dict[str, Places]) -> str:
-    return "" if any(groups.values()) else _STILL
+def _left_out(cells: Sequence[Cell], moved: Bool[np.ndarray, "cell"]) -> str:
+    names = [cell.arm.removeprefix("E3 ") for place, cell in enumerate(cells) if not moved[place]]
+    if not names:
+        return ""
+    return f"left out, in some seed attention hardly moved or training diverged: {', '.join(names)}"
 
 
-def _lowest(share: Float[np.ndarray, "seed cell"], groups: dict[str, Places]) -> tuple[Part, ...]:
-    """Judge the lowest share over the cells of each group."""
-    parts = []
-    for name, places in groups.items():
-        values = share[:, list(places)].min(axis=1) if places else np.empty(0)
-        parts.append(mean_part(f"{name}, lowest of {len(places)}", values, _HALF))
-    return tuple(parts)
+def _early(share: _Shares, exchanged: _Shares, groups: _Groups, id: str, what: str, where: str) -> Finding:
+    """Return a finding on the lowest share over the cells of each group."""
+    return compared(
+        id,
+        f"E3, near-zero start, {what}: {_SHARE}, {where} which attention moves",
+        {f"{name}, lowest of {len(places)}": Bound(">=", 0.5) for name, places in groups.items()},
+        [_of_cells(share, places).min(axis=1) for places in groups.values()],
+        "W_V and W_K or W_Q exchanged",
+        [_of_cells(exchanged, places).min(axis=1) for places in groups.values()],
+        source=_PAPER,
+        shown="table",
+        not_tested="" if any(groups.values()) else _UNMOVED,
+    )
 
 
-def _highest(share: Float[np.ndarray, "seed cell"], groups: dict[str, Places]) -> tuple[Part, ...]:
-    """Judge the highest share over all cells."""
-    (places,) = groups.values()
-    values = share[:, list(places)].max(axis=1) if places else np.empty(0)
-    return (mean_part("highest", values, Bound("<", 0.5)),)
+def _late(share: _Shares, default: Sequence[int], near: Sequence[int]) -> Finding:
+    """Return the finding on the highest share over all cells with the default start."""
+    return compared(
+        "P4b",
+        "E3, default start: this happens in no cell in which attention moves",
+        {"highest": Bound("<", 0.5)},
+        [_of_cells(share, default).max(axis=1)],
+        "near-zero start",
+        [_of_cells(share, near).max(axis=1)],
+        source=_PAPER,
+        shown="table",
+        not_tested="" if default else _UNMOVED,
+    )
+
+
+def _of_cells(share: _Shares, places: Sequence[int]) -> Float[np.ndarray, "_ _"]:
+    """Return the shares in some cells; without seeds if there are no cells."""
+    return share[:, list(places)] if places else np.empty((0, 1))

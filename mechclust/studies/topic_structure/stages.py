@@ -12,8 +12,8 @@ from numpy.typing import ArrayLike
 from tasks import InputError
 
 
-def covered(values: ArrayLike) -> Float[np.ndarray, "steps"]:
-    """``[steps]`` share of the change from the first value to the last that has been made at each step.
+def covered(values: ArrayLike) -> Float[np.ndarray, "step"]:
+    """Return the share of the change from the first value to the last that has been made at each step.
 
     NaN throughout if the last value equals the first. Values may lie outside ``[0, 1]``: nothing is clamped.
 
@@ -29,7 +29,7 @@ def covered(values: ArrayLike) -> Float[np.ndarray, "steps"]:
 
 
 class TwoStages(NamedTuple):
-    """What ``two_stages`` found.
+    """Verdict of ``two_stages``.
 
     Attributes:
         boundary: index of the first step at which a late group has moved, or ``None`` if none did.
@@ -50,13 +50,13 @@ def two_stages(
     late_share: float = 0.1,
     early_share: float = 0.5,
 ) -> TwoStages:
-    """Whether one group of weights moves before others do.
+    """Judge whether one group of weights moves before others do.
 
     Stage 1 ends at the first step at which a late group has made ``late_share`` of its change from the first step to
     the last. Training has two stages if the early group has by then made ``early_share`` of its own change.
 
     Args:
-        changes: how far each group is from where it began, or its norm, by name, ``[steps]`` each.
+        changes: how far each group is from where it began, or its norm, by name: one number for each step.
         early: the group expected to move first.
         late: the groups expected to move afterwards.
         late_share: share of its change at which a late group counts as moving.
@@ -69,15 +69,15 @@ def two_stages(
         >>> two_stages({"W_V": [0, 4, 5, 5], "W_K": [0, 0, 3, 9], "W_Q": [0, 0, 2, 9]})
         TwoStages(boundary=2, early=1.0, holds=True)
     """
-    if missing := [name for name in (early, *late) if name not in changes]:
-        raise InputError(f"no curve of {missing[0]!r} (there are {', '.join(changes)})")
+    for name in (early, *late):
+        if name not in changes:
+            raise InputError(f"no curve of {name!r} (there are {', '.join(changes)})")
     shares = {name: covered(changes[name]) for name in (early, *late)}
-    if len({len(x) for x in shares.values()}) > 1:
+    if len({len(curve) for curve in shares.values()}) > 1:
         raise InputError("the curves have different numbers of steps; expected one step axis for all")
-    moved = [np.flatnonzero(shares[name] >= late_share) for name in late]
-    firsts = [int(steps[0]) for steps in moved if len(steps)]
-    if not firsts:
+    moved = np.any([shares[name] >= late_share for name in late], axis=0)
+    if not moved.any():
         return TwoStages(None, float("nan"), False)
-    boundary = min(firsts)
+    boundary = int(moved.argmax())
     share = float(shares[early][boundary])
     return TwoStages(boundary, share, share >= early_share)

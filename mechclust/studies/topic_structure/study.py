@@ -5,118 +5,79 @@ Li, Li & Risteski, "How Do Transformers Learn Topic Structure" (ICML 2023, arXiv
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mechclust.evidence import Finding
-from mechclust.report.analysis import Analysis, Panel
-from mechclust.report.html import table_html
+from mechclust.report.analysis import Panel
 from mechclust.studies.study import Study
+from mechclust.studies.topic_structure import report
 from mechclust.studies.topic_structure.arms import jobs
+from mechclust.studies.topic_structure.beyond import report as beyond_report
 from mechclust.studies.topic_structure.beyond.findings import beyond_findings
-from mechclust.studies.topic_structure.beyond.report import analyse_beyond
 from mechclust.studies.topic_structure.beyond.results import load_beyond
 from mechclust.studies.topic_structure.config import READINGS, Beyond, TopicStructureConfig
 from mechclust.studies.topic_structure.findings import findings_of
-from mechclust.studies.topic_structure.reading_findings import distance_table
-from mechclust.studies.topic_structure.readings import attention_table, readings_of
 from mechclust.studies.topic_structure.results import load_minimisers, load_runs
 from mechclust.studies.topic_structure.run import LOSS, run_job, trained_models
+from probes import ProbeResult
 from tasks import TopicDocuments
 
+if TYPE_CHECKING:
+    import pandas as pd
 
-def judge(config: TopicStructureConfig, out: Path) -> list[Finding]:
-    """Findings from a run's results."""
+
+class Results(NamedTuple):
+    """Measurements of either experiment.
+
+    Attributes:
+        out: folder of the run, for figures of its models.
+        runs: by arm and seed.
+        minimisers: by seed, of the published experiments.
+    """
+
+    out: Path
+    runs: dict[str, list[Any]]
+    minimisers: Sequence[ProbeResult] = ()
+
+
+def load(config: TopicStructureConfig, out: Path) -> Results:
+    """Read the results of every run.
+
+    Raises:
+        InputError: if a result is missing; the text names it.
+    """
     if config.experiment == "beyond":
-        return beyond_findings(config, load_beyond(config, out))
-    return findings_of(config, load_runs(config, out), load_minimisers(config, out))
+        return Results(out, load_beyond(config, out))
+    return Results(out, load_runs(config, out), load_minimisers(config, out))
 
 
-def analyse(config: TopicStructureConfig, out: Path) -> Analysis:
-    """Findings, figures and a table from a run's artefacts."""
+def findings(config: TopicStructureConfig, results: Results) -> list[Finding]:
+    """Judge the findings of the experiment."""
     if config.experiment == "beyond":
-        return analyse_beyond(config, out)
-    from mechclust.studies.topic_structure import figures
-    from mechclust.studies.topic_structure.optimum_figures import optimum
-    from mechclust.studies.topic_structure.reading_figures import readings
-    from mechclust.studies.topic_structure.stage_figures import changes, stages
+        return beyond_findings(config, results.runs)
+    return findings_of(config, results.runs, results.minimisers)
 
-    runs, minimisers = load_runs(config, out), load_minimisers(config, out)
-    found, seed = readings_of(config, runs), config.seeds[0]
-    seeds = f"{len(config.seeds)} seed{'s' * (len(config.seeds) > 1)}"
-    steps = f"{config.attention_steps // 2:,} and {config.attention_steps:,}"
-    panels = [
-        Panel(
-            "heat_maps",
-            figures.heat_maps(config, out),
-            f"Entries between words, ordered by topic, run of seed {seed}: W_E^T W_E (E1), W_V (E2, paper's "
-            "orientation), and the mean attention from one word to another if both occur in a document (lower "
-            "left E4a theory; lower right E4, everything trained: attention goes to a few words, nearly the same for "
-            "queries of all topics).",
-        ),
-        Panel(
-            "everything_trained",
-            figures.everything_trained(config, runs, out),
-            f"E1b, everything trained: W_E^T W_E between words, ordered by topic, run of seed {seed}. Titles: "
-            "same-topic minus different-topic entries off the diagonal, in standard deviations (SD) of the entries, "
-            "and the same before training. "
-            "The colour scale ends at the 99th percentile of each panel's off-diagonal entries.",
-        ),
-        Panel(
-            "optimum",
-            optimum(config, runs, minimisers),
-            "Left: distance of the minimiser with weight decay from the closed form of theorem 2, all entries, by the "
-            "number of documents and their length; dotted: for the minimiser of all documents of that length; dashed: "
-            "slope -1/2. Right: distance of the trained W_V from the closed form, from the minimiser of the documents "
-            "that it is trained on, and from that of others. "
-            f"Mean over {seeds}, band: minimum to maximum.",
-        ),
-        Panel(
-            "stages",
-            stages(config, runs),
-            "E3: share of W_V's total change (norm of the difference from the start) when W_K or W_Q has made a tenth "
-            f"of its own, one point for each of {seeds}, line: mean. At least a half (dotted): two "
-            "stages. Crosses: settings in which the share is undefined in some seed.",
-        ),
-        Panel(
-            "two_stages",
-            changes(config, runs),
-            "How far the weights are from where they began (Frobenius norm of the difference) over training, seed "
-            f"{seed}, at the fastest rate that diverged in no seed; dotted: the end of stage 1, when W_K or W_Q has "
-            "made a tenth of its total change.",
-        ),
-        Panel(
-            "readings",
-            readings(config, found),
-            f"E4: how far each reading of the published attention table is from its 15 numbers, one point for each of "
-            f"{seeds}, line: mean; stopped at the best development loss, at step {steps}. On the right: whether one of "
-            f"the three stops is compatible, with its whole 95% interval over seeds within the bound (dotted); that is "
-            f"{len(found.names)} comparisons.",
-        ),
-        Panel(
-            "mixing",
-            figures.mixing(config, runs),
-            "g against the number of topics a document mixes; dashed: the population optimum with ten topics; dotted: "
-            f"theorem 3's bounds with constants 1; grey, dashed: uniform attention. One point for each of {seeds}.",
-        ),
-    ]
-    return Analysis(
-        findings=findings_of(config, runs, minimisers),
-        panels=panels,
-        folded={
-            "Distance from the published attention table, by reading and stop": table_html(distance_table(found)),
-            "Mean attention at the best development loss, by reading": table_html(attention_table(found)),
-        },
-        notes=[
-            "Documents of E1, E2 and E4a theory follow the theory (an equal mix of a few topics, no START and END); "
-            "those of E1b, E3 and E4 follow the paper's experiments (Dirichlet).",
-            "A reading of the published attention table fixes what the paper leaves open: an input that is exactly "
-            "one-hot, or with a trained vector added and then a LayerNorm, as in the public code; MASK visible as a "
-            "key or hidden; W_V frozen at the optimum of the squared loss, or trained; the loss; and when to stop.",
-            "Attention counts as moved when W_K or W_Q ends as far from where it began as a tenth of the norm of a "
-            "weight at the default start, from either start.",
-        ],
-    )
+
+def panels(config: TopicStructureConfig, results: Results) -> list[Panel]:
+    """Draw the figures of the experiment, with their captions."""
+    if config.experiment == "beyond":
+        return beyond_report.beyond_panels(config, results.runs, results.out)
+    return report.published_panels(config, results.runs, results.minimisers, results.out)
+
+
+def tables(config: TopicStructureConfig, results: Results) -> dict[str, pd.DataFrame]:
+    """Return the long tables of the experiment, by title."""
+    if config.experiment == "beyond":
+        return beyond_report.beyond_tables(results.runs)
+    return report.published_tables(config, results.runs)
+
+
+def notes(config: TopicStructureConfig, results: Results) -> list[str]:
+    """Return what a reader of the report must know."""
+    return beyond_report.NOTES if config.experiment == "beyond" else report.NOTES
 
 
 STUDY = Study(
@@ -165,8 +126,11 @@ STUDY = Study(
     },
     jobs=jobs,
     run_job=run_job,
-    analyse=analyse,
-    judge=judge,
     trained_models=trained_models,
+    load=load,
+    findings=findings,
+    panels=panels,
+    tables=tables,
+    notes=notes,
     unrecorded=(LOSS,),
 )

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from probes import ProbeResult
@@ -17,11 +17,15 @@ from tasks import InputError, TopicDocuments
 from tasks.errors import check_at_least
 from tasks.topic_documents import N_SPECIAL
 
-SCORES, ATTENTION, VALUES = "W_K^T W_Q", "attention", "W_V"
+SCORES = "W_K^T W_Q"
+ATTENTION = "attention"
+VALUES = "W_V"
+
+_Table = Float[Tensor, "word word"]
 
 
 class TableTopics(NamedTuple):
-    """What ``table_topics`` found.
+    """Measures of a table over words, by ``table_topics``.
 
     Attributes:
         rank: effective rank, the participation ratio of the squared singular values: ``(sum s^2)^2 / sum s^4``.
@@ -42,9 +46,9 @@ class TableTopics(NamedTuple):
 
 
 def table_topics(
-    table: Float[Tensor, "n n"], members: Bool[Tensor, "n n_topics"], n_permutations: int = 200, seed: int = 0
+    table: Float[Tensor, "row column"], members: Bool[Tensor, "word topic"], n_permutations: int = 200, seed: int = 0
 ) -> TableTopics:
-    """How a table over words is related to their topics.
+    """Measure how a table over words is related to their topics.
 
     Each row is centred first: a softmax over columns is not changed by a constant added to a row. ``explained`` is the
     variance between blocks, over the variance of the table; words with the same set of topics form a block.
@@ -64,8 +68,8 @@ def table_topics(
     Example:
         >>> topics = torch.tensor([0, 0, 1, 1, 2, 2])
         >>> members = topics[:, None] == torch.arange(3)
-        >>> found = table_topics((topics[:, None] == topics).double(), members)
-        >>> round(found.rank, 6), round(found.explained, 6)
+        >>> measures = table_topics((topics[:, None] == topics).double(), members)
+        >>> round(measures.rank, 6), round(measures.explained, 6)
         (2.0, 1.0)
     """
     if table.shape != (len(members), len(members)):
@@ -76,37 +80,51 @@ def table_topics(
     total = centred.square().sum()
     if not (total > 0 and total.isfinite()):
         return TableTopics(*[float("nan")] * len(TableTopics._fields))
-    known = WordTopics.from_topics(members)
-    block = F.one_hot(known.group).double()
-    block /= block.sum(dim=0).sqrt()
-    meet = known.meet(known.group[:, None], known.group).double()
-    share, apart = meet.fill_diagonal_(0), (1 - meet).fill_diagonal_(0)
-    spread = centred.std(correction=0)
-
-    def measures(order: Tensor) -> Tensor:
-        moved = centred[order][:, order]
-        gap = (moved * share).sum() / share.sum() - (moved * apart).sum() / apart.sum()
-        return torch.stack([(block.T @ moved @ block).square().sum() / total, gap / spread])
-
+    measured = _topic_measures(centred, members, torch.arange(len(members))[None])
     draw = torch.Generator().manual_seed(seed)
-    explained, contrast = measures(torch.arange(len(members))).tolist()
-    null = torch.stack([measures(torch.randperm(len(members), generator=draw)) for _ in range(n_permutations)])
+    orders = torch.stack([torch.randperm(len(members), generator=draw) for _ in range(n_permutations)])
+    null = _topic_measures(centred, members, orders)
     squares = torch.linalg.svdvals(centred).square()
     return TableTopics(
         rank=float(squares.sum().square() / squares.square().sum()),
         common=float(len(members) * centred.mean(dim=0).square().sum() / total),
-        explained=explained,
+        explained=float(measured[0, 0]),
         explained_null=float(null[:, 0].quantile(0.95)),
-        contrast=contrast,
+        contrast=float(measured[0, 1]),
         contrast_null=float(null[:, 1].quantile(0.95)),
     )
 
 
+def _topic_measures(
+    centred: _Table, members: Bool[Tensor, "word topic"], orders: Int[Tensor, "draw word"]
+) -> Float[Tensor, "draw 2"]:
+    """Return ``explained`` and ``contrast`` with the words in each order."""
+    topics = WordTopics.from_topics(members)
+    block = F.one_hot(topics.group).double()
+    block /= block.sum(dim=0).sqrt()
+    same = topics.meet(topics.group[:, None], topics.group).double()
+    different = 1 - same
+    same.fill_diagonal_(0)
+    total = centred.square().sum()
+    spread = centred.std(correction=0)
+    measures = []
+    for order in orders:
+        moved = centred[order][:, order]
+        explained = (block.T @ moved @ block).square().sum() / total
+        gap = (moved * same).sum() / same.sum() - (moved * different).sum() / different.sum()
+        measures.append(torch.stack([explained, gap / spread]))
+    return torch.stack(measures)
+
+
 @torch.no_grad()
-def word_scores(model: Any) -> Float[Tensor, "n n"]:
-    """``[n n]`` float64 attention scores between words, rows: queries, of a network with one-hot embeddings."""
+def word_scores(model: Any) -> _Table:
+    """Return float64 attention scores between words, rows: queries, of a network with one-hot embeddings."""
     attn = model.blocks[0].attn
-    return (attn.W_Q @ attn.W_K.T / len(attn.W_Q) ** 0.5)[N_SPECIAL:, N_SPECIAL:].double()
+    return _between_words(attn.W_Q @ attn.W_K.T / len(attn.W_Q) ** 0.5)
+
+
+def _between_words(matrix: Float[Tensor, "d_vocab d_vocab"]) -> _Table:
+    return matrix[N_SPECIAL:, N_SPECIAL:].double()
 
 
 class TopicTables:
@@ -125,29 +143,30 @@ class TopicTables:
     """
 
     def __init__(self, task: TopicDocuments, at: Sequence[int], n_permutations: int = 200) -> None:
-        self._members, self._at, self._n = task.token_membership[N_SPECIAL:], at, n_permutations
-        self._found: dict[int, list[TableTopics]] = {}
+        self._members = task.token_membership[N_SPECIAL:]
+        self._at = at
+        self._n_permutations = n_permutations
+        self._measured: dict[int, list[TableTopics]] = {}
 
     @torch.no_grad()
     def __call__(self, step: int, model: Any) -> None:
         """Measure the tables before ``step``."""
         if step not in self._at:
             return
-        shape = model.config
-        if (shape.embedding, shape.decoder, shape.input, shape.input_scale) != ("one-hot", "identity", "plain", 1.0):
+        config = model.config
+        if (config.embedding, config.decoder, config.input, config.input_scale) != ("one-hot", "identity", "plain", 1):
             raise InputError("tables over words need a one-hot embedding of norm 1 and the identity as decoder")
-        scores, values = word_scores(model), model.blocks[0].attn.W_V[N_SPECIAL:, N_SPECIAL:].double()
-        self._found[step] = [
-            table_topics(table, self._members, self._n, seed=step) for table in (scores, scores.softmax(dim=1), values)
-        ]
+        scores = word_scores(model)
+        tables = (scores, scores.softmax(dim=1), _between_words(model.blocks[0].attn.W_V))
+        self._measured[step] = [table_topics(table, self._members, self._n_permutations, seed=step) for table in tables]
 
     def compute(self) -> ProbeResult:
-        """The measures of ``TableTopics`` with axes (step, table)."""
-        values = torch.tensor([[list(of) for of in tables] for tables in self._found.values()], dtype=torch.float64)
+        """Return the measures of ``TableTopics`` with axes (step, table)."""
+        values = torch.tensor(list(self._measured.values()), dtype=torch.float64)
         return ProbeResult(
             probe="TopicTables",
             values={name: values[..., i] for i, name in enumerate(TableTopics._fields)},
             axes=dict.fromkeys(TableTopics._fields, ("step", "table")),
-            coords={"step": [str(step) for step in self._found], "table": [SCORES, ATTENTION, VALUES]},
-            metadata={"n_permutations": self._n, "versions": versions()},
+            coords={"step": [str(step) for step in self._measured], "table": [SCORES, ATTENTION, VALUES]},
+            metadata={"n_permutations": self._n_permutations, "versions": versions()},
         )

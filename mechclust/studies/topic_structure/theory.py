@@ -20,7 +20,7 @@ def check_plain_topics(task: TopicDocuments) -> None:
 
 
 def _kept(task: TopicDocuments) -> float:
-    """``1 - (1 - p_c) p_m``, the share of a document's words that are shown unchanged."""
+    """Return ``1 - (1 - p_c) p_m``, the share of a document's words that are shown unchanged."""
     check_plain_topics(task)
     if task.sampler == "subset" and task.topics_per_document == task.n_topics:
         raise InputError(
@@ -34,9 +34,9 @@ def _kept(task: TopicDocuments) -> float:
 
 
 def theory_gap(task: TopicDocuments) -> float:
-    """Mean same-topic entry minus mean different-topic entry at the optimum of the squared loss.
+    """Return the mean same-topic entry minus the mean different-topic entry at the optimum of the squared loss.
 
-    ``1 / (v (1 - (1 - p_c) p_m))``, for ``W_V`` with one-hot embeddings and for ``W_E^T W_E`` with
+    It is ``1 / (v (1 - (1 - p_c) p_m))``, for ``W_V`` with one-hot embeddings and for ``W_E^T W_E`` with
     ``W_V = I``, in the limit of long documents. Words only; the diagonal counts as same-topic.
 
     Source: Li, Li & Risteski (ICML 2023), the theorems on uniform attention.
@@ -53,7 +53,7 @@ def theory_gap(task: TopicDocuments) -> float:
 
 
 def stage_one_value(task: TopicDocuments) -> Float[Tensor, "d_vocab d_vocab"]:
-    """The minimum-norm ``W_V`` that minimises the squared loss under uniform attention.
+    """Return the minimum-norm ``W_V`` that minimises the squared loss under uniform attention.
 
     Decoder and embedding are the identity and documents are long, however their topics are drawn.
     With ``a = 1 - (1 - p_c) p_m`` the share of words that are shown unchanged and

@@ -9,10 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
+from itertools import product
 
 import numpy as np
+from jaxtyping import Float
 
-from mechclust.evidence import Bound, Control, Finding, Part, mean_part
+from mechclust.evidence import Bound, Finding
+from mechclust.evidence.compared import compared
 from mechclust.studies.topic_structure.arms import (
     CORRELATED,
     FEWER,
@@ -23,131 +27,131 @@ from mechclust.studies.topic_structure.arms import (
     beyond_documents,
 )
 from mechclust.studies.topic_structure.beyond.results import TOPICAL, BeyondRun, BeyondRuns
-from mechclust.studies.topic_structure.config import TopicStructureConfig
+from mechclust.studies.topic_structure.config import TOO_SMALL, TopicStructureConfig
 
 OPTIMIZERS = ("SGD", "Adam")
 _AFTER = "ours; Li, Li & Risteski's slides ask what follows the two stages"
 _REAL = "ours; Li, Li & Risteski's slides ask what more realistic topics do"
-_ABOVE, _TOPICAL = Bound(">", 0), Bound(">=", TOPICAL)
+_ABOVE = Bound(">", 0)
+_TOPICAL = Bound(">=", TOPICAL)
 _RATIO = "ratio of same-topic to different-topic attention"
+_TOPIC_MEASURES = ("explained", "contrast")
 _LEAST_STEPS = 20_000
 _CROSS_ENTROPY, _SQUARED = OBJECTIVES
-_END, _START = -1, 0
-_BEFORE, _OTHER_LOSS = "before training", "squared loss"
+_END = -1
+_START = 0
+_BEFORE = "before training"
 _SAME_STEPS = "squared loss, over the same steps"
 
-_Change = Callable[[BeyondRun, int], float]
+_Seeds = Float[np.ndarray, "seed"]
+_after = partial(compared, source=_AFTER)
+_with_documents = partial(compared, source=_REAL)
 
 
 def beyond_findings(config: TopicStructureConfig, runs: BeyondRuns) -> list[Finding]:
     """Return P9 to P15 of a run of E5."""
-    tested = config.test_findings and config.beyond.steps >= _LEAST_STEPS
-    findings = [*_after_two_stages(runs), _not_topical(config, runs), *_documents(config, runs)]
-    if tested:
+    findings = [
+        _rank_one_first(runs),
+        _beyond_random_topics(runs),
+        *_once_topical(runs),
+        _not_topical(config, runs),
+        *_less_topical(config, runs),
+        _still_topical(config, runs),
+    ]
+    if config.test_findings and config.beyond.steps >= _LEAST_STEPS:
         return findings
-    return [replace(finding, not_tested="this size of the study cannot test it") for finding in findings]
+    return [replace(finding, not_tested=TOO_SMALL) for finding in findings]
 
 
-def _after_two_stages(runs: BeyondRuns) -> list[Finding]:
-    """Return P9 to P12, on the published documents."""
-    before = np.mean([run.scores["rank"][_START] for name in OPTIMIZERS for run in runs[beyond_arm(name)]])
+# ---- after the two stages, on the published documents ----
+
+
+def _rank_one_first(runs: BeyondRuns) -> Finding:
+    bounds = {
+        "least rank": Bound("<=", 1.5),
+        "share common to all queries then": Bound(">=", 0.5),
+        "ratio then": Bound("<", TOPICAL),
+        "ratio at the end": _TOPICAL,
+    }
+    before = [run.rank[_START] for run in (*runs[beyond_arm("SGD")], *runs[beyond_arm("Adam")])]
+    return _after(
+        "P9",
+        "E5, published documents: attention scores first fall to effective rank 1, most of their variance common to "
+        f"all queries, when attention is not topical ({_RATIO} below {TOPICAL:g}); later it is",
+        {f"{name}, {measure}": bound for name, (measure, bound) in product(OPTIMIZERS, bounds.items())},
+        _at_least_rank(runs, _CROSS_ENTROPY),
+        "squared loss",
+        _at_least_rank(runs, _SQUARED),
+        note=f"rank before training: {np.mean(before):.0f}",
+    )
+
+
+def _at_least_rank(runs: BeyondRuns, objective: str) -> list[_Seeds]:
+    """Return the measures of each optimiser's networks at the step with the least rank, and the ratio at the end."""
+    values = []
+    for name in OPTIMIZERS:
+        measured = []
+        for run in runs[beyond_arm(name, objective=objective)]:
+            step = 1 + int(run.rank[1:].argmin())
+            measured.append([run.rank[step], run.scores["common"][step], run.ratio[step], run.ratio[_END]])
+        values += list(np.array(measured).T)
+    return values
+
+
+def _beyond_random_topics(runs: BeyondRuns) -> Finding:
+    return _after(
+        "P10",
+        "E5, published documents, at the end: topics explain more of the attention among all words than topics given "
+        "to the words at random, and words of one topic attend to each other more (each minus the 95th percentile of "
+        "random topics)",
+        {f"{name} {measure}": _ABOVE for name, measure in product(OPTIMIZERS, _TOPIC_MEASURES)},
+        _above_random(runs, _END),
+        _BEFORE,
+        _above_random(runs, _START),
+    )
+
+
+def _above_random(runs: BeyondRuns, step: int) -> list[_Seeds]:
+    values = []
+    for name, measure in product(OPTIMIZERS, _TOPIC_MEASURES):
+        tables = [run.table for run in runs[beyond_arm(name)]]
+        values.append(np.array([table[measure][step] - table[f"{measure}_null"][step] for table in tables]))
+    return values
+
+
+def _once_topical(runs: BeyondRuns) -> list[Finding]:
+    """Return P11 and P12: changes from the step at which cross-entropy makes attention topical to the end."""
+    bounds = dict.fromkeys(OPTIMIZERS, _ABOVE)
     return [
-        Finding(
-            id="P9",
-            statement="E5, published documents: attention scores first fall to effective rank 1, most of their "
-            f"variance common to all queries, when attention is not topical ({_RATIO} below {TOPICAL:g}); later it is",
-            source=_AFTER,
-            parts=_rank_one_first(runs, _CROSS_ENTROPY),
-            control=Control(_OTHER_LOSS, _rank_one_first(runs, _SQUARED)),
-            note=f"rank before training: {before:.0f}",
-        ),
-        Finding(
-            id="P10",
-            statement="E5, published documents, at the end: topics explain more of the attention among all words than "
-            "topics given to the words at random, and words of one topic attend to each other more (each minus the "
-            "95th percentile of random topics)",
-            source=_AFTER,
-            parts=_beyond_random_topics(runs, _END),
-            control=Control(_BEFORE, _beyond_random_topics(runs, _START)),
-        ),
-        Finding(
-            id="P11",
-            statement="E5, published documents: once attention is topical, attention to the same word (in all places) "
-            "grows faster than that to other words of the topic (logarithm of their ratio, rise to the end)",
-            source=_AFTER,
-            parts=_once_topical(runs, _own_rise, _CROSS_ENTROPY),
-            control=Control(_SAME_STEPS, _once_topical(runs, _own_rise, _SQUARED)),
+        _after(
+            "P11",
+            "E5, published documents: once attention is topical, attention to the same word (in all places) grows "
+            "faster than that to other words of the topic (logarithm of their ratio, rise to the end)",
+            bounds,
+            _changes(runs, _own_rise, _CROSS_ENTROPY),
+            _SAME_STEPS,
+            _changes(runs, _own_rise, _SQUARED),
             shown="table",
         ),
-        Finding(
-            id="P12",
-            statement="E5, published documents: once attention is topical, the development loss goes on falling to the "
-            "end",
-            source=_AFTER,
-            parts=_once_topical(runs, _loss_fall, _CROSS_ENTROPY),
-            control=Control(_SAME_STEPS, _once_topical(runs, _loss_fall, _SQUARED)),
+        _after(
+            "P12",
+            "E5, published documents: once attention is topical, the development loss goes on falling to the end",
+            bounds,
+            _changes(runs, _loss_fall, _CROSS_ENTROPY),
+            _SAME_STEPS,
+            _changes(runs, _loss_fall, _SQUARED),
         ),
     ]
 
 
-def _not_topical(config: TopicStructureConfig, runs: BeyondRuns) -> Finding:
-    return Finding(
-        id="P13",
-        statement=f"E5, published documents, SGD (rate {config.beyond.sgd_rate:g}) with the squared loss: attention is "
-        f"not topical at the end: distance of the {_RATIO} from 1",
-        source=_AFTER,
-        parts=_near_one(runs[beyond_arm("SGD", objective=_SQUARED)]),
-        control=Control(_CROSS_ENTROPY, _near_one(runs[beyond_arm("SGD")])),
-        shown="table",
-    )
-
-
-def _documents(config: TopicStructureConfig, runs: BeyondRuns) -> list[Finding]:
-    """Return P14 to P15: documents more like those of text."""
-    most = max(config.beyond.overlaps)
-    overlapping = (
-        f"topics that share {most} words with the next one, instead of as many words in topics that do not overlap,"
-    )
-    note = "words of two topics count as same-topic with both, which by itself may bring the ratio closer to 1"
-    zipf = "words with Zipf's frequencies, instead of equally frequent ones,"
-    correlated = "correlated topics, instead of independent ones,"
-    kinds = [kind for kind in beyond_documents(config) if kind not in (PUBLISHED, FEWER, INDEPENDENT)]
-    return [
-        replace(_lowers_ratio(runs, "P14", f"overlap {most}", FEWER, overlapping), shown="table", note=note),
-        replace(_lowers_ratio(runs, "P14b", "Zipf", PUBLISHED, zipf), shown="table"),
-        replace(_lowers_ratio(runs, "P14c", CORRELATED, INDEPENDENT, correlated), shown="table"),
-        Finding(
-            id="P15",
-            statement="E5, cross-entropy: attention is topical with each kind of more realistic documents: "
-            f"{_RATIO} at the end",
-            source=_REAL,
-            parts=_lowest_ratio(runs, kinds, _END),
-            control=Control(_BEFORE, _lowest_ratio(runs, kinds, _START)),
-        ),
-    ]
-
-
-def _lowers_ratio(runs: BeyondRuns, id: str, kind: str, other: str, what: str) -> Finding:
-    return Finding(
-        id=id,
-        statement=f"E5, cross-entropy: {what} lower the {_RATIO} at the end (fall of its logarithm)",
-        source=_REAL,
-        parts=_ratio_fall(runs, kind, other, _END),
-        control=Control(_BEFORE, _ratio_fall(runs, kind, other, _START)),
-    )
-
-
-# ---- what is measured ----
-
-
-def _once_topical(runs: BeyondRuns, change: _Change, objective: str) -> tuple[Part, ...]:
-    """Judge a change of the networks of each optimiser from the step at which cross-entropy makes attention topical."""
-    parts = []
+def _changes(runs: BeyondRuns, change: Callable[[BeyondRun, int], float], objective: str) -> list[_Seeds]:
+    """Return a change by optimiser, from the step at which the network with cross-entropy and this seed is topical."""
+    values = []
     for name in OPTIMIZERS:
         steps = [run.topical for run in runs[beyond_arm(name)]]
-        pairs = zip(runs[beyond_arm(name, objective=objective)], steps, strict=True)
-        parts.append(mean_part(name, [change(run, step) for run, step in pairs], _ABOVE))
-    return tuple(parts)
+        measured = runs[beyond_arm(name, objective=objective)]
+        values.append(np.array([change(run, step) for run, step in zip(measured, steps, strict=True)]))
+    return values
 
 
 def _own_rise(run: BeyondRun, step: int) -> float:
@@ -160,51 +164,78 @@ def _loss_fall(run: BeyondRun, step: int) -> float:
     return float(run.dev[step] - run.dev[_END])
 
 
-def _rank_one_first(runs: BeyondRuns, objective: str) -> tuple[Part, ...]:
-    """Judge each optimiser's networks at the step with the least rank, and at the end."""
-    parts = []
+def _not_topical(config: TopicStructureConfig, runs: BeyondRuns) -> Finding:
+    return _after(
+        "P13",
+        f"E5, published documents, SGD (rate {config.beyond.sgd_rate:g}) with the squared loss: attention is not "
+        f"topical at the end: distance of the {_RATIO} from 1",
+        {"": Bound("<=", 0.1)},
+        [np.abs(_ratio(runs, beyond_arm("SGD", objective=_SQUARED), _END) - 1)],
+        _CROSS_ENTROPY,
+        [np.abs(_ratio(runs, beyond_arm("SGD"), _END) - 1)],
+        shown="table",
+    )
+
+
+def _ratio(runs: BeyondRuns, arm: str, step: int) -> _Seeds:
+    return np.array([run.ratio[step] for run in runs[arm]])
+
+
+# ---- documents more like those of text ----
+
+
+def _less_topical(config: TopicStructureConfig, runs: BeyondRuns) -> list[Finding]:
+    """Return P14 to P14c."""
+    most = max(config.beyond.overlaps)
+    overlapping = (
+        f"topics that share {most} words with the next one, instead of as many words in topics that do not overlap,"
+    )
+    note = "words of two topics count as same-topic with both, which by itself may bring the ratio closer to 1"
+    zipf = "words with Zipf's frequencies, instead of equally frequent ones,"
+    correlated = "correlated topics, instead of independent ones,"
+    return [
+        replace(_lowers_ratio(runs, "P14", f"overlap {most}", FEWER, overlapping), note=note),
+        _lowers_ratio(runs, "P14b", "Zipf", PUBLISHED, zipf),
+        _lowers_ratio(runs, "P14c", CORRELATED, INDEPENDENT, correlated),
+    ]
+
+
+def _lowers_ratio(runs: BeyondRuns, id: str, kind: str, other: str, what: str) -> Finding:
+    return _with_documents(
+        id,
+        f"E5, cross-entropy: {what} lower the {_RATIO} at the end (fall of its logarithm)",
+        dict.fromkeys(OPTIMIZERS, _ABOVE),
+        _ratio_falls(runs, kind, other, _END),
+        _BEFORE,
+        _ratio_falls(runs, kind, other, _START),
+        shown="table",
+    )
+
+
+def _ratio_falls(runs: BeyondRuns, kind: str, other: str, step: int) -> list[_Seeds]:
+    falls = []
     for name in OPTIMIZERS:
-        ranks, shares, ratios, ends = [], [], [], []
-        for run in runs[beyond_arm(name, objective=objective)]:
-            step = 1 + int(run.scores["rank"][1:].argmin())
-            ranks.append(run.scores["rank"][step])
-            shares.append(run.scores["common"][step])
-            ratios.append(run.ratio[step])
-            ends.append(run.ratio[_END])
-        parts += [
-            mean_part(f"{name}, least rank", ranks, Bound("<=", 1.5)),
-            mean_part(f"{name}, share common to all queries then", shares, Bound(">=", 0.5)),
-            mean_part(f"{name}, ratio then", ratios, Bound("<", TOPICAL)),
-            mean_part(f"{name}, ratio at the end", ends, _TOPICAL),
-        ]
-    return tuple(parts)
+        without = _ratio(runs, beyond_arm(name, other), step)
+        changed = _ratio(runs, beyond_arm(name, kind), step)
+        falls.append(np.log(without) - np.log(changed))
+    return falls
 
 
-def _beyond_random_topics(runs: BeyondRuns, step: int) -> tuple[Part, ...]:
-    parts = []
+def _still_topical(config: TopicStructureConfig, runs: BeyondRuns) -> Finding:
+    kinds = [kind for kind in beyond_documents(config) if kind not in (PUBLISHED, FEWER, INDEPENDENT)]
+    return _with_documents(
+        "P15",
+        f"E5, cross-entropy: attention is topical with each kind of more realistic documents: {_RATIO} at the end",
+        {f"{name}, lowest of {len(kinds)}": _TOPICAL for name in OPTIMIZERS},
+        _lowest_ratios(runs, kinds, _END),
+        _BEFORE,
+        _lowest_ratios(runs, kinds, _START),
+    )
+
+
+def _lowest_ratios(runs: BeyondRuns, kinds: Sequence[str], step: int) -> list[_Seeds]:
+    lowest = []
     for name in OPTIMIZERS:
-        for measure in ("explained", "contrast"):
-            above = [run.table[measure][step] - run.table[f"{measure}_null"][step] for run in runs[beyond_arm(name)]]
-            parts.append(mean_part(f"{name} {measure}", above, _ABOVE))
-    return tuple(parts)
-
-
-def _near_one(runs: Sequence[BeyondRun]) -> tuple[Part, ...]:
-    return (mean_part("", [abs(run.ratio[_END] - 1) for run in runs], Bound("<=", 0.1)),)
-
-
-def _ratio_fall(runs: BeyondRuns, kind: str, other: str, step: int) -> tuple[Part, ...]:
-    parts = []
-    for name in OPTIMIZERS:
-        pairs = zip(runs[beyond_arm(name, other)], runs[beyond_arm(name, kind)], strict=True)
-        falls = [np.log(without.ratio[step]) - np.log(changed.ratio[step]) for without, changed in pairs]
-        parts.append(mean_part(name, falls, _ABOVE))
-    return tuple(parts)
-
-
-def _lowest_ratio(runs: BeyondRuns, kinds: Sequence[str], step: int) -> tuple[Part, ...]:
-    parts = []
-    for name in OPTIMIZERS:
-        ratios = np.array([[run.ratio[step] for run in runs[beyond_arm(name, kind)]] for kind in kinds])
-        parts.append(mean_part(f"{name}, lowest of {len(kinds)}", ratios.min(axis=0), _TOPICAL))
-    return tuple(parts)
+        ratios = np.array([_ratio(runs, beyond_arm(name, kind), step) for kind in kinds])
+        lowest.append(ratios.min(axis=0))
+    return lowest

@@ -9,7 +9,7 @@ import pytest
 
 from mechclust.studies.topic_structure.arms import DECAYED, Cell, arms, attention_steps, cells, reading_arm
 from mechclust.studies.topic_structure.findings import findings_of
-from mechclust.studies.topic_structure.reading_figures import readings
+from mechclust.studies.topic_structure.reading_figures import readings_figure
 from mechclust.studies.topic_structure.reading_findings import distance_table, nearest_readings, verdicts_of
 from mechclust.studies.topic_structure.readings import BEST, END, HALF, TABLE, attention_table, readings_of, stops_of
 from mechclust.studies.topic_structure.results import THEORY_G, block, shares_of
@@ -344,7 +344,7 @@ class TestReadings:
         found = judged(runs)
         assert (found["P5"].verdict, found["P5a"].verdict) == ("holds", "holds")
         assert found["P5"].note.endswith("training diverged in 3 of 48 readings, which are left out")
-        axis = readings(PAPER, readings_of(PAPER, runs)).axes[0]
+        axis = readings_figure(PAPER, readings_of(PAPER, runs)).axes[0]
         assert np.isfinite(axis.get_xlim()).all()
         assert [text.get_text() for text in axis.texts].count("training diverged") == 1
 
