@@ -152,14 +152,14 @@ def join(names: Iterable[str]) -> str:
     return f"{', '.join(most)} and {last}" if most else last
 
 
-def plural(noun: str, count: int) -> str:
-    """Return a count with its noun.
+def counted(n: int, noun: str) -> str:
+    """Return a number with its noun, in the plural unless it is 1.
 
     Example:
-        >>> plural("task", 1), plural("task", 3)
-        ('1 task', '3 tasks')
+        >>> counted(1, "layer"), counted(2, "layer")
+        ('1 layer', '2 layers')
     """
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
 def first_few(names: Sequence[str], most: int = 6) -> str:

@@ -55,6 +55,11 @@ def no_tables(config: Any, results: object) -> Mapping[str, pd.DataFrame]:
     return {}
 
 
+def no_views(config: Any, results: object) -> Mapping[str, str]:
+    """Return no views."""
+    return {}
+
+
 def one_stage(job: object) -> int:
     """Return the stage of a job whose study has no stages."""
     return 0
@@ -81,8 +86,9 @@ class Study:
         findings: ``(config, results)``: the findings, from what ``load`` returned.
         panels: ``(config, results)``: the figures.
         tables: ``(config, results)``: long tables by title, which a report shows folded.
+        views: ``(config, results)``: HTML fragments by title, such as links to pages that it writes into the run.
         notes: ``(config, results)``: what a reader must know.
-        analyse: ``(config, out)``: findings and figures from the artefacts, instead of the five above.
+        analyse: ``(config, out)``: findings and figures from the artefacts, instead of the six above.
         judge: ``(config, out)``: the findings alone, from ``results/`` alone; ``None`` if that is all that ``analyse``
             needs.
         unrecorded: names of files in ``results/`` that neither findings nor figures need, such as training losses; a
@@ -104,6 +110,7 @@ class Study:
     findings: Callable[[Any, Any], Sequence[Finding]] = nothing
     panels: Callable[[Any, Any], Sequence[Panel]] = nothing
     tables: Callable[[Any, Any], Mapping[str, pd.DataFrame]] = no_tables
+    views: Callable[[Any, Any], Mapping[str, str]] = no_views
     notes: Callable[[Any, Any], Sequence[str]] = nothing
     check: Callable[[Any], None] = check_machine
     stage: Callable[[Any], int] = one_stage
@@ -270,6 +277,7 @@ def analyse_run(study: Study, config: Any, out: Path) -> Analysis:
     return Analysis(
         findings=study.findings(config, results),
         panels=study.panels(config, results),
+        views=study.views(config, results),
         folded={title: table_html(table) for title, table in tables.items()},
         notes=study.notes(config, results),
     )

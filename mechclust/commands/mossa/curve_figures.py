@@ -41,7 +41,7 @@ from mechclust.mossa.layer_groups import LayerGroupsInterval
 from mechclust.mossa.published import CLUSTERS, COLEMAN_LIAU, CORRELATIONS, DATA_SIZE, FLESCH_KINCAID, HELD_OUT, SEEN
 from mechclust.mossa.task_curves import TaskCurves, Which, bootstrap, over_tasks
 from mechclust.report.style import CHANCE, GREY, ORANGE, SOFT, chance_band, direct_labels, outer_labels, subplots
-from mechclust.report.text import figure_text, plural
+from mechclust.report.text import counted, figure_text
 
 _SHADES = {"shared": "#eef1f4", "transition": "#fdf0dc", "refinement": "#e3eef6"}
 _NARROW_SPREAD = 0.10  # below which tuned's interquartile range must fall for there to be a transition
@@ -121,7 +121,7 @@ def clusters_figure(result: Measurements) -> Figure:
     lowest = min(least(part.base, part.tuned, part.null) for part in parts.values())
     for axis, (name, part) in zip(axes, parts.items(), strict=True):
         title = "no cluster" if name == NO_CLUSTER else figure_text(name, 28)
-        labels = _draw_panel(axis, part, result, lowest, f"{title} ({plural('task', len(part.tasks))})", each=True)
+        labels = _draw_panel(axis, part, result, lowest, f"{title} ({counted(len(part.tasks), 'task')})", each=True)
         if is_published_design(result) and name in CLUSTERS:
             layer, *medians = CLUSTERS[name]
             for role, value in zip(MODELS, medians, strict=True):

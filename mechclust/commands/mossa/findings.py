@@ -27,7 +27,7 @@ from mechclust.mossa.findings import (
 from mechclust.mossa.layer_groups import crossover
 from mechclust.mossa.published import COLEMAN_LIAU, DATA_SIZE, FLESCH_KINCAID
 from mechclust.mossa.task_curves import LEAST_TASKS, TaskCurves
-from mechclust.report.text import plural
+from mechclust.report.text import counted
 
 GAIN = "share of answers told apart"
 
@@ -182,7 +182,7 @@ def _fewer(count: int, what: str, which: str = "") -> str:
     """Return why there are too few for an interval over tasks; ``""`` if there are enough."""
     if count >= LEAST_TASKS:
         return ""
-    tasks = plural(what, count) if count else f"no {what}"
+    tasks = counted(count, what) if count else f"no {what}"
     return f"{f'{tasks} {which}'.rstrip()}; expected at least {LEAST_TASKS}, or there is no interval over tasks"
 
 

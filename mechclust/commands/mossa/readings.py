@@ -14,7 +14,7 @@ from mechclust.mossa.curve_statistics import upper_gap
 from mechclust.mossa.layer_groups import LEAST_FOR_GROUPS
 from mechclust.mossa.task_curves import bootstrap
 from mechclust.report.reading import Reading
-from mechclust.report.text import first_few, join, layers_text, plural, ranges
+from mechclust.report.text import counted, first_few, join, layers_text, ranges
 from tasks.text.visible import short
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ def _clusters(tables: Tables) -> Iterator[Reading]:
     if table is None or len(table) < 2:
         return
     for row in table.iloc[:_MAX_CLUSTERS].itertuples():
-        span = f"{row.gain_least:z.2f} to {row.gain_most:z.2f}, {plural('task', row.tasks)}"
+        span = f"{row.gain_least:z.2f} to {row.gain_most:z.2f}, {counted(row.tasks, 'task')}"
         value = f"tuned - pre {row.gain:z.2f} ({span}), largest at layer {row.at_layer}"
         yield Reading(f"Cluster {short(row.cluster)}", value, _UPPER)
     if len(table) > _MAX_CLUSTERS:
