@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mechclust.commands.clusters import ClustersConfig, ClustersResult, measure_clusters
     from mechclust.commands.compare import CompareConfig, CompareResult, compare_models
     from mechclust.commands.history import HistoryConfig, HistoryResult, measure_history
-    from mechclust.commands.mossa import MossaConfig, MossaResult, run_mossa, write_mossa_report
+    from mechclust.commands.mossa import MossaConfig, MossaResult, run_mossa
     from mechclust.commands.topics import TopicsConfig, TopicsResult, measure_topics
     from mechclust.evidence import Bound, Control, Finding, load_findings, mean_part
     from mechclust.jobs import Ray, map_jobs, run_sharded, save_rows_sharded
@@ -103,7 +103,6 @@ __all__ = [
     "set_adapter",
     "train",
     "train_ensemble",
-    "write_mossa_report",
 ]
 
 __version__ = version("mechclust")
