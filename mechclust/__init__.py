@@ -15,11 +15,11 @@ from mechclust.lazy import lazily
 if TYPE_CHECKING:
     from mechclust.attention import AttentionView, attention_view, attention_view_from_patterns
     from mechclust.commands.check import Check, CheckReport, check_model
-    from mechclust.commands.clusters import ClustersConfig, ClustersResult, measure_clusters, write_clusters_report
+    from mechclust.commands.clusters import ClustersConfig, ClustersResult, measure_clusters
     from mechclust.commands.compare import CompareConfig, CompareResult, compare_models
-    from mechclust.commands.history import HistoryConfig, HistoryResult, measure_history, write_history_report
-    from mechclust.commands.mossa import MossaConfig, MossaResult, run_mossa, write_mossa_report
-    from mechclust.commands.topics import TopicsConfig, TopicsResult, measure_topics, write_topics_report
+    from mechclust.commands.history import HistoryConfig, HistoryResult, measure_history
+    from mechclust.commands.mossa import MossaConfig, MossaResult, run_mossa
+    from mechclust.commands.topics import TopicsConfig, TopicsResult, measure_topics
     from mechclust.evidence import Bound, Control, Finding, load_findings, mean_part
     from mechclust.jobs import Ray, map_jobs, run_sharded, save_rows_sharded
     from mechclust.models import (
@@ -103,10 +103,6 @@ __all__ = [
     "set_adapter",
     "train",
     "train_ensemble",
-    "write_clusters_report",
-    "write_history_report",
-    "write_mossa_report",
-    "write_topics_report",
 ]
 
 __version__ = version("mechclust")

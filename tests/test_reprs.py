@@ -14,7 +14,7 @@ import torch
 from matplotlib.figure import Figure
 
 from mechclust import Check, CheckReport, ClustersResult, MossaResult, TopicsResult
-from mechclust.commands.clusters.result import ModelCurves
+from mechclust.commands.clusters.measurements import ModelCurves
 from mechclust.evidence import Bound, Finding, Findings, mean_part
 from mechclust.mossa import TaskCurves
 from mechclust.mossa.layer_groups import LayerGroups, LayerGroupsInterval

@@ -8,7 +8,7 @@ import tyro
 
 from mechclust.cli_commands.printing import show
 from mechclust.cli_settings import Perhaps
-from mechclust.commands.clusters import ClustersConfig, measure_clusters, write_clusters_report
+from mechclust.commands.clusters import ClustersConfig, measure_clusters
 from mechclust.commands.folder import default_folder, goes_on
 from mechclust.report.text import table_text
 
@@ -29,4 +29,4 @@ def command(
     with goes_on(folder):
         result = measure_clusters(model, config, folder, progress=True)
         table = table_text(result.shown_table, ".3f")
-        show(table, [*result.sentences, *result.notes], lambda: write_clusters_report(result, folder))
+        show(table, [*result.sentences, *result.caveats], lambda: result.write(folder))

@@ -9,7 +9,7 @@ import tyro
 from mechclust.cli_commands.printing import show
 from mechclust.cli_settings import Perhaps
 from mechclust.commands.folder import default_folder, goes_on
-from mechclust.commands.history import HistoryConfig, measure_history, write_history_report
+from mechclust.commands.history import HistoryConfig, measure_history
 from mechclust.report.text import table_text
 
 
@@ -29,4 +29,4 @@ def command(
     with goes_on(folder):
         result = measure_history(model, config, folder, progress=True)
         table = table_text(result.shown_table, ".3f")
-        show(table, [*result.sentences, *result.notes], lambda: write_history_report(result, folder))
+        show(table, [*result.sentences, *result.caveats], lambda: result.write(folder))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,9 +13,7 @@ from mechclust.cli_commands.printing import show
 from mechclust.cli_settings import PRESET_SETTINGS, Perhaps
 from mechclust.command_table import UNVERIFIED
 from mechclust.commands.folder import default_folder, goes_on
-from mechclust.commands.mossa import MossaConfig, presets, run_mossa, write_mossa_report
-from mechclust.commands.mossa.sentences import lead_of, notes_of
-from mechclust.commands.mossa.tables import groups_table
+from mechclust.commands.mossa import MossaConfig, presets, run_mossa
 from mechclust.evidence.tables import shown_on_pages, text_table
 from mechclust.report.text import LAYERS, table_text
 from tasks import InputError
@@ -46,7 +43,7 @@ def command(
 
 
 def mossa_command(argv: list[str]) -> None:
-    """With the defaults of the preset, which is read first."""
+    """Run ``mechclust mossa`` with the defaults of the preset, which is read first."""
     first = argparse.ArgumentParser(prog="mechclust mossa", add_help=False, allow_abbrev=False)
     first.add_argument("--preset")
     name = first.parse_known_args(argv)[0].preset
@@ -65,20 +62,20 @@ def mossa_command(argv: list[str]) -> None:
     folder = parsed.out or default_folder("mossa", parsed.base, parsed.config.tasks)
     with goes_on(folder):
         result = run_mossa(parsed.base, parsed.config, folder, progress=True)
-        sentences = [*lead_of(result), *notes_of(result)]
-        report = partial(write_mossa_report, result, folder)
         findings = text_table(shown_on_pages(result.findings))
-        show(table_text(groups_table(result), ".3f"), sentences, report, f"{LAYERS}\n\n{findings}")
+        below = f"{LAYERS}\n\n{findings}"
+        table = table_text(result.shown_table, ".3f")
+        show(table, [*result.sentences, *result.caveats], lambda: result.write(folder), below)
 
 
 def _arguments(config: MossaConfig) -> type:
     """Make a type of the options, with the defaults of a configuration."""
-    told = tyro.conf.arg(help=_PRESETS, help_behavior_hint="", metavar=f"{{{','.join(presets(tyro.MISSING))}}}")
+    preset = tyro.conf.arg(help=_PRESETS, help_behavior_hint="", metavar=f"{{{','.join(presets(tyro.MISSING))}}}")
     return dataclasses.make_dataclass(
         "Arguments",
         [
             ("base", Annotated[tyro.conf.Positional[str], tyro.conf.arg(help=_BASE)]),
-            ("preset", Annotated[str | None, told], None),
+            ("preset", Annotated[str | None, preset], None),
             ("out", Annotated[Path | None, tyro.conf.arg(help=_OUT, help_behavior_hint="")], None),
             ("config", Annotated[MossaConfig, tyro.conf.arg(name="")], config),
         ],

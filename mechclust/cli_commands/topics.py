@@ -11,7 +11,7 @@ import tyro
 from mechclust.cli_commands.printing import show
 from mechclust.cli_settings import Perhaps
 from mechclust.commands.folder import default_folder, goes_on
-from mechclust.commands.topics import TopicsConfig, measure_topics, shown_measures, write_topics_report
+from mechclust.commands.topics import TopicsConfig, measure_topics
 from mechclust.report.text import table_text
 
 
@@ -38,5 +38,5 @@ def command(
     folder = out or default_folder("topics", model, config.adapter, *config.corpus[:1])
     with goes_on(folder):
         result = measure_topics(model, config, folder, progress=True)
-        table = table_text(shown_measures(result), ".3g")
-        show(table, [*result.sentences, *result.notes], lambda: write_topics_report(result, folder))
+        table = table_text(result.shown_table, ".3g")
+        show(table, [*result.sentences, *result.caveats], lambda: result.write(folder))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,9 +12,9 @@ from mechclust.cli_commands.printing import show
 from mechclust.cli_settings import SETTINGS
 from mechclust.command_table import UNVERIFIED
 from mechclust.commands.folder import default_folder, goes_on
-from mechclust.commands.topics.suite import SuiteConfig, run_suite, write_suite_report
-from mechclust.commands.topics.suite.sentences import lead_of, notes_of
+from mechclust.commands.topics.suite import SuiteConfig, run_suite
 from mechclust.evidence.tables import shown_on_pages, text_table
+from mechclust.report.text import table_text
 
 _OUT = "folder of the topics, the measurements and the report; runs/topics-suite-SUITE-CORPUS by default"
 _ABOUT = (
@@ -30,8 +29,9 @@ def suite_command(argv: list[str]) -> None:
     folder = parsed.out or default_folder("topics-suite", parsed.config.suite[0], *parsed.config.corpus[:1])
     with goes_on(folder):
         result = run_suite(parsed.config, folder, progress=True)
-        report = partial(write_suite_report, result, folder)
-        show(result.text, [*lead_of(result), *notes_of(result)], report, text_table(shown_on_pages(result.findings)))
+        findings = text_table(shown_on_pages(result.findings))
+        table = table_text(result.shown_table, ".3f")
+        show(table, [*result.sentences, *result.caveats], lambda: result.write(folder), findings)
 
 
 def _arguments(argv: list[str]) -> Any:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +19,17 @@ from probes.store.files import remove_leftovers
 from probes.store.locks import locked
 from tasks import InputError
 
-_LONGEST = 40  # characters of a part of a folder's name
-_HELD: ContextVar[tuple[ExitStack, set[Path]] | None] = ContextVar("held", default=None)
+MAX_PART_LENGTH = 40  # characters of a part of a folder's name
+_OWNED_FOLDERS: ContextVar[tuple[ExitStack, set[Path]] | None] = ContextVar("owned folders", default=None)
+_RESUME = "run the same command again to resume"
 
 
 def default_folder(command: str, *parts: Any) -> Path:
-    """Where a command writes if it is not told: ``runs/``, and what is measured.
+    """Return the folder of a command that is given none: ``runs/``, and what is measured.
 
     Args:
-        command: as it is called.
-        parts: models, adapters and files, of each its last part; ``None`` is left out.
+        command: name of the command.
+        parts: models, adapters and files, each shortened to its last part; ``None`` is left out.
 
     Example:
         >>> default_folder("compare", "openai/gpt2", "./tuned", "data/prompts.jsonl").as_posix()
@@ -37,11 +39,14 @@ def default_folder(command: str, *parts: Any) -> Path:
 
 
 def _short(part: Any) -> str:
-    """A path's last part without its ending, as part of any file's name; names that are cut or changed stay apart."""
+    """Return a path's last part without its ending, as part of any file's name.
+
+    A name that is cut or changed gets a digest, so that different names stay different.
+    """
     path = Path(part)
     name = (path if path.name else path.absolute()).name
     name = re.sub(r"\.(jsonl?|csv|tsv|parquet|txt|gguf|safetensors)$", "", name) or "x"
-    plain = re.sub("[^A-Za-z0-9._+]+", "-", name)[:_LONGEST].strip("-.")
+    plain = re.sub("[^A-Za-z0-9._+]+", "-", name)[:MAX_PART_LENGTH].strip("-.")
     if plain == name:
         return name
     return f"{plain}-{xxhash.xxh32(name.encode(errors='surrogatepass')).hexdigest()}".removeprefix("-")
@@ -51,17 +56,17 @@ def _short(part: Any) -> str:
 def own_folder(out: str | Path | None, command: str, subject: Mapping[str, str] | None = None) -> Iterator[None]:
     """Own the folder ``out`` for the block, or inside ``until_reported`` to that block's end.
 
-    What killed processes were making in it is removed. What was measured is recorded with the results
+    Unfinished files of killed processes are removed. What was measured is recorded with the results
     (``save_results``), so that what is refused before changes nothing.
 
     Args:
         out: the folder; ``None``: none is needed.
-        command: as it is called.
-        subject: what is to be measured, by kind, such as ``{"model": "gpt2"}``; ``None`` where hidden states in the
-            folder tell it better than names do, or where only a report is written.
+        command: name of the command.
+        subject: what is to be measured, by kind, such as ``{"model": "gpt2"}``; ``None`` if hidden states in the folder
+            tell it better than names do, or if only a report is written.
 
     Raises:
-        InputError: when another process owns the folder, or it holds the report of another command or subject, or
+        InputError: if another process owns the folder, or it holds the report of another command or subject, or
             files that are not of this command.
     """
     if out is None:
@@ -84,34 +89,34 @@ def own_folder(out: str | Path | None, command: str, subject: Mapping[str, str] 
 
 @contextmanager
 def until_reported() -> Iterator[None]:
-    """Folders that are taken inside the block are kept to its end: nobody comes between measurement and report."""
+    """Keep folders that are taken inside the block to its end: nobody comes between measurement and report."""
     with ExitStack() as stack:
-        token = _HELD.set((stack, set()))
+        token = _OWNED_FOLDERS.set((stack, set()))
         try:
             yield
         finally:
-            _HELD.reset(token)
+            _OWNED_FOLDERS.reset(token)
 
 
 @contextmanager
 def goes_on(out: Path) -> Iterator[None]:
     """Own the folder from measurement to report; an interruption says what it left."""
-    with telling_what_is_kept(lambda: _so_far(out)), until_reported():
+    with telling_what_is_kept(partial(_so_far, out)), until_reported():
         yield
 
 
 def _so_far(out: Path) -> str:
-    """What an interruption left."""
+    """Say what an interruption left."""
     if (out / "adapters").exists():
-        return f"; adapters and measurements so far are in {out}; run the same command again to resume"
+        return f"; adapters and measurements so far are in {out}; {_RESUME}"
     if (out / "checkpoints").exists():
-        return f"; checkpoints measured so far are in {out / 'checkpoints'}; run the same command again to resume"
+        return f"; checkpoints measured so far are in {out / 'checkpoints'}; {_RESUME}"
     if (out / "rows").exists():
-        return f"; hidden states so far are in {out / 'rows'}; run the same command again to resume"
+        return f"; hidden states so far are in {out / 'rows'}; {_RESUME}"
     if (out / "measured").exists():
-        return f"; topics and encoders measured so far are in {out}; run the same command again to resume"
+        return f"; topics and encoders measured so far are in {out}; {_RESUME}"
     if (out / "shards").exists():
-        return f"; what workers measured so far is in {out / 'shards'}; run the same command again to resume"
+        return f"; what workers measured so far is in {out / 'shards'}; {_RESUME}"
     if (out / "results").exists():
         return f"; what was measured is in {out / 'results'}"
     return "; nothing was saved yet; the same command starts again from the beginning"
@@ -119,13 +124,13 @@ def _so_far(out: Path) -> str:
 
 @contextmanager
 def _owned(out: Path) -> Iterator[None]:
-    held = _HELD.get()
-    if held is None:
+    owned = _OWNED_FOLDERS.get()
+    if owned is None:
         with locked(out, way=WAY_OUT):
             yield
         return
-    stack, ours = held
-    if out.absolute() not in ours:
+    stack, folders = owned
+    if out.absolute() not in folders:
         stack.enter_context(locked(out, way=WAY_OUT))
-        ours.add(out.absolute())
+        folders.add(out.absolute())
     yield

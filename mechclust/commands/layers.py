@@ -1,4 +1,4 @@
-"""Which layers of two models can be compared at a time, in the memory that there is."""
+"""Group layers of two models that can be compared at a time in the memory that there is."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from probes import CKA, NDims
 
 
 def layers_bytes(tuned: Sequence[int], base: Sequence[int], n: int, svcca: int = 0) -> int:
-    """Bytes that layers of these dimensions take while they are compared.
+    """Return the bytes that layers of these dimensions take while they are compared.
 
     Args:
-        tuned: dimensions of each layer of one model.
-        base: of the other.
-        n: prompts.
-        svcca: prompts that are compared by SVCCA.
+        tuned: dimension of each layer of one model.
+        base: dimension of each layer of the other model.
+        n: number of prompts.
+        svcca: number of prompts that are compared by SVCCA.
     """
     rows = CKA(form="rows").memory(tuned, base, n=n)
     return max(rows, NDims().memory([*tuned, *base], n), 3 * 4 * svcca * (sum(tuned) + sum(base)))
@@ -23,15 +23,15 @@ def layers_bytes(tuned: Sequence[int], base: Sequence[int], n: int, svcca: int =
 def layers_that_fit(
     layers: Sequence[int], tuned: int, base: int, n: int, room: float, *, most: int | None = None, svcca: int = 0
 ) -> list[list[int]]:
-    """Layers in groups that take at most ``room`` bytes each; one by one where even two are too many.
+    """Return layers in groups that take at most ``room`` bytes each; one by one if even two are too many.
 
     Args:
-        layers: their numbers.
-        tuned: dimensions of one model's layers.
-        base: of the other's.
-        n: prompts.
-        room: bytes.
-        most: layers of a group at most.
+        layers: numbers of the layers.
+        tuned: dimension of one model's layers.
+        base: dimension of the other model's layers.
+        n: number of prompts.
+        room: bytes of memory.
+        most: largest number of layers in a group.
         svcca: as in ``layers_bytes``.
 
     Example:

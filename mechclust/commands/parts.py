@@ -1,4 +1,4 @@
-"""Measurements that are kept beside what they are made of, so that an interruption costs one of them."""
+"""Keep measurements in parts beside what they are made of, so that an interruption costs one part."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
+from jaxtyping import Shaped
 from torch import Tensor
 
 from mechclust.commands.settings import EngineSettings
@@ -22,7 +23,9 @@ from tasks import InputError
 
 RunOnStores = Callable[[Mapping[str, RowStore], Probe], ProbeResult]
 _Key = TypeVar("_Key", bound=Hashable)
-_SHARD_ROWS, _SHARDS = 128, 64  # of which an interruption costs two: prompts at least, and how many at most
+# An interruption costs two shards.
+MIN_SHARD_ROWS = 128
+MAX_SHARDS = 64
 
 
 @dataclass(frozen=True)
@@ -30,9 +33,9 @@ class MeasurementPart:
     """One measurement, which another process may make.
 
     Attributes:
-        path: where its result is kept; its name must tell it from those with any other setting or data.
-        name: in errors and progress.
-        measure: gives the result.
+        path: file of its result, whose name differs for any other setting or data.
+        name: name in errors and progress.
+        measure: returns the result.
     """
 
     path: Path
@@ -40,10 +43,10 @@ class MeasurementPart:
     measure: Callable[[], ProbeResult]
 
     def kept(self) -> ProbeResult | None:
-        """The result, where it is there and undamaged.
+        """Return the result if it is there and undamaged, else ``None``.
 
         Raises:
-            InputError: where a folder stands in its place, which nothing can be written over.
+            InputError: if a folder stands in its place, which nothing can be written over.
         """
         if self.path.is_dir():
             raise InputError(
@@ -56,8 +59,9 @@ class MeasurementPart:
         return None
 
     def found(self) -> ProbeResult:
-        """The result: read where it is kept, measured otherwise."""
-        if (kept := self.kept()) is not None:
+        """Return the result: read if it is kept, measured otherwise."""
+        kept = self.kept()
+        if kept is not None:
             return kept
         result = self.measure()
         with suppress(InputError):  # what cannot be kept would only be measured again
@@ -68,37 +72,37 @@ class MeasurementPart:
 def measured(
     groups: Mapping[str, Sequence[MeasurementPart]], settings: EngineSettings, folder: Path, *, progress: bool = False
 ) -> dict[str, list[ProbeResult]]:
-    """The results of parts, by group: in this process one after the other, or as jobs of the engine.
+    """Return the results of parts, by group: in this process one after the other, or as jobs of the engine.
 
     Args:
         groups: parts under the name of what they belong to, for progress bars.
-        settings: which engine.
-        folder: that all processes see.
+        settings: where jobs run.
+        folder: a folder that all processes see.
         progress: show progress bars.
     """
     if not settings.here:
         return _by_workers(groups, settings, folder, ", ".join(groups) if progress else None)
-    found = {}
+    results = {}
     for name, parts in groups.items():
         shown = progress_bar(parts, desc=name, unit="part") if progress else parts
-        found[name] = [part.found() for part in shown]
-    return found
+        results[name] = [part.found() for part in shown]
+    return results
 
 
 def _by_workers(
-    groups: Mapping[str, Sequence[MeasurementPart]], settings: EngineSettings, folder: Path, told: str | None
+    groups: Mapping[str, Sequence[MeasurementPart]], settings: EngineSettings, folder: Path, title: str | None
 ) -> dict[str, list[ProbeResult]]:
-    """The workers send their results: over NFS a file that was not there when it was looked for is seen much later."""
-    parts = {(name, i): part for name, group in groups.items() for i, part in enumerate(group)}
-    found = {key: result for key, part in parts.items() if (result := part.kept()) is not None}
-    lacking = {key: part for key, part in parts.items() if key not in found}
-    made = map_jobs(MeasurementPart.found, [*lacking.values()], **settings.on, folder=folder, progress=told)
-    found |= zip(lacking, made, strict=True)
-    return {name: [found[name, i] for i in range(len(group))] for name, group in groups.items()}
+    """Return the results, which workers send: over NFS a new file can stay unseen for long."""
+    parts = list(chain.from_iterable(groups.values()))
+    kept = [part.kept() for part in parts]
+    lacking = [part for part, result in zip(parts, kept, strict=True) if result is None]
+    measured_now = iter(map_jobs(MeasurementPart.found, lacking, **settings.on, folder=folder, progress=title))
+    results = iter([next(measured_now) if result is None else result for result in kept])
+    return {name: [next(results) for _ in group] for name, group in groups.items()}
 
 
-def part_path(folder: Path, name: str, settings: Sequence[Any], arrays: Iterable[Tensor]) -> Path:
-    """Where a part is kept: under its name and the digest of all that its numbers depend on."""
+def part_path(folder: Path, name: str, settings: Sequence[Any], arrays: Iterable[Shaped[Tensor, "..."]]) -> Path:
+    """Return the file of a part: its name and the digest of all that its numbers depend on."""
     digest = digest_of([json.dumps([name, *settings, versions()]), *arrays])
     return folder / f"{name}-{digest}.safetensors"
 
@@ -110,7 +114,7 @@ def probe_part(
     stores: Mapping[str, RowStore],
     *,
     settings: Sequence[Any] = (),
-    arrays: Iterable[Tensor] = (),
+    arrays: Iterable[Shaped[Tensor, "..."]] = (),
     run: RunOnStores = run_stores,
 ) -> MeasurementPart:
     """Return the part that runs a probe on hidden states; its file is named by all that its numbers depend on.
@@ -138,16 +142,18 @@ def merged_results(
     title: str,
     *,
     metadata: Mapping[str, Any],
+    notes: bool = False,
     progress: bool = False,
 ) -> dict[_Key, ProbeResult]:
-    """Measure all parts and merge those of each group, without their notes, of which there are as many as parts.
+    """Measure all parts and merge those of each group.
 
     Args:
         groups: parts that are one result.
-        settings: which engine.
-        folder: that all processes see.
-        title: of the progress bar.
+        settings: where jobs run.
+        folder: a folder that all processes see.
+        title: title of the progress bar.
         metadata: added to each result's own.
+        notes: keep the notes of all parts.
         progress: show a progress bar.
     """
     results = iter(
@@ -156,17 +162,18 @@ def merged_results(
     merged = {}
     for key, parts in groups.items():
         result = reduce(ProbeResult.merge, [next(results) for _ in parts])
-        merged[key] = replace(result, metadata={**result.metadata, **metadata}, notes=[])
+        kept_notes = result.notes if notes else []
+        merged[key] = replace(result, metadata={**result.metadata, **metadata}, notes=kept_notes)
     return merged
 
 
 def shard_rows(n: int, *, shared: bool = False) -> int:
-    """Prompts of a shard; fewer where each worker writes its own."""
-    return max(_SHARD_ROWS // 4 if shared else _SHARD_ROWS, n // _SHARDS)
+    """Return the prompts of a shard; fewer if each worker writes its own."""
+    return max(MIN_SHARD_ROWS // 4 if shared else MIN_SHARD_ROWS, n // MAX_SHARDS)
 
 
 def remove_others(folder: Path, used: Collection[Path]) -> None:
-    """Remove what is kept in a folder of measurements with other settings or labels."""
+    """Remove measurements with other settings or labels from a folder."""
     for path in folder.glob("*.safetensors"):
         if path not in used:
             path.unlink(missing_ok=True)

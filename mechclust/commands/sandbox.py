@@ -1,14 +1,17 @@
-"""The sandbox of one trained model, as a page, a film or a figure: what `mechclust sandbox` does."""
+"""Write the sandbox of one trained model as a page, a film or a figure: `mechclust sandbox`."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jaxtyping import Shaped
+from torch import Tensor
 
 from mechclust.models import build_model, load_model, load_pretrained
 from mechclust.models.weights import set_weights
@@ -25,24 +28,24 @@ from mechclust.training.state import task_of_state
 from probes.engine.hooks import HookedModel
 from probes.engine.readout import last_token, token_at
 from probes.store.files import write_atomic
-from tasks import Batch, InputError, Task
+from tasks import InputError, Task
 from tasks.settings import Several, check_settings
 from tasks.text.beginning import Bos
 from tasks.text.prompts import LabelledPrompts
 
-_KINDS = (".html", ".mp4", ".gif", ".png")
-_SPLITS = ("validation_subset", "validation", "test", "dev")  # the first of these that a task has
-_MANY = 1024  # examples from which those followed are taken
+SANDBOX_SUFFIXES = (".html", ".mp4", ".gif", ".png")
+PREFERRED_SPLITS = ("validation_subset", "validation", "test", "dev")
+BATCH_SIZE = 1024  # examples from which those followed are taken
 
 
 @dataclass(frozen=True, kw_only=True)
 class View:
-    """What is shown of a model of any size.
+    """Choice of what is shown of a model of any size.
 
     Args:
-        label: whose values colour the sequences; the task by default, or the right answer where there is none.
-        layers: of the residual stream, 0 for the embedding; by default all, or six where there are more.
-        heads: such as L0H1; by default all, or none where there are more than eight.
+        label: whose values colour the sequences; the task by default, or the right answer if there is none.
+        layers: of the residual stream, 0 for the embedding; by default all, or six if there are more.
+        heads: such as L0H1; by default all, or none if there are more than eight.
         plane: in which points are drawn, the same in all frames: pca (of all frames), last (of the last frame) or
             classes (through the means of the colours in the last frame).
         split: of the task, from which sequences are taken.
@@ -72,7 +75,8 @@ class _Checkpoints:
     """Steps and models, loaded one after the other, as often as asked."""
 
     def __init__(self, steps: Sequence[int], load: Callable[[int], HookedModel]) -> None:
-        self.steps, self._load = steps, load
+        self.steps = steps
+        self._load = load
 
     def __iter__(self) -> Iterator[tuple[int, HookedModel]]:
         return ((step, self._load(step)) for step in self.steps)
@@ -81,7 +85,7 @@ class _Checkpoints:
 def open_sandbox(
     folder: str | Path, seed: int | None = None, *, max_frames: int = 300, view: View | None = None
 ) -> SandboxRun:
-    """One model of a run, ready to be shown.
+    """Return one model of a run, ready to be shown.
 
     Args:
         folder: the ``--out`` of `mechclust run clustering-heads`, with the curves measured there; the ``out`` of
@@ -99,37 +103,44 @@ def open_sandbox(
     folder = Path(folder)
     if (folder / "config.json").exists():
         return _of_study(folder, seed, max_frames, view)
-    ensemble = any(folder.glob("snapshots-*"))
-    holder = folder if ensemble else _holder(folder)
-    if found := _checkpoints(holder):
-        if seed is not None:
-            raise InputError(f"{str(folder)!r} holds the checkpoints of one model; leave --seed out")
-        return replace(_of_checkpoints(holder, found, max_frames, view or View()), available=len(found))
-    if not ensemble:
+    if any(folder.glob("snapshots-*")) and not _checkpoints(folder):
+        return _of_ensemble(folder, seed, max_frames, view)
+    holder = _holder(folder)
+    checkpoints = _checkpoints(holder)
+    if not checkpoints:
         raise InputError(
             f"{str(folder)!r} holds nothing to show; give the --out of mechclust run clustering-heads, the out of "
             "train or train_ensemble, or a folder of checkpoints"
         )
+    if seed is not None:
+        raise InputError(f"{str(folder)!r} holds the checkpoints of one model; leave --seed out")
+    shown = _of_checkpoints(holder, checkpoints, max_frames, view or View())
+    return replace(shown, available=len(checkpoints))
+
+
+def _of_ensemble(folder: Path, seed: int | None, max_frames: int, view: View | None) -> SandboxRun:
     snapshots = Snapshots(folder)
     member = _place([config.seed for config in snapshots.configs], seed, folder)
-    config, task = snapshots.configs[member], snapshots.tasks[member]
+    config = snapshots.configs[member]
+    task = snapshots.tasks[member]
     if view is None and (getattr(config, "d_model", 0), getattr(config, "n_heads", 0)) == (2, 1):
         return sandbox_run(snapshots, member, max_frames=max_frames)
+    view = view or View()
     weights = snapshots.of(member)
-    change = np.mean(
-        [change_shares(values.diff(dim=0).flatten(1).norm(dim=1).numpy()) for values in weights.values()], axis=0
-    )
+    moves = [values.diff(dim=0).flatten(1).norm(dim=1).numpy() for values in weights.values()]
+    change = np.mean([change_shares(of_weight) for of_weight in moves], axis=0)
     rows = {snapshots.steps[row]: row for row in choose_frames(snapshots.steps, change, max_frames)}
-    model = build_model(config)
-
-    def load(step: int) -> HookedModel:
-        set_weights(model, {name: values[rows[step]] for name, values in weights.items()})
-        return model
-
-    view, title = view or View(), f"seed {config.seed}"
-    checkpoints = _Checkpoints(list(rows), load)
+    checkpoints = _Checkpoints(list(rows), partial(_with_weights, build_model(config), weights, rows))
+    title = f"seed {config.seed}"
     shown = record_sandbox(checkpoints, title=title, **_shown(task, view), **_of_task(task, view, checkpoints))
     return replace(shown, available=len(snapshots.steps))
+
+
+def _with_weights(
+    model: HookedModel, weights: Mapping[str, Shaped[Tensor, "snapshot ..."]], rows: Mapping[int, int], step: int
+) -> HookedModel:
+    set_weights(model, {name: values[rows[step]] for name, values in weights.items()})
+    return model
 
 
 def _of_study(folder: Path, seed: int | None, max_frames: int, view: View | None) -> SandboxRun:
@@ -153,15 +164,17 @@ def _of_study(folder: Path, seed: int | None, max_frames: int, view: View | None
 
 
 def _checkpoints(folder: Path) -> dict[int, Path]:
-    """The checkpoints of a folder by step, in order."""
-    every = folder.iterdir() if folder.is_dir() else ()
-    named = [(match, path) for path in every if (match := re.fullmatch(r"(?:step|checkpoint)-(\d+)", path.stem))]
-    whole = {int(match[1]): path for match, path in named if path.suffix in ("", ".safetensors")}
-    return dict(sorted(whole.items()))
+    """Return the checkpoints of a folder by step, in order."""
+    by_step = {}
+    for path in folder.iterdir() if folder.is_dir() else ():
+        match = re.fullmatch(r"(?:step|checkpoint)-(\d+)", path.stem)
+        if match and path.suffix in ("", ".safetensors"):
+            by_step[int(match[1])] = path
+    return dict(sorted(by_step.items()))
 
 
 def _holder(folder: Path) -> Path:
-    """The folder itself, or the only one in it that holds checkpoints, such as ``models`` in the ``out`` of ``train``.
+    """Return the folder, or the only one in it that holds checkpoints, such as ``models`` in the ``out`` of ``train``.
 
     Raises:
         InputError: for several.
@@ -175,27 +188,40 @@ def _holder(folder: Path) -> Path:
     return below[0] if below else folder
 
 
-def _of_checkpoints(folder: Path, found: dict[int, Path], max_frames: int, view: View) -> SandboxRun:
-    steps = [list(found)[i] for i in choose_frames(list(found), [0.0] * (len(found) - 1), max_frames)]
-    if all(path.suffix for path in found.values()):
+def _of_checkpoints(folder: Path, by_step: dict[int, Path], max_frames: int, view: View) -> SandboxRun:
+    every_step = list(by_step)
+    steps = [every_step[i] for i in choose_frames(every_step, [0.0] * (len(every_step) - 1), max_frames)]
+    if all(path.suffix for path in by_step.values()):
         task = _task_of(folder)
-        checkpoints = _Checkpoints(steps, lambda step: load_model(found[step]))
+        checkpoints = _Checkpoints(steps, partial(_load_own, by_step))
         title = folder.parent.name if folder.name == "models" else folder.name
         return record_sandbox(checkpoints, title=title, **_shown(task, view), **_of_task(task, view, checkpoints))
     if view.prompts is None:
-        raise InputError(f"{str(found[steps[0]])!r} needs texts to read; give them with --prompts")
-    tokenizer = load_pretrained(found[steps[0]]).tokenizer
+        raise InputError(f"{str(by_step[steps[0]])!r} needs texts to read; give them with --prompts")
+    tokenizer = load_pretrained(by_step[steps[0]]).tokenizer
     prompts = LabelledPrompts.from_file(view.prompts)
     label = view.label or "task"
     return record_sandbox(
-        _Checkpoints(steps, lambda step: load_pretrained(found[step])),
+        _Checkpoints(steps, partial(_load_pretrained, by_step)),
         prompts.batches(tokenizer, bos=view.bos),
         title=folder.name,
         label=label,
         label_names=prompts.classes.get(label),
-        vocab=lambda token: str(tokenizer.decode([token])),
+        vocab=partial(_token_text, tokenizer),
         **_places(view),
     )
+
+
+def _load_own(by_step: Mapping[int, Path], step: int) -> HookedModel:
+    return load_model(by_step[step])
+
+
+def _load_pretrained(by_step: Mapping[int, Path], step: int) -> HookedModel:
+    return load_pretrained(by_step[step])
+
+
+def _token_text(tokenizer: Any, token: int) -> str:
+    return str(tokenizer.decode([token]))
 
 
 def _task_of(folder: Path) -> Task:
@@ -212,9 +238,9 @@ def _task_of(folder: Path) -> Task:
 
 
 def _shown(task: Task, view: View) -> dict[str, Any]:
-    """The examples of a task and what is known of them."""
-    split = view.split or next((name for name in _SPLITS if name in task.splits), task.splits[0])
-    batch = _first(task, split)
+    """Return the examples of a task and what is known of them."""
+    split = view.split or next((name for name in PREFERRED_SPLITS if name in task.splits), task.splits[0])
+    batch = next(iter(task.batches(split, BATCH_SIZE)))
     position = view.position or ("input" if "input" in batch.positions else None)
     label = view.label or ("task" if "task" in batch.labels else None)
     return {
@@ -225,12 +251,8 @@ def _shown(task: Task, view: View) -> dict[str, Any]:
     }
 
 
-def _first(task: Task, split: str) -> Batch:
-    return next(iter(task.batches(split, _MANY)))
-
-
 def _of_task(task: Task, view: View, checkpoints: _Checkpoints) -> dict[str, Any]:
-    """The places, and a class map if the last layer, in whose plane it is, is among them."""
+    """Return the places, and a class map if the last layer, in whose plane it is, is among them."""
     if view.prompts is not None:
         raise InputError(f"--prompts is for checkpoints that read texts; this run was trained on {task.name!r}")
     _, model = next(iter(checkpoints))
@@ -258,9 +280,9 @@ def write_sandbox(run: SandboxRun, out: str | Path, *, epoch: int | None = None,
 
     Args:
         run: from ``open_sandbox``.
-        out: where to.
-        epoch: of the figure; ``None``: the last.
-        panels: of the film or figure; all when empty. A page has them all.
+        out: the file.
+        epoch: epoch of the figure; ``None``: the last.
+        panels: panels of the film or figure; all if empty. A page has them all.
 
     Raises:
         InputError: for another suffix, an unknown panel, an epoch that was not kept, or a folder that cannot be
@@ -271,8 +293,8 @@ def write_sandbox(run: SandboxRun, out: str | Path, *, epoch: int | None = None,
     if out.suffix == ".html":
         return sandbox_page(run, out)
     if out.suffix == ".png":
-        shown = run.epochs[-1] if epoch is None else epoch
-        write_atomic(out, png(sandbox_figure(run, shown, panels=panels or None)))
+        epoch = run.epochs[-1] if epoch is None else epoch
+        write_atomic(out, png(sandbox_figure(run, epoch, panels=panels or None)))
         return out
     return sandbox_film(run, out, panels=panels or None)
 
@@ -283,8 +305,8 @@ def check_output(out: Path, epoch: int | None, panels: tuple[str, ...]) -> None:
     Raises:
         InputError: saying which.
     """
-    if out.suffix not in _KINDS:
-        raise InputError(f"--out is {str(out)!r}; expected a name that ends in {', '.join(_KINDS)}")
+    if out.suffix not in SANDBOX_SUFFIXES:
+        raise InputError(f"--out is {str(out)!r}; expected a name that ends in {', '.join(SANDBOX_SUFFIXES)}")
     if epoch is not None and out.suffix != ".png":
         raise InputError(f"--epoch is for a figure; {str(out)!r} shows them all: give --out a name that ends in .png")
     if panels and out.suffix == ".html":

@@ -1,9 +1,9 @@
-"""Save the hidden states of models, with or without adapters, one model in memory at a time."""
+"""Save the hidden states of models, with adapters or random weights, one model in memory at a time."""
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,12 +31,13 @@ class Checkpoint:
     """A model to measure.
 
     Attributes:
-        role: ``base``, ``tuned`` or ``control``.
+        role: what it is compared as, such as ``base``.
         model: by name or in memory, with its adapter.
         device: of its weights.
         dtype: of its weights.
         task: task of a control.
-        tokenizer: tokenizer of a model in memory that has none.
+        tokenizer: tokenizer of a model that has none.
+        untrained: seed of random weights that replace its own.
     """
 
     role: str
@@ -45,6 +46,7 @@ class Checkpoint:
     dtype: Dtype
     task: str | None = None
     tokenizer: Any = None
+    untrained: int | None = None
 
     def __str__(self) -> str:
         memory = " (in memory)" if self.model.in_memory else ""
@@ -60,7 +62,8 @@ class Checkpoint:
     def weights(self) -> tuple[Any, ...]:
         """Key that is equal for checkpoints that are one model, with different adapters or none."""
         source = self.model.source
-        return (id(source),) if self.model.in_memory else (source, self.device, self.dtype)
+        key = (id(source),) if self.model.in_memory else (source, self.device, self.dtype)
+        return (*key, self.untrained)
 
     @property
     def own_tokenizer(self) -> Any:
@@ -91,6 +94,7 @@ class WeightsJob:
         readout: which hidden state of a prompt is saved.
         labels: labels that are saved beside it.
         rows: folder with a folder for each checkpoint.
+        fewer_prompts: option that limits the prompts, named when the disk is full.
     """
 
     batches: Mapping[Checkpoint, Sequence[Batch]]
@@ -98,6 +102,7 @@ class WeightsJob:
     readout: Readout
     labels: Sequence[str]
     rows: Path
+    fewer_prompts: str
 
     @property
     def name(self) -> str:
@@ -112,6 +117,7 @@ def saved_rows(
     labels: Sequence[str],
     rows: Path,
     *,
+    fewer_prompts: str = "--max-per-task",
     progress: bool = False,
 ) -> dict[Checkpoint, RowStore]:
     """Save each model's hidden states, where they are not saved yet.
@@ -124,6 +130,7 @@ def saved_rows(
         readout: which hidden state of a prompt to save.
         labels: labels to save beside it.
         rows: folder that gets a folder for each model.
+        fewer_prompts: option that limits the prompts, named when the disk is full.
         progress: show progress bars.
     """
     by_weights: dict[tuple[Any, ...], list[Checkpoint]] = {}
@@ -135,13 +142,20 @@ def saved_rows(
     jobs = []
     for checkpoints in groups:
         prompts = {each if settings.here else portable(each): batches[each] for each in checkpoints}
-        jobs.append(WeightsJob(prompts, settings, readout, labels, rows))
+        jobs.append(WeightsJob(prompts, settings, readout, labels, rows, fewer_prompts))
     if settings.here:
         for job in jobs:
             save_job(job, progress=progress)
     else:
         map_jobs(save_job, jobs, **settings.on, folder=rows, progress="hidden states" if progress else None)
     return {checkpoint: RowStore(rows / checkpoint.name) for checkpoint in batches}
+
+
+def free_memory(device: str) -> None:
+    """Free the memory of a model that was deleted: its hooks are cycles, so that two would be in memory otherwise."""
+    gc.collect()
+    if torch.device(device).type == "cuda":
+        torch.cuda.empty_cache()
 
 
 def portable(checkpoint: Checkpoint) -> Checkpoint:
@@ -155,33 +169,36 @@ def save_job(job: WeightsJob, *, progress: bool = False) -> None:
     try:
         _save_models(job, progress)
     finally:
-        free_memory(first)
+        free_memory(first.device)
 
 
 def _save_models(job: WeightsJob, progress: bool) -> None:
     first, *others = job.batches
-    check_without_adapter(job.batches)
-    with loaded(first, job.settings) as hooked:
+    check_without_adapter(job.batches, job.fewer_prompts)
+    with loaded(first, job.settings, job.fewer_prompts) as hooked:
         loaded_adapter = adapter_of(hooked)  # of a folder that is an adapter and was loaded with its base
         for checkpoint in others:  # an adapter that does not fit is refused before a prompt is read
-            put_adapter(hooked, checkpoint, loaded_adapter)
+            put_adapter(hooked, checkpoint, loaded_adapter, job.fewer_prompts)
         for checkpoint, batches in job.batches.items():
-            put_adapter(hooked, checkpoint, loaded_adapter)
+            put_adapter(hooked, checkpoint, loaded_adapter, job.fewer_prompts)
             folder = job.rows / checkpoint.name
-            with naming(checkpoint):
+            with naming(checkpoint, job.fewer_prompts):
                 save_batches(hooked, batches, folder, job.readout, job.labels, progress=progress)
 
 
 @contextmanager
-def loaded(checkpoint: Checkpoint, settings: ModelSettings, attention: Attention = "sdpa") -> Iterator[Any]:
+def loaded(
+    checkpoint: Checkpoint, settings: ModelSettings, fewer_prompts: str, attention: Attention = "sdpa"
+) -> Iterator[Any]:
     """Load a checkpoint's weights for the block, without its adapter. One that is put in is taken out afterwards.
 
     Args:
         checkpoint: the model.
         settings: how it is loaded.
+        fewer_prompts: option that limits the prompts, named in errors.
         attention: ``sdpa``, fused attention, is faster, and hooks can then only read.
     """
-    with naming(checkpoint):
+    with naming(checkpoint, fewer_prompts):
         hooked = _load(checkpoint, settings, attention)
     before = adapter_of(hooked)
     try:
@@ -191,29 +208,22 @@ def loaded(checkpoint: Checkpoint, settings: ModelSettings, attention: Attention
             set_adapter(hooked, before)  # the weights are the caller's
 
 
-def free_memory(checkpoint: Checkpoint) -> None:
-    """Free the weights of a checkpoint that nobody refers to any more, or two models would be in memory."""
-    gc.collect()  # hooks are cycles
-    if torch.device(checkpoint.device).type == "cuda":
-        torch.cuda.empty_cache()
-
-
-def check_without_adapter(checkpoints: Iterable[Checkpoint]) -> None:
+def check_without_adapter(checkpoints: Iterable[Checkpoint], fewer_prompts: str) -> None:
     """Refuse a second adapter on a model in memory."""
     for checkpoint in checkpoints:
         present = adapter_of(checkpoint.model.source)
         if checkpoint.model.adapter is not None and present is not None:
-            with naming(checkpoint):
+            with naming(checkpoint, fewer_prompts):
                 raise InputError(
                     f"the adapter {present!r} is in the model already; take it out with set_adapter(model, None)"
                 )
 
 
-def put_adapter(hooked: Any, checkpoint: Checkpoint, loaded_adapter: str | None) -> None:
+def put_adapter(hooked: Any, checkpoint: Checkpoint, loaded_adapter: str | None, fewer_prompts: str) -> None:
     """Replace the adapter in the weights by the checkpoint's."""
     adapter = checkpoint.model.adapter or loaded_adapter
     if adapter != adapter_of(hooked):
-        with naming(checkpoint):
+        with naming(checkpoint, fewer_prompts):
             set_adapter(hooked, adapter)
 
 
@@ -250,10 +260,10 @@ def save_batches(
 
 
 @contextmanager
-def naming(checkpoint: Checkpoint) -> Iterator[None]:
+def naming(checkpoint: Checkpoint, fewer_prompts: str) -> Iterator[None]:
     """Begin errors with the model that they are about."""
     try:
-        with rows_errors("--max-per-task"):
+        with rows_errors(fewer_prompts):
             yield
     except InputError as error:
         raise InputError(f"{checkpoint}: {error}") from error
@@ -262,10 +272,13 @@ def naming(checkpoint: Checkpoint) -> Iterator[None]:
 def _load(checkpoint: Checkpoint, settings: ModelSettings, attention: Attention) -> Any:
     """Load the weights without an adapter. Models in memory are hooked anew, with the same hook points as others."""
     settings = replace(settings, device=checkpoint.device, dtype=checkpoint.dtype)
+    options: dict[str, Any] = {"attention": attention, "tokenizer": checkpoint.tokenizer}
+    if checkpoint.untrained is not None:
+        options |= {"untrained": True, "seed": checkpoint.untrained}
     weights = checkpoint.model.without_adapter
-    if not weights.in_memory:
-        return settings.load(weights, "prompts", attention=attention)
-    plain = plain_model(weights.source)
-    if plain is not None:
-        weights = ResolvedModel(plain)
-    return settings.load(weights, "prompts", attention=attention, tokenizer=checkpoint.own_tokenizer)
+    if weights.in_memory:
+        options["tokenizer"] = checkpoint.own_tokenizer
+        plain = plain_model(weights.source)
+        if plain is not None:
+            weights = ResolvedModel(plain)
+    return settings.load(weights, "prompts", **options)

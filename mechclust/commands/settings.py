@@ -30,7 +30,7 @@ Dtype = Literal["float32", "bfloat16", "float16"]
 
 @dataclass(frozen=True, kw_only=True)
 class EngineSettings:
-    """Where the work is done.
+    """Choice of the processes that do the work.
 
     Args:
         engine: where jobs run: ``local``, on this machine, or ``ray``, on a Ray cluster.
@@ -54,7 +54,8 @@ class EngineSettings:
         if self.engine == "local" and (self.address is not None or self.gpus_per_job):
             what = "--address" if self.address is not None else "--gpus-per-job"
             raise InputError(f"{what} is for a Ray cluster; add --engine ray, or leave it out")
-        if isinstance(engine := self.jobs, Ray):
+        engine = self.jobs
+        if isinstance(engine, Ray):
             address_of(engine)
         if self.here and self.job_timeout is not None:
             raise InputError(
@@ -69,7 +70,7 @@ class EngineSettings:
 
     @property
     def at_once(self) -> int:
-        """How many jobs are in this machine's memory together."""
+        """Number of jobs that are in this machine's memory together."""
         return 1 if self.engine == "ray" else self.workers or 1
 
     @property
@@ -79,22 +80,24 @@ class EngineSettings:
 
     @property
     def on(self) -> dict[str, Any]:
-        """``workers``, ``engine`` and ``timeout``, as ``map_jobs``, ``run_sharded`` and ``save_rows_sharded`` take
-        them."""
+        """Options ``workers``, ``engine`` and ``timeout`` of ``map_jobs``, ``run_sharded``, ``save_rows_sharded``."""
         return {"workers": self.workers, "engine": self.jobs, "timeout": self.job_timeout}
 
     def check_shared(self, *models: ResolvedModel) -> None:
-        """Refuse a model in memory where other processes have to load it."""
+        """Refuse a model in memory if other processes have to load it."""
         if not self.here and any(model.in_memory for model in models):
-            asked = "engine='ray'" if self.engine == "ray" else f"workers={self.workers}"
+            option = "engine='ray'" if self.engine == "ray" else f"workers={self.workers}"
             raise InputError(
-                f"a model in memory cannot be loaded by other processes ({asked}); give its name or folder, or leave "
+                f"a model in memory cannot be loaded by other processes ({option}); give its name or folder, or leave "
                 "out engine and workers"
             )
 
 
 def stamps_of(source: str) -> list[tuple[str, int, int]]:
-    """Name, size and time of every file of a local checkpoint: weights trained again in a folder are other weights."""
+    """Return name, size and time of every file of a local checkpoint.
+
+    Weights trained again in a folder are other weights.
+    """
     path = Path(source)
     files = sorted(path.iterdir()) if path.is_dir() else [path]
     return [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files if file.is_file()]
@@ -102,7 +105,7 @@ def stamps_of(source: str) -> list[tuple[str, int, int]]:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSettings(EngineSettings):
-    """How a model is loaded, reads texts and is run.
+    """Options for loading a model, reading texts and running it.
 
     Args:
         adapter: folder of an adapter (LoRA or a relative, saved by peft) to add to the model.
@@ -129,7 +132,7 @@ class ModelSettings(EngineSettings):
     seed: Seed = 0
 
     def check(self) -> None:
-        """Refuse what no model can be run with."""
+        """Refuse settings that no model can be run with."""
         super().check()
         self.check_device(self.device)
         if self.device_map is not None and self.device != "cpu":
@@ -142,7 +145,7 @@ class ModelSettings(EngineSettings):
                 )
 
     def check_device(self, device: str) -> None:
-        """Refuse a device that is not here, where it would be needed here."""
+        """Refuse a device that this machine lacks, if it is needed here."""
         if self.engine == "local":
             check_device(device)
 
@@ -213,7 +216,7 @@ class UntrainedSettings(ModelSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class PromptSettings:
-    """Which prompts are read, and how.
+    """Choice of the prompts, and of how they are read.
 
     Args:
         prompts: file of prompts with their tasks and any further labels: JSONL (one object per line), ``.csv``,
@@ -241,7 +244,7 @@ class PromptSettings:
     too_long: Literal["refuse", "truncate"] = "refuse"
 
     def read_prompts(self) -> LabelledPrompts:
-        """The prompts of the file.
+        """Return the prompts of the file.
 
         Raises:
             InputError: naming the file and the line or row that cannot be read.
@@ -262,12 +265,12 @@ class PromptSettings:
 
     @property
     def readout(self) -> Readout:
-        """What a probe reads of a prompt's hidden states."""
+        """Hidden state of a prompt that a probe reads."""
         return {"last": last_token, "first": first_token, "mean": mean}[self.position]()
 
     @property
     def states(self) -> str:
-        """Which hidden state that is, in words."""
+        """Hidden state of a prompt that a probe reads, in words."""
         return "the mean over prompt tokens" if self.position == "mean" else f"the {self.position} prompt token"
 
 

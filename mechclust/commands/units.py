@@ -19,7 +19,8 @@ from probes.functional.units import FEWEST_ARRANGEMENTS, Relabelling, n_pairings
 from tasks import InputError, LabelledPrompts
 from tasks.errors import suggest
 
-AUTO, NONE = "auto", "none"
+AUTO = "auto"
+NONE = "none"
 TEMPLATE = "template"
 LEAST_UNITS = 2 * LEAST_DEBIASED  # for CKA with an interval, which is from halves of the units
 
@@ -40,7 +41,7 @@ class Units:
 
     @property
     def codes(self) -> Int[np.ndarray, "n"] | None:
-        """The units as numbers 0, 1, ..."""
+        """Units as numbers 0, 1, ..."""
         return None if self.values is None else _codes(self.values)
 
     def added_to(self, prompts: LabelledPrompts) -> LabelledPrompts:
@@ -110,7 +111,8 @@ def units_of(
     n_templates = len(set(values))
     if n_templates == len(values):
         return _independent(f"Prompts are taken as independent: no two share a template.{_unfound(prompts, values)}")
-    if too_few := _too_few(prompts, values, relabelled, within, compared_in):
+    too_few = _too_few(prompts, values, relabelled, within, compared_in)
+    if too_few:
         return _independent(
             f"Prompts share {n_templates} templates, but are taken as independent, because {too_few}. Their p-values "
             "may be too small."
@@ -133,7 +135,8 @@ def _by_label(
     if label == relabelled:
         raise InputError(f"--units is {label!r}, the label that is measured; give another label, or none")
     values = list(prompts.labels[label])
-    if compared_in is not None and (few := few_units(values, compared_in)):
+    few = "" if compared_in is None else few_units(values, compared_in)
+    if few:
         raise InputError(f"--units is {label!r}, but {few}; give another label, or none")
     return Units(label, values, f"Prompts of one {label} are taken as one unit; there are {len(set(values))} units.")
 
@@ -151,8 +154,8 @@ def _unfound(prompts: LabelledPrompts, templates: Sequence[str]) -> str:
     """Return a sentence on prompts in which the input does not occur as a word; empty if there are none."""
     if TEMPLATE in prompts.labels:
         return ""
-    given_and_found = zip(prompts.prompts, prompts.labels["input"], templates, strict=True)
-    n = sum(bool(given) and prompt == found for prompt, given, found in given_and_found)
+    triples = zip(prompts.prompts, prompts.labels["input"], templates, strict=True)
+    n = sum(bool(given) and prompt == template for prompt, given, template in triples)
     if not n:
         return ""
     return f" In {n} of {len(templates)} the input is not a word of the prompt; each of these is its own template."
@@ -172,11 +175,11 @@ def few_units(units: Sequence[str], groups: Sequence[str | None], least: int = L
 
 
 def _by_group(units: Sequence[str], groups: Sequence[str | None]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+    by_group: dict[str, list[str]] = {}
     for unit, group in zip(units, groups, strict=True):
         if group is not None:
-            found.setdefault(group, []).append(unit)
-    return found
+            by_group.setdefault(group, []).append(unit)
+    return by_group
 
 
 def _too_few(
@@ -188,7 +191,8 @@ def _too_few(
 ) -> str:
     """Return why these units cannot be used; empty if they can."""
     if compared_in is not None:
-        if few := few_units(values, compared_in):
+        few = few_units(values, compared_in)
+        if few:
             return few
         for group, units in _by_group(values, compared_in).items():
             if n_pairings(len(units), torch.from_numpy(_codes(units))) < FEWEST_ARRANGEMENTS:

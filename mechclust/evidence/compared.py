@@ -1,18 +1,19 @@
-"""Findings about means over units, judged beside the same means on a control."""
+"""Findings about values of units, such as means, judged beside the same values on a control."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 
 from mechclust.evidence.bounds import Bound, Within
 from mechclust.evidence.finding import Control, Finding, Part, mean_part, share_part
 
-_Units = Float[np.ndarray, "_"]  # values and control may have different units
+_Units = Sequence[float] | Shaped[np.ndarray, "_"]  # values and control may have different units
 _Curve = Float[np.ndarray, "unit step"]
+_MakePart = Callable[[str, Any, Bound | Within], Part]
 
 
 def compared(
@@ -24,9 +25,10 @@ def compared(
     control_values: Sequence[_Units],
     *,
     shares: Sequence[str] = (),
+    make_part: Mapping[str, _MakePart] = {},
     **details: Any,
 ) -> Finding:
-    """Return a finding whose parts, and those of its control, are means over units with the same bounds.
+    """Return a finding whose parts, and those of its control, have the same bounds; most are means over units.
 
     Args:
         id: short name.
@@ -36,6 +38,7 @@ def compared(
         control: what the control is.
         control_values: of each part, measured on the control.
         shares: names of parts that are shares, judged by Wilson's interval.
+        make_part: makes a part that is neither a share nor a mean, by its name, such as ``paired_share_part``.
         details: further fields of ``Finding``, such as ``source``.
 
     Example:
@@ -45,8 +48,9 @@ def compared(
         >>> compared("X1", "ARI is above a half", above, [trained], "untrained networks", [untrained], source="ours")
         Finding('X1', 'ARI is above a half': holds)
     """
-    parts = _parts(bounds, values, shares)
-    control_parts = _parts(bounds, control_values, shares)
+    make = {**dict.fromkeys(bounds, mean_part), **dict.fromkeys(shares, share_part), **make_part}
+    parts = _parts(bounds, values, make)
+    control_parts = _parts(bounds, control_values, make)
     return Finding(id=id, statement=statement, parts=parts, control=Control(control, control_parts), **details)
 
 
@@ -62,9 +66,7 @@ def beyond_untrained(
     return compared(id, statement, bounds, end, "untrained networks", start, **details)
 
 
-def _parts(bounds: Mapping[str, Bound | Within], values: Sequence[_Units], shares: Sequence[str]) -> tuple[Part, ...]:
-    parts = []
-    for (name, bound), of_units in zip(bounds.items(), values, strict=True):
-        part = share_part if name in shares else mean_part
-        parts.append(part(name, of_units, bound))
-    return tuple(parts)
+def _parts(
+    bounds: Mapping[str, Bound | Within], values: Sequence[_Units], make: Mapping[str, _MakePart]
+) -> tuple[Part, ...]:
+    return tuple(make[name](name, units, bounds[name]) for name, units in zip(bounds, values, strict=True))

@@ -19,7 +19,8 @@ from jaxtyping import Float, Integer, Shaped
 from tasks import InputError
 
 MAX_CHARACTERS = 300  # of a prompt on the page
-_SCRIPTS = ("prompt_map_draw.js", "prompt_map.js")  # in this order
+DRAWING = "points.js"
+"""Script that draws points and texts, to be put before another script."""
 CLUSTER = "cluster"  # the colouring that ``clusters`` adds
 _STEPS = 30_000  # half a frame's width as an integer; ``_EDGE`` marks what lies outside
 _EDGE = 32_767
@@ -92,7 +93,7 @@ def prompt_map(
         "texts": [shortened(text) for text in texts],
         "models": models,
         "shared": len(set(map(tuple, numbers.values()))) == 1,
-        "colours": [{"name": clean(name), **_classes(values)} for name, values in _varied(colours).items()],
+        "colours": [{"name": clean(name), **label_classes(values)} for name, values in _varied(colours).items()],
         "clusters": None if clusters is None else _colour_slots(clusters),
     }
     return _fragment(data, len(texts), sum(map(len, numbers.values())))
@@ -121,7 +122,7 @@ def packed_plane(layer: Float[np.ndarray, "example 2"]) -> str:
     outside = reach > half
     steps = np.round(placed / np.where(outside, reach, half)[:, None] * _STEPS)
     steps[outside] = np.where(np.abs(steps[outside]) == _STEPS, np.sign(steps[outside]) * _EDGE, steps[outside])
-    return _base64(steps, "<i2")
+    return packed(steps, "<i2")
 
 
 def _check_given(
@@ -231,7 +232,7 @@ def _varied(colours: Mapping[str, Sequence[str]]) -> dict[str, Sequence[str]]:
     return varied or dict([next(iter(colours.items()))])
 
 
-def _classes(values: Sequence[str]) -> dict[str, Any]:
+def label_classes(values: Sequence[str]) -> dict[str, Any]:
     """Return a label's classes and the class of each prompt.
 
     Numbers come in ascending order, other values with the most frequent first.
@@ -245,7 +246,7 @@ def _classes(values: Sequence[str]) -> dict[str, Any]:
     place = {text: i for i, text in enumerate(names)}
     return {
         "classes": [shortened(name) for name in names],
-        "codes": _base64([place[text] for text in texts], "<u4"),
+        "codes": packed([place[text] for text in texts], "<u4"),
         "numbers": [numbers[name] for name in names] if is_numeric and len(names) > _MAX_NUMERIC_CLASSES else None,
     }
 
@@ -281,11 +282,12 @@ def _colour_slots(clusters: Integer[np.ndarray, "layer example"]) -> dict[str, A
         for i, at in enumerate(slot):
             name_of_slot[at] = str(ids[i])
         names.append(name_of_slot)
-        codes.append(_base64(before, "<u4"))
+        codes.append(packed(before, "<u4"))
     return {"names": names, "codes": codes}
 
 
-def _base64(values: Any, dtype: str) -> str:
+def packed(values: Any, dtype: str) -> str:
+    """Return numbers in base64, as the scripts read them."""
     return base64.b64encode(np.asarray(values).astype(dtype).tobytes()).decode()
 
 
@@ -310,20 +312,23 @@ def _fragment(data: Mapping[str, Any], n: int, n_layers: int) -> str:
 @lru_cache(maxsize=1)
 def _code() -> str:
     """Return style and script. On a page of several maps the script is run once."""
-    templates = files("mechclust.report") / "templates"
-    style = (templates / "prompt_map.css").read_text(encoding="utf-8")
-    return f"""<style>{style}</style>
+    return f"""<style>{template_text("prompt_map.css")}</style>
 <script>window.{_function()} ??= (() => {{
 {_script()}return show; }})();</script>
 """
 
 
-@lru_cache(maxsize=1)
 def _script() -> str:
-    templates = files("mechclust.report") / "templates"
-    return "".join((templates / name).read_text(encoding="utf-8") for name in _SCRIPTS)
+    return template_text(DRAWING) + template_text("prompt_map.js")
 
 
+@lru_cache
+def template_text(name: str, package: str = "mechclust.report") -> str:
+    """Return a package's style or script."""
+    return (files(package) / "templates" / name).read_text(encoding="utf-8")
+
+
+@lru_cache(maxsize=1)
 def _function() -> str:
     """Return the script's global name, with a digest: a notebook may hold the output of another version."""
     return f"mechclustPromptMap_{sha256(_script().encode()).hexdigest()[:8]}"

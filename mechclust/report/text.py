@@ -152,6 +152,16 @@ def join(names: Iterable[str]) -> str:
     return f"{', '.join(most)} and {last}" if most else last
 
 
+def counted(n: int, noun: str) -> str:
+    """Return a number with its noun, in the plural unless it is 1.
+
+    Example:
+        >>> counted(1, "layer"), counted(2, "layer")
+        ('1 layer', '2 layers')
+    """
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
 def first_few(names: Sequence[str], most: int = 6) -> str:
     """Name tasks or other labels, or the first few of many; long names are cut.
 
@@ -164,16 +174,16 @@ def first_few(names: Sequence[str], most: int = 6) -> str:
     return join([*map(short, names[:most]), f"{len(names) - most} others"])
 
 
-def layers_text(layers: str) -> str:
-    """Return layers, such as those of ``ranges``, in words.
+def layers_text(layers: str, place: str = "layer") -> str:
+    """Return layers, such as those of ``ranges``, or other places in words.
 
     Example:
-        >>> layers_text("3"), layers_text("0-2, 5"), layers_text("")
-        ('layer 3', 'layers 0-2, 5', 'no layer')
+        >>> layers_text("3"), layers_text("0-2, 5", "block"), layers_text("")
+        ('layer 3', 'blocks 0-2, 5', 'no layer')
     """
     if not layers:
-        return "no layer"
-    return f"layer {layers}" if layers.isdigit() else f"layers {layers}"
+        return f"no {place}"
+    return f"{place} {layers}" if layers.isdigit() else f"{place}s {layers}"
 
 
 def span(numbers: Iterable[int]) -> str:

@@ -1,15 +1,17 @@
-"""Compute results once, and again if they are missing, damaged, or of another model."""
+"""Train models and compute results once, and again if they are missing, damaged, or of another model."""
 
 from __future__ import annotations
 
+import shutil
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from probes import ProbeResult, load_result
+from mechclust.models import build_model, model_for, read_metadata, save_model
+from probes import HookedModel, ProbeResult, load_result
 from probes.store.files import is_whole
-from tasks import InputError
+from tasks import InputError, Task
 
 
 def once(path: Path, measure: Callable[[], ProbeResult], model: str | Mapping[str, str]) -> ProbeResult:
@@ -62,3 +64,56 @@ def check_there(out: Path, paths: Iterable[Path]) -> None:
     for path in paths:
         if not path.exists():
             raise InputError(f"{str(out)!r} lacks {path.relative_to(out)}; start the study again with the same --out")
+
+
+def train_once(path: Path, train: Callable[[Path], tuple[HookedModel, int]], base: str | None = None) -> None:
+    """Train a model and save it at ``path``, unless it is there already and was tuned from this base.
+
+    Args:
+        path: file of the model.
+        train: trains it, with its state in a folder that it is given, and returns it with the number of its steps.
+        base: ``fingerprint`` of the model that it is tuned from; ``None``: it is trained from scratch.
+    """
+    state = path.with_suffix("")
+    if is_whole(path):
+        if read_metadata(path)["metadata"].get("base") == base:
+            shutil.rmtree(state, ignore_errors=True)  # left by a run killed between saving and this
+            return
+        warnings.warn(
+            f"{str(path)!r} was tuned from another base than the present one; it is trained again", stacklevel=2
+        )
+    model, steps = train(state)
+    metadata = {} if base is None else {"base": base}
+    save_model(model, path, steps=steps, **metadata)
+    shutil.rmtree(state)
+
+
+def on_device(model: HookedModel, device: str) -> HookedModel:
+    """Move a model to a device, unless that is the CPU: TransformerLens reports every move."""
+    if device != "cpu":
+        model.to(device)
+    return model
+
+
+def new_model(task: Task, device: str, *, d_model: int, init_std: float | None, **shape: int) -> HookedModel:
+    """Build a model for a task.
+
+    Args:
+        task: the data.
+        device: where the model is.
+        d_model: width.
+        init_std: standard deviation of the initial weights; None: 1 / sqrt(d_model).
+        shape: further settings of ``model_for``, such as ``seed``.
+    """
+    init_std = d_model**-0.5 if init_std is None else init_std
+    return on_device(build_model(model_for(task, d_model=d_model, init_std=init_std, **shape)), device)
+
+
+def load_there(out: Path, path: Path) -> ProbeResult:
+    """Read a measurement of a run.
+
+    Raises:
+        InputError: if it is missing; the text names it.
+    """
+    check_there(out, [path])
+    return load_result(path)

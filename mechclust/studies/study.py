@@ -55,6 +55,16 @@ def no_tables(config: Any, results: object) -> Mapping[str, pd.DataFrame]:
     return {}
 
 
+def no_headline(config: Any, results: object) -> str:
+    """Return no headline, so that the findings are the conclusion."""
+    return ""
+
+
+def no_views(config: Any, results: object) -> Mapping[str, str]:
+    """Return no views."""
+    return {}
+
+
 def one_stage(job: object) -> int:
     """Return the stage of a job whose study has no stages."""
     return 0
@@ -63,8 +73,6 @@ def one_stage(job: object) -> int:
 @dataclass(frozen=True, repr=False)
 class Study:
     """An experiment, usually a published one.
-
-    What a study concludes is given by ``load``, ``findings`` and ``panels``, or by ``analyse`` alone.
 
     Attributes:
         name: its name on the command line.
@@ -81,10 +89,9 @@ class Study:
         findings: ``(config, results)``: the findings, from what ``load`` returned.
         panels: ``(config, results)``: the figures.
         tables: ``(config, results)``: long tables by title, which a report shows folded.
+        views: ``(config, results)``: HTML fragments by title, such as links to pages that it writes into the run.
         notes: ``(config, results)``: what a reader must know.
-        analyse: ``(config, out)``: findings and figures from the artefacts, instead of the five above.
-        judge: ``(config, out)``: the findings alone, from ``results/`` alone; ``None`` if that is all that ``analyse``
-            needs.
+        headline: ``(config, results)``: the conclusion; by default how many findings hold.
         unrecorded: names of files in ``results/`` that neither findings nor figures need, such as training losses; a
             record leaves them out.
 
@@ -100,23 +107,19 @@ class Study:
     jobs: Callable[[Any], Sequence[Any]]
     run_job: Callable[[Any, Any, Path], None]
     trained_models: Callable[[Any, Path], Iterable[TrainedModel]]
-    load: Callable[[Any, Path], Any] | None = None
+    load: Callable[[Any, Path], Any]
     findings: Callable[[Any, Any], Sequence[Finding]] = nothing
     panels: Callable[[Any, Any], Sequence[Panel]] = nothing
     tables: Callable[[Any, Any], Mapping[str, pd.DataFrame]] = no_tables
+    views: Callable[[Any, Any], Mapping[str, str]] = no_views
     notes: Callable[[Any, Any], Sequence[str]] = nothing
+    headline: Callable[[Any, Any], str] = no_headline
     check: Callable[[Any], None] = check_machine
     stage: Callable[[Any], int] = one_stage
-    analyse: Callable[[Any, Path], Analysis] | None = None
-    judge: Callable[[Any, Path], Sequence[Finding]] | None = None
     unrecorded: Sequence[str] = ()
 
     def __repr__(self) -> str:
         return f"Study({self.name!r}, {quoted(self.title)}, presets {', '.join(self.presets)})"
-
-    def __post_init__(self) -> None:
-        if self.load is None and self.analyse is None:
-            raise InputError(f"the study {self.name!r} has neither load nor analyse; give load, findings and panels")
 
     def preset(self, name: str) -> Any:
         """Return the configuration called ``name``.
@@ -262,14 +265,14 @@ def analyse_run(study: Study, config: Any, out: Path) -> Analysis:
     Raises:
         InputError: if a file is missing.
     """
-    if study.load is None:
-        assert study.analyse is not None  # a study has one of them
-        return study.analyse(config, out)
     results = study.load(config, out)
     tables = study.tables(config, results)
+    headline = study.headline(config, results)
     return Analysis(
+        lead=[headline] if headline else [],
         findings=study.findings(config, results),
         panels=study.panels(config, results),
+        views=study.views(config, results),
         folded={title: table_html(table) for title, table in tables.items()},
         notes=study.notes(config, results),
     )
@@ -281,11 +284,7 @@ def judge_run(study: Study, config: Any, out: Path) -> Sequence[Finding]:
     Raises:
         InputError: if a file is missing.
     """
-    if study.load is not None:
-        return study.findings(config, study.load(config, out))
-    if study.judge is not None:
-        return study.judge(config, out)
-    return analyse_run(study, config, out).findings
+    return study.findings(config, study.load(config, out))
 
 
 def _run_job(run_job: Callable[[Any, Any, Path], None], config: Any, out: Path, job: Any) -> None:

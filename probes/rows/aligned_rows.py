@@ -51,6 +51,13 @@ class AlignedRows(ABC):
         selected._labels = {key: values[keep] for key, values in self._labels.items()}
         return selected
 
+    def with_labels(self, labels: Mapping[str, Integer[Tensor, "example"]]) -> Self:
+        """Return the same rows with these labels, by name and in the order of ``index``, in place of the saved ones."""
+        labelled = copy.copy(self)
+        labelled.labels = sorted(labels)
+        labelled._labels = {f"labels/{name}": labels[name] for name in labelled.labels}
+        return labelled
+
     def take(self, index: Integer[Tensor, "some"], names: Sequence[str]) -> dict[str, Shaped[Tensor, "some ..."]]:
         """Return ``"rows/<site>"`` and ``"labels/<name>"`` of these examples, in their order.
 

@@ -36,8 +36,8 @@ def _setting(n_prompts: int = _PROMPTS, small: bool = False) -> _Setting:
     from peft import LoraConfig, get_peft_model
 
     from mechclust.commands.mossa import MossaConfig
-    from mechclust.commands.mossa.inputs import read_inputs
-    from mechclust.commands.mossa.measure import _batches, task_jobs
+    from mechclust.commands.mossa.inputs import read_inputs, test_batches
+    from mechclust.commands.mossa.jobs import task_jobs
     from mechclust.commands.mossa.models import ResidentBase
     from tests.mechclust.commands.mossa import tiny
 
@@ -68,13 +68,15 @@ def _setting(n_prompts: int = _PROMPTS, small: bool = False) -> _Setting:
     inputs = read_inputs(str(base), config)
     job = replace(task_jobs(inputs, [], 0)[0])
     resident = ResidentBase(str(base), config, folder / "out")
-    return _Setting(resident, job, _batches(resident, [resident.collection[job.task]], n_prompts, job.numbers))
+    tasks = [resident.collection[job.task]]
+    batches = test_batches(tasks, n_prompts, resident.format, config.tokens_per_batch, job.numbers)
+    return _Setting(resident, job, batches)
 
 
 def measuring() -> float:
     """Bare forward passes of base, tuned model and control over measuring them: hidden states of all layers, CKA of two
     pairs, dimensions, files. 1: as fast as the forward passes alone."""
-    from mechclust.commands.mossa.measure import _measure_task
+    from mechclust.commands.mossa.measure import measure_task
 
     resident, job, batches = _setting()
     body = resident.plain.model
@@ -87,21 +89,21 @@ def measuring() -> float:
 
     def ours() -> None:
         shutil.rmtree(resident.out / "measured", ignore_errors=True)
-        _measure_task(resident, job)
+        measure_task(resident, job)
 
     return alternate(bare, ours, rounds=5)
 
 
 def grown(n_prompts: int) -> float:
     """By how many MiB the process grows at most while it measures a task of so many prompts, models loaded."""
-    from mechclust.commands.mossa.measure import _measure_task
+    from mechclust.commands.mossa.measure import measure_task
 
     resident, job, batches = _setting(n_prompts, small=True)
     with torch.inference_mode():
         resident.plain.model(input_ids=batches[0].tokens, attention_mask=batches[0].attention_mask)
     before = held()
     forget_peak()
-    _measure_task(resident, job)
+    measure_task(resident, job)
     return peak() - before
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mechclust.commands.check.inputs import EXAMPLES, CheckedModel
@@ -10,129 +13,155 @@ from mechclust.commands.check.result import NotTried
 from tasks import Batch
 from tasks.errors import first_line
 
-_ALONE = 4
+N_ALONE = 4  # examples that are also measured alone
+MAX_ON_PADDING = 1e-6  # attention from a real token to padding
+ONE_LENGTH = "give batches of sequences of one length"
 
 
 def repeats(checked: CheckedModel) -> tuple[bool, str]:
-    """The same batch gives the same values, to the bit, also with another batch in between."""
+    """Check that the same batch gives the same values, to the bit, also with another batch in between."""
     first = checked.seen
     checked.output(checked.batch("between", 2))
     second = checked.values(checked.standard)
     for name, value in first.items():
         if not torch.equal(value, second[name]):
+            difference = float((value - second[name]).abs().max())
             return False, (
-                f"{name!r} gives different values the second time, by up to "
-                f"{float((value - second[name]).abs().max()):.2g}: the forward pass is random or keeps state, "
-                "so no number can be reproduced; "
-                "turn its dropout or state off for evaluation"
+                f"{name!r} gives different values the second time, by up to {difference:.2g}: the forward pass is "
+                "random or keeps state, so no number can be reproduced; turn its dropout or state off for evaluation"
             )
     return True, f"{len(first)} hook points give the same bits before and after another batch"
 
 
 def alone(checked: CheckedModel) -> tuple[bool, str]:
-    """An example gives the same residual stream alone and in a batch, within rounding."""
-    largest, where = 0.0, checked.working("residual")[0]
-    for row in range(_ALONE):
-        one = checked.values(checked.standard.select(slice(row, row + 1)), "residual")
-        for name, value in one.items():
-            if (off := relative(checked.seen[name][row : row + 1], value)) > largest:
-                largest, where = off, name
-    return _within(
+    """Check that an example gives the same residual stream alone and in a batch, within rounding."""
+    largest = 0.0
+    where = checked.working("residual")[0]
+    for row in range(N_ALONE):
+        values = checked.values(checked.standard.select(slice(row, row + 1)), "residual")
+        for name, value in values.items():
+            difference = relative(checked.seen[name][row : row + 1], value)
+            if difference > largest:
+                largest = difference
+                where = name
+    return _within_rounding(
         checked,
         largest,
         where,
-        f"{_ALONE} examples alone and in a batch of {EXAMPLES}",
+        f"{N_ALONE} examples alone and in a batch of {EXAMPLES}",
         "an example's state depends on its neighbours in the batch (batch norms, routing with a capacity), so results "
         "depend on the batch size; measure with batches of one",
     )
 
 
+class _Unpadded(NamedTuple):
+    """Sequences of different lengths, and their residual streams without padding."""
+
+    tokens: Int[Tensor, "example pos"]
+    lengths: list[int]
+    streams: list[dict[str, Float[Tensor, "1 _ d"]]]
+
+
 def padding(checked: CheckedModel) -> tuple[bool, str]:
-    """With padding on the right nobody attends to it, and states are those without padding, within rounding."""
+    """Check that nobody attends to padding on the right, and that states are those without it, within rounding."""
     if checked.length < 2:
         raise NotTried("this model reads one token at a time")
     checked.working("residual")
-    lengths = sorted({max(1, checked.length - k) for k in (0, 1, 3, 5)}, reverse=True)
-    tokens = checked.batch("padding", len(lengths)).tokens
+    unpadded = _without_padding(checked)
     try:
-        rows = [checked.values(Batch(row[None, :n]), "residual") for row, n in zip(tokens, lengths, strict=True)]
+        on_the_right, on_padding = _padded(checked, unpadded, left=False)
     except Exception as error:
-        raise NotTried(f"sequences of other lengths are refused ({first_line(error)})") from None
-    try:
-        right, on_padding = _padded(checked, rows, tokens, lengths, left=False)
-    except Exception as error:
-        raise NotTried(
-            f"padded batches are refused ({first_line(error)}); give batches of sequences of one length"
-        ) from None
-    if on_padding > 1e-6:
+        raise NotTried(f"padded batches are refused ({first_line(error)}); {ONE_LENGTH}") from None
+    if on_padding > MAX_ON_PADDING:
         return False, (
             f"up to {on_padding:.2g} of attention goes to padding although it is masked, so that states depend on how "
-            "far a batch was padded; give batches of sequences of one length"
+            f"far a batch was padded; {ONE_LENGTH}"
         )
-    passed, detail = _within(
+    passed, detail = _within_rounding(
         checked,
-        right,
+        on_the_right,
         "residual()",
-        f"{len(lengths)} examples padded on the right and without padding",
-        "padding changes what is measured; give batches of sequences of one length",
+        f"{len(unpadded.lengths)} examples padded on the right and without padding",
+        f"padding changes what is measured; {ONE_LENGTH}",
     )
-    return passed, detail + (_on_the_left(checked, rows, tokens, lengths) if passed else "")
+    return passed, detail + _on_the_left(checked, unpadded) if passed else detail
 
 
-def _on_the_left(checked: CheckedModel, rows: list[dict[str, Tensor]], tokens: Tensor, lengths: list[int]) -> str:
-    """What happens there. Nothing here pads on the left, so it is only told."""
+def _without_padding(checked: CheckedModel) -> _Unpadded:
+    lengths = sorted({max(1, checked.length - shorter) for shorter in (0, 1, 3, 5)}, reverse=True)
+    tokens = checked.batch("padding", len(lengths)).tokens
     try:
-        off, _ = _padded(checked, rows, tokens, lengths, left=True)
+        streams = [checked.values(Batch(row[None, :n]), "residual") for row, n in zip(tokens, lengths, strict=True)]
+    except Exception as error:
+        raise NotTried(f"sequences of other lengths are refused ({first_line(error)})") from None
+    return _Unpadded(tokens, lengths, streams)
+
+
+def _on_the_left(checked: CheckedModel, unpadded: _Unpadded) -> str:
+    """Say what padding on the left does. mechclust never pads there, so that it does not count."""
+    try:
+        difference, _ = _padded(checked, unpadded, left=True)
     except Exception as error:
         return f"; padded on the left: refused ({first_line(error)})"
-    if off <= _allowed(checked):
-        return f"; on the left {off:.2g}"
-    return (
-        f"; on the left {off:.2g}: this model counts positions from the padding, so pad your own batches on the right"
-    )
+    text = f"; on the left {difference:.2g}"
+    if difference <= _allowed(checked):
+        return text
+    return f"{text}: this model counts positions from the padding, so pad your own batches on the right"
 
 
-def _padded(
-    checked: CheckedModel, rows: list[dict[str, Tensor]], tokens: Tensor, lengths: list[int], *, left: bool
-) -> tuple[float, float]:
-    """Largest relative difference at real tokens, and largest attention from these to padding."""
-    size = tokens.shape[1]
-    places = [slice(size - n, size) if left else slice(0, n) for n in lengths]
-    mask, filled = torch.zeros(tokens.shape, dtype=torch.bool), torch.full_like(tokens, checked.pad_id)
-    for row, (n, place) in enumerate(zip(lengths, places, strict=True)):
-        mask[row, place], filled[row, place] = True, tokens[row, :n]
-    values = checked.values(Batch(filled, mask), "residual", "attention_pattern")
+def _padded(checked: CheckedModel, unpadded: _Unpadded, *, left: bool) -> tuple[float, float]:
+    """Return the largest relative difference at real tokens, and the largest attention from these to padding."""
+    size = unpadded.tokens.shape[1]
+    places = [slice(size - n, size) if left else slice(0, n) for n in unpadded.lengths]
+    mask = torch.zeros(unpadded.tokens.shape, dtype=torch.bool)
+    tokens = torch.full_like(unpadded.tokens, checked.pad_id)
+    for row, place in enumerate(places):
+        mask[row, place] = True
+        tokens[row, place] = unpadded.tokens[row, : unpadded.lengths[row]]
+    values = checked.values(Batch(tokens, mask), "residual", "attention_pattern")
+    differences = []
+    for row, (place, stream) in enumerate(zip(places, unpadded.streams, strict=True)):
+        for name, expected in stream.items():
+            value = values[name][row : row + 1]
+            differences.append(relative(value[:, place] if value.shape[1] == size else value, expected))
     patterns = [values[name] for name in checked.sites.get("attention_pattern", ())]
-    off = max(
-        relative(values[k][i : i + 1, places[i] if values[k].shape[1] == size else slice(None)], row[k])
-        for i, row in enumerate(rows)
-        for k in row
-    )
-    hidden = ~mask
-    spilt = [
-        float((pattern[i][:, place if pattern.shape[2] == size else slice(None)][..., hidden[i]]).sum(-1).max())
-        for pattern in patterns
-        for i, place in enumerate(places)
-    ]
-    return off, max(spilt, default=0.0)
+    return max(differences), max((_on_padding(pattern, mask) for pattern in patterns), default=0.0)
 
 
-def relative(value: Tensor, reference: Tensor) -> float:
-    """Largest distance of two vectors at one place, as a share of the reference's length; NaN counts as infinite."""
-    far = (value.double() - reference.double()).norm(dim=-1)
-    share = torch.where(far == 0, 0.0, far / reference.double().norm(dim=-1))
+def _on_padding(pattern: Float[Tensor, "example head query key"], mask: Bool[Tensor, "example key"]) -> float:
+    """Return the largest attention from a real token to padding; if queries are pooled, all of them are real."""
+    to_padding = pattern.masked_fill(mask[:, None, None], 0).sum(-1)
+    if pattern.shape[2] == pattern.shape[3]:
+        to_padding = to_padding.masked_fill(~mask[:, None], 0)
+    return float(to_padding.max())
+
+
+def relative(value: Float[Tensor, "*place d"], reference: Float[Tensor, "*place d"]) -> float:
+    """Return the largest distance of two vectors at one place, as a share of the reference's length.
+
+    NaN counts as infinite.
+    """
+    distance = (value.double() - reference.double()).norm(dim=-1)
+    share = torch.where(distance == 0, 0.0, distance / reference.double().norm(dim=-1))
     return float(torch.nan_to_num(share, nan=torch.inf).max())
 
 
 def _allowed(checked: CheckedModel) -> float:
-    """Sums of another order differ by some hundred roundings in a deep model; in half precision by a tenth at most."""
-    dtypes = [p.dtype for p in checked.model.parameters()] + [x.dtype for x in checked.seen.values()]
-    full = [torch.finfo(dtype).eps for dtype in dtypes if dtype.is_floating_point and dtype.itemsize > 1]
-    return min(1000 * max(full, default=torch.finfo(torch.float32).eps), 0.1)
+    """Return the difference that rounding explains.
+
+    Sums of another order differ by some hundred roundings in a deep model; in half precision by a tenth at most.
+    """
+    dtypes = [parameter.dtype for parameter in checked.model.parameters()]
+    dtypes += [value.dtype for value in checked.seen.values()]
+    roundings = [torch.finfo(dtype).eps for dtype in dtypes if dtype.is_floating_point and dtype.itemsize > 1]
+    return min(1000 * max(roundings, default=torch.finfo(torch.float32).eps), 0.1)
 
 
-def _within(checked: CheckedModel, largest: float, where: str, what: str, otherwise: str) -> tuple[bool, str]:
-    found = f"{what} differ by {largest:.2g} of a state's length"
-    if (allowed := _allowed(checked)) >= largest:
-        return True, f"{found} (allowed {allowed:.2g})"
-    return False, f"{found} ({where}; allowed {allowed:.2g}): {otherwise}"
+def _within_rounding(
+    checked: CheckedModel, largest: float, where: str, compared: str, otherwise: str
+) -> tuple[bool, str]:
+    allowed = _allowed(checked)
+    difference = f"{compared} differ by {largest:.2g} of a state's length"
+    if largest <= allowed:
+        return True, f"{difference} (allowed {allowed:.2g})"
+    return False, f"{difference} ({where}; allowed {allowed:.2g}): {otherwise}"

@@ -9,10 +9,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
-from mechclust.commands.check.inputs import EXAMPLES, CheckedModel, counted, wrong
+from mechclust.commands.check.inputs import EXAMPLES, CheckedModel, Values, first_trouble
 from mechclust.commands.check.result import NotTried
+from mechclust.report.text import counted
 from probes.engine.sites import Selector, resolve
 from tasks import Batch, InputError
 
@@ -26,32 +28,40 @@ _NEEDED = ("embedding", "residual")
 
 
 def hook_points(checked: CheckedModel, selector: Selector) -> tuple[bool, str]:
-    """A selector's hook points exist, fire once in a forward pass, and have the documented shape."""
+    """Check that a selector's hook points exist, fire once in a forward pass, and have the documented shape."""
     names = _resolved(checked, selector)
-    batch, seen = checked.standard, {name: checked.fired[name] for name in names}
-    right, first = _right_shape(checked, selector.kind, batch), names[0]
-    trouble = {}
-    for name, values in seen.items():
-        if len(values) != 1:
-            did = f"fired {len(values)} times" if values else "exists but did not fire"
-            trouble[name] = (
-                f"{name!r} {did} in one forward pass, so probes there are refused; "
-                f"measure at other sites, such as {selector.kind}(layers=...)"
-            )
-        elif not right(values[0]):
-            trouble[name] = (
-                f"{name!r} gives shape {list(values[0].shape)}; expected {_SHAPES[selector.kind]} for "
-                f"{list(batch.tokens.shape)} tokens, so probes there would read other axes; measure at other sites"
-            )
-    checked.sites[selector.kind] = [name for name in names if name not in trouble]
-    if trouble:
-        return False, wrong(trouble)
-    pooled = seen[names[-1]][0].shape[2 if selector.kind == "attention_pattern" else 1] != batch.tokens.shape[1]
-    shape = "x".join(map(str, seen[first][0].shape))
+    troubles = {}
+    for name in names:
+        trouble = _trouble(checked, selector, name, checked.fired[name])
+        if trouble:
+            troubles[name] = trouble
+    checked.sites[selector.kind] = [name for name in names if name not in troubles]
+    if troubles:
+        return False, first_trouble(troubles)
+    n_pos = checked.standard.tokens.shape[1]
+    first = checked.fired[names[0]][0]
+    last = checked.fired[names[-1]][0]
+    position_axis = 2 if selector.kind == "attention_pattern" else 1
+    pooled = " (pooled)" if last.shape[position_axis] != n_pos else ""
     fire = "fire once each" if len(names) > 1 else "fires once"
-    return True, (
-        f"{counted(len(names), 'hook point')} {fire}: {_span(names)}, {_SHAPES[selector.kind]} {shape}"
-        f"{' (pooled)' if pooled else ''}"
+    shape = f"{_SHAPES[selector.kind]} {'x'.join(map(str, first.shape))}"
+    return True, f"{counted(len(names), 'hook point')} {fire}: {_span(names)}, {shape}{pooled}"
+
+
+def _trouble(checked: CheckedModel, selector: Selector, name: str, fired: list[Values]) -> str:
+    """Return what is wrong with a hook point; ``""`` if nothing is."""
+    if len(fired) != 1:
+        event = f"fired {len(fired)} times" if fired else "exists but did not fire"
+        return (
+            f"{name!r} {event} in one forward pass, so probes there are refused; measure at other sites, such as "
+            f"{selector.kind}(layers=...)"
+        )
+    (value,) = fired
+    if tuple(value.shape) in _documented_shapes(checked, selector.kind):
+        return ""
+    return (
+        f"{name!r} gives shape {list(value.shape)}; expected {_SHAPES[selector.kind]} for "
+        f"{list(checked.standard.tokens.shape)} tokens, so probes there would read other axes; measure at other sites"
     )
 
 
@@ -79,59 +89,59 @@ def _resolved(checked: CheckedModel, selector: Selector) -> list[str]:
     raise NotTried(f"{reason}, so probes that need {selector} cannot measure this model")
 
 
-def _right_shape(checked: CheckedModel, kind: str, batch: Batch) -> Any:
-    """Whether a value has a selector's documented shape; behind a pooling there is one position."""
-    (n, pos), cfg = batch.tokens.shape, checked.model.cfg
-    shapes = {
-        "attention_pattern": [(n, cfg.n_heads, query, pos) for query in (pos, 1)],
-        "head_output": [(n, place, cfg.n_heads, cfg.d_head) for place in (pos, 1)],
-    }.get(kind, [(n, place, cfg.d_model) for place in (pos, 1)])
-    return lambda value: tuple(value.shape) in shapes
+def _documented_shapes(checked: CheckedModel, kind: str) -> list[tuple[int, ...]]:
+    """Return the shapes that a selector's values may have; behind a pooling there is one position."""
+    cfg = checked.model.cfg
+    n, n_pos = checked.standard.tokens.shape
+    if kind == "attention_pattern":
+        return [(n, cfg.n_heads, queries, n_pos) for queries in (n_pos, 1)]
+    if kind == "head_output":
+        return [(n, positions, cfg.n_heads, cfg.d_head) for positions in (n_pos, 1)]
+    return [(n, positions, cfg.d_model) for positions in (n_pos, 1)]
 
 
 def finite(checked: CheckedModel) -> tuple[bool, str]:
-    """No NaN and no infinity among weights and activations."""
-    trouble = {}
+    """Check that there is no NaN and no infinity among weights and activations."""
+    troubles = {}
     for name, parameter in checked.model.named_parameters():
         if not parameter.is_meta and not bool(torch.isfinite(parameter).all()):
-            trouble[name] = f"the weights {name!r} hold NaN or infinity; load the checkpoint again, or train again"
+            troubles[name] = f"the weights {name!r} hold NaN or infinity; load the checkpoint again, or train again"
     values = checked.seen
     for name, value in values.items():
         if not bool(torch.isfinite(value).all()):
-            trouble[name] = (
-                f"the activations at {name!r} hold NaN or infinity, and probes refuse them; "
-                f"measure in float32 if this is {str(value.dtype).removeprefix('torch.')}, or look for the cause there"
+            troubles[name] = (
+                f"the activations at {name!r} hold NaN or infinity, and probes refuse them; measure in float32 if this "
+                f"is {str(value.dtype).removeprefix('torch.')}, or look for the cause there"
             )
-    if trouble:
-        return False, wrong(trouble)
+    if troubles:
+        return False, first_trouble(troubles)
     return True, f"all weights, and activations at {len(values)} hook points for {EXAMPLES} sequences"
 
 
 def attention_rows(checked: CheckedModel) -> tuple[bool, str]:
-    """Attention is never negative and sums to 1 over keys."""
+    """Check that attention is never negative and sums to 1 over keys."""
     patterns = _patterns(checked)
-    far, least, allowed, where = 0.0, 0.0, 0.0, ""
-    for name, pattern in patterns.items():
-        allowed = max(1e-5, 2 * torch.finfo(pattern.dtype).eps)
-        if (off := float((pattern.double().sum(dim=-1) - 1).abs().max())) > far:
-            far, where = off, name
-        least = min(least, float(pattern.min()))
-    if far > allowed or least < 0:
-        what = (
-            f"the smallest weight is {least:.2g}"
-            if least < 0
-            else f"rows differ from 1 by up to {far:.2g} ({where!r}; allowed {allowed:.2g})"
-        )
+    deviations = {name: float((rows.double().sum(dim=-1) - 1).abs().max()) for name, rows in patterns.items()}
+    worst = max(deviations, key=deviations.__getitem__)
+    largest = deviations[worst]
+    smallest_weight = min(float(pattern.min()) for pattern in patterns.values())
+    allowed = max(1e-5, 2 * torch.finfo([*patterns.values()][-1].dtype).eps)
+    trouble = ""
+    if smallest_weight < 0:
+        trouble = f"the smallest weight is {smallest_weight:.2g}"
+    elif largest > allowed:
+        trouble = f"rows differ from 1 by up to {largest:.2g} ({worst!r}; allowed {allowed:.2g})"
+    if trouble:
         return False, (
-            f"{what}, so what the hook gives is not a distribution over keys and means over it cannot be compared "
+            f"{trouble}, so what the hook gives is not a distribution over keys and means over it cannot be compared "
             "between heads; load with attn_implementation='eager', or divide by the rows' sums in a probe of your own"
         )
-    rows = sum(pattern[..., 0].numel() for pattern in patterns.values())
-    return True, f"{rows:,} rows: largest deviation from 1 {far:.2g} (allowed {allowed:.2g}), no negative weight"
+    n_rows = sum(pattern[..., 0].numel() for pattern in patterns.values())
+    return True, f"{n_rows:,} rows: largest deviation from 1 {largest:.2g} (allowed {allowed:.2g}), no negative weight"
 
 
 def attention_direction(checked: CheckedModel) -> tuple[bool, str]:
-    """Attention to later tokens is 0 exactly where changing the last token changes no earlier state."""
+    """Check that later tokens get attention if, and only if, the last token changes earlier states."""
     patterns = _patterns(checked)
     if next(iter(patterns.values())).shape[2] != checked.length:
         raise NotTried("one query reads the whole sequence, so there is no earlier and later")
@@ -142,10 +152,10 @@ def attention_direction(checked: CheckedModel) -> tuple[bool, str]:
     if ahead and not moved and not _moved(checked, changed=0):
         raise NotTried("no token changes another token's state, so patterns cannot be compared with their effect")
     if bool(ahead) != bool(moved):
-        says = f"the patterns put up to {ahead:.2g} on later tokens" if ahead else "the patterns show no later token"
-        does = f"earlier states change by up to {moved:.2g}" if moved else "no earlier state changes"
+        shown = f"the patterns put up to {ahead:.2g} on later tokens" if ahead else "the patterns show no later token"
+        effect = f"earlier states change by up to {moved:.2g}" if moved else "no earlier state changes"
         return False, (
-            f"{says}, but with another last token {does}: the hook does not give the attention that is used; "
+            f"{shown}, but with another last token {effect}: the hook does not give the attention that is used; "
             "do not use attention_pattern() with this model"
         )
     if moved and _declared_causal(checked.model):
@@ -160,29 +170,33 @@ def attention_direction(checked: CheckedModel) -> tuple[bool, str]:
 
 
 def _moved(checked: CheckedModel, changed: int) -> float:
-    """How far the residual stream at other places moves when one place has another token."""
+    """Return how far the residual stream at other places moves if one place has another token."""
     checked.working("residual")
     tokens = checked.standard.tokens.clone()
     place = np.searchsorted(checked.ids, tokens[:, changed].numpy())
     tokens[:, changed] = torch.from_numpy(checked.ids[(place + 1) % len(checked.ids)])
     rest = slice(None, -1) if changed else slice(1, None)
     after = checked.values(Batch(tokens), "residual")
-    moves = [(x - checked.seen[k])[:, rest].abs().max() for k, x in after.items() if x.shape[1] == checked.length]
-    return max(map(float, moves), default=0.0)
+    moves = [
+        float((stream - checked.seen[name])[:, rest].abs().max())
+        for name, stream in after.items()
+        if stream.shape[1] == checked.length
+    ]
+    return max(moves, default=0.0)
 
 
 def _declared_causal(model: Any) -> bool:
-    """TransformerLens 3.9 calls every bridge causal, BERT's too."""
-    theirs = type(getattr(model, "original_model", None)).__name__
-    return getattr(model.cfg, "attention_dir", None) == "causal" and not theirs.endswith("ForMaskedLM")
+    """Return whether a model is declared causal. TransformerLens 3.9 calls every bridge causal, BERT's too."""
+    wrapped = type(getattr(model, "original_model", None)).__name__
+    return getattr(model.cfg, "attention_dir", None) == "causal" and not wrapped.endswith("ForMaskedLM")
 
 
-def _patterns(checked: CheckedModel) -> dict[str, Tensor]:
+def _patterns(checked: CheckedModel) -> dict[str, Float[Tensor, "example head query key"]]:
     return {name: checked.seen[name] for name in checked.working("attention_pattern")}
 
 
 def blocks_join(checked: CheckedModel) -> tuple[bool, str]:
-    """Every block starts from what the block before it gave, to the bit."""
+    """Check that every block starts from what the block before it gave, to the bit."""
     stream = [name for name in checked.working("residual") if name.endswith("hook_resid_post")]
     pairs = [(post, after.replace("hook_resid_post", "hook_resid_pre")) for post, after in pairwise(stream)]
     pairs = [(post, pre) for post, pre in pairs if pre in checked.model.hook_dict]

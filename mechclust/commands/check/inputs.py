@@ -7,24 +7,29 @@ import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Int, Shaped
 from torch import Tensor
 
 from mechclust.commands.check.result import NotTried
+from mechclust.report.text import counted
 from probes.engine.hooks import device_of, evaluation_mode, forward, modules_of, record
 from probes.engine.sites import attention_pattern, embedding, head_output, residual, resolve
 from probes.engine.texts import tokenizer_of
 from tasks import Batch, InputError
 
 SELECTORS = (embedding(), residual(), attention_pattern(), head_output())
-EXAMPLES = 8  # in a batch
+EXAMPLES = 8  # in most batches
 LENGTH = 8  # tokens per sequence: the checks need a few positions, not a long text
-_LONGEST = 512  # of a model that reads one length only
-_FACTS = ("n_layers", "n_heads", "d_model", "d_head", "d_vocab", "n_ctx")
+MAX_LENGTH = 512  # tokens per sequence, for a model that reads one length only
+SIZES = ("n_layers", "n_heads", "d_model", "d_head", "d_vocab", "n_ctx")
+
+Values = Shaped[Tensor, "..."]
 
 
 @dataclass
@@ -32,9 +37,9 @@ class CheckedModel:
     """A model under check.
 
     Attributes:
-        model: it.
+        model: the model.
         tokenizer: by default the model's own, if it has one.
-        seed: for the inputs.
+        seed: seed of the inputs.
         sites: hook names that fire as they should, by selector; filled as the checks find them.
         flags: which modules were in training mode at the start.
     """
@@ -46,7 +51,7 @@ class CheckedModel:
     flags: dict[str, Any] = field(init=False)
 
     def __post_init__(self) -> None:
-        for name in _FACTS:
+        for name in SIZES:
             if not hasattr(getattr(self.model, "cfg", None), name):
                 raise InputError(
                     f"a {type(self.model).__name__} has no cfg.{name}, so its shapes cannot be checked; build it with "
@@ -58,68 +63,69 @@ class CheckedModel:
         self.flags = {flags: modules_of(self.model)[flags]}
 
     def random(self, purpose: str, *index: int) -> np.random.Generator:
-        """A generator that depends on the seed, the purpose and the index alone."""
+        """Return a generator that depends on the seed, the purpose and the index alone."""
         return example_generator(self.seed, purpose, *index)
 
     @cached_property
     def pad_id(self) -> int:
-        """What sequences are padded with."""
+        """Token that sequences are padded with."""
         return pad_id(self.model.cfg.d_vocab, self.tokenizer, _config(self.model))
 
     @cached_property
-    def ids(self) -> np.ndarray:
+    def ids(self) -> Int[np.ndarray, "token"]:
         """The vocabulary without special tokens."""
         return ordinary_ids(self.model.cfg.d_vocab, self.tokenizer, _config(self.model))
 
     @cached_property
     def length(self) -> int:
-        """Tokens a sequence: 8, or the model's context where that is shorter or all that it reads.
+        """Tokens of a sequence: 8, or the model's context if that is shorter or all that it reads.
 
         Raises:
-            Exception: the model's own, where it reads neither.
+            Exception: the model's own, if it reads neither.
         """
         n_ctx = self.model.cfg.n_ctx
         first = min(LENGTH, n_ctx or LENGTH)
         try:
             self.output(self.batch("length", 2, first))
         except Exception:
-            if n_ctx is None or not first < n_ctx <= _LONGEST:
+            if n_ctx is None or not first < n_ctx <= MAX_LENGTH:
                 raise
             self.output(self.batch("length", 2, n_ctx))
             return int(n_ctx)
         return first
 
     def batch(self, purpose: str, n: int, length: int | None = None) -> Batch:
-        """``n`` random sequences without padding."""
+        """Return ``n`` random sequences without padding."""
         drawn = self.random(purpose).choice(self.ids, size=(n, self.length if length is None else length))
         return Batch(torch.from_numpy(drawn).long())
 
-    def output(self, batch: Batch) -> Tensor:
-        """What the model gives for a batch, dropout off."""
+    def output(self, batch: Batch) -> Values:
+        """Return what the model gives for a batch, dropout off."""
         with torch.inference_mode(), evaluation_mode(self.model):
-            found = forward(self.model, batch.to(device_of(self.model)))
-        found = getattr(found, "logits", found)
-        return found[0] if isinstance(found, tuple) else found  # type: ignore[no-any-return]
+            output = forward(self.model, batch.to(device_of(self.model)))
+        output = getattr(output, "logits", output)
+        return output[0] if isinstance(output, tuple) else output  # type: ignore[no-any-return]
 
-    def record(self, batch: Batch, names: Sequence[str]) -> dict[str, list[Tensor]]:
-        """Copies, on the CPU, of what each hook point gave in one forward pass, in the order in which it fired."""
-        return self.watched(batch, names)[0]
+    def watched(self, batch: Batch, names: Sequence[str]) -> tuple[dict[str, list[Values]], Values]:
+        """Return copies, on the CPU, of what each hook point gave in one forward pass, and the model's output.
 
-    def watched(self, batch: Batch, names: Sequence[str]) -> tuple[dict[str, list[Tensor]], Tensor]:
-        """The same, and the model's output."""
-        seen: dict[str, list[Tensor]] = {name: [] for name in names}
-
-        def keep(name: str, activation: Tensor) -> None:
-            seen[name].append(activation.detach().to("cpu", copy=True))
-
-        with record(self.model, names, keep):
+        Args:
+            batch: the batch.
+            names: hook names. A hook point may fire several times, or never.
+        """
+        activations: dict[str, list[Values]] = {name: [] for name in names}
+        with record(self.model, names, partial(_keep, activations)):
             output = self.output(batch)
-        return seen, output
+        return activations, output
 
-    def values(self, batch: Batch, *kinds: str) -> dict[str, Tensor]:
-        """What the sites of some selectors gave, all of them by default; those that work alone."""
-        names = [name for kind in kinds or self.sites for name in self.sites.get(kind, ())]
-        return {name: seen[0] for name, seen in self.record(batch, list(dict.fromkeys(names))).items()}
+    def values(self, batch: Batch, *kinds: str) -> dict[str, Values]:
+        """Return what the working sites of some selectors gave; of all selectors by default."""
+        activations, _ = self.watched(batch, self._names(*(kinds or self.sites)))
+        return {name: fired[0] for name, fired in activations.items()}
+
+    def _names(self, *kinds: str) -> list[str]:
+        """Return the working hook names of some selectors, each once."""
+        return list(dict.fromkeys(chain.from_iterable(self.sites.get(kind, ()) for kind in kinds)))
 
     @cached_property
     def standard(self) -> Batch:
@@ -127,93 +133,112 @@ class CheckedModel:
         return self.batch("standard", EXAMPLES)
 
     def working(self, kind: str) -> list[str]:
-        """The hook names of a selector that work.
+        """Return the hook names of a selector that work.
 
         Raises:
-            NotTried: where there are none.
+            NotTried: if there are none.
         """
-        if not (names := self.sites.get(kind)):
+        names = self.sites.get(kind)
+        if not names:
             raise NotTried(f"{kind}() does not work (its check says why)")
         return names
 
     @cached_property
-    def fired(self) -> dict[str, list[Tensor]]:
-        """What the hook points of all selectors, and those between blocks, gave for the standard batch."""
+    def fired(self) -> dict[str, list[Values]]:
+        """Activations at the hook points of all selectors, and between blocks, for the standard batch."""
         names = [name for name in self.model.hook_dict if re.fullmatch(r"blocks\.\d+\.hook_resid_pre", name)]
         for selector in SELECTORS:
             with suppress(InputError):  # told by the check of the selector
                 names += [site.name for site in resolve(self.model, selector)]
-        return self.record(self.standard, list(dict.fromkeys(names)))
+        activations, _ = self.watched(self.standard, list(dict.fromkeys(names)))
+        return activations
 
     @cached_property
-    def seen(self) -> dict[str, Tensor]:
-        """What the sites that work gave for the standard batch; read once they are known."""
-        names = dict.fromkeys(name for names in self.sites.values() for name in names)
-        return {name: self.fired[name][0] for name in names}
+    def seen(self) -> dict[str, Values]:
+        """Activations at the working sites for the standard batch; read once the sites are known."""
+        return {name: self.fired[name][0] for name in self._names(*self.sites)}
 
     def facts(self) -> str:
-        """The model in one line."""
+        """Return the model in one line."""
         cfg = self.model.cfg
-        inner = getattr(self.model, "original_model", getattr(self.model, "body", None))
-        kind = type(self.model).__name__ + (f" ({type(inner).__name__})" if inner is not None else "")
+        inner = _wrapped(self.model)
+        class_name = type(self.model).__name__
+        kind = class_name if inner is None else f"{class_name} ({type(inner).__name__})"
         context = "any length" if cfg.n_ctx is None else f"context {cfg.n_ctx}"
+        hooks = "hooks read and may not write" if class_name == "ReadOnlyModel" else "hooks read and write"
         return (
             f"{kind}: {counted(cfg.n_layers, 'layer')} of {counted(cfg.n_heads, 'head')}, d_model {cfg.d_model}, "
-            f"d_head {cfg.d_head}, "
-            f"vocabulary {cfg.d_vocab}, {context}, {dtypes_of(self.model)} on {devices_of(self.model)}; "
-            + ("hooks read and may not write" if kind.startswith("ReadOnlyModel") else "hooks read and write")
+            f"d_head {cfg.d_head}, vocabulary {cfg.d_vocab}, {context}, {dtypes_of(self.model)} on "
+            f"{devices_of(self.model)}; {hooks}"
         )
 
 
+def _keep(activations: Mapping[str, list[Values]], name: str, activation: Values) -> None:
+    activations[name].append(on_cpu(activation))
+
+
+def on_cpu(value: Values) -> Values:
+    """Return a copy on the CPU, without gradients."""
+    return value.detach().to("cpu", copy=True)
+
+
+def _wrapped(model: Any) -> Any:
+    """Return the Hugging Face model that a model wraps; ``None`` if it wraps nothing."""
+    return getattr(model, "original_model", getattr(model, "body", None))
+
+
 def _config(model: Any) -> Any:
-    """Hugging Face's configuration of what a model wraps, if it wraps something."""
-    inner = getattr(model, "original_model", getattr(model, "body", None))
-    return getattr(inner, "config", None)
+    """Return Hugging Face's configuration of what a model wraps, if it wraps something."""
+    return getattr(_wrapped(model), "config", None)
 
 
 def example_generator(seed: int, purpose: str, *index: int) -> np.random.Generator:
-    """A generator that depends on the seed, the purpose and the index alone."""
+    """Return a generator that depends on the seed, the purpose and the index alone."""
     return np.random.default_rng([seed, zlib.crc32(purpose.encode()), *index])
 
 
 def pad_id(d_vocab: int, tokenizer: Any, config: Any) -> int:
-    """What sequences are padded with: the tokenizer's token, else the model's, if it has an embedding."""
-    theirs = (getattr(whose, "pad_token_id", None) for whose in (tokenizer, config))
-    return next((int(i) for i in theirs if i is not None and 0 <= i < d_vocab), 0)
+    """Return the token that sequences are padded with: the tokenizer's, else the model's, if it has an embedding."""
+    for owner in (tokenizer, config):
+        token = getattr(owner, "pad_token_id", None)
+        if token is not None and 0 <= token < d_vocab:
+            return int(token)
+    return 0
 
 
-def ordinary_ids(d_vocab: int, tokenizer: Any, config: Any) -> np.ndarray:
-    """The vocabulary without special tokens, which some models read differently (RoBERTa its padding)."""
-    everything = np.arange(d_vocab)
+def ordinary_ids(d_vocab: int, tokenizer: Any, config: Any) -> Int[np.ndarray, "token"]:
+    """Return the vocabulary without special tokens, which some models read differently (RoBERTa its padding)."""
+    vocabulary = np.arange(d_vocab)
     if tokenizer is None and config is None:  # nothing says which are special
-        return everything
+        return vocabulary
     special = {pad_id(d_vocab, tokenizer, config), getattr(config, "pad_token_id", None)}
     special.update(getattr(tokenizer, "all_special_ids", ()))
-    ordinary = np.setdiff1d(everything, [i for i in special if i is not None])
-    return ordinary if len(ordinary) else everything
+    ordinary = np.setdiff1d(vocabulary, [token for token in special if token is not None])
+    return ordinary if len(ordinary) else vocabulary
 
 
 def dtypes_of(model: Any) -> str:
-    """Of its weights, such as ``float32``; quantised ones are whole numbers, so that it is said what they stand for."""
-    found = sorted({str(p.dtype).removeprefix("torch.") for p in model.parameters()})
+    """Return the dtypes of a model's weights, such as ``float32``.
+
+    Quantised weights are whole numbers, so the method is named too.
+    """
+    dtypes = sorted({str(parameter.dtype).removeprefix("torch.") for parameter in model.parameters()})
     config = getattr(_config(model) or getattr(model, "config", None), "quantization_config", None)
-    how = config.get("quant_method") if isinstance(config, dict) else getattr(config, "quant_method", None)
-    quantised = f" (quantised, {getattr(how, 'value', how)})" if how else ""
-    return (" and ".join(found) or "no weights") + quantised
+    method = config.get("quant_method") if isinstance(config, dict) else getattr(config, "quant_method", None)
+    quantised = f" (quantised, {getattr(method, 'value', method)})" if method else ""
+    return (" and ".join(dtypes) or "no weights") + quantised
 
 
 def devices_of(model: Any) -> str:
-    """Where its weights are, such as ``cuda:0 and cuda:1``; accelerate keeps ``meta`` elsewhere until it runs."""
-    found = sorted({str(p.device) for p in model.parameters()})
-    return " and ".join(found).replace("meta", "disk or CPU until needed") or "cpu"
+    """Return where a model's weights are, such as ``cuda:0 and cuda:1``.
+
+    accelerate keeps weights elsewhere until they are needed, as ``meta``.
+    """
+    devices = sorted({str(parameter.device) for parameter in model.parameters()})
+    return " and ".join(devices).replace("meta", "disk or CPU until needed") or "cpu"
 
 
-def counted(n: int, what: str) -> str:
-    """``1 layer``, ``2 layers``."""
-    return f"{n} {what}{'' if n == 1 else 's'}"
-
-
-def wrong(found: Mapping[str, str]) -> str:
-    """The first of several troubles, and how many more there are."""
-    first = next(iter(found.values()))
-    return first if len(found) == 1 else f"{first} (and {len(found) - 1} more)"
+def first_trouble(troubles: Mapping[str, str]) -> str:
+    """Return the first of several troubles, and how many more there are."""
+    first, *others = troubles.values()
+    return f"{first} (and {len(others)} more)" if others else first

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import io
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, redirect_stdout
 from functools import partial
 from pathlib import Path
@@ -33,13 +33,12 @@ from probes.engine.hooks import check_device
 from tasks import InputError
 from tasks.errors import check_at_least, first_line
 
-Found = tuple[bool, str] | tuple[bool, str, bool]  # as in ``Check``
-Loads = Callable[[], Any]
-Attempt = Callable[[], Found]
-_ATTEMPTS: dict[str, Callable[[CheckedModel], Found]] = {
+CheckFields = tuple[bool, str] | tuple[bool, str, bool]  # fields of ``Check`` after its name
+Attempt = Callable[[], CheckFields]
+_ATTEMPTS: dict[str, Callable[[CheckedModel], CheckFields] | None] = {
     "finite values": finite,
     "same values twice": repeats,
-    "equals Hugging Face": lambda checked: (True, ""),  # its place; see ``_checks``
+    "equals Hugging Face": None,  # needs the reference too
     "attention rows": attention_rows,
     "attention direction": attention_direction,
     "blocks join": blocks_join,
@@ -50,21 +49,34 @@ _ATTEMPTS: dict[str, Callable[[CheckedModel], Found]] = {
     "tokenizer": text,
     "beginning of sequence": beginning,
 }
-# What keeps other checks from saying anything, the reason, and which can be made all the same.
+
+
+class _Break(NamedTuple):
+    """A failure that keeps other checks from saying anything.
+
+    Attributes:
+        reason: why they say nothing.
+        possible: checks that can be made all the same.
+    """
+
+    reason: str
+    possible: Collection[str]
+
+
+_TEXT = ("tokenizer", "beginning of sequence")
+_TRACES = ("no trace", "flat memory")
 _BREAKS = {
-    "finite values": ("some values are not finite (finite values says which)", {"tokenizer", "beginning of sequence"}),
-    "same values twice": (
+    "finite values": _Break("some values are not finite (finite values says which)", _TEXT),
+    "same values twice": _Break(
         "values differ from pass to pass (same values twice says which)",
-        {
-            "attention rows",
-            "blocks join",
-            "no trace",
-            "flat memory",
-            "tokenizer",
-            "beginning of sequence",
-            "chance: clusters",
-        },
+        ("attention rows", "blocks join", *_TRACES, *_TEXT, "chance: clusters"),
     ),
+}
+_WAYS_OUT = {
+    "device": "move it with model.to(...)",
+    "dtype": "change it with model.to(...)",
+    "device_map": "load it with load_pretrained(..., device_map=...)",
+    "adapter": "put it in with set_adapter(model, folder)",
 }
 
 
@@ -119,47 +131,92 @@ def check_model(
         (True, 'ok')
     """
     check_at_least(seed=(seed, 0))
-    placed = {"device": device, "dtype": dtype, "device_map": device_map}
-    build: Build | None
     resolved = resolve_model(model, adapter)
-    model = resolved.source
-    named = not resolved.in_memory
+    placed = {"device": device, "dtype": dtype, "device_map": device_map}
     with torch.random.fork_rng(devices=[]), ExitStack() as afterwards:
-        if named or _is_hugging_face(model):
-            options: dict[str, Any] = {"trust_remote_code": trust_remote_code, "tokenizer": tokenizer}
-            if named:
-                check_device(device or "cpu")
-                options["dtype"] = getattr(torch, dtype or "float32")
-                options |= {"device_map": device_map} if device_map is not None else {"device": device or "cpu"}
-            else:
-                _refuse(placed)
-            known = _reference(resolved, options, seed)
-            torch.manual_seed(seed)
-            hooked: Any = load_pretrained(resolved, **options)
-            build = partial(load_pretrained, resolved.without_adapter, untrained=True, **options)
-            again = resolved if named else resolved.without_adapter  # in memory it is in the weights by now
-            fast: Loads | None = partial(load_pretrained, again, attention="sdpa", **options)
-            if not named and adapter is not None:  # the weights are shared
-                afterwards.callback(set_adapter, hooked, None)
-        else:
+        if resolved.in_memory and not _is_hugging_face(resolved.source):
             _refuse(placed if adapter is None else {**placed, "adapter": adapter})
-            _check_hooked(model)
-            hooked, build, plain = model, _untrained(model), plain_model(model)
-            fast = None if plain is None else partial(load_pretrained, plain, attention="sdpa")
-            known = _shared_reference(model, tokenizer, seed)
-        checked = CheckedModel(hooked, tokenizer, seed)
-        del hooked  # so that it can be forgotten
-        checks = _checks(checked, build, fast, known, forget=named)
-        found = list(progress_bar(checks, desc="checking", unit=" check") if progress else checks)
-    return CheckReport(resolved.source if named else type(model).__name__, found)
+            subject = _hooked_subject(resolved.source, tokenizer, seed)
+        else:
+            options = {"trust_remote_code": trust_remote_code, "tokenizer": tokenizer}
+            options |= _placement(placed, in_memory=resolved.in_memory)
+            subject = _loaded_subject(resolved, options, seed)
+            if resolved.in_memory and adapter is not None:  # the weights are shared
+                afterwards.callback(set_adapter, subject.checked.model, None)
+        checks = _checks(subject)
+        rows = list(progress_bar(checks, desc="checking", unit=" check") if progress else checks)
+    return CheckReport(type(resolved.source).__name__ if resolved.in_memory else resolved.source, rows)
+
+
+def _placement(placed: Mapping[str, Any], *, in_memory: bool) -> dict[str, Any]:
+    """Return options for loading that say where the weights go.
+
+    Raises:
+        InputError: if the model is in memory already, or for a device that is not there.
+    """
+    if in_memory:
+        _refuse(placed)
+        return {}
+    device = placed["device"] or "cpu"
+    check_device(device)
+    where = {"device": device} if placed["device_map"] is None else {"device_map": placed["device_map"]}
+    return {"dtype": getattr(torch, placed["dtype"] or "float32"), **where}
 
 
 class _Known(NamedTuple):
-    """What plain Hugging Face gives, or why that is not known, and what to say beside it."""
+    """Values of plain Hugging Face, if they are known.
+
+    Attributes:
+        reference: the values, or why they are not known.
+        note: what else must be known of them.
+        swaps: whether the adapter may be taken out and put in again.
+    """
 
     reference: Reference | str
-    note: str
-    swaps: bool  # whether the adapter may be taken out and put in again
+    note: str = ""
+    swaps: bool = False
+
+
+class _Subject(NamedTuple):
+    """A model to check, and what it is compared with.
+
+    Attributes:
+        checked: the model.
+        known: values of plain Hugging Face.
+        build: builds the same architecture with random weights; ``None`` if that is not known.
+        load_read_only: loads the model as ``clusters`` and ``compare`` read it; ``None`` for other models.
+        forget: whether the model may be dropped before these are made, because two large ones need not fit together.
+    """
+
+    checked: CheckedModel
+    known: _Known
+    build: Build | None
+    load_read_only: Callable[[], Any] | None
+    forget: bool
+
+
+def _loaded_subject(resolved: ResolvedModel, options: dict[str, Any], seed: int) -> _Subject:
+    """Return the subject of a model of Hugging Face, given by name or in memory."""
+    known = _reference(resolved, options, seed)
+    torch.manual_seed(seed)
+    checked = CheckedModel(load_pretrained(resolved, **options), options["tokenizer"], seed)
+    again = resolved.without_adapter if resolved.in_memory else resolved  # in memory it is in the weights by now
+    return _Subject(
+        checked,
+        known,
+        build=partial(load_pretrained, resolved.without_adapter, untrained=True, **options),
+        load_read_only=partial(load_pretrained, again, attention="sdpa", **options),
+        forget=not resolved.in_memory,
+    )
+
+
+def _hooked_subject(model: Any, tokenizer: Any, seed: int) -> _Subject:
+    """Return the subject of a model with hooks, in memory."""
+    _check_hooked(model)
+    plain = plain_model(model)
+    load_read_only = None if plain is None else partial(load_pretrained, plain, attention="sdpa")
+    known = _shared_reference(model, plain, tokenizer, seed)
+    return _Subject(CheckedModel(model, tokenizer, seed), known, _untrained(model, plain), load_read_only, forget=False)
 
 
 def _is_hugging_face(model: Any) -> bool:
@@ -170,35 +227,33 @@ def _is_hugging_face(model: Any) -> bool:
 def _reference(model: ResolvedModel, options: dict[str, Any], seed: int) -> _Known:
     """Compute the reference for a model that is not loaded yet: both need not fit into memory together."""
     if model.is_own_file:
-        return _Known("the file is from save_model, so there is no Hugging Face model to compare with", "", False)
+        return _Known("the file is from save_model, so there is no Hugging Face model to compare with")
     torch.manual_seed(seed)  # of heads that a checkpoint lacks
     plain, tokenizer = load_huggingface(model, **options)
-    found = _taken(plain, tokenizer, seed)
+    reference = _take(plain, tokenizer, seed)
     del plain
     gc.collect()
-    return _Known(found, "", True)
+    return _Known(reference, swaps=True)
 
 
-def _shared_reference(model: Any, tokenizer: Any, seed: int) -> _Known:
-    """Of a model that is loaded: the Hugging Face model with the same weights, which nothing wraps."""
-    plain = plain_model(model)
+def _shared_reference(model: Any, plain: Any, tokenizer: Any, seed: int) -> _Known:
+    """Compute the reference with the Hugging Face model that shares the weights of a loaded one, if there is one."""
     if plain is None:
         return _Known(
             "it is not known what plain Hugging Face computes for a model in memory that load_pretrained did not load, "
-            "since a model inside TransformerLens's bridge computes as the bridge does; give its name or directory",
-            "",
-            False,
+            "since a model inside TransformerLens's bridge computes as the bridge does; give its name or directory"
         )
     tokenizer = getattr(model, "tokenizer", None) if tokenizer is None else tokenizer
-    inside = "" if (adapter := adapter_of(model)) is None else f" and the adapter {adapter!r} in them"
+    adapter = adapter_of(model)
+    inside = "" if adapter is None else f" and the adapter {adapter!r} in them"
     note = (
         f"; weights are shared with it{inside}, so a fault in loading or merging would not show: "
         "give the model by name for that"
     )
-    return _Known(_taken(plain, tokenizer, seed), note, False)
+    return _Known(_take(plain, tokenizer, seed), note)
 
 
-def _taken(plain: Any, tokenizer: Any, seed: int) -> Reference | str:
+def _take(plain: Any, tokenizer: Any, seed: int) -> Reference | str:
     try:
         return take_reference(plain, tokenizer, seed)
     except Exception as error:  # of the model: anything
@@ -206,20 +261,12 @@ def _taken(plain: Any, tokenizer: Any, seed: int) -> Reference | str:
 
 
 def _refuse(options: Mapping[str, Any]) -> None:
-    """Options for loading, with a model that is in memory already."""
+    """Refuse options for loading, with a model that is in memory already."""
     for name, value in options.items():
         if value is not None:
             raise InputError(
-                f"{name} is {value!r}, but the model is loaded already; {_INSTEAD[name]}, or give the model's name"
+                f"{name} is {value!r}, but the model is loaded already; {_WAYS_OUT[name]}, or give the model's name"
             )
-
-
-_INSTEAD = {
-    "device": "move it with model.to(...)",
-    "dtype": "change it with model.to(...)",
-    "device_map": "load it with load_pretrained(..., device_map=...)",
-    "adapter": "put it in with set_adapter(model, folder)",
-}
 
 
 def _check_hooked(model: Any) -> None:
@@ -231,72 +278,87 @@ def _check_hooked(model: Any) -> None:
         pass
 
 
-def _untrained(model: Any) -> Build | None:
-    """Builds the same architecture with random weights, where that is known."""
-    if plain_model(model) is not None:
+def _untrained(model: Any, plain: Any) -> Build | None:
+    """Return a function that builds the same architecture with random weights; ``None`` if that is not known."""
+    if plain is not None:
         return partial(load_pretrained, model, untrained=True)
     try:
         config = config_of(model)
     except InputError:
         return None
-    first = next(model.parameters())
-    device, dtype = first.device, first.dtype
-
-    def build(seed: int) -> Any:
-        with redirect_stdout(io.StringIO()):  # TransformerLens tells that it moves a model
-            return build_model(config.with_seed(config.seed + seed + 1)).to(device).to(dtype).eval()
-
-    return build
+    weight = next(model.parameters())
+    return partial(_build_untrained, config, weight.device, weight.dtype)
 
 
-def _checks(
-    checked: CheckedModel, build: Build | None, fast: Loads | None, known: _Known, *, forget: bool
-) -> Iterable[Check]:
-    """All checks in turn. One that the later ones need ends them when it fails."""
+def _build_untrained(config: Any, device: torch.device, dtype: torch.dtype, seed: int) -> Any:
+    with redirect_stdout(io.StringIO()):  # TransformerLens tells that it moves a model
+        return build_model(config.with_seed(config.seed + seed + 1)).to(device).to(dtype).eval()
+
+
+def _checks(subject: _Subject) -> Iterator[Check]:
+    """Yield all checks in turn. One that the later ones need ends them if it fails."""
+    checked = subject.checked
     yield Check("model", True, checked.facts())
-    runs = _tried("forward pass", lambda: (True, f"{checked.length} random tokens per sequence"))
+    runs = _tried("forward pass", partial(_runs, checked))
     if not runs.passed:
         detail = f"{runs.detail}; nothing else can be tried: make model(tokens) work for tokens [batch pos]"
         yield Check(runs.name, False, detail)
         return
     for selector in SELECTORS:
         yield _tried(f"{selector}", partial(hook_points, checked, selector))
-    chance = Chance(checked)
-    attempts: dict[str, Attempt] = {name: partial(attempt, checked) for name, attempt in _ATTEMPTS.items()}
-    attempts["equals Hugging Face"] = partial(_equals, checked, known)
-    attempts |= {"chance: clusters": chance.clusters, "chance: topics": chance.topics, "chance: CKA": chance.cka}
-    reason, possible = "", set(attempts)
+    attempts = _attempts(subject)
+    reason = ""
+    possible: Collection[str] = attempts
     for name, attempt in attempts.items():
         check = _tried(name, attempt) if name in possible else Check(name, None, reason)
         if check.passed is False and name in _BREAKS:
             reason, possible = _BREAKS[name]
         yield check
-    if forget:  # two large models need not fit together
+    if subject.forget:
         checked.model = None
         gc.collect()
-    if fast is not None and not isinstance(known.reference, str):
+    if subject.load_read_only is not None and not isinstance(subject.known.reference, str):
         name = "equals, read-only"
-        yield Check(name, None, reason) if reason else _tried(name, partial(_read_only, checked, fast, known))
-    yield _tried("chance: untrained", partial(chance_of_untrained, build, checked))
+        yield Check(name, None, reason) if reason else _tried(name, partial(_read_only, subject))
+    yield _tried("chance: untrained", partial(chance_of_untrained, subject.build, checked))
 
 
-def _equals(checked: CheckedModel, known: _Known) -> tuple[bool, str]:
-    """The row that matters most."""
+def _attempts(subject: _Subject) -> dict[str, Attempt]:
+    """Return the checks of what the model computes, in the order in which they are made."""
+    chance = Chance(subject.checked)
+    attempts: dict[str, Attempt] = {}
+    for name, attempt in _ATTEMPTS.items():
+        attempts[name] = partial(_equals, subject) if attempt is None else partial(attempt, subject.checked)
+    return {**attempts, "chance: clusters": chance.clusters, "chance: topics": chance.topics, "chance: CKA": chance.cka}
+
+
+def _runs(checked: CheckedModel) -> tuple[bool, str]:
+    return True, f"{checked.length} random tokens per sequence"
+
+
+def _equals(subject: _Subject) -> tuple[bool, str]:
+    """Compare with Hugging Face, also without the adapter."""
+    checked = subject.checked
+    known = subject.known
     folder = adapter_of(checked.model)
-
-    def swap(put: bool) -> None:
-        set_adapter(checked.model, folder if put else None)
-
-    return equals_hugging_face(checked, known.reference, known.note, swap if known.swaps and folder else None)
+    swap = partial(_swap, checked.model, folder) if known.swaps and folder else None
+    return equals_hugging_face(checked, known.reference, known.note, swap)
 
 
-def _read_only(checked: CheckedModel, load: Loads, known: _Known) -> tuple[bool, str]:
-    """The other way in which a model of Hugging Face is read."""
-    return read_only_equals(CheckedModel(load(), checked.tokenizer, checked.seed), known.reference)
+def _swap(model: Any, folder: str, put: bool) -> None:
+    set_adapter(model, folder if put else None)
+
+
+def _read_only(subject: _Subject) -> tuple[bool, str]:
+    """Compare the other way in which a model of Hugging Face is read."""
+    assert subject.load_read_only is not None
+    checked = subject.checked
+    loaded = CheckedModel(subject.load_read_only(), checked.tokenizer, checked.seed)
+    return read_only_equals(loaded, subject.known.reference)
 
 
 def _tried(name: str, attempt: Attempt) -> Check:
-    """A check's row, whatever happens in it."""
+    """Return a check's row, whatever happens in it."""
     try:
         return Check(name, *attempt())
     except NotTried as reason:

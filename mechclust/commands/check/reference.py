@@ -1,4 +1,4 @@
-"""What plain Hugging Face computes for a checkpoint: the numbers that a hooked model must give too."""
+"""Compute with plain Hugging Face the numbers that a hooked model must give too."""
 
 from __future__ import annotations
 
@@ -6,58 +6,76 @@ import inspect
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from typing import Any, NamedTuple
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from mechclust.commands.check.inputs import LENGTH, dtypes_of, example_generator, ordinary_ids, pad_id
+from mechclust.commands.check.inputs import LENGTH, dtypes_of, example_generator, on_cpu, ordinary_ids, pad_id
 from probes.engine.hooks import device_of, evaluation_mode
 from tasks import Batch
 
+_States = Float[Tensor, "batch pos d"]
+_Pattern = Float[Tensor, "batch head query key"]
+
 AS_IT_IS = "as it is"  # positions as the bare forward pass counts them: with the padding, but for RoBERTa, OPT, Bloom
 FROM_THE_MASK = "from the mask"  # as ``generate`` makes them: from the first real token
+_FINAL_NORMS = {"norm", "ln_f", "final_layer_norm", "final_layernorm", "final_norm"}
 
 
 class ReferenceValues(NamedTuple):
-    """What a model gives for a batch, on the CPU.
+    """Values that a model gives for a batch, on the CPU.
 
     Attributes:
-        embeddings: what layer 0 may be called: token embeddings alone, and with all that is added to them before the
-            first block; ``[batch pos d_model]`` each.
-        states: the residual stream ``[batch pos d_model]`` by layer: 0 before the first block, ``l + 1`` behind block
-            ``l``. Behind the last block it is missing where only its normalised form is known.
-        patterns: attention ``[batch head query key]`` by block; empty where Hugging Face does not give them.
-        outputs: logits ``[batch pos d_vocab]``, if there is a head, and the last hidden state ``[batch pos d_model]``.
+        embeddings: two values that layer 0 may stand for: token embeddings with all that is added to them before the
+            first block, and alone.
+        states: the residual stream by layer: 0 before the first block, ``l + 1`` behind block ``l``. Behind the last
+            block it is missing if only its normalised form is known.
+        patterns: attention by block; empty if Hugging Face does not give it.
+        outputs: logits, if there is a head, and the last hidden state.
         n_layers: how many blocks there are.
     """
 
-    embeddings: list[Tensor]
-    states: dict[int, Tensor]
-    patterns: list[Tensor]
-    outputs: list[Tensor]
+    embeddings: list[_States]
+    states: dict[int, _States]
+    patterns: list[_Pattern]
+    outputs: list[_States]
     n_layers: int
 
 
 class ReferenceCase(NamedTuple):
-    """One batch, and what Hugging Face gives for it: once, or with padding on the left by how positions are counted."""
+    """One batch, and what Hugging Face gives for it.
 
-    padded: str  # "", "right" or "left"
+    Attributes:
+        padded: ``""``, ``"right"`` or ``"left"``.
+        batch: the batch.
+        by_positions: the values by the way of counting positions: ``AS_IT_IS`` and, with padding on the left,
+            ``FROM_THE_MASK``.
+    """
+
+    padded: str
     batch: Batch
-    found: Mapping[str, ReferenceValues]
+    by_positions: Mapping[str, ReferenceValues]
+
+    @property
+    def as_it_is(self) -> ReferenceValues:
+        """Values of the bare forward pass."""
+        return self.by_positions[AS_IT_IS]
 
 
 @dataclass(frozen=True)
 class Reference:
-    """What plain Hugging Face gives, without its model.
+    """Values that plain Hugging Face gives, without its model.
 
     Attributes:
-        model: what computed it.
-        dtype: of what is computed; the coarsest where there are several.
+        model: class of the model and version of the library that computed them.
+        dtype: dtype of the values; the coarsest if there are several.
         weights: dtypes of the weights, in words.
         cases: batches without padding, padded on the right, and on the left.
-        base: the same without the adapter; empty where there is none.
+        base: the cases without the adapter; empty if there is none.
     """
 
     model: str
@@ -72,24 +90,24 @@ def take_reference(plain: Any, tokenizer: Any, seed: int) -> Reference:
 
     Args:
         plain: the model; nothing of it is changed.
-        tokenizer: if there is one: its special tokens are left out.
-        seed: for the tokens.
+        tokenizer: if there is one, its special tokens are left out.
+        seed: seed of the tokens.
     """
-    disable = getattr(plain, "disable_adapter", None)
-    whole = plain if disable is None else plain.get_base_model()
+    adapted = hasattr(plain, "disable_adapter")
+    whole = plain.get_base_model() if adapted else plain
     model = whole.get_encoder() if whole.config.is_encoder_decoder else whole
     batches = _batches(model, tokenizer, seed)
     with torch.inference_mode(), evaluation_mode(plain):
         cases = [_case(model, padded, batch) for padded, batch in batches]
         base = []
-        if disable is not None:
-            with disable():
+        if adapted:
+            with plain.disable_adapter():
                 base = [_case(model, padded, batch) for padded, batch in batches]
-    values = next(iter(cases[0].found.values()))
-    dtypes = {x.dtype for x in (*values.states.values(), *values.outputs)}
+    values = cases[0].as_it_is
+    rounding = {value.dtype: torch.finfo(value.dtype).eps for value in (*values.states.values(), *values.outputs)}
     return Reference(
         model=f"{type(whole).__name__} (transformers {version('transformers')})",
-        dtype=max(dtypes, key=lambda dtype: torch.finfo(dtype).eps),
+        dtype=max(rounding, key=rounding.__getitem__),
         weights=dtypes_of(model),
         cases=cases,
         base=base,
@@ -97,12 +115,13 @@ def take_reference(plain: Any, tokenizer: Any, seed: int) -> Reference:
 
 
 def _batches(model: Any, tokenizer: Any, seed: int) -> list[tuple[str, Batch]]:
-    """Four sequences of different lengths, padded on either side, and without: those of full length, cut."""
+    """Return four sequences of full length, and cut to different lengths with padding on either side."""
     table = getattr(model.get_input_embeddings(), "weight", None)
     d_vocab = model.config.get_text_config().vocab_size if table is None else table.shape[0]
     length = min(LENGTH, getattr(model.config, "max_position_embeddings", None) or LENGTH)
-    lengths = [max(1, length - k) for k in (0, 1, 3, 5)]
-    ids, pad = ordinary_ids(d_vocab, tokenizer, model.config), pad_id(d_vocab, tokenizer, model.config)
+    lengths = [max(1, length - shorter) for shorter in (0, 1, 3, 5)]
+    ids = ordinary_ids(d_vocab, tokenizer, model.config)
+    pad = pad_id(d_vocab, tokenizer, model.config)
     tokens = torch.from_numpy(example_generator(seed, "reference").choice(ids, size=(len(lengths), length))).long()
     batches = [("", Batch(tokens))]
     for padded in ("right", "left") if length > 1 else ():
@@ -113,78 +132,70 @@ def _batches(model: Any, tokenizer: Any, seed: int) -> list[tuple[str, Batch]]:
 
 
 def _case(model: Any, padded: str, batch: Batch) -> ReferenceCase:
-    found = {AS_IT_IS: _values(model, batch, {})}
+    by_positions = {AS_IT_IS: _values(model, batch, {})}
     if padded == "left" and _takes_positions(model):
         assert batch.attention_mask is not None
         mask = batch.attention_mask.long()
         positions = (mask.cumsum(-1) - 1).masked_fill(mask == 0, 1)
-        found[FROM_THE_MASK] = _values(model, batch, {"position_ids": positions})
-    return ReferenceCase(padded, batch, found)
+        by_positions[FROM_THE_MASK] = _values(model, batch, {"position_ids": positions})
+    return ReferenceCase(padded, batch, by_positions)
 
 
 def _takes_positions(model: Any) -> bool:
-    """RoBERTa and its like number positions by themselves, from their padding token on."""
-    own = any(hasattr(module, "create_position_ids_from_input_ids") for module in model.modules())
-    return not own and "position_ids" in inspect.signature(model.forward).parameters
+    """Return whether positions can be given. RoBERTa and its like count them, from their padding token on."""
+    counts = any(hasattr(module, "create_position_ids_from_input_ids") for module in model.modules())
+    return not counts and "position_ids" in inspect.signature(model.forward).parameters
 
 
-def _values(model: Any, batch: Batch, options: dict[str, Tensor]) -> ReferenceValues:
+def _values(model: Any, batch: Batch, options: dict[str, Int[Tensor, "batch pos"]]) -> ReferenceValues:
     device = device_of(model)
     if batch.attention_mask is not None:
         options = {**options, "attention_mask": batch.attention_mask.long()}
-    patterns = getattr(model.config, "_attn_implementation", None) == "eager"
-    with _watched(model) as (embedded, blocks):
+    eager = getattr(model.config, "_attn_implementation", None) == "eager"
+    embedded: list[_States] = []
+    blocks: list[_States] = []
+    with _watched(model, embedded, blocks):
         out = model(
             input_ids=batch.tokens.to(device),
             output_hidden_states=True,
-            output_attentions=patterns,
+            output_attentions=eager,
             **{name: value.to(device) for name, value in options.items()},
         )
-    hidden = [_kept(x) for x in out.hidden_states]
+    hidden = [on_cpu(state) for state in out.hidden_states]
     states = dict(enumerate(hidden))
     last = len(hidden) - 1
     if len(blocks) == last and all(torch.equal(blocks[i], hidden[i + 1]) for i in range(last - 1)):
-        states[last] = blocks[-1]  # hidden_states has it behind the final norm, where there is one
-    elif not _bare(model):
+        states[last] = blocks[-1]  # hidden_states has it behind the final norm, if there is one
+    elif _has_final_norm(model):
         del states[last]
     logits = getattr(out, "logits", None)
+    patterns = getattr(out, "attentions", None) or ()
     return ReferenceValues(
         embeddings=[hidden[0], *embedded],
         states=states,
-        patterns=[_kept(x) for x in getattr(out, "attentions", None) or () if x is not None],
-        outputs=[hidden[-1]] if logits is None else [_kept(logits), hidden[-1]],
+        patterns=[on_cpu(pattern) for pattern in patterns if pattern is not None],
+        outputs=[hidden[-1]] if logits is None else [on_cpu(logits), hidden[-1]],
         n_layers=last,
     )
 
 
-def _bare(model: Any) -> bool:
-    """Whether the last hidden state is what the last block gives: no decoder norm is known behind it."""
-    return not any(name.rpartition(".")[2] in _FINAL_NORMS for name, _ in model.named_modules())
-
-
-_FINAL_NORMS = {"norm", "ln_f", "final_layer_norm", "final_layernorm", "final_norm"}
+def _has_final_norm(model: Any) -> bool:
+    """Return whether a norm stands behind the last block, so that the last hidden state is not what the block gives."""
+    return any(name.rpartition(".")[2] in _FINAL_NORMS for name, _ in model.named_modules())
 
 
 @contextmanager
-def _watched(model: Any) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
-    """What token embeddings and blocks give inside the block; two lists that fill up."""
-    embedded: list[Tensor] = []
-    blocks: list[Tensor] = []
-
-    def keep(into: list[Tensor]) -> Any:
-        def hook(module: nn.Module, given: Any, gives: Any) -> None:
-            into.append(_kept(gives[0] if isinstance(gives, tuple) else gives))
-
-        return hook
-
-    n = getattr(model.config.get_text_config(), "num_hidden_layers", None)
-    lists = [m for m in model.modules() if isinstance(m, nn.ModuleList) and len(m) == n]
+def _watched(model: Any, embedded: list[_States], blocks: list[_States]) -> Iterator[None]:
+    """Append what token embeddings and blocks give inside the block to two lists."""
+    n_layers = getattr(model.config.get_text_config(), "num_hidden_layers", None)
+    lists = [module for module in model.modules() if isinstance(module, nn.ModuleList) and len(module) == n_layers]
     with ExitStack() as hooks:
-        hooks.callback(model.get_input_embeddings().register_forward_hook(keep(embedded)).remove)
+        embedding = model.get_input_embeddings()
+        hooks.callback(embedding.register_forward_hook(partial(_append, embedded)).remove)
         for block in lists[0] if lists else ():
-            hooks.callback(block.register_forward_hook(keep(blocks)).remove)
-        yield embedded, blocks
+            hooks.callback(block.register_forward_hook(partial(_append, blocks)).remove)
+        yield
 
 
-def _kept(value: Tensor) -> Tensor:
-    return value.detach().to("cpu", copy=True)
+def _append(values: list[_States], module: nn.Module, inputs: Any, output: Any) -> None:
+    values.append(on_cpu(output[0] if isinstance(output, tuple) else output))

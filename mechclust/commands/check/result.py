@@ -1,4 +1,4 @@
-"""What a self-check found: one row per check, as text, HTML or a data frame."""
+"""The result of a self-check: one row per check, as text, readings, HTML or a data frame."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mechclust.report.html import table_html
+from mechclust.report.reading import Reading
+from mechclust.report.text import short_name
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_WIDTH = 120
+LINE_WIDTH = 120  # characters
 
 
 class NotTried(Exception):
@@ -45,12 +47,16 @@ class Check:
     @property
     def verdict(self) -> str:
         """``ok``, ``note``, ``FAILED`` or ``not tried``."""
-        return {True: "note" if self.note else "ok", False: "FAILED", None: "not tried"}[self.passed]
+        if self.passed is None:
+            return "not tried"
+        if not self.passed:
+            return "FAILED"
+        return "note" if self.note else "ok"
 
 
 @dataclass(frozen=True, repr=False)
 class CheckReport:
-    """What ``check_model`` found. ``print`` it, or let a notebook show it.
+    """Result of ``check_model``. ``print`` it, or let a notebook show it.
 
     Attributes:
         model: the model's name, or its class.
@@ -78,41 +84,67 @@ class CheckReport:
         for check in self.checks:
             if check.name == name:
                 return check
-        raise KeyError(f"no check {name!r} in this report (it has {', '.join(c.name for c in self.checks)})")
+        raise KeyError(f"no check {name!r} in this report (it has {', '.join(check.name for check in self.checks)})")
 
     @property
-    def summary(self) -> str:
-        """One line: the model, and how many checks passed, failed and were not tried."""
-        counts = (sum(c.passed is verdict for c in self.checks) for verdict in (True, False, None))
-        return "{}: {} passed, {} failed, {} not tried".format(self.model, *counts)
+    def title(self) -> str:
+        """The question that is answered."""
+        return f"Can numbers from {short_name(self.model)} be trusted?"
+
+    @property
+    def headline(self) -> str:
+        """The conclusion: how many checks passed, failed and were not tried."""
+        outcomes = [check.passed for check in self.checks]
+        counts = f"{outcomes.count(True)} passed, {outcomes.count(False)} failed, {outcomes.count(None)} not tried"
+        return f"{self.model}: {counts}"
+
+    @property
+    def readings(self) -> list[Reading]:
+        """One reading per check: its verdict, and what was found."""
+        return [Reading(check.name, check.verdict, verdict=check.detail) for check in self.checks]
+
+    @property
+    def sentences(self) -> list[str]:
+        """Headline and readings as sentences."""
+        return [self.headline, *map(str, self.readings)]
+
+    @property
+    def caveats(self) -> list[str]:
+        """Details of the checks that passed, but with something to know or to choose."""
+        return [check.detail for check in self.checks if check.verdict == "note"]
 
     def to_dataframe(self) -> pd.DataFrame:
-        """One row per check: ``check, verdict, passed, detail``; ``passed`` is missing where it was not tried."""
+        """Return one row per check: ``check, verdict, passed, detail``; ``passed`` is missing if it was not tried."""
         import pandas as pd
 
-        frame = pd.DataFrame(
-            [(c.name, c.verdict, c.passed, c.detail) for c in self.checks],
-            columns=["check", "verdict", "passed", "detail"],
-        )
-        return frame.astype({"passed": "boolean"})
+        rows = [(check.name, check.verdict, check.passed, check.detail) for check in self.checks]
+        table = pd.DataFrame(rows, columns=["check", "verdict", "passed", "detail"])
+        return table.astype({"passed": "boolean"})
+
+    @property
+    def shown_table(self) -> pd.DataFrame:
+        """The table for a notebook."""
+        return self.to_dataframe()[["verdict", "check", "detail"]]
 
     def __repr__(self) -> str:
-        return f"CheckReport({self.summary}; print() lists the checks)"
+        return f"CheckReport({self.headline}; print() lists the checks)"
 
     def __str__(self) -> str:
-        names, verdicts = (max((len(getattr(c, x)) for c in self.checks), default=0) for x in ("name", "verdict"))
-        lines = [self.summary]
+        name_width = max((len(check.name) for check in self.checks), default=0)
+        verdict_width = max((len(check.verdict) for check in self.checks), default=0)
+        lines = [self.headline]
         for check in self.checks:
-            start = f"{check.verdict:<{verdicts}}  {check.name:<{names}}  "
-            lines += textwrap.wrap(
+            start = f"{check.verdict:<{verdict_width}}  {check.name:<{name_width}}  "
+            wrapped = textwrap.wrap(
                 check.detail,
-                max(_WIDTH, len(start) + 40),
+                max(LINE_WIDTH, len(start) + 40),
                 initial_indent=start,
                 subsequent_indent=" " * len(start),
                 break_long_words=False,
                 break_on_hyphens=False,
-            ) or [start.rstrip()]
+            )
+            lines += wrapped or [start.rstrip()]
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        return table_html(self.to_dataframe()[["verdict", "check", "detail"]], self.summary)
+        return table_html(self.shown_table, self.headline)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
@@ -13,14 +13,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mechclust.commands.check.inputs import CheckedModel, counted
+from mechclust.commands.check.inputs import CheckedModel, Values
 from mechclust.commands.check.result import NotTried
+from mechclust.report.text import counted
 from probes import Probe, ProbeResult, Readout, Sum, all_tokens, run
 from probes.engine.hooks import modules_of, record
 from probes.engine.sites import Sites
 from tasks import Batch
 
-_FEW, _MANY = 4, 16  # batches
+FEW_BATCHES = 4
+MANY_BATCHES = 16
 
 
 class _Total(Probe):
@@ -29,14 +31,17 @@ class _Total(Probe):
     total = Sum()
 
     def __init__(self, at: Sites, readout: Readout = all_tokens()) -> None:
-        self.at, self.readout = at, readout
+        self.at = at
+        self.readout = readout
 
-    def update(self, activations: Mapping[str, Tensor], batch: Batch) -> None:
-        for site, x in activations.items():
-            self.total.add(site, x.cpu().sum(dtype=torch.float64))  # some devices lack float64
+    def update(self, activations: Mapping[str, Values], batch: Batch) -> None:
+        """Add the values of a batch."""
+        for site, value in activations.items():
+            self.total.add(site, value.cpu().sum(dtype=torch.float64))  # some devices lack float64
 
     def compute(self) -> ProbeResult:
-        return self.result({"total": torch.stack([self.total[s] for s in self.site_names])}, {"total": ("site",)})
+        """Return the sum of each site."""
+        return self.result({"total": torch.stack([self.total[site] for site in self.site_names])}, {"total": ("site",)})
 
 
 class _Stumble(Exception):
@@ -46,17 +51,20 @@ class _Stumble(Exception):
 class _Stumbles(_Total):
     """Fails in the middle of a measurement."""
 
-    def update(self, activations: Mapping[str, Tensor], batch: Batch) -> None:
+    def update(self, activations: Mapping[str, Values], batch: Batch) -> None:
+        """Fail."""
         raise _Stumble
 
 
 def no_trace(checked: CheckedModel) -> tuple[bool, str]:
-    """Measuring changes neither the output, to the bit, nor hooks, training flags or global random states."""
-    model, sites, batch = checked.model, _sites(checked), checked.standard.select(slice(2))
+    """Check that measuring changes neither output, to the bit, nor hooks, training flags or global random states."""
+    model = checked.model
+    sites = _sites(checked)
+    batch = checked.standard.select(slice(2))
     before = {**modules_of(model), **checked.flags, **_random_states()}
     plain = checked.output(batch)
     again = checked.output(batch)
-    with record(model, sites, lambda name, activation: None):
+    with record(model, sites, _ignore):
         watched = checked.output(batch)
     run(model, batch, _Total(sites))
     after_run = modules_of(model)
@@ -64,14 +72,16 @@ def no_trace(checked: CheckedModel) -> tuple[bool, str]:
         run(model, batch, _Stumbles(sites))
     last = checked.output(batch)
     after = {**modules_of(model), **_random_states()}
-    if (changed := next((k for k in before if before[k] != after[k]), None)) is not None:
-        return False, _changed(changed, before[changed], after[changed], after_run["the hooks"] == before["the hooks"])
+    changed = next((name for name in before if before[name] != after[name]), None)
+    if changed is not None:
+        by_failing = after_run["the hooks"] == before["the hooks"]
+        return False, _changed(changed, before[changed], after[changed], by_failing)
     if not torch.equal(plain, again):
         raise NotTried("the model gives different values every time (same values twice says which)")
-    for name, output in (("while hooks read it", watched), ("after it was measured", last)):
+    for when, output in (("while hooks read it", watched), ("after it was measured", last)):
         if not torch.equal(plain, output):
             return False, (
-                f"{name} the model's output differs by up to {float((output - plain).abs().max()):.2g}, so what is "
+                f"{when} the model's output differs by up to {float((output - plain).abs().max()):.2g}, so what is "
                 "measured is not what runs without hooks; load with attn_implementation='eager'"
             )
     return True, (
@@ -80,23 +90,33 @@ def no_trace(checked: CheckedModel) -> tuple[bool, str]:
     )
 
 
-def _changed(what: str, before: Any, after: Any, by_failing: bool) -> str:
-    if what == "the hooks":
-        left = sum(after[k][0] + after[k][1] for k in after) - sum(before[k][0] + before[k][1] for k in before)
-        where = next(k for k in before if before[k] != after.get(k)).lstrip("/") or "the model itself"
+def _ignore(name: str, activation: Values) -> None:
+    """Read nothing."""
+
+
+def _changed(name: str, before: Any, after: Any, by_failing: bool) -> str:
+    if name == "the hooks":
+        n_left = _n_hooks(after) - _n_hooks(before)
+        where = next(module for module in before if before[module] != after.get(module)).lstrip("/")
         when = " when a probe fails" if by_failing else ""
         return (
-            f"{left} hooks stay behind{when}, the first at {where!r}: every later pass is slower and may be changed by "
-            "them; the model's hooks() must remove what it added; call model.reset_hooks() or load the model again"
+            f"{n_left} hooks stay behind{when}, the first at {where or 'the model itself'!r}: every later pass is "
+            "slower and may be changed by them; the model's hooks() must remove what it added; call "
+            "model.reset_hooks() or load the model again"
         )
-    if what == "the model's training flags":
+    if name == "the model's training flags":
         return (
             "measuring changed which modules are in training mode; set model.train() or model.eval() again afterwards"
         )
     return (
-        f"{what} changed: the forward pass draws random numbers although dropout is off, so measuring in the middle of "
+        f"{name} changed: the forward pass draws random numbers although dropout is off, so measuring in the middle of "
         "a training run would change that run; turn its sampling off for evaluation"
     )
+
+
+def _n_hooks(hooks: Mapping[str, tuple[int, int]]) -> int:
+    """Return how many hooks modules have, given each one's numbers of forward hooks and forward pre-hooks."""
+    return sum(map(sum, hooks.values()))
 
 
 def _random_states() -> dict[str, Any]:
@@ -109,81 +129,90 @@ def _random_states() -> dict[str, Any]:
 
 
 def _sites(checked: CheckedModel) -> list[str]:
-    sites = list(dict.fromkeys(name for names in checked.sites.values() for name in names))
+    sites = list(checked.seen)
     if not sites:
         raise NotTried("no hook point works (their checks say why)")
     return sites
 
 
 def flat_memory(checked: CheckedModel) -> tuple[bool, str]:
-    """No more bytes stay in tensors after 16 batches than after 4.
+    """Check that no more bytes stay in tensors after 16 batches than after 4.
 
-    Counted exactly: the storages of all tensors that Python can reach, and on CUDA what the allocator
-    has given out. The peak of the process says less: it never falls, and a small leak hides below the
-    peak of loading. Someone else's thread can make tensors meanwhile, so growth counts when it is
-    there twice. What is kept outside of tensors (numpy arrays, other processes) is not seen.
+    Counted exactly: the storages of all tensors that Python can reach, and on CUDA what the allocator has given out.
+    The peak of the process says less: it never falls, and a small leak hides below the peak of loading. Someone else's
+    thread can make tensors meanwhile, so growth counts if it is there twice. What is kept outside of tensors (numpy
+    arrays, other processes) is not seen.
     """
     sites = _sites(checked)
-    drawn = [checked.batch(f"memory {i}", 2) for i in range(_MANY)]
-    sequences = [replace(batch, index=batch.index + 2 * i) for i, batch in enumerate(drawn)]
-    devices = sorted({p.device.index or 0 for p in checked.model.parameters() if p.is_cuda})
-    grown: list[int] = []
+    drawn = [checked.batch(f"memory {i}", 2) for i in range(MANY_BATCHES)]
+    batches = [replace(batch, index=batch.index + 2 * i) for i, batch in enumerate(drawn)]
+    devices = sorted({parameter.device.index or 0 for parameter in checked.model.parameters() if parameter.is_cuda})
+    growths = []
     for _ in range(2):
-        taken: list[int] = []
-        with _held(devices) as held:
-            run(checked.model, _watched(sequences, taken, held), _Total(sites))
-        grown.append(taken[1] - taken[0])
-        if grown[-1] <= 0:
+        growth = _growth(checked.model, batches, sites, devices)
+        if growth <= 0:
+            given_out = ", and what CUDA gave out" if devices else ""
             return True, (
-                f"no more bytes are held in tensors after {_MANY} batches than after {_FEW} (all tensors that Python "
-                f"reaches{', and what CUDA gave out' if devices else ''})"
+                f"no more bytes are held in tensors after {MANY_BATCHES} batches than after {FEW_BATCHES} (all tensors "
+                f"that Python reaches{given_out})"
             )
-    each = min(grown) / (_MANY - _FEW)
+        growths.append(growth)
+    growth = min(growths)
+    per_batch = growth / (MANY_BATCHES - FEW_BATCHES)
     return False, (
-        f"{min(grown) / 1024:,.1f} KiB more stay in tensors after {_MANY} batches than after {_FEW}, {each / 1024:.1f} "
-        "KiB per batch: a forward pass keeps something, and a long measurement runs out of memory; look for a list or "
-        "cache in the model, or in a hook left on it, that grows with every call"
+        f"{growth / 1024:,.1f} KiB more stay in tensors after {MANY_BATCHES} batches than after {FEW_BATCHES}, "
+        f"{per_batch / 1024:.1f} KiB per batch: a forward pass keeps something, and a long measurement runs out of "
+        "memory; look for a list or cache in the model, or in a hook left on it, that grows with every call"
     )
 
 
-def _watched(batches: list[Batch], taken: list[int], held: Callable[[], int]) -> Iterator[Batch]:
+def _growth(model: Any, batches: list[Batch], sites: list[str], devices: list[int]) -> int:
+    """Return by how many bytes tensors grow between the few and the many batches of one measurement."""
+    held: list[int] = []
+    with _older_frozen() as older:
+        run(model, _watched(batches, held, older, devices), _Total(sites))
+    after_few, after_many = held
+    return after_many - after_few
+
+
+def _watched(batches: list[Batch], held: list[int], older: list[Values], devices: list[int]) -> Iterator[Batch]:
     for i, batch in enumerate(batches, start=1):
-        if i in (_FEW, _MANY):
-            taken.append(held())
+        if i in (FEW_BATCHES, MANY_BATCHES):
+            held.append(_bytes_held(older, devices))
         yield batch
 
 
 @contextmanager
-def _held(devices: list[int]) -> Iterator[Callable[[], int]]:
-    """Gives a function that counts bytes in the storages of all live tensors.
+def _older_frozen() -> Iterator[list[Values]]:
+    """Yield the tensors that live already, and freeze all older objects.
 
-    What lives already is frozen, so that looking at a million older objects takes no time; the tensors
-    among it are counted through a list, since they can still grow. Devices are those of CUDA, by number.
+    Looking through a million older objects takes no time then. The tensors among them are kept in a list, since they
+    can still grow.
     """
     gc.collect()
     older = _tensors()
     frozen = gc.get_freeze_count() == 0  # else somebody wants to keep it so
     if frozen:
         gc.freeze()
-
-    def count() -> int:
-        gc.collect()
-        storages: dict[tuple[str, int], int] = {}
-        for tensor in [*older, *_tensors()]:
-            try:
-                storage = tensor.untyped_storage()
-                storages[str(tensor.device), storage.data_ptr()] = storage.nbytes()
-            except (RuntimeError, NotImplementedError):  # tensors without storage of their own: fake, meta, sparse
-                continue
-        given = sum(map(torch.cuda.memory_allocated, devices))
-        return sum(storages.values()) + given
-
     try:
-        yield count
+        yield older
     finally:
         if frozen:
             gc.unfreeze()
 
 
-def _tensors() -> list[Tensor]:
+def _bytes_held(older: list[Values], devices: list[int]) -> int:
+    """Return the bytes in the storages of all live tensors, and what CUDA gave out on devices, by number."""
+    gc.collect()
+    storages: dict[tuple[str, int], int] = {}
+    for tensor in [*older, *_tensors()]:
+        try:
+            storage = tensor.untyped_storage()
+            storages[str(tensor.device), storage.data_ptr()] = storage.nbytes()
+        except (RuntimeError, NotImplementedError):  # tensors without storage of their own: fake, meta, sparse
+            continue
+    return sum(storages.values()) + sum(map(torch.cuda.memory_allocated, devices))
+
+
+def _tensors() -> list[Values]:
     return [thing for thing in gc.get_objects() if issubclass(type(thing), Tensor)]  # isinstance would ask proxies

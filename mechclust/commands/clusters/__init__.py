@@ -2,5 +2,4 @@
 
 from mechclust.commands.clusters.config import ClustersConfig as ClustersConfig
 from mechclust.commands.clusters.measure import measure_clusters as measure_clusters
-from mechclust.commands.clusters.report import write_clusters_report as write_clusters_report
 from mechclust.commands.clusters.result import ClustersResult as ClustersResult

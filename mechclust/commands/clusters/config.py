@@ -16,7 +16,7 @@ from tasks import InputError
 from tasks.errors import repeated
 from tasks.settings import Above, Count, CountOrZero, Draws, Positive, Several
 
-FOLDS = 5  # of the linear classifier, where some task has as many prompts
+MAX_FOLDS = 5  # of the linear classifier
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +70,7 @@ class ClustersConfig(UntrainedSettings, PromptSettings):
     map_prompts: CountOrZero = 5000
 
     def check(self) -> None:
-        """Refuse what cannot be measured with, before any work."""
+        """Refuse settings that cannot be measured with."""
         super().check()
         check_map_prompts(self.map_prompts)
         if "task" in self.also:
@@ -84,33 +84,32 @@ class ClustersConfig(UntrainedSettings, PromptSettings):
             )
         if len(set(self.n_clusters)) < len(self.n_clusters):
             raise InputError(f"n_clusters is {' '.join(map(str, self.n_clusters))}; give each number once")
-        self.clustering(None, self.labels)  # which refuses its own
-        self.classifier(None, self.labels)
+        self.clustering("hook_embed", self.labels)  # probes check their own settings
+        self.classifier("hook_embed", self.labels)
 
     @property
     def labels(self) -> list[str]:
-        """The task, then the further labels."""
+        """Labels that are compared with the clusters: the task, then the further ones."""
         return ["task", *self.also]
 
     def clustering(
-        self, at: Sites | None, labels: Sequence[str], given: str | None = None, *, keep: bool = False
+        self, at: Sites, labels: Sequence[str], given: str | None = None, *, keep: bool = False
     ) -> TaskClusterARI:
-        """The probe of clusters.
+        """Return the probe that clusters hidden states.
 
         Args:
-            at: where; ``None``: anywhere, to check the settings.
+            at: hooks.
             labels: to compare the clusters with.
-            given: the label whose class means are taken out.
-            keep: the cluster of every prompt too.
+            given: the label whose class means are subtracted first.
+            keep: whether to keep the cluster of every prompt.
         """
         first, *also = labels
-        n = self.n_clusters
         return TaskClusterARI(
             first,
-            "hook_embed" if at is None else at,
+            at,
             self.readout,
             also,
-            n_clusters=None if not n else n[0] if len(n) == 1 else n,
+            n_clusters=self.n_clusters[0] if len(self.n_clusters) == 1 else self.n_clusters or None,
             given=given,
             within=self.within,
             units=self.unit_label,
@@ -126,28 +125,29 @@ class ClustersConfig(UntrainedSettings, PromptSettings):
         )
 
     def folds(self, labels: Mapping[str, Sequence[str]]) -> int:
-        """Parts of the prompts for the linear classifier: fewer if no task has as many prompts, or if there are fewer
-        values of ``within`` or units.
+        """Return the number of folds of the linear classifier.
+
+        There are fewer than ``MAX_FOLDS`` if no task has as many prompts, or ``within`` or the units as many values.
 
         Args:
-            labels: of the prompts, by name.
+            labels: labels of the prompts, by name.
         """
-        largest = max(Counter(labels["task"]).values())
+        folds = min(MAX_FOLDS, max(Counter(labels["task"]).values()))
         kept_together = self.within or self.unit_label
-        return min(FOLDS, largest, *([] if kept_together is None else [len(set(labels[kept_together]))]))
+        return folds if kept_together is None else min(folds, len(set(labels[kept_together])))
 
-    def classifier(self, at: Sites | None, labels: Sequence[str], folds: int = FOLDS) -> LinearDecodability:
-        """The probe of the linear classifier, which reads the states as they are.
+    def classifier(self, at: Sites, labels: Sequence[str], folds: int = MAX_FOLDS) -> LinearDecodability:
+        """Return the probe that reads labels from hidden states, with nothing subtracted.
 
         Args:
-            at: as above.
+            at: hooks.
             labels: to read.
             folds: parts of the prompts, each read by a classifier that was fitted to the others.
         """
         first, *also = labels
         return LinearDecodability(
             first,
-            "hook_embed" if at is None else at,
+            at,
             self.readout,
             also,
             units=self.within or self.unit_label,
@@ -159,7 +159,9 @@ class ClustersConfig(UntrainedSettings, PromptSettings):
 
     @property
     def statistics(self) -> str | None:
-        """Where clusters and classifiers are fitted: on the CPU, or on the GPU that the model is on. Of a Ray cluster,
-        where the machine of the command has one too."""
-        there = self.engine == "local" or torch.cuda.is_available()
-        return self.device if self.device.startswith("cuda") and there else None
+        """Device on which clusters and classifiers are fitted: the model's GPU, or ``None`` for the CPU.
+
+        On a Ray cluster it is the CPU unless the machine of the command has a GPU too.
+        """
+        usable = self.engine == "local" or torch.cuda.is_available()
+        return self.device if self.device.startswith("cuda") and usable else None

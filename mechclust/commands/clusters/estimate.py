@@ -1,4 +1,4 @@
-"""What a measurement will take: tokens, disk, memory and time, before it begins."""
+"""Estimate what a measurement will take before it begins: tokens, disk, memory and time."""
 
 from __future__ import annotations
 
@@ -8,29 +8,30 @@ from pathlib import Path
 
 import torch
 
-from mechclust.models.sizes import Sizes
+from mechclust.commands.clusters.config import ClustersConfig
+from mechclust.commands.clusters.inputs import Inputs
 from mechclust.report.folder import free_space, kept_bytes
-from mechclust.report.resources import GIB, duration_text, size_text
+from mechclust.report.resources import GIB, duration_text, matmul_speed, size_text
 from probes.functional.linear_decodability import ALPHAS
-from tasks import Batch, InputError
+from tasks import InputError
 
-# Bytes a layer takes per number of its hidden states: the rows (float32), what a probe keeps of them and the copies
-# that k-means and the classifier make (float64); 53 were measured, with more prompts than dimensions.
-_COPIES = 64
-_TARGETS = 128 * 2**20  # bytes of the classifier's targets that are held at once, beside these
-_REPORT = 64 * 2**20  # bytes on disk for all but hidden states
-_ITERATIONS = 20  # of k-means, from one start
+# Bytes per number of a layer's hidden states: the rows (float32), the probe's copy, and the copies that k-means and the
+# classifier make (float64). 53 were measured, with more prompts than dimensions.
+_BYTES_PER_NUMBER = 64
+_TARGET_BYTES = 128 * 2**20  # the classifier's targets that are in memory at once
+_REPORT_BYTES = 64 * 2**20  # on disk, for all but hidden states
+_K_MEANS_ITERATIONS = 20  # from one start
 
 
 @dataclass(frozen=True)
 class Statistics:
-    """What is measured of each layer.
+    """Sizes of the statistics that are computed of each layer.
 
     Attributes:
         clusters: numbers of clusters, one for each time that states are clustered.
         n_init: k-means starts.
         classes: numbers of classes that the classifier reads, one for each label.
-        labelings: the labels as they are and their shuffles.
+        labelings: number of labelings: the labels as they are, and their shuffles.
         folds: of the classifier.
     """
 
@@ -40,28 +41,36 @@ class Statistics:
     labelings: int
     folds: int
 
+    @classmethod
+    def from_inputs(cls, inputs: Inputs, config: ClustersConfig) -> Statistics:
+        """Return the sizes for these prompts and settings."""
+        classes = [len(set(inputs.labels[name])) for name in config.labels]
+        clusters = [*config.n_clusters] * len(classes) if config.n_clusters else classes
+        n_clusterings = 1 if config.given == "none" else 2
+        return cls(clusters * n_clusterings, config.n_init, classes, 1 + config.n_shuffles, config.folds(inputs.labels))
+
     def operations(self, n: int, d: int) -> int:
-        """Multiplications and additions for ``n`` states of ``d`` dimensions, roughly."""
+        """Return roughly how many multiplications and additions ``n`` states of ``d`` dimensions take."""
         rank = min(n, d)
-        k_means = 2 * self.n_init * _ITERATIONS * n * d * sum(self.clusters)
-        decomposed = 10 * rank**3 + 2 * n * d * rank
+        k_means = 2 * self.n_init * _K_MEANS_ITERATIONS * n * d * sum(self.clusters)
+        decomposition = 10 * rank**3 + 2 * n * d * rank
         fits = 4 * n * rank * sum(self.classes) * self.labelings * len(ALPHAS)
-        return k_means + self.folds * (decomposed + fits)
+        return k_means + self.folds * (decomposition + fits)
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Of ``n_models`` models on the same prompts.
+    """Estimated cost of measuring a model and its copies with random weights on the same prompts.
 
     Attributes:
-        n_prompts: how many.
-        n_models: the model and the untrained ones.
-        tokens: of the prompts.
+        n_prompts: number of prompts.
+        n_models: number of models.
+        tokens: tokens of the prompts.
         positions: tokens with padding.
         disk: bytes of the hidden states of all models.
         layer: bytes of memory for one layer, with the copies that measuring makes.
-        operations: multiplications and additions of all forward passes, at least; ``None``: not known.
-        measuring: those of the statistics, roughly; ``None``: not known.
+        operations: multiplications and additions of all forward passes, at least; ``None`` if not known.
+        measuring: multiplications and additions of the statistics, roughly; ``None`` if not known.
     """
 
     n_prompts: int
@@ -71,28 +80,24 @@ class Estimate:
     disk: int | None
     layer: int | None
     operations: int | None
-    measuring: int | None = None
+    measuring: int | None
 
     @classmethod
-    def of(
-        cls,
-        batches: Sequence[Batch],
-        sizes: Sizes,
-        n_models: int,
-        dtype: torch.dtype,
-        statistics: Statistics | None = None,
-    ) -> Estimate:
-        """From the prompts as tokens and the sizes of a model that is not loaded."""
-        n, tokens = sum(map(len, batches)), sum(int(batch.lengths().sum()) for batch in batches)
-        positions = sum(batch.tokens.numel() for batch in batches)
+    def from_inputs(cls, inputs: Inputs, config: ClustersConfig) -> Estimate:
+        """Estimate from the prompts as tokens and the sizes of a model that is not loaded."""
+        n = len(inputs)
+        n_models = 1 + config.untrained
+        positions = sum(batch.tokens.numel() for batch in inputs.batches)
         disk = layer = operations = measuring = None
+        sizes = inputs.sizes
         if sizes.n_layers is not None and sizes.d_model is not None:
-            disk = n_models * n * (sizes.n_layers + 1) * sizes.d_model * dtype.itemsize
-            layer = n * sizes.d_model * _COPIES + _TARGETS
-            if statistics is not None:
-                measuring = n_models * (sizes.n_layers + 1) * statistics.operations(n, sizes.d_model)
+            layers = n_models * (sizes.n_layers + 1)
+            disk = layers * n * sizes.d_model * getattr(torch, config.dtype).itemsize
+            layer = n * sizes.d_model * _BYTES_PER_NUMBER + _TARGET_BYTES
+            measuring = layers * Statistics.from_inputs(inputs, config).operations(n, sizes.d_model)
             if sizes.block_weights is not None:
                 operations = 2 * n_models * positions * sizes.n_layers * sizes.block_weights
+        tokens = sum(int(batch.lengths().sum()) for batch in inputs.batches)
         return cls(n, n_models, tokens, positions, disk, layer, operations, measuring)
 
     def check(self, max_memory: float, out: Path, rows: Path, at_once: int = 1) -> None:
@@ -101,50 +106,74 @@ class Estimate:
         Args:
             max_memory: GiB.
             out: folder of the hidden states and the report.
-            rows: where hidden states may be kept already.
-            at_once: layers that are measured side by side.
+            rows: folder in which some hidden states may be already.
+            at_once: layers that are measured at the same time.
 
         Raises:
-            InputError: with both numbers.
+            InputError: with the size that is needed and the one that is allowed or free.
         """
-        if self.layer is not None and self.layer * at_once > max_memory * GIB:
-            what, fewer = "a layer", "fewer prompts (--max-rows)"
-            if at_once > 1:
-                what, fewer = f"{at_once} layers at once", "fewer --workers or prompts (--max-rows)"
-            raise InputError(
-                f"measuring {what} takes about {self.layer * at_once / GIB:.3g} GiB ({self.n_prompts} prompts), more "
-                f"than max_memory = {max_memory:g}; give {fewer}, or raise --max-memory"
-            )
+        if self.layer is not None:
+            self._check_memory(self.layer * at_once / GIB, max_memory, at_once)
+        if self.disk is not None:
+            self._check_disk(self.disk, out, rows)
+
+    def _check_memory(self, needed: float, max_memory: float, at_once: int) -> None:
+        if needed <= max_memory:
+            return
+        what = "a layer"
+        fewer = "fewer prompts (--max-rows)"
+        if at_once > 1:
+            what = f"{at_once} layers at once"
+            fewer = "fewer --workers or prompts (--max-rows)"
+        raise InputError(
+            f"measuring {what} takes about {needed:.3g} GiB ({self.n_prompts} prompts), more than max_memory = "
+            f"{max_memory:g}; give {fewer}, or raise --max-memory"
+        )
+
+    def _check_disk(self, needed: int, out: Path, rows: Path) -> None:
+        to_write = max(0, needed - kept_bytes(rows)) + _REPORT_BYTES
         free = free_space(out)
-        if self.disk is not None and (lacking := max(0, self.disk - kept_bytes(rows)) + _REPORT) > free:
-            models = "the model" if self.n_models == 1 else f"{self.n_models} models"
-            raise InputError(
-                f"the hidden states of {models} take {size_text(self.disk)} on disk ({self.n_prompts} prompts), of "
-                f"which {size_text(lacking)} with the report are still to be written, but {str(out)!r} has "
-                f"{size_text(free)} free; give fewer prompts (--max-rows), --dtype bfloat16, or another folder with "
-                "--out"
-            )
+        if to_write <= free:
+            return
+        models = "the model" if self.n_models == 1 else f"{self.n_models} models"
+        raise InputError(
+            f"the hidden states of {models} take {size_text(needed)} on disk ({self.n_prompts} prompts), of which "
+            f"{size_text(to_write)} with the report are still to be written, but {str(out)!r} has {size_text(free)} "
+            "free; give fewer prompts (--max-rows), --dtype bfloat16, or another folder with --out"
+        )
 
     def text(self, speed: float | None, statistics: float | None = None, *, shared: bool = False) -> str:
-        """In a sentence.
+        """Return the estimate in words.
 
         Args:
             speed: multiplications and additions per second of the model's device.
-            statistics: the same of the device on which statistics are computed.
-            shared: whether several workers do it.
+            statistics: multiplications and additions per second of the device on which statistics are computed.
+            shared: whether several workers share the work.
         """
         padding = 1 - self.tokens / self.positions
-        said = [f"{self.n_prompts} prompts of {self.tokens} tokens ({padding:.0%} padding)"]
+        parts = [f"{self.n_prompts} prompts of {self.tokens} tokens ({padding:.0%} padding)"]
         if self.n_models > 1:
-            said.append(f"{self.n_models} models")
+            parts.append(f"{self.n_models} models")
         if self.disk is not None and self.layer is not None:
-            said.append(
-                f"hidden states: {size_text(self.disk)} on disk, about {size_text(self.layer)} of memory per layer"
-            )
+            memory = f"about {size_text(self.layer)} of memory per layer"
+            parts.append(f"hidden states: {size_text(self.disk)} on disk, {memory}")
         if self.operations is not None and speed is not None:
-            said.append(f"forward passes: at least {duration_text(self.operations / speed)}")
+            parts.append(f"forward passes: at least {duration_text(self.operations / speed)}")
         if self.measuring is not None and statistics is not None:
-            said.append(f"measuring: about {duration_text(self.measuring / statistics)}")
+            parts.append(f"measuring: about {duration_text(self.measuring / statistics)}")
         if shared and (speed is not None or statistics is not None):
-            said.append("times are for one worker; several workers share the work")
-        return "; ".join(said)
+            parts.append("times are for one worker; several workers share the work")
+        return "; ".join(parts)
+
+
+def device_speeds(estimate: Estimate, inputs: Inputs, config: ClustersConfig) -> tuple[float | None, float | None]:
+    """Return the speeds of the model's device and of that of the statistics, if an estimate of time needs them."""
+    width = inputs.sizes.d_model or 1
+    model = statistics = None
+    reachable = config.device == "cpu" or config.engine == "local"
+    if estimate.operations is not None and reachable and config.quantize is None and config.device_map is None:
+        rows = min(512, config.tokens_per_batch)
+        model = matmul_speed(config.device, getattr(torch, config.dtype), width, rows)
+    if estimate.measuring is not None:
+        statistics = matmul_speed(config.statistics or "cpu", torch.float64, width, 512)
+    return model, statistics

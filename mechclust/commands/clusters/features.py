@@ -1,4 +1,4 @@
-"""Surface features of prompts: what can be told from their text and tokens without any model."""
+"""Surface features of prompts, read from their text and tokens without any model."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import numpy as np
 
 RARE = "(rare)"
-LEAST = 5  # prompts of one value; rarer ones are pooled
-WORDS, TOKENS = ("last word", "first word"), ("last token", "first token", "length")
-_BINS = 5  # of lengths
+MIN_PROMPTS = 5  # of one value; rarer values are pooled
+WORDS = ("last word", "first word")
+TOKENS = ("last token", "first token", "length")
+_N_LENGTH_BINS = 5
 
 
 def surface_features(
@@ -19,39 +20,39 @@ def surface_features(
     decode: Callable[[int], str],
     special: Collection[int] = (),
 ) -> dict[str, list[str]]:
-    """Name to one value per prompt: ``last word``, ``last token``, ``first word``, ``first token``, ``length``.
+    """Return ``last word``, ``last token``, ``first word``, ``first token`` and ``length`` of each prompt, by name.
 
-    Values of fewer than 5 prompts are pooled as ``(rare)``. A feature is left out where it has one value, or where
-    nothing is left of it but rare ones.
+    Values of fewer than 5 prompts are pooled as ``(rare)``. Features that are the same for all prompts are left out.
 
     Args:
         texts: the prompts, without a chat template.
-        ids: ``[n]`` token ids of each, as the model reads them.
-        decode: a token's text.
-        special: ids of tokens that stand for no text; first and last token are those between them.
+        ids: token ids of each prompt, as the model reads them.
+        decode: returns a token's text.
+        special: ids of tokens that are no text; first and last token are those between them.
 
     Example:
         >>> texts = 5 * ["Sort b a now"] + 5 * ["Count b a now"]
-        >>> found = surface_features(texts, [[len(word) for word in text.split()] for text in texts], str)
-        >>> sorted(set(found["first word"])), "last word" in found
+        >>> features = surface_features(texts, [[len(word) for word in text.split()] for text in texts], str)
+        >>> sorted(set(features["first word"])), "last word" in features
         (['Count', 'Sort'], False)
     """
     inner = [[i for i in row if i not in special] or list(row) for row in ids]
-    ends = {row[place] for row in inner for place in (0, -1)}
-    names = _told_apart({i: decode(i) for i in ends})
+    first = [row[0] for row in inner]
+    last = [row[-1] for row in inner]
+    names = _distinct_names({i: decode(i) for i in {*first, *last}})
     words = word_features(texts)
-    found = {
+    features = {
         "last word": words["last word"],
-        "last token": pooled([names[row[-1]] for row in inner]),
+        "last token": pooled([names[i] for i in last]),
         "first word": words["first word"],
-        "first token": pooled([names[row[0]] for row in inner]),
-        "length": _bins([len(row) for row in ids]),
+        "first token": pooled([names[i] for i in first]),
+        "length": _length_bins([len(row) for row in ids]),
     }
-    return {name: values for name, values in found.items() if len(set(values)) > 1}
+    return {name: values for name, values in features.items() if len(set(values)) > 1}
 
 
 def word_features(texts: Sequence[str]) -> dict[str, list[str]]:
-    """Those that need no tokens, also where they have one value.
+    """Return the features that need no tokens, also those that are the same for all prompts.
 
     Example:
         >>> word_features(5 * ["Sort b a"])["first word"]
@@ -61,8 +62,8 @@ def word_features(texts: Sequence[str]) -> dict[str, list[str]]:
     return {"last word": pooled([row[-1] for row in words]), "first word": pooled([row[0] for row in words])}
 
 
-def pooled(values: Sequence[str], least: int = LEAST) -> list[str]:
-    """The values, those of fewer than ``least`` examples as one.
+def pooled(values: Sequence[str], least: int = MIN_PROMPTS) -> list[str]:
+    """Return the values, with those of fewer than ``least`` examples replaced by ``(rare)``.
 
     Example:
         >>> pooled(["a", "a", "b", "c"], least=2)
@@ -73,7 +74,7 @@ def pooled(values: Sequence[str], least: int = LEAST) -> list[str]:
 
 
 def determines(label: Sequence[str], *given: Sequence[str]) -> bool:
-    """Whether prompts with the same values of all of ``given`` never have two of ``label``: nothing is left of it then.
+    """Return whether prompts with the same values of all of ``given`` have the same ``label`` too.
 
     Example:
         >>> determines(["a", "a", "b"], ["x", "x", "y"]), determines(["a", "b", "b"], ["x", "x", "y"])
@@ -83,19 +84,20 @@ def determines(label: Sequence[str], *given: Sequence[str]) -> bool:
     return len(set(strata)) == len(set(zip(strata, label, strict=True)))
 
 
-def _bins(lengths: Sequence[int]) -> list[str]:
-    """Each length as the range of its bin; bins hold about as many prompts each."""
-    edges = np.unique(np.quantile(lengths, np.linspace(0, 1, _BINS + 1)[1:-1]))
+def _length_bins(lengths: Sequence[int]) -> list[str]:
+    """Return the range of each length's bin. Bins have about equally many prompts."""
+    edges = np.unique(np.quantile(lengths, np.linspace(0, 1, _N_LENGTH_BINS + 1)[1:-1]))
     places = np.searchsorted(edges, lengths)
     texts = {}
     for place in np.unique(places):
-        within = np.asarray(lengths)[places == place]
-        low, high = int(within.min()), int(within.max())
+        in_bin = np.asarray(lengths)[places == place]
+        low = int(in_bin.min())
+        high = int(in_bin.max())
         texts[int(place)] = f"{low} tokens" if low == high else f"{low}-{high} tokens"
     return [texts[int(place)] for place in places]
 
 
-def _told_apart(names: Mapping[int, str]) -> dict[int, str]:
-    """Texts of tokens; those of the same text also by their id."""
-    counts = Counter(names.values())
-    return {i: name if counts[name] == 1 and name.strip() else f"{name!r} (id {i})" for i, name in names.items()}
+def _distinct_names(texts: Mapping[int, str]) -> dict[int, str]:
+    """Return the text of each token, with its id if the text is blank or that of several tokens."""
+    counts = Counter(texts.values())
+    return {i: text if counts[text] == 1 and text.strip() else f"{text!r} (id {i})" for i, text in texts.items()}

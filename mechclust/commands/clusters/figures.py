@@ -1,130 +1,230 @@
-"""Figures of ``mechclust clusters``: curves over layers, and what the clusters follow."""
+"""Figures of ``mechclust clusters``: curves over layers, what the clusters follow, and the map of prompts."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 
-from mechclust.commands.clusters.result import ClustersResult
-from mechclust.report.text import figure_text
-from probes.engine.plots import COLORS, MARKERS
+from mechclust.commands.clusters.measurements import Measurements
+from mechclust.report.analysis import Panel
+from mechclust.report.prompt_map import CLUSTER, prompt_map
+from mechclust.report.style import CHANCE, COLORS, MARKERS, layer_axis, styled, subplots
+from mechclust.report.text import figure_text, short_name
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.artist import Artist
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
-_BLUE, _ORANGE, _GREEN = COLORS[:3]  # each curve also has a marker of its own
-_MOST = len(COLORS)  # candidates shown
-_THIN = 0.005  # width below which a chance band is drawn as a line
+_BLUE, _ORANGE, _GREEN = COLORS[:3]
+_MAX_CANDIDATES = len(COLORS)
+_MIN_BAND_WIDTH = 0.005  # a narrower chance band is drawn with an outline
+_KEY_COLOR = "#555555"
 
 
-def curves_figure(result: ClustersResult) -> Figure:
-    """Per label: above, the index of the clusters, also given another label; below, the linear accuracy."""
-    from mechclust.report.style import layer_axis, subplots
+@styled()
+def clusters_panels(result: Measurements) -> list[Panel]:
+    """Draw the figures, in the report's order."""
+    panels = [Panel("curves_by_layer", curves_figure(result), _curves_caption(result))]
+    if result.followed.means:
+        caption = (
+            "What the clusters follow: adjusted mutual information of the clusters with the file's labels and with "
+            "surface features of the prompts, by layer. 1: the same partition; 0: chance."
+        )
+        panels.append(Panel("what_clusters_follow", followed_figure(result), caption))
+    return panels
 
-    labels, both = result.trained.raw.coords["label"], result.trained.linear is not None
-    size = (7.0 if len(labels) == 1 else 5.0, 2.7)
-    figure, axes = subplots((1 + both) * len(labels), len(labels), size=size, sharex="col", sharey="row")
-    everything = result.to_dataframe()
-    for k, label in enumerate(labels):
-        table = everything[everything["label"] == label]
-        table = table[table["n_clusters"] == table["n_clusters"].iloc[0]]
-        upper, lower = axes[k], axes[len(labels) + k] if both else axes[k]
-        _curve(upper, table, "ari", ("null_low", "null_high"), "untrained", _BLUE, "o", "clusters")
-        if "given_ari" in table:
-            band = ("given_null_low", "given_null_high")
-            name = f"clusters given {figure_text(result.followed.called(str(result.given)))}"
-            _curve(upper, table, "given_ari", band, "untrained_given", _ORANGE, "s", name)
-        if "accuracy" in table:
-            band = ("linear_null_low", "linear_null_high")
-            low, high = table["accuracy_low"], table["accuracy_high"]
-            lower.fill_between(table["layer"], low, high, color=_GREEN, alpha=0.18, lw=0)
-            _curve(lower, table, "accuracy", band, "untrained_accuracy", _GREEN, "^", "linear classifier")
-        verdicts = result.verdicts[label]
-        name = "the task" if label == "task" else f"'{figure_text(label)}'"
-        upper.set_title(f"{name}\nclusters: {verdicts['clusters']}", fontsize="medium")
-        if "accuracy" in table and "linear" in verdicts:
-            lower.set_title(f"linear classifier: {verdicts['linear']}", fontsize="medium")
-        layer_axis(lower)
-    bottom, top = axes[0].get_ylim()  # of all in the row: they share it
+
+def _curves_caption(result: Measurements) -> str:
+    sentences = [
+        "By layer (0: the embedding). Blue: adjusted Rand index between k-means clusters of the hidden states and the "
+        "labels."
+    ]
+    if result.given is not None:
+        given = result.followed.called(result.given)
+        sentences.append(f"Orange: the same after subtracting the mean state of each value of {given}.")
+    if result.trained.linear is not None:
+        sentences.append(
+            "Green: held-out accuracy of a linear classifier, with its 95% interval over prompts; nothing was "
+            "subtracted."
+        )
+    sentences.append("Hatched: the 95% range of chance.")
+    if result.untrained:
+        n = len(result.untrained)
+        sentences.append(f"Dashed: the same architecture with random weights, mean of {n} (shaded: to the highest).")
+    return " ".join(sentences)
+
+
+# ---- curves ----
+
+
+@dataclass(frozen=True)
+class CurveStyle:
+    """Columns, colour and marker of a curve.
+
+    Attributes:
+        value: its column.
+        null: prefix of the columns of its chance interval.
+        untrained: column of random weights.
+        color: its colour.
+        marker: its marker, so that colours are not needed to tell curves apart.
+    """
+
+    value: str
+    null: str
+    untrained: str
+    color: str
+    marker: str
+
+
+_RAW = CurveStyle("ari", "null", "untrained", _BLUE, "o")
+_GIVEN = CurveStyle("given_ari", "given_null", "untrained_given", _ORANGE, "s")
+_LINEAR = CurveStyle("accuracy", "linear_null", "untrained_accuracy", _GREEN, "^")
+
+
+def curves_figure(result: Measurements) -> Figure:
+    """Draw for each label the index of the clusters, also given another label, and the classifier's accuracy."""
+    n = len(result.labels)
+    n_measures = 1 if result.trained.linear is None else 2
+    beside = n == 1 and n_measures == 2
+    figure, axes = subplots(
+        n_measures * n, 2 if beside else n, size=(5.0, 2.7), sharex=True, sharey=False if beside else "row"
+    )
+    for k, label in enumerate(result.labels):
+        _draw_index(axes[k], result, label)
+        if n_measures == 2:
+            _draw_accuracy(axes[n + k], result, label)
+    for axis in axes if beside else axes[-n:]:
+        layer_axis(axis)
+    bottom, top = axes[0].get_ylim()  # of all panels in the row, which share it
     axes[0].set_ylim(min(-0.05, bottom), min(1.03, max(0.2, top)))
     axes[0].set_ylabel("adjusted Rand index")
-    if both:
-        axes[len(labels)].set_ylim(0, 1.03)
-        axes[len(labels)].set_ylabel("accuracy")
-    shown = {
-        name: handle for axis in axes for handle, name in zip(*axis.get_legend_handles_labels(), strict=True)
-    } | _keys(bool(result.untrained))
-    figure.legend(list(shown.values()), list(shown), loc="outside right upper", frameon=False, fontsize="small")
+    if n_measures == 2:
+        axes[n].set_ylim(0, 1.03)
+        axes[n].set_ylabel("accuracy")
+    _add_legend(figure, axes, bool(result.untrained))
     return figure
 
 
-def _curve(
-    axis: Axes,
-    table: pd.DataFrame,
-    value: str,
-    band: tuple[str, str],
-    untrained: str,
-    color: str,
-    marker: str,
-    name: str,
-) -> None:
-    """Draw a curve with its chance band, and the mean of models with random weights, shaded up to the highest."""
-    if table[value].isna().all():
+def _draw_index(axis: Axes, result: Measurements, label: str) -> None:
+    table = result.first_clustering(label)
+    _draw_curve(axis, table, _RAW, "clusters")
+    if "given_ari" in table:
+        _draw_curve(axis, table, _GIVEN, f"clusters given {figure_text(result.followed.called(str(result.given)))}")
+    name = "the task" if label == "task" else f"'{figure_text(label)}'"
+    axis.set_title(f"{name}\nclusters: {result.verdicts[label]['clusters']}", fontsize="medium")
+
+
+def _draw_accuracy(axis: Axes, result: Measurements, label: str) -> None:
+    table = result.first_clustering(label)
+    if "accuracy" not in table:
         return
-    low, high = (table[column].to_numpy(dtype=float) for column in band)
-    line = 0.8 if (high - low < _THIN).any() else 0  # a band without width would be invisible
-    axis.fill_between(table["layer"], low, high, alpha=0.35, lw=line, hatch="////", facecolor="none", edgecolor=color)
-    axis.plot(table["layer"], table[value], color=color, marker=marker, ms=4, label=name)
-    if untrained in table:
-        axis.plot(table["layer"], table[untrained], color=color, ls="--", lw=1.2)
-        axis.fill_between(table["layer"], table[untrained], table[f"{untrained}_high"], color=color, alpha=0.12, lw=0)
+    low = table["accuracy_low"]
+    high = table["accuracy_high"]
+    axis.fill_between(table["layer"], low, high, color=_GREEN, alpha=0.18, lw=0)
+    _draw_curve(axis, table, _LINEAR, "linear classifier")
+    if "linear" in result.verdicts[label]:
+        axis.set_title(f"linear classifier: {result.verdicts[label]['linear']}", fontsize="medium")
 
 
-def _keys(untrained: bool) -> dict[str, Artist]:
-    """The legend's text for all curves."""
-    from matplotlib.lines import Line2D
-    from matplotlib.patches import Patch
+def _draw_curve(axis: Axes, table: pd.DataFrame, style: CurveStyle, name: str) -> None:
+    """Draw a curve with its chance band, and the mean of models with random weights, shaded up to the highest."""
+    if table[style.value].isna().all():
+        return
+    layers = table["layer"]
+    color = style.color
+    low = table[f"{style.null}_low"].to_numpy(dtype=float)
+    high = table[f"{style.null}_high"].to_numpy(dtype=float)
+    outline = 0.8 if (high - low < _MIN_BAND_WIDTH).any() else 0
+    axis.fill_between(layers, low, high, alpha=0.35, lw=outline, hatch="////", facecolor="none", edgecolor=color)
+    axis.plot(layers, table[style.value], color=color, marker=style.marker, ms=4, label=name)
+    if style.untrained in table:
+        mean = table[style.untrained]
+        axis.plot(layers, mean, color=color, ls="--", lw=1.2)
+        axis.fill_between(layers, mean, table[f"{style.untrained}_high"], color=color, alpha=0.12, lw=0)
 
-    dashed: dict[str, Artist] = {"random weights, mean to highest": Line2D([], [], color="#555555", ls="--", lw=1.2)}
-    band = Patch(facecolor="none", edgecolor="#555555", hatch="////", lw=0, alpha=0.6)
-    return {**(dashed if untrained else {}), "chance (95%)": band}
+
+def _add_legend(figure: Figure, axes: list[Axes], has_random_weights: bool) -> None:
+    """Add one legend for all panels, with each name once."""
+    entries: dict[str, Artist] = {}
+    for axis in axes:
+        handles, names = axis.get_legend_handles_labels()
+        entries |= dict(zip(names, handles, strict=True))
+    if has_random_weights:
+        entries["random weights, mean to highest"] = Line2D([], [], color=_KEY_COLOR, ls="--", lw=1.2)
+    entries[CHANCE] = Patch(facecolor="none", edgecolor=_KEY_COLOR, hatch="////", lw=0, alpha=0.6)
+    figure.legend(list(entries.values()), list(entries), loc="outside right upper", frameon=False, fontsize="small")
 
 
-def followed_figure(result: ClustersResult) -> Figure:
-    """Agreement of the clusters with every label and surface feature, by layer."""
-    from mechclust.report.style import layer_axis, subplots
+# ---- what the clusters follow ----
 
+
+def followed_figure(result: Measurements) -> Figure:
+    """Draw the agreement of the clusters with every label and surface feature, by layer."""
     figure, (axis,) = subplots(1, size=(7.0, 3.4))
     followed = result.followed
-    names = list(followed.means)[:_MOST]
+    names = list(followed.means)[:_MAX_CANDIDATES]
     if "task" in followed.means and "task" not in names:
         names[-1] = "task"
     for k, name in enumerate(names):
         table = followed.table[followed.table["name"] == name]
         strong = name in (names[0], "task", result.given)
-        axis.plot(
-            table["layer"],
-            table["ami"],
-            color=COLORS[k],
-            marker=MARKERS[k],
-            ms=4 if strong else 3,
-            lw=2.2 if strong else 1.1,
-            label=f"{figure_text(name)} ({followed.means[name]:z.2f})",
-        )
+        style: dict[str, Any] = {"ms": 4, "lw": 2.2} if strong else {"ms": 3, "lw": 1.1}
+        label = f"{figure_text(name)} ({followed.means[name]:z.2f})"
+        axis.plot(table["layer"], table["ami"], color=COLORS[k], marker=MARKERS[k], label=label, **style)
         if strong and result.untrained:
             axis.plot(table["layer"], table["untrained"], color=COLORS[k], ls="--", lw=1.1)
     axis.axhline(0, color="#999999", lw=0.8, zorder=0)
     low = float(np.nanmin(followed.table["ami"])) if len(followed.table) else 0.0
     axis.set_ylim(min(-0.1, low - 0.02), 1.03)
     axis.set_ylabel("adjusted mutual information")
-    axis.set_title(result.headline)
+    axis.set_title(f"clusters by task: {result.verdicts['task']['clusters']}")
     layer_axis(axis)
     title = "clusters against (mean)"
     if result.untrained:
         title += "\ndashed: random weights (mean)"
     figure.legend(loc="outside right upper", frameon=False, title=title, fontsize="small")
     return figure
+
+
+# ---- the map ----
+
+
+def prompt_views(result: Measurements) -> dict[str, str]:
+    """Return the map of prompts under its title; empty if there is no map."""
+    shown = result.shown
+    if shown is None:
+        return {}
+    best = result.followed.best(result.labels)
+    names = [*result.labels, *result.followed.means, *result.values]
+    if best is not None:
+        names.insert(0, best)
+    colours = {}
+    for name in dict.fromkeys(names):
+        title = f"{name} (label)" if name == CLUSTER else name  # the map has a colouring of that name
+        colours[title] = [result.values[name][i] for i in shown.places]
+    model = short_name(result.model)
+    html = prompt_map(
+        {model: shown.planes},
+        shown.layers,
+        shown.texts,
+        colours,
+        clusters=shown.clusters,
+        start=_first_shown_layer(result, best),
+        variance={model: shown.variance.tolist()},
+    )
+    n = len(result.values["task"])
+    some = "" if len(shown.places) == n else f", {len(shown.places)} of {n}"
+    return {f"The prompts at each layer{some}": html}
+
+
+def _first_shown_layer(result: Measurements, best: str | None) -> int | None:
+    """Return the layer above the embedding at which clusters agree most with what they follow."""
+    table = result.followed.table
+    table = table[(table["name"] == best) & (table["layer"] > 0)].dropna(subset="ami")
+    return int(table.loc[table["ami"].idxmax(), "layer"]) if len(table) else None

@@ -1,11 +1,13 @@
-"""What the clusters follow: their agreement with every label and surface feature, at every layer."""
+"""Compare clusters with every label and surface feature, at every layer, and find what they follow."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import combinations
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,10 +21,18 @@ from tasks.text.visible import short
 if TYPE_CHECKING:
     import pandas as pd
 
-MOSTLY, PARTLY = 0.5, 0.1  # mean adjusted mutual information from which clusters follow something, or follow it in part
-ALIKE = 0.9  # agreement of two labels or features from which they are told together
+MOSTLY = 0.5
+"""Mean adjusted mutual information from which clusters follow a label or feature."""
+PARTLY = 0.1
+"""Mean adjusted mutual information from which clusters follow a label or feature in part."""
+ALIKE = 0.9
+"""Adjusted mutual information from which two labels or features are named together."""
+TIE = 0.01
+"""Difference of mean agreements up to which neither of two labels or features is followed more."""
 _COLUMNS = ["layer", "name", "kind", "n_values", "ami", "ari", "untrained", "untrained_high", "p_value"]
-TIE = 0.01  # difference of means from which one is said to be followed more
+
+Clusters = Int[np.ndarray, "layer example"]
+Codes = Int[np.ndarray, "example"]
 
 
 @dataclass(frozen=True)
@@ -33,9 +43,9 @@ class Followed:
         table: ``layer, name, kind, n_values, ami, ari, untrained, untrained_high, p_value, p_corrected``, a row per
             layer and candidate. ``untrained`` is the mean ``ami`` of models with random weights, ``untrained_high`` the
             highest; NaN without them.
-        alike: agreement of the candidates with each other (adjusted mutual information), by pair.
-        unshown: labels that a stricter test than the table's does not show, as where labels are handed out within
-            another one only.
+        alike: agreement of the candidates with each other (adjusted mutual information), by sorted pair.
+        unshown: labels that a stricter test than the table's does not show, such as one that permutes labels only
+            within the classes of another.
     """
 
     table: pd.DataFrame
@@ -44,47 +54,51 @@ class Followed:
 
     @cached_property
     def means(self) -> dict[str, float]:
-        """Candidate to its mean agreement over the layers above the embedding, the highest first."""
+        """Mean agreement of each candidate over ``layers``, the highest first."""
         return self._means("ami")
 
     @cached_property
     def highest_of_random(self) -> dict[str, float]:
-        """``means`` with the highest model with random weights at every layer; NaN without them."""
+        """Like ``means``, of the highest model with random weights at every layer; NaN without them."""
         return self._means("untrained_high")
 
+    @property
+    def layers(self) -> list[int]:
+        """Layers over which agreement is averaged: those above the embedding, if there are any."""
+        layers = sorted(set(self.table["layer"]))
+        return [layer for layer in layers if layer > 0] or layers
+
     def _means(self, column: str) -> dict[str, float]:
-        table = self.table
-        if (table["layer"] > 0).any():
-            table = table[table["layer"] > 0]
+        table = self.table[self.table["layer"].isin(self.layers)]
         means = table.groupby("name", sort=False)[column].mean().sort_values(ascending=False, kind="stable")
         return {str(name): float(value) for name, value in means.items()}
 
     def no_more_than_random(self, name: str) -> bool:
-        """Whether clusters of random weights agree with ``name`` as much, within ``TIE``."""
+        """Return whether clusters of random weights agree with ``name`` as much, within ``TIE``."""
         return self.highest_of_random[name] >= self.means[name] - TIE
 
     @cached_property
     def features(self) -> set[str]:
-        """Candidates that are surface features, not labels of the file."""
+        """Candidates that are surface features and no labels of the file."""
         return set(self.table["name"][self.table["kind"] == "feature"])
 
     def called(self, name: str) -> str:
-        """A label or feature in a sentence."""
+        """Return the name of a label or feature for a sentence."""
         if name in self.features:
             return f"the prompts' {name}"
         return "the task" if name == "task" else f"the label '{short(name)}'"
 
     @cached_property
     def shown(self) -> dict[str, float]:
-        """Those of ``means`` that are above chance at some layer, and large enough to speak of."""
+        """Mean agreement of the candidates that are above chance at some layer and followed at least in part."""
         above = set(self.table["name"][self.table["p_corrected"] <= CHANCE_LEVEL]) - set(self.unshown)
         return {name: mean for name, mean in self.means.items() if name in above and mean >= PARTLY}
 
     def best(self, first: Sequence[str] = ()) -> str | None:
-        """What the clusters follow, at least in part; ``None`` for nothing.
+        """Return what the clusters follow most, at least in part; ``None`` if they follow nothing.
 
         Args:
-            first: labels that are named where another is higher by ``TIE`` at most.
+            first: labels that are preferred to another candidate that is higher by ``TIE`` at most.
         """
         if not self.shown:
             return None
@@ -92,19 +106,19 @@ class Followed:
         return next((name for name in first if self.shown.get(name, -1.0) >= self.shown[top] - TIE), top)
 
     def same_as(self, name: str) -> list[str]:
-        """Candidates that part the prompts nearly as ``name`` does."""
+        """Return the candidates that divide the prompts nearly as ``name`` does."""
         return [other for other in self.means if other != name and self._alike(name, other) >= ALIKE]
 
     def as_much_as(self, name: str) -> list[str]:
-        """Candidates that part the prompts in another way, and agree with the clusters as much as ``name``."""
+        """Return the candidates followed as much as ``name`` that divide the prompts in another way."""
         return [
             other
             for other, mean in self.shown.items()
             if other != name and abs(mean - self.means[name]) <= TIE and self._alike(name, other) < ALIKE
         ]
 
-    def beside_the_task(self, first: Sequence[str]) -> str | None:
-        """What else than the task the clusters follow: most of all, or as much."""
+    def besides_task(self, first: Sequence[str]) -> str | None:
+        """Return what the clusters follow most, or as much as the task, other than the task."""
         best = self.best(first)
         return next(iter(self.as_much_as(best)), None) if best == "task" else best
 
@@ -112,85 +126,100 @@ class Followed:
         return self.alike[min(one, other), max(one, other)]
 
 
+@dataclass(frozen=True)
+class Candidate:
+    """A label or surface feature that clusters may follow.
+
+    Attributes:
+        name: its name.
+        kind: ``label`` or ``feature``.
+        codes: value of each example, as a number.
+    """
+
+    name: str
+    kind: str
+    codes: Codes
+
+
 def what_clusters_follow(
-    clusters: Int[np.ndarray, "layers n"],
+    clusters: Clusters,
     layers: Sequence[int],
     labels: Mapping[str, Sequence[str]],
     features: Mapping[str, Sequence[str]],
     p_values: Mapping[str, Sequence[float]] | None = None,
-    units: Int[np.ndarray, "n"] | None = None,
-    untrained: Sequence[Int[np.ndarray, "layers n"]] = (),
+    units: Codes | None = None,
+    untrained: Sequence[Clusters] = (),
 ) -> Followed:
-    """Adjusted mutual information (Vinh, Epps & Bailey 2010) and adjusted Rand index of clusters with candidates.
+    """Compare clusters with candidates by adjusted mutual information (Vinh, Epps & Bailey 2010) and Rand index.
 
     The first allows for how many values a candidate has, so that candidates can be compared. The p-value is that of
     the index, from its exact moments under relabelling. Candidates and clusters with too few classes for moments are
-    relabelled at random, as often as the number of tests asks for.
+    relabelled at random, as often as the number of tests needs.
 
     Args:
         clusters: cluster of each example, by layer.
         layers: number of each layer.
         labels: of the examples; those with one value, or all different, are left out.
-        features: of the examples; the same.
-        p_values: of labels that were tested in another way, by layer; where these show nothing, the label is not
-            followed.
+        features: of the examples, with the same exceptions.
+        p_values: of labels that were tested in another way, by layer; if these show nothing, the label is not followed.
         units: of the examples that belong together: candidates are then relabelled by whole units, or within them.
         untrained: ``clusters`` of each model with random weights.
     """
     import pandas as pd
     from sklearn.metrics import adjusted_mutual_info_score
 
-    candidates = {
-        name: (kind, np.unique(values, return_inverse=True)[1])
-        for kind, these in (("label", labels), ("feature", features))
-        for name, values in these.items()
-        if 1 < len(set(values)) < len(values)
-    }
+    candidates = [*_candidates("label", labels), *_candidates("feature", features)]
+    n_tests = len(layers) * len(candidates)
     rows: list[dict[str, Any]] = []
-    for layer, found, *random_clusters in zip(layers, clusters, *untrained, strict=True):
-        for name, (kind, codes) in candidates.items():
-            index = adjusted_rand_score(codes, found)
-            random = [adjusted_mutual_info_score(codes, each) for each in random_clusters]
+    for layer, trained, *random_weights in zip(layers, clusters, *untrained, strict=True):
+        for candidate in candidates:
             rows.append(
-                {
-                    "layer": layer,
-                    "name": name,
-                    "kind": kind,
-                    "n_values": int(codes.max()) + 1,
-                    "ami": float(adjusted_mutual_info_score(codes, found)),
-                    "ari": index,
-                    "untrained": float(np.mean(random)) if random else math.nan,
-                    "untrained_high": max(random, default=math.nan),
-                    "p_value": _p_value(codes, found, index, len(layers) * len(candidates), units),
-                }
+                {"layer": layer, **_agreement(candidate, trained, random_weights)}
+                | {"p_value": _p_value(candidate.codes, trained, n_tests, units)}
             )
     table = pd.DataFrame(rows, columns=_COLUMNS)
     table["p_corrected"] = corrected(table["p_value"]) if len(table) else []
-    names = sorted(candidates)
-    alike = {
-        (a, b): float(adjusted_mutual_info_score(candidates[a][1], candidates[b][1]))
-        for i, a in enumerate(names)
-        for b in names[i + 1 :]
-    }
+    alike = {}
+    for one, other in combinations(sorted(candidates, key=attrgetter("name")), 2):
+        alike[one.name, other.name] = float(adjusted_mutual_info_score(one.codes, other.codes))
     unshown = [name for name, p in (p_values or {}).items() if not (corrected(p) <= CHANCE_LEVEL).any()]
     return Followed(table, alike, unshown)
 
 
-def _p_value(
-    codes: Int[np.ndarray, "n"],
-    clusters: Int[np.ndarray, "n"],
-    index: float,
-    n_tests: int,
-    units: Int[np.ndarray, "n"] | None,
-) -> float:
+def _candidates(kind: str, values_by_name: Mapping[str, Sequence[str]]) -> Iterator[Candidate]:
+    """Yield the labels or features that clusters can follow: not all the same, and not all different."""
+    for name, values in values_by_name.items():
+        if 1 < len(set(values)) < len(values):
+            yield Candidate(name, kind, np.unique(values, return_inverse=True)[1])
+
+
+def _agreement(candidate: Candidate, trained: Codes, random_weights: Sequence[Codes]) -> dict[str, Any]:
+    """Return the columns of a candidate's agreement with clusters at one layer, also those of random weights."""
+    from sklearn.metrics import adjusted_mutual_info_score
+
+    random = [adjusted_mutual_info_score(candidate.codes, clusters) for clusters in random_weights]
+    return {
+        "name": candidate.name,
+        "kind": candidate.kind,
+        "n_values": int(candidate.codes.max()) + 1,
+        "ami": float(adjusted_mutual_info_score(candidate.codes, trained)),
+        "ari": adjusted_rand_score(candidate.codes, trained),
+        "untrained": float(np.mean(random)) if random else math.nan,
+        "untrained_high": max(random, default=math.nan),
+    }
+
+
+def _p_value(codes: Codes, clusters: Codes, n_tests: int, units: Codes | None) -> float:
+    index = adjusted_rand_score(codes, clusters)
     draws = max(999, least_permutations(n_tests))
     if units is not None:
         if not Relabelling.from_classes(codes, units).enough(named=False):
             return math.nan
         null = adjusted_rand_null(clusters, codes, draws, units=units)
-        return (1 + int((null >= index).sum())) / (1 + draws)
-    p = adjusted_rand_moments(codes, clusters).null(index)[2]
-    if not np.isnan(p):
-        return p
-    null = adjusted_rand_null(codes, clusters, draws, within=np.zeros(len(codes)))  # as tables, which is faster
+    else:
+        p = adjusted_rand_moments(codes, clusters).null(index)[2]
+        if not np.isnan(p):
+            return p
+        one_stratum = np.zeros(len(codes))  # then whole tables are drawn, which is faster
+        null = adjusted_rand_null(codes, clusters, draws, within=one_stratum)
     return (1 + int((null >= index).sum())) / (1 + draws)

@@ -1,9 +1,9 @@
-"""What ``measure_clusters`` is given: prompts as tokens, their labels and features, and what can be refused first."""
+"""Read the prompts with their labels and features, and refuse invalid input before any weights are loaded."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -11,10 +11,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Int
 from torch import Tensor
 
 from mechclust.commands.clusters.config import ClustersConfig
 from mechclust.commands.clusters.features import TOKENS, WORDS, determines, surface_features, word_features
+from mechclust.commands.sampling import drawn
 from mechclust.commands.units import Units, units_of
 from mechclust.models.adapter_bases import adapter_notes
 from mechclust.models.resolved import ResolvedModel
@@ -23,7 +25,6 @@ from mechclust.models.tokenizers import prompt_batches, tokenization_of, tokeniz
 from mechclust.report.chance import CHANCE_LEVEL
 from mechclust.report.text import join
 from probes.engine.identity import token_digests
-from probes.engine.state import hashed
 from probes.functional.adjusted_rand import n_relabellings
 from probes.rows.row_store import read_index, shards
 from tasks import Batch, InputError, LabelledPrompts
@@ -33,22 +34,22 @@ from tasks.text.visible import quoted
 
 @dataclass(frozen=True)
 class Inputs:
-    """Prompts, as they are measured.
+    """Prompts to measure.
 
     Attributes:
         texts: the prompts.
-        index: ``[n]`` the place of each in the file, from 0.
-        labels: of the file, name to one value per prompt.
-        features: surface features, name to one value per prompt.
+        index: place of each prompt in the file, from 0, ascending.
+        labels: labels of the file: by name, the value of each prompt.
+        features: surface features: by name, the value of each prompt.
         batches: the prompts as tokens.
-        sizes: of the model.
+        sizes: sizes of the model.
         tokenization: how texts became tokens.
         units: which prompts belong together.
-        notes: what a reader must know.
+        notes: what a reader must know of the prompts.
     """
 
     texts: Sequence[str]
-    index: Tensor
+    index: Int[Tensor, "prompt"]
     labels: Mapping[str, Sequence[str]]
     features: Mapping[str, Sequence[str]]
     batches: Sequence[Batch]
@@ -60,8 +61,8 @@ class Inputs:
     def __len__(self) -> int:
         return len(self.texts)
 
-    def left(self, given: str, config: ClustersConfig) -> list[str]:
-        """Labels that are not told by ``given``, with ``within`` where that is asked for."""
+    def undetermined(self, given: str, config: ClustersConfig) -> list[str]:
+        """Return the compared labels that are not determined by ``given``, together with ``within`` if there is one."""
         strata = [self.values[name] for name in (given, config.within) if name is not None]
         return [name for name in config.labels if not determines(self.labels[name], *strata)]
 
@@ -71,68 +72,55 @@ class Inputs:
         return {**self.labels, **self.features}
 
     @cached_property
-    def codes(self) -> dict[str, Tensor]:
-        """The same as ``[n]`` integers: the place among the sorted values."""
-        return {
-            name: torch.from_numpy(np.unique(np.asarray(values), return_inverse=True)[1].astype(np.int64))
-            for name, values in self.values.items()
-        }
+    def codes(self) -> dict[str, Int[Tensor, "prompt"]]:
+        """Labels and features by name, each value as its place among the sorted values."""
+        codes = {}
+        for name in sorted(self.values):
+            numbers = np.unique(np.asarray(self.values[name]), return_inverse=True)[1]
+            codes[name] = torch.from_numpy(numbers.astype(np.int64))
+        return codes
 
 
 def read_inputs(model: ResolvedModel, config: ClustersConfig, tokenizer: Any = None) -> Inputs:
-    """Prompts and their tokens, without loading weights.
+    """Read prompts, labels and tokens, without loading weights.
 
     Raises:
         InputError: for prompts or settings that nothing can be measured with.
     """
-    prompts = config.read_prompts()
+    all_prompts = config.read_prompts()
     config.check()
-    _check_labels(prompts, config)
-    some, index = _drawn(prompts, config)
-    units = units_of(some, config.units, within=config.within)
-    some = units.added_to(some)
-    reader, sizes = _read(model, config, tokenizer)
-    batches = [
-        replace(batch, index=index[batch.index])
-        for batch in prompt_batches(
-            some,
-            reader,
-            sizes,
-            tokens_per_batch=config.tokens_per_batch,
-            chat=config.chat,
-            bos=config.bos,
-            too_long=config.too_long,
-        )
-    ]
-    ids: dict[int, list[int]] = {}
-    for batch in batches:
-        for i, row, length in zip(batch.index.tolist(), batch.tokens, batch.lengths().tolist(), strict=True):
-            ids[i] = row[:length].tolist()
-    found = surface_features(
-        some.prompts,
-        [ids[i] for i in index.tolist()],
-        lambda i: str(reader.decode([i])),
+    _check_labels(all_prompts, config)
+    prompts, index = _sample(all_prompts, config)
+    units = units_of(prompts, config.units, within=config.within)
+    prompts = units.added_to(prompts)
+    reader, sizes = _tokenizer_and_sizes(model, config, tokenizer)
+    batches = _tokenize(prompts, index, reader, sizes, config)
+    features = surface_features(
+        prompts.prompts,
+        _token_ids(batches, index),
+        lambda token: str(reader.decode([token])),
         set(getattr(reader, "all_special_ids", ())),
     )
-    features = {name: values for name, values in found.items() if name not in some.labels}
+    notes = [
+        *_notes_on_classes(prompts, config),
+        *_notes_on_lost_classes(all_prompts, prompts),
+        *what_is_wrong(reader, batches, prompts.repeated),
+        *adapter_notes([model]),
+        units.sentence,
+    ]
     inputs = Inputs(
-        texts=some.prompts,
+        texts=prompts.prompts,
         index=index,
-        labels={name: list(values) for name, values in some.labels.items()},
-        features=features,
+        labels={name: list(values) for name, values in prompts.labels.items()},
+        features={name: values for name, values in features.items() if name not in prompts.labels},
         batches=batches,
         sizes=sizes,
         tokenization=tokenization_of(reader, chat=config.chat, bos=config.bos),
         units=units,
-        notes=[
-            *_few(some, config),
-            *_lost(prompts, some),
-            *what_is_wrong(reader, batches, some.repeated),
-            *adapter_notes([model]),
-            units.sentence,
-        ],
+        notes=notes,
     )
-    _check_given(inputs, config)
+    if config.given not in ("auto", "none"):
+        _check_given(config.given, inputs.values.get(config.given, [""]), inputs.labels, config)
     _check_held_apart(inputs, config)
     return inputs
 
@@ -143,28 +131,29 @@ def check_same_prompts(inputs: Inputs, out: Path, rows: Path) -> None:
     Args:
         inputs: the prompts.
         out: the folder.
-        rows: where in it hidden states are.
+        rows: folder in it with the hidden states.
 
     Raises:
-        InputError: saying so.
+        InputError: if there are any.
     """
     index = torch.cat([batch.index for batch in inputs.batches])
-    tokens = dict(zip(index.tolist(), torch.cat(list(map(token_digests, inputs.batches))).tolist(), strict=True))
+    digests = torch.cat([token_digests(batch) for batch in inputs.batches])
+    digest_of_prompt = dict(zip(index.tolist(), digests.tolist(), strict=True))
     for model in ("trained", *(path.name for path in rows.glob("untrained-seed*"))):
         for shard in shards(rows / model):
-            held = read_index(shard)
-            pairs = zip(held["index"].tolist(), held["tokens"].tolist(), strict=True)
-            if any(tokens.get(i) != digest for i, digest in pairs):
-                raise InputError(
-                    f"{str(out)!r} holds hidden states of other prompts or tokens; give the same, or another folder "
-                    "with --out"
-                )
+            saved = read_index(shard)
+            for i, digest in zip(saved["index"].tolist(), saved["tokens"].tolist(), strict=True):
+                if digest_of_prompt.get(i) != digest:
+                    raise InputError(
+                        f"{str(out)!r} holds hidden states of other prompts or tokens; give the same, or another "
+                        "folder with --out"
+                    )
 
 
-def _read(model: ResolvedModel, config: ClustersConfig, tokenizer: Any) -> tuple[Any, Sizes]:
-    """The tokenizer, and how large the model is."""
-    own_tokenizer, sizes = tokenizer_and_sizes(model, trust_remote_code=config.trust_remote_code)
-    reader = own_tokenizer if tokenizer is None else tokenizer
+def _tokenizer_and_sizes(model: ResolvedModel, config: ClustersConfig, tokenizer: Any) -> tuple[Any, Sizes]:
+    """Return the tokenizer, the given one or the model's, and how large the model is."""
+    model_tokenizer, sizes = tokenizer_and_sizes(model, trust_remote_code=config.trust_remote_code)
+    reader = model_tokenizer if tokenizer is None else tokenizer
     if reader is None:
         raise InputError(
             f"{model.name!r} has no tokenizer to read prompts; give a Hugging Face checkpoint, or tokenizer="
@@ -172,40 +161,75 @@ def _read(model: ResolvedModel, config: ClustersConfig, tokenizer: Any) -> tuple
     return reader, sizes
 
 
+def _tokenize(
+    prompts: LabelledPrompts, index: Int[Tensor, "prompt"], tokenizer: Any, sizes: Sizes, config: ClustersConfig
+) -> list[Batch]:
+    """Return the prompts as tokens, with their places in the file as index."""
+    batches = prompt_batches(
+        prompts,
+        tokenizer,
+        sizes,
+        tokens_per_batch=config.tokens_per_batch,
+        chat=config.chat,
+        bos=config.bos,
+        too_long=config.too_long,
+    )
+    return [replace(batch, index=index[batch.index]) for batch in batches]
+
+
+def _token_ids(batches: Sequence[Batch], index: Int[Tensor, "prompt"]) -> list[list[int]]:
+    """Return the token ids of each prompt, without padding, in the order of the index."""
+    ids: dict[int, list[int]] = {}
+    for batch in batches:
+        for i, row, length in zip(batch.index.tolist(), batch.tokens, batch.lengths().tolist(), strict=True):
+            ids[i] = row[:length].tolist()
+    return [ids[i] for i in index.tolist()]
+
+
 def _check_labels(prompts: LabelledPrompts, config: ClustersConfig) -> None:
+    """Refuse labels and settings that the file's prompts cannot be measured with."""
     n = min(len(prompts), config.max_rows or len(prompts))
     for name in config.labels:
-        if name not in prompts.labels:
-            raise InputError(f"{config.prompts} has no label {name!r}{suggest(name, prompts.labels)}")
-        k = len(prompts.classes[name])
-        if k < 2:
-            raise InputError(
-                f"{config.prompts} has one {name} only ({prompts.classes[name][0]!r}); clustering needs at least 2"
-            )
-        if n < k:
-            raise InputError(f"{config.prompts} has fewer prompts than classes of {name!r} ({k}); give several of each")
-        if n == k:
-            raise InputError(
-                f"{config.prompts} has {n} prompts for {k} classes of {name!r}, so that each prompt would be "
-                "its own cluster, in any model; give several of each"
-            )
+        _check_label(name, n, prompts, config.prompts)
     for k in config.n_clusters:
         if k >= n:
             raise InputError(f"{n} prompts cannot be split into {k} clusters; give fewer with --n-clusters")
     if config.within is not None:
-        if config.within not in prompts.labels:
-            raise InputError(f"{config.prompts} has no label {config.within!r}{suggest(config.within, prompts.labels)}")
-        for name in config.labels:
-            if determines(prompts.labels[name], prompts.labels[config.within]):
-                raise InputError(
-                    f"within each {config.within!r}, the prompts of {config.prompts} have only one {name!r}, so labels "
-                    "cannot be permuted; choose another label, or leave out --within"
-                )
-    _check_named(prompts, config)
+        _check_within(config.within, prompts, config)
+    _check_given_in_file(prompts, config)
 
 
-def _check_named(prompts: LabelledPrompts, config: ClustersConfig) -> None:
-    """What is to be taken out, as far as it can be told without a tokenizer."""
+def _check_label(name: str, n: int, prompts: LabelledPrompts, source: Path) -> None:
+    """Refuse a label with one class, and one with as many classes as prompts are measured."""
+    if name not in prompts.labels:
+        raise InputError(f"{source} has no label {name!r}{suggest(name, prompts.labels)}")
+    classes = prompts.classes[name]
+    k = len(classes)
+    if k < 2:
+        raise InputError(f"{source} has one {name} only ({classes[0]!r}); clustering needs at least 2")
+    if n < k:
+        raise InputError(f"{source} has fewer prompts than classes of {name!r} ({k}); give several of each")
+    if n == k:
+        raise InputError(
+            f"{source} has {n} prompts for {k} classes of {name!r}, so that each prompt would be its own cluster, in "
+            "any model; give several of each"
+        )
+
+
+def _check_within(within: str, prompts: LabelledPrompts, config: ClustersConfig) -> None:
+    """Refuse a label within whose classes a compared label never varies."""
+    if within not in prompts.labels:
+        raise InputError(f"{config.prompts} has no label {within!r}{suggest(within, prompts.labels)}")
+    for name in config.labels:
+        if determines(prompts.labels[name], prompts.labels[within]):
+            raise InputError(
+                f"within each {within!r}, the prompts of {config.prompts} have only one {name!r}, so labels "
+                "cannot be permuted; choose another label, or leave out --within"
+            )
+
+
+def _check_given_in_file(prompts: LabelledPrompts, config: ClustersConfig) -> None:
+    """Refuse a ``given`` label or feature, as far as it can be known without a tokenizer."""
     if config.given in ("auto", "none") or (config.given in TOKENS and config.given not in prompts.labels):
         return
     known = word_features(prompts.prompts) | dict(prompts.labels)
@@ -215,18 +239,11 @@ def _check_named(prompts: LabelledPrompts, config: ClustersConfig) -> None:
             f"{config.prompts} has no label {config.given!r}, and surface features are {join(names)}"
             f"{did_you_mean(config.given, [*known, *names])}"
         )
-    _check_leaves(config.given, known[config.given], prompts.labels, config)
-
-
-def _check_given(inputs: Inputs, config: ClustersConfig) -> None:
-    """The same with what the tokenizer gives, of the prompts that were drawn."""
-    if config.given not in ("auto", "none"):
-        values = inputs.values.get(config.given, [""])
-        _check_leaves(config.given, values, inputs.labels, config)
+    _check_given(config.given, known[config.given], prompts.labels, config)
 
 
 def _check_held_apart(inputs: Inputs, config: ClustersConfig) -> None:
-    """Refuse a ``within`` of which no value could be left out when the classifier is fitted."""
+    """Refuse a ``within`` label with one value, which cannot be left out when the classifier is fitted."""
     if config.within is not None and len(set(inputs.labels[config.within])) < 2:
         drawn = "" if config.max_rows is None else ", or raise --max-rows"
         raise InputError(
@@ -236,9 +253,10 @@ def _check_held_apart(inputs: Inputs, config: ClustersConfig) -> None:
         )
 
 
-def _check_leaves(
+def _check_given(
     given: str, values: Sequence[str], labels: Mapping[str, Sequence[str]], config: ClustersConfig
 ) -> None:
+    """Refuse a ``given`` label or feature after whose removal nothing is left of the task."""
     if len(set(values)) < 2:
         raise InputError(f"given is {given!r}, which is the same for every prompt of {config.prompts}; choose another")
     if determines(labels["task"], values):
@@ -253,49 +271,47 @@ def _check_leaves(
         )
 
 
-def _drawn(prompts: LabelledPrompts, config: ClustersConfig) -> tuple[LabelledPrompts, Tensor]:
-    """The prompts to measure and their places in the file; which are drawn depends on the place alone."""
+def _sample(prompts: LabelledPrompts, config: ClustersConfig) -> tuple[LabelledPrompts, Int[Tensor, "prompt"]]:
+    """Return the prompts to measure, and their places in the file."""
     index = torch.arange(len(prompts))
     if config.max_rows is None or config.max_rows >= len(prompts):
         return prompts, index
-    index = torch.sort(torch.sort(hashed(index), stable=True).indices[: config.max_rows]).values
+    index = drawn(index, config.max_rows)
     places = index.tolist()
-    some = LabelledPrompts(
+    sample = LabelledPrompts(
         [prompts.prompts[i] for i in places],
         {name: [values[i] for i in places] for name, values in prompts.labels.items()},
         f"{prompts.source}, {len(places)} prompts drawn",
     )
     for name in config.labels:
-        if (k := len(some.classes[name])) in (1, len(some)):
+        k = len(sample.classes[name])
+        if k in (1, len(sample)):
             kinds = "one class" if k == 1 else "as many classes as prompts"
             raise InputError(
-                f"the {len(some)} prompts drawn from {config.prompts} have {kinds} of {name!r}; raise --max-rows"
+                f"the {len(sample)} prompts drawn from {config.prompts} have {kinds} of {name!r}; raise --max-rows"
             )
-    return some, index
+    return sample, index
 
 
-def _few(prompts: LabelledPrompts, config: ClustersConfig) -> list[str]:
-    """Labels of so few prompts that even perfect clusters could be chance, as notes."""
-    notes = []
+def _notes_on_classes(prompts: LabelledPrompts, config: ClustersConfig) -> Iterator[str]:
+    """Yield notes on classes of one prompt, and on labels of so few prompts that perfect clusters could be chance."""
     for name in config.labels:
         sizes = Counter(prompts.labels[name])
-        if alone := sum(size == 1 for size in sizes.values()):
-            which = "1 class has" if alone == 1 else f"{alone} classes have"
-            notes.append(
-                f"Of {len(sizes)} classes of {quoted(name)}, {which} a single prompt, which cannot form a cluster."
-            )
-        if (least := 1 / n_relabellings(prompts.labels[name])) > CHANCE_LEVEL:
-            notes.append(
+        n_single = sum(size == 1 for size in sizes.values())
+        if n_single:
+            which = "1 class has" if n_single == 1 else f"{n_single} classes have"
+            yield f"Of {len(sizes)} classes of {quoted(name)}, {which} a single prompt, which cannot form a cluster."
+        least_p = 1 / n_relabellings(prompts.labels[name])
+        if least_p > CHANCE_LEVEL:
+            yield (
                 f"{len(prompts)} prompts are too few for {quoted(name)}: clusters that are exactly its classes "
-                f"arise by chance with p = {least:.2g}; give more."
+                f"arise by chance with p = {least_p:.2g}; give more."
             )
-    return notes
 
 
-def _lost(prompts: LabelledPrompts, some: LabelledPrompts) -> list[str]:
-    """Classes of which no prompt was drawn, as notes."""
-    return [
-        f"Of {len(classes)} classes of {quoted(label)}, the prompts that were drawn have {len(some.classes[label])}."
-        for label, classes in prompts.classes.items()
-        if len(some.classes[label]) < len(classes)
-    ]
+def _notes_on_lost_classes(prompts: LabelledPrompts, sample: LabelledPrompts) -> Iterator[str]:
+    """Yield notes on classes of which no prompt was drawn."""
+    for label, classes in prompts.classes.items():
+        n_drawn = len(sample.classes[label])
+        if n_drawn < len(classes):
+            yield f"Of {len(classes)} classes of {quoted(label)}, the prompts that were drawn have {n_drawn}."

@@ -1,45 +1,40 @@
-"""What the hidden states of a user's own model cluster by on a user's own prompts, layer by layer."""
+"""Measure what hidden states cluster by: prompts, hidden states, measures by layer, result."""
 
 from __future__ import annotations
 
-import gc
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
-from functools import partial, reduce
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
-import numpy as np
 import torch
+from jaxtyping import Shaped
+from numpy import ndarray
 
 from mechclust.commands.clusters.config import ClustersConfig
-from mechclust.commands.clusters.estimate import Estimate, Statistics
-from mechclust.commands.clusters.follow import what_clusters_follow
+from mechclust.commands.clusters.estimate import Estimate, device_speeds
+from mechclust.commands.clusters.follow import Followed, what_clusters_follow
 from mechclust.commands.clusters.inputs import Inputs, check_same_prompts, read_inputs
-from mechclust.commands.clusters.parts import Parts
-from mechclust.commands.clusters.report import results_of
-from mechclust.commands.clusters.result import ClustersResult, MapContents, ModelCurves
+from mechclust.commands.clusters.measurements import MapContents, ModelCurves
+from mechclust.commands.clusters.result import ClustersResult
 from mechclust.commands.folder import own_folder
-from mechclust.commands.parts import MeasurementPart, measured, shard_rows
+from mechclust.commands.parts import MeasurementPart, merged_results, probe_part, remove_others, shard_rows
+from mechclust.commands.sampling import drawn
+from mechclust.commands.saved_rows import Checkpoint, saved_rows
 from mechclust.commands.units import NONE
-from mechclust.jobs import map_jobs, save_rows_sharded
+from mechclust.jobs import save_rows_sharded
 from mechclust.models.pretrained import AnyModel
 from mechclust.models.resolved import ResolvedModel
 from mechclust.report.folder import check_command, rows_errors
 from mechclust.report.page import save_results
-from mechclust.report.resources import matmul_speed
-from probes import ProbeResult, RowStore, residual, resolve, save_rows
-from probes.engine.probe import Probe
-from probes.engine.sites import Sites
-from probes.engine.state import hashed
+from probes import Probe, ProbeResult, RowStore, residual, resolve, run_stores
 from probes.functional.planes import aligned_planes
 from probes.store.digest import digest_of
 
-_TRAINED = "trained"
-_ProbeAt: TypeAlias = Callable[[Sites], Probe]
+TRAINED = "trained"
 
 
 def measure_clusters(
@@ -50,7 +45,7 @@ def measure_clusters(
     tokenizer: Any = None,
     progress: bool = False,
 ) -> ClustersResult:
-    """What k-means clusters of hidden states follow, and how the task compares, at every layer.
+    """Measure what k-means clusters of hidden states follow, and how the task compares, at every layer.
 
     One model is in memory at a time: its hidden states are saved in ``out/rows`` and measured layer by layer. A second
     call with the same ``out`` does not run saved prompts again. With ``config.workers`` or a Ray cluster the
@@ -71,7 +66,7 @@ def measure_clusters(
 
     Example:
         >>> result = measure_clusters("gpt2", ClustersConfig(Path("prompts.jsonl")), "runs/clusters")  # doctest: +SKIP
-        >>> result.lead, result.to_dataframe(), result.features  # doctest: +SKIP
+        >>> result.headline, result.to_dataframe(), result.features  # doctest: +SKIP
     """
     if out is not None:
         check_command(Path(out), "clusters")
@@ -79,143 +74,28 @@ def measure_clusters(
     inputs = read_inputs(resolved, config, tokenizer)
     config = replace(config, units=inputs.units.label or NONE)
     config.check_shared(resolved)
-    estimate = Estimate.of(
-        inputs.batches, inputs.sizes, 1 + config.untrained, getattr(torch, config.dtype), _statistics(inputs, config)
-    )
+    estimate = Estimate.from_inputs(inputs, config)
     subject = {"model": resolved.portable.title, "texts": digest_of(inputs.texts)}
-    with _folder(out) as rows, rows_errors("--max-rows"):
+    with _rows_folder(out) as rows, rows_errors("--max-rows"):
         estimate.check(config.max_memory, rows if out is None else Path(out), rows, config.at_once)
         with own_folder(out, "clusters", None if any(rows.glob("*/shard-*")) else subject):
             if out is not None:
                 check_same_prompts(inputs, Path(out), rows)
             if progress:
-                print(estimate.text(*_speeds(estimate, inputs, config), shared=not config.here), file=sys.stderr)
+                speeds = device_speeds(estimate, inputs, config)
+                print(estimate.text(*speeds, shared=not config.here), file=sys.stderr)
                 print(inputs.units.sentence, file=sys.stderr)
-            steps = _Steps(inputs, config, tokenizer, rows if config.here else rows.absolute(), progress)
-            result = steps.measured(resolved)
+            rows = rows if config.here else rows.absolute()  # for processes in other folders
+            stores = _save_states(resolved, inputs, config, tokenizer, rows, progress=progress)
+            result = _measure(resolved.title, stores, inputs, config, rows, progress=progress)
             if out is not None:
-                save_results(out, "clusters", results_of(result), subject)
+                save_results(out, "clusters", result.results, subject)
     return result
 
 
-@dataclass(frozen=True)
-class _Steps:
-    """What is measured, in a folder of our own."""
-
-    inputs: Inputs
-    config: ClustersConfig
-    tokenizer: Any
-    rows: Path
-    progress: bool
-
-    def measured(self, model: ResolvedModel) -> ClustersResult:
-        """Everything."""
-        inputs, config = self.inputs, self.config
-        stores = self._saved(model)
-        parts = {name: Parts(store, inputs.index, inputs.codes) for name, store in stores.items()}
-
-        raw = self._by_layer(parts, {"raw": lambda at: config.clustering(at, config.labels, keep=True)})["raw"]
-        own = raw[_TRAINED]
-        layers = [own.layers[site] for site in own.coords["site"]]
-        clusters, *untrained_clusters = (_of_first(raw[name], "cluster", "task") for name in stores)
-        tested = {label: _of_first(own, "p_value", label).tolist() for label in config.labels}
-        followed = what_clusters_follow(
-            clusters, layers, inputs.labels, inputs.features, tested, inputs.units.codes, untrained_clusters
-        )
-        given = _given(config, inputs, followed.beside_the_task(config.labels))
-        probes: dict[str, _ProbeAt] = {}
-        if given is not None:
-            left = inputs.left(given, config)
-            testable = inputs.units.testable(inputs.labels["task"], inputs.values[given])
-            given_config = config if testable else replace(config, units=NONE)
-            probes["given"] = lambda at: given_config.clustering(at, left, given)
-        folds = config.folds(inputs.labels)
-        probes["linear"] = lambda at: config.classifier(at, config.labels, folds)
-        found = self._by_layer(parts, probes)
-        for each in parts.values():
-            each.remove_others()
-        within, linear = found.get("given", {}), found["linear"]
-        trained, *untrained = (ModelCurves(raw[name], within.get(name), linear[name]) for name in stores)
-        return ClustersResult(
-            model=model.title,
-            config=config,
-            trained=trained,
-            untrained=untrained,
-            followed=followed,
-            given=given,
-            values={name: list(values) for name, values in inputs.values.items()},
-            shown=_shown(stores[_TRAINED], inputs, clusters, layers, config),
-            input_notes=inputs.notes,
-        )
-
-    def _saved(self, model: ResolvedModel) -> dict[str, RowStore]:
-        """The rows of the model and of the untrained ones."""
-        config = self.config
-        source = model if config.here else model.portable
-        jobs = [_Model(_TRAINED, partial(config.loaded, source, "prompts", **self.options), self)]
-        for seed in range(config.untrained):
-            fresh = {**self.options, "untrained": True, "seed": seed}
-            jobs.append(_Model(f"untrained-seed{seed}", partial(config.loaded, source, "prompts", **fresh), self))
-        if config.here:
-            for job in jobs:
-                _save(job, progress=self.progress)
-        else:
-            load = config.loader(source, "prompts", **self.options)
-            rows = {**self.kept, **config.on}
-            save_rows_sharded(load, self.inputs.batches, self.rows / _TRAINED, **rows, progress=self.progress)
-            told = "untrained models" if self.progress else None
-            map_jobs(_save, jobs[1:], **config.on, folder=self.rows, progress=told)
-        return {job.name: RowStore(self.rows / job.name) for job in jobs}
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """How a model is loaded. Nobody reads attention here."""
-        return {"tokenizer": self.tokenizer, "attention": "sdpa"}
-
-    @property
-    def kept(self) -> dict[str, Any]:
-        """What is kept of each prompt, and in which shards."""
-        return {"readout": self.config.readout, "shard_rows": shard_rows(len(self.inputs), shared=not self.config.here)}
-
-    def _by_layer(
-        self, parts: Mapping[str, Parts], probes: Mapping[str, _ProbeAt]
-    ) -> dict[str, dict[str, ProbeResult]]:
-        """By kind and model, probes at one layer after another, so that one layer's rows are in memory."""
-        groups: dict[str, list[MeasurementPart]] = {}
-        for model, each in parts.items():
-            layers = [site.layer for site in resolve(each.store, residual())]
-            for kind, probe in probes.items():
-                groups[f"{model}: {kind}"] = [each.part(kind, probe(residual(layer)), layer) for layer in layers]
-        found = measured(groups, self.config, self.rows, progress=self.progress)
-        how = {"tokenization": dict(self.inputs.tokenization)}
-        joined = {name: reduce(ProbeResult.merge, results) for name, results in found.items()}
-        told = {name: replace(x, metadata={**x.metadata, **how}) for name, x in joined.items()}
-        return {kind: {model: told[f"{model}: {kind}"] for model in parts} for kind in probes}
-
-
-@dataclass(frozen=True)
-class _Model:
-    """Whose rows are saved, as a job."""
-
-    name: str
-    loaded: Callable[[], AbstractContextManager[tuple[Any, Any]]]
-    steps: _Steps
-
-
-def _save(job: _Model, *, progress: bool = False) -> None:
-    """The rows of a model, which is gone again where it was loaded for it."""
-    steps = job.steps
-    with job.loaded() as (hooked, _):
-        save_rows(hooked, steps.inputs.batches, steps.rows / job.name, **steps.kept, progress=progress)
-    del hooked
-    gc.collect()  # hooks are cycles: without this, two models would be in memory
-    if torch.device(steps.config.device).type == "cuda":
-        torch.cuda.empty_cache()
-
-
 @contextmanager
-def _folder(out: str | Path | None) -> Iterator[Path]:
-    """Where rows are kept."""
+def _rows_folder(out: str | Path | None) -> Iterator[Path]:
+    """Yield the folder of the hidden states, which is a temporary one if there is no ``out``."""
     if out is not None:
         yield Path(out) / "rows"
         return
@@ -223,66 +103,185 @@ def _folder(out: str | Path | None) -> Iterator[Path]:
         yield Path(folder)
 
 
-def _of_first(raw: ProbeResult, measure: str, label: str) -> np.ndarray:
-    """``[layers ...]`` of a label, for its first number of clusters."""
-    found = raw.sel(measure, label=label)
+def _save_states(
+    model: ResolvedModel, inputs: Inputs, config: ClustersConfig, tokenizer: Any, rows: Path, *, progress: bool
+) -> dict[str, RowStore]:
+    """Save the hidden states of the model and of copies with random weights; return them with the prompts' labels."""
+    trained = Checkpoint(TRAINED, model, config.device, config.dtype, tokenizer=tokenizer)
+    checkpoints = [trained]
+    for seed in range(config.untrained):
+        copied = replace(trained, role=f"untrained-seed{seed}", model=model.without_adapter, untrained=seed)
+        checkpoints.append(copied)
+    to_save = dict.fromkeys(checkpoints, inputs.batches)
+    if not config.here:  # several workers share the prompts of the model
+        del to_save[trained]
+        save_rows_sharded(
+            config.loader(model, "prompts", tokenizer=tokenizer, attention="sdpa"),
+            inputs.batches,
+            rows / TRAINED,
+            readout=config.readout,
+            shard_rows=shard_rows(len(inputs), shared=True),
+            progress=progress,
+            **config.on,
+        )
+    saved_rows(to_save, config, config.readout, [], rows, fewer_prompts="--max-rows", progress=progress)
+    return {each.name: RowStore(rows / each.name).with_labels(inputs.codes) for each in checkpoints}
+
+
+def _measure(
+    title: str,
+    stores: Mapping[str, RowStore],
+    inputs: Inputs,
+    config: ClustersConfig,
+    folder: Path,
+    *,
+    progress: bool,
+) -> ClustersResult:
+    """Cluster the hidden states, find what the clusters follow, remove it, and fit the linear classifier."""
+    runner = LayerRunner(stores, inputs, config, folder, progress)
+    sites = [residual(layer) for layer in runner.layers]
+    raw = runner.run({"raw": [config.clustering(site, config.labels, keep=True) for site in sites]})["raw"]
+    followed = _follow(raw, runner.layers, inputs, config)
+    given = _choose_given(config, inputs, followed.besides_task(config.labels))
+    probes: dict[str, Sequence[Probe]] = {}
+    if given is not None:
+        labels = inputs.undetermined(given, config)
+        testable = inputs.units.testable(inputs.labels["task"], inputs.values[given])
+        given_config = config if testable else replace(config, units=NONE)
+        probes["given"] = [given_config.clustering(site, labels, given) for site in sites]
+    folds = config.folds(inputs.labels)
+    probes["linear"] = [config.classifier(site, config.labels, folds) for site in sites]
+    results: dict[str, dict[str, ProbeResult]] = {"given": {}, **runner.run(probes)}
+    runner.remove_others()
+    curves = {name: ModelCurves(raw[name], results["given"].get(name), results["linear"][name]) for name in stores}
+    return ClustersResult(
+        model=title,
+        config=config,
+        trained=curves.pop(TRAINED),
+        untrained=list(curves.values()),
+        followed=followed,
+        given=given,
+        values={name: list(values) for name, values in inputs.values.items()},
+        shown=_map_contents(stores[TRAINED], inputs, raw[TRAINED], runner.layers, config.map_prompts),
+        input_notes=inputs.notes,
+    )
+
+
+def _follow(raw: Mapping[str, ProbeResult], layers: Sequence[int], inputs: Inputs, config: ClustersConfig) -> Followed:
+    """Compare the clusters of every model with all labels and features."""
+    clusters = {model: _first_clustering(result, "cluster", "task") for model, result in raw.items()}
+    return what_clusters_follow(
+        clusters.pop(TRAINED),
+        layers,
+        inputs.labels,
+        inputs.features,
+        {label: _first_clustering(raw[TRAINED], "p_value", label).tolist() for label in config.labels},
+        inputs.units.codes,
+        list(clusters.values()),
+    )
+
+
+@dataclass
+class LayerRunner:
+    """Run probes on the hidden states of every model, one layer at a time, in parts that are kept beside the states.
+
+    Attributes:
+        stores: hidden states by model.
+        inputs: the prompts.
+        config: the settings.
+        folder: folder that all processes see.
+        progress: show progress bars.
+        used: files of the parts that were run or read.
+    """
+
+    stores: Mapping[str, RowStore]
+    inputs: Inputs
+    config: ClustersConfig
+    folder: Path
+    progress: bool
+    used: set[Path] = field(default_factory=set)
+
+    @property
+    def layers(self) -> list[int]:
+        """Numbers of the layers."""
+        return [site.layer for site in resolve(self.stores[TRAINED], residual())]
+
+    def run(self, probes: Mapping[str, Sequence[Probe]]) -> dict[str, dict[str, ProbeResult]]:
+        """Return the results by measure and model.
+
+        Args:
+            probes: by measure, the probe of each layer.
+        """
+        groups: dict[tuple[str, str], list[MeasurementPart]] = {}
+        for measure, probe_of_layer in probes.items():
+            for model in self.stores:
+                parts = [self._part(measure, model, *pair) for pair in zip(self.layers, probe_of_layer, strict=True)]
+                self.used |= {part.path for part in parts}
+                groups[measure, model] = parts
+        metadata = {"tokenization": dict(self.inputs.tokenization)}
+        title = " and ".join(probes)
+        merged = merged_results(
+            groups, self.config, self.folder, title, metadata=metadata, notes=True, progress=self.progress
+        )
+        return {measure: {model: merged[measure, model] for model in self.stores} for measure in probes}
+
+    def _part(self, measure: str, model: str, layer: int, probe: Probe) -> MeasurementPart:
+        store = self.stores[model]
+        codes = self.inputs.codes
+        return probe_part(
+            store.folder / "measured",
+            measure,
+            probe,
+            {model: store},
+            settings=[f"{model}, layer {layer}", list(codes)],
+            arrays=codes.values(),
+            run=_run_on_one,
+        )
+
+    def remove_others(self) -> None:
+        """Remove what was measured with other settings or labels."""
+        for store in self.stores.values():
+            remove_others(store.folder / "measured", self.used)
+
+
+def _run_on_one(stores: Mapping[str, RowStore], probe: Probe) -> ProbeResult:
+    """Run a probe on the hidden states of one model, whose name the result's sites do not need."""
+    (store,) = stores.values()
+    return run_stores(store, probe)
+
+
+def _first_clustering(raw: ProbeResult, measure: str, label: str) -> Shaped[ndarray, "layer ..."]:
+    """Return a measure of a label at every layer, for the first number of clusters."""
+    values = raw.sel(measure, label=label)
     if "n_clusters" in raw.axes[measure]:
-        found = found.select(raw.axes[measure].index("n_clusters") - 1, 0)
-    return found.numpy()
+        values = values.select(raw.axes[measure].index("n_clusters") - 1, 0)
+    return values.numpy()
 
 
-def _given(config: ClustersConfig, inputs: Inputs, followed: str | None) -> str | None:
-    """What is taken out of the states."""
-    if config.given == "none":
-        return None
+def _choose_given(config: ClustersConfig, inputs: Inputs, followed: str | None) -> str | None:
+    """Return the label or feature whose means are subtracted: the requested one, or what the clusters follow."""
     if config.given != "auto":
-        return config.given
-    return followed if followed is not None and "task" in inputs.left(followed, config) else None
-
-
-def _shown(
-    store: RowStore, inputs: Inputs, clusters: np.ndarray, layers: Sequence[int], config: ClustersConfig
-) -> MapContents | None:
-    """What the map shows."""
-    if not config.map_prompts:
+        return None if config.given == "none" else config.given
+    if followed is None or "task" not in inputs.undetermined(followed, config):
         return None
-    places = torch.arange(len(inputs))
-    if len(places) > config.map_prompts:
-        places = torch.sort(torch.sort(hashed(inputs.index), stable=True).indices[: config.map_prompts]).values
-    sites = [str(site.name) for site in resolve(store, residual())]
-    rows = (store.take(inputs.index[places], [f"rows/{site}"])[f"rows/{site}"] for site in sites)
+    return followed
 
-    planes = aligned_planes(rows)
+
+def _map_contents(
+    store: RowStore, inputs: Inputs, raw: ProbeResult, layers: Sequence[int], most: int
+) -> MapContents | None:
+    """Return what the map of at most ``most`` prompts shows; ``None`` for no map."""
+    if not most:
+        return None
+    index = drawn(inputs.index, most)
+    places = torch.searchsorted(inputs.index, index)
+    names = [f"rows/{site.name}" for site in resolve(store, residual())]
+    planes = aligned_planes(store.take(index, [name])[name] for name in names)
     return MapContents(
         layers=list(layers),
         places=places.tolist(),
         texts=[inputs.texts[i] for i in places.tolist()],
         planes=planes.xy,
         variance=planes.variance,
-        clusters=clusters[:, places.numpy()],
+        clusters=_first_clustering(raw, "cluster", "task")[:, places.numpy()],
     )
-
-
-def _statistics(inputs: Inputs, config: ClustersConfig) -> Statistics:
-    """What is measured of each layer."""
-    classes = [len(set(inputs.labels[name])) for name in config.labels]
-    clusters = [k for own in classes for k in (config.n_clusters or (own,))]
-    return Statistics(
-        clusters=clusters * (1 + (config.given != "none")),
-        n_init=config.n_init,
-        classes=classes,
-        labelings=1 + config.n_shuffles,
-        folds=config.folds(inputs.labels),
-    )
-
-
-def _speeds(estimate: Estimate, inputs: Inputs, config: ClustersConfig) -> tuple[float | None, float | None]:
-    """Of the model's device and of that of the statistics, where an estimate of time needs them."""
-    width, rows = inputs.sizes.d_model or 1, min(512, config.tokens_per_batch)
-    model = statistics = None
-    plain = config.quantize is None and config.device_map is None
-    if estimate.operations is not None and plain and (config.device == "cpu" or config.engine == "local"):
-        model = matmul_speed(config.device, getattr(torch, config.dtype), width, rows)
-    if estimate.measuring is not None:
-        statistics = matmul_speed(config.statistics or "cpu", torch.float64, width, 512)
-    return model, statistics

@@ -1,177 +1,357 @@
-"""Curves over layers, read against chance and random weights: one verdict for every measure of every label."""
+"""Conclusions on what clusters follow: one headline, a table of readings, and what to know about the numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import StrEnum
-from typing import TYPE_CHECKING
+import re
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from mechclust.report.chance import CHANCE_LEVEL, corrected, least_permutations
-from mechclust.report.text import ranges
+from mechclust.commands.clusters.features import MIN_PROMPTS
+from mechclust.commands.clusters.follow import MOSTLY, PARTLY, TIE
+from mechclust.commands.clusters.measurements import Measurements
+from mechclust.commands.clusters.verdicts import JudgedCurve, LabelVerdict
+from mechclust.models.tokenizers import in_words
+from mechclust.report.chance import CHANCE_LEVEL, least_permutations
+from mechclust.report.reading import Reading
+from mechclust.report.text import first_few, join, layers_text, ranges, span
+from tasks.text.visible import quoted, short
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-
-Asked = tuple[int, int]  # relabellings of the indices, and of the classifier
-
-
-class LabelVerdict(StrEnum):
-    """Whether a measure shows a label, given its value, its chance level and its value with random weights."""
-
-    UNDEFINED = "undefined"
-    TOO_FEW = "open, too few relabellings to tell"
-    NOT_SHOWN = "not shown to be above chance"
-    NOT_COMPARED = "above chance, not compared with random weights"
-    NO_MORE = "no more than random weights"
-    MORE = "more than random weights"
+_SHOWN = (LabelVerdict.MORE, LabelVerdict.NOT_COMPARED)
 
 
-def label_verdict(lower_end: float, random_weights: float | None, *, above_chance: bool, too_few: bool) -> LabelVerdict:
-    """Return the verdict on a measure of a label.
+class Measure(NamedTuple):
+    """Name and number format of a measure, and the option for its relabellings.
 
-    Args:
-        lower_end: of the interval of the highest value.
-        random_weights: the highest value of any model with random weights at any layer; ``None`` if there are none.
-        above_chance: whether any layer is above chance, corrected for the number of layers.
-        too_few: whether there are too few relabellings for any layer to be above chance.
-
-    Example:
-        >>> str(label_verdict(0.8, 0.9, above_chance=True, too_few=False))
-        'no more than random weights'
+    Attributes:
+        name: of its value.
+        number: format of its value.
+        option: option with the number of its relabellings.
     """
-    if not above_chance:
-        return LabelVerdict.TOO_FEW if too_few else LabelVerdict.NOT_SHOWN
-    if random_weights is None:
+
+    name: str
+    number: str
+    option: str
+
+
+INDEX = Measure("adjusted Rand index", ".3f", "--n-permutations")
+ACCURACY = Measure("accuracy", ".2f", "--n-shuffles")
+
+# ---- the conclusion ----
+
+
+def headline(result: Measurements) -> str:
+    """Return what the clusters follow, and whether other measures show the task."""
+    if result.judged["task"].clusters is None:
+        followed = "The clusters could not be compared with the task."
+    else:
+        followed = _what_is_followed(result)
+    return f"{followed} {_other_measures(result)}".strip()
+
+
+def _what_is_followed(result: Measurements) -> str:
+    best = result.followed.best(result.labels)
+    if best is None:
+        return "The clusters follow no label or surface feature that was looked at."
+    name = _name_of_followed(result, best)
+    verdict = _verdict_on_followed(result, best)
+    if verdict == LabelVerdict.NO_MORE:
+        return f"The clusters agree with {name} no more than random weights do."
+    if verdict == LabelVerdict.MORE:
+        return f"The clusters follow {name}, more than random weights do."
+    if verdict == LabelVerdict.NOT_COMPARED:
+        return f"The clusters follow {name} (not compared with random weights)."
+    return f"The clusters follow {name}."
+
+
+def _name_of_followed(result: Measurements, best: str) -> str:
+    in_part = "" if result.followed.means[best] >= MOSTLY else " in part"
+    return f"{result.followed.called(best)}{in_part}"
+
+
+def _verdict_on_followed(result: Measurements, best: str) -> LabelVerdict:
+    """Return the verdict on the index of a compared label, or on the mean agreement with another candidate."""
+    judged = result.judged.get(best)
+    if judged is not None and judged.clusters is not None:
+        return judged.clusters.verdict
+    if np.isnan(result.followed.highest_of_random[best]):
         return LabelVerdict.NOT_COMPARED
-    if np.isnan(lower_end):
-        return LabelVerdict.UNDEFINED
-    return LabelVerdict.MORE if lower_end > random_weights else LabelVerdict.NO_MORE
+    return LabelVerdict.NO_MORE if result.followed.no_more_than_random(best) else LabelVerdict.MORE
 
 
-@dataclass(frozen=True)
-class LabelReading:
-    """A curve over layers, read against chance and random weights.
-
-    Attributes:
-        value: the highest value, among the layers above chance if there are any.
-        layer: its layer.
-        low, high: 95% chance interval there.
-        p: p-value of the highest value, for that layer alone; NaN if the examples allow too few relabellings.
-        lower_end: the lower end of its own interval, if it has one; otherwise the value minus half the width of chance.
-        above: layers above chance, corrected for the number of layers examined.
-        layers: all layers examined.
-        least_p: the smallest corrected p.
-        too_few: whether there are too few relabellings for any layer to be above chance.
-        untrained: mean value at that layer for models with random weights; ``None`` if there are none.
-        untrained_best: the highest value of any of them at any layer, and that layer.
-    """
-
-    value: float
-    layer: int
-    low: float
-    high: float
-    p: float
-    lower_end: float
-    above: Sequence[int]
-    layers: Sequence[int]
-    least_p: float
-    too_few: bool
-    untrained: float | None
-    untrained_best: tuple[float, int] | None
-
-    @property
-    def verdict(self) -> LabelVerdict:
-        """What value, chance level and random weights say together."""
-        highest = None if self.untrained_best is None else self.untrained_best[0]
-        return label_verdict(self.lower_end, highest, above_chance=bool(self.above), too_few=self.too_few)
-
-    @property
-    def where(self) -> str:
-        """The layers above chance, in words."""
-        if len(self.above) == len(self.layers):
-            return "every layer" if len(self.layers) > 1 else f"layer {self.layers[0]}"
-        return f"layer{'s' * (len(self.above) > 1)} {ranges(self.above)} of {ranges(self.layers)}"
+def _other_measures(result: Measurements) -> str:
+    """Return whether other measures than the raw clusters show the task; empty if the clusters follow it."""
+    if result.inseparable is not None:
+        name = result.followed.called(result.inseparable)
+        return f"{name[0].upper()}{name[1:]} determines the task, so the two cannot be separated."
+    task = result.judged["task"]
+    verdicts = {curve.verdict for curve in (task.given, task.linear) if curve is not None}
+    if result.followed.best(result.labels) == "task":
+        return ""
+    if not verdicts:
+        return "No other measure of the task could be taken."
+    if not verdicts.isdisjoint(_SHOWN):
+        return "Other measures still show the task."
+    if LabelVerdict.NO_MORE in verdicts:
+        return "Other measures show the task no more than random weights do."
+    if LabelVerdict.TOO_FEW in verdicts:
+        return "Whether other measures show the task is open."
+    return "Other measures do not show the task."
 
 
-@dataclass(frozen=True)
-class LabelReadings:
-    """The measures of one label; ``None`` for what was not measured or is undefined at every layer.
-
-    Attributes:
-        clusters: the index of the clusters.
-        given: the index after another label's means are subtracted.
-        linear: the accuracy of the linear classifier.
-    """
-
-    clusters: LabelReading | None
-    given: LabelReading | None
-    linear: LabelReading | None
-
-    @property
-    def verdicts(self) -> dict[str, LabelVerdict]:
-        """The verdict of each measure that there is, and that of the clusters."""
-        verdicts = {name: reading.verdict for name, reading in vars(self).items() if reading is not None}
-        return {"clusters": LabelVerdict.UNDEFINED} | verdicts
+def readings(result: Measurements) -> list[Reading]:
+    """Return what was measured: what the clusters follow, then the measures of each label."""
+    rows = [*_followed_readings(result)]
+    for label in result.labels:
+        rows += _label_readings(result, label)
+    return [*rows, *_agreement_reading(result)]
 
 
-def read_label(table: pd.DataFrame, asked: Asked) -> LabelReadings:
-    """Read all measures of one label.
+def _followed_readings(result: Measurements) -> Iterator[Reading]:
+    followed = result.followed
+    best = followed.best(result.labels)
+    where = f"mean over {layers_text(ranges(followed.layers))}"
+    if best is None:
+        rule = f"Followed in part: adjusted mutual information from {PARTLY:g}, above chance at some layer."
+        yield Reading("Clusters follow", "no label or surface feature", where, verdict=rule)
+    else:
+        random = followed.highest_of_random[best]
+        verdicts = [f"{_verdict_on_followed(result, best).capitalize()}."]
+        for what, names in (("Nearly the same in these prompts", followed.same_as(best)),
+                            ("As much", followed.as_much_as(best))):  # fmt: skip
+            if names:
+                verdicts.append(f"{what}: {join(followed.called(name) for name in names)}.")
+        yield Reading(
+            "Clusters follow",
+            f"{_name_of_followed(result, best)} ({_agreement(result, best)})",
+            where,
+            chance="0",
+            random_weights="" if np.isnan(random) else f"{random:z.2f}",
+            verdict=" ".join(verdicts),
+        )
+    if result.inseparable is not None:
+        within = "" if result.config.within is None else f", within each {quoted(result.config.within)}"
+        yield Reading(
+            "Determines the task",
+            followed.called(result.inseparable),
+            f"these prompts{within}",
+            verdict="The two cannot be separated: given one, nothing is left of the other.",
+        )
 
-    Args:
-        table: a row per layer, of this label.
-        asked: relabellings of the indices, and of the classifier.
-    """
-    return LabelReadings(
-        clusters=read(table, "ari", "null", "p_value", "untrained", asked[0]),
-        given=read(table, "given_ari", "given_null", "given_p", "untrained_given", asked[0]),
-        linear=read(
-            table, "accuracy", "linear_null", "linear_p", "untrained_accuracy", asked[1], lower_end="accuracy_low"
-        ),
+
+def _agreement(result: Measurements, name: str) -> str:
+    """Return the mean and the highest agreement of the clusters with a candidate."""
+    table = result.followed.table
+    table = table[(table["name"] == name) & table["layer"].isin(result.followed.layers)]
+    highest = table.loc[table["ami"].idxmax()]
+    mean = f"adjusted mutual information {result.followed.means[name]:z.2f}"
+    return mean if len(table) == 1 else f"{mean}; {highest['ami']:z.2f} at layer {highest['layer']}"
+
+
+def _agreement_reading(result: Measurements) -> Iterator[Reading]:
+    """Yield the mean agreement of the clusters with the labels and features that they agree with most."""
+    followed = result.followed
+    if followed.means:
+        means = [f"{short(name)} {mean:z.2f}" for name, mean in followed.means.items()]
+        where = f"mean over {layers_text(ranges(followed.layers))}"
+        yield Reading(
+            "Clusters agree with", first_few(means, most=5), where, "0", verdict="Adjusted mutual information."
+        )
+
+
+def _label_readings(result: Measurements, label: str) -> Iterator[Reading]:
+    """Yield the readings of a label: clusters, clusters given what they follow, and the linear classifier."""
+    judged = result.judged[label]
+    name = "task" if label == "task" else quoted(label)
+    by_label = f"Clusters by {name}"
+    if judged.clusters is None:
+        yield Reading(by_label, "no index at any layer", verdict="The notes say why.")
+    else:
+        yield _curve_reading(by_label, judged.clusters, INDEX)
+        yield from _at_embedding(by_label, judged.clusters)
+    if judged.given is not None and result.given is not None:
+        yield _curve_reading(f"{by_label}, given {result.followed.called(result.given)}", judged.given, INDEX)
+    if judged.linear is not None:
+        yield _curve_reading(f"Linear classifier of {name}", judged.linear, ACCURACY)
+
+
+def _curve_reading(what: str, curve: JudgedCurve, measure: Measure) -> Reading:
+    """Return the highest value of a curve beside chance and random weights."""
+    number = f"{{:z{measure.number}}}".format
+    chance = "" if np.isnan(curve.low) else f"{number(curve.low)} to {number(curve.high)}"
+    if chance and np.isfinite(curve.p):
+        chance += f" (p = {curve.p:.2g})"
+    below = f" Below chance at {layers_text(ranges(curve.below))}." if curve.below else ""
+    random_weights = ""
+    if curve.untrained is not None and curve.untrained_best is not None:
+        random_weights = number(curve.untrained)
+        highest = number(curve.untrained_best[0])
+        if highest != random_weights:
+            random_weights += f", at most {highest} at layer {curve.untrained_best[1]}"
+    return Reading(
+        what,
+        f"{measure.name} {number(curve.value)}",
+        f"layer {curve.layer}",
+        chance,
+        random_weights,
+        f"{curve.verdict.capitalize()}. {_on_chance(curve, measure)}{below}",
     )
 
 
-def read(
-    table: pd.DataFrame, value: str, null: str, p: str, untrained: str, asked: int, *, lower_end: str | None = None
-) -> LabelReading | None:
-    """Read a curve of a table with a row per layer, by the names of its columns; ``None`` if it has no value.
+def _on_chance(curve: JudgedCurve, measure: Measure) -> str:
+    """Return at which layers a curve is above chance, or how far it is from that."""
+    n_layers = len(curve.layers)
+    if curve.above:
+        return f"Above chance at {curve.where}."
+    if np.isnan(curve.least_p):
+        return "It was not tested, and the notes say why."
+    if curve.too_few:
+        needed = max(least_permutations(n_layers), 1000)
+        least = 1 / (1 + curve.n_relabellings)
+        return (
+            f"With {curve.n_relabellings} relabellings no p is below {least:.2g}, too much for {n_layers} layers: give "
+            f"{measure.option} {needed}."
+        )
+    return f"The smallest p, corrected for the number of layers ({n_layers}), is {curve.least_p:.2g}."
 
-    Args:
-        table: of one label.
-        value: the column to read.
-        null: prefix of its chance columns.
-        p: column of its p-value for each layer alone; jointly corrected ones are in ``{p}_corrected``, if present.
-        untrained: its column for the mean of models with random weights; ``{untrained}_high`` has the highest.
-        asked: relabellings behind ``p``.
-        lower_end: the column of the lower end of its interval.
-    """
-    if value not in table or table[value].isna().all():
-        return None
-    table = table[table[value].notna()].reset_index(drop=True)
-    together = f"{p}_corrected" in table
-    p_corrected = table[f"{p}_corrected"].to_numpy() if together else corrected(table[p])
-    above = p_corrected <= CHANCE_LEVEL
-    best = table.loc[(table[above] if above.any() else table)[value].idxmax()]
-    low, high = float(best[f"{null}_low"]), float(best[f"{null}_high"])
-    fresh = untrained in table and table[untrained].notna().any()
-    highest = f"{untrained}_high"
-    top = table.loc[table[highest].idxmax()] if fresh else None
-    least = least_permutations(1 if together else len(table))
-    untested = bool(table[p].isna().all())
-    return LabelReading(
-        value=float(best[value]),
-        layer=int(best["layer"]),
-        low=low,
-        high=high,
-        p=float(best[p]),
-        lower_end=float(best[value] - (high - low) / 2 if lower_end is None else best[lower_end]),
-        above=[int(layer) for layer in table["layer"][above]],
-        layers=[int(layer) for layer in table["layer"]],
-        least_p=float(np.nanmin(p_corrected)) if np.isfinite(p_corrected).any() else np.nan,
-        too_few=not above.any() and (untested or (asked < least and table[p].min() <= 1.5 / (1 + asked))),
-        untrained=float(best[untrained]) if fresh else None,
-        untrained_best=None if top is None else (float(top[highest]), int(top["layer"])),
+
+def _at_embedding(what: str, curve: JudgedCurve) -> Iterator[Reading]:
+    """Yield that clusters are above chance before context is read, if they are."""
+    if curve.embedding is not None and 0 in curve.above and curve.layer != 0:
+        yield Reading(
+            f"{what}, at the embedding",
+            f"{INDEX.name} {curve.embedding:z.3f}",
+            "layer 0",
+            verdict="The words themselves (with their places, where the model adds these first) tell the classes apart "
+            "before context is read.",
+        )
+
+
+# ---- what to know about the numbers ----
+
+
+def caveats(result: Measurements) -> list[str]:
+    """Return what a reader needs to know about the numbers."""
+    config = result.config
+    metadata = result.trained.raw.metadata
+    after = ", after t-SNE" if config.tsne else ""
+    clusters = ", ".join(f"{n} for {quoted(label)}" for label, n in metadata["n_clusters"].items())
+    exchanged = "prompts" if config.unit_label is None else f"units ({quoted(config.unit_label)})"
+    return [
+        *result.input_notes,
+        f"{metadata['n']} prompts, hidden state at {config.states}{after}; clusters: {clusters}.",
+        *([in_words(metadata["tokenization"])] if "tokenization" in metadata else []),
+        *_on_given(result),
+        f"Chance: 95% of the indices when labels are permuted among the {exchanged}; p: the share of "
+        f"{config.n_permutations} such permutations at least as high. Above chance: p of at most "
+        f"{CHANCE_LEVEL:g}, corrected for the number of layers looked at (Benjamini-Hochberg: of the layers "
+        "named, at most 5% are there by chance, on average). Below chance, as 2.5% of layers are by chance alone: it "
+        "may be the trace of another label that moves the states more and is spread evenly over the classes.",
+        *_on_classifier(result),
+        *_on_random_weights(result),
+        f"Surface features are read from a prompt's text and tokens; values of fewer than {MIN_PROMPTS} prompts count "
+        f"as one. Clusters follow what they agree with most: adjusted mutual information of at least {MOSTLY:g} on "
+        f"average over layers, partly from {PARTLY:g}, above chance at some layer (corrected for all "
+        "layers, labels and features).",
+        *_probe_notes(result),
+    ]
+
+
+def _on_given(result: Measurements) -> Iterator[str]:
+    given = result.given
+    if given is None or result.trained.given is None:
+        return
+    name = result.followed.called(given)
+    yield (
+        f"Given {name}: the mean state of each of its {len(set(result.values[given]))} values is subtracted before "
+        "clustering, and labels are permuted among prompts with the same value."
     )
+    for label in result.labels:
+        if label not in result.trained.given.coords["label"]:
+            yield f"Nothing is left of {quoted(label)} given {name}, which determines it in these prompts."
+
+
+def _on_classifier(result: Measurements) -> Iterator[str]:
+    linear = result.trained.linear
+    if linear is None:
+        return
+    shares = []
+    for label in linear.coords["label"]:
+        shares.append(f"{float(linear.sel('majority', label=label)):.2f} for {quoted(label)}")
+    yield (
+        "Linear: held-out accuracy of a ridge classifier on the states, with nothing subtracted; "
+        f"chance: the same with {result.config.n_shuffles} shuffles of the labels. Above "
+        f"chance: at most {CHANCE_LEVEL:g} of the shuffles have a layer as high (Westfall & Young 1993). Always "
+        f"predicting the commonest class gives {', '.join(shares)}. What a classifier reads may be the prompts' "
+        "wording: compare with random weights."
+    )
+
+
+def _on_random_weights(result: Measurements) -> Iterator[str]:
+    if not result.untrained:
+        yield "Nothing was compared with random weights, because none were asked for (--untrained 0)."
+        return
+    yield (
+        f"{LabelVerdict.NO_MORE.capitalize()}: the highest value, less half the width of the chance range (of the "
+        "accuracy: the lower end of its interval), is not above the highest value of any model with random weights "
+        "at any layer. Of surface features, and of labels that are not given with --also: the mean agreement is "
+        f"not above the highest of random weights by more than {TIE:g}."
+    )
+    if len(result.untrained) == 1:
+        yield "One model with random weights may be far from the next: give --untrained 3 or more."
+
+
+_DISTINCT_STATES = re.compile(r"^has (\d+) distinct states for (\d+) clusters of '(.*)': each state is")
+
+
+def _probe_notes(result: Measurements) -> Iterator[str]:
+    """Yield the probes' notes, those that are alike at several layers or for several labels as one."""
+    labels_of: dict[tuple[int, int, int], set[str]] = {}  # by layer, distinct states and clusters
+    layers_of: dict[str, set[int]] = {}  # by note
+    for prefix, note in _distinct_notes(result):
+        site, _, rest = note.partition(" ")
+        layer = result.trained.raw.layers.get(site.rstrip(":"))
+        match = None if layer is None else _DISTINCT_STATES.match(rest)
+        if layer is None:
+            layers_of.setdefault(f"{prefix}{note}", set())
+        elif match is None:
+            layers_of.setdefault(f"{prefix}{{layers}}: {rest}", set()).add(layer)
+        else:
+            n_states, n_clusters, label = match.groups()
+            labels_of.setdefault((layer, int(n_states), int(n_clusters)), set()).add(label)
+    yield from _notes_on_distinct_states(labels_of)
+    for note, layers in layers_of.items():
+        text = note.replace("{layers}", _layers_of(layers)) if layers else note
+        yield f"{text[0].upper()}{text[1:]}{'' if text.endswith('.') else '.'}"
+
+
+def _distinct_notes(result: Measurements) -> Iterator[tuple[str, str]]:
+    """Yield each note of the probes once, after a prefix that names its measure."""
+    prefixes = {"clusters": "", "given": "Given: ", "linear": "Linear: "}
+    seen: set[str] = set()
+    for name, measure in result.trained.by_name.items():
+        for note in measure.notes:
+            if note not in seen:
+                yield prefixes[name], note
+            seen.add(note)
+
+
+def _notes_on_distinct_states(labels_of: dict[tuple[int, int, int], set[str]]) -> Iterator[str]:
+    """Yield at which layers hidden states are too few for the clusters, those of the same labels as one."""
+    states_at: dict[tuple[int, Sequence[str]], dict[int, int]] = {}  # by clusters and labels, states at each layer
+    for (layer, n_states, n_clusters), labels in labels_of.items():
+        states_at.setdefault((n_clusters, tuple(sorted(labels))), {})[layer] = n_states
+    for (n_clusters, names), n_states_at in states_at.items():
+        has = "has" if len(n_states_at) == 1 else "have"
+        most = max(n_states_at.values())
+        states = f"{span(n_states_at.values())} distinct {'state' if most == 1 else 'states'}"
+        yield (
+            f"{_layers_of(n_states_at)} {has} {states} for {n_clusters} clusters of {join(map(repr, names))}: each "
+            "state is a cluster of its own."
+        )
+
+
+def _layers_of(layers: Sequence[int] | set[int] | dict[int, int]) -> str:
+    text = layers_text(ranges(sorted(layers)))
+    return f"{text[0].upper()}{text[1:]}"

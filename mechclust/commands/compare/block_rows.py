@@ -32,6 +32,8 @@ from probes.engine.hooks import HookedModel, n_blocks
 from tasks import Batch, InputError
 from tasks.errors import first_line
 
+_FEWER_PROMPTS = "--blocks-prompts"
+
 
 @dataclass(frozen=True)
 class BlocksJob:
@@ -126,17 +128,18 @@ def save_block_rows(job: BlocksJob, *, progress: bool = False) -> str:
         return _save_pair(job, progress)
     finally:
         for checkpoint in job.pair:
-            free_memory(checkpoint)
+            free_memory(checkpoint.device)
 
 
 def _save_pair(job: BlocksJob, progress: bool) -> str:
-    check_without_adapter(job.pair)
+    check_without_adapter(job.pair, _FEWER_PROMPTS)
     with ExitStack() as stack:
         models = {}
         try:
             for checkpoint in job.pair:
-                models[checkpoint] = stack.enter_context(loaded(checkpoint, job.config, attention="eager"))
-                put_adapter(models[checkpoint], checkpoint, adapter_of(models[checkpoint]))
+                model = stack.enter_context(loaded(checkpoint, job.config, _FEWER_PROMPTS, attention="eager"))
+                put_adapter(model, checkpoint, adapter_of(model), _FEWER_PROMPTS)
+                models[checkpoint] = model
         except (InputError, torch.OutOfMemoryError) as error:  # each was loaded before, alone and read-only
             return f"the models cannot be loaded together, with hooks that write ({first_line(error)})"
         reason = _reason(*models.values())
@@ -152,7 +155,7 @@ def _save(job: BlocksJob, models: Mapping[Checkpoint, HookedModel], progress: bo
     blocks = residual(range(1, n_blocks(list(base.hook_dict)) + 1))
     for checkpoint, model in models.items():
         folder = job.rows / f"blocks-{checkpoint.role}"
-        with naming(checkpoint), on_the_stream_of(base, model) as same_input:
+        with naming(checkpoint, _FEWER_PROMPTS), on_the_stream_of(base, model) as same_input:
             save_batches(same_input, job.batches, folder, readout, labels, progress=progress, at=blocks)
 
 

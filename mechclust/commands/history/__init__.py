@@ -2,5 +2,4 @@
 
 from mechclust.commands.history.config import HistoryConfig as HistoryConfig
 from mechclust.commands.history.measure import measure_history as measure_history
-from mechclust.commands.history.report import write_history_report as write_history_report
 from mechclust.commands.history.result import HistoryResult as HistoryResult

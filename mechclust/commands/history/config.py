@@ -18,7 +18,7 @@ from tasks.settings import MAX_DRAWS, AtLeast, AtMost, Count, CountOrZero, Draws
 PROBES = ("clusters", "cka", "heads", "topics")
 Against = Literal["last", "first", "previous"]
 AGAINST: tuple[Against, ...] = get_args(Against)
-LEAST = 2  # checkpoints of a series
+MIN_CHECKPOINTS = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,18 +87,18 @@ class HistoryConfig(ModelSettings, PromptSettings):
 
     @property
     def measured(self) -> tuple[str, ...]:
-        """The probes to run."""
+        """The names of the probes to run."""
         if self.probes:
             return self.probes
         return ("clusters", "cka", "topics") if self.corpus else ("clusters", "cka")
 
     @property
     def others(self) -> tuple[str, ...]:
-        """The probes to run that are known by their registered name."""
+        """The probes to run that have a registered name."""
         return tuple(name for name in self.measured if name not in PROBES)
 
     def registered(self, name: str) -> Probe:
-        """A probe by its registered name, with its default settings and the run's readout.
+        """Return a probe by its registered name, with its default settings and the run's readout.
 
         Raises:
             InputError: for an unknown name, and a probe that is broken or needs arguments.
@@ -109,14 +109,14 @@ class HistoryConfig(ModelSettings, PromptSettings):
                 f"probes is {name!r}; expected {', '.join(PROBES)}, or a probe that mechclust list names"
                 f"{did_you_mean(name, known)}"
             )
-        found = find_probe(name)
-        probe = found.new()
-        if found.make is not None and "readout" in inspect.signature(found.make).parameters:
-            probe = found.make(readout=self.readout)
+        registration = find_probe(name)
+        probe = registration.new()
+        if registration.make is not None and "readout" in inspect.signature(registration.make).parameters:
+            probe = registration.make(readout=self.readout)
         return probe
 
     def clustering(self, at: Sites) -> TaskClusterARI:
-        """The probe that clusters hidden states."""
+        """Return the probe that clusters hidden states."""
         return TaskClusterARI(
             "task",
             at,
@@ -129,7 +129,7 @@ class HistoryConfig(ModelSettings, PromptSettings):
 
     @property
     def cka(self) -> CKA:
-        """The probe that compares two checkpoints."""
+        """The probe that compares the hidden states of two checkpoints."""
         return CKA(
             residual(), self.readout, n_permutations=self.cka_permutations, seed=self.seed, units=self.unit_label
         )

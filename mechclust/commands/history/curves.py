@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -24,8 +24,15 @@ TITLES = {
     "heads": "variance between tasks in a head's output, the best head (share)",
     "topics": "attention within topics over attention between them, the best head (ratio)",
 }
+TESTED = ("clusters", "heads", "topics")
+"""Measures of which crossings of chance are found."""
+FROM_FIRST = "above chance from the first checkpoint"
 SINGLE = "above chance at single checkpoints only"
-TESTED = ("clusters", "heads", "topics")  # of which the moment of crossing chance is told
+_AXES = (("site",), ("site", "label"), ("site", "head"))  # of measures that become curves
+
+_Table = Float[np.ndarray, "checkpoint layer"]
+_ByLayer = Float[np.ndarray, "layer"]
+_Numbers = Float[np.ndarray, "4 layer"]  # value, both ends of chance, and p-value
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +43,7 @@ class Curve:
         name: a key of ``TITLES``, or the name of a probe and of its measure.
         sites: hook names, those of the last checkpoint.
         layers: their numbers; block numbers for heads and topics.
-        value: by checkpoint and layer.
+        value: the measure.
         low: lower end of the central 95% of the chance distribution; for heads and topics, of the best head's.
         high: upper end.
         p: share of the chance distribution that is at least as high.
@@ -46,18 +53,18 @@ class Curve:
     name: str
     sites: Sequence[str]
     layers: Sequence[int]
-    value: Float[np.ndarray, "checkpoint layer"]
-    low: Float[np.ndarray, "checkpoint layer"]
-    high: Float[np.ndarray, "checkpoint layer"]
-    p: Float[np.ndarray, "checkpoint layer"]
+    value: _Table
+    low: _Table
+    high: _Table
+    p: _Table
     n: Sequence[int]
 
-    def without(self, checkpoints: Sequence[int]) -> Curve:
-        """The same, not measured at these checkpoints."""
-        ends = {name: getattr(self, name).copy() for name in ("value", "low", "high", "p")}
-        for values in ends.values():
-            values[list(checkpoints)] = np.nan
-        return replace(self, **ends)
+    def without(self, checkpoints: Iterable[int]) -> Curve:
+        """Return the curve as if it was not measured at these checkpoints."""
+        tables = {name: getattr(self, name).copy() for name in ("value", "low", "high", "p")}
+        for table in tables.values():
+            table[list(checkpoints)] = np.nan
+        return replace(self, **tables)
 
     @property
     def title(self) -> str:
@@ -66,7 +73,7 @@ class Curve:
 
     @property
     def place(self) -> str:
-        """What its layers are: ``"block"`` where they are attention's, else ``"layer"``."""
+        """``"block"`` for measures of attention, else ``"layer"``."""
         return "block" if any(".attn." in site for site in self.sites) else "layer"
 
     @property
@@ -76,7 +83,7 @@ class Curve:
 
 
 def read_curve(name: str, results: Mapping[int, ProbeResult], n_checkpoints: int) -> Curve:
-    """A curve from the results of a probe at each checkpoint.
+    """Return a curve from the results of a probe at each checkpoint.
 
     Args:
         name: a key of ``TITLES``.
@@ -87,41 +94,47 @@ def read_curve(name: str, results: Mapping[int, ProbeResult], n_checkpoints: int
 
 
 def other_curves(name: str, results: Mapping[int, ProbeResult], n_checkpoints: int) -> list[Curve]:
-    """One curve for each measure of any other probe that has a number per site, per site and label (that of the task
-    is taken), or per site and head (their mean is taken)."""
-    wanted, ends = (("site",), ("site", "label"), ("site", "head")), ("_low", "_high", "p_value")
+    """Return a curve for each measure of any other probe that has numbers per site.
+
+    Of numbers per label, those of the task are taken; of numbers per head, their mean.
+    """
     axes = results[max(results)].axes
-    measures = [m for m in axes if axes[m] in wanted and not m.endswith(ends) and not m.startswith("null_")]
-    # A chance interval without a measure's name is that of the first one.
-    owners = {m: "" if m == measures[0] and f"{m}_null_low" not in axes else f"{m}_" for m in measures}
-    return [_curve(f"{name}_{m}", results, n_checkpoints, partial(_read_other, m, owners[m])) for m in measures]
+    curves: list[Curve] = []
+    for measure in axes:
+        if axes[measure] not in _AXES or measure.startswith("null_"):
+            continue
+        if measure.endswith(("_low", "_high", "p_value")):
+            continue
+        # A chance interval without a measure's name is that of the first one.
+        unnamed = not curves and f"{measure}_null_low" not in axes
+        read = partial(_read_other, measure, "" if unnamed else f"{measure}_")
+        curves.append(_curve(f"{name}_{measure}", results, n_checkpoints, read))
+    return curves
 
 
 def _curve(
-    name: str,
-    results: Mapping[int, ProbeResult],
-    n_checkpoints: int,
-    read: Callable[[ProbeResult], Float[np.ndarray, "4 layer"]],
+    name: str, results: Mapping[int, ProbeResult], n_checkpoints: int, read: Callable[[ProbeResult], _Numbers]
 ) -> Curve:
-    """What ``read`` finds at each checkpoint; NaN where one is not measured, or has other sites than the last."""
+    """Read each checkpoint's numbers; NaN if it is not measured, or has other sites than the last."""
     last = results[max(results)]
     sites = list(last.coords["site"])
-    found, n = np.full((4, n_checkpoints, len(sites)), np.nan), [0] * n_checkpoints
+    numbers = np.full((4, n_checkpoints, len(sites)), np.nan)
+    n = [0] * n_checkpoints
     for i, result in results.items():
         n[i] = int(result.metadata.get("n_examples", result.metadata.get("n", 0)) or 0)
         if list(result.coords["site"]) == sites:
-            found[:, i] = read(result)
-    value, low, high, p = found
+            numbers[:, i] = read(result)
+    value, low, high, p = numbers
     return Curve(name, sites, [last.layers[site] for site in sites], value, low, high, p, n)
 
 
-def _read_other(measure: str, owner: str, result: ProbeResult) -> Float[np.ndarray, "4 layer"]:
-    """The same as ``_read`` of a measure of any probe, without a p-value."""
-    rows = [_by_site(result, key) for key in (measure, f"{owner}null_low", f"{owner}null_high")]
+def _read_other(measure: str, prefix: str, result: ProbeResult) -> _Numbers:
+    """Return the numbers of a measure of any probe, without a p-value."""
+    rows = [_by_site(result, name) for name in (measure, f"{prefix}null_low", f"{prefix}null_high")]
     return np.stack([*rows, np.full_like(rows[0], np.nan)])
 
 
-def _by_site(result: ProbeResult, measure: str) -> Float[np.ndarray, "layer"]:
+def _by_site(result: ProbeResult, measure: str) -> _ByLayer:
     if measure not in result:
         return np.full(len(result.coords["site"]), np.nan)
     if "label" in result.axes[measure]:
@@ -131,33 +144,35 @@ def _by_site(result: ProbeResult, measure: str) -> Float[np.ndarray, "layer"]:
     return values if values.ndim == 1 else values.mean(axis=1)
 
 
-def _read(name: str, result: ProbeResult) -> Float[np.ndarray, "4 layer"]:
-    """Value, chance from and to, and p-value, by layer."""
+def _read(name: str, result: ProbeResult) -> _Numbers:
+    """Return the numbers of a measure of ``TITLES``."""
     if name == "clusters":
-        names = ("ari", "null_low", "null_high", "p_value")
-        return np.stack([result.sel(key, label="task").numpy() for key in names])
-    if name.startswith("cka"):
-        keys = [f"debiased_cka{end}" for end in ("", "_null_low", "_null_high", "_p_value")]
-        none = np.full(len(result.coords["site"]), np.nan)
-        return np.stack([result.sel(key, label="all").numpy() if key in result else none for key in keys])
+        return _stacked(result, ["ari", "null_low", "null_high", "p_value"], label="task")
+    if name == "topics":
+        return _stacked(result, ["best_ratio", "best_ratio_null_low", "best_ratio_null_high", "best_p_value"])
     if name == "heads":
-        within = [result.sel(f"best_within_ratio{end}", equivalence="task") for end in ("", "_null_high", "_null_low")]
-        return np.stack([*(1 - x.numpy() for x in within), result.sel("best_p_value", equivalence="task").numpy()])
-    names = ("best_ratio", "best_ratio_null_low", "best_ratio_null_high", "best_p_value")
-    return np.stack([result[name].numpy() for name in names])
+        within = ["best_within_ratio", "best_within_ratio_null_high", "best_within_ratio_null_low", "best_p_value"]
+        numbers = _stacked(result, within, equivalence="task")
+        return np.concatenate([1 - numbers[:3], numbers[3:]])  # the share between tasks
+    ends = ("", "_null_low", "_null_high", "_p_value")
+    return _stacked(result, [f"debiased_cka{end}" for end in ends], label="all")
 
 
-def above_chance(curve: Curve, right: Sequence[int]) -> Bool[np.ndarray, "checkpoint layer"]:
-    """Where p-values are at most .05 when corrected for all layers of the checkpoints ``right``."""
-    found = np.zeros(curve.p.shape, dtype=bool)
-    if len(right):
-        p = corrected(curve.p[list(right)].reshape(-1)).reshape(len(right), -1)
-        found[list(right)] = np.nan_to_num(p, nan=1.0) <= CHANCE_LEVEL
-    return found
+def _stacked(result: ProbeResult, measures: Sequence[str], **at: str) -> _Numbers:
+    """Return measures at the named coordinates, NaN for those that the probe did not compute."""
+    missing = np.full(len(result.coords["site"]), np.nan)
+    return np.stack([result.sel(name, **at).double().numpy() if name in result else missing for name in measures])
+
+
+def above_chance(curve: Curve, right: Sequence[int]) -> Bool[np.ndarray, "right layer"]:
+    """Return where p-values are at most .05 when corrected for all layers of the checkpoints ``right``."""
+    p = curve.p[list(right)]
+    corrected_p = corrected(p.reshape(-1)).reshape(p.shape)
+    return np.nan_to_num(corrected_p, nan=1.0) <= CHANCE_LEVEL
 
 
 def crossings(curve: Curve, names: Sequence[str], right: Sequence[int]) -> pd.DataFrame:
-    """When each layer crosses chance: the first checkpoint at which it is above chance and stays so at the next one.
+    """Find when each layer crosses chance: the first checkpoint above chance whose next one is above chance too.
 
     Args:
         curve: with p-values.
@@ -170,26 +185,34 @@ def crossings(curve: Curve, names: Sequence[str], right: Sequence[int]) -> pd.Da
     """
     import pandas as pd
 
-    above, rows = above_chance(curve, right), []
-    for column, (layer, site) in enumerate(zip(curve.layers, curve.sites, strict=True)):
-        seen = [bool(above[i, column]) for i in right]
-        at = next((k for k, yes in enumerate(seen) if yes and all(seen[k : k + 2])), None)
-        never = SINGLE if any(seen) else "never above chance"
-        note = never if at is None else "above chance from the first checkpoint" if at == 0 else ""
-        if at is not None and at == len(seen) - 1 and at:
-            note = "at the last checkpoint, with none after it to confirm"
-        if at is not None and not all(seen[at:]):
-            note = "; ".join(filter(None, [note, "at chance again later"]))
-        rows.append(
-            {
-                "measure": curve.name,
-                "layer": layer,
-                "site": site,
-                "crosses_at": np.nan if at is None else names[right[at]],
-                "after": names[right[at - 1]] if at else np.nan,
-                "value": np.nan if at is None else curve.value[right[at], column],
-                "null_high": np.nan if at is None else curve.high[right[at], column],
-                "note": note,
-            }
-        )
+    rows = []
+    for column, above in enumerate(above_chance(curve, right).T):
+        at = _crossing(above)
+        row: dict[str, Any] = {"measure": curve.name, "layer": curve.layers[column], "site": curve.sites[column]}
+        row |= dict.fromkeys(("crosses_at", "after", "value", "null_high"), np.nan)
+        if at is not None:
+            row["crosses_at"] = names[right[at]]
+            row["value"] = curve.value[right[at], column]
+            row["null_high"] = curve.high[right[at], column]
+        if at:
+            row["after"] = names[right[at - 1]]
+        rows.append({**row, "note": _note(above, at)})
     return pd.DataFrame(rows)
+
+
+def _crossing(above: Bool[np.ndarray, "right"]) -> int | None:
+    """Return the first place that is above chance with the one after it; the last place needs none after it."""
+    return next((k for k in range(len(above)) if above[k : k + 2].all()), None)
+
+
+def _note(above: Bool[np.ndarray, "right"], at: int | None) -> str:
+    if at is None:
+        return SINGLE if above.any() else "never above chance"
+    notes = []
+    if at == 0:
+        notes.append(FROM_FIRST)
+    elif at == len(above) - 1:
+        notes.append("at the last checkpoint, with none after it to confirm")
+    if not above[at:].all():
+        notes.append("at chance again later")
+    return "; ".join(notes)

@@ -7,32 +7,127 @@ from typing import Any
 
 import matplotlib
 import numpy as np
+from jaxtyping import Float, Shaped
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mechclust.commands.history.curves import Curve
+from mechclust.commands.history.measurements import Measurements
 from mechclust.commands.history.planes import spread
-from mechclust.commands.history.result import HistoryResult
-from mechclust.report.style import BLUE, CHANCE, RED, SOFT, chance_band, direct_labels, layer_axis, shades, subplots
+from mechclust.commands.history.readings import capitalised
+from mechclust.report.analysis import Panel
+from mechclust.report.style import (
+    BLUE,
+    CHANCE,
+    RED,
+    SOFT,
+    chance_band,
+    direct_labels,
+    layer_axis,
+    shades,
+    styled,
+    subplots,
+)
 from mechclust.report.text import figure_text
 
-_CURVES = 8  # checkpoints in a figure of curves by layer
-_TICKS = 12  # names along an axis of checkpoints
+MAX_CURVES = 8  # checkpoints in a figure of curves by layer
+MAX_NAMES = 12  # names along an axis
+MAX_LEVEL_NAMES = 8  # names along an axis that fit beside each other
+MAX_PANELS = 12  # layers in a figure of curves by checkpoint
 _MISSING = "#e5e5e5"
-_LINES = 12  # layers in a figure of curves by checkpoint
+_DOT: dict[str, Any] = {"s": 32, "color": "white", "edgecolors": "#1d2733", "linewidths": 1.0, "zorder": 3}
+_HATCHED = "Hatched: central 95% of the chance distribution."
+_WIDEST = "Hatched: central 95% of the chance distribution, the widest of all checkpoints."
 
 
-def layers_figure(result: HistoryResult, curve: Curve) -> Figure:
-    """Curves by layer, one per checkpoint, with the widest chance band of all checkpoints."""
+@styled()
+def history_panels(result: Measurements) -> list[Panel]:
+    """Draw a heat map of each measure, and then its curves by checkpoint and by layer."""
+    crossed = " Checkpoints with findings are crossed out." if result.flagged else ""
+    hollow = " Checkpoints with findings are red and hollow." if result.flagged else ""
+    heat_maps = []
+    curves = []
+    for name, curve in result.curves.items():
+        if not curve.measured:
+            continue
+        title = capitalised(curve.title)
+        place = curve.place
+        dots = f" Dot: the {place} crosses chance." if name in result.tested else ""
+        by_place = f"{title}, by {place}. At most eight checkpoints, dark to light. {_WIDEST}{hollow}"
+        by_checkpoint = f"{title}, by checkpoint. One panel per {place}. {_HATCHED}{hollow}"
+        heat_map = f"{title}, {place} by checkpoint.{dots}{crossed}"
+        heat_maps.append(Panel(f"{name}_map", map_figure(result, curve), heat_map))
+        curves.append(Panel(f"{name}_by_checkpoint", steps_figure(result, curve), by_checkpoint))
+        curves.append(Panel(f"{name}_by_layer", layers_figure(result, curve), by_place))
+    return [*heat_maps, *curves]
+
+
+def map_figure(result: Measurements, curve: Curve) -> Figure:
+    """Draw a heat map of layers by checkpoints, with a dot where a layer crosses chance.
+
+    Flagged checkpoints are crossed out.
+    """
+    n = len(curve.layers)
+    figure, (axis,) = subplots(1, size=(10.5, min(3.4, 1.2 + 0.22 * max(6, n))), grid=None)
+    values = np.ma.masked_invalid(curve.value.T)
+    low = min(0.0, float(values.min())) if values.count() else 0.0
+    colours = matplotlib.colormaps["viridis"].with_extremes(bad=_MISSING)
+    image = axis.imshow(values, aspect="auto", origin="lower", cmap=colours, vmin=low, interpolation="nearest")
+    for i in result.flagged:
+        axis.plot([i - 0.5, i + 0.5], [-0.5, n - 0.5], color="white", lw=1)
+        axis.plot([i - 0.5, i + 0.5], [n - 0.5, -0.5], color="white", lw=1)
+    if curve.name in result.tested:
+        table = result.crossings_of(curve).dropna(subset="crosses_at")
+        checkpoints = [result.names.index(name) for name in table["crosses_at"]]
+        axis.scatter(checkpoints, [list(curve.layers).index(layer) for layer in table["layer"]], **_DOT)
+    _name_ticks(axis, result.names, MAX_NAMES, rotation=0 if len(result.names) <= MAX_LEVEL_NAMES else 45)
+    places = spread(n, MAX_NAMES)
+    axis.set_yticks(places, [str(curve.layers[i]) for i in places], fontsize=8)
+    axis.set_ylabel(curve.place)
+    axis.set_title(curve.title, fontsize=10.5)
+    figure.colorbar(image, ax=axis)
+    return figure
+
+
+def steps_figure(result: Measurements, curve: Curve) -> Figure:
+    """Draw curves by checkpoint, one panel per layer, with chance bands; flagged checkpoints are hollow."""
+    columns = spread(len(curve.layers), MAX_PANELS)
+    figure, axes = subplots(len(columns), min(4, len(columns)), size=(3.3, 2.4), sharey=True, sharex=True)
+    x = np.arange(len(result.series))
+    wrong = sorted(result.flagged)
+    for axis, column in zip(axes, columns, strict=True):
+        kept = [i for i in result.right if np.isfinite(curve.value[i, column])]
+        _draw_band(axis, x[kept], curve.low[kept, column], curve.high[kept, column])
+        axis.plot(x[kept], curve.value[kept, column], color=BLUE, marker="o", ms=3)
+        axis.plot(x[wrong], curve.value[wrong, column], "o", color=RED, mfc="white", ms=5)
+        axis.set_title(f"{curve.place} {curve.layers[column]}", fontsize=9)
+        _name_ticks(axis, result.names, 6)
+    _label_chance(axes[-1], curve, columns[-1])
+    figure.suptitle(curve.title, fontsize=10.5)
+    return figure
+
+
+def _label_chance(axis: Axes, curve: Curve, column: int) -> None:
+    """Name the band of chance at its last checkpoint."""
+    known = np.flatnonzero(np.isfinite(curve.high[:, column]))
+    if len(known):
+        ends = [np.nan_to_num(ends[known[-1], column]) for ends in (curve.low, curve.high)]
+        direct_labels(axis, [(float(np.mean(ends)), CHANCE, SOFT)], size=8)
+
+
+def layers_figure(result: Measurements, curve: Curve) -> Figure:
+    """Draw curves by layer, one per checkpoint, with the widest chance band of all checkpoints."""
     figure, (axis,) = subplots(1, size=(8.5, 4.2))
     measured = [i for i in range(len(result.series)) if not np.isnan(curve.value[i]).all()]
-    chosen = [measured[k] for k in spread(len(measured), _CURVES)]
+    chosen = [measured[k] for k in spread(len(measured), MAX_CURVES)]
     wrong = sorted(result.flagged & {*measured})
-    _band(axis, curve.layers, _over(np.nanmin, curve.low[measured]), _over(np.nanmax, curve.high[measured]), CHANCE)
+    low = _over_checkpoints(np.nanmin, curve.low[measured])
+    high = _over_checkpoints(np.nanmax, curve.high[measured])
+    _draw_band(axis, np.asarray(curve.layers), low, high, CHANCE)
     for i, colour in zip(chosen, shades(len(chosen)), strict=True):
         if i not in wrong:
             axis.plot(curve.layers, curve.value[i], color=colour, marker="o", ms=3, label=figure_text(result.names[i]))
-    for i in wrong[:_CURVES]:
+    for i in wrong[:MAX_CURVES]:
         style: dict[str, Any] = {"color": RED, "marker": "o", "mfc": "white", "ls": ":", "lw": 1.0}
         axis.plot(curve.layers, curve.value[i], label=f"{figure_text(result.names[i])} (flagged)", **style)
     layer_axis(axis)
@@ -43,58 +138,26 @@ def layers_figure(result: HistoryResult, curve: Curve) -> Figure:
     return figure
 
 
-def steps_figure(result: HistoryResult, curve: Curve) -> Figure:
-    """Curves by checkpoint, one panel per layer, with chance bands; flagged checkpoints are hollow."""
-    columns = spread(len(curve.layers), _LINES)
-    figure, axes = subplots(len(columns), min(4, len(columns)), size=(3.3, 2.4), sharey=True, sharex=True)
-    x = np.arange(len(result.series))
-    right, wrong = result.right, sorted(result.flagged)
-    for axis, column in zip(axes, columns, strict=True):
-        kept = [i for i in right if np.isfinite(curve.value[i, column])]
-        _band(axis, x[kept], curve.low[kept, column], curve.high[kept, column])
-        axis.plot(x[kept], curve.value[kept, column], color=BLUE, marker="o", ms=3)
-        axis.plot(x[wrong], curve.value[wrong, column], "o", color=RED, mfc="white", ms=5)
-        axis.set_title(f"{curve.place} {curve.layers[column]}", fontsize=9)
-        _named_ticks(axis, result.names, few=6)
-    if (known := np.isfinite(curve.high[:, columns[-1]])).any():
-        last = int(np.flatnonzero(known)[-1])
-        low, high = (np.nan_to_num(of[last, columns[-1]]) for of in (curve.low, curve.high))
-        direct_labels(axes[-1], [((low + high) / 2, CHANCE, SOFT)], size=8)
-    figure.suptitle(curve.title, fontsize=10.5)
-    return figure
+def _name_ticks(axis: Axes, names: Sequence[str], most: int, rotation: int = 45) -> None:
+    places = spread(len(names), most)
+    side = "right" if rotation else "center"
+    axis.set_xticks(places, [figure_text(names[i], 16) for i in places], rotation=rotation, ha=side, fontsize=8)
 
 
-def map_figure(result: HistoryResult, curve: Curve) -> Figure:
-    """A heat map of layers by checkpoints; flagged checkpoints are crossed out."""
-    figure, (axis,) = subplots(1, size=(8.5, 0.9 + 0.28 * max(6, len(curve.layers))), grid=None)
-    values = np.ma.masked_invalid(curve.value.T)
-    low = min(0.0, float(values.min())) if values.count() else 0.0
-    colours = matplotlib.colormaps["viridis"].with_extremes(bad=_MISSING)
-    image = axis.imshow(values, aspect="auto", origin="lower", cmap=colours, vmin=low, interpolation="nearest")
-    for i in result.flagged:
-        axis.plot([i - 0.5, i + 0.5], [-0.5, len(curve.layers) - 0.5], color="white", lw=1)
-        axis.plot([i - 0.5, i + 0.5], [len(curve.layers) - 0.5, -0.5], color="white", lw=1)
-    _named_ticks(axis, result.names, few=_TICKS)
-    axis.set_yticks(range(len(curve.layers)), [str(layer) for layer in curve.layers], fontsize=8)
-    axis.set_ylabel(curve.place)
-    axis.set_title(curve.title, fontsize=10.5)
-    figure.colorbar(image, ax=axis)
-    return figure
-
-
-def _named_ticks(axis: Axes, names: Sequence[str], few: int) -> None:
-    places = spread(len(names), few)
-    axis.set_xticks(places, [figure_text(names[i], 16) for i in places], rotation=45, ha="right", fontsize=8)
-
-
-def _over(widest: Callable[..., np.ndarray], ends: np.ndarray) -> np.ndarray:
-    """``[layer]`` over checkpoints; NaN where none has a chance level."""
+def _over_checkpoints(
+    widest: Callable[..., Float[np.ndarray, "layer"]], ends: Float[np.ndarray, "checkpoint layer"]
+) -> Float[np.ndarray, "layer"]:
+    """Return the widest end by layer; NaN where no checkpoint has a chance level."""
     known = np.isfinite(ends).any(axis=0)
     return np.where(known, widest(np.where(known, ends, 0.0), axis=0), np.nan)
 
 
-def _band(
-    axis: Axes, x: Sequence[int] | np.ndarray, low: np.ndarray, high: np.ndarray, label: str | None = None
+def _draw_band(
+    axis: Axes,
+    x: Shaped[np.ndarray, "n"],
+    low: Float[np.ndarray, "n"],
+    high: Float[np.ndarray, "n"],
+    label: str | None = None,
 ) -> None:
     if np.isfinite(high).any():
-        chance_band(axis, np.asarray(x), np.where(np.isnan(low), np.minimum(high, 0), low), high, label=label)
+        chance_band(axis, x, np.where(np.isnan(low), np.minimum(high, 0), low), high, label=label)

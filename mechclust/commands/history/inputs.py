@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from mechclust.commands.history.config import HistoryConfig
@@ -32,13 +33,13 @@ from tasks import Batch, CorpusStream, InputError, LabelledPrompts
 from tasks.text.encoding import EncodedCorpus, check_tokenizer
 from tasks.text.topic_model import check_corpus_size, fit_topics
 
-_ASKED = 64  # prompts that tell a tokenizer from others, beside its vocabulary
+_MAX_PROMPTS_COMPARED = 64  # prompts that distinguish a tokenizer from others, with its vocabulary
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.json")
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """What every checkpoint is run on.
+    """Prompts and corpus that every checkpoint is run on.
 
     Attributes:
         prompts: as in the file.
@@ -46,7 +47,7 @@ class Inputs:
         tokenizer: the tokenizer that produced them.
         words: the tokens, as strings, of each prompt whose attention is shown, by its number in the file.
         corpus: the tokenized corpus, for topics.
-        topics: ``[words topics]`` membership of the corpus's words.
+        topics: which of the corpus's words belong to which topics.
         units: which prompts belong together.
         notes: anything a reader should know.
     """
@@ -57,27 +58,26 @@ class Inputs:
     words: dict[int, list[str]]
     units: Units
     corpus: EncodedCorpus | None = None
-    topics: Tensor | None = None
+    topics: Bool[Tensor, "word topic"] | None = None
     notes: Sequence[str] = ()
 
     @property
     def digest(self) -> str:
-        """Identifies these inputs."""
+        """Digest of these inputs."""
         return digest_of([self.prompts_digest, self.corpus_digest])
 
     @cached_property
     def prompts_digest(self) -> str:
-        """Identifies the prompts as tokens, with their tasks."""
-        index, task, tokens = (
-            torch.cat(parts)
-            for parts in zip(*((b.index, b.labels["task"], token_digests(b)) for b in self.batches), strict=True)
-        )
-        order = index.argsort()  # whatever the batches
+        """Digest of the prompts as tokens, with their tasks, whatever the batches."""
+        index = torch.cat([batch.index for batch in self.batches])
+        task = torch.cat([batch.labels["task"] for batch in self.batches])
+        tokens = torch.cat([token_digests(batch) for batch in self.batches])
+        order = index.argsort()
         return digest_of([index[order], task[order], tokens[order]])
 
     @property
     def corpus_digest(self) -> str:
-        """Identifies the corpus as tokens, with its topics; ``""`` if there is none."""
+        """Digest of the corpus as tokens, with its topics; ``""`` if there is no corpus."""
         if self.corpus is None or self.topics is None:
             return ""
         return digest_of([*self.corpus.windows, *self.corpus.labels, self.topics])
@@ -97,11 +97,9 @@ def read_inputs(model: Any, series: Sequence[Checkpoint], config: HistoryConfig,
     prompts = units.added_to(prompts)
     for checkpoint in series:
         _check_whole(checkpoint, config)
-    reader = _reader(model, series, config) if tokenizer is None else tokenizer
+    reader = _tokenizer(model, series, config) if tokenizer is None else tokenizer
     sizes = _sizes(series[-1], config)
-    if sizes.n_layers is not None and any(not 0 <= layer <= sizes.n_layers for layer in config.map_layers):
-        unknown = next(layer for layer in config.map_layers if not 0 <= layer <= sizes.n_layers)
-        raise InputError(f"map_layers has {unknown}, and the model has the layers 0 to {sizes.n_layers}; give these")
+    _check_map_layers(config, sizes)
     batches = list(
         prompt_batches(
             prompts,
@@ -113,7 +111,7 @@ def read_inputs(model: Any, series: Sequence[Checkpoint], config: HistoryConfig,
             too_long=config.too_long,
         )
     )
-    corpus, topics, left_out = _topics(reader, sizes, config) if "topics" in config.measured else (None, None, ())
+    corpus, topics, corpus_notes = _topics(reader, sizes, config) if "topics" in config.measured else (None, None, ())
     return Inputs(
         prompts=prompts,
         batches=batches,
@@ -126,13 +124,13 @@ def read_inputs(model: Any, series: Sequence[Checkpoint], config: HistoryConfig,
             in_words(tokenization_of(reader, chat=config.chat, bos=config.bos)),
             *what_is_wrong(reader, batches, prompts.repeated),
             units.sentence,
-            *left_out,
+            *corpus_notes,
         ],
     )
 
 
 def own_tokenizer(checkpoint: Checkpoint, config: HistoryConfig) -> Any:
-    """The tokenizer that comes with a checkpoint; ``None`` if there is none."""
+    """Return the tokenizer that comes with a checkpoint; ``None`` if there is none."""
     folder = Path(checkpoint.model.source)
     if folder.is_dir() and not any((folder / name).exists() for name in _TOKENIZER_FILES):
         return None
@@ -140,9 +138,10 @@ def own_tokenizer(checkpoint: Checkpoint, config: HistoryConfig) -> Any:
 
 
 def tokenizer_digest(tokenizer: Any, prompts: Sequence[str], config: HistoryConfig) -> str:
-    """Distinguishes tokenizers by their vocabulary and by their tokens for some of the prompts."""
+    """Return a digest of a tokenizer's vocabulary and of its tokens for some of the prompts."""
     vocabulary = json.dumps(sorted(tokenizer.get_vocab().items()))
-    return digest_of([vocabulary, json.dumps(encoder(tokenizer, config.chat, bos=config.bos)(list(prompts[:_ASKED])))])
+    tokens = encoder(tokenizer, config.chat, bos=config.bos)(list(prompts[:_MAX_PROMPTS_COMPARED]))
+    return digest_of([vocabulary, json.dumps(tokens)])
 
 
 def _check_prompts(prompts: LabelledPrompts, config: HistoryConfig) -> None:
@@ -153,18 +152,28 @@ def _check_prompts(prompts: LabelledPrompts, config: HistoryConfig) -> None:
             f"{config.prompts} has {what}; clusters and heads need at least 2 tasks with several prompts each, or give "
             "--probes cka"
         )
-    if config.map_prompts and (beyond := [i for i in config.attention_prompts if i >= len(prompts)]):
+    beyond = [i for i in config.attention_prompts if i >= len(prompts)]
+    if config.map_prompts and beyond:
         raise InputError(
             f"attention_prompts has {beyond[0]}, and {config.prompts} has {len(prompts)} prompts, counted from 0; give "
             "one of them"
         )
 
 
-def _reader(model: Any, series: Sequence[Checkpoint], config: HistoryConfig) -> Any:
-    """The last tokenizer of the series, or the model's if no checkpoint has one."""
+def _check_map_layers(config: HistoryConfig, sizes: Sizes) -> None:
+    if sizes.n_layers is None:
+        return
+    for layer in config.map_layers:
+        if not 0 <= layer <= sizes.n_layers:
+            raise InputError(f"map_layers has {layer}, and the model has the layers 0 to {sizes.n_layers}; give these")
+
+
+def _tokenizer(model: Any, series: Sequence[Checkpoint], config: HistoryConfig) -> Any:
+    """Return the last tokenizer of the series, or the model's if no checkpoint has one."""
     for checkpoint in reversed(series):
-        if (found := own_tokenizer(checkpoint, config)) is not None:
-            return found
+        tokenizer = own_tokenizer(checkpoint, config)
+        if tokenizer is not None:
+            return tokenizer
     last = series[-1].model
     other = last if last.is_adapter else resolve_model(model)
     try:
@@ -198,25 +207,28 @@ def _words(reader: Any, batches: Sequence[Batch], place: int) -> list[str]:
     return [str(reader.decode([i])) for i in ids.tolist()]
 
 
-def tokens_of(batches: Sequence[Batch], place: int) -> Tensor:
-    """``[pos]`` tokens of the prompt with this number in the file."""
+def tokens_of(batches: Sequence[Batch], place: int) -> Int[Tensor, "pos"]:
+    """Return the tokens of the prompt with this number in the file."""
     for batch in batches:
-        if len(found := (batch.index == place).nonzero()):
-            row = int(found[0, 0])
-            mask = torch.ones_like(batch.tokens[row]) if batch.attention_mask is None else batch.attention_mask[row]
-            return batch.tokens[row][mask.bool()]
+        rows = (batch.index == place).nonzero()
+        if len(rows):
+            prompt = batch.select(rows[0])
+            return prompt.tokens[0] if prompt.attention_mask is None else prompt.tokens[prompt.attention_mask]
     raise InputError(f"there is no prompt {place}")
 
 
-def _topics(reader: Any, sizes: Sizes, config: HistoryConfig) -> tuple[EncodedCorpus, Tensor, Sequence[str]]:
+def _topics(
+    reader: Any, sizes: Sizes, config: HistoryConfig
+) -> tuple[EncodedCorpus, Bool[Tensor, "word topic"], Sequence[str]]:
+    """Fit topics to the corpus and tokenize it; return it with the topics of its words, and notes."""
     check_tokenizer(reader)
     corpus = CorpusStream(config.corpus, text_field=config.text_field).read()
     check_corpus_size(len(corpus), config.n_topics)
-    fitted = fit_topics(corpus, config.n_topics, seed=config.seed, min_documents=config.min_documents)
-    member = fitted.membership(config.threshold)
-    kept = member.any(dim=1)
-    words = [word for word, keep in zip(fitted.words, kept.tolist(), strict=True) if keep]
+    topic_model = fit_topics(corpus, config.n_topics, seed=config.seed, min_documents=config.min_documents)
+    membership = topic_model.membership(config.threshold)
+    in_topics = membership.any(dim=1)
+    words = [word for word, keep in zip(topic_model.words, in_topics.tolist(), strict=True) if keep]
     longest = min(config.max_length, config.tokens_per_batch, sizes.n_ctx or config.max_length)
     encoded = corpus.encode(reader, words, longest, bos=config.bos, d_vocab=sizes.d_vocab)
     encoded.check_whole(or_else=", or a larger --threshold")
-    return encoded, member[kept], corpus.notes
+    return encoded, membership[in_topics], corpus.notes

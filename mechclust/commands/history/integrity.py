@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from itertools import chain
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -16,15 +16,20 @@ from mechclust.report.text import join
 from tasks.text.visible import quoted
 
 DefectKind = Literal["last", "equal", "order", "states", "tokenizer", "config"]
-_SHORTER = 0.8  # of the way past a checkpoint: what another place must bring it below
-_ENDS = 0.6  # likewise where the first is moved behind the last, or the last before the first: one distance for another
-_SAME_STATES = 1e-5  # 1 - CKA, at every layer
-_BETWEEN = 1e-4  # 1 - CKA of a later checkpoint, which such a one should have been below
+MAX_LENGTH_RATIO = 0.8
+"""Length of the distances that a move changes, after over before, below which a checkpoint is out of order."""
+MAX_LENGTH_RATIO_AT_ENDS = 0.6
+"""The bound for a move from one end to the other, which replaces one distance by another."""
+SAME_STATES = 1e-5  # 1 - CKA at every layer
+DIFFERENT_STATES = 1e-4  # 1 - CKA of a later checkpoint that shows that the equal one is too early
+MAX_NAMED = 5  # checkpoints and settings named in a sentence
+
+_Distances = Float[np.ndarray, "checkpoint checkpoint"]
 
 
 @dataclass(frozen=True)
 class Identity:
-    """What distinguishes one checkpoint from another.
+    """Facts that distinguish one checkpoint from another.
 
     Attributes:
         name: the checkpoint's name.
@@ -41,7 +46,7 @@ class Identity:
 
 @dataclass(frozen=True)
 class Defect:
-    """What is wrong with some checkpoints.
+    """Checkpoints that are not what their names say.
 
     Attributes:
         kind: ``last``: they have the weights of the last one; ``equal``: they have the same weights; ``order``: their
@@ -56,10 +61,24 @@ class Defect:
     text: str
 
 
+class _Move(NamedTuple):
+    """A checkpoint moved to another place among the others.
+
+    Attributes:
+        ratio: length of the distances that change, after over before, scaled to the bound ``MAX_LENGTH_RATIO``.
+        source: its place in the order.
+        target: its place among the others.
+    """
+
+    ratio: float
+    source: int
+    target: int
+
+
 def check_series(
     series: Sequence[Identity], cka_with_last: Float[np.ndarray, "checkpoint layer"] | None = None
 ) -> list[Defect]:
-    """What is wrong with a series of checkpoints, given in training order.
+    """Find what is wrong with a series of checkpoints, given in training order.
 
     A checkpoint is out of order if moving it elsewhere shortens the path through the weights: the sum of the distances
     that change must fall below 0.8 of its former value. A training run that moves straight or at random passes (every
@@ -74,144 +93,169 @@ def check_series(
     Returns:
         The findings; none if nothing is wrong.
     """
-    found = [*_other_parts(series), *_equal(series)]
-    wrong = {i for finding in found for i in finding.checkpoints}
-    comparable = [
-        i for i in range(len(series)) if i not in wrong and series[i].weights.shapes == series[-1].weights.shapes
-    ]
-    found += _order(series, comparable)
-    wrong = {i for finding in found for i in finding.checkpoints}
+    defects = [*_other_tokenizers(series), *_other_configs(series), *_equal_weights(series)]
+    wrong = flagged(defects)
+    shapes = series[-1].weights.shapes
+    comparable = [i for i, each in enumerate(series) if i not in wrong and each.weights.shapes == shapes]
+    defects += _out_of_order(series, comparable)
     if cka_with_last is not None:
-        found += _same_states(series, cka_with_last, wrong)
-    return found
+        defects += _same_states(series, cka_with_last, flagged(defects))
+    return defects
 
 
-def distances(series: Sequence[Identity]) -> Float[np.ndarray, "checkpoint checkpoint"]:
-    """Estimates of the Euclidean distances between the weights; NaN where shapes differ."""
-    found = np.full((len(series), len(series)), np.nan)
+def flagged(defects: Sequence[Defect]) -> set[int]:
+    """Return the positions of the checkpoints with findings."""
+    return set(chain.from_iterable(defect.checkpoints for defect in defects))
+
+
+def distances(series: Sequence[Identity]) -> _Distances:
+    """Estimate the Euclidean distances between the weights; NaN where shapes differ."""
+    apart = np.full((len(series), len(series)), np.nan)
     for shapes in {each.weights.shapes for each in series}:
         same = [i for i, each in enumerate(series) if each.weights.shapes == shapes]
         values = torch.stack([series[i].weights.values for i in same])
         exact = torch.cdist(values, values, compute_mode="donot_use_mm_for_euclid_dist")
-        found[np.ix_(same, same)] = exact.numpy()
-    return found
+        apart[np.ix_(same, same)] = exact.numpy()
+    return apart
 
 
-def _other_parts(series: Sequence[Identity]) -> Iterator[Defect]:
-    """Tokenizers and configurations that are not the last one's."""
+def _other_tokenizers(series: Sequence[Identity]) -> Iterator[Defect]:
+    last = next((each.tokenizer for each in reversed(series) if each.tokenizer is not None), None)
+    others = tuple(i for i, each in enumerate(series) if each.tokenizer not in (None, last))
+    if others:
+        yield Defect("tokenizer", others, f"{_names_with_verb(series, others)} another tokenizer than the last.")
+
+
+def _other_configs(series: Sequence[Identity]) -> Iterator[Defect]:
     last = series[-1]
-    known = next((each.tokenizer for each in reversed(series) if each.tokenizer is not None), None)
-    if other := tuple(i for i, each in enumerate(series) if each.tokenizer not in (None, known)):
-        yield Defect("tokenizer", other, f"{_named(series, other)} {_have(other)} another tokenizer than the last.")
     for i, each in enumerate(series):
-        if unlike := _unlike(each.config, last.config):
-            told = [f"{key} {_value(each, key)}, not {_value(last, key)}" for key in unlike[:3]]
-            more = f", and {len(unlike) - 3} more" if len(unlike) > 3 else ""
-            yield Defect("config", (i,), f"{quoted(each.name)} has another configuration ({'; '.join(told)}{more}).")
+        keys = _different_settings(each.config, last.config)
+        if keys:
+            differences = [f"{key} {_setting(each, key)}, not {_setting(last, key)}" for key in keys[:3]]
+            more = f", and {len(keys) - 3} more" if len(keys) > 3 else ""
+            text = f"{quoted(each.name)} has another configuration ({'; '.join(differences)}{more})."
+            yield Defect("config", (i,), text)
 
 
-def _unlike(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    """Settings that differ. Hugging Face's Trainer copies the padding's token id from the tokenizer: one that was
-    missing before is not counted as a difference, although RoBERTa numbers positions from it."""
-    keys = sorted({*one, *other})
-    unset = None in (one.get("pad_token_id"), other.get("pad_token_id"))
-    return [key for key in keys if one.get(key) != other.get(key) and not (unset and key == "pad_token_id")]
+def _different_settings(config: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    """Return settings that differ.
+
+    Hugging Face's Trainer copies the padding's token id from the tokenizer. One that was missing before is not counted
+    as a difference, although RoBERTa numbers positions from it.
+    """
+    keys = [key for key in sorted({*config, *other}) if config.get(key) != other.get(key)]
+    if None in (config.get("pad_token_id"), other.get("pad_token_id")):
+        return [key for key in keys if key != "pad_token_id"]
+    return keys
 
 
-def _value(each: Identity, key: str) -> str:
+def _setting(each: Identity, key: str) -> str:
     return quoted(str(each.config[key]), 40) if key in each.config else "missing"
 
 
-def _equal(series: Sequence[Identity]) -> Iterator[Defect]:
+def _equal_weights(series: Sequence[Identity]) -> Iterator[Defect]:
     groups: dict[str, list[int]] = {}
     for i, each in enumerate(series):
         groups.setdefault(each.weights.digest, []).append(i)
     for group in groups.values():
-        if len(group) > 1 and group[-1] == len(series) - 1:
-            stale = tuple(group[:-1])
-            yield Defect("last", stale, f"{_named(series, stale)} {_have(stale)} the weights of the last checkpoint.")
-        elif len(group) > 1:
-            yield Defect("equal", tuple(group), f"{_named(series, group)} have the same weights.")
+        *stale, newest = group
+        if stale and newest == len(series) - 1:
+            yield Defect("last", tuple(stale), f"{_names_with_verb(series, stale)} the weights of the last checkpoint.")
+        elif stale:
+            yield Defect("equal", tuple(group), f"{_names_with_verb(series, group)} the same weights.")
 
 
-def _order(series: Sequence[Identity], left: list[int]) -> Iterator[Defect]:
-    """Checkpoints whose removal to another place makes the path shorter, the worst first, each taken out."""
-    apart, found = distances(series), list[tuple[int, ...]]()
-    while len(left) > 2:
-        ratio, k, place = min(_moves(apart, left), default=(math.inf, 0, 0))
-        if not ratio < _SHORTER:
+def _out_of_order(series: Sequence[Identity], order: list[int]) -> Iterator[Defect]:
+    """Take out checkpoints whose move to another place makes the path shorter, the worst first."""
+    apart = distances(series)
+    misplaced: list[tuple[int, ...]] = []
+    while len(order) > 2:
+        best = min(_moves(apart, order), default=None)
+        if best is None or not best.ratio < MAX_LENGTH_RATIO:
             break
+        moved = order[best.source]
         # Of neighbours that changed places, either may be said to have moved.
-        found.append((left[k], left[place]) if abs(place - k) == 1 else (left[k],))
-        left = [i for i in left if i not in found[-1]]
-    for wrong in found:
-        named = [_name(series, i) for i in sorted(wrong)]
-        if len(wrong) > 1:
-            text = f"By the weights, {join(named)} are in each other's place."
+        neighbours = abs(best.target - best.source) == 1
+        misplaced.append((moved, order[best.target]) if neighbours else (moved,))
+        order = [i for i in order if i not in misplaced[-1]]
+    for checkpoints in misplaced:
+        names = [quoted(series[i].name) for i in sorted(checkpoints)]
+        if len(checkpoints) > 1:
+            text = f"By the weights, {join(names)} are in each other's place."
         else:
-            sides = [_name(series, i) for i in _place_of(wrong[0], apart, left)]
-            text = f"By the weights, {named[0]} belongs {'between' if len(sides) > 1 else 'beside'} {join(sides)}."
-        yield Defect("order", tuple(sorted(wrong)), text)
+            sides = [quoted(series[i].name) for i in _nearest_place(checkpoints[0], apart, order)]
+            text = f"By the weights, {names[0]} belongs {'between' if len(sides) > 1 else 'beside'} {join(sides)}."
+        yield Defect("order", tuple(sorted(checkpoints)), text)
 
 
-def _place_of(moved: int, apart: np.ndarray, left: Sequence[int]) -> list[int]:
-    """Its neighbours where it makes the path through the others longer by the least."""
-
-    def longer(sides: tuple[int | None, int | None]) -> float:
-        a, b = sides
-        return _edge(apart, a, moved) + _edge(apart, moved, b) - _edge(apart, a, b)
-
-    places: list[tuple[int | None, int | None]] = [*zip([None, *left], [*left, None], strict=True)]
-    return [i for i in min(places, key=longer) if i is not None]
+def _nearest_place(moved: int, apart: _Distances, order: Sequence[int]) -> list[int]:
+    """Return the neighbours between which it makes the path through the others longer by the least."""
+    places = list(zip([None, *order], [*order, None], strict=True))
+    longer = [_through(apart, left, moved, right) - _edge(apart, left, right) for left, right in places]
+    return [i for i in places[int(np.argmin(longer))] if i is not None]
 
 
-def _moves(apart: np.ndarray, order: Sequence[int]) -> Iterator[tuple[float, int, int]]:
-    """For each place ``k`` and each place among the others: the length of what changes, after over before.
-
-    It is scaled where need be, so that ``_SHORTER`` bounds it.
-    """
-    for k, moved in enumerate(order):
-        others = [i for i in order if i != moved]
-        left, right = (others[k - 1] if k else None), (others[k] if k < len(others) else None)
-        gone = _edge(apart, left, moved) + _edge(apart, moved, right)
-        closed = _edge(apart, left, right)
-        for place in range(len(others) + 1):
-            if place == k:
+def _moves(apart: _Distances, order: Sequence[int]) -> Iterator[_Move]:
+    """Yield every move of one checkpoint to another place."""
+    for source, moved in enumerate(order):
+        others = [None, *(i for i in order if i != moved), None]
+        closed = _edge(apart, others[source], others[source + 1])
+        opened = _through(apart, others[source], moved, others[source + 1])
+        for target in range(len(order)):
+            if target == source:
                 continue
-            a, b = (others[place - 1] if place else None), (others[place] if place < len(others) else None)
-            before = gone + _edge(apart, a, b)
-            after = closed + _edge(apart, a, moved) + _edge(apart, moved, b)
+            left, right = others[target : target + 2]
+            before = opened + _edge(apart, left, right)
+            after = closed + _through(apart, left, moved, right)
             if before > 0:
-                over_ends = {k, place} == {0, len(others)}
-                yield after / before * (_SHORTER / _ENDS if over_ends else 1), k, place
+                over_ends = {source, target} == {0, len(order) - 1}
+                scale = MAX_LENGTH_RATIO / MAX_LENGTH_RATIO_AT_ENDS if over_ends else 1
+                yield _Move(after / before * scale, source, target)
 
 
-def _edge(apart: np.ndarray, a: int | None, b: int | None) -> float:
+def _through(apart: _Distances, left: int | None, moved: int, right: int | None) -> float:
+    """Return the length of the path from one checkpoint through a second to a third."""
+    return _edge(apart, left, moved) + _edge(apart, moved, right)
+
+
+def _edge(apart: _Distances, a: int | None, b: int | None) -> float:
     return 0.0 if a is None or b is None else float(apart[a, b])
 
 
-def _same_states(series: Sequence[Identity], cka: np.ndarray, wrong: set[int]) -> Iterator[Defect]:
-    """Hidden states of the last checkpoint, long before it, that its weights do not tell; at the layers where CKA is
-    defined (layer 0 may be the same for all prompts)."""
-    away = np.array([1 - of[np.isfinite(of)].min() if np.isfinite(of).any() else np.nan for of in cka])
+def _same_states(
+    series: Sequence[Identity], cka: Float[np.ndarray, "checkpoint layer"], wrong: set[int]
+) -> Iterator[Defect]:
+    """Find hidden states of the last checkpoint, long before it, that the weights do not explain.
+
+    Only layers at which CKA is defined count: layer 0 may be the same for all prompts.
+    """
+    undefined = ~np.isfinite(cka)
+    away = 1 - np.where(undefined, np.inf, cka).min(axis=1)
+    away[undefined.all(axis=1)] = np.nan
     right = [i for i in range(len(series) - 1) if i not in wrong and np.isfinite(away[i])]
-    stale = tuple(
-        i for i in right if away[i] < _SAME_STATES and any(away[j] > _BETWEEN + 10 * away[i] for j in right if j > i)
-    )
+    stale = []
+    for i in right:
+        later = [away[j] for j in right if j > i]
+        if away[i] < SAME_STATES and any(x > DIFFERENT_STATES + 10 * away[i] for x in later):
+            stale.append(i)
     if stale:
-        text = f"{_named(series, stale)} {_have(stale)} the hidden states of the last checkpoint, with other weights."
-        yield Defect("states", stale, text)
+        text = f"{_names_with_verb(series, stale)} the hidden states of the last checkpoint, with other weights."
+        yield Defect("states", tuple(stale), text)
 
 
-def _have(which: Sequence[int]) -> str:
-    return "has" if len(which) == 1 else "have"
+def _names_with_verb(series: Sequence[Identity], checkpoints: Sequence[int]) -> str:
+    verb = "has" if len(checkpoints) == 1 else "have"
+    return f"{first_names([series[i].name for i in checkpoints])} {verb}"
 
 
-def _name(series: Sequence[Identity], i: int) -> str:
-    return quoted(series[i].name)
+def first_names(names: Sequence[str]) -> str:
+    """Return names in quotes, at most five of them.
 
-
-def _named(series: Sequence[Identity], which: Sequence[int]) -> str:
-    """At most five by name."""
-    names = [_name(series, i) for i in which[:5]]
-    return join([*names, f"{len(which) - 5} more"]) if len(which) > 5 else join(names)
+    Example:
+        >>> first_names(["step0", "step8"]), first_names(list("abcdefg"))
+        ("'step0' and 'step8'", "'a', 'b', 'c', 'd', 'e' and 2 more")
+    """
+    shown = [quoted(name) for name in names[:MAX_NAMED]]
+    if len(names) > MAX_NAMED:
+        shown.append(f"{len(names) - MAX_NAMED} more")
+    return join(shown)

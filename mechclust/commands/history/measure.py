@@ -1,60 +1,37 @@
-"""Probes at every checkpoint of a training: one model in memory at a time, each checkpoint and comparison a job."""
+"""Measure every checkpoint of a training run: one model in memory at a time, each checkpoint a job."""
 
 from __future__ import annotations
 
-import gc
-import json
-import re
-import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from functools import cached_property, partial, reduce
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
+from jaxtyping import Float
 
 from mechclust.commands.folder import own_folder
-from mechclust.commands.history.config import AGAINST, Against, HistoryConfig
-from mechclust.commands.history.inputs import Inputs, own_tokenizer, read_inputs, tokenizer_digest, tokens_of
-from mechclust.commands.history.integrity import Identity
+from mechclust.commands.history.by_checkpoint import ByCheckpoint, results_by_checkpoint
+from mechclust.commands.history.checkpoint_job import CheckpointJob
+from mechclust.commands.history.config import HistoryConfig
+from mechclust.commands.history.curves import TITLES, Curve, other_curves, read_curve
+from mechclust.commands.history.inputs import Inputs, read_inputs
+from mechclust.commands.history.integrity import check_series, flagged
+from mechclust.commands.history.planes import fixed_planes
 from mechclust.commands.history.random_copy import RandomCopy
-from mechclust.commands.history.result import HistoryResult, measured_history
+from mechclust.commands.history.result import HistoryResult
 from mechclust.commands.history.series import Checkpoint, find_series
-from mechclust.commands.parts import MeasurementPart, measured, part_path, shard_rows
-from mechclust.commands.settings import stamps_of
+from mechclust.commands.history.start import start_of
 from mechclust.commands.units import NONE
 from mechclust.jobs import map_jobs, progress_bar
-from mechclust.models.adapters import plain_model
-from mechclust.models.sketch import WeightSketch, named_weights, weight_sketch
 from mechclust.report.folder import check_command, rows_errors
 from mechclust.report.page import save_results
-from probes import (
-    ProbeResult,
-    RowStore,
-    TopicAttention,
-    attention_pattern,
-    load_result,
-    record,
-    residual,
-    resolve,
-    run,
-    run_stores,
-    save_rows,
-)
-from probes.engine.hooks import device_of, evaluation_mode, forward
-from probes.engine.identity import settings_of
-from probes.engine.probe import Probe
-from probes.store.digest import digest_of
-from probes.store.files import file_name, is_whole, read_json, read_safetensors, versions, write_json, write_safetensors
-from tasks import Batch, InputError
-from tasks.text.visible import quoted
+from probes import ProbeResult
 
-_MOST_TOKENS = 32  # of a prompt whose attention is shown
+_Job = CheckpointJob | RandomCopy
 
 
 def measure_history(
@@ -86,7 +63,7 @@ def measure_history(
     Example:
         >>> config = HistoryConfig(Path("prompts.jsonl"), revisions=("step0", "step1000"))  # doctest: +SKIP
         >>> result = measure_history("EleutherAI/pythia-70m", config, "runs/pythia")  # doctest: +SKIP
-        >>> result.findings, result.crossings, result.to_dataframe()  # doctest: +SKIP
+        >>> result.headline, result.crossings, result.to_dataframe()  # doctest: +SKIP
     """
     config.check()
     if out is not None:
@@ -103,263 +80,16 @@ def measure_history(
     with _folder(out) as folder, rows_errors("a shorter file"), own_folder(out, "history", subject):
         if progress:
             print(inputs.units.sentence, file=sys.stderr)
-        steps = _Steps(series, inputs, config, folder / "checkpoints", progress, tokenizer is None)
-        result = steps.measured(str(model))
+        checkpoints = (folder / "checkpoints").absolute()
+        own_tokenizers = tokenizer is None
+        jobs = [CheckpointJob(checkpoint, checkpoints, inputs, config, own_tokenizers) for checkpoint in series]
+        random = RandomCopy(series[-1].model, checkpoints, inputs.tokenizer, config)
+        _run_jobs([*jobs, random], config, checkpoints, progress)
+        results = results_by_checkpoint(jobs, config, checkpoints, progress=progress)
+        result = _result(str(model), series, inputs, config, jobs, results, random)
         if out is not None:
             save_results(out, "history", result.results, subject)
     return result
-
-
-@dataclass(frozen=True)
-class _Steps:
-    """What is measured, in a folder of our own."""
-
-    series: Sequence[Checkpoint]
-    inputs: Inputs
-    config: HistoryConfig
-    folder: Path
-    progress: bool
-    own_tokenizers: bool
-
-    def measured(self, model: str) -> HistoryResult:
-        """Everything."""
-        jobs = [self._job(checkpoint) for checkpoint in self.series]
-        random = RandomCopy(self.series[-1].model, self.folder.absolute(), self.inputs.tokenizer, self.config)
-        models: list[_Job | RandomCopy] = [*jobs, random]
-        told = "checkpoints" if self.progress else None
-        if self.config.here:
-            for model_job in progress_bar(models, desc=told, unit="model") if told else models:
-                _measure(model_job)
-        else:
-            map_jobs(_measure, models, **self.config.on, folder=self.folder, progress=told)
-        stores = [RowStore(job.folder / "rows") for job in jobs]
-        parts = self._parts(stores)
-        found = measured(parts, self.config, self.folder, progress=self.progress)
-        results = {name: dict(zip(self._places(name, stores), own, strict=True)) for name, own in found.items()}
-        results["clusters"] = self._joined(results.pop("clusters", {}))
-        for kind in ("heads", "topics", *self.config.others):
-            if kind in self.config.measured:
-                results[kind] = {i: load_result(job.result(kind)) for i, job in enumerate(jobs)}
-        return measured_history(
-            model=model,
-            config=self.config,
-            series=self.series,
-            inputs=self.inputs,
-            identities=[job.identity for job in jobs],
-            stores=stores,
-            results={name: own for name, own in results.items() if own},
-            attention=[job.attention for job in jobs],
-            random=random.weights,
-        )
-
-    def _job(self, checkpoint: Checkpoint) -> _Job:
-        name = re.sub(r"[^A-Za-z0-9._-]+", "-", checkpoint.name)[:60]
-        tag = digest_of([checkpoint.model.source])[:8]
-        return _Job(checkpoint, self.folder.absolute() / f"{name}-{tag}", self.inputs, self.config, self.own_tokenizers)
-
-    def _parts(self, stores: Sequence[RowStore]) -> dict[str, list[MeasurementPart]]:
-        config, parts = self.config, dict[str, list[MeasurementPart]]()
-        if "clusters" in config.measured:
-            parts["clusters"] = [
-                self._part(f"clusters-{layer}", config.clustering(residual(layer)), [stores[i]])
-                for i, layer in self._places("clusters", stores)
-            ]
-        if "cka" in config.measured:
-            for against in AGAINST:
-                parts[f"cka_{against}"] = [
-                    self._part(f"cka_{against}", config.cka, [stores[i], stores[_other(against, i, len(stores))]])
-                    for i in self._places(f"cka_{against}", stores)
-                ]
-        return parts
-
-    def _part(self, name: str, probe: Probe, stores: Sequence[RowStore]) -> MeasurementPart:
-        arrays: list[Tensor] = [array for store in stores for array in (store.index, store.tokens)]
-        settings = [repr(probe), self.inputs.prompts_digest, *(store.model for store in stores)]  # with their tasks
-        path = part_path(stores[0].folder.parent / "measured", name, settings, arrays)
-        return MeasurementPart(path, f"{stores[0].folder.parent.name}: {name}", partial(_of_stores, stores, probe))
-
-    def _places(self, name: str, stores: Sequence[RowStore]) -> list[Any]:
-        """What a group of parts is of: (checkpoint, layer), or checkpoints that have another to be compared with."""
-        if name == "clusters":
-            return [(i, site.layer) for i, store in enumerate(stores) for site in resolve(store, residual())]
-        against: Any = name.removeprefix("cka_")
-        n = len(stores)
-        others = {i: _other(against, i, n) for i in range(n)}
-        return [i for i, other in others.items() if other >= 0 and stores[i].sites == stores[other].sites]
-
-    def _joined(self, layers: Mapping[tuple[int, int], ProbeResult]) -> dict[int, ProbeResult]:
-        """By checkpoint, all layers together."""
-        places = dict.fromkeys(i for i, _ in layers)
-        return {i: reduce(ProbeResult.merge, [own for (j, _), own in layers.items() if j == i]) for i in places}
-
-
-def _other(against: Against, i: int, n: int) -> int:
-    """The checkpoint to compare with; -1 for none."""
-    return {"last": n - 1, "first": 0, "previous": i - 1}[against]
-
-
-def _of_stores(stores: Sequence[RowStore], probe: Probe) -> ProbeResult:
-    if len(stores) == 1:
-        return run_stores(stores[0], probe)
-    return run_stores({"checkpoint": stores[0], "other": stores[1]}, probe)
-
-
-@dataclass(frozen=True)
-class _Job:
-    """One checkpoint, whose model is loaded once for all that needs it."""
-
-    checkpoint: Checkpoint
-    folder: Path
-    inputs: Inputs
-    config: HistoryConfig
-    own_tokenizer: bool
-
-    @property
-    def name(self) -> str:
-        """In errors."""
-        return self.checkpoint.name
-
-    @cached_property
-    def key(self) -> str:
-        """Of all that the files here depend on, the checkpoint's files included."""
-        config = self.config
-        settings: list[Any] = [config.dtype, config.quantize, config.adapter, config.readout, sorted(self.inputs.words)]
-        settings += [config.heads] if "heads" in config.measured else []
-        settings += [config.n_permutations, config.seed] if "topics" in config.measured else []
-        settings += [repr(config.registered(name)) for name in config.others]
-        model = self.checkpoint.model
-        stamps = [stamps_of(folder) for folder in model.folders]
-        return digest_of([json.dumps([model.source, settings, versions(), stamps], default=str), self.inputs.digest])
-
-    def result(self, name: str) -> Path:
-        """The file of what a probe found in the model."""
-        return self.folder / f"{file_name(name)}.safetensors"
-
-    @property
-    def identity(self) -> Identity:
-        """What the job found of the checkpoint's weights, configuration and tokenizer."""
-        facts = read_json(self.folder / "facts.json")
-        values = read_safetensors(self.folder / "sketch.safetensors")[0]["values"]
-        sketch = WeightSketch(facts["weights"], facts["shapes"], values)
-        return Identity(self.name, sketch, facts["config"], facts["tokenizer"])
-
-    @property
-    def attention(self) -> dict[int, Tensor]:
-        """``[layer head query key]`` patterns of the prompts that are shown, by their place in the file."""
-        if not (self.folder / "attention.safetensors").exists():
-            return {}
-        found = read_safetensors(self.folder / "attention.safetensors")[0]
-        return {int(place): pattern for place, pattern in found.items()}
-
-    @property
-    def done(self) -> bool:
-        """Whether all is there; ``facts.json`` is written last."""
-        facts = self.folder / "facts.json"
-        if not facts.exists() or not is_whole(facts):
-            return False
-        return bool(read_json(facts).get("key") == self.key)
-
-
-def _measure(job: _Job | RandomCopy) -> None:
-    """Load a checkpoint and write all that needs it, or make the copy with random weights."""
-    if isinstance(job, RandomCopy):
-        job.make()
-        return
-    if job.done:
-        return
-    (job.folder / "facts.json").unlink(missing_ok=True)
-    config = job.config
-    model = config.load(job.checkpoint.model, "prompts", tokenizer=job.inputs.tokenizer)
-    _check_finite(model, job.name)
-    with _named_if_not_finite(job.name):
-        _measure_loaded(model, job)
-    del model
-    gc.collect()  # hooks are cycles: without this, two models would be in memory
-    if torch.device(config.device).type == "cuda":
-        torch.cuda.empty_cache()
-
-
-def _check_finite(model: Any, name: str) -> None:
-    """Refuse a checkpoint whose weights are not numbers."""
-    for weight_name, weight in named_weights(model):
-        if weight.is_floating_point() and not bool(weight.isfinite().all()):
-            raise InputError(
-                f"checkpoint {quoted(name)} has NaN or infinity in the weight {weight_name!r}; leave this checkpoint "
-                "out"
-            )
-
-
-@contextmanager
-def _named_if_not_finite(name: str) -> Iterator[None]:
-    """Name the checkpoint in an error about activations, which otherwise says to leave the example out."""
-    try:
-        yield
-    except InputError as error:
-        where, _, _ = str(error).partition(";")
-        if not where.startswith("NaN or infinity"):
-            raise
-        raise InputError(
-            f"checkpoint {quoted(name)}: {where}; give --dtype float32, or leave this checkpoint out"
-        ) from error
-
-
-def _measure_loaded(model: Any, job: _Job) -> None:
-    inputs, config = job.inputs, job.config
-    _save_rows(model, job)
-    probes: list[tuple[str, Probe, Any]] = [(n, config.registered(n), inputs.batches) for n in config.others]
-    if "heads" in config.measured:
-        probes.append(("heads", config.heads, inputs.batches))
-    if inputs.corpus is not None and inputs.topics is not None:
-        options: dict[str, Any] = {
-            "words": "word",
-            "n_permutations": config.n_permutations,
-            "seed": config.seed,
-        }
-        topics = TopicAttention(inputs.topics, attention_pattern(), **options)
-        probes.append(("topics", topics, inputs.corpus.batches(config.tokens_per_batch)))
-    for name, probe, batches in probes:
-        run(model, batches, probe).save(job.result(name))
-    if inputs.words:
-        patterns = {str(place): _patterns(model, tokens_of(inputs.batches, place)) for place in inputs.words}
-        write_safetensors(job.folder / "attention.safetensors", patterns, {})
-    sketch = weight_sketch(model)
-    write_safetensors(job.folder / "sketch.safetensors", {"values": sketch.values}, {})
-    own = own_tokenizer(job.checkpoint, config) if job.own_tokenizer else None
-    facts = {
-        "key": job.key,
-        "weights": sketch.digest,
-        "shapes": sketch.shapes,
-        "config": json.loads(json.dumps(settings_of(plain_model(model).config), default=str)),
-        "tokenizer": own and tokenizer_digest(own, inputs.prompts.prompts, config),
-    }
-    write_json(job.folder / "facts.json", facts)
-
-
-def _save_rows(model: Any, job: _Job) -> None:
-    """The hidden states; those of other weights or prompts that stand in the place are removed."""
-    inputs = job.inputs
-    kept: dict[str, Any] = {
-        "readout": job.config.readout,
-        "labels": job.config.kept_labels,
-        "shard_rows": shard_rows(len(inputs.prompts)),
-    }
-    try:
-        save_rows(model, inputs.batches, job.folder / "rows", **kept)
-    except InputError:
-        if not (job.folder / "rows").is_dir():
-            raise
-        shutil.rmtree(job.folder / "rows")
-        save_rows(model, inputs.batches, job.folder / "rows", **kept)
-
-
-def _patterns(model: Any, tokens: Tensor) -> Tensor:
-    """``[layer head query key]`` attention in the first tokens of a prompt, in bytes: 255 is 1."""
-    sites = [site.name for site in resolve(model, attention_pattern())]
-    batch = Batch(tokens[None, :_MOST_TOKENS])
-    with evaluation_mode(model), torch.inference_mode(), record(model, sites) as seen:
-        forward(model, batch.to(device_of(model)))
-    patterns = torch.stack([seen[site][0][0].float().cpu() for site in sites])
-    return (patterns * 255).round().clamp(0, 255).to(torch.uint8)
 
 
 @contextmanager
@@ -369,3 +99,76 @@ def _folder(out: str | Path | None) -> Iterator[Path]:
         return
     with tempfile.TemporaryDirectory(prefix="mechclust-") as folder:
         yield Path(folder)
+
+
+def _run_jobs(jobs: Sequence[_Job], config: HistoryConfig, folder: Path, progress: bool) -> None:
+    title = "checkpoints"
+    if not config.here:
+        map_jobs(_run, jobs, **config.on, folder=folder, progress=title if progress else None)
+        return
+    for job in progress_bar(jobs, desc=title, unit="model", disable=not progress):
+        job.run()
+
+
+def _run(job: _Job) -> None:
+    job.run()
+
+
+def _result(
+    model: str,
+    series: Sequence[Checkpoint],
+    inputs: Inputs,
+    config: HistoryConfig,
+    jobs: Sequence[CheckpointJob],
+    results: dict[str, ByCheckpoint],
+    random: RandomCopy,
+) -> HistoryResult:
+    """Check the series, and arrange the results in curves."""
+    identities = [job.identity for job in jobs]
+    findings = check_series(identities, _biased_cka(results.get("cka_last"), len(series)))
+    wrong = flagged(findings)
+    first = min(set(range(len(series))) - wrong, default=0)
+    stores = [job.rows for job in jobs]
+    named_results: dict[str, ProbeResult] = {}
+    for name, by_checkpoint in results.items():
+        named_results |= {f"{name}/{series[i].name}": result for i, result in by_checkpoint.items()}
+    return HistoryResult(
+        model=model,
+        config=config,
+        series=series,
+        findings=findings,
+        results=named_results,
+        curves=_comparable(_curves(results, config, len(series)), wrong, len(series)),
+        planes=fixed_planes(stores, inputs.prompts, config) if config.map_prompts else None,
+        attention=[job.attention for job in jobs],
+        words=inputs.words,
+        input_notes=inputs.notes,
+        start=start_of(series[first].name, series[first].step, identities[first].weights, random.weights),
+    )
+
+
+def _curves(results: dict[str, ByCheckpoint], config: HistoryConfig, n: int) -> dict[str, Curve]:
+    curves = {name: read_curve(name, results[name], n) for name in TITLES if name in results}
+    for name in config.others:
+        curves |= {curve.name: curve for curve in other_curves(name, results[name], n)}
+    return curves
+
+
+def _comparable(curves: dict[str, Curve], wrong: set[int], n: int) -> dict[str, Curve]:
+    """Remove CKA with a checkpoint that is not what its name says."""
+    without = {"cka_previous": {i + 1 for i in wrong} - {n}}
+    if 0 in wrong:
+        without["cka_first"] = set(range(n))
+    if n - 1 in wrong:
+        without["cka_last"] = set(range(n))
+    return {name: curve.without(without[name]) if name in without else curve for name, curve in curves.items()}
+
+
+def _biased_cka(results: ByCheckpoint | None, n: int) -> Float[np.ndarray, "checkpoint layer"] | None:
+    """Return CKA with the last checkpoint, whose 1 is reached only by the same states."""
+    if not results:
+        return None
+    cka = np.full((n, len(results[max(results)].coords["site"])), np.nan)
+    for i, result in results.items():
+        cka[i] = result.sel("cka", label="all").numpy()
+    return cka

@@ -8,18 +8,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
+from mechclust.commands.sampling import drawn
 from probes import RowStore, residual, resolve
-from probes.engine.state import hashed
 from probes.functional.representations import centred
 from tasks import LabelledPrompts
 
 if TYPE_CHECKING:
     from mechclust.commands.history.config import HistoryConfig
 
-_MOST_LAYERS = 5
+_DEFAULT_LAYERS = 5
+_Rows = Float[Tensor, "prompt dim"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,8 +28,8 @@ class FixedPlanes:
     """The positions of the prompts at every checkpoint.
 
     Attributes:
-        xy: ``[checkpoint layer prompt 2]``; NaN if a checkpoint lacks the layer.
-        variance: ``[checkpoint layer]`` share of the states' variance in the plane.
+        xy: coordinates; NaN if a checkpoint lacks the layer.
+        variance: share of the states' variance in the plane.
         layers: numbers of the layers shown.
         sites: their hook names.
         places: numbers of the prompts in the file.
@@ -51,25 +52,25 @@ def fixed_planes(stores: Sequence[RowStore], prompts: LabelledPrompts, config: H
     Each checkpoint's states are first centred and scaled to a mean square distance of 1, so that growing norms do not
     hide movement. Memory: one layer's rows of two checkpoints.
     """
-    sites = resolve(stores[-1], residual())
-    known = [site.layer for site in sites]
-    chosen = config.map_layers or [known[i] for i in spread(len(known), _MOST_LAYERS)]
-    shown = [site for site in sites if site.layer in chosen]
-    index = stores[-1].index
-    if len(index) > config.map_prompts:
-        index = torch.sort(index[torch.sort(hashed(index), stable=True).indices[: config.map_prompts]]).values
+    last = stores[-1]
+    sites = resolve(last, residual())
+    layers = config.map_layers or [sites[i].layer for i in spread(len(sites), _DEFAULT_LAYERS)]
+    shown = [site for site in sites if site.layer in layers]
+    index = drawn(last.index, config.map_prompts)
     xy = np.full((len(stores), len(shown), len(index), 2), np.nan)
     variance = np.full((len(stores), len(shown)), np.nan)
     for column, site in enumerate(shown):
-        directions = _leading(_rows(stores[-1], index, site.name))
+        directions = _leading(_scaled_rows(last, index, site.name))
         for i, store in enumerate(stores):
-            if site.name in store.sites:
-                rows = _rows(store, index, site.name)
-                if rows.shape[1] == len(directions):
-                    found = rows @ directions
-                    xy[i, column], variance[i, column] = found.numpy(), float(found.square().sum(dim=1).mean())
+            if site.name not in store.sites:
+                continue
+            rows = _scaled_rows(store, index, site.name)
+            if rows.shape[1] == len(directions):
+                placed = rows @ directions
+                xy[i, column] = placed.numpy()
+                variance[i, column] = float(placed.square().sum(dim=1).mean())
     places = index.tolist()
-    names = sorted(prompts.labels, key=lambda name: name != "task")
+    names = ["task", *(name for name in prompts.labels if name != "task")]
     return FixedPlanes(
         xy=xy,
         variance=variance,
@@ -81,22 +82,27 @@ def fixed_planes(stores: Sequence[RowStore], prompts: LabelledPrompts, config: H
     )
 
 
-def _rows(store: RowStore, index: Tensor, site: str) -> Tensor:
-    """Centred, with a mean square distance of 1; zeros where all are the same."""
-    x = centred(store.take(index, [f"rows/{site}"])[f"rows/{site}"].double())
-    size = x.square().sum(dim=1).mean().sqrt()
-    return x / size if float(size) > 0 else x
+def _scaled_rows(store: RowStore, index: Int[Tensor, "prompt"], site: str) -> _Rows:
+    """Return rows that are centred, with a mean square distance of 1; zeros if all are the same."""
+    rows = centred(store.take(index, [f"rows/{site}"])[f"rows/{site}"].double())
+    size = rows.square().sum(dim=1).mean().sqrt()
+    return rows / size if float(size) > 0 else rows
 
 
-def _leading(x: Tensor) -> Tensor:
-    """``[d 2]`` principal directions, each with its largest entry positive."""
-    _, _, directions = torch.linalg.svd(x, full_matrices=False)
-    found = torch.zeros(x.shape[1], 2, dtype=torch.float64)
-    found[:, : min(2, len(directions))] = directions[:2].T
-    largest = found.gather(0, found.abs().argmax(0)[None])
-    return torch.where(largest < 0, -found, found)
+def _leading(rows: _Rows) -> Float[Tensor, "dim 2"]:
+    """Return two principal directions, each with its largest entry positive."""
+    _, _, principal = torch.linalg.svd(rows, full_matrices=False)
+    directions = torch.zeros(rows.shape[1], 2, dtype=torch.float64)
+    directions[:, : min(2, len(principal))] = principal[:2].T
+    largest = directions.gather(0, directions.abs().argmax(0)[None])
+    return torch.where(largest < 0, -directions, directions)
 
 
 def spread(n: int, most: int) -> list[int]:
-    """At most ``most`` of ``n`` places, evenly spaced, the ends included."""
+    """Return at most ``most`` of ``n`` places, evenly spaced, the ends included.
+
+    Example:
+        >>> spread(10, 4)
+        [0, 3, 6, 9]
+    """
     return sorted({round(i) for i in np.linspace(0, n - 1, min(n, most))}) if n else []

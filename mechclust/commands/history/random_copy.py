@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -11,6 +10,7 @@ from typing import Any
 
 from mechclust.commands.history.config import HistoryConfig
 from mechclust.commands.history.start import RandomWeights
+from mechclust.commands.saved_rows import free_memory
 from mechclust.commands.settings import stamps_of
 from mechclust.models.resolved import ResolvedModel
 from mechclust.models.sketch import WeightSketch, constant_values, weight_sketch
@@ -38,15 +38,15 @@ class RandomCopy:
 
     @property
     def path(self) -> Path:
-        """The file with the sketch."""
+        """File with the sketch."""
         return self.folder / "random-weights.safetensors"
 
     @cached_property
     def key(self) -> str:
-        """A digest of everything that the sketch depends on."""
+        """Digest of everything that the sketch depends on."""
         return digest_of([json.dumps([self.model.source, self.config.dtype, versions(), stamps_of(self.model.source)])])
 
-    def make(self) -> None:
+    def run(self) -> None:
         """Make the copy and keep its sketch, unless it is there; or keep why there is none."""
         if self._header().get("key") == self.key:
             return
@@ -62,11 +62,11 @@ class RandomCopy:
         facts = {"key": self.key, "weights": sketch.digest, "shapes": sketch.shapes}
         write_safetensors(self.path, tensors, facts)
         del model
-        gc.collect()  # hooks are cycles: without this, the next model would be in memory beside it
+        free_memory("cpu")
 
     @property
     def weights(self) -> RandomWeights | str:
-        """What ``make`` kept: a sketch, or why there is none."""
+        """Sketch that ``run`` kept, or why there is none."""
         tensors, facts = read_safetensors(self.path)
         if "reason" in facts:
             return facts["reason"]

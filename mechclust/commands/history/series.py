@@ -6,9 +6,10 @@ import glob
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 
-from mechclust.commands.history.config import LEAST, HistoryConfig
+from mechclust.commands.history.config import MIN_CHECKPOINTS, HistoryConfig
 from mechclust.models.resolved import ResolvedModel
 from tasks import InputError
 from tasks.text.visible import quoted
@@ -30,7 +31,7 @@ class Checkpoint:
 
 
 def find_series(model: str | Path, config: HistoryConfig) -> list[Checkpoint]:
-    """The checkpoints in the order of their steps, or in the given order if any name has no number.
+    """Return the checkpoints in the order of their steps, or in the given order if any name has no number.
 
     Args:
         model: a hub name, or a folder; without revisions and checkpoints, its ``checkpoint-*`` folders are used.
@@ -40,63 +41,75 @@ def find_series(model: str | Path, config: HistoryConfig) -> list[Checkpoint]:
         InputError: for fewer than two checkpoints, a missing folder, a folder that holds checkpoints instead of being
             one, revisions of a folder, a revision given twice, or two checkpoints of the same step.
     """
-    local = Path(model).is_dir()
-    if config.revisions:
-        if local:
-            raise InputError(
-                f"{str(model)!r} is a folder, which has no revisions; give its checkpoints with --checkpoints, or a "
-                "hub name"
-            )
-        found = [(revision, f"{model}@{revision}") for revision in config.revisions]
-    else:
-        given = _folders(config.checkpoints) if config.checkpoints else _own(Path(model))
-        found = [(path.name, str(path)) for path in given]
-    if len(found) < LEAST:
-        what = "revision" if config.revisions else "checkpoint"
-        raise InputError(f"a history has at least {LEAST} checkpoints, and {len(found)} {what} was found; give more")
-    series = [Checkpoint(name, _step(name), config.resolve(source).portable) for name, source in found]
+    sources = _revisions(model, config) if config.revisions else _folders(Path(model), config)
+    if len(sources) < MIN_CHECKPOINTS:
+        kind = "revision" if config.revisions else "checkpoint"
+        raise InputError(
+            f"a history has at least {MIN_CHECKPOINTS} checkpoints, and {len(sources)} {kind} was found; give more"
+        )
+    series = [Checkpoint(name, _step(name), config.resolve(source).portable) for name, source in sources]
     _check_different(series)
-    if all(each.step is not None for each in series):
-        return sorted(series, key=lambda each: each.step or 0)
+    if all(checkpoint.step is not None for checkpoint in series):
+        series.sort(key=attrgetter("step"))
     return series
 
 
-def _own(model: Path) -> list[Path]:
-    """The checkpoints in a folder that the Trainer wrote."""
+def _revisions(model: str | Path, config: HistoryConfig) -> list[tuple[str, str]]:
+    """Return names and sources of the given revisions."""
+    if Path(model).is_dir():
+        raise InputError(
+            f"{str(model)!r} is a folder, which has no revisions; give its checkpoints with --checkpoints, or a hub "
+            "name"
+        )
+    return [(revision, f"{model}@{revision}") for revision in config.revisions]
+
+
+def _folders(model: Path, config: HistoryConfig) -> list[tuple[str, str]]:
+    """Return names and paths of the given folders, or of those that the Trainer wrote."""
+    folders = _given_folders(config.checkpoints) if config.checkpoints else _trainer_folders(model)
+    return [(path.name, str(path)) for path in folders]
+
+
+def _trainer_folders(model: Path) -> list[Path]:
     if not model.is_dir():
         raise InputError(
             f"no checkpoints given, and no folder {str(model)!r}; give --revisions step0 step1000 ... of a model on "
             "the hub, or --checkpoints run/checkpoint-*"
         )
-    if not (found := _checkpoints(model)):
+    folders = _checkpoints_in(model)
+    if not folders:
         above = model.parent if model.name.startswith("checkpoint-") else Path("run")
         raise InputError(
             f"{str(model)!r} has no folders called checkpoint-*; give the folder in which the Trainer saved them, such "
             f"as {str(above)!r}, or the checkpoints themselves with --checkpoints"
         )
-    return found
+    return folders
 
 
-def _checkpoints(folder: Path) -> list[Path]:
+def _checkpoints_in(folder: Path) -> list[Path]:
     return [path for path in sorted(folder.glob("checkpoint-*")) if path.is_dir()]
 
 
-def _folders(given: Sequence[Path]) -> list[Path]:
-    """Folders, including those that match a pattern which the shell did not expand."""
-    found: list[Path] = []
-    for path in given:
-        if path.is_dir():
-            if _checkpoints(path) and not (path / "config.json").exists():
-                raise InputError(
-                    f"{str(path)!r} holds checkpoints and is not one itself; give --checkpoints {path}/checkpoint-*"
-                )
-            found.append(path)
-            continue
-        matches = [Path(match) for match in sorted(glob.glob(str(path))) if Path(match).is_dir()]
-        if not matches:
-            raise InputError(f"no folder {str(path)!r}; give the folders of checkpoints, such as run/checkpoint-*")
-        found += matches
-    return found
+def _given_folders(paths: Sequence[Path]) -> list[Path]:
+    """Return the folders, including those that match a pattern which the shell did not expand."""
+    folders: list[Path] = []
+    for path in paths:
+        if not path.is_dir():
+            folders += _matching(path)
+        elif _checkpoints_in(path) and not (path / "config.json").exists():
+            raise InputError(
+                f"{str(path)!r} holds checkpoints and is not one itself; give --checkpoints {path}/checkpoint-*"
+            )
+        else:
+            folders.append(path)
+    return folders
+
+
+def _matching(pattern: Path) -> list[Path]:
+    folders = [Path(match) for match in sorted(glob.glob(str(pattern))) if Path(match).is_dir()]
+    if not folders:
+        raise InputError(f"no folder {str(pattern)!r}; give the folders of checkpoints, such as run/checkpoint-*")
+    return folders
 
 
 def _step(name: str) -> int | None:
@@ -105,14 +118,18 @@ def _step(name: str) -> int | None:
 
 
 def _check_different(series: Sequence[Checkpoint]) -> None:
-    seen: dict[str, str] = {}
-    for each in series:
-        if each.model.source in seen or each.name in seen.values():
-            raise InputError(f"checkpoint {quoted(each.name)} is given twice; give each once, under a name of its own")
-        seen[each.model.source] = each.name
-    steps: dict[int, str] = {}
-    for each in series:
-        if each.step is not None and (other := steps.setdefault(each.step, each.name)) != each.name:
-            raise InputError(
-                f"checkpoints {quoted(other)} and {quoted(each.name)} are both of step {each.step}; give one per step"
-            )
+    sources: set[str] = set()
+    names: set[str] = set()
+    name_of_step: dict[int, str] = {}
+    for checkpoint in series:
+        name = checkpoint.name
+        if checkpoint.model.source in sources or name in names:
+            raise InputError(f"checkpoint {quoted(name)} is given twice; give each once, under a name of its own")
+        sources.add(checkpoint.model.source)
+        names.add(name)
+        step = checkpoint.step
+        if step is not None and step in name_of_step:
+            first = quoted(name_of_step[step])
+            raise InputError(f"checkpoints {first} and {quoted(name)} are both of step {step}; give one per step")
+        if step is not None:
+            name_of_step[step] = name

@@ -9,18 +9,25 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from mechclust.models.sketch import WeightSketch
-from tasks.text.visible import quoted
 
-MOST_CHANGED = 0.5  # share of the constants that a trained model has changed at least
-SAME_SCALE = 0.1  # most by which the size of random weights differs from that of another draw
+MIN_CHANGED = 0.5  # share of the constants that a trained model has changed
+SAME_SCALE = 0.1  # largest relative difference in size between two draws of random weights
 
 
 class Origin(StrEnum):
-    """What the first checkpoint is."""
+    """State of the first checkpoint."""
 
     RANDOM = "random weights"
     TRAINED = "trained before"
     UNKNOWN = "could not be determined"
+
+
+_MEANINGS = {  # of structure that is above chance at the first checkpoint
+    Origin.RANDOM: "Structure there comes from the prompts or the architecture, and was not learnt.",
+    Origin.TRAINED: "Structure there may have been learnt before, or come from the prompts or the architecture. This "
+    "series cannot tell which.",
+    Origin.UNKNOWN: "Structure there may have been learnt, or come from the prompts or the architecture.",
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,22 +35,22 @@ class RandomWeights:
     """A randomly initialised copy of the model.
 
     Attributes:
-        sketch: of its weights.
-        constant: ``[k]`` which values of the sketch are of weights that are initialised with a single number, as
-            biases with 0 and normalisation weights with 1.
+        sketch: sketch of its weights.
+        constant: which values of the sketch are of weights that are initialised with a single number, as biases with 0
+            and normalisation weights with 1.
     """
 
     sketch: WeightSketch
-    constant: Bool[Tensor, "k"]
+    constant: Bool[Tensor, "sampled"]
 
 
 @dataclass(frozen=True)
 class Start:
-    """What the first checkpoint is, and why.
+    """State of the first checkpoint, and the evidence for it.
 
     Attributes:
-        name: of the checkpoint.
-        origin: what it is.
+        name: name of the checkpoint.
+        origin: whether it was trained.
         reason: the evidence, as a clause.
     """
 
@@ -52,24 +59,9 @@ class Start:
     reason: str
 
     @property
-    def text(self) -> str:
-        """What structure at the first checkpoint means, as sentences."""
-        first = f"The first checkpoint, {quoted(self.name)},"
-        if self.origin == Origin.RANDOM:
-            return (
-                f"{first} has random weights ({self.reason}): what is above chance there comes from the prompts or the "
-                "architecture and was not learnt."
-            )
-        if self.origin == Origin.TRAINED:
-            return (
-                f"{first} was trained before ({self.reason}): what is above chance there may have been learnt in that "
-                "training, or come from the prompts or the architecture. This series cannot tell which."
-            )
-        return (
-            f"Whether the first checkpoint, {quoted(self.name)}, was trained before could not be determined "
-            f"({self.reason}): what is above chance there may have been learnt, or come from the prompts or the "
-            "architecture."
-        )
+    def meaning(self) -> str:
+        """Meaning of structure at the first checkpoint, in sentences."""
+        return f"{_MEANINGS[self.origin]} Evidence: {self.reason}."
 
 
 def start_of(name: str, step: int | None, weights: WeightSketch, random: RandomWeights | str) -> Start:
@@ -94,7 +86,7 @@ def start_of(name: str, step: int | None, weights: WeightSketch, random: RandomW
         return Start(name, Origin.UNKNOWN, "no weight of this architecture is initialised with a single number")
     changed = float((weights.values[constant] != random.sketch.values[constant]).double().mean())
     share = f"{changed:.0%} of its biases and other weights that are initialised with a single number have changed"
-    if changed >= MOST_CHANGED:
+    if changed >= MIN_CHANGED:
         return Start(name, Origin.TRAINED, share)
     if changed > 0:
         return Start(name, Origin.UNKNOWN, f"only {share}")

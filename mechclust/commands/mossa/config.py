@@ -1,4 +1,4 @@
-"""What ``mechclust mossa`` is asked."""
+"""Settings of ``mechclust mossa``."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class MossaConfig(ModelSettings):
     max_memory: Positive = 8.0
 
     def check(self) -> None:
-        """Refuse what cannot be run, before anything is read."""
+        """Refuse settings that cannot be run, before anything is read."""
         super().check()
         if self.tokens_per_batch < self.cutoff:
             raise InputError(
@@ -130,27 +130,27 @@ class MossaConfig(ModelSettings):
 
     @property
     def portable(self) -> Self:
-        """These settings for the process of a job, which may run in another folder."""
+        """Settings with absolute paths, for the process of a job, which may run in another folder."""
         if self.here:
             return self
         names = ("tasks", "clusters", "chat_template", "experimental", "without_held_out")
-        given: dict[str, Any] = {name: absolute_path(getattr(self, name)) for name in names}
-        return replace(self, **given)
+        paths: dict[str, Any] = {name: absolute_path(getattr(self, name)) for name in names}
+        return replace(self, **paths)
 
     @property
     def trains(self) -> bool:
-        """Whether the models are to be trained."""
+        """Whether models are trained here."""
         return self.experimental is None
 
     def read(self) -> TaskCollection:
-        """The tasks.
+        """Read the tasks.
 
         Raises:
             InputError: for files that cannot be read, with file and line.
         """
-        named = self.held_out or None
+        held_out = self.held_out or None
         if self.format == "flan":
-            found = read_task_folder(
+            tasks = read_task_folder(
                 self.tasks,
                 prompt_field=self.prompt_field,
                 answer_field=self.answer_field,
@@ -158,17 +158,17 @@ class MossaConfig(ModelSettings):
                 unit_field=self.units or "",
                 clusters=self.clusters,
                 tasks=self.only,
-                held_out=named,
+                held_out=held_out,
             )
         else:
-            found = read_natural_instructions(self.tasks, clusters=self.clusters, tasks=self.only, held_out=named)
-        if self.n_held_out and self.trains and not found.held_out:
-            found = found.hold_out(choose_held_out(found, self.n_held_out, seed=self.seed))
-        return found
+            tasks = read_natural_instructions(self.tasks, clusters=self.clusters, tasks=self.only, held_out=held_out)
+        if self.n_held_out and self.trains and not tasks.held_out:
+            return tasks.hold_out(choose_held_out(tasks, self.n_held_out, seed=self.seed))
+        return tasks
 
 
 def presets(tasks: Path) -> dict[str, MossaConfig]:
-    """Settings by name: ``flan2021`` as published, ``small`` for a small model on two CPU cores."""
+    """Return settings by name: ``flan2021`` as published, ``small`` for a small model on two CPU cores."""
     published = MossaConfig(tasks=tasks, n_held_out=7, n_prompts=10_000)
     small = replace(
         MossaConfig(tasks=tasks),

@@ -1,4 +1,4 @@
-"""What a MOSSA run will take, before it begins: steps, tokens, disk, memory and time."""
+"""Estimate what a MOSSA run takes before it begins: steps, tokens, disk, memory and time."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from mechclust.report.resources import duration_text, matmul_speed, size_text
 from mechclust.training.tuning import TuneConfig, tuned_at
 from tasks import InputError
 
-_FROZEN = 4  # multiplications and additions per weight and token: forward, and back to the activations
-_REPORT = 64 * 2**20  # bytes on disk for all but adapters and hidden states
+_OPERATIONS_PER_TRAINED_TOKEN = 4  # per weight: forward, and back to the activations
+_REPORT_BYTES = 64 * 2**20  # on disk for all but adapters and hidden states
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Of a run.
+    """Steps, tokens, disk and memory of a run.
 
     Attributes:
-        steps: optimiser steps, by model that is to be trained.
+        steps: optimiser steps by model that is trained.
         trained: tokens of the training examples, as often as they are seen.
         measured: tokens of the prompts, once for each model that is measured on them.
         adapter: bytes of an adapter that is being trained, with its last two checkpoints.
@@ -47,10 +47,11 @@ class Plan:
     operations: float | None
 
     @classmethod
-    def of(cls, inputs: Inputs, config: MossaConfig) -> Plan:
-        """From the tasks and the sizes of a model that is not loaded."""
+    def from_inputs(cls, inputs: Inputs, config: MossaConfig) -> Plan:
+        """Estimate from the tasks and the sizes of a model that is not loaded."""
         lengths = _lengths(inputs, config)
-        steps, trained = {}, 0.0
+        steps = {}
+        trained = 0.0
         for model in inputs.models:
             if model.kind != BASE and model.given is None:
                 examples = training_examples(model, inputs.collection, config)
@@ -71,21 +72,23 @@ class Plan:
             rows_bytes(inputs, config),
             _layer_bytes(inputs, config),
             None if weights is None else weights * itemsize,
-            None if weights is None else weights * (_FROZEN * trained + 2 * measured),
+            None if weights is None else weights * (_OPERATIONS_PER_TRAINED_TOKEN * trained + 2 * measured),
         )
 
     @property
     def disk(self) -> int:
-        """Bytes of hidden states at most, adapters and the report."""
-        return self.rows + len(self.steps) * self.adapter + _REPORT
+        """Most bytes of hidden states, adapters and the report."""
+        return self.rows + len(self.steps) * self.adapter + _REPORT_BYTES
 
     def lacking(self, out: Path) -> int:
-        """Bytes that the folder of the run does not hold yet: finished adapters need no more room, and those that were
-        begun and kept hidden states need less."""
+        """Return the bytes that the folder of the run does not hold yet.
+
+        Finished adapters need no more room, and those that were begun and kept hidden states need less.
+        """
         folders = [out / "adapters" / name for name in self.steps]
         begun = [folder for folder in folders if tuned_at(folder) is None]
         adapters = sum(max(0, self.adapter - kept_bytes(folder)) for folder in begun)
-        return max(0, self.rows - kept_bytes(out / "rows")) + adapters + _REPORT
+        return max(0, self.rows - kept_bytes(out / "rows")) + adapters + _REPORT_BYTES
 
     def check(self, config: MossaConfig, out: Path) -> None:
         """Refuse what does not fit on the disk or the device.
@@ -93,7 +96,8 @@ class Plan:
         Raises:
             InputError: with both numbers.
         """
-        free, lacking = free_space(out), self.lacking(out)
+        free = free_space(out)
+        lacking = self.lacking(out)
         if lacking > free:
             more = "" if lacking == self.disk else " beside what it has kept"
             raise InputError(
@@ -109,7 +113,8 @@ class Plan:
         if self.weights is None or not config.device.startswith("cuda") or config.engine != "local":
             return
         room = torch.cuda.mem_get_info(torch.device(config.device))[0]
-        if (needed := (self.weights + self.layer) * config.at_once) > room:
+        needed = (self.weights + self.layer) * config.at_once
+        if needed > room:
             raise InputError(
                 f"the base's weights and the comparison of a layer take {size_text(needed)} of memory ({config.dtype}, "
                 f"{config.at_once} at a time), besides activations and logits, but {config.device} has "
@@ -117,26 +122,26 @@ class Plan:
             )
 
     def text(self, speed: float | None) -> str:
-        """In a sentence.
+        """Return the plan as a sentence.
 
         Args:
             speed: multiplications and additions per second of the device.
         """
-        said = []
+        parts = []
         if self.steps:
-            told = f"{len(self.steps)} adapters, {sum(self.steps.values()):,} steps on about {self.trained:,.0f} tokens"
-            said.append(told)
-        said.append(f"measuring: about {self.measured:,.0f} tokens")
-        said.append(f"disk: up to {size_text(self.disk)}")
+            steps = sum(self.steps.values())
+            parts.append(f"{len(self.steps)} adapters, {steps:,} steps on about {self.trained:,.0f} tokens")
+        parts.append(f"measuring: about {self.measured:,.0f} tokens")
+        parts.append(f"disk: up to {size_text(self.disk)}")
         if self.weights is not None:
-            said.append(f"memory: {size_text(self.weights)} for the base, besides activations and logits")
+            parts.append(f"memory: {size_text(self.weights)} for the base, besides activations and logits")
         if self.operations is not None and speed is not None:
-            said.append(f"time: at least {duration_text(self.operations / speed)} in one process")
-        return "; ".join(said)
+            parts.append(f"time: at least {duration_text(self.operations / speed)} in one process")
+        return "; ".join(parts)
 
 
 def speed_of(inputs: Inputs, config: MossaConfig) -> float | None:
-    """Of the device, where it is here."""
+    """Return the multiplications and additions per second of the device, or ``None`` if it is elsewhere."""
     if config.engine != "local" or inputs.sizes.d_model is None:
         return None
     rows = min(config.tokens_per_batch, 2048)
@@ -145,19 +150,21 @@ def speed_of(inputs: Inputs, config: MossaConfig) -> float | None:
 
 
 def _lengths(inputs: Inputs, config: MossaConfig) -> dict[str, tuple[float, float]]:
-    """Mean tokens of an example and of a prompt, by task, of the first ones."""
-    found = {}
+    """Return the mean tokens of an example and of a prompt by task, from the first ones."""
+    lengths = {}
     for task in inputs.collection:
         examples = task.train[:SAMPLE]
         answered = inputs.format.answered([e.prompt for e in examples], [e.answer for e in examples])
         prompts = inputs.format.prompts([e.prompt for e in (task.test or task.train)[:SAMPLE]])
-        found[task.name] = (_mean([len(e.tokens) for e in answered]), _mean([len(ids) for ids in prompts]))
-    return found
+        mean_answered = _mean([len(example.tokens) for example in answered])
+        lengths[task.name] = (mean_answered, _mean([len(ids) for ids in prompts]))
+    return lengths
 
 
 def _layer_bytes(inputs: Inputs, config: MossaConfig) -> int:
-    """Of the task with most prompts."""
-    d, n = inputs.sizes.d_model or 0, min(config.n_prompts, max(len(task.test) for task in inputs.measured))
+    """Return the bytes of one layer for the task with most prompts."""
+    d = inputs.sizes.d_model or 0
+    n = min(config.n_prompts, max(len(task.test) for task in inputs.measured))
     return layers_bytes([d, d], [d, d], n, n * config.svcca) if d else 0
 
 
@@ -166,12 +173,12 @@ def _mean(values: Sequence[int]) -> float:
 
 
 def _weights(sizes: Sizes) -> int | None:
-    """Of the blocks and the embedding."""
+    """Return the number of weights in the blocks and the embedding."""
     if sizes.n_layers is None or sizes.block_weights is None:
         return None
     return sizes.n_layers * sizes.block_weights + (sizes.d_vocab or 0) * (sizes.d_model or 0)
 
 
 def _adapter_bytes(sizes: Sizes, tuning: TuneConfig) -> int:
-    """Of a float32 adapter, with the optimiser's state of a checkpoint."""
+    """Return the bytes of a float32 adapter, with the optimiser's state of a checkpoint."""
     return 3 * 4 * 2 * tuning.rank * len(tuning.modules) * (sizes.n_layers or 0) * (sizes.d_model or 0)

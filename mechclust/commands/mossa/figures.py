@@ -1,24 +1,30 @@
-"""The figures of ``mechclust mossa``, in the report's order, each with what it shows."""
+"""Collect the figures of ``mechclust mossa`` in the report's order, with their captions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 
 import numpy as np
 
-from mechclust.commands.mossa.draw import BOXES, is_published_design
-from mechclust.commands.mossa.measure_figures import (
+from mechclust.commands.mossa.curve_figures import (
+    boxes_figure,
+    clusters_figure,
     correlations_figure,
-    dims_figure,
     final_norm_figure,
     forms_figure,
+    groups_figure,
+    held_out_figure,
     opinions_figure,
+)
+from mechclust.commands.mossa.drawing import BOXES, is_published_design
+from mechclust.commands.mossa.measurements import Measurements
+from mechclust.commands.mossa.model_figures import (
+    answers_figure,
+    dims_figure,
+    losses_figure,
     picture_figure,
     purity_figure,
 )
-from mechclust.commands.mossa.result import MossaResult
-from mechclust.commands.mossa.task_figures import boxes_figure, clusters_figure, groups_figure, held_out_figure
-from mechclust.commands.mossa.training_figures import answers_figure, losses_figure
 from mechclust.mossa.task_curves import LEAST_TASKS
 from mechclust.report.analysis import Panel
 from mechclust.report.style import styled
@@ -34,48 +40,67 @@ _PUBLISHED = (
 
 
 @styled()
-def mossa_panels(result: MossaResult) -> list[Panel]:
-    """Figures in the report's order; those without measurements are left out."""
-    held_out = np.array(result.held_out, dtype=bool)
+def mossa_panels(result: Measurements) -> list[Panel]:
+    """Draw the figures in the report's order, the main one first; those without measurements are left out."""
+    return [*_curve_panels(result), *_learning_panels(result), *_state_panels(result), *_check_panels(result)]
+
+
+def _curve_panels(result: Measurements) -> Iterator[Panel]:
+    published = _PUBLISHED if is_published_design(result) else ""
+    diamonds = " Diamonds: the paper's medians (biased CKA)." if published else ""
+    yield Panel("cka_by_layer", boxes_figure(result), _boxes_caption(result) + published)
+    yield Panel("layer_groups", groups_figure(result), _GROUPS)
+    yield Panel("clusters", clusters_figure(result), _CLUSTERS + diamonds)
+    if sum(result.held_out) > 1:  # of one, the next figure shows the same
+        caption = _held_out_caption(result) + published
+        yield Panel("held_out", boxes_figure(result, held_out=True), caption)
+    if any(result.held_out):
+        yield Panel("held_out_tasks", held_out_figure(result), _HELD_OUT_TASKS)
+
+
+def _learning_panels(result: Measurements) -> Iterator[Panel]:
+    if any(result.scores.values()):
+        star = " *: held out; tuned never saw it." if any(result.held_out) else ""
+        yield Panel("answers", answers_figure(result), _ANSWERS + star)
+    if any(tuned.losses for tuned in result.trained.values()):
+        yield Panel("training_losses", losses_figure(result), _LOSSES)
+
+
+def _state_panels(result: Measurements) -> Iterator[Panel]:
     published = is_published_design(result)
-    readable = any(np.isfinite(values[~held_out]).sum() > 2 for values in result.covariates.values())
-    wanted: list[tuple[bool, str, Callable[[MossaResult], object], str]] = [
-        (any(result.scores.values()), "answers", answers_figure, _answers_caption(result)),
-        (any(t.losses for t in result.trained.values()), "training_losses", losses_figure, _LOSSES),
-        (True, "cka_by_layer", boxes_figure, _boxes_caption(result) + _PUBLISHED * published),
-        (True, "layer_groups", groups_figure, _GROUPS),
-        (True, "clusters", clusters_figure, _clusters_caption(published)),
-        (_has(result, "projection"), "hidden_states", picture_figure, _PICTURES),
-        (_has(result, "purity"), "neighbours", purity_figure, _NEIGHBOURS),
-        (bool(result.dims), "dimensions", dims_figure, _dims_caption(published)),
-        (readable, "correlations", correlations_figure, _correlations_caption(published)),
-        (
-            int(held_out.sum()) > 1,  # of one, the next figure shows the same
-            "held_out",
-            lambda r: boxes_figure(r, held_out=True),
-            _held_out_caption(result) + _PUBLISHED * published,
-        ),
-        (bool(held_out.any()), "held_out_tasks", held_out_figure, _HELD_OUT_TASKS),
-        (True, "final_norm", final_norm_figure, _FINAL_NORM),
-        (True, "biased_and_debiased", forms_figure, _FORMS),
-        (len(result.measures) > 2, "second_opinions", opinions_figure, _opinions_caption(result)),
-    ]
-    return [Panel(name, draw(result), caption) for there, name, draw, caption in wanted if there]  # type: ignore[arg-type]
+    if _has(result, "projection"):
+        yield Panel("hidden_states", picture_figure(result), _PICTURES)
+    if _has(result, "purity"):
+        yield Panel("neighbours", purity_figure(result), _NEIGHBOURS)
+    if result.dims:
+        diamonds = " Diamonds, dashed: the paper's." if published else ""
+        yield Panel("dimensions", dims_figure(result), _DIMS + diamonds)
+    if any(np.isfinite(values[~result.is_held_out]).sum() > 2 for values in result.covariates.values()):
+        dotted = " Dotted areas: what the paper's figure shows." if published else ""
+        yield Panel("correlations", correlations_figure(result), _CORRELATIONS + dotted)
 
 
-def _has(result: MossaResult, probe: str) -> bool:
-    return bool(result.of_model) and all(probe in found for found in result.of_model.values())
+def _check_panels(result: Measurements) -> Iterator[Panel]:
+    yield Panel("final_norm", final_norm_figure(result), _FINAL_NORM)
+    yield Panel("biased_and_debiased", forms_figure(result), _FORMS)
+    if len(result.measures) > 2:
+        yield Panel("second_opinions", opinions_figure(result), _opinions_caption(result))
+
+
+def _has(result: Measurements, probe: str) -> bool:
+    return bool(result.of_model) and all(probe in probes for probes in result.of_model.values())
 
 
 def _shape(n: int) -> str:
-    """How this many tasks are drawn."""
-    parts = ["box plots over tasks, whiskers to the minimum and maximum" if n >= BOXES else "one point per task"]
+    """Return how this many tasks are drawn."""
+    parts = ["thin line: the median"]
+    parts.append("box plots over tasks, whiskers to the minimum and maximum" if n >= BOXES else "one point per task")
     if n >= LEAST_TASKS:
         parts.append("bars: 95% intervals of the medians, by bootstrap over tasks")
-    return "; ".join(["thin line: the median", *parts])
+    return "; ".join(parts)
 
 
-def _boxes_caption(result: MossaResult) -> str:
+def _boxes_caption(result: Measurements) -> str:
     n = len(result.curves().seen.tasks)
     return (
         f"The paper's figure 2: debiased CKA with each task's control by layer, over the {n} tasks that the model was "
@@ -83,28 +108,32 @@ def _boxes_caption(result: MossaResult) -> str:
     )
 
 
-def _held_out_caption(result: MossaResult) -> str:
+def _held_out_caption(result: Measurements) -> str:
     n = len(result.curves().unseen.tasks)
     also = " Purple: the model that was tuned on them too." if np.isfinite(result.values("all-tasks")).any() else ""
     return (
-        f"The paper's figure 7: the same for the {n} held-out task{'s' * (n != 1)}. Here, tuned is the model that "
-        f"never saw {'them' if n != 1 else 'it'} ({_shape(n)}).{also} {_BANDS}."
+        f"The paper's figure 7: the same for the {n} held-out tasks. Here, tuned is the model that never saw them "
+        f"({_shape(n)}).{also} {_BANDS}."
     )
 
 
-def _answers_caption(result: MossaResult) -> str:
-    star = " *: held out; tuned never saw it." if any(result.held_out) else ""
+def _opinions_caption(result: Measurements) -> str:
+    chance = " SVCCA is above 0 by chance." if "SVCCA" in result.measures else ""
     return (
-        "What was learnt: answers to test prompts (teacher forcing), by task, with 95% intervals over "
-        "prompts. Left: share of answers of which every token was the most probable one. Middle: mean loss. Right: by "
-        "how much the right answers of two prompts are more probable than the same two exchanged, mean over pairs. "
-        "Red, not learnt: the task's control is better than pre in none of the three, by the interval of the "
-        "difference on the same prompts; CKA with such a control means little. Form only: answers became more probable "
-        "or more often exact, but right answers are told apart from other prompts' no better than at random or than by "
-        f"pre.{star}"
+        f"Second opinions: similarity with the controls by {len(result.measures)} measures (medians over seen tasks, "
+        f"bands: 95% by bootstrap over tasks). {_BANDS}; controls of other tasks were compared by CKA only.{chance}"
     )
 
 
+_ANSWERS = (
+    "What was learnt: answers to test prompts (teacher forcing), by task, with 95% intervals over "
+    "prompts. Left: share of answers of which every token was the most probable one. Middle: mean loss. Right: by "
+    "how much the right answers of two prompts are more probable than the same two exchanged, mean over pairs. "
+    "Red, not learnt: the task's control is better than pre in none of the three, by the interval of the "
+    "difference on the same prompts; CKA with such a control means little. Form only: answers became more probable "
+    "or more often exact, but right answers are told apart from other prompts' no better than at random or than by "
+    "pre."
+)
 _LOSSES = (
     "Training losses of every adapter (mean since the previous point, on the answers' tokens). Dotted: a control "
     "trained again with another seed."
@@ -140,35 +169,16 @@ _FORMS = (
 )
 
 
-def _clusters_caption(published: bool) -> str:
-    diamonds = " Diamonds: the paper's medians (biased CKA)." if published else ""
-    return (
-        "The paper's figure 3: debiased CKA with the controls by cluster of tasks. Bold: median over the cluster's "
-        f"seen tasks; thin: each task; bands: 95% of the median by bootstrap over at least {LEAST_TASKS} tasks. "
-        f"{_BANDS}.{diamonds}"
-    )
-
-
-def _dims_caption(published: bool) -> str:
-    diamonds = " Diamonds, dashed: the paper's." if published else ""
-    return (
-        "The paper's figure 5: dimensions that hold 99% of the variance of the hidden states, by layer. Dotted: the "
-        f"most that this many prompts can have.{diamonds}"
-    )
-
-
-def _correlations_caption(published: bool) -> str:
-    shown = " Dotted areas: what the paper's figure shows." if published else ""
-    return (
-        "The paper's figure 6: correlation over seen tasks of debiased CKA (with the control) with how hard "
-        "prompts are to read and with the number of training examples, by layer; bands: 95% by bootstrap over tasks. "
-        f"Hatched: the 95% range of correlations between unrelated numbers for this many tasks.{shown}"
-    )
-
-
-def _opinions_caption(result: MossaResult) -> str:
-    return (
-        "Second opinions: similarity with the controls by "
-        f"{len(result.measures)} measures (medians over seen tasks, bands: 95% by bootstrap over tasks). {_BANDS}; "
-        "controls of other tasks were compared by CKA only. SVCCA is above 0 by chance."
-    ).replace(" SVCCA is above 0 by chance.", " SVCCA is above 0 by chance." if "SVCCA" in result.measures else "")
+_CLUSTERS = (
+    "The paper's figure 3: debiased CKA with the controls by cluster of tasks. Bold: median over the cluster's "
+    f"seen tasks; thin: each task; bands: 95% of the median by bootstrap over at least {LEAST_TASKS} tasks. {_BANDS}."
+)
+_DIMS = (
+    "The paper's figure 5: dimensions that hold 99% of the variance of the hidden states, by layer. Dotted: the "
+    "most that this many prompts can have."
+)
+_CORRELATIONS = (
+    "The paper's figure 6: correlation over seen tasks of debiased CKA (with the control) with how hard "
+    "prompts are to read and with the number of training examples, by layer; bands: 95% by bootstrap over tasks. "
+    "Hatched: the 95% range of correlations between unrelated numbers for this many tasks."
+)

@@ -1,4 +1,4 @@
-"""The findings of a run on a real model, judged over tasks.
+"""Judge the findings of a run on a real model over tasks.
 
 One run has one tuned model, so every interval is over tasks (bootstrap): it shows how much depends on which tasks were
 measured, not what another seed of the tuning would give. All but C7 and the check C10 are stated in
@@ -27,6 +27,7 @@ from mechclust.mossa.findings import (
 from mechclust.mossa.layer_groups import crossover
 from mechclust.mossa.published import COLEMAN_LIAU, DATA_SIZE, FLESCH_KINCAID
 from mechclust.mossa.task_curves import LEAST_TASKS, TaskCurves
+from mechclust.report.text import counted
 
 GAIN = "share of answers told apart"
 
@@ -60,16 +61,16 @@ def findings_of(
 
     Args:
         curves: debiased CKA with the controls, of all tasks; with the covariates ``published.FLESCH_KINCAID``,
-            ``COLEMAN_LIAU`` and ``DATA_SIZE`` where they are known.
+            ``COLEMAN_LIAU`` and ``DATA_SIZE`` if they are known.
         n: prompts of the task that has the fewest.
         d: width of the model.
-        biased: ``"base"`` and ``"tuned"`` to CKA in the biased form.
-        gains: share of pairs of prompts whose right answers the tuned model tells from the same two exchanged, - that
-            of the base model.
+        biased: CKA in the biased form of ``"base"`` and ``"tuned"``.
+        gains: share of pairs of prompts whose right answers the tuned model tells from the same two exchanged, minus
+            that of the base model.
         learnt: whether the tuned model learnt the task; held-out tasks that it did not learn are in no finding.
-        task_dims: ``"base"`` and ``"tuned"`` to dimensions for 99% of the variance by task.
-        purity: ``"base"`` and ``"tuned"`` to the share of nearest neighbours in the task's cluster.
-        purity_chance: by chance.
+        task_dims: dimensions for 99% of the variance by task of ``"base"`` and ``"tuned"``.
+        purity: share of nearest neighbours in the task's cluster of ``"base"`` and ``"tuned"``.
+        purity_chance: purity by chance.
         resamples: how often tasks are drawn anew for an interval.
         seed: for these draws.
     """
@@ -83,7 +84,11 @@ def findings_of(
         _of_purity(_seen_curves(curves, purity), purity_chance, judge),
         _forms(curves, biased, n, d),
     ]
-    return sorted(findings, key=lambda finding: int(finding.id[1:]))
+    return sorted(findings, key=_number)
+
+
+def _number(finding: Finding) -> int:
+    return int(finding.id[1:])
 
 
 # ---- findings ----
@@ -177,15 +182,15 @@ def _fewer(count: int, what: str, which: str = "") -> str:
     """Return why there are too few for an interval over tasks; ``""`` if there are enough."""
     if count >= LEAST_TASKS:
         return ""
-    many = f"{count or 'no'} {what}{'s' * (count > 1)} {which}".rstrip()
-    return f"{many}; expected at least {LEAST_TASKS}, or there is no interval over tasks"
+    tasks = counted(count, what) if count else f"no {what}"
+    return f"{f'{tasks} {which}'.rstrip()}; expected at least {LEAST_TASKS}, or there is no interval over tasks"
 
 
 def _few_tasks(curves: TaskCurves) -> str:
     return _fewer(int((~curves.held_out).sum()), "seen task")
 
 
-def _few_held_out(curves: TaskCurves, learnt: np.ndarray | None) -> str:
+def _few_held_out(curves: TaskCurves, learnt: Bool[np.ndarray, " task"] | None) -> str:
     if learnt is None and curves.held_out.any():
         return "answers were not measured, so nothing says that a held-out task was learnt without its examples"
     known = curves.held_out if learnt is None else curves.held_out & learnt

@@ -1,9 +1,11 @@
-"""What a MOSSA run measures: prompts of the tasks as tokens, and everything that can be refused before work starts."""
+"""Read the tasks of a MOSSA run as tokens, and refuse before work starts what cannot be measured."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 import torch
 
@@ -11,6 +13,7 @@ from mechclust.commands.controls import task_and_model
 from mechclust.commands.mossa.config import MossaConfig
 from mechclust.commands.mossa.margins import Pairs, pairs_of, swapped_answers
 from mechclust.commands.mossa.models import CONTROL, UNSEEN, Model, format_of, models_of
+from mechclust.commands.sampling import drawn
 from mechclust.commands.units import few_units
 from mechclust.models.adapter_bases import adapter_notes, check_fits_base
 from mechclust.models.adapters import check_adapter
@@ -19,7 +22,6 @@ from mechclust.models.resolved import resolve_model
 from mechclust.models.sizes import Sizes
 from mechclust.models.tokenizers import check_read_alike, encoder, tokenizer_and_sizes
 from mechclust.report.text import join
-from probes.engine.state import hashed
 from probes.functional.hsic import LEAST_DEBIASED
 from probes.store.digest import digest_of
 from tasks import Batch, InputError
@@ -29,20 +31,20 @@ from tasks.text.instructions.collection import LEAST_TEST_PROMPTS
 from tasks.text.visible import short
 
 _LEAST_TASKS = 3
-_NAMED = 12  # tasks in a note
+_MAX_TASKS_LISTED = 12
 SAMPLE = 64  # examples of a task whose tokens are counted before work starts
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a run is about.
+    """Tasks and models of a run, read without weights.
 
     Attributes:
         base: name or folder of the base.
         collection: the tasks.
         models: the base and all others.
-        sizes: of the base.
-        notes: what a reader must know.
+        sizes: sizes of the base.
+        notes: remarks for the reader.
         format: how prompts are read.
     """
 
@@ -59,148 +61,182 @@ class Inputs:
         return [task for task in self.collection if not task.too_few]
 
     def digest(self) -> str:
-        """What tells these tasks and this way of reading them from others."""
+        """Return a digest of these tasks and of how they are read."""
         parts = [str(self.format), str(self.format.cutoff), *([self.format.template] if self.format.template else [])]
         for task in self.collection:
             parts += [task.name, str(task.held_out), str(task.cluster)]
-            parts += [text for part in (task.train, task.test) for e in part for text in (e.prompt, e.answer)]
+            for example in (*task.train, *task.test):
+                parts += [example.prompt, example.answer]
         return digest_of(parts)
 
 
 def cluster_of(task: InstructionTask) -> str | None:
-    """The cluster in figures and findings; those of FLAN's ``"misc"`` are alike in nothing, and have none."""
+    """Return the cluster in figures and findings; tasks of FLAN's ``"misc"`` have nothing in common, so none."""
     return None if task.cluster == MISC else task.cluster
 
 
 def read_inputs(base: str, config: MossaConfig) -> Inputs:
-    """The tasks and the models' names, with tokenizer and sizes but without weights.
+    """Read the tasks, the tokenizer, the sizes and the models' names, without weights.
 
     Raises:
         InputError: for settings, files or models that nothing can be measured with.
     """
     config.check()
     collection = config.read()
-    if len(usable := [task for task in collection.seen if not task.too_few]) < _LEAST_TASKS:
+    _check_tasks(collection, config)
+    controls = _controls(config, collection)
+    left_out = _left_out(config, collection, controls)
+    models = models_of(collection, config, controls)
+    resolved = resolve_model(base)
+    tokenizer, sizes = tokenizer_and_sizes(resolved, trust_remote_code=config.trust_remote_code)
+    text_format = format_of(tokenizer, config)
+    notes = [*collection.notes, *left_out]
+    adapters = [str(model.given.source) for model in models if model.given is not None and model.given.is_adapter]
+    for adapter in adapters:
+        check_adapter(adapter)
+    notes += _check_checkpoints(base, tokenizer, sizes, models, collection, config)
+    _check_context(collection, models, text_format, sizes.n_ctx, config)
+    check_fits_base(adapters, resolved, trust_remote_code=config.trust_remote_code)
+    notes += adapter_notes(replace(resolved, adapter=adapter) for adapter in adapters)
+    notes.append(_units_note(collection, config))
+    notes += [str(text_format), text_format.beginning, *_cut(collection, text_format)]
+    return Inputs(str(base), collection, models, sizes, notes, text_format)
+
+
+def _check_tasks(collection: TaskCollection, config: MossaConfig) -> None:
+    """Refuse too few tasks, and a model without held-out tasks if there are none."""
+    usable = [task for task in collection.seen if not task.too_few]
+    if len(usable) < _LEAST_TASKS:
         raise InputError(
             f"{collection.source} has {len(usable)} tasks with 4 test prompts or more that are not held out; "
             f"expected at least {_LEAST_TASKS}"
         )
-    controls = _controls(config, collection)
     if config.without_held_out is not None and not collection.held_out:
         raise InputError(
             "--without-held-out is given, but no task is held out; name those that it was not trained on "
             "(--held-out, or held_out in clusters.toml)"
         )
-    left_out = _left_out(config, collection, controls)
-    models = models_of(collection, config, controls)
-    resolved = resolve_model(base)
-    tokenizer, sizes = tokenizer_and_sizes(resolved, trust_remote_code=config.trust_remote_code)
-    own = format_of(tokenizer, config)
-    texts = {e.where: e.prompt for task in collection for e in task.test[:2]}
-    notes = [*collection.notes, *left_out]
-    adapters = [str(model.given.source) for model in models if model.given is not None and model.given.is_adapter]
-    for adapter in adapters:
-        check_adapter(adapter)
-    for model in models:
-        if model.given is not None and not model.given.is_adapter:
-            theirs, other = tokenizer_and_sizes(model.given, trust_remote_code=config.trust_remote_code)
-            both = ((f"base {base!r}", tokenizer), (model.name, theirs))
-            notes += check_read_alike(texts, {name: (t, encoder(t, bos=config.bos)) for name, t in both})
-            if other.n_layers != sizes.n_layers:
-                raise InputError(
-                    f"{model.name} has {other.n_layers} layers, but the base {sizes.n_layers}; give models "
-                    "tuned from the same base"
-                )
-    _check_context(collection, models, own, sizes.n_ctx, config)
-    check_fits_base(adapters, resolved, trust_remote_code=config.trust_remote_code)
-    notes += adapter_notes(replace(resolved, adapter=adapter) for adapter in adapters)
-    if config.units is not None:
-        _check_units(collection, config)
-        notes.append(f"CKA takes the prompts of one {config.units} as one unit; RBF CKA and SVCCA take all apart.")
-    else:
-        notes.append("CKA takes prompts as independent; if some share a template, give --units.")
-    notes += [str(own), own.beginning, *_cut(collection, own)]
-    return Inputs(str(base), collection, models, sizes, notes, own)
 
 
-def _check_units(collection: TaskCollection, config: MossaConfig) -> None:
-    """Refuse units of which a measured task has too few for CKA."""
+def _check_checkpoints(
+    base: str, tokenizer: Any, sizes: Sizes, models: Sequence[Model], collection: TaskCollection, config: MossaConfig
+) -> list[str]:
+    """Refuse checkpoints with another number of layers or that read texts otherwise; return notes on the others."""
+    texts: dict[str, str] = {}
     for task in collection:
-        if not task.too_few:
-            units = [example.unit for example in chosen_examples(task, config.n_prompts)]
-            if few := few_units(units, [task.name] * len(units), LEAST_DEBIASED):
-                raise InputError(f"--units is {config.units!r}, but {few}; give another field, or leave out --units")
+        texts |= {example.where: example.prompt for example in task.test[:2]}
+    notes: list[str] = []
+    for model in models:
+        if model.given is None or model.given.is_adapter:
+            continue
+        own_tokenizer, own_sizes = tokenizer_and_sizes(model.given, trust_remote_code=config.trust_remote_code)
+        tokenizers = {f"base {base!r}": tokenizer, model.name: own_tokenizer}
+        notes += check_read_alike(
+            texts, {name: (each, encoder(each, bos=config.bos)) for name, each in tokenizers.items()}
+        )
+        if own_sizes.n_layers != sizes.n_layers:
+            raise InputError(
+                f"{model.name} has {own_sizes.n_layers} layers, but the base {sizes.n_layers}; give models "
+                "tuned from the same base"
+            )
+    return notes
+
+
+def _units_note(collection: TaskCollection, config: MossaConfig) -> str:
+    """Return how prompts were grouped; refuse units of which a measured task has too few for CKA."""
+    if config.units is None:
+        return "CKA takes prompts as independent; if some share a template, give --units."
+    for task in collection:
+        if task.too_few:
+            continue
+        units = [example.unit for example in chosen_examples(task, config.n_prompts)]
+        few = few_units(units, [task.name] * len(units), LEAST_DEBIASED)
+        if few:
+            raise InputError(f"--units is {config.units!r}, but {few}; give another field, or leave out --units")
+    return f"CKA takes the prompts of one {config.units} as one unit; RBF CKA and SVCCA take all apart."
 
 
 def _check_context(
-    collection: TaskCollection, models: Sequence[Model], own: InstructionFormat, n_ctx: int | None, config: MossaConfig
+    collection: TaskCollection,
+    models: Sequence[Model],
+    text_format: InstructionFormat,
+    n_ctx: int | None,
+    config: MossaConfig,
 ) -> None:
-    """Where ``--cutoff`` is more than the model takes, refuse examples of measured tasks that are longer than that.
+    """Refuse examples of measured tasks that are longer than the model takes, if ``--cutoff`` is more than that.
 
     Raises:
         InputError: naming a task, its longest example and both limits.
     """
-    if n_ctx is None or own.cutoff <= n_ctx:
+    if n_ctx is None or text_format.cutoff <= n_ctx:
         return
     unseen = any(model.kind == UNSEEN for model in models)
     for task in (collection[model.task] for model in models if model.kind == CONTROL):
         if task.too_few or (task.held_out and not unseen):
             continue  # not measured
-        examples, exchanged, _ = questions(task, config.n_answers, own)
-        trained = task.train if config.trains else ()
-        read = [*examples, *exchanged, *own.answered([e.prompt for e in trained], [e.answer for e in trained])]
-        lengths = [len(e.tokens) for e in read] + [len(t) for t in own.prompts(chosen_prompts(task, config.n_prompts))]
-        if (longest := max(lengths)) > n_ctx:
+        longest = _longest(task, text_format, config)
+        if longest > n_ctx:
             raise InputError(
-                f"--cutoff is {own.cutoff}, but the model takes {n_ctx} tokens, and an example of {task.name!r} has "
-                f"{longest}; give --cutoff {n_ctx}"
+                f"--cutoff is {text_format.cutoff}, but the model takes {n_ctx} tokens, and an example of "
+                f"{task.name!r} has {longest}; give --cutoff {n_ctx}"
             )
 
 
-def _cut(collection: TaskCollection, own: InstructionFormat) -> list[str]:
-    """A note where prompts lose their beginning, or answers their end; of the first examples of each task."""
-    found: dict[str, tuple[int, int]] = {}
+def _longest(task: InstructionTask, text_format: InstructionFormat, config: MossaConfig) -> int:
+    """Return the tokens of a task's longest example that is trained on or measured."""
+    examples, exchanged, _ = questions(task, config.n_answers, text_format)
+    trained = task.train if config.trains else ()
+    answered = text_format.answered([example.prompt for example in trained], [example.answer for example in trained])
+    prompts = text_format.prompts(chosen_prompts(task, config.n_prompts))
+    lengths = [len(example.tokens) for example in (*examples, *exchanged, *answered)]
+    return max([*lengths, *map(len, prompts)])
+
+
+def _cut(collection: TaskCollection, text_format: InstructionFormat) -> list[str]:
+    """Return a note on prompts that lose their beginning, or answers their end, among the first examples of a task."""
+    cut: dict[str, tuple[int, int]] = {}
     for task in collection:
         examples = [*task.train[:SAMPLE], *task.test[:SAMPLE]]
-        cut = own.cut([e.prompt for e in examples], [e.answer for e in examples])
-        if any(cut):
-            found[task.name] = cut
-    if not found:
+        counts = text_format.cut([example.prompt for example in examples], [example.answer for example in examples])
+        if any(counts):
+            cut[task.name] = counts
+    if not cut:
         return []
-    prompts, answers = (max(cut[k] for cut in found.values()) for k in (0, 1))
-    least = f"; {answers} answers lose their end there" if answers else ""
+    prompts, answers = map(max, zip(*cut.values(), strict=True))
+    cut_answers = f"; {answers} answers lose their end there" if answers else ""
     return [
-        f"With --cutoff {own.cutoff}, examples of {_listed(list(found))} are too long (checked on up to {2 * SAMPLE} "
-        f"of each task): up to {prompts} prompts of a task lose their beginning{least}"
+        f"With --cutoff {text_format.cutoff}, examples of {_listed(list(cut))} are too long (checked on up to "
+        f"{2 * SAMPLE} of each task): up to {prompts} prompts of a task lose their beginning{cut_answers}"
     ]
 
 
 def _left_out(config: MossaConfig, collection: TaskCollection, controls: Mapping[str, str]) -> list[str]:
-    """Notes on tasks of which nothing is measured, or nothing trained, and why.
+    """Return notes on tasks of which nothing is measured, or nothing trained, and why.
 
     Raises:
-        InputError: where given controls leave too few seen tasks.
+        InputError: if the controls that were given leave too few seen tasks.
     """
-    able = [task for task in collection if not task.too_few]
-    held_out = [task.name for task in able if task.held_out]
+    measurable = [task for task in collection if not task.too_few]
+    held_out = [task.name for task in measurable if task.held_out]
+    notes = []
     if config.trains:
-        notes = []
-        if few := collection.too_few:
-            notes.append(f"No control is trained for {_listed(few)}, since nothing could be measured with it")
+        if collection.too_few:
+            which = _listed(collection.too_few)
+            notes.append(f"No control is trained for {which}, since nothing could be measured with it")
         if collection.held_out and not held_out:
             notes.append(
                 "No model is trained without the held-out tasks, since none of these has "
                 f"{LEAST_TEST_PROMPTS} test prompts"
             )
         return notes
-    known = [task.name for task in able if not task.held_out and task.name in controls]
+    known = [task.name for task in measurable if not task.held_out and task.name in controls]
     if len(known) < _LEAST_TASKS:
         raise InputError(
             f"{len(known)} of the tasks that are not held out {'has' if len(known) == 1 else 'have'} a control and "
             f"{LEAST_TEST_PROMPTS} test prompts or more; expected at least {_LEAST_TASKS}: give more --controls"
         )
-    notes = []
-    if lacking := [task.name for task in able if task.name not in controls]:
+    lacking = [task.name for task in measurable if task.name not in controls]
+    if lacking:
         notes.append(f"No control was given for {_listed(lacking)}: not measured")
     if held_out and config.without_held_out is None:
         notes.append(
@@ -211,24 +247,28 @@ def _left_out(config: MossaConfig, collection: TaskCollection, controls: Mapping
 
 
 def _listed(tasks: Sequence[str]) -> str:
-    return join([*map(short, tasks[:_NAMED]), *([f"{len(tasks) - _NAMED} more"] if len(tasks) > _NAMED else [])])
+    names = [*map(short, tasks[:_MAX_TASKS_LISTED])]
+    if len(tasks) > _MAX_TASKS_LISTED:
+        names.append(f"{len(tasks) - _MAX_TASKS_LISTED} more")
+    return join(names)
 
 
 def _controls(config: MossaConfig, collection: TaskCollection) -> Mapping[str, str]:
-    """Given single-task models by task."""
-    found: dict[str, str] = {}
+    """Return the single-task models that were given, by task."""
+    controls: dict[str, str] = {}
     names = [task.name for task in collection]
     for task, source in (task_and_model(control, names) for control in config.controls):
-        collection[task]  # which refuses a name that is not there
-        if task in found:
-            raise InputError(f"{found[task]!r} and {source!r} are both controls of {task!r}; give one per task")
-        found[task] = source
-    return found
+        collection[task]  # refuses a name that is not there
+        if task in controls:
+            raise InputError(f"{controls[task]!r} and {source!r} are both controls of {task!r}; give one per task")
+        controls[task] = source
+    return controls
 
 
 def rows_bytes(inputs: Inputs, config: MossaConfig) -> int:
-    """Most bytes of hidden states on disk at a time, as far as sizes are known."""
-    layers, d = (inputs.sizes.n_layers or 0) + 2, inputs.sizes.d_model or 0
+    """Return the most bytes of hidden states on disk at a time, as far as sizes are known."""
+    layers = (inputs.sizes.n_layers or 0) + 2
+    d = inputs.sizes.d_model or 0
     most = min(config.n_prompts, max(len(task.test) for task in inputs.measured))
     models = 4 + config.nulls
     shown = 2 * min(config.n_shown, most) * len(inputs.measured)
@@ -239,57 +279,67 @@ def rows_bytes(inputs: Inputs, config: MossaConfig) -> int:
 def test_batches(
     tasks: Sequence[InstructionTask],
     most: int,
-    own: InstructionFormat,
+    text_format: InstructionFormat,
     tokens_per_batch: int,
     numbers: Mapping[str, int],
 ) -> list[Batch]:
-    """Test prompts of tasks as batches: those of like length together.
+    """Return test prompts of tasks as batches of prompts of similar length.
 
     Args:
-        tasks: of which.
+        tasks: the tasks.
         most: prompts of a task, chosen by a hash of their place in the file.
-        own: how they are read.
+        text_format: how they are read.
         tokens_per_batch: padding included.
-        numbers: of the tasks, for the label ``task``. The label ``unit`` numbers the units, which are the tasks if
-            examples have none.
+        numbers: numbers of the tasks, for the label ``task``. The label ``unit`` numbers the units, which are the tasks
+            if examples have none.
     """
-    chosen = [(numbers[task.name], example) for task in tasks for example in chosen_examples(task, most)]
-    texts = [example.prompt for _, example in chosen]
-    units = {unit: i for i, unit in enumerate(dict.fromkeys((task, example.unit) for task, example in chosen))}
-    tokens = own.prompts(texts)
-    labels = {
-        "task": torch.tensor([task for task, _ in chosen]),
-        "unit": torch.tensor([units[task, example.unit] for task, example in chosen]),
-    }
-    lengths = [len(ids) for ids in tokens]
-    found = []
-    for rows in token_batches(lengths, tokens_per_batch, lambda i: f"test prompt {texts[i][:40]!r}"):
+    examples: list[Example] = []
+    task_numbers: list[int] = []
+    for task in tasks:
+        chosen = chosen_examples(task, most)
+        examples += chosen
+        task_numbers += [numbers[task.name]] * len(chosen)
+    keys = [(task, example.unit) for task, example in zip(task_numbers, examples, strict=True)]
+    units = {key: number for number, key in enumerate(dict.fromkeys(keys))}
+    labels = {"task": torch.tensor(task_numbers), "unit": torch.tensor([units[key] for key in keys])}
+    texts = [example.prompt for example in examples]
+    tokens = text_format.prompts(texts)
+    batches = []
+    for rows in token_batches([len(ids) for ids in tokens], tokens_per_batch, partial(_prompt_name, texts)):
         padded, mask = pad_right([torch.tensor(tokens[i]) for i in rows])
         index = torch.from_numpy(rows)
-        found.append(Batch(padded, attention_mask=mask, labels={k: v[index] for k, v in labels.items()}, index=index))
-    return found
+        batch_labels = {name: values[index] for name, values in labels.items()}
+        batches.append(Batch(padded, attention_mask=mask, labels=batch_labels, index=index))
+    return batches
 
 
-def questions(task: InstructionTask, most: int, own: InstructionFormat) -> tuple[list[Answered], list[Answered], Pairs]:
-    """Test prompts with their answers, and pairs of them with answers exchanged.
+def _prompt_name(texts: Sequence[str], place: int) -> str:
+    return f"test prompt {texts[place][:40]!r}"
+
+
+def questions(
+    task: InstructionTask, most: int, text_format: InstructionFormat
+) -> tuple[list[Answered], list[Answered], Pairs]:
+    """Return test prompts with their answers, and pairs of them with answers exchanged.
 
     Args:
-        task: of which.
-        most: prompts, as ``chosen_examples``.
-        own: how they are read.
+        task: the task.
+        most: number of prompts, as in ``chosen_examples``.
+        text_format: how they are read.
     """
     chosen = chosen_examples(task, most)
-    prompts, answers = [e.prompt for e in chosen], [e.answer for e in chosen]
+    prompts = [example.prompt for example in chosen]
+    answers = [example.answer for example in chosen]
     pairs = pairs_of(answers)
-    return own.answered(prompts, answers), own.answered(*swapped_answers(prompts, answers, pairs)), pairs
+    exchanged = text_format.answered(*swapped_answers(prompts, answers, pairs))
+    return text_format.answered(prompts, answers), exchanged, pairs
 
 
 def chosen_prompts(task: InstructionTask, most: int) -> list[str]:
-    """The prompts of ``chosen_examples``."""
+    """Return the prompts of ``chosen_examples``."""
     return [example.prompt for example in chosen_examples(task, most)]
 
 
 def chosen_examples(task: InstructionTask, most: int) -> list[Example]:
-    """At most so many of a task's test examples, by a hash of their place: files may be ordered by their answers."""
-    order = hashed(torch.arange(len(task.test))).argsort(stable=True)[:most].sort().values
-    return [task.test[i] for i in order.tolist()]
+    """Return at most so many of a task's test examples, drawn by a hash, since files may be ordered by answers."""
+    return [task.test[i] for i in drawn(torch.arange(len(task.test)), most).tolist()]

@@ -1,13 +1,14 @@
-"""What the models of a run learnt: their answers to test prompts, each with an interval over prompts."""
+"""Score the models' answers to test prompts, with intervals over prompts, and judge which tasks were learnt."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
 
 import numpy as np
+from jaxtyping import Float, Shaped
 
 from mechclust.evidence.intervals import paired_share_interval, share_interval
 from probes import ProbeResult
@@ -15,31 +16,33 @@ from probes import ProbeResult
 Ends = tuple[float, float]
 LearningState = Literal["learnt", "form only", "not learnt", "not measured"]
 ROLES = ("base", "control", "tuned", "all-tasks")
-_NONE = (math.nan, math.nan)
-_LEVEL = 0.975
+_NO_INTERVAL = (math.nan, math.nan)
+_UPPER_QUANTILE = 0.975  # of a two-sided interval of 95%
+Answers: TypeAlias = tuple[Shaped[np.ndarray, "prompt"], Float[np.ndarray, "prompt"], Float[np.ndarray, "pair"]]
+"""``exact``, ``loss`` and ``margin`` of one model, as ``score`` takes them."""
 
 
 @dataclass(frozen=True)
 class Score:
-    """Answers of one model to one task's test prompts; every pair of numbers is a 95% interval over prompts.
+    """Scores of one model's answers to one task's test prompts; every pair of numbers is a 95% interval over prompts.
 
     Attributes:
-        n: prompts.
+        n: number of prompts.
         exact: share of prompts of which every token of the answer was the most probable one.
-        exact_ends: Wilson's.
+        exact_ends: interval by Wilson.
         loss: mean over prompts of the answer's mean loss, in nats a token.
-        loss_ends: Student's t.
-        exact_gain: above the base model's share, on the same prompts.
-        exact_gain_ends: Bonett & Price's (2012), for shares of the same prompts.
-        loss_gain: by which the loss is below the base model's.
-        loss_gain_ends: Student's t over prompts.
-        pairs: of prompts with different answers.
-        margin: by how many nats both right answers of a pair together are more probable than the same two exchanged,
-            mean over pairs; 0 where answers do not depend on their prompts.
-        margin_ends: Student's t over pairs.
-        apart: share of pairs with a margin above 0, half of those at 0 counted in; by chance .5.
-        margin_gain: above the base model's.
-        margin_gain_ends: Student's t over pairs.
+        loss_ends: interval by Student's t.
+        exact_gain: exact - the base model's, on the same prompts.
+        exact_gain_ends: interval by Bonett & Price (2012), for shares of the same prompts.
+        loss_gain: the base model's loss - loss.
+        loss_gain_ends: interval by Student's t over prompts.
+        pairs: number of pairs of prompts with different answers.
+        margin: by how many nats both right answers of a pair are more probable together than the same two exchanged,
+            mean over pairs. 0 if answers do not depend on their prompts.
+        margin_ends: interval by Student's t over pairs.
+        apart: share of pairs with a margin above 0, and half of those at 0. By chance .5.
+        margin_gain: margin - the base model's.
+        margin_gain_ends: interval by Student's t over pairs.
     """
 
     n: int
@@ -48,22 +51,25 @@ class Score:
     loss: float
     loss_ends: Ends
     exact_gain: float = math.nan
-    exact_gain_ends: Ends = _NONE
+    exact_gain_ends: Ends = _NO_INTERVAL
     loss_gain: float = math.nan
-    loss_gain_ends: Ends = _NONE
+    loss_gain_ends: Ends = _NO_INTERVAL
     pairs: int = 0
     margin: float = math.nan
-    margin_ends: Ends = _NONE
+    margin_ends: Ends = _NO_INTERVAL
     apart: float = math.nan
     margin_gain: float = math.nan
-    margin_gain_ends: Ends = _NONE
+    margin_gain_ends: Ends = _NO_INTERVAL
 
     @property
     def state(self) -> LearningState:
-        """``learnt``: right answers are told apart from other prompts' better than at random and than by the base
-        model, by the intervals; ``form only``: they are more probable or more often exact, as they are where a model
-        learnt which answers there are; ``not measured``: with fewer than two pairs, as where all answers are the same;
-        else ``not learnt``."""
+        """Verdict on what was learnt.
+
+        ``learnt``: right answers are distinguished from other prompts' better than at random and than by the base
+        model, by the intervals. ``form only``: they are only more probable or more often exact, because the model
+        learnt which answers there are. ``not measured``: there are fewer than two pairs, for example because all
+        answers are the same. Otherwise ``not learnt``.
+        """
         if self.pairs < 2:
             return "not measured"
         if self.margin_ends[0] > 0 and self.margin_gain_ends[0] > 0:  # a margin below 0 may rise to chance
@@ -72,85 +78,90 @@ class Score:
 
 
 def scores_of(of_task: Mapping[str, Mapping[str, ProbeResult]]) -> dict[str, dict[str, Score]]:
-    """By task and by role, of ``ROLES`` as far as there are answers.
+    """Return scores by task and by role, for the ``ROLES`` whose answers were measured.
 
     Args:
-        of_task: by task and ``"ROLE.answers"``.
+        of_task: results by task and ``"ROLE.answers"``.
     """
-    found: dict[str, dict[str, Score]] = {}
-    for task, results in of_task.items():
-        answers = {role: results.get(f"{role}.answers") for role in ROLES}
-        of = {
-            role: (_numbers(x["exact"]), _numbers(x["loss"]), _numbers(x["margin"]))
-            for role, x in answers.items()
-            if x is not None
-        }
-        found[task] = {
-            role: score(*values, base=of.get("base") if role != "base" else None) for role, values in of.items()
-        }
-    return found
+    return {task: _scores_of_task(results) for task, results in of_task.items()}
+
+
+def _scores_of_task(results: Mapping[str, ProbeResult]) -> dict[str, Score]:
+    answers = {role: _answers(results[f"{role}.answers"]) for role in ROLES if f"{role}.answers" in results}
+    base = answers.get("base")
+    return {role: score(*values, base=None if role == "base" else base) for role, values in answers.items()}
+
+
+def _answers(result: ProbeResult) -> Answers:
+    exact, loss, margin = (np.asarray(result[name], dtype=float) for name in ("exact", "loss", "margin"))
+    return exact, loss, margin
 
 
 def states_of(scores: Mapping[str, Mapping[str, Score]], role: str = "control") -> dict[str, LearningState]:
-    """By task, whether a role's model learnt it."""
-    return {task: of[role].state if role in of and "base" in of else "not measured" for task, of in scores.items()}
-
-
-def _numbers(values: Any) -> np.ndarray:
-    return np.asarray(values, dtype=float)
+    """Return by task whether a role's model learnt it."""
+    states: dict[str, LearningState] = {}
+    for task, by_role in scores.items():
+        states[task] = by_role[role].state if role in by_role and "base" in by_role else "not measured"
+    return states
 
 
 def score(
-    exact: np.ndarray,
-    loss: np.ndarray,
-    margin: np.ndarray,
-    base: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None,
+    exact: Shaped[np.ndarray, "prompt"],
+    loss: Float[np.ndarray, "prompt"],
+    margin: Float[np.ndarray, "pair"],
+    base: Answers | None = None,
 ) -> Score:
-    """Of ``[prompt]`` 0 or 1, ``[prompt]`` losses and ``[pair]`` margins.
+    """Score answers.
 
     Args:
-        exact: whether the answer was given.
-        loss: of the answer.
-        margin: of pairs of prompts, see ``margins``.
+        exact: 1 where the answer was given, else 0.
+        loss: loss of the answer.
+        margin: margins of pairs of prompts, see ``margins``.
         base: the same three of the base model on the same prompts.
 
     Example:
         >>> none = np.zeros(10)  # a model that now always says "no", and as often to prompts that have another answer
-        >>> found = score(np.arange(20) % 2, np.full(20, 0.7), none, base=(np.zeros(20), np.linspace(2, 3, 20), none))
-        >>> found.state, found.exact, round(found.loss_gain, 2), [round(end, 2) for end in found.exact_gain_ends]
+        >>> tuned = score(np.arange(20) % 2, np.full(20, 0.7), none, base=(np.zeros(20), np.linspace(2, 3, 20), none))
+        >>> tuned.state, tuned.exact, round(tuned.loss_gain, 2), [round(end, 2) for end in tuned.exact_gain_ends]
         ('form only', 0.5, 1.8, [0.21, 0.7])
     """
-    own = Score(
+    scores = Score(
         n=len(exact),
         exact=float(exact.mean()),
-        exact_ends=share_interval(exact.tolist()) or _NONE,
+        exact_ends=share_interval(exact.tolist()) or _NO_INTERVAL,
         loss=float(loss.mean()),
         loss_ends=_mean_ends(loss),
         pairs=len(margin),
-        margin=float(margin.mean()) if len(margin) else math.nan,
+        margin=_mean(margin),
         margin_ends=_mean_ends(margin),
-        apart=float(((margin > 0) + 0.5 * (margin == 0)).mean()) if len(margin) else math.nan,
+        apart=_mean((margin > 0) + 0.5 * (margin == 0)),
     )
     if base is None:
-        return own
-    gained, lower, clearer = exact - base[0], base[1] - loss, margin - base[2]
-    return Score(
-        **vars(own)
-        | {
-            "exact_gain": float(gained.mean()),
-            "exact_gain_ends": paired_share_interval(gained.tolist()) or _NONE,
-            "loss_gain": float(lower.mean()),
-            "loss_gain_ends": _mean_ends(lower),
-            "margin_gain": float(clearer.mean()) if len(clearer) else math.nan,
-            "margin_gain_ends": _mean_ends(clearer),
-        }
+        return scores
+    base_exact, base_loss, base_margin = base
+    exact_gain = exact - base_exact
+    loss_gain = base_loss - loss
+    margin_gain = margin - base_margin
+    return replace(
+        scores,
+        exact_gain=float(exact_gain.mean()),
+        exact_gain_ends=paired_share_interval(exact_gain.tolist()) or _NO_INTERVAL,
+        loss_gain=float(loss_gain.mean()),
+        loss_gain_ends=_mean_ends(loss_gain),
+        margin_gain=_mean(margin_gain),
+        margin_gain_ends=_mean_ends(margin_gain),
     )
 
 
-def _mean_ends(values: np.ndarray) -> Ends:
+def _mean(values: Float[np.ndarray, "n"]) -> float:
+    return float(values.mean()) if len(values) else math.nan
+
+
+def _mean_ends(values: Float[np.ndarray, "n"]) -> Ends:
+    """Return the interval of a mean by Student's t."""
     from scipy.stats import t
 
     if len(values) < 2:
-        return _NONE
-    half = float(t.ppf(_LEVEL, len(values) - 1) * values.std(ddof=1) / math.sqrt(len(values)))
+        return _NO_INTERVAL
+    half = float(t.ppf(_UPPER_QUANTILE, len(values) - 1) * values.std(ddof=1) / math.sqrt(len(values)))
     return float(values.mean()) - half, float(values.mean()) + half

@@ -1,26 +1,37 @@
-"""The models of a MOSSA run, and a resident base that is each of them in turn."""
+"""Describe the models of a MOSSA run, and keep one base in memory that becomes each of them in turn."""
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import chain, zip_longest
+from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from mechclust.commands.mossa.config import MossaConfig
+from mechclust.jobs import progress_bar
+from mechclust.jobs.mapping import each_result
+from mechclust.jobs.outcome import first_of
 from mechclust.models.adapters import digest_of_adapter, plain_model, set_adapter
 from mechclust.models.instructions import Answered, InstructionFormat
-from mechclust.models.resolved import ResolvedModel, resolve_model
+from mechclust.models.resolved import ResolvedModel, absolute_path, resolve_model
 from mechclust.training.tuning import TuneConfig
 from probes.engine.identity import fingerprint
 from probes.store.files import file_name
 from tasks._random import generator
 from tasks.text.instructions import Example, InstructionTask, TaskCollection
 
-BASE, TUNED, UNSEEN, CONTROL, AGAIN = "base", "tuned", "without-held-out", "control", "again"
+BASE = "base"
+TUNED = "tuned"
+UNSEEN = "without-held-out"
+CONTROL = "control"
+AGAIN = "again"
+_Job = TypeVar("_Job")
+_Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True)
@@ -30,8 +41,8 @@ class Model:
     Attributes:
         kind: ``base``; ``tuned`` on all tasks; tuned ``without-held-out`` tasks; ``control`` of a task; a control
             trained ``again`` with another seed.
-        task: a control's.
-        given: a checkpoint or an adapter that was given; ``None``: trained here.
+        task: task of a control.
+        given: a checkpoint or an adapter that was given; ``None`` if the model is trained here.
     """
 
     kind: str
@@ -40,7 +51,7 @@ class Model:
 
     @property
     def name(self) -> str:
-        """In errors, and of its folder."""
+        """Name in errors, and of its folder."""
         return self.kind if not self.task else f"{self.kind}-{file_name(self.task)}"
 
     def folder(self, out: Path) -> Path:
@@ -53,26 +64,29 @@ class Model:
 
 
 class ResidentBase:
-    """One base in memory, its tokenizer and the tasks: what a worker holds.
+    """One base in memory, its tokenizer and the tasks, for the jobs of a worker.
 
     Args:
         base: hub name or folder.
-        config: of the run.
-        out: its folder.
+        config: settings of the run.
+        out: folder of the run.
     """
 
     def __init__(self, base: str, config: MossaConfig, out: Path) -> None:
-        self.base, self.config, self.out = base, config, out
-        self._inside: tuple[Model, Any] | None = None
+        self.base = base
+        self.config = config
+        self.out = out
+        self._current: tuple[Model, Any] | None = None
         self._prints: dict[Model, str] = {}
 
     @cached_property
     def hooked(self) -> Any:
+        """Hooked model of the base, loaded once."""
         return self.config.load(self.config.resolve(self.base), "prompts", attention="sdpa")
 
     @property
     def plain(self) -> Any:
-        """Hugging Face's model, with the weights of the adapter that is in."""
+        """Hugging Face model, with the weights of the current adapter."""
         return plain_model(self.hooked)
 
     @cached_property
@@ -83,30 +97,34 @@ class ResidentBase:
 
     @cached_property
     def collection(self) -> TaskCollection:
+        """Tasks of the run."""
         return self.config.read()
 
     @cached_property
     def format(self) -> InstructionFormat:
+        """Format in which prompts and answers are read."""
         return format_of(self.hooked.tokenizer, self.config)
 
     @contextmanager
     def as_model(self, model: Model) -> Iterator[Any]:
-        """The hooked model for a block: the base with an adapter, or a checkpoint of its own, which is loaded and gone
-        again. Inside a block of the same model it is the one that is in."""
-        if self._inside is not None and self._inside[0] == model:
-            yield self._inside[1]
+        """Give the hooked model of a block: the base with an adapter, or a checkpoint that is loaded and freed again.
+
+        Inside a block of the same model, the current one is given.
+        """
+        if self._current is not None and self._current[0] == model:
+            yield self._current[1]
             return
-        outer = self._inside
-        with self._put(model) as hooked:
-            self._inside = model, hooked
+        outer = self._current
+        with self._loaded(model) as hooked:
+            self._current = model, hooked
             try:
                 yield hooked
             finally:
-                self._inside = outer
-                del hooked  # so that a checkpoint is gone before the next one is loaded
+                self._current = outer
+                del hooked  # so that a checkpoint is freed before the next one is loaded
 
     @contextmanager
-    def _put(self, model: Model) -> Iterator[Any]:
+    def _loaded(self, model: Model) -> Iterator[Any]:
         if model.kind == BASE:
             set_adapter(self.hooked, None)
             yield self.hooked
@@ -119,15 +137,15 @@ class ResidentBase:
             finally:
                 set_adapter(self.hooked, None)
             return
-        other = self.config.load(resolved, "prompts", attention="sdpa")
+        checkpoint = self.config.load(resolved, "prompts", attention="sdpa")
         try:
-            yield other
+            yield checkpoint
         finally:
-            del other
+            del checkpoint
             gc.collect()
 
     def print_of(self, model: Model) -> str:
-        """What tells a model from others, without loading it where it is an adapter; found once."""
+        """Return the fingerprint of a model, computed once, without loading it if it is an adapter."""
         if model not in self._prints:
             self._prints[model] = self._print_of(model)
         return self._prints[model]
@@ -142,38 +160,86 @@ class ResidentBase:
             return fingerprint(hooked)
 
     def training(self, model: Model) -> tuple[list[Answered], TuneConfig]:
-        """What a model is trained on, and how."""
+        """Return the examples that a model is trained on, and how it is trained."""
         examples = training_examples(model, self.collection, self.config)
         tuning = tuning_of(model, self.collection, self.config)
         return self.format.answered([e.prompt for e in examples], [e.answer for e in examples]), tuning
 
 
+def run_on_base(
+    run: Callable[[ResidentBase, _Job], _Value],
+    jobs: Sequence[_Job],
+    base: str,
+    config: MossaConfig,
+    out: Path,
+    *,
+    title: str | None,
+    unit: str,
+) -> list[_Value | None]:
+    """Run jobs with one base in memory for each worker, and return their results in order.
+
+    Errors are raised when all jobs are done.
+
+    Args:
+        run: runs one job.
+        jobs: jobs with a ``name``.
+        base: hub name or folder.
+        config: settings of the run.
+        out: folder of the run.
+        title: title of the progress bar; ``None`` for none.
+        unit: unit of the progress bar.
+    """
+    outcomes = each_result(
+        run,
+        jobs,
+        setup=partial(ResidentBase, absolute_path(base), config.portable, out.absolute()),
+        workers=config.workers or (1 if config.here else None),
+        engine=config.jobs,
+        timeout=config.job_timeout,
+        folder=out,
+        name=attrgetter("name"),
+    )
+    values: dict[int, _Value | None] = {}
+    errors: list[Exception] = []
+    bar = progress_bar(total=len(jobs), desc=title, unit=unit, disable=title is None)
+    with closing(outcomes), closing(bar):
+        for outcome in outcomes:
+            values[outcome.position] = outcome.value
+            if outcome.error is not None:
+                errors.append(outcome.error)
+            bar.update()
+    if errors:
+        raise first_of(errors)
+    return [values[place] for place in range(len(jobs))]
+
+
 def format_of(tokenizer: Any, config: MossaConfig) -> InstructionFormat:
-    """How a run reads prompts and answers."""
+    """Return the format in which a run reads prompts and answers."""
     chat = {"auto": None, "yes": True, "no": False}[config.chat]
     options: dict[str, Any] = {"end": config.end, "cutoff": config.cutoff, "bos": config.bos}
     return InstructionFormat(tokenizer, chat=chat, template=config.chat_template, **options)
 
 
 def models_of(collection: TaskCollection, config: MossaConfig, controls: Mapping[str, str]) -> list[Model]:
-    """The base, and every model of a run; those that take longest to train first. Of tasks that cannot be measured no
-    control is trained, nor a model without held-out tasks where none of these can be measured.
+    """Return the base and every model of a run, those that take longest to train first.
+
+    A task that cannot be measured has no control. If no held-out task can be measured, there is no model without them.
 
     Args:
         collection: the tasks.
         config: the settings.
-        controls: given ones by task.
+        controls: controls that were given, by task.
     """
-    found = [Model(BASE), Model(TUNED, given=_given(config.experimental))]
+    models = [Model(BASE), Model(TUNED, given=_given(config.experimental))]
     if not config.trains:
         if collection.held_out and config.without_held_out:
-            found.append(Model(UNSEEN, given=_given(config.without_held_out)))
-        return [*found, *(Model(CONTROL, task, _given(source)) for task, source in controls.items())]
+            models.append(Model(UNSEEN, given=_given(config.without_held_out)))
+        return [*models, *(Model(CONTROL, task, _given(source)) for task, source in controls.items())]
     measured = [task for task in collection if not task.too_few]
     if any(task.held_out for task in measured):
-        found.append(Model(UNSEEN))
-    found += [Model(CONTROL, task.name) for task in measured]
-    return [*found, *(Model(AGAIN, name) for name in ceiling_tasks(collection, config.ceilings))]
+        models.append(Model(UNSEEN))
+    models += [Model(CONTROL, task.name) for task in measured]
+    return [*models, *(Model(AGAIN, name) for name in ceiling_tasks(collection, config.ceilings))]
 
 
 def _given(source: str | None) -> ResolvedModel | None:
@@ -182,18 +248,21 @@ def _given(source: str | None) -> ResolvedModel | None:
 
 
 def ceiling_tasks(collection: TaskCollection, n: int) -> list[str]:
-    """The tasks whose controls are trained twice: seen ones, of as many clusters as there are."""
-    of_cluster: dict[str, list[str]] = {}
+    """Return the seen tasks whose controls are trained twice, taken from the clusters in turn."""
+    by_cluster: dict[str, list[str]] = {}
     for task in collection.seen:
         if not task.too_few:
-            of_cluster.setdefault(task.cluster or task.name, []).append(task.name)
-    rounds = max(map(len, of_cluster.values()), default=0)
-    return [names[i] for i in range(rounds) for names in of_cluster.values() if i < len(names)][:n]
+            by_cluster.setdefault(task.cluster or task.name, []).append(task.name)
+    in_turn = chain.from_iterable(zip_longest(*by_cluster.values()))
+    return [name for name in in_turn if name is not None][:n]
 
 
 def tuning_of(model: Model, collection: TaskCollection, config: MossaConfig) -> TuneConfig:
-    """How a model is trained. Each adapter has initial weights and an order of the data of its own: two that begin
-    alike change the same few directions, and are alike for that."""
+    """Return how a model is trained.
+
+    Each adapter has its own initial weights and order of the data, because two that begin alike change the same few
+    directions, which makes them similar.
+    """
     tuning = config.tuning
     if config.steps_per_task is not None:
         tuning = replace(tuning, steps=config.steps_per_task * len(trained_on(model, collection)))
@@ -202,26 +271,29 @@ def tuning_of(model: Model, collection: TaskCollection, config: MossaConfig) -> 
 
 
 def trained_on(model: Model, collection: TaskCollection) -> Sequence[InstructionTask]:
-    """The tasks whose examples a model sees."""
+    """Return the tasks whose examples a model sees."""
     if model.task:
         return [collection[model.task]]
     return list(collection) if model.kind == TUNED else collection.seen
 
 
 def training_examples(model: Model, collection: TaskCollection, config: MossaConfig) -> list[Example]:
-    """What a model is trained on: a control on its whole task, a multi-task model on at most ``max_per_cluster``
-    examples of each cluster, drawn at random."""
+    """Return the examples that a model is trained on.
+
+    A control has its whole task, a multi-task model at most ``max_per_cluster`` examples of each cluster, drawn at
+    random.
+    """
     tasks = trained_on(model, collection)
     if model.task:
         return list(tasks[0].train)
-    of_cluster: dict[str, list[Example]] = {}
+    by_cluster: dict[str, list[Example]] = {}
     for task in tasks:
-        of_cluster.setdefault(task.cluster or task.name, []).extend(task.train)
-    found: list[Example] = []
-    for name, examples in of_cluster.items():
+        by_cluster.setdefault(task.cluster or task.name, []).extend(task.train)
+    drawn: list[Example] = []
+    for name, examples in by_cluster.items():
         if len(examples) > config.max_per_cluster:
             draw = generator(config.seed, f"mossa cluster {name}")
             order = draw.permutation(len(examples))[: config.max_per_cluster]
             examples = [examples[i] for i in sorted(order.tolist())]
-        found += examples
-    return found
+        drawn += examples
+    return drawn

@@ -1,8 +1,9 @@
-"""How hard texts are to read: two indices, by the library textstat."""
+"""Measure how hard texts are to read: two indices, by the library textstat."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
@@ -16,11 +17,10 @@ from probes.store.files import versions
 from tasks import InputError
 
 INDICES = ("Flesch-Kincaid", "Coleman-Liau")
-_CMU, _HYPHENS = "the CMU pronouncing dictionary", "places of hyphenation"
 
 
-def readability(texts: Sequence[str]) -> tuple[dict[str, float], str]:
-    """Mean grade levels over texts, and how they were found.
+def readability(texts: Sequence[str]) -> dict[str, float]:
+    """Return mean grade levels over texts.
 
     Syllables are those of the CMU pronouncing dictionary where NLTK has it (``nltk.download('cmudict')``), else places
     of hyphenation, which moves Flesch-Kincaid by less than a grade on prose.
@@ -29,53 +29,47 @@ def readability(texts: Sequence[str]) -> tuple[dict[str, float], str]:
         texts: such as the prompts of a task.
 
     Returns:
-        ``"Flesch-Kincaid"`` and ``"Coleman-Liau"`` to a grade, and a sentence on the syllables.
+        ``"Flesch-Kincaid"`` and ``"Coleman-Liau"`` to a grade.
 
     Raises:
-        InputError: where textstat is not installed.
+        InputError: if textstat is not installed.
 
     Example:
-        >>> found, how = readability(["The cat sat on the mat. It was comfortable."])
-        >>> sorted(found)
+        >>> sorted(readability(["The cat sat on the mat. It was comfortable."]))
         ['Coleman-Liau', 'Flesch-Kincaid']
     """
-    dictionary = _has_dictionary()
+    has_dictionary = _has_dictionary()
     import textstat
 
-    coleman = float(np.mean([textstat.coleman_liau_index(text) for text in texts]))
-    flesch = [textstat.flesch_kincaid_grade(text) if dictionary else _flesch_kincaid(text) for text in texts]
-    how = _CMU if dictionary else _HYPHENS
-    return {"Flesch-Kincaid": float(np.mean(flesch)), "Coleman-Liau": coleman}, _said(how)
+    flesch_kincaid = textstat.flesch_kincaid_grade if has_dictionary else _flesch_kincaid
+    return {
+        "Flesch-Kincaid": float(np.mean([flesch_kincaid(text) for text in texts])),
+        "Coleman-Liau": float(np.mean([textstat.coleman_liau_index(text) for text in texts])),
+    }
 
 
 def kept_readability(texts: Sequence[str], folder: Path) -> tuple[dict[str, float], str]:
-    """``readability``, made once for these texts and kept in a folder: of many it takes minutes.
+    """Return ``readability`` and how syllables are counted; it is kept in a folder, since many texts take minutes.
 
     Raises:
-        InputError: where textstat is not installed.
+        InputError: if textstat is not installed.
     """
-    digest = digest_of(list(texts))
-    how = _CMU if _has_dictionary() else _HYPHENS
-
-    def made() -> ProbeResult:
-        grades, _ = readability(texts)
-        values = {index: torch.tensor(grade, dtype=torch.float64) for index, grade in grades.items()}
-        return ProbeResult("Readability", values, dict.fromkeys(values, ()), {}, metadata={"versions": versions()})
-
-    path = part_path(folder, "readability", [digest, how, version("textstat")], [])
-    found = MeasurementPart(path, "readability", made).found()
-    return {index: float(found[index]) for index in INDICES}, _said(how)
+    syllables = "the CMU pronouncing dictionary" if _has_dictionary() else "places of hyphenation"
+    path = part_path(folder, "readability", [digest_of(list(texts)), syllables, version("textstat")], [])
+    grades = MeasurementPart(path, "readability", partial(_readability_result, texts)).found()
+    return {index: float(grades[index]) for index in INDICES}, f"Syllables are counted by {syllables}."
 
 
-def _said(how: str) -> str:
-    return f"Syllables are counted by {how}."
+def _readability_result(texts: Sequence[str]) -> ProbeResult:
+    values = {index: torch.tensor(grade, dtype=torch.float64) for index, grade in readability(texts).items()}
+    return ProbeResult("Readability", values, dict.fromkeys(values, ()), {}, metadata={"versions": versions()})
 
 
 def _has_dictionary() -> bool:
-    """Whether the CMU dictionary is here.
+    """Return whether NLTK has the CMU dictionary.
 
     Raises:
-        InputError: where textstat is not installed, which brings NLTK.
+        InputError: if textstat is not installed, which brings NLTK.
     """
     try:
         import nltk
@@ -91,7 +85,7 @@ def _has_dictionary() -> bool:
 
 
 def _flesch_kincaid(text: str) -> float:
-    """Kincaid et al. 1975, with textstat's words and sentences."""
+    """Return the grade by Kincaid et al. 1975, with textstat's words and sentences."""
     import textstat
     from pyphen import Pyphen
 

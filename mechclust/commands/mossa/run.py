@@ -1,4 +1,4 @@
-"""From a base model and a folder of tasks to everything that the paper shows."""
+"""Run MOSSA on a base model and a folder of tasks: train, measure, and collect the result."""
 
 from __future__ import annotations
 
@@ -49,20 +49,20 @@ def run_mossa(base: str | Path, config: MossaConfig, out: str | Path, *, progres
 
     Example:
         >>> result = run_mossa("google/gemma-3-270m", MossaConfig(tasks=Path("flan")), "runs/mossa")  # doctest: +SKIP
-        >>> result.findings, result.groups, result.curves().seen.gap  # doctest: +SKIP
+        >>> result.headline, result.groups, result.curves().seen.gap  # doctest: +SKIP
     """
     out = Path(out)
     check_command(out, "mossa")
     inputs = read_inputs(str(base), config)
-    plan = Plan.of(inputs, config)
+    plan = Plan.from_inputs(inputs, config)
     plan.check(config, out)
     if progress:
         print(plan.text(speed_of(inputs, config)), file=sys.stderr)
     subject = {"base model": str(absolute_path(base)), "texts": inputs.digest()}
     with own_folder(out, "mossa", subject):
         trained = train_adapters(str(base), inputs.models, config, out, progress=progress)
-        tasks, models = measure_models(inputs, config, out, [*trained.failed], progress=progress)
-        result = _result(inputs, config, out, trained, tasks, models)
+        by_task, by_model = measure_models(inputs, config, out, [*trained.failed], progress=progress)
+        result = _result(inputs, config, out, trained, by_task, by_model)
         save_results(out, "mossa", result.results, subject)
         return result
 
@@ -72,51 +72,63 @@ def _result(
     config: MossaConfig,
     out: Path,
     trained: Trained,
-    tasks: Mapping[str, Mapping[str, ProbeResult]],
-    models: Mapping[str, Mapping[str, ProbeResult]],
+    by_task: Mapping[str, Mapping[str, ProbeResult]],
+    by_model: Mapping[str, Mapping[str, ProbeResult]],
 ) -> MossaResult:
-    chosen = sorted((inputs.collection[name] for name in tasks), key=lambda t: (t.held_out, t.cluster or "~", t.name))
-    if not chosen:
+    if not by_task:
         raise InputError("no task has a control that was trained, so nothing can be compared; lower --tuning.lr")
-    grades: dict[str, dict[str, float]] = {}
-    unmeasured = [task.name for task in inputs.collection.held_out if task.name not in tasks]
-    notes = [*inputs.notes, *(_given_up(model, why, unmeasured) for model, why in trained.failed.items())]
-    try:
-        for task in chosen:
-            folder = out / "measured" / file_name(task.name)
-            grades[task.name], how = kept_readability(chosen_prompts(task, config.n_prompts), folder)
-        notes.append(how)
-    except InputError as error:
-        notes.append(f"Readability is not measured: {error}.")
-    first = tasks[chosen[0].name]["base.cka"]
+    tasks = sorted((inputs.collection[name] for name in by_task), key=_order)
+    unmeasured = [task.name for task in inputs.collection.held_out if task.name not in by_task]
+    grades, syllables = _readability(tasks, config, out)
+    failures = [_failure_note(model, why, unmeasured) for model, why in trained.failed.items()]
     return MossaResult(
         base=inputs.base,
         config=config,
-        tasks=[task.name for task in chosen],
-        clusters=[cluster_of(task) for task in chosen],
-        held_out=[task.held_out for task in chosen],
-        n_train=[_seen(task, trained) if config.trains else math.nan for task in chosen],
+        tasks=[task.name for task in tasks],
+        clusters=[cluster_of(task) for task in tasks],
+        held_out=[task.held_out for task in tasks],
+        n_train=[_examples_seen(task, trained) if config.trains else math.nan for task in tasks],
         readability=grades,
-        of_task=tasks,
-        of_model=models,
-        trained=trained.found,
+        of_task=by_task,
+        of_model=by_model,
+        trained=trained.adapters,
         failed=trained.failed,
-        n_layers=len(first.coords["site"]) - 1,
+        n_layers=len(by_task[tasks[0].name]["base.cka"].coords["site"]) - 1,
         d=int(inputs.sizes.d_model or 0),
-        notes=notes,
+        notes=[*inputs.notes, *failures, syllables],
         clusters_there=[name for name in inputs.collection.clusters if name != MISC],
         unmeasured=unmeasured,
     )
 
 
-def _seen(task: InstructionTask, trained: Trained) -> int:
-    """Training examples that a task's control saw, each counted once."""
-    tuned = trained.found.get(Model(CONTROL, task.name))
+def _order(task: InstructionTask) -> tuple[bool, str, str]:
+    """Sort tasks cluster by cluster, held-out ones last."""
+    return task.held_out, task.cluster or "~", task.name
+
+
+def _readability(
+    tasks: Sequence[InstructionTask], config: MossaConfig, out: Path
+) -> tuple[dict[str, dict[str, float]], str]:
+    """Return grades by task and index, with a note; none if a library is missing."""
+    grades: dict[str, dict[str, float]] = {}
+    note = ""
+    try:
+        for task in tasks:
+            folder = out / "measured" / file_name(task.name)
+            grades[task.name], note = kept_readability(chosen_prompts(task, config.n_prompts), folder)
+    except InputError as error:
+        note = f"Readability is not measured: {error}."
+    return grades, note
+
+
+def _examples_seen(task: InstructionTask, trained: Trained) -> int:
+    """Return the training examples that a task's control saw, each counted once."""
+    tuned = trained.adapters.get(Model(CONTROL, task.name))
     return len(task.train) if tuned is None else min(len(task.train), tuned.steps * tuned.per_step)
 
 
-def _given_up(model: Model, why: str, unmeasured: Sequence[str]) -> str:
-    """A note on a model whose training was given up."""
+def _failure_note(model: Model, why: str, unmeasured: Sequence[str]) -> str:
+    """Return a note on a model whose training was given up."""
     if model.kind != UNSEEN or not unmeasured:
         return f"{model.name}: {why}"
     are = "are" if len(unmeasured) > 1 else "is"

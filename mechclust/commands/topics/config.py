@@ -1,14 +1,15 @@
-"""What ``mechclust topics`` is asked."""
+"""Settings of ``mechclust topics``, and those that it shares with ``mechclust topics --suite``."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 from mechclust.commands.settings import UntrainedSettings
 from tasks import InputError
 from tasks.settings import Count, DrawsOrZero, PositiveShare, Several, ShareBelowOne
+from tasks.text.splitting import SplitBy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,19 +18,19 @@ class CorpusSettings:
 
     Args:
         corpus: text, JSON lines, parquet and MediaWiki dumps, or directories of them; .gz and .bz2 too.
-        split: what a document of a text file is: a paragraph (between blank lines), a file or a line.
-        min_words: paragraphs with fewer words are joined with the next ones of their file.
-        text_field: where an object of JSON lines or a row of parquet has its text.
+        split: what counts as a document in a text file: a paragraph (between blank lines), a file or a line.
+        min_words: paragraphs with fewer words are joined to the next ones in their file.
+        text_field: the field of an object or row that holds the text.
     """
 
     corpus: tuple[Path, ...] = field(kw_only=False)
-    split: Literal["paragraph", "file", "line"] = "paragraph"
+    split: SplitBy = "paragraph"
     min_words: Count = 100
     text_field: str = "text"
 
     @property
     def documents(self) -> str:
-        """What a document of a text file is, in words."""
+        """Description of a text file's documents."""
         return {
             "paragraph": f"paragraphs, joined up to {self.min_words} words",
             "file": "whole files",
@@ -76,5 +77,19 @@ class TopicsConfig(UntrainedSettings, CorpusSettings):
     def check(self) -> None:
         """Refuse what cannot be measured with, before any work."""
         super().check()
-        if not self.thresholds or len(set(self.thresholds)) < len(self.thresholds):
-            raise InputError(f"thresholds is {self.thresholds}; expected one or several different numbers")
+        check_thresholds(self.thresholds)
+
+
+def check_thresholds(thresholds: Sequence[float]) -> None:
+    """Refuse no thresholds, and one that is given twice."""
+    if not thresholds or len(set(thresholds)) < len(thresholds):
+        raise InputError(f"thresholds is {thresholds}; expected one or several different numbers")
+
+
+def check_window(max_length: int, tokens_per_batch: int) -> None:
+    """Refuse windows that do not fit into a batch."""
+    if max_length > tokens_per_batch:
+        raise InputError(
+            f"tokens_per_batch is {tokens_per_batch}, fewer than the {max_length} tokens of a window; give at least "
+            f"{max_length}, or shorter windows (--max-length)"
+        )

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from matplotlib.colors import LogNorm
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from mechclust.commands.topics.result import TopicsResult
+from mechclust.commands.topics.head_maps import as_map, draw_head_maps
 from mechclust.report.analysis import Panel
 from mechclust.report.style import BLUE, CHANCE, RED, chance_band, direct_labels, layer_axis, shades, styled, subplots
 
@@ -18,30 +17,43 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _INK = "#1d2733"
-_OVERLAP = {False: (BLUE, "o", "words of one topic only"), True: (RED, "s", "words of several topics too")}
+_OVERLAP_STYLES: dict[bool, dict[str, Any]] = {
+    False: {"color": BLUE, "marker": "o", "label": "words of one topic only"},
+    True: {"color": RED, "marker": "s", "label": "words of several topics too"},
+}
+_HOLLOW: dict[bool, dict[str, Any]] = {False: {}, True: {"mfc": "none", "ms": 9}}  # visible if both coincide
+_TITLES = {"cosine": "cosine, token embeddings", "dot": "dot, token embeddings", "attention": "attention"}
+_LAYER_MEASURES = (
+    ("cosine_ratio", "cosine_untrained", 1, "same / different topic"),
+    ("cosine_difference", "cosine_difference_untrained", 0, "same minus different topic"),
+)
 
 
 @styled()
-def topics_panels(result: TopicsResult) -> list[Panel]:
-    """One figure per table."""
-    tables = result.tables
-    thresholds = sorted({variant.threshold for variant in result.variants})
-    dashed = " Dashed: the same architecture, untrained (random weights)." if result.untrained else ""
+def topics_panels(tables: Mapping[str, pd.DataFrame], measures: pd.DataFrame) -> list[Panel]:
+    """Draw the figures, in the report's order.
+
+    Args:
+        tables: as ``TopicsResult.tables``.
+        measures: as ``TopicsResult.by_measure``.
+    """
+    thresholds = sorted(set(tables["summary"]["threshold"]))
+    dashed = " Dashed: the same architecture, untrained (random weights)." if "untrained" in measures else ""
     return [
+        Panel(
+            "by_threshold",
+            _by_threshold(tables["summary"], measures, thresholds),
+            "Same topic against different topic by ambiguity threshold: ratio (above) and difference (below), in the "
+            f"token embedding matrix and in attention over all layers and heads.{dashed} Hatched: 95% under random "
+            "relabelling, words of one topic only (for attention, only for the ratio). Axes fit the model's values; "
+            "summary.csv has those outside them.",
+        ),
         Panel(
             "attention_by_head",
             _heads(tables["attention"], thresholds),
             "Mean attention between different words of one topic over that between words of different topics, compared "
             "within documents, by block and head, one panel per threshold. White is 1. Dot: within the central 95% "
             "under random relabelling of the words.",
-        ),
-        Panel(
-            "by_threshold",
-            _by_threshold(tables["summary"], result.by_measure(), thresholds),
-            "Same topic against different topic by ambiguity threshold: ratio (above) and difference (below), in the "
-            f"token embedding matrix and in attention over all layers and heads.{dashed} Hatched: 95% under random "
-            "relabelling, words of one topic only (for attention, only for the ratio). Axes fit the model's values; "
-            "summary.csv has those outside them.",
         ),
         Panel(
             "by_layer",
@@ -53,68 +65,31 @@ def topics_panels(result: TopicsResult) -> list[Panel]:
 
 
 def _heads(table: pd.DataFrame, thresholds: Sequence[float]) -> Figure:
-    layers, heads = sorted(set(table["layer"])), sorted(set(table["head"]))
-    size = (max(2.2, 0.24 * len(heads)) + 0.8, max(1.6, 0.24 * len(layers)) + 0.85)
-    figure, axes = subplots(2 * len(thresholds), len(thresholds), size=size, grid=None)
-    ratios = table["ratio"].to_numpy(float)
-    logs = np.abs(np.log(ratios[np.isfinite(ratios) & (ratios > 0)]))
-    top = max(float(np.exp(np.quantile(logs, 0.98))) if len(logs) else 2.0, 1.1)
-    norm = LogNorm(1 / top, top)  # half and double are as far from 1
-    extent, image = (heads[0] - 0.5, heads[-1] + 0.5, layers[0] - 0.5, layers[-1] + 0.5), None
-    for axis, (overlap, threshold) in zip(axes, product((False, True), thresholds), strict=True):
-        part = table[(table["threshold"] == threshold) & (table["overlap"] == overlap)].sort_values(["layer", "head"])
-        ratio, low, high = (
-            part[name].to_numpy(float).reshape(len(layers), len(heads)) for name in ("ratio", "null_low", "null_high")
-        )
-        axis.set_title(f"{threshold:g}, {'with' if overlap else 'without'} overlap", fontsize=10)
-        axis.set(xlim=extent[:2], ylim=extent[2:])
-        axis.locator_params(integer=True)
-        if np.isnan(ratio).all():
-            axis.text(0.5, 0.5, "no pairs left", ha="center", va="center", transform=axis.transAxes, color="#5b6875")
-            continue
-        image = axis.imshow(ratio, cmap="RdBu_r", norm=norm, origin="lower", extent=extent, aspect="auto")
-        y, x = np.nonzero((low <= ratio) & (ratio <= high))
-        axis.plot(heads[0] + x, layers[0] + y, "o", color=_INK, mec="white", mew=0.6, ms=3.6)
-    for axis in axes[:: len(thresholds)]:
-        axis.set_ylabel("block")
-    for axis in axes[len(thresholds) :]:
-        axis.set_xlabel("head")
-    if image is not None:
-        bar = figure.colorbar(image, ax=axes, label="same topic / different topic", extend="both", shrink=0.8)
-        ticks = [t for t in (0.1, 0.2, 0.5, 0.8, 1, 1.25, 2, 5, 10) if 1 / top <= t <= top]
-        bar.set_ticks(ticks, labels=[f"{t:g}" for t in ticks])
-        bar.minorticks_off()
+    parts = [
+        table[(table["threshold"] == threshold) & (table["overlap"] == overlap)]
+        for overlap, threshold in product((False, True), thresholds)
+    ]
+    titles = [
+        f"{threshold:g}, {'with' if overlap else 'without'} overlap"
+        for overlap, threshold in product((False, True), thresholds)
+    ]
+    figure, axes = draw_head_maps(titles, [as_map(part, "ratio") for part in parts], table, len(thresholds))
+    for axis, part in zip(axes, parts, strict=True):
+        by_chance = part[part["ratio"].between(part["null_low"], part["null_high"])]
+        axis.plot(by_chance["head"], by_chance["layer"], "o", color=_INK, mec="white", mew=0.6, ms=3.6)
     return figure
 
 
 def _by_threshold(table: pd.DataFrame, measures: pd.DataFrame, thresholds: Sequence[float]) -> Figure:
-    figure, axes = subplots(6, 3, size=(3.7, 2.8), sharex=True)
-    titles = {"cosine": "cosine, token embeddings", "dot": "dot, token embeddings", "attention": "attention"}
-    parts = {overlap: table[table["overlap"] == overlap].sort_values("threshold") for overlap in _OVERLAP}
-    hollow: dict[bool, dict[str, Any]] = {False: {}, True: {"mfc": "none", "ms": 9}}  # visible if both coincide
-    places, handles = range(len(thresholds)), dict[str, Any]()
-    for axis, (suffix, name) in zip(axes, product(("", "_difference"), titles), strict=True):
-        for overlap, (color, marker, label) in _OVERLAP.items():
-            axis.plot(
-                places, parts[overlap][f"{name}{suffix}"], color=color, marker=marker, label=label, **hollow[overlap]
-            )
-        axis.axhline(0 if suffix else 1, color=_INK, lw=0.7)
-        axis.margins(y=0.25)
-        limits = axis.get_ylim()
-        if not suffix:
-            axis.set_title(titles[name])
-            low, high = (parts[False][f"{name}_null_{end}"].to_numpy(float) for end in ("low", "high"))
-        else:
-            measured = measures[~measures["overlap"] & (measures["measure"] == f"{name}, difference")]
-            low, high = (measured.sort_values("threshold")[f"null_{end}"].to_numpy(float) for end in ("low", "high"))
-        if len(low):
-            chance_band(axis, list(places), low, high, label=CHANCE)
-        for overlap, (color, marker, label) in _OVERLAP.items():
-            if (column := f"{name}{suffix}_untrained") in table:
-                axis.plot(places, parts[overlap][column], f"{marker}--", color=color, ms=4, label=f"{label}, untrained")
-        axis.set_ylim(limits)
-        axis.set_xticks(list(places), [f"{threshold:g}" for threshold in thresholds])
-        handles.update(zip(*reversed(axis.get_legend_handles_labels()), strict=True))
+    figure, axes = subplots(6, 3, size=(3.7, 2.3), sharex=True)
+    handles: dict[str, Any] = {}
+    for axis, (suffix, name) in zip(axes, product(("", "_difference"), _TITLES), strict=True):
+        _draw_measure(axis, table, measures, name, suffix)
+        axis.set_xticks(range(len(thresholds)), [f"{threshold:g}" for threshold in thresholds])
+        lines, labels = axis.get_legend_handles_labels()
+        handles |= dict(zip(labels, lines, strict=True))
+    for axis, title in zip(axes[:3], _TITLES.values(), strict=True):
+        axis.set_title(title)
     for axis in axes[3:]:
         axis.set_xlabel("ambiguity threshold")
     axes[0].set_ylabel("same / different topic")
@@ -123,14 +98,35 @@ def _by_threshold(table: pd.DataFrame, measures: pd.DataFrame, thresholds: Seque
     return figure
 
 
+def _draw_measure(axis: Axes, table: pd.DataFrame, measures: pd.DataFrame, name: str, suffix: str) -> None:
+    """Draw a ratio, or with a suffix a difference, with chance and untrained models, on axes that fit the values."""
+    parts = {overlap: table[table["overlap"] == overlap].sort_values("threshold") for overlap in _OVERLAP_STYLES}
+    column = f"{name}{suffix}"
+    places = range(len(parts[False]))
+    for overlap, style in _OVERLAP_STYLES.items():
+        axis.plot(places, parts[overlap][column], **style, **_HOLLOW[overlap])
+    axis.axhline(0 if suffix else 1, color=_INK, lw=0.7)
+    axis.margins(y=0.25)
+    limits = axis.get_ylim()
+    ends = [parts[False][f"{name}_null_{end}"] for end in ("low", "high")]
+    if suffix:
+        is_measure = ~measures["overlap"] & (measures["measure"] == f"{name}, difference")
+        chance = measures[is_measure].sort_values("threshold")
+        ends = [chance["null_low"], chance["null_high"]]
+    if len(ends[0]):
+        low, high = (end.to_numpy(float) for end in ends)
+        chance_band(axis, list(places), low, high, label=CHANCE)
+    for overlap, style in _OVERLAP_STYLES.items():
+        if f"{column}_untrained" in table:
+            label = f"{style['label']}, untrained"
+            axis.plot(places, parts[overlap][f"{column}_untrained"], ls="--", ms=4, **{**style, "label": label})
+    axis.set_ylim(limits)
+
+
 def _by_layer(table: pd.DataFrame, thresholds: Sequence[float]) -> Figure:
     figure, axes = subplots(2, size=(5, 3.8))
     colors = shades(len(thresholds))
-    shown = (
-        ("cosine_ratio", "cosine_untrained", 1, "same / different topic"),
-        ("cosine_difference", "cosine_difference_untrained", 0, "same minus different topic"),
-    )
-    for axis, (measure, other, equal, title) in zip(axes, shown, strict=True):
+    for axis, (measure, untrained, even, title) in zip(axes, _LAYER_MEASURES, strict=True):
         labels = []
         for threshold, color in zip(thresholds, colors, strict=True):
             part = table[(table["threshold"] == threshold) & ~table["overlap"]]
@@ -138,9 +134,9 @@ def _by_layer(table: pd.DataFrame, thresholds: Sequence[float]) -> Figure:
                 continue
             axis.plot(part["layer"], part[measure], color=color, marker="o", ms=4)
             labels.append((float(part[measure].iloc[-1]), f"threshold {threshold:g}", color))
-            if other in part:
-                axis.plot(part["layer"], part[other], color=color, ls="--", lw=1)
-        axis.axhline(equal, color=_INK, lw=0.7)
+            if untrained in part:
+                axis.plot(part["layer"], part[untrained], color=color, ls="--", lw=1)
+        axis.axhline(even, color=_INK, lw=0.7)
         axis.set_ylabel(title)
         layer_axis(axis)
         direct_labels(axis, labels)

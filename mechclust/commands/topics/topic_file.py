@@ -48,7 +48,7 @@ class FittedTopics:
 
     @property
     def vocabulary(self) -> str:
-        """Digest of the words."""
+        """The digest of the words."""
         return digest_of(self.words)
 
 
@@ -62,7 +62,7 @@ def fit_seeds(
     corpus: str = "",
     progress: bool = False,
 ) -> FittedTopics:
-    """A topic model for each seed; see ``tasks.text.topic_model.fit_counts``.
+    """Return a topic model for each seed; see ``tasks.text.topic_model.fit_counts``.
 
     Args:
         counts: of the corpus.
@@ -90,7 +90,7 @@ def save_topics(path: str | Path, fitted: FittedTopics) -> None:
     ``words``, which are UTF-8 with a line end after each.
 
     Raises:
-        InputError: where it cannot be written.
+        InputError: if it cannot be written.
     """
     models = fitted.models
     shares = [
@@ -134,12 +134,13 @@ def load_topics(path: str | Path) -> FittedTopics:
             "the topics anew (leave out --topic-model)"
         )
     words = bytes(tensors["words"].numpy()).decode().split("\n")[:-1]
-    if odd := next((word for word in words if words_of(word) != [word]), None):
+    other_words = [word for word in words if words_of(word) != [word]]
+    if other_words:
         raise InputError(
-            f"the words of {str(path)!r} were told apart by another tokenizer ({odd!r} is not one word in lower "
-            "case); fit the topics anew (leave out --topic-model)"
+            f"the words of {str(path)!r} were told apart by another tokenizer ({other_words[0]!r} is not one word in "
+            "lower case); fit the topics anew (leave out --topic-model)"
         )
-    weights, shares = tensors["weights"], tensors["shares"]
+    weights = tensors["weights"]
     if digest_of(words) != header.get("vocabulary") or weights.shape[2] != len(words):
         raise InputError(
             f"{str(path)!r} says that its vocabulary is {header.get('vocabulary')}, and its {len(words)} words are "
@@ -147,24 +148,30 @@ def load_topics(path: str | Path) -> FittedTopics:
         )
     models = [
         TopicModel(words, part, None if bool(share.isnan().any()) else share)
-        for part, share in zip(weights, shares, strict=True)
+        for part, share in zip(weights, tensors["shares"], strict=True)
     ]
-    settings, undercount = json.loads(header["settings"]), int(header.get("undercount", 0))
-    return FittedTopics(models, tensors["seeds"].tolist(), settings, header.get("corpus", ""), tokenizer, undercount)
+    return FittedTopics(
+        models,
+        tensors["seeds"].tolist(),
+        settings=json.loads(header["settings"]),
+        corpus=header.get("corpus", ""),
+        tokenizer=tokenizer,
+        undercount=int(header.get("undercount", 0)),
+    )
 
 
-def check_fits(path: str | Path, fitted: FittedTopics, **asked: Any) -> None:
-    """Refuse topics that were fitted with other settings than are asked for.
+def check_fits(path: str | Path, fitted: FittedTopics, **settings: Any) -> None:
+    """Refuse topics that were fitted with other settings.
 
     Args:
         path: of the file, for the message.
         fitted: what it holds.
-        **asked: settings that must be those of the file, such as ``n_topics``.
+        **settings: settings that must be those of the file, such as ``n_topics``.
 
     Raises:
         InputError: naming the first difference.
     """
-    for name, value in asked.items():
+    for name, value in settings.items():
         if name in fitted.settings and fitted.settings[name] != value:
             raise InputError(
                 f"the topics of {str(path)!r} were fitted with {name} {fitted.settings[name]!r}, and {value!r} is "
@@ -173,35 +180,36 @@ def check_fits(path: str | Path, fitted: FittedTopics, **asked: Any) -> None:
 
 
 def subset(fitted: FittedTopics, seeds: Sequence[int]) -> FittedTopics:
-    """The topic models of some of its seeds, in their order."""
+    """Return the topic models of some of the seeds, in their order."""
     known = dict(zip(fitted.seeds, fitted.models, strict=True))
     return replace(fitted, models=[known[seed] for seed in seeds], seeds=list(seeds))
 
 
 def merge_topics(parts: Sequence[FittedTopics]) -> FittedTopics:
-    """Topic models of several files as one, such as of seeds that were fitted by several jobs.
+    """Merge topic models of several files, such as of seeds that were fitted by several jobs.
 
     Raises:
-        InputError: for none, for files of other words, settings or texts, and for a seed that stands in two of them.
+        InputError: for none, for files of other words, settings or texts, and for a seed that is in two of them.
     """
     if not parts:
         raise InputError("no topic models to merge; give at least one")
     first = parts[0]
     for part in parts[1:]:
         for what in ("tokenizer", "vocabulary", "settings", "corpus"):
-            one, other = getattr(first, what), getattr(part, what)
-            if one != other:
+            expected = getattr(first, what)
+            value = getattr(part, what)
+            if value != expected:
                 raise InputError(
-                    f"topic models with other {what} cannot be merged ({one} and {other}); fit all with the same "
+                    f"topic models with other {what} cannot be merged ({expected} and {value}); fit all with the same "
                     "settings on the same corpus"
                 )
-    found = sorted(
-        ((seed, model) for part in parts for seed, model in zip(part.seeds, part.models, strict=True)),
-        key=lambda pair: pair[0],
-    )
-    seeds = [seed for seed, _ in found]
+    models: dict[int, TopicModel] = {}
+    seeds: list[int] = []
+    for part in parts:
+        models |= zip(part.seeds, part.models, strict=True)
+        seeds += part.seeds
     _check_seeds(seeds)
-    return replace(first, models=[model for _, model in found], seeds=seeds)
+    return replace(first, models=[models[seed] for seed in sorted(seeds)], seeds=sorted(seeds))
 
 
 def _check_seeds(seeds: Sequence[int]) -> None:

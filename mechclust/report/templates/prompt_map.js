@@ -1,5 +1,10 @@
 // The map: what is chosen, what is drawn, and what a person does.
 
+const EDGE = 32767, HALF = 30000; // as prompt_map.py packs them
+const GLIDE = 320, REACH = 16; // ms from layer to layer; px from which a point is found
+const MOST_LISTED = 200, MOST_CELLS = 30; // classes in the legend, rows and columns of the table
+const CLUSTER = "cluster";
+
 function show(id, data) {
   const place = [...document.querySelectorAll(`#${id}`)].find(at => !at.querySelector(".mechclust-map"));
   if (!place) return; // it stands there already; a fragment may be on a page twice
@@ -35,11 +40,7 @@ function show(id, data) {
 
   const root = el("div", "mechclust-map");
   const choice = el("select", "by"), search = el("input", "search"), found = el("span", "soft found");
-  [...labels.map(label => label.name), ...(slots ? [CLUSTER] : [])].forEach((name, i) => {
-    const option = el("option", "", name);
-    option.value = i;
-    choice.append(option);
-  });
+  fill(choice, [...labels.map(label => label.name), ...(slots ? [CLUSTER] : [])]);
   search.type = "search";
   search.placeholder = "words of a prompt";
   found.setAttribute("role", "status");
@@ -208,7 +209,6 @@ function show(id, data) {
 
   // ---- the legend ----
 
-  const mark = look => { const made = el("i", look.square ? "square" : ""); made.style.background = look.hue; return made; };
   function list() {
     const { name, classes, counts, looks, numbers } = colouring(), own = classes.flatMap((name, code) => isCluster() && name === "" ? [] : [code]), focus = legend.contains(document.activeElement) ? document.activeElement.dataset.code : null;
     legendBox.firstChild.replaceChildren(el("bdi", "", name), el("span", "soft", ` ${isCluster() ? count(own.length, "cluster") : numbers ? count(own.length, "value") : count(own.length, "class", "classes")}`));

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from jaxtyping import Float
@@ -11,11 +12,11 @@ from torch import Tensor
 
 from tasks import InputError
 
+Classifier = Callable[[Float[Tensor, "point d"]], Float[Tensor, "point class"]]
 
-def boundary_distance(
-    logits_of: Callable[[Float[Tensor, "n d"]], Float[Tensor, "n classes"]], x: Float[Tensor, "n d"]
-) -> Float[Tensor, "n"]:
-    """``[n]`` distance of each point from the nearest boundary of its predicted class, to first order.
+
+def boundary_distance(logits_of: Classifier, x: Float[Tensor, "point d"]) -> Float[Tensor, "point"]:
+    """Return each point's distance from the nearest boundary of its predicted class, to first order.
 
     With logits ``l`` and the predicted class ``k``, the minimum over the other classes ``j`` of
     ``(l_k - l_j) / |grad_x (l_k - l_j)|``. Exact for linear logits; elsewhere the distance to the
@@ -37,21 +38,24 @@ def boundary_distance(
     """
     if x.ndim != 2:
         raise InputError(f"x has shape {tuple(x.shape)}; expected points [n d]")
-
-    def summed(points: Tensor) -> tuple[Tensor, Tensor]:
-        logits = logits_of(points)
-        if logits.ndim != 2 or len(logits) != len(x) or logits.shape[1] < 2:
-            raise InputError(
-                f"logits_of gives shape {tuple(logits.shape)} for {len(x)} points; expected [{len(x)} classes], "
-                "at least 2 classes"
-            )
-        return logits.sum(dim=0), logits
-
     # Rows are independent, so one gradient of the sum over rows holds the gradients of all.
-    jacobian, logits = torch.func.jacrev(summed, has_aux=True)(x)  # [classes n d], [n classes]
+    jacobian, logits = torch.func.jacrev(partial(_summed, logits_of), has_aux=True)(x)
+    jacobian = jacobian.movedim(0, 1)  # [point class d]
     top = logits.argmax(dim=-1, keepdim=True)
     margin = torch.take_along_dim(logits, top, dim=1) - logits
-    jacobian = jacobian.movedim(0, 1)
     slope = torch.linalg.vector_norm(torch.take_along_dim(jacobian, top[..., None], dim=1) - jacobian, dim=-1)
     itself = torch.arange(logits.shape[1], device=x.device) == top
     return torch.where(itself, math.inf, margin / slope).amin(dim=1)
+
+
+def _summed(
+    logits_of: Classifier, points: Float[Tensor, "point d"]
+) -> tuple[Float[Tensor, "class"], Float[Tensor, "point class"]]:
+    """Return the sum of the logits over points, and the logits."""
+    n = len(points)
+    logits = logits_of(points)
+    if logits.ndim != 2 or len(logits) != n or logits.shape[1] < 2:
+        raise InputError(
+            f"logits_of gives shape {tuple(logits.shape)} for {n} points; expected [{n} classes], at least 2 classes"
+        )
+    return logits.sum(dim=0), logits

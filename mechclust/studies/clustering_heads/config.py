@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
 
+from jaxtyping import Float
 from torch import Tensor
 
 from mechclust.models.config import AnyConfig
@@ -24,7 +26,8 @@ MITIGATIONS = ("larger eps", "slower feed-forward", "late smaller rate")
 # What is measured on a network of the base setting: the head, its training, and interventions on the training.
 PARTS = ("untrained", "head", "dynamics", "stitching", "replay", "donors")
 FULL_BATCH = "full batch"
-SCRATCH, TRANSFER = "scratch", "transfer"  # p + 1 from random weights, and from the networks that solved p
+SCRATCH = "scratch"  # p + 1 from random weights
+TRANSFER = "transfer"  # p + 1 from the networks that solved p
 SECOND_STAGE = "second stage"
 IDEAL_POSITIONS = "start ideal positions"
 CURRICULUM = "curriculum"
@@ -154,11 +157,10 @@ class ClusteringHeadsConfig:
     def __post_init__(self) -> None:
         check_settings(self)
         check_seeds(self.seeds)
-        parts = {name: getattr(self, name) for name in ("curriculum", "full_batch", "starts", "ablations")}
-        for name, seeds in {
-            "replication": self.replication,
-            **{f"{n}.seeds": p.seeds for n, p in parts.items()},
-        }.items():
+        optional = {"replication": self.replication}
+        for part in ("curriculum", "full_batch", "starts", "ablations"):
+            optional[f"{part}.seeds"] = getattr(self, part).seeds
+        for name, seeds in optional.items():
             if seeds:
                 check_seeds(seeds, name)
         if self.task.seed != 0:
@@ -206,6 +208,11 @@ class Arm:
     scales: Mapping[str, float] = field(default_factory=dict)
     ideal: Literal["", "positions", "head"] = ""
 
+    @property
+    def kind(self) -> str:
+        """The first word of its name, such as ``"start"`` or the setting that an ablation varies."""
+        return self.name.split(" ")[0]
+
 
 class EnsembleJob(NamedTuple):
     """Arms of the same shape, trained together on some of their seeds."""
@@ -215,6 +222,7 @@ class EnsembleJob(NamedTuple):
 
     @property
     def name(self) -> str:
+        """The name of its folder."""
         first = self.arms[0] if len(self.arms) == 1 else f"{self.arms[0]} and {len(self.arms) - 1} more"
         return f"{first}, seeds {self.seeds[0]}-{self.seeds[-1]}".replace(" ", "-").replace(",", "")
 
@@ -226,7 +234,7 @@ class EnsembleJob(NamedTuple):
 
 
 def counted_from(config: ClusteringHeadsConfig, arm: str) -> int:
-    """The epoch from which a mitigation can prevent spikes: a smaller rate late in training acts from halfway on."""
+    """Return the epoch from which a mitigation can prevent spikes: a smaller rate late in training, from halfway on."""
     return config.epochs // 2 if arm == MITIGATIONS[2] else 0
 
 
@@ -236,84 +244,103 @@ def curriculum_result(out: Path, seed: int) -> Path:
 
 
 def arms(config: ClusteringHeadsConfig) -> dict[str, Arm]:
-    """Every arm except the curriculum, by name."""
-    p, grid, calmed = config.task.p, config.ablations, config.seeds[: config.mitigations]
-    found = [
+    """Return every arm except the curriculum, by name."""
+    arms_by_name: dict[str, Arm] = {}
+    for arm in [*_base_arms(config), *_starts(config), *_ablations(config)]:
+        if arm.seeds and arms_by_name.setdefault(arm.name, arm) is not arm:
+            raise InputError(f"the ablation {arm.name!r} is given twice; expected values that differ in 6 digits")
+    return arms_by_name
+
+
+def _base_arms(config: ClusteringHeadsConfig) -> list[Arm]:
+    """Return the base setting, its mitigations, the full-batch run, and p + 1 from random weights."""
+    p = config.task.p
+    mitigated = config.seeds[: config.mitigations]
+    full = config.full_batch
+    all_at_once = {"batch_size": config.task.n_train, "lr": full.lr, "steps": full.steps}
+    base_arms = [
         Arm("base", config.seeds, p, measure="all"),
         Arm("replication", config.replication, p),
+        Arm(MITIGATIONS[0], mitigated, p, model={"eps_mlp": config.eps}, measure="losses"),
+        Arm(MITIGATIONS[1], mitigated, p, rates={MLP: config.discount}, measure="losses"),
+        Arm(MITIGATIONS[2], mitigated, p, training={"schedule": "late-drop"}, measure="losses"),
+        Arm(FULL_BATCH, full.seeds, p, training=all_at_once, measure="gradients", every=full.every),
     ]
-    found += [
-        Arm(MITIGATIONS[0], calmed, p, model={"eps_mlp": config.eps}, measure="losses"),
-        Arm(MITIGATIONS[1], calmed, p, rates={MLP: config.discount}, measure="losses"),
-        Arm(MITIGATIONS[2], calmed, p, training={"schedule": "late-drop"}, measure="losses"),
-    ]
-    full = config.full_batch
-    whole = {"batch_size": config.task.n_train, "lr": full.lr, "steps": full.steps}
-    found.append(Arm(FULL_BATCH, full.seeds, p, training=whole, measure="gradients", every=full.every))
     if config.transfer:
-        found.append(Arm(SCRATCH, config.seeds, p + 1, measure="head"))
-    found += _starts(config)
-    found += [Arm(f"lr {lr:g}", grid.seeds, p, rate=lr / config.lr) for lr in grid.lrs]
-    found += [Arm(f"discount {factor:g}", grid.seeds, p, rates={MLP: factor}) for factor in grid.discounts]
-    for size in grid.batch_sizes:
-        found.append(Arm(f"batch {size:g}", grid.seeds_for(batch_size=size), p, training={"batch_size": size}))
-    found += [Arm(f"width {width:g}", grid.seeds_for(width=width), p, model={"d_mlp": width}) for width in grid.widths]
-    for share in grid.dropouts:
-        found.append(Arm(f"dropout {share:g}", grid.seeds_for(dropout=share), p, model={"dropout": share}))
-    if grid.bias:
-        unbiased = {"training": {"freeze": _BIASES}, "scales": dict.fromkeys(_BIASES, 0.0)}
-        found.append(Arm("bias 0", grid.seeds, p, **unbiased))  # type: ignore[arg-type]
-    known: dict[str, Arm] = {}
-    for arm in found:
-        if arm.seeds and known.setdefault(arm.name, arm) is not arm:
-            raise InputError(f"the ablation {arm.name!r} is given twice; expected values that differ in 6 digits")
-    return known
+        base_arms.append(Arm(SCRATCH, config.seeds, p + 1, measure="head"))
+    return base_arms
 
 
 def _starts(config: ClusteringHeadsConfig) -> list[Arm]:
-    """The base setting from other initial weights."""
-    given, p = config.starts, config.task.p
-    found = [
-        Arm(f"start {part} x{scale:g}", given.seeds, p, scales={start: scale}, measure="head")
-        for part, start in SCALED.items()
-        for scale in given.scales
-    ]
-    found.append(Arm(IDEAL_POSITIONS, given.seeds, p, ideal="positions", measure="head"))
-    if given.seeds and given.second_stage:
+    """Return the base setting from other initial weights."""
+    p = config.task.p
+    seeds = config.starts.seeds
+    starts = []
+    for (part, prefix), scale in product(SCALED.items(), config.starts.scales):
+        starts.append(Arm(f"start {part} x{scale:g}", seeds, p, scales={prefix: scale}, measure="head"))
+    starts.append(Arm(IDEAL_POSITIONS, seeds, p, ideal="positions", measure="head"))
+    if seeds and config.starts.second_stage:
         frozen = {"freeze": HEAD_PARTS}
-        found.append(Arm(SECOND_STAGE, config.seeds, p, training=frozen, ideal="head", measure="losses"))
-    return found
+        starts.append(Arm(SECOND_STAGE, config.seeds, p, training=frozen, ideal="head", measure="losses"))
+    return starts
+
+
+def _ablations(config: ClusteringHeadsConfig) -> list[Arm]:
+    """Return the base setting with one setting varied."""
+    p = config.task.p
+    grid = config.ablations
+    varied = [Arm(f"lr {lr:g}", grid.seeds, p, rate=lr / config.lr) for lr in grid.lrs]
+    varied += [Arm(f"discount {factor:g}", grid.seeds, p, rates={MLP: factor}) for factor in grid.discounts]
+    for size in grid.batch_sizes:
+        varied.append(Arm(f"batch {size:g}", grid.seeds_for(batch_size=size), p, training={"batch_size": size}))
+    for width in grid.widths:
+        varied.append(Arm(f"width {width:g}", grid.seeds_for(width=width), p, model={"d_mlp": width}))
+    for share in grid.dropouts:
+        varied.append(Arm(f"dropout {share:g}", grid.seeds_for(dropout=share), p, model={"dropout": share}))
+    if grid.bias:
+        no_biases = dict.fromkeys(_BIASES, 0.0)
+        varied.append(Arm("bias 0", grid.seeds, p, training={"freeze": _BIASES}, scales=no_biases))
+    return varied
 
 
 def curriculum_training(config: ClusteringHeadsConfig, steps: int, lr: float) -> TrainConfig:
-    """How a curriculum trains on one task, all sequences at once."""
+    """Return how a curriculum trains on one task, all sequences at once."""
     return TrainConfig(
-        steps=steps, batch_size=config.task.n_train, lr=lr, schedule="constant", optimizer="adam", weight_decay=0.0,
-        clip=None, save_every=max(1, steps // 10),
-    )  # fmt: skip
+        steps=steps,
+        batch_size=config.task.n_train,
+        lr=lr,
+        schedule="constant",
+        optimizer="adam",
+        weight_decay=0.0,
+        clip=None,
+        save_every=max(1, steps // 10),
+    )
 
 
 def curriculum_members(config: ClusteringHeadsConfig, c: Curriculum, p: int, seeds: Sequence[int]) -> list[Member]:
-    """The networks of a curriculum, one per seed, with the data of one modulus."""
-    found = []
+    """Return the networks of a curriculum, one per seed, with the data of one modulus."""
+    members = []
     for seed in seeds:
         task = replace(config.task, p=p, n_embeddings=max(c.p, config.task.n_embeddings), seed=seed)
         shape = {"d_vocab": task.d_vocab, "n_ctx": task.n_ctx, "d_model": c.d_model, "d_mlp": c.d_mlp, "seed": seed}
-        found.append(Member(PoolingTransformerConfig(**shape), task))
-    return found
+        members.append(Member(PoolingTransformerConfig(**shape), task))
+    return members
 
 
 def training_of(config: ClusteringHeadsConfig, arm: Arm) -> TrainConfig:
-    """How an arm's networks are trained."""
+    """Return how an arm's networks are trained."""
     settings = {"batch_size": config.batch_size, "lr": config.lr, "schedule": "constant", **arm.training}
     steps = settings.setdefault("steps", config.epochs * config.task.epoch_steps(settings["batch_size"]))
     return TrainConfig(optimizer="adam", weight_decay=0.0, clip=None, save_every=max(1, steps // 20), **settings)
 
 
 def member_of(
-    config: ClusteringHeadsConfig, arm: Arm, seed: int, weights: Mapping[str, Tensor] | None = None
+    config: ClusteringHeadsConfig,
+    arm: Arm,
+    seed: int,
+    weights: Mapping[str, Float[Tensor, "..."]] | None = None,
 ) -> Member:
-    """One network of an arm, and its data."""
+    """Return one network of an arm, and its data."""
     task = replace(config.task, p=arm.p, seed=seed)
     shape = {"d_vocab": task.d_vocab, "n_ctx": task.n_ctx, "d_mlp": config.d_mlp, "seed": seed}
     model = PoolingTransformerConfig(**{**shape, **arm.model})
@@ -321,53 +348,57 @@ def member_of(
 
 
 def jobs(config: ClusteringHeadsConfig) -> list[EnsembleJob]:
-    """What trains together: an arm's seeds in groups; all learning rates, discounts, starts and narrow widths at once.
+    """Return what trains together: an arm's seeds in groups, and all learning rates, starts and narrow widths at once.
 
     The base setting comes first and the costly ablations last, so that a stopped run can still be reported on.
     """
-    known = arms(config)
-    together: dict[str, list[str]] = {}
-    for name in known:
-        kind = name.split(" ")[0]
-        if kind in ("lr", "discount", "start") or (kind == "width" and known[name].model["d_mlp"] <= PADDED):
-            together.setdefault(kind, []).append(name)
-        else:
-            together[name] = [name]
-    found = []
-    for names in together.values():
-        seeds, kind = known[names[0]].seeds, names[0].split(" ")[0]
-        size = len(seeds) if kind == "start" else config.ablations.group if kind in ABLATIONS else config.group
-        found += [EnsembleJob(tuple(names), seeds[i : i + size]) for i in range(0, len(seeds), size)]
-    c = config.curriculum
-    found += [EnsembleJob((CURRICULUM,), c.seeds[i : i + c.group]) for i in range(0, len(c.seeds), c.group)]
-    return sorted(found, key=lambda job: _cost(known.get(job.arms[0]), config))
+    all_arms = arms(config)
+    together: dict[str, list[Arm]] = {}
+    for arm in all_arms.values():
+        same_shape = arm.kind in ("lr", "discount", "start") or (arm.kind == "width" and arm.model["d_mlp"] <= PADDED)
+        together.setdefault(arm.kind if same_shape else arm.name, []).append(arm)
+    ensembles = []
+    for group in together.values():
+        names = tuple(arm.name for arm in group)
+        ensembles += _in_groups(names, group[0].seeds, _group_size(config, group[0]))
+    ensembles += _in_groups((CURRICULUM,), config.curriculum.seeds, config.curriculum.group)
+    costs = {arm.name: _cost(config, arm) for arm in all_arms.values()}
+    return sorted(ensembles, key=lambda job: costs.get(job.arms[0], 0))
+
+
+def _in_groups(names: tuple[str, ...], seeds: tuple[int, ...], size: int) -> list[EnsembleJob]:
+    return [EnsembleJob(names, seeds[start : start + size]) for start in range(0, len(seeds), size)]
+
+
+def _group_size(config: ClusteringHeadsConfig, arm: Arm) -> int:
+    """Return how many seeds of an arm train together."""
+    if arm.kind == "start":
+        return len(arm.seeds)
+    return config.ablations.group if arm.kind in ABLATIONS else config.group
 
 
 def unfinished(config: ClusteringHeadsConfig, out: Path) -> list[EnsembleJob]:
-    """The jobs whose results are not complete yet."""
+    """Return the jobs whose results are not complete yet."""
     return [job for job in jobs(config) if not all(path.exists() for path in results_of(config, job, out))]
 
 
 def results_of(config: ClusteringHeadsConfig, job: EnsembleJob, out: Path) -> list[Path]:
-    """Every measurement of one job's networks."""
+    """Return the file of every measurement of one job's networks."""
     if job.arms[0] == CURRICULUM:
         return [curriculum_result(out, seed) for seed in job.seeds]
-    known, of = arms(config), {"all": PARTS, "losses": ("dynamics",), "head": ("head",), "gradients": ("dynamics",)}
-    if config.full_batch.curvature:
-        of["gradients"] = ("dynamics", "curvature")
-    found = [
-        out / "results" / name / f"seed{seed}.{part}.safetensors"
-        for name in job.arms
-        if name in known
-        for seed in job.seeds
-        for part in of.get(known[name].measure, ())
-    ]
-    return [*found, job.result(out)]
+    curved = ("curvature",) if config.full_batch.curvature else ()
+    parts = {"all": PARTS, "losses": ("dynamics",), "head": ("head",), "gradients": ("dynamics", *curved)}
+    all_arms = arms(config)
+    files = []
+    for name, seed in product(job.arms, job.seeds):
+        for part in parts.get(all_arms[name].measure, ()):
+            files.append(out / "results" / name / f"seed{seed}.{part}.safetensors")
+    return [*files, job.result(out)]
 
 
-def _cost(arm: Arm | None, config: ClusteringHeadsConfig) -> float:
-    """Roughly how long an ablation takes; small batches and wide layers take longest. 0 for everything else."""
-    if arm is None or arm.name.split(" ")[0] not in ABLATIONS:
+def _cost(config: ClusteringHeadsConfig, arm: Arm) -> float:
+    """Return roughly how long an ablation takes: longest with small batches and wide layers. 0 for other arms."""
+    if arm.kind not in ABLATIONS:
         return 0
     return 32 / int(arm.training.get("batch_size", config.batch_size)) + int(arm.model.get("d_mlp", 32)) / 500
 

@@ -8,60 +8,75 @@ from functools import partial
 from pathlib import Path
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from mechclust.models import build_model
 from mechclust.models.weights import set_weights
 from mechclust.studies.clustering_heads.config import (
+    CURRICULUM,
+    SCRATCH,
     ClusteringHeadsConfig,
     EnsembleJob,
     curriculum_members,
     curriculum_result,
     curriculum_training,
 )
+from mechclust.studies.clustering_heads.cut import Weights
 from mechclust.studies.clustering_heads.dynamics import task_of
 from mechclust.studies.clustering_heads.interpolation import loss_between, neurons_matched, places
 from mechclust.studies.kept import once
 from mechclust.training import Member, Snapshots, accuracy, train_ensemble
-from probes import ProbeResult
+from probes import HookedModel, ProbeResult
 from probes.engine.identity import fingerprint
 from tasks import SparseModularAddition
 
-ARMS = ("scratch", "curriculum")
-Weights = Mapping[str, Tensor]
+ARMS = (SCRATCH, CURRICULUM)
 
 
 def run_curriculum(config: ClusteringHeadsConfig, job: EnsembleJob, out: Path) -> None:
     """Train both arms of some seeds; measure each pair of networks and the straight line between them."""
     c = config.curriculum
-    hard, easy = (curriculum_members(config, c, p, job.seeds) for p in (c.p, 2))
-
-    def trained(members: Sequence[Member], part: str, steps: int, lr: float) -> Snapshots:
-        """With snapshots at the start, halfway and at the end."""
-        settings, folder = curriculum_training(config, steps, lr), out / "models" / job.name / part
-        label = f"{job.name}: {part}"
-        return train_ensemble(
-            members, settings, folder,
-            snapshot_every=max(1, steps // 2), device=config.device, progress=True, name=label,
-        )  # fmt: skip
-
-    first = trained(easy, "p2", c.first_steps, c.first_lr)
-    scratch = trained(hard, "scratch", c.steps, c.lr)
+    hard = curriculum_members(config, c, c.p, job.seeds)
+    easy = curriculum_members(config, c, 2, job.seeds)
+    first = _trained(config, job, easy, "p2", c.first_steps, c.first_lr, out)
+    scratch = _trained(config, job, hard, SCRATCH, c.steps, c.lr, out)
     onwards = [replace(member, weights=_at(first, i, -1)) for i, member in enumerate(hard)]
-    curriculum = trained(onwards, "curriculum", c.steps - c.first_steps, c.lr)
+    curriculum = _trained(config, job, onwards, CURRICULUM, c.steps - c.first_steps, c.lr, out)
+    ends = {SCRATCH: scratch, CURRICULUM: curriculum}
     for i, seed in enumerate(job.seeds):
-        ends = {"scratch": scratch, "curriculum": curriculum}
-        of = {part: fingerprint(snapshots.model(i)) for part, snapshots in {"first": first, **ends}.items()}
-        once(curriculum_result(out, seed), partial(_measured, c.points, first, ends, i), of)
+        models = {part: fingerprint(snapshots.model(i)) for part, snapshots in {"first": first, **ends}.items()}
+        once(curriculum_result(out, seed), partial(_measured, c.points, first, ends, i), models)
 
 
-def _at(snapshots: Snapshots, member: int, place: int) -> dict[str, Tensor]:
-    """One member's weights at a snapshot, counted from the first or, if negative, from the last."""
+def _trained(
+    config: ClusteringHeadsConfig,
+    job: EnsembleJob,
+    members: Sequence[Member],
+    part: str,
+    steps: int,
+    lr: float,
+    out: Path,
+) -> Snapshots:
+    """Train one part, with snapshots at the start, halfway and at the end."""
+    return train_ensemble(
+        members,
+        curriculum_training(config, steps, lr),
+        out / "models" / job.name / part,
+        snapshot_every=max(1, steps // 2),
+        device=config.device,
+        progress=True,
+        name=f"{job.name}: {part}",
+    )
+
+
+def _at(snapshots: Snapshots, member: int, place: int) -> dict[str, Float[Tensor, "..."]]:
+    """Return one member's weights at a snapshot, counted from the first or, if negative, from the last."""
     return {name: values[0] for name, values in snapshots.of(member, [snapshots.steps[place]]).items()}
 
 
 def _measured(points: int, first: Snapshots, ends: Mapping[str, Snapshots], member: int) -> ProbeResult:
-    """One seed's networks: after p = 2, and at the end of each arm.
+    """Measure one seed's networks: after p = 2, and at the end of each arm.
 
     Measures:
         ``accuracy`` (arm, split): on the harder task; ``first_accuracy`` (split): on p = 2, before the curriculum goes
@@ -70,24 +85,22 @@ def _measured(points: int, first: Snapshots, ends: Mapping[str, Snapshots], memb
             with matched neurons; ``own_line`` (arm, place): on the line from halfway to the end of each arm's training
             on the harder task.
     """
-    model, easy, hard = build_model(first.configs[member]), task_of(first, member), task_of(ends[ARMS[0]], member)
-    one, other = (_at(ends[arm], member, -1) for arm in ARMS)
-
-    def accuracies(weights: Weights, task: SparseModularAddition) -> list[float]:
-        set_weights(model, dict(weights))
-        return [accuracy(model, task, split)[0] for split in ("train", "test")]
-
-    def line(start: Weights, end: Weights) -> Tensor:
-        return loss_between(model, start, end, hard, points)
-
+    model = build_model(first.configs[member])
+    hard = task_of(ends[SCRATCH], member)
+    line = partial(loss_between, model, task=hard, points=points)
+    halfway = {arm: _at(snapshots, member, 1) for arm, snapshots in ends.items()}
+    end = {arm: _at(snapshots, member, -1) for arm, snapshots in ends.items()}
+    matched = neurons_matched(end[CURRICULUM], end[SCRATCH])
+    accuracies = [_accuracies(model, end[arm], hard) for arm in ARMS]
+    first_accuracies = _accuracies(model, _at(first, member, -1), task_of(first, member))
     return ProbeResult(
         "Curriculum",
         {
-            "accuracy": torch.tensor([accuracies(weights, hard) for weights in (one, other)], dtype=torch.float64),
-            "first_accuracy": torch.tensor(accuracies(_at(first, member, -1), easy), dtype=torch.float64),
-            "line": line(one, other),
-            "matched_line": line(one, neurons_matched(other, one)),
-            "own_line": torch.stack([line(_at(ends[arm], member, 1), _at(ends[arm], member, -1)) for arm in ARMS]),
+            "accuracy": torch.tensor(accuracies, dtype=torch.float64),
+            "first_accuracy": torch.tensor(first_accuracies, dtype=torch.float64),
+            "line": line(end[SCRATCH], end[CURRICULUM]),
+            "matched_line": line(end[SCRATCH], matched),
+            "own_line": torch.stack([line(halfway[arm], end[arm]) for arm in ARMS]),
         },
         {
             "accuracy": ("arm", "split"),
@@ -98,3 +111,9 @@ def _measured(points: int, first: Snapshots, ends: Mapping[str, Snapshots], memb
         },
         {"arm": list(ARMS), "split": ["train", "test"], "place": [f"{place:.4g}" for place in places(points)]},
     )
+
+
+def _accuracies(model: HookedModel, weights: Weights, task: SparseModularAddition) -> list[float]:
+    """Return the accuracies of a network with these weights on both splits."""
+    set_weights(model, dict(weights))
+    return [accuracy(model, task, split)[0] for split in ("train", "test")]

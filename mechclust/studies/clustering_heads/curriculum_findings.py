@@ -5,91 +5,80 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
-from mechclust.evidence import Bound, Finding, Part, prediction_part, share_part
+from mechclust.evidence import Bound, Finding, prediction_part
+from mechclust.evidence.compared import compared
 from mechclust.evidence.intervals import prediction_interval
-from mechclust.studies.clustering_heads.config import SOLVED, ClusteringHeadsConfig
-from mechclust.studies.clustering_heads.controls import SECOND_PAPER, control_of
-from mechclust.studies.clustering_heads.curriculum import ARMS
+from mechclust.studies.clustering_heads.claims import SECOND_PAPER
+from mechclust.studies.clustering_heads.config import CURRICULUM, SCRATCH, SOLVED, ClusteringHeadsConfig
 from mechclust.studies.clustering_heads.interpolation import barrier
 from mechclust.studies.clustering_heads.results import HeadsResults
 from probes import ProbeResult
 
-_SCRATCH, _CURRICULUM = ARMS
-_NOT_RUN = "the curriculum was not run"
-
-Runs = Sequence[ProbeResult]
+_PUBLISHED_BARRIERS = (25, 28)  # nats
+_Runs = Sequence[ProbeResult]
+_Seeds = Float[np.ndarray, "seed"]
 
 
 def curriculum_findings(config: ClusteringHeadsConfig, results: HeadsResults) -> list[Finding]:
     """Return H5 and H5b."""
     runs = list(results.curriculum.values())
     size = f"p = {config.curriculum.p}, {config.curriculum.d_model} dimensions"
-    own = np.array([[barrier(line) for line in run["own_line"].numpy()] for run in runs]).reshape(-1, 2)
+    not_tested = "" if runs else "the curriculum was not run"
+    within = [[barrier(line) for line in run["own_line"].numpy()] for run in runs]
+    within_scratch, within_curriculum = np.array(within).reshape(-1, 2).T
+    between = np.minimum(_barriers(runs, "line"), _barriers(runs, "matched_line"))
     return [
-        Finding(
-            id="H5",
-            statement=f"{size}: networks trained on p = 2 first solve it (share above {SOLVED} test accuracy), "
-            "networks from scratch memorise the training sequences instead",
+        compared(
+            "H5",
+            f"{size}: networks trained on p = 2 first solve it (share above {SOLVED} test accuracy), networks from "
+            "scratch memorise the training sequences instead",
+            {"": Bound(">=", 0.95), "scratch, test": Bound("<=", 0.35), "scratch, train": Bound(">=", 0.95)},
+            [_solve(runs, CURRICULUM, "test"), _solve(runs, SCRATCH, "test"), _solve(runs, SCRATCH, "train")],
+            "the two ways to train exchanged",
+            [_solve(runs, SCRATCH, "test"), _solve(runs, CURRICULUM, "test"), _solve(runs, CURRICULUM, "train")],
+            shares=["", "scratch, test", "scratch, train"],
             source=SECOND_PAPER,
-            parts=_generalise(runs, _CURRICULUM, _SCRATCH),
-            control=control_of("the two ways to train exchanged", _generalise(runs, _SCRATCH, _CURRICULUM)),
-            not_tested="" if runs else _NOT_RUN,
-            note=_accuracies(runs),
+            not_tested=not_tested,
+            note=_accuracies_note(runs),
         ),
-        Finding(
-            id="H5b",
-            statement=f"{size}: a loss barrier lies between the solution after p = 2 and that from scratch (nats above "
-            "the worse end on the straight line, with or without matched neurons, whichever is lower, minus the larger "
-            "barrier on the line from halfway to the end of either)",
+        compared(  # one more run's barrier, since the paper reports a single run
+            "H5b",
+            f"{size}: a loss barrier lies between the solution after p = 2 and that from scratch (nats above the worse "
+            "end on the straight line, with or without matched neurons, whichever is lower, minus the larger barrier "
+            "on the line from halfway to the end of either)",
+            {"": Bound(">", 0)},
+            [between - np.maximum(within_scratch, within_curriculum)],
+            "the line within one run instead",
+            [within_scratch - within_curriculum],
+            make_part={"": prediction_part},
             source=SECOND_PAPER,
-            parts=_higher(_between(runs), own.max(axis=1)),
-            control=control_of("the line within one run instead", _higher(own[:, 0], own[:, 1])),
-            not_tested="" if runs else _NOT_RUN,
+            not_tested=not_tested,
             paper=25,
-            note=_barriers(runs),
+            note=_barriers_note(runs),
         ),
     ]
 
 
-# ---- what is measured ----
-
-
-def _accuracy(runs: Runs, arm: str, split: str) -> Float[np.ndarray, "seed"]:
+def _accuracy(runs: _Runs, arm: str, split: str) -> _Seeds:
     return np.array([float(run.sel("accuracy", arm=arm, split=split)) for run in runs])
 
 
-def _generalise(runs: Runs, arm: str, other: str) -> tuple[Part, ...]:
-    """Judge the shares of networks above the accuracy that counts as solved, since few networks end in between."""
-    return (
-        share_part("", _accuracy(runs, arm, "test") > SOLVED, Bound(">=", 0.95)),
-        share_part("scratch, test", _accuracy(runs, other, "test") > SOLVED, Bound("<=", 0.35)),
-        share_part("scratch, train", _accuracy(runs, other, "train") > SOLVED, Bound(">=", 0.95)),
-    )
+def _solve(runs: _Runs, arm: str, split: str) -> Bool[np.ndarray, "seed"]:
+    """Return whether each network is above the accuracy that counts as solved; few networks end in between."""
+    return _accuracy(runs, arm, split) > SOLVED
 
 
-def _between(runs: Runs) -> Float[np.ndarray, "seed"]:
-    """Return the barrier between the two solutions, with or without matched neurons, whichever is lower."""
-    return np.minimum(_barriers_on(runs, "line"), _barriers_on(runs, "matched_line"))
-
-
-def _barriers_on(runs: Runs, line: str) -> Float[np.ndarray, "seed"]:
+def _barriers(runs: _Runs, line: str) -> _Seeds:
     return np.array([barrier(run[line].numpy()) for run in runs])
 
 
-def _higher(between: Float[np.ndarray, "seed"], own: Float[np.ndarray, "seed"]) -> tuple[Part, ...]:
-    """Judge one more run's barrier, since the paper reports a single run."""
-    return (prediction_part("", between - own, Bound(">", 0)),)
-
-
-# ---- notes ----
-
-
-def _accuracies(runs: Runs) -> str:
+def _accuracies_note(runs: _Runs) -> str:
     if not runs:
         return ""
-    after, scratch = (_accuracy(runs, arm, "test") for arm in (_CURRICULUM, _SCRATCH))
+    after = _accuracy(runs, CURRICULUM, "test")
+    scratch = _accuracy(runs, SCRATCH, "test")
     first = np.mean([float(run.sel("first_accuracy", split="test")) for run in runs])
     return (
         f"{(after > SOLVED).sum()} and {(scratch > SOLVED).sum()} of {len(runs)} networks; mean test accuracies "
@@ -98,14 +87,15 @@ def _accuracies(runs: Runs) -> str:
     )
 
 
-def _barriers(runs: Runs) -> str:
+def _barriers_note(runs: _Runs) -> str:
     if not runs:
         return ""
-    plain = _barriers_on(runs, "line")
+    plain = _barriers(runs, "line")
     low, high = prediction_interval(plain.tolist()) or (np.nan, np.nan)
-    place = "within" if low <= 25 and high >= 28 else "not within"
+    least, most = _PUBLISHED_BARRIERS
+    place = "within" if low <= least and high >= most else "not within"
     return (
         f"without matching, as in the paper: mean {plain.mean():.1f}, seeds from {plain.min():.1f} to "
-        f"{plain.max():.1f}, one more run {low:.1f} to {high:.1f} (published: 25 to 28, {place} it); with matching "
-        f"{_barriers_on(runs, 'matched_line').mean():.1f}"
+        f"{plain.max():.1f}, one more run {low:.1f} to {high:.1f} (published: {least} to {most}, {place} it); with "
+        f"matching {_barriers(runs, 'matched_line').mean():.1f}"
     )

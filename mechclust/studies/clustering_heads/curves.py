@@ -46,7 +46,7 @@ class Spike(NamedTuple):
 
 
 def first_below(curve: ArrayLike, level: float) -> int | None:
-    """The first index at which ``curve`` ``[epochs]`` is below ``level``, or ``None``. NaN never is.
+    """Return the first index at which a curve is below ``level``, or ``None``. NaN never is.
 
     Raises:
         InputError: when ``curve`` has not one axis.
@@ -59,7 +59,7 @@ def first_below(curve: ArrayLike, level: float) -> int | None:
 
 
 def first_above(curve: ArrayLike, level: float) -> int | None:
-    """The first index at which ``curve`` ``[epochs]`` is above ``level``, or ``None``. NaN never is.
+    """Return the first index at which a curve is above ``level``, or ``None``. NaN never is.
 
     Raises:
         InputError: when ``curve`` has not one axis.
@@ -72,7 +72,7 @@ def first_above(curve: ArrayLike, level: float) -> int | None:
 
 
 def loss_drops(loss: ArrayLike, *, window: int = 10, least: float = 0.1) -> list[Drop]:
-    """The phases in which the loss falls fast, in order.
+    """Return the phases in which the loss falls fast, in order.
 
     The level of the loss is the lowest running median over ``window`` epochs so far. A drop is a
     stretch in which every ``window`` epochs bring the level down by at least half of ``least`` of
@@ -84,7 +84,7 @@ def loss_drops(loss: ArrayLike, *, window: int = 10, least: float = 0.1) -> list
     scale: a fall from 1e-2 to 1e-4 is not a drop.
 
     Args:
-        loss: ``[epochs]`` training or test loss.
+        loss: training or test loss, a number for each epoch.
         window: epochs over which the loss is smoothed and its fall measured.
         least: share of the starting level that a drop must cover.
 
@@ -107,19 +107,20 @@ def loss_drops(loss: ArrayLike, *, window: int = 10, least: float = 0.1) -> list
     if len(level) <= window or not len(known):
         return []
     whole = least * level[known[0]]
-    found = []
+    drops = []
     for first, last in _stretches(level[:-window] - level[window:] >= whole / 2):
-        before, after = level[first], level[last + window]
+        before = level[first]
+        after = level[last + window]
         fall = before - after
         if fall >= whole > 0:
             start = int(np.flatnonzero(level >= before - fall / 10)[-1])
             end = int(np.flatnonzero(level <= after + fall / 10)[0])
-            found.append(Drop(start, end, float(before), float(after)))
-    return found
+            drops.append(Drop(start, end, float(before), float(after)))
+    return drops
 
 
 def below_guessing(loss: ArrayLike, p: int) -> int | None:
-    """Where a loss first falls below 1.05 times the loss of guessing among ``p`` answers.
+    """Return where a loss first falls below 1.05 times that of guessing among ``p`` answers, or ``None``.
 
     Before that point, it falls from the random initialisation.
 
@@ -131,7 +132,7 @@ def below_guessing(loss: ArrayLike, p: int) -> int | None:
 
 
 def drops_after_guessing(loss: ArrayLike, p: int) -> list[Drop]:
-    """The drops of a loss from where it is first as low as guessing among ``p`` answers, see ``below_guessing``.
+    """Return the drops of a loss from where it is first as low as guessing, see ``below_guessing``.
 
     Example:
         >>> drops_after_guessing([9.0] * 20 + [0.69] * 40 + [0.0] * 40, 2)
@@ -145,7 +146,7 @@ def drops_after_guessing(loss: ArrayLike, p: int) -> list[Drop]:
 
 
 def loss_spikes(loss: ArrayLike, *, factor: float = 5.0, window: int = 10, floor: float = 1e-3) -> list[Spike]:
-    """Where the loss exceeds both ``floor`` and ``factor`` times the median of the ``window`` epochs before.
+    """Return where the loss exceeds both ``floor`` and ``factor`` times the median of the ``window`` epochs before.
 
     Consecutive epochs are one spike, which lasts until the loss is back below that threshold, taken
     from the median before the spike. Epochs inside a spike, and loss that is not finite, are left out
@@ -153,7 +154,7 @@ def loss_spikes(loss: ArrayLike, *, factor: float = 5.0, window: int = 10, floor
     a spike; if it becomes NaN during a spike, it has not recovered.
 
     Args:
-        loss: ``[epochs]`` training loss.
+        loss: training loss, a number for each epoch.
         factor: how many times the median.
         window: epochs whose median is taken.
         floor: loss below which nothing is a spike, in the units of the loss.
@@ -171,7 +172,7 @@ def loss_spikes(loss: ArrayLike, *, factor: float = 5.0, window: int = 10, floor
         raise InputError(f"factor is {factor}; expected more than 1, such as 5.0")
     if not floor >= 0:
         raise InputError(f"floor is {floor}; expected at least 0")
-    found: list[Spike] = []
+    spikes: list[Spike] = []
     quiet: list[float] = []
     epoch = 0
     while epoch < len(x):
@@ -181,17 +182,17 @@ def loss_spikes(loss: ArrayLike, *, factor: float = 5.0, window: int = 10, floor
             if x[epoch] > threshold:
                 back = _first(x[epoch:] <= threshold)
                 end = len(x) if back is None else epoch + back
-                found.append(Spike(epoch, float(x[epoch]), before, end))
+                spikes.append(Spike(epoch, float(x[epoch]), before, end))
                 epoch = end
                 continue
         if np.isfinite(x[epoch]):
             quiet.append(float(x[epoch]))
         epoch += 1
-    return found
+    return spikes
 
 
 def spikes_after_solving(loss: ArrayLike, accuracy: ArrayLike, level: float, start: int = 0) -> list[Spike]:
-    """Loss spikes after ``start`` and after the accuracy first exceeded ``level``; none if it never does.
+    """Return loss spikes after ``start`` and after the accuracy first exceeded ``level``; none if it never does.
 
     Example:
         >>> loss = [0.01] * 20 + [1.0] + [0.01] * 9
@@ -201,11 +202,13 @@ def spikes_after_solving(loss: ArrayLike, accuracy: ArrayLike, level: float, sta
         []
     """
     solved = first_above(accuracy, level)
-    return [] if solved is None else [spike for spike in loss_spikes(loss) if spike.epoch > max(solved, start)]
+    if solved is None:
+        return []
+    return [spike for spike in loss_spikes(loss) if spike.epoch > max(solved, start)]
 
 
 def spike_threshold(before: float, *, factor: float = 5.0, floor: float = 1e-3) -> float:
-    """The loss above which ``loss_spikes`` finds a spike, given a median of ``before``.
+    """Return the loss above which ``loss_spikes`` finds a spike, given a median of ``before``.
 
     Example:
         >>> spike_threshold(0.01), spike_threshold(1e-5)
@@ -214,27 +217,29 @@ def spike_threshold(before: float, *, factor: float = 5.0, floor: float = 1e-3) 
     return max(factor * before, floor)
 
 
-def away_from(spikes: Sequence[Spike], n: int, gap: int) -> Bool[np.ndarray, "epochs"]:
-    """Which of ``n`` epochs lie at least ``gap`` away from every spike, from its first epoch to its end."""
+def away_from(spikes: Sequence[Spike], n: int, gap: int) -> Bool[np.ndarray, "epoch"]:
+    """Return which of ``n`` epochs lie at least ``gap`` away from every spike, from its first epoch to its end."""
     away = np.ones(n, dtype=bool)
     for spike in spikes:
         away[max(0, spike.epoch - gap + 1) : spike.end + gap] = False
     return away
 
 
-def _curve(name: str, values: ArrayLike) -> Float[np.ndarray, "epochs"]:
+def _curve(name: str, values: ArrayLike) -> Float[np.ndarray, "epoch"]:
     x = np.asarray(values, dtype=np.float64)
     if x.ndim != 1:
         raise InputError(f"{name} has shape {x.shape}; expected one number per epoch")
     return x
 
 
-def _first(true: np.ndarray) -> int | None:
+def _first(true: Bool[np.ndarray, "epoch"]) -> int | None:
     places = np.flatnonzero(true)
     return int(places[0]) if len(places) else None
 
 
-def _stretches(true: np.ndarray) -> list[tuple[int, int]]:
-    """First and last index of every run of ``True``."""
-    edges = np.diff(np.concatenate([[0], true.astype(np.int8), [0]]))
-    return list(zip(np.flatnonzero(edges > 0).tolist(), (np.flatnonzero(edges < 0) - 1).tolist(), strict=True))
+def _stretches(true: Bool[np.ndarray, "epoch"]) -> list[tuple[int, int]]:
+    """Return the first and last index of every run of ``True``."""
+    edges = np.diff(true.astype(np.int8), prepend=0, append=0)
+    first = np.flatnonzero(edges > 0)
+    last = np.flatnonzero(edges < 0) - 1
+    return list(zip(first.tolist(), last.tolist(), strict=True))

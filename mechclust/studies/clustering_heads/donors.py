@@ -6,20 +6,25 @@ from collections.abc import Mapping
 
 import numpy as np
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from mechclust.studies.clustering_heads.stitching import classified, embedded
+from mechclust.studies.clustering_heads.cut import Weights, classified, embedded
 from probes import HookedModel, ProbeResult
 from tasks import Batch, InputError
 from tasks.errors import check_at_least
 
-KINDS = ("centroid", "random classes")
+CENTROID = "centroid"
+RANDOM = "random classes"
+KINDS = (CENTROID, RANDOM)
+
+_Classes = Int[Tensor, "example"]
 
 
 def follow_the_donor(
-    model: HookedModel, batch: Batch, classes: Tensor | None = None, *, draws: int = 20, seed: int = 0
+    model: HookedModel, batch: Batch, classes: _Classes | None = None, *, draws: int = 20, seed: int = 0
 ) -> ProbeResult:
-    """Each example receives the sequence embedding of a donor with a different sum and a different answer.
+    """Give each example the sequence embedding of a donor with a different sum and a different answer.
 
     Works for every network, whether or not its head is detected, since the classes are properties of the inputs.
 
@@ -37,7 +42,7 @@ def follow_the_donor(
     Args:
         model: a pooling transformer.
         batch: with labels ``sum`` and ``answer``.
-        classes: ``[n]`` the partition; ``None``: the sums.
+        classes: the partition; ``None``: the sums.
         draws: number of draws of random classes, each with its own donors.
         seed: draws the donors and the random classes.
 
@@ -45,68 +50,81 @@ def follow_the_donor(
         InputError: if no two examples differ in both sum and answer.
     """
     check_at_least(draws=(draws, 1), seed=(seed, 0))
-    sums, answers = batch.label("sum", per="example"), batch.label("answer", per="example")
+    sums = batch.label("sum", per="example")
+    answers = batch.label("answer", per="example")
     classes = torch.unique(sums if classes is None else classes, return_inverse=True)[1]
     draw = np.random.default_rng(seed)
     weights = {name: value.detach() for name, value in model.named_parameters()}
     with torch.no_grad():
         xi = embedded(model, weights, batch.tokens)
-        before = classified(model, weights, batch.tokens, xi).argmax(dim=-1)
-
-        def outcome(points: Tensor, donors: Tensor) -> tuple[float, float]:
-            after = classified(model, weights, batch.tokens, points[donors]).argmax(dim=-1)
-            differ = before[donors] != before
-            follows, stays = (after == before[donors])[differ], (after == before)[differ]
-            return float(follows.double().mean()), float(stays.double().mean())
-
+        before = classified(model, weights, xi).argmax(dim=-1)
         donors = _donors(sums, answers, draw)
-        found = {"centroid": outcome(_centroids(xi, classes), donors)}
-        random = [
-            outcome(_centroids(xi, _shuffled(classes, answers, draw)), _donors(sums, answers, draw))
-            for _ in range(draws)
-        ]
-    found["random classes"] = (float(np.mean([f for f, _ in random])), float(np.mean([s for _, s in random])))
-    nothing = bool((before[donors] == before).all())
+        follows, stays = _follow_and_stay(model, weights, before, _centroids(xi, classes), donors)
+        random = []
+        for _ in range(draws):
+            centroids = _centroids(xi, _shuffled(classes, answers, draw))
+            random.append(_follow_and_stay(model, weights, before, centroids, _donors(sums, answers, draw)))
+    random_follows, random_stays = zip(*random, strict=True)
+    same = bool((before[donors] == before).all())
     return ProbeResult(
         "FollowTheDonor",
         {
-            "follows": torch.tensor([found[kind][0] for kind in KINDS], dtype=torch.float64),
-            "stays": torch.tensor([found[kind][1] for kind in KINDS], dtype=torch.float64),
-            "random_draws": torch.tensor([follows for follows, _ in random], dtype=torch.float64),
+            "follows": torch.tensor([follows, float(np.mean(random_follows))], dtype=torch.float64),
+            "stays": torch.tensor([stays, float(np.mean(random_stays))], dtype=torch.float64),
+            "random_draws": torch.tensor(random_follows, dtype=torch.float64),
             "accuracy": (before == answers).double().mean(),
         },
         {"follows": ("kind",), "stays": ("kind",), "random_draws": ("draw",), "accuracy": ()},
         {"kind": list(KINDS), "draw": [str(i) for i in range(draws)]},
         metadata={"n": len(sums), "seed": seed, "classes": int(classes.max()) + 1},
-        notes=["every donor has the recipient's prediction, so nothing can follow"] if nothing else [],
+        notes=["every donor has the recipient's prediction, so nothing can follow"] if same else [],
     )
 
 
 def donors_by(
-    model: HookedModel, batch: Batch, partitions: Mapping[str, Tensor], *, draws: int = 20, seed: int = 0
+    model: HookedModel, batch: Batch, partitions: Mapping[str, _Classes], *, draws: int = 20, seed: int = 0
 ) -> ProbeResult:
-    """``follow_the_donor`` for several partitions, along an axis ``partition``.
+    """Return ``follow_the_donor`` for several partitions, along an axis ``partition``.
 
     Args:
         model: a pooling transformer.
         batch: with labels ``sum`` and ``answer``.
-        partitions: ``[n]`` each, by name.
+        partitions: by name.
         draws: number of draws of random classes for each.
         seed: as for ``follow_the_donor``.
     """
-    found = [follow_the_donor(model, batch, classes, draws=draws, seed=seed) for classes in partitions.values()]
+    results = [follow_the_donor(model, batch, classes, draws=draws, seed=seed) for classes in partitions.values()]
+    first = results[0]
+    notes: dict[str, None] = {}
+    for result in results:
+        notes |= dict.fromkeys(result.notes)
     return ProbeResult(
-        found[0].probe,
-        {name: torch.stack([result[name] for result in found]) for name in found[0]},
-        {name: ("partition", *axes) for name, axes in found[0].axes.items()},
-        {"partition": list(partitions), **found[0].coords},
-        metadata={**found[0].metadata, "classes": [result.metadata["classes"] for result in found]},
-        notes=list(dict.fromkeys(note for result in found for note in result.notes)),
+        first.probe,
+        {name: torch.stack([result[name] for result in results]) for name in first},
+        {name: ("partition", *axes) for name, axes in first.axes.items()},
+        {"partition": list(partitions), **first.coords},
+        metadata={**first.metadata, "classes": [result.metadata["classes"] for result in results]},
+        notes=list(notes),
     )
 
 
-def _donors(sums: Tensor, answers: Tensor, draw: np.random.Generator) -> Tensor:
-    """``[n]`` for each example, a random one with a different sum and a different answer."""
+def _follow_and_stay(
+    model: HookedModel,
+    weights: Weights,
+    before: Int[Tensor, "example"],
+    points: Float[Tensor, "example d"],
+    donors: Int[Tensor, "example"],
+) -> tuple[float, float]:
+    """Return the shares of predictions that become the donor's, and that stay, if each donor's point is read."""
+    after = classified(model, weights, points[donors]).argmax(dim=-1)
+    differ = before[donors] != before
+    follows = (after == before[donors])[differ]
+    stays = (after == before)[differ]
+    return float(follows.double().mean()), float(stays.double().mean())
+
+
+def _donors(sums: _Classes, answers: _Classes, draw: np.random.Generator) -> _Classes:
+    """Return for each example a random one with a different sum and a different answer."""
     donors = torch.empty_like(sums)
     for total, answer in torch.unique(torch.stack([sums, answers]), dim=1).T.tolist():
         rows = ((sums == total) & (answers == answer)).nonzero()[:, 0]
@@ -119,15 +137,15 @@ def _donors(sums: Tensor, answers: Tensor, draw: np.random.Generator) -> Tensor:
     return donors
 
 
-def _centroids(xi: Tensor, classes: Tensor) -> Tensor:
-    """``[n d]`` the mean of each example's class."""
+def _centroids(xi: Float[Tensor, "example d"], classes: _Classes) -> Float[Tensor, "example d"]:
+    """Return the mean of each example's class."""
     count = classes.bincount().to(xi.dtype)
     means = xi.new_zeros(len(count), xi.shape[1]).index_add_(0, classes, xi) / count[:, None]
     return means[classes]
 
 
-def _shuffled(classes: Tensor, answers: Tensor, draw: np.random.Generator) -> Tensor:
-    """The classes handed out at random among the examples of one answer."""
+def _shuffled(classes: _Classes, answers: _Classes, draw: np.random.Generator) -> _Classes:
+    """Return the classes, handed out at random among the examples of one answer."""
     shuffled = classes.clone()
     for answer in torch.unique(answers).tolist():
         rows = (answers == answer).nonzero()[:, 0]

@@ -1,4 +1,4 @@
-"""How much each connection of a pooling transformer contributes, and the fewest that carry most of it."""
+"""What parts of a pooling transformer do: mean attention, the effect of each connection, and the fewest that matter."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
+from torch.func import functional_call
 
+from mechclust.models import build_model
 from mechclust.studies.clustering_heads.config import MLP, XI
 from mechclust.studies.clustering_heads.dynamics import measured_rows, task_of
 from mechclust.training import Snapshots
@@ -23,6 +25,26 @@ _OUTPUT = "blocks.0.hook_resid_post"
 _SITES = (_PATTERN, _VALUES, XI, _NORMALIZED, _POST, _OUTPUT)
 
 Layer = Float[np.ndarray, "from to"]
+
+
+@torch.no_grad()
+def mean_attention(snapshots: Snapshots, member: int, places: Sequence[int]) -> Float[np.ndarray, "place pos"]:
+    """Return attention to every position at some snapshots, averaged over the task's sequences and the heads.
+
+    Args:
+        snapshots: of an ensemble of pooling transformers on sparse modular addition.
+        member: number of the network in the ensemble.
+        places: indices of the snapshots, from 0.
+    """
+    weights = snapshots.of(member, [snapshots.steps[place] for place in places])
+    model: Any = build_model(snapshots.configs[member])
+    tokens = measured_rows(task_of(snapshots, member)).batch.tokens
+    attention = []
+    for i in range(len(places)):
+        with record(model, [_PATTERN]) as seen:
+            functional_call(model, {name: values[i] for name, values in weights.items()}, (tokens,))
+        attention.append(seen[_PATTERN][0].mean(dim=(0, 1, 2)))
+    return torch.stack(attention).numpy()
 
 
 @torch.no_grad()
@@ -43,16 +65,16 @@ def edge_effects(snapshots: Snapshots, member: int, place: int) -> list[Layer]:
     model: Any = snapshots.model(member, snapshots.steps[place])
     with record(model, _SITES) as seen:
         model(tokens)
-    found = {site: seen[site][0].double() for site in _SITES}
-    pooled = torch.einsum("bhqk,bkhd->bkhd", found[_PATTERN], found[_VALUES]).flatten(2)  # [batch pos d]
+    at = {site: seen[site][0].double() for site in _SITES}
+    pooled = torch.einsum("bhqk,bkhd->bkhd", at[_PATTERN], at[_VALUES]).flatten(2)  # [batch pos d]
     digits = tokens.double()
     covariance = torch.einsum("bk,bkd->kd", digits - digits.mean(dim=0), pooled - pooled.mean(dim=0))
     mlp = model.blocks[0].mlp
     layers = [
         pooled.std(dim=0) * covariance.sign(),
-        _weighted(found[_NORMALIZED], mlp.W_in),
-        _weighted(found[_POST], mlp.W_out),
-        _weighted(found[_OUTPUT], model.embed.W_E[: task.p].T),
+        _weighted(at[_NORMALIZED], mlp.W_in),
+        _weighted(at[_POST], mlp.W_out),
+        _weighted(at[_OUTPUT], model.embed.W_E[: task.p].T),
     ]
     return [layer.numpy() for layer in layers]
 

@@ -30,9 +30,11 @@ Predictions:
 from __future__ import annotations
 
 from dataclasses import replace
+from operator import attrgetter
 
 from mechclust.evidence import EarlierRun, Finding, Verdict
 from mechclust.evidence.finding import Shown
+from mechclust.studies.clustering_heads.claims import joined
 from mechclust.studies.clustering_heads.config import ClusteringHeadsConfig
 from mechclust.studies.clustering_heads.curriculum_findings import curriculum_findings
 from mechclust.studies.clustering_heads.dynamics_findings import dynamics_findings
@@ -89,19 +91,23 @@ def findings_of(config: ClusteringHeadsConfig, results: HeadsResults) -> list[Fi
         *start_findings(results),
     ]
     described = [_described(finding, tested=config.test_findings) for finding in findings]
-    return sorted(described, key=lambda finding: finding.id)
+    return sorted(described, key=attrgetter("id"))
 
 
 def _described(finding: Finding, *, tested: bool) -> Finding:
-    """Return a finding with its prediction, its history, where it is shown, and whether this size can test it."""
-    notes = [f"predicted: {_PREDICTED[finding.id]}", finding.note]
-    not_tested = finding.not_tested or ("" if tested else _TOO_SMALL)
+    """Return a finding with its prediction, its history, where it is shown, and whether this size can test it.
+
+    A control for which the run holds no values is left out.
+    """
+    control = finding.control
+    measured = control is not None and control.parts and all(part.values for part in control.parts)
     return replace(
         finding,
-        note="; ".join(note for note in notes if note),
+        control=control if measured else None,
+        note=joined(f"predicted: {_PREDICTED[finding.id]}", finding.note),
         history=_history(finding.id),
         shown=_SHOWN.get(finding.id, "table"),
-        not_tested=not_tested,
+        not_tested=finding.not_tested or ("" if tested else _TOO_SMALL),
     )
 
 

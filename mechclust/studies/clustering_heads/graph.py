@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection, PathCollection
 from matplotlib.colors import to_rgba
@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from mechclust.report.style import BLUE, GREY, RED
 from mechclust.sandbox.film import write_film
 from mechclust.studies.clustering_heads.config import MLP
-from mechclust.studies.clustering_heads.dynamics import task_of
+from mechclust.studies.clustering_heads.dynamics import places_of, task_of
 from mechclust.studies.clustering_heads.effects import edge_effects, fewest_edges, nodes_on_edges
 from mechclust.training import Snapshots
 from tasks import InputError
@@ -26,17 +26,15 @@ SHARE = 0.9  # of each layer's squared effects that the edges drawn carry
 _INK = "#1d2733"
 _COLUMNS = ("positions", "ξ", "neurons", "output", "answers")
 _SIZE = (6.4, 4.6)  # of one graph, in inches
-_WIDEST = 4.0  # line width in points of the largest effect of a kind over all epochs drawn
-_FAINT = 0.15  # opacity of nodes without an edge
+_MAX_LINE_WIDTH = 4.0  # in points, of the largest effect of a kind over all epochs drawn
+_OPACITY_WITHOUT_EDGE = 0.15  # of nodes
 
 
 class _Graph:
     """The graph of one network at some of its snapshots, to draw on any axis."""
 
     def __init__(self, snapshots: Snapshots, member: int, epochs: Sequence[int]) -> None:
-        if missing := sorted(set(epochs) - set(snapshots.epochs)):
-            raise InputError(f"{str(snapshots.folder)!r} has no snapshot of epoch {missing[0]}; expected epochs it has")
-        places = [snapshots.epochs.index(epoch) for epoch in epochs]
+        places = places_of(snapshots, epochs)
         order = _order_of_neurons(snapshots, member)
         effects = [edge_effects(snapshots, member, place) for place in places]
         self._effects = [[into, to[:, order], out[order], answers] for into, to, out, answers in effects]
@@ -60,7 +58,7 @@ class _Graph:
         axis.axis("off")
         lines = []
         for start, end in pairwise(self._nodes):
-            lines.append(LineCollection([[a, b] for a in start for b in end], zorder=1))
+            lines.append(LineCollection(list(product(start, end)), zorder=1))
             axis.add_collection(lines[-1])
         points = []
         for x, (title, column) in enumerate(zip(_COLUMNS, self._nodes, strict=True)):
@@ -77,16 +75,17 @@ class _Graph:
         """Draw the edges of the ``i``-th of the epochs, and make nodes without an edge faint."""
         for place, between in enumerate(lines):
             effects = (self._effects[i][place] * self._kept[i][place]).ravel()
-            between.set_linewidth(_WIDEST * np.abs(effects) / self._widest[place])
+            between.set_linewidth(_MAX_LINE_WIDTH * np.abs(effects) / self._widest[place])
             between.set_color([BLUE if effect >= 0 else RED for effect in effects])
         for column, colors, used in zip(points, self._colors, nodes_on_edges(self._kept[i]), strict=True):
-            column.set_color([to_rgba(color, 1 if on else _FAINT) for color, on in zip(colors, used, strict=True)])
+            opacity = np.where(used, 1, _OPACITY_WITHOUT_EDGE)
+            column.set_color([to_rgba(*look) for look in zip(colors, opacity, strict=True)])
         count = sum(int(kept.sum()) for kept in self._kept[i])
         every = sum(kept.size for kept in self._kept[i])
         axis.set_title(f"{self._title}: epoch {self._epochs[i]:,}, {count} of {every} edges", fontsize=11)
 
 
-def _order_of_neurons(snapshots: Snapshots, member: int) -> Float[np.ndarray, "neuron"]:
+def _order_of_neurons(snapshots: Snapshots, member: int) -> Int[np.ndarray, "neuron"]:
     """Return the order of the directions that neurons read at the end of training."""
     w_in = snapshots.of(member, [snapshots.steps[-1]])[f"{MLP}.W_in"][0].numpy()
     if len(w_in) < 2:
@@ -136,7 +135,7 @@ def graph_film(
     fps: int = 12,
     dpi: int = 80,
 ) -> Path:
-    """The film of ``network_graph`` over training. Widths and the order of neurons are the same in all frames.
+    """Write the film of ``network_graph`` over training. Widths and the order of neurons are the same in all frames.
 
     Args:
         snapshots: of an ensemble of pooling transformers on sparse modular addition.
@@ -152,7 +151,8 @@ def graph_film(
     chosen = list(snapshots.epochs if epochs is None else epochs)
     if len(chosen) < 2:
         raise InputError(f"epochs has {len(chosen)}; a film needs at least 2, or network_graph shows one")
-    graph, figure = _Graph(snapshots, member, chosen), Figure(figsize=_SIZE, layout="constrained")
+    graph = _Graph(snapshots, member, chosen)
+    figure = Figure(figsize=_SIZE, layout="constrained")
     axis = figure.subplots()
     lines, points = graph.nodes(axis)
     return write_film(figure, path, partial(graph.edges, axis, lines, points), range(len(chosen)), fps=fps, dpi=dpi)

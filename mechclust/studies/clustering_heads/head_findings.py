@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from jaxtyping import Float
 
-from mechclust.evidence import Bound, Finding, Part, mean_part, share_part
-from mechclust.studies.clustering_heads.controls import control_of
-from mechclust.studies.clustering_heads.results import WEAK, HeadsResults
+from mechclust.evidence import Bound, Finding
+from mechclust.evidence.compared import compared
+from mechclust.studies.clustering_heads.claims import joined
+from mechclust.studies.clustering_heads.donors import CENTROID
+from mechclust.studies.clustering_heads.results import WEAK, HeadsResults, TrainedNetwork
 
 
 def head_findings(results: HeadsResults) -> list[Finding]:
@@ -20,34 +24,35 @@ def head_findings(results: HeadsResults) -> list[Finding]:
     ]
 
 
-def _follow_the_donor(id: str, results: HeadsResults, partition: str, what: str, note: str) -> Finding:
-    donors = [network.donors for network in results.solved]
-    follows = np.array([float(found.sel("follows", partition=partition, kind="centroid")) for found in donors])
-    draws = [found.sel("random_draws", partition=partition).numpy() for found in donors]
-    random = np.array(draws) if donors else np.zeros((0, 1))
-    random_classes = _follow(random[:, 0], random)
-    return Finding(
-        id=id,
-        statement=f"solved networks: with the mean embedding of {what} of a donor with a different sum and answer, "
-        "predictions become the donor's (share)",
-        source="ours",
-        parts=_follow(follows, random),
-        control=control_of("one draw of random classes of the same sizes", random_classes),
-        not_tested="" if donors else "no network is solved",
-        note="; ".join(filter(None, [note, _in_weak_networks(results, partition)])),
-    )
-
-
-def _follow(follows: Float[np.ndarray, "network"], random: Float[np.ndarray, "network draw"]) -> tuple[Part, ...]:
+def _follow_the_donor(id: str, results: HeadsResults, partition: str, name: str, note: str) -> Finding:
     """Judge whether nearly all predictions follow, and more than with random classes."""
-    return (
-        share_part("", follows, Bound(">=", 0.95)),
-        mean_part("beyond random classes", follows - random.mean(axis=1), Bound(">=", 0.2)),
+    follows = _follows(results.solved, partition)
+    draws = [network.donors.sel("random_draws", partition=partition).numpy() for network in results.solved]
+    random = np.array(draws) if draws else np.zeros((0, 1))
+    one_draw = random[:, 0]
+    chance = random.mean(axis=1)
+    return compared(
+        id,
+        f"solved networks: with the mean embedding of {name} of a donor with a different sum and answer, "
+        "predictions become the donor's (share)",
+        {"": Bound(">=", 0.95), "beyond random classes": Bound(">=", 0.2)},
+        [follows, follows - chance],
+        "one draw of random classes of the same sizes",
+        [one_draw, one_draw - chance],
+        shares=[""],
+        source="ours",
+        not_tested="" if draws else "no network is solved",
+        note=joined(note, _in_weak_networks(results, partition)),
     )
+
+
+def _follows(networks: Sequence[TrainedNetwork], partition: str) -> Float[np.ndarray, "network"]:
+    """Return the share of predictions that follow the donor with the mean of its class."""
+    shares = [float(network.donors.sel("follows", partition=partition, kind=CENTROID)) for network in networks]
+    return np.array(shares)
 
 
 def _in_weak_networks(results: HeadsResults, partition: str) -> str:
-    weak = [network.donors for network in results.networks.values() if network.accuracy <= WEAK]
-    follows = np.array([float(found.sel("follows", partition=partition, kind="centroid")) for found in weak])
+    follows = _follows(results.weak, partition)
     known = follows[np.isfinite(follows)]  # networks that give every donor's answer already cannot follow
     return f"networks at {WEAK} or below: {known.mean():.2f} of predictions follow" if len(known) else ""

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Literal
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from mechclust.models import build_model
@@ -18,16 +19,18 @@ from tasks import SparseModularAddition
 Ideal = Literal["", "positions", "head"]
 
 
-def ideal_positions(config: PoolingTransformerConfig, task: SparseModularAddition) -> Tensor:
-    """``[n_ctx d_model]`` position embeddings: one up on the support, one down off it, 0 in further dimensions."""
-    found = torch.zeros(config.n_ctx, config.d_model)
-    found[:, 1] = -1.0
-    found[list(task.positions), 1] = 1.0
-    return found
+def ideal_positions(config: PoolingTransformerConfig, task: SparseModularAddition) -> Float[Tensor, "n_ctx d_model"]:
+    """Return position embeddings: one up on the support, one down off it, 0 in further dimensions."""
+    positions = torch.zeros(config.n_ctx, config.d_model)
+    positions[:, 1] = -1.0
+    positions[list(task.positions), 1] = 1.0
+    return positions
 
 
-def ideal_head(config: PoolingTransformerConfig, task: SparseModularAddition, beta: float) -> dict[str, Tensor]:
-    """Embeddings, positions, query and values of the ideal clustering head, by name.
+def ideal_head(
+    config: PoolingTransformerConfig, task: SparseModularAddition, beta: float
+) -> dict[str, Float[Tensor, "_ d_model"]]:
+    """Return embeddings, positions, query and values of the ideal clustering head, by name.
 
     Digits are equally spaced from (1, 0) to (-1, 0), other rows of the embedding are 0, the query is (0, beta) and the
     value matrix is the identity. For p = 2, attention is uniform on the support, and the larger ``beta``, the less
@@ -43,8 +46,9 @@ def ideal_head(config: PoolingTransformerConfig, task: SparseModularAddition, be
         >>> head["embed.W_E"].tolist(), head["blocks.0.attn.query"].tolist()
         ([[1.0, 0.0], [-1.0, 0.0], [0.0, 0.0]], [[0.0, 8.0]])
     """
-    embedding, query = torch.zeros(config.d_vocab, config.d_model), torch.zeros(1, config.d_model)
+    embedding = torch.zeros(config.d_vocab, config.d_model)
     embedding[: task.p, 0] = torch.linspace(1, -1, task.p)
+    query = torch.zeros(1, config.d_model)
     query[0, 1] = beta
     return {
         "embed.W_E": embedding,
@@ -55,7 +59,7 @@ def ideal_head(config: PoolingTransformerConfig, task: SparseModularAddition, be
 
 
 def started(member: Member, scales: Mapping[str, float], ideal: Ideal, beta: float = 8.0) -> Member:
-    """The member with initial weights that differ from those drawn from its seed.
+    """Return the member with initial weights that differ from those drawn from its seed.
 
     Args:
         member: a pooling transformer on sparse modular addition.
@@ -63,9 +67,10 @@ def started(member: Member, scales: Mapping[str, float], ideal: Ideal, beta: flo
         ideal: what is taken from the ideal head: nothing, ``"positions"``, or the whole ``"head"``.
         beta: length of the ideal head's query.
     """
-    config, task = member.model, member.task
     if not scales and not ideal:
         return member
+    config = member.model
+    task = member.task
     assert isinstance(config, PoolingTransformerConfig)
     assert isinstance(task, SparseModularAddition)
     weights = get_weights(build_model(config))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -12,14 +11,14 @@ from torch import Tensor
 from torch.func import functional_call
 
 from mechclust.studies.clustering_heads.config import MLP
+from mechclust.studies.clustering_heads.cut import Weights
 from tasks import SparseModularAddition
 
-Weights = Mapping[str, Tensor]
-_NEURONS = {f"{MLP}.W_in": 1, f"{MLP}.b_in": 0, f"{MLP}.W_out": 0}  # weight -> its axis of neurons
+_NEURON_AXES = {f"{MLP}.W_in": 1, f"{MLP}.b_in": 0, f"{MLP}.W_out": 0}
 
 
 def places(points: int) -> list[float]:
-    """``points`` equal steps from 0 to 1, both included."""
+    """Return ``points`` numbers from 0 to 1, both included, in equal steps."""
     return torch.linspace(0, 1, points, dtype=torch.float64).tolist()
 
 
@@ -27,7 +26,7 @@ def places(points: int) -> list[float]:
 def loss_between(
     model: Any, start: Weights, end: Weights, task: SparseModularAddition, points: int
 ) -> Float[Tensor, "place"]:
-    """Training loss (nats) of networks whose weights lie on the straight line from one to the other.
+    """Return the training loss (nats) of networks whose weights lie on the straight line from one to the other.
 
     Args:
         model: a network of their shape.
@@ -37,15 +36,15 @@ def loss_between(
         points: networks on the line, ends included.
     """
     (batch,) = task.batches("train", task.n_train)
-    found = []
+    losses = []
     for place in places(points):
-        now = {name: torch.lerp(values, end[name], place) for name, values in start.items()}
-        found.append(task.loss(functional_call(model, now, (batch.tokens,)), batch).double())
-    return torch.stack(found)
+        between = {name: torch.lerp(values, end[name], place) for name, values in start.items()}
+        losses.append(task.loss(functional_call(model, between, (batch.tokens,)), batch).double())
+    return torch.stack(losses)
 
 
-def neurons_matched(weights: Weights, to: Weights) -> dict[str, Tensor]:
-    """The same network with its feed-forward neurons reordered to be most like those of another.
+def neurons_matched(weights: Weights, to: Weights) -> dict[str, Float[Tensor, "..."]]:
+    """Reorder a network's feed-forward neurons to be most like those of another.
 
     The order of neurons does not change what a network computes, but it does change the line between two networks. The
     chosen order maximises the sum over neurons of the inner products of all their weights.
@@ -63,17 +62,19 @@ def neurons_matched(weights: Weights, to: Weights) -> dict[str, Tensor]:
     """
     from scipy.optimize import linear_sum_assignment
 
-    def rows(of: Weights) -> np.ndarray:
-        parts = [of[name].movedim(axis, 0).reshape(of[name].shape[axis], -1) for name, axis in _NEURONS.items()]
-        return torch.cat(parts, dim=1).double().numpy()
-
-    order = torch.from_numpy(linear_sum_assignment(rows(to) @ rows(weights).T, maximize=True)[1])
-    moved = {name: weights[name].index_select(axis, order) for name, axis in _NEURONS.items()}
+    order = torch.from_numpy(linear_sum_assignment(_neurons(to) @ _neurons(weights).T, maximize=True)[1])
+    moved = {name: weights[name].index_select(axis, order) for name, axis in _NEURON_AXES.items()}
     return {**weights, **moved}
 
 
-def barrier(line: np.ndarray) -> float:
-    """How far the loss on a line exceeds that of its worse end, in nats; 0 where it never does.
+def _neurons(weights: Weights) -> Float[np.ndarray, "neuron weight"]:
+    """Return all weights of each neuron."""
+    by_neuron = [weights[name].movedim(axis, 0) for name, axis in _NEURON_AXES.items()]
+    return torch.cat([values.reshape(len(values), -1) for values in by_neuron], dim=1).double().numpy()
+
+
+def barrier(line: Float[np.ndarray, "place"]) -> float:
+    """Return how far the loss on a line exceeds that of its worse end, in nats; 0 if it never does.
 
     Example:
         >>> barrier(np.array([0.5, 3.0, 0.0]))

@@ -23,9 +23,11 @@ class _Norm(nn.Module):
     def __init__(self, eps: float) -> None:
         super().__init__()
         self.eps = eps
-        self.hook_scale, self.hook_normalized = HookPoint(), HookPoint()
+        self.hook_scale = HookPoint()
+        self.hook_normalized = HookPoint()
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
+        """Return the normalised vectors."""
         scale = self.hook_scale(x.square().mean(dim=-1, keepdim=True).sqrt() + self.eps)
         return self.hook_normalized(x / scale)  # type: ignore[no-any-return]
 
@@ -46,17 +48,20 @@ class _MLP(nn.Module):
         self.b_in = nn.Parameter(torch.zeros(config.d_mlp))
         self.W_out = nn.Parameter(torch.zeros(config.d_mlp, config.d_model))
         self.b_out = nn.Parameter(torch.zeros(config.d_model))
-        self.hook_pre, self.hook_post = HookPoint(), HookPoint()
+        self.hook_pre = HookPoint()
+        self.hook_post = HookPoint()
         self.dropout = nn.Dropout(config.dropout)
 
 
 class _Block(nn.Module):
     def __init__(self, config: PoolingTransformerConfig) -> None:
         super().__init__()
-        self.hook_resid_pre, self.hook_resid_mid, self.hook_resid_post = HookPoint(), HookPoint(), HookPoint()
-        self.hook_mlp_out = HookPoint()
-        self.ln1, self.ln2 = _Norm(config.eps), _Norm(config.eps if config.eps_mlp is None else config.eps_mlp)
-        self.attn, self.mlp = _Attention(config), _MLP(config)
+        for name in ("resid_pre", "resid_mid", "resid_post", "mlp_out"):
+            setattr(self, f"hook_{name}", HookPoint())
+        self.ln1 = _Norm(config.eps)
+        self.ln2 = _Norm(config.eps if config.eps_mlp is None else config.eps_mlp)
+        self.attn = _Attention(config)
+        self.mlp = _MLP(config)
 
 
 class _Embed(nn.Module):
@@ -114,8 +119,11 @@ class PoolingTransformer(HookedRootModule):  # type: ignore[misc]
 
     @torch.no_grad()
     def _draw(self) -> None:
-        """Embeddings are normal; query and values uniform within ``1 / sqrt(d)``; the feed-forward layer is one uniform
-        row in [-1, 1] per neuron, scaled by ``1 / sqrt(fan-in)``, so that different widths share neurons."""
+        """Draw the weights: embeddings are normal, query and values uniform within ``1 / sqrt(d)``.
+
+        The feed-forward layer is one uniform row in [-1, 1] per neuron, scaled by ``1 / sqrt(fan-in)``. Networks of
+        different widths thus share neurons.
+        """
         draw = torch.Generator().manual_seed(self.config.seed)
         d = self.config.d_model
         embed, pos_embed, block = self._parts()
@@ -130,8 +138,8 @@ class PoolingTransformer(HookedRootModule):  # type: ignore[misc]
         mlp.b_in.copy_(neurons[:, d] / math.sqrt(d))
         mlp.W_out.copy_(neurons[:, d + 1 :] / math.sqrt(self.config.d_mlp))
 
-    def forward(self, tokens: Int[Tensor, "batch pos"]) -> Float[Tensor, "batch d_vocab"]:
-        """``[batch d_vocab]`` logits of the answer.
+    def forward(self, tokens: Int[Tensor, "batch pos"]) -> Float[Tensor, "answer d_vocab"]:
+        """Return the logits of the answer to each sequence, or to each xi that a hook gives in place of theirs.
 
         Raises:
             InputError: for sequences of the wrong length.
@@ -146,37 +154,37 @@ class PoolingTransformer(HookedRootModule):  # type: ignore[misc]
         out = block.hook_resid_post(pooled + block.hook_mlp_out(hidden @ mlp.W_out + mlp.b_out))
         return out[:, 0] @ embed.W_E.T  # type: ignore[no-any-return]
 
-    def _by_token(self, tokens: Tensor) -> Tensor:
-        """``[batch 1 head d_head]`` head outputs, computed at every token, where hooks can read and change it."""
+    def _by_token(self, tokens: Int[Tensor, "batch pos"]) -> Float[Tensor, "batch 1 head d_head"]:
+        """Return head outputs, computed at every token, where hooks can read and change it."""
         embed, pos_embed, block = self._parts()
         embedded = self.hook_embed(embed.W_E[tokens])
         placed = self.hook_pos_embed(pos_embed.W_pos.expand(len(tokens), -1, -1))
-        by_head = self._heads(z := block.ln1(block.hook_resid_pre(embedded + placed)))
-        pattern = self._pattern(torch.einsum("hd,bkhd->bhk", block.attn.query, by_head))
+        z = block.ln1(block.hook_resid_pre(embedded + placed))
+        pattern = self._pattern(torch.einsum("hd,bkhd->bhk", block.attn.query, self._heads(z)))
         values = block.attn.hook_v(self._heads(z @ block.attn.W_V.T))
         return torch.einsum("bhqk,bkhd->bqhd", pattern, values)
 
-    def _by_symbol(self, tokens: Tensor) -> Tensor:
-        """The same, computed once for each symbol at each position: there are far fewer of these than tokens."""
+    def _by_symbol(self, tokens: Int[Tensor, "batch pos"]) -> Float[Tensor, "batch 1 head d_head"]:
+        """Return head outputs, computed once for each symbol at each position: these are far fewer than tokens."""
         embed, pos_embed, block = self._parts()
         shown = (tokens[..., None] == torch.arange(len(embed.W_E), device=tokens.device)).to(embed.W_E.dtype)
-        by_head = self._heads(z := block.ln1(pos_embed.W_pos[:, None] + embed.W_E))  # [pos symbol head d_head]
-        products = torch.einsum("hd,kvhd->hkv", block.attn.query, by_head)
+        z = block.ln1(pos_embed.W_pos[:, None] + embed.W_E)  # [pos symbol d_model]
+        products = torch.einsum("hd,kvhd->hkv", block.attn.query, self._heads(z))
         pattern = self._pattern(torch.einsum("bkv,hkv->bhk", shown, products))
         share = pattern[..., None] * shown[:, None, None]  # [batch head 1 pos symbol]
         return torch.einsum("bhqkv,kvhd->bqhd", share, self._heads(z @ block.attn.W_V.T))
 
-    def _heads(self, x: Tensor) -> Tensor:
+    def _heads(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch head d_head"]:
         return x.unflatten(-1, (self.config.n_heads, -1))  # type: ignore[no-untyped-call,no-any-return]
 
-    def _pattern(self, products: Tensor) -> Tensor:
-        """``[batch head 1 key]`` attention, from the query's products with every key ``[batch head key]``."""
+    def _pattern(self, products: Float[Tensor, "batch head key"]) -> Float[Tensor, "batch head 1 key"]:
+        """Return attention, from the query's products with every key."""
         attn = self._parts()[2].attn
         scores = attn.hook_attn_scores(products[:, :, None] / math.sqrt(self.config.d_head))
         return attn.hook_pattern(scores.softmax(dim=-1))  # type: ignore[no-any-return]
 
     def _watched(self) -> bool:
-        """Whether a hook reads or changes what is computed token by token."""
+        """Return whether a hook reads or changes what is computed token by token."""
         block = self._parts()[2]
         points = (self.hook_embed, self.hook_pos_embed, block.hook_resid_pre, *block.ln1.children(), block.attn.hook_v)
         return any(point._forward_hooks or point._backward_hooks for point in points)

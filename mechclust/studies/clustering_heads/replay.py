@@ -2,33 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Float
 from torch import Tensor
 from torch.func import functional_call
 
 from mechclust.models import build_model
 from mechclust.studies.clustering_heads.config import MLP, SOLVED, XI
 from mechclust.studies.clustering_heads.curves import Spike, spike_threshold, spikes_after_solving
+from mechclust.studies.clustering_heads.cut import holding
 from mechclust.studies.clustering_heads.dynamics import MeasuredRows, measured_rows, task_of
 from mechclust.training import Snapshots
 from probes import ProbeResult
 from probes.engine.hooks import record
 
 FROZEN = ("norm direction", "norm scale", "wedges", "attention", "head", "feed-forward")
-_DIRECTION, _SCALE = "blocks.0.ln2.hook_normalized", "blocks.0.ln2.hook_scale"
+_DIRECTION = "blocks.0.ln2.hook_normalized"
+_SCALE = "blocks.0.ln2.hook_scale"
 _PATTERN = "blocks.0.attn.hook_pattern"
-_PRE, _POST = f"{MLP}.hook_pre", f"{MLP}.hook_post"
+_PRE = f"{MLP}.hook_pre"
+_POST = f"{MLP}.hook_post"
 _SITES = (XI, _DIRECTION, _SCALE, _PATTERN, _PRE)
-Weights = Mapping[str, Tensor]
 
 
 def replay(snapshots: Snapshots, member: int, dynamics: ProbeResult) -> ProbeResult:
-    """The step from the last quiet snapshot to a spike, repeated with one part frozen, for every spike after solving.
+    """Repeat the step from the last quiet snapshot to each spike after solving, with one part frozen.
 
     All weights move as they did in that epoch. The frozen part keeps its earlier value, sequence by sequence:
 
@@ -53,9 +57,10 @@ def replay(snapshots: Snapshots, member: int, dynamics: ProbeResult) -> ProbeRes
         dynamics: the result of ``dynamics`` for it.
     """
     spikes = spikes_after_solving(dynamics["train_loss"].numpy(), dynamics["test_accuracy"].numpy(), SOLVED)
-    rows, model = measured_rows(task_of(snapshots, member)), build_model(snapshots.configs[member])
-    found = list(_replayed(snapshots, member, spikes, rows, model))
-    losses = torch.tensor(found, dtype=torch.float64).reshape(len(spikes), len(FROZEN) + 2)
+    rows = measured_rows(task_of(snapshots, member))
+    model = build_model(snapshots.configs[member])
+    replayed = [_replayed(snapshots, member, spike, rows, model) for spike in spikes]
+    losses = torch.tensor(replayed, dtype=torch.float64).reshape(len(spikes), len(FROZEN) + 2)
     threshold = torch.tensor([spike_threshold(spike.before) for spike in spikes], dtype=torch.float64)
     by_part = losses[:, 2:]
     values = {
@@ -75,48 +80,48 @@ def replay(snapshots: Snapshots, member: int, dynamics: ProbeResult) -> ProbeRes
     )
 
 
-def _replayed(
-    snapshots: Snapshots, member: int, spikes: list[Spike], rows: MeasuredRows, model: Any
-) -> Iterator[list[float]]:
-    """For each spike, the loss before it, at it, and with each part frozen."""
-    tokens, answers = rows.batch.tokens, rows.batch.label("answer")
-
-    def loss(weights: Weights, frozen: AbstractContextManager[Any] | None = None) -> float:
-        with torch.no_grad(), frozen or nullcontext():
-            logits = functional_call(model, dict(weights), (tokens,))
-        return float(F.cross_entropy(logits, answers, reduction="none") @ rows.train)
-
-    for spike in spikes:
-        pair = snapshots.of(member, [snapshots.steps[spike.epoch - 1], snapshots.steps[spike.epoch]])
-        before, now = ({name: values[i] for name, values in pair.items()} for i in (0, 1))
-        with record(model, _SITES) as seen:
-            quiet = loss(before)
-        was = {site: seen[site][0] for site in _SITES}
-        half = {**now, **{name: values for name, values in before.items() if name.startswith(MLP)}}
-        frozen = [
-            loss(now, kept(model, {_DIRECTION: was[_DIRECTION]})),
-            loss(now, kept(model, {_SCALE: was[_SCALE]})),
-            loss(now, gates_of(model, was[_PRE])),
-            loss(now, kept(model, {_PATTERN: was[_PATTERN]})),
-            loss(now, kept(model, {XI: was[XI]})),
-            loss(half),
-        ]
-        yield [quiet, loss(now), *frozen]
+def _replayed(snapshots: Snapshots, member: int, spike: Spike, rows: MeasuredRows, model: Any) -> list[float]:
+    """Return the loss before a spike, at it, and with each part frozen."""
+    pair = snapshots.of(member, [snapshots.steps[spike.epoch - 1], snapshots.steps[spike.epoch]])
+    before = {name: values[0] for name, values in pair.items()}
+    after = {name: values[1] for name, values in pair.items()}
+    feed_forward_before = {name: values for name, values in before.items() if name.startswith(MLP)}
+    with record(model, _SITES) as seen:
+        losses = [_loss(model, rows, before)]
+    losses.append(_loss(model, rows, after))
+    quiet = {site: seen[site][0] for site in _SITES}
+    for frozen in (
+        holding(model, {_DIRECTION: quiet[_DIRECTION]}),
+        holding(model, {_SCALE: quiet[_SCALE]}),
+        gates_of(model, quiet[_PRE]),
+        holding(model, {_PATTERN: quiet[_PATTERN]}),
+        holding(model, {XI: quiet[XI]}),
+    ):
+        with frozen:
+            losses.append(_loss(model, rows, after))
+    return [*losses, _loss(model, rows, after | feed_forward_before)]
 
 
-def kept(model: Any, values: Mapping[str, Tensor]) -> AbstractContextManager[Any]:
-    """Inside, some hook points have these values, whatever the weights."""
-    return record(model, values, lambda name, own: values[name])
+@torch.no_grad()
+def _loss(model: Any, rows: MeasuredRows, weights: dict[str, Float[Tensor, "..."]]) -> float:
+    """Return the training loss of a network with these weights."""
+    logits = functional_call(model, weights, (rows.batch.tokens,))
+    return float(F.cross_entropy(logits, rows.batch.label("answer"), reduction="none") @ rows.train)
 
 
-def gates_of(model: Any, pre: Tensor) -> AbstractContextManager[Any]:
-    """Inside, the feed-forward layer's gates are those of the pre-activations ``pre``, ``[n 1 d_mlp]``."""
-    gates, seen = torch.special.ndtr(pre), dict[str, Tensor]()
+@contextmanager
+def gates_of(model: Any, pre: Float[Tensor, "row 1 d_mlp"]) -> Iterator[None]:
+    """Give the feed-forward layer the gates of these pre-activations inside the block."""
+    gates = torch.special.ndtr(pre)
+    with record(model, [_PRE]) as seen, record(model, [_POST], partial(_gated, seen[_PRE], gates)):
+        yield
 
-    def receive(name: str, own: Tensor) -> Tensor | None:
-        if name == _PRE:
-            seen[name] = own
-            return None
-        return seen[_PRE] * gates
 
-    return record(model, [_PRE, _POST], receive)
+def _gated(
+    pre: Sequence[Float[Tensor, "row 1 d_mlp"]],
+    gates: Float[Tensor, "row 1 d_mlp"],
+    name: str,
+    activation: Float[Tensor, "row 1 d_mlp"],
+) -> Float[Tensor, "row 1 d_mlp"]:
+    """Return the latest pre-activations times the gates, in place of the activation."""
+    return pre[-1] * gates

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from torch.func import functional_call
 
 from mechclust.models import build_model
 from mechclust.studies.clustering_heads.curves import drops_after_guessing
+from mechclust.studies.clustering_heads.cut import Weights
 from mechclust.studies.clustering_heads.dynamics import MeasuredRows, measured_rows, task_of
 from mechclust.training import Snapshots
 from probes import ProbeResult
@@ -30,26 +31,28 @@ class TrainingLoss:
         weights: the network's, by name; they define names, shapes and order.
     """
 
-    def __init__(self, model: Any, rows: MeasuredRows, weights: Mapping[str, Tensor]) -> None:
-        there = rows.train > 0
-        self._model, self._tokens = model, rows.batch.tokens[there]
-        self._answers, self._share = rows.batch.label("answer")[there], rows.train[there].double()
+    def __init__(self, model: Any, rows: MeasuredRows, weights: Weights) -> None:
+        trained = rows.train > 0
+        self._model = model
+        self._tokens = rows.batch.tokens[trained]
+        self._answers = rows.batch.label("answer")[trained]
+        self._share = rows.train[trained].double()
         self._shapes = {name: values.shape for name, values in weights.items()}
 
-    def vector(self, weights: Mapping[str, Tensor]) -> Tensor:
-        """``[n]`` all weights, concatenated."""
+    def vector(self, weights: Weights) -> Float[Tensor, "weight"]:
+        """Return all weights, concatenated."""
         return torch.cat([weights[name].double().flatten() for name in self._shapes])
 
-    def __call__(self, vector: Float[Tensor, "n"]) -> Float[Tensor, ""]:
-        """The loss in nats."""
+    def __call__(self, vector: Float[Tensor, "weight"]) -> Float[Tensor, ""]:
+        """Return the loss in nats."""
         parts = torch.split(vector, [shape.numel() for shape in self._shapes.values()])
         pairs = zip(self._shapes.items(), parts, strict=True)
         logits = functional_call(self._model, {name: part.view(shape) for (name, shape), part in pairs}, self._tokens)
         return F.cross_entropy(logits, self._answers, reduction="none") @ self._share
 
 
-def eigenvalues(loss: TrainingLoss, at: Float[Tensor, "n"]) -> Float[np.ndarray, "n"]:
-    """All eigenvalues of the Hessian of a loss, ascending, in float64.
+def eigenvalues(loss: TrainingLoss, at: Float[Tensor, "weight"]) -> Float[np.ndarray, "weight"]:
+    """Return all eigenvalues of the Hessian of a loss, ascending, in float64.
 
     A network of the base setting has 198 weights, so the whole Hessian costs less than the few extreme eigenvalues by
     Lanczos iteration, whose end of training, with all eigenvalues near 0, is where it converges worst.
@@ -62,13 +65,13 @@ def eigenvalues(loss: TrainingLoss, at: Float[Tensor, "n"]) -> Float[np.ndarray,
     return np.linalg.eigvalsh(hessian.numpy())
 
 
-def worth_measuring(loss: np.ndarray, p: int, n: int) -> list[int]:
-    """At most ``n`` equally spaced snapshots from the start to the last fall of the loss, and the final snapshot.
+def worth_measuring(loss: Float[np.ndarray, "snapshot"], p: int, n: int) -> list[int]:
+    """Return at most ``n`` equally spaced snapshots up to the last fall of the loss, and the final snapshot.
 
     If the loss never falls, they span the whole training.
 
     Args:
-        loss: ``[snapshot]`` training loss.
+        loss: training loss.
         p: number of answers.
         n: number of snapshots.
 
@@ -76,13 +79,14 @@ def worth_measuring(loss: np.ndarray, p: int, n: int) -> list[int]:
         >>> worth_measuring(np.array([0.69] * 40 + [0.0] * 40), 2, 3)
         [0, 20, 40, 79]
     """
-    drops, last = drops_after_guessing(loss, p), len(loss) - 1
+    drops = drops_after_guessing(loss, p)
+    last = len(loss) - 1
     end = min(last, drops[-1].end) if drops else last
     return sorted({*np.linspace(0, end, n).round().astype(int).tolist(), last})
 
 
 def curvature(snapshots: Snapshots, member: int, places: Sequence[int]) -> ProbeResult:
-    """The Hessian of one member's training loss at some snapshots.
+    """Measure the Hessian of one member's training loss at some snapshots.
 
     Measures:
         ``smallest`` (snapshot, rank): the smallest eigenvalues, ascending; ``largest`` (snapshot).
@@ -93,13 +97,15 @@ def curvature(snapshots: Snapshots, member: int, places: Sequence[int]) -> Probe
         places: indices of the snapshots, from 0, ascending.
     """
     steps = [snapshots.steps[place] for place in places]
-    weights, rows = snapshots.of(member, steps), measured_rows(task_of(snapshots, member))
-    loss = TrainingLoss(build_model(snapshots.configs[member]), rows, {name: v[0] for name, v in weights.items()})
-    points = [loss.vector({name: values[i] for name, values in weights.items()}) for i in range(len(steps))]
-    found = torch.from_numpy(np.stack([eigenvalues(loss, point) for point in points]))
+    weights = snapshots.of(member, steps)
+    networks = [{name: values[i] for name, values in weights.items()} for i in range(len(steps))]
+    rows = measured_rows(task_of(snapshots, member))
+    loss = TrainingLoss(build_model(snapshots.configs[member]), rows, networks[0])
+    points = [loss.vector(network) for network in networks]
+    spectra = torch.from_numpy(np.stack([eigenvalues(loss, point) for point in points]))
     return ProbeResult(
         "Curvature",
-        {"smallest": found[:, :SMALLEST], "largest": found[:, -1]},
+        {"smallest": spectra[:, :SMALLEST], "largest": spectra[:, -1]},
         {"smallest": ("snapshot", "rank"), "largest": ("snapshot",)},
         {"snapshot": [str(place) for place in places], "rank": [str(i) for i in range(SMALLEST)]},
         metadata={"weights": len(points[0]), "steps": steps},

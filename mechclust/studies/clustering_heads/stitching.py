@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
+from jaxtyping import Float, Int
 from torch import Tensor
-from torch.func import functional_call
 
 from mechclust.models import build_model
-from mechclust.studies.clustering_heads.config import XI
+from mechclust.studies.clustering_heads.cut import Weights, classified, embedded
 from mechclust.studies.clustering_heads.dynamics import at_every_snapshot, measured_rows, task_of
 from mechclust.training import Snapshots
 from probes import ProbeResult
-from probes.engine.hooks import record
-
-Weights = Mapping[str, Tensor]
 
 
 def stitching(snapshots: Snapshots, member: int) -> ProbeResult:
-    """One member's accuracies on the test split when stitched from two epochs, at every snapshot.
+    """Measure one member's accuracies on the test split when stitched from two epochs, at every snapshot.
 
     A network is cut at the sequence embedding xi. Its *head* computes xi: embeddings, positions, query and values. Its
     *classifier* reads xi: the feed-forward layer and the unembedding. The embedding matrix is tied, so it belongs to
@@ -37,26 +34,21 @@ def stitching(snapshots: Snapshots, member: int) -> ProbeResult:
         snapshots: of an ensemble of pooling transformers on sparse modular addition.
         member: number of the network in the ensemble.
     """
-    rows, weights = measured_rows(task_of(snapshots, member)), snapshots.of(member)
+    rows = measured_rows(task_of(snapshots, member))
+    weights = snapshots.of(member)
     model: Any = build_model(snapshots.configs[member])
     tested = rows.test > 0
-    tokens, answers, share = rows.batch.tokens[tested], rows.batch.label("answer")[tested], rows.test[tested].double()
+    tokens = rows.batch.tokens[tested]
     end = {name: values[-1] for name, values in weights.items()}
-    xi_at_end = embedded(model, end, tokens)
-
-    def accuracy(logits: Tensor) -> Tensor:
-        return (logits.argmax(dim=-1) == answers).double() @ share
-
-    def measure(now: Weights) -> dict[str, Tensor]:
-        with record(model, [XI]) as seen:
-            logits = functional_call(model, dict(now), (tokens,))
-        return {
-            "head_accuracy": accuracy(classified(model, end, tokens, seen[XI][0][:, 0])),
-            "classifier_accuracy": accuracy(classified(model, now, tokens, xi_at_end)),
-            "accuracy": accuracy(logits),
-        }
-
-    values = at_every_snapshot(measure, weights, len(snapshots))
+    measure = _Stitch(
+        model,
+        end,
+        embedded(model, end, tokens),
+        tokens,
+        rows.batch.label("answer")[tested],
+        rows.test[tested].double(),
+    )
+    values = at_every_snapshot(measure, weights)
     return ProbeResult(
         "Stitching",
         values,
@@ -66,15 +58,24 @@ def stitching(snapshots: Snapshots, member: int) -> ProbeResult:
     )
 
 
-def embedded(model: Any, weights: Weights, tokens: Tensor) -> Tensor:
-    """``[n d]`` the sequence embedding xi of each row."""
-    with record(model, [XI]) as seen:
-        functional_call(model, dict(weights), (tokens,))
-    return seen[XI][0][:, 0]
+@dataclass(frozen=True)
+class _Stitch:
+    """Measure one snapshot's stitched networks, as a function of its weights that ``vmap`` can map."""
 
+    model: Any
+    end: Weights
+    xi_at_end: Float[Tensor, "row d_model"]
+    tokens: Int[Tensor, "row pos"]
+    answers: Int[Tensor, "row"]
+    share: Float[Tensor, "row"]
 
-def classified(model: Any, weights: Weights, tokens: Tensor, xi: Tensor) -> Tensor:
-    """``[n d_vocab]`` logits with ``xi [n d]`` in place of the sequence embeddings."""
-    with record(model, [XI], lambda name, own: xi[:, None]):
-        logits: Tensor = functional_call(model, dict(weights), (tokens[:1],))  # nothing behind xi reads the tokens
-    return logits
+    def __call__(self, weights: Weights) -> dict[str, Float[Tensor, ""]]:
+        xi = embedded(self.model, weights, self.tokens)
+        return {
+            "head_accuracy": self._accuracy(classified(self.model, self.end, xi)),
+            "classifier_accuracy": self._accuracy(classified(self.model, weights, self.xi_at_end)),
+            "accuracy": self._accuracy(classified(self.model, weights, xi)),
+        }
+
+    def _accuracy(self, logits: Float[Tensor, "row answer"]) -> Float[Tensor, ""]:
+        return (logits.argmax(dim=-1) == self.answers).double() @ self.share

@@ -6,10 +6,9 @@ Odonnat, Bouaziz & Cabannes, "Clustering Head" (arXiv 2410.24050) and "Easing Op
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from mechclust.evidence import Finding
-from mechclust.report.analysis import Analysis
+from mechclust.report.analysis import Panel
 from mechclust.studies.clustering_heads.ablations import Ablations
 from mechclust.studies.clustering_heads.config import (
     ClusteringHeadsConfig,
@@ -20,60 +19,84 @@ from mechclust.studies.clustering_heads.config import (
     unfinished,
 )
 from mechclust.studies.clustering_heads.dynamics import can_measure_all
+from mechclust.studies.clustering_heads.findings import findings_of
+from mechclust.studies.clustering_heads.results import HeadsResults, load_results
 from mechclust.studies.clustering_heads.run import run_job, trained_models
 from mechclust.studies.study import Study
 from tasks import SparseModularAddition
 
-
-def judge(config: ClusteringHeadsConfig, out: Path) -> list[Finding]:
-    """Findings from a run's results."""
-    from mechclust.studies.clustering_heads.findings import findings_of
-    from mechclust.studies.clustering_heads.results import load_results
-
-    return findings_of(config, load_results(config, out))
+if TYPE_CHECKING:
+    import pandas as pd
 
 
-def analyse(config: ClusteringHeadsConfig, out: Path) -> Analysis:
-    """Findings, figures, sandbox pages from a run's artefacts."""
-    from mechclust.studies.clustering_heads.figures import ablation_table, panels
-    from mechclust.studies.clustering_heads.findings import findings_of
-    from mechclust.studies.clustering_heads.results import load_results
-    from mechclust.studies.clustering_heads.shown import sandbox_pages
-    from mechclust.studies.clustering_heads.start_figures import modulus_table
+NOTES = (
+    "Training is chaotic in float32: the order of additions alone changes single seeds after a few hundred epochs. "
+    "Compare shares and distributions over seeds, never lists of seeds.",
+    "The within-ratio over training uses the clusters of a network's final head: the points of its planar lattice, "
+    "its integer sums, or those of the support's multiset if no weights can be fitted.",
+    "Replayed spikes: all weights take the step that they took in the epoch of the spike, while one part of the "
+    "network is frozen. What the optimiser would have done afterwards is not replayed.",
+)
 
-    results = load_results(config, out)
-    notes = [
-        "Training is chaotic in float32: the order of additions alone changes single seeds after a few hundred epochs. "
-        "Compare shares and distributions over seeds, never lists of seeds.",
-        "The within-ratio over training uses the clusters of a network's final head: the points of its planar lattice, "
-        "its integer sums, or those of the support's multiset if no weights can be fitted.",
-        "Replayed spikes: all weights take the step that they took in the epoch of the spike, while one part of the "
-        "network is frozen. What the optimiser would have done afterwards is not replayed.",
-    ]
-    if not can_measure_all(config.task):
-        notes.append(
-            f"There are {config.task.p}^{config.task.length} sequences, too many to measure heads on all of them; "
-            "heads are measured on a sample, the training and test sequences."
-        )
-    if waiting := [job.name for job in unfinished(config, out)]:
-        notes.append(
-            f"This run is not finished; its findings are judged on what exists. Missing of {len(jobs(config))} jobs: "
-            f"{', '.join(waiting)}."
-        )
-    views = {
-        "Sandbox": sandbox_pages(config, results, out),
+
+def panels(config: ClusteringHeadsConfig, results: HeadsResults) -> list[Panel]:
+    """Draw the figures, with their captions."""
+    from mechclust.studies.clustering_heads import figures  # loads matplotlib
+    from mechclust.studies.clustering_heads.captions import CAPTIONS
+    from mechclust.studies.clustering_heads.shown import shown_networks
+
+    shown = f"seed {shown_networks(config, results)[0].seed}"
+    drawn = figures.draw(config, results)
+    return [Panel(name, figure, CAPTIONS[name].format(shown=shown)) for name, figure in drawn.items()]
+
+
+def tables(config: ClusteringHeadsConfig, results: HeadsResults) -> dict[str, pd.DataFrame]:
+    """Return heads by modulus and the ablations, if they were run."""
+    from mechclust.studies.clustering_heads.arm_figures import ablation_table, modulus_table  # loads matplotlib
+
+    by_title = {
         "Heads by modulus": modulus_table(config, results),
         "Ablations: test accuracy at the end": ablation_table(config, results),
     }
-    return Analysis(
-        findings=findings_of(config, results),
-        panels=panels(config, results, out),
-        views={name: html for name, html in views.items() if html},
-        notes=notes,
-    )
+    return {title: table for title, table in by_title.items() if len(table)}
+
+
+def views(config: ClusteringHeadsConfig, results: HeadsResults) -> dict[str, str]:
+    """Write the sandbox pages, and return links to them."""
+    from mechclust.studies.clustering_heads.shown import sandbox_pages  # loads matplotlib
+
+    links = sandbox_pages(config, results)
+    return {"Sandbox": links} if links else {}
+
+
+def notes(config: ClusteringHeadsConfig, results: HeadsResults) -> list[str]:
+    """Return what a reader of the report must know."""
+    texts = list(NOTES)
+    if not can_measure_all(config.task):
+        texts.append(
+            f"There are {config.task.p}^{config.task.length} sequences, too many to measure heads on all of them; "
+            "heads are measured on a sample, the training and test sequences."
+        )
+    waiting = [job.name for job in unfinished(config, results.folder)]
+    if waiting:
+        texts.append(
+            f"This run is not finished; its findings are judged on what exists. Missing of {len(jobs(config))} jobs: "
+            f"{', '.join(waiting)}."
+        )
+    return texts
 
 
 _PAPER = ClusteringHeadsConfig()
+_BASE_ONLY = replace(
+    _PAPER,
+    replication=(),
+    mitigations=0,
+    full_batch=FullBatch(()),
+    starts=Starts(()),
+    transfer=False,
+    curriculum=Curriculum(seeds=()),
+    test_findings=False,
+)
 
 STUDY = Study(
     name="clustering-heads",
@@ -94,36 +117,17 @@ STUDY = Study(
             sandbox=1,
             test_findings=False,
         ),
-        "quick": replace(
-            _PAPER,
-            seeds=tuple(range(200, 208)),
-            replication=(),
-            group=4,
-            mitigations=0,
-            full_batch=FullBatch(()),
-            starts=Starts(()),
-            transfer=False,
-            curriculum=Curriculum(seeds=()),
-            ablations=Ablations(seeds=()),
-            sandbox=1,
-            test_findings=False,
-        ),
+        "quick": replace(_BASE_ONLY, seeds=tuple(range(200, 208)), group=4, ablations=Ablations(seeds=()), sandbox=1),
         "paper": replace(_PAPER, ablations=Ablations(seeds=())),
-        "ablations": replace(
-            _PAPER,
-            replication=(),
-            seeds=_PAPER.seeds[:10],
-            mitigations=0,
-            full_batch=FullBatch(()),
-            starts=Starts(()),
-            transfer=False,
-            curriculum=Curriculum(seeds=()),
-            test_findings=False,
-        ),
+        "ablations": replace(_BASE_ONLY, seeds=_PAPER.seeds[:10]),
     },
     jobs=jobs,
     run_job=run_job,
-    analyse=analyse,
-    judge=judge,
     trained_models=trained_models,
+    load=load_results,
+    findings=findings_of,
+    panels=panels,
+    tables=tables,
+    views=views,
+    notes=notes,
 )

@@ -27,6 +27,7 @@ on 30 fresh seeds (200 to 229), by the same bounds; the words of the pretrained 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Annotated
 
@@ -36,10 +37,15 @@ from mechclust.training import TrainConfig
 from tasks import InputError, InstructionFollowing, SparseModularAddition, Task
 from tasks.settings import AtLeast, Count, Seed, Several, ShareBelowOne, ShareBetween, check_settings
 
-PLANTED, INSTRUCTIONS, PROMPTS = "planted", "instructions", "prompts"
-TRAINED, UNTRAINED = "trained", "untrained"
-READ, UNREAD = "read", "unread"
-PRETRAINED, RANDOM = "pretrained", "random"
+PLANTED = "planted"
+INSTRUCTIONS = "instructions"
+PROMPTS = "prompts"
+TRAINED = "trained"
+UNTRAINED = "untrained"
+READ = "read"
+UNREAD = "unread"
+PRETRAINED = "pretrained"
+RANDOM = "random"
 PLANTED_P = 3
 OFF = "off support"  # the sum of equally many digits off the support
 
@@ -125,62 +131,74 @@ class HeadsInModelsConfig:
         check_seeds(self.word_seeds, "word_seeds")
         if len(set(self.moduli)) < max(1, len(self.moduli)):
             raise InputError(f"moduli is {self.moduli}; expected at least one modulus, each once, such as 2 3 4")
-        own = SparseModularAddition()
-        for name in ("p", "n_embeddings", "seed"):
-            if getattr(self.addition, name) != getattr(own, name):
-                raise InputError(f"addition.{name} is set by each run, from moduli and seeds; leave it out")
-        if self.instructions.seed != 0:
-            raise InputError("instructions.seed is set by each run, from seeds; leave it out and set those")
-        if sorted(set(self.together)) != list(self.together) or not self.together:
-            raise InputError(f"together is {self.together}; expected numbers of heads that grow, such as 4 16 64")
-        for name, n in (("word_recipients", self.word_recipients), ("together_recipients", self.together_recipients)):
-            if n > self.n_words**2:
-                raise InputError(f"{name} is {n}, more than the {self.n_words**2} prompts; give fewer, or more n_words")
-        n_digits = len(self.addition.positions)
-        if 2 * n_digits > self.addition.length:
-            raise InputError(
-                f"addition has {n_digits} of {self.addition.length} digits in its support; expected at most half, "
-                "since equally many digits off it serve as a control"
-            )
+        _check_data(self)
+        _check_numbers(self)
         prompts_of(self, 0)
         for arm in arms(self):
             if arm not in (PLANTED, PROMPTS):
                 task_of(self, Job(arm, self.seeds[0]))
 
 
+def _check_data(config: HeadsInModelsConfig) -> None:
+    """Refuse settings of the data that are set by each run, or that leave too few digits for a control."""
+    default = SparseModularAddition()
+    for name in ("p", "n_embeddings", "seed"):
+        if getattr(config.addition, name) != getattr(default, name):
+            raise InputError(f"addition.{name} is set by each run, from moduli and seeds; leave it out")
+    if config.instructions.seed != 0:
+        raise InputError("instructions.seed is set by each run, from seeds; leave it out and set those")
+    n_digits = len(config.addition.positions)
+    if 2 * n_digits > config.addition.length:
+        raise InputError(
+            f"addition has {n_digits} of {config.addition.length} digits in its support; expected at most half, since "
+            "equally many digits off it serve as a control"
+        )
+
+
+def _check_numbers(config: HeadsInModelsConfig) -> None:
+    """Refuse numbers of heads that do not grow, and more recipients than there are prompts."""
+    if sorted(set(config.together)) != list(config.together) or not config.together:
+        raise InputError(f"together is {config.together}; expected numbers of heads that grow, such as 4 16 64")
+    n_prompts = config.n_words**2
+    for name in ("word_recipients", "together_recipients"):
+        n = getattr(config, name)
+        if n > n_prompts:
+            raise InputError(f"{name} is {n}, more than the {n_prompts} prompts; give fewer, or more n_words")
+
+
 def addition_arm(p: int) -> str:
-    """The arm of this modulus."""
+    """Return the arm of a modulus."""
     return f"addition-{p}"
 
 
 def arms(config: HeadsInModelsConfig) -> list[str]:
-    """The arms that are run for each seed."""
-    found = [PLANTED, *map(addition_arm, config.moduli), INSTRUCTIONS]
-    return [*found, PROMPTS] if config.model is not None else found
+    """Return the arms that are run for each seed."""
+    trained = [PLANTED, *map(addition_arm, config.moduli), INSTRUCTIONS]
+    return trained if config.model is None else [*trained, PROMPTS]
 
 
 def jobs(config: HeadsInModelsConfig) -> list[Job]:
-    """Every run, seed by seed; the draws of words last."""
-    trained = [Job(arm, seed) for seed in config.seeds for arm in arms(config) if arm != PROMPTS]
-    return trained + ([Job(PROMPTS, seed) for seed in config.word_seeds] if config.model is not None else [])
+    """Return every run, seed by seed; the draws of words last."""
+    trained = [Job(arm, seed) for seed, arm in product(config.seeds, arms(config)) if arm != PROMPTS]
+    return trained if config.model is None else [*trained, *(Job(PROMPTS, seed) for seed in config.word_seeds)]
 
 
 def subjects_of(arm: str) -> list[str]:
-    """The models that are measured in an arm, by the names of their files."""
+    """Return the models that are measured in an arm, by the names of their files."""
     if arm == PLANTED:
         return [READ, UNREAD]
     if arm == PROMPTS:
-        return [prompt_subject(kind, order) for kind in (PRETRAINED, RANDOM) for order in ORDERS]
+        return [prompt_subject(kind, order) for kind, order in product((PRETRAINED, RANDOM), ORDERS)]
     return [TRAINED, UNTRAINED]
 
 
 def prompt_subject(kind: str, order: str) -> str:
-    """A model with the prompts of one order."""
+    """Return the name of a model with the prompts of one order."""
     return f"{kind}-{order}"
 
 
 def labels_of(arm: str) -> tuple[str, ...]:
-    """The equivalences that are measured in an arm; the first is that of its task, the second a control."""
+    """Return the equivalences that are measured in an arm: first that of its task, second a control."""
     if arm == INSTRUCTIONS:
         return ("task", "input", "output")
     return ("asked", "other") if arm == PROMPTS else ("sum", OFF, "multiset", "answer")
@@ -200,33 +218,33 @@ def clustered_by_attention(config: HeadsInModelsConfig, arm: str, label: str) ->
 
 
 def addition_of(config: HeadsInModelsConfig, p: int, seed: int) -> SparseModularAddition:
-    """The addition modulo p of a seed."""
+    """Return the addition modulo p of a seed."""
     return replace(config.addition, p=p, n_embeddings=p, seed=seed)
 
 
 def task_of(config: HeadsInModelsConfig, job: Job) -> Task:
-    """The data that a network is trained on."""
+    """Return the data that a network is trained on."""
     if job.arm == INSTRUCTIONS:
         return replace(config.instructions, seed=job.seed)
     return addition_of(config, int(job.arm.rpartition("-")[2]), job.seed)
 
 
 def prompts_of(config: HeadsInModelsConfig, seed: int) -> WordPrompts:
-    """The prompts of a seed."""
+    """Return the prompts of a seed."""
     return WordPrompts(config.n_words, seed, config.names, config.nouns)
 
 
 def training_of(config: HeadsInModelsConfig, arm: str) -> TrainConfig:
-    """How an arm's networks are trained."""
+    """Return how an arm's networks are trained."""
     return config.following if arm == INSTRUCTIONS else config.training
 
 
 def result_path(out: Path, job: Job, name: str) -> Path:
-    """The path of a measurement."""
+    """Return the path of a measurement."""
     return out / "results" / job.name / f"{name}.safetensors"
 
 
 def results_of(job: Job, out: Path) -> list[Path]:
-    """Every measurement of a job."""
+    """Return the path of every measurement of a job."""
     kinds = {INSTRUCTIONS: ("heads", "clusters"), PROMPTS: ("heads", "together", "discovery")}.get(job.arm, ("heads",))
-    return [result_path(out, job, f"{subject}.{kind}") for subject in subjects_of(job.arm) for kind in kinds]
+    return [result_path(out, job, f"{subject}.{kind}") for subject, kind in product(subjects_of(job.arm), kinds)]

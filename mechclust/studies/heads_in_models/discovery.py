@@ -3,37 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import product
 
 import torch
+from jaxtyping import Shaped
+from torch import Tensor
 
 from mechclust.studies.heads_in_models.heads import Heads
 from mechclust.studies.heads_in_models.together import Places, measured, other_heads, site_of
 from probes import HookedModel, ProbeResult, interchange_together
+from probes.engine.sites import head_name
 from probes.store.files import versions
 from tasks import Batch
 
 FOLLOWING = "alike for the thing asked"  # chosen by labels; the other sets need none
-_PER_SET = ("changed", "classes", "stability", "within_ratio", "within_ratio_gaussian")
-_PER_LABEL = ("changed_within", "changed_between", "response_within_ratio", "agreement", "p_value")
+_MEASURES_OF_SET = ("changed", "classes", "stability", "within_ratio", "within_ratio_gaussian")
+_MEASURES_OF_LABEL = ("changed_within", "changed_between", "response_within_ratio", "agreement", "p_value")
 
 
 def largest(n: int) -> str:
-    """The name of the set of the ``n`` heads with the largest effect."""
+    """Return the name of the set of the ``n`` heads with the largest effect."""
     return f"largest effect, {n}"
 
 
 def others(n: int) -> str:
-    """The name of its control: as many other heads."""
+    """Return the name of the control of ``largest(n)``: as many other heads."""
     return f"other heads, {n}"
 
 
 def sets_of(sizes: Sequence[int]) -> list[str]:
-    """The names of all sets."""
-    return [*(name(n) for n in sizes for name in (largest, others)), FOLLOWING]
+    """Return the names of all sets."""
+    names = [name(n) for n, name in product(sizes, (largest, others))]
+    return [*names, FOLLOWING]
 
 
 def head_sets(heads: Heads, following: Places, sizes: Sequence[int], seed: int) -> dict[str, Places]:
-    """Which heads are interchanged together.
+    """Return which heads are interchanged together.
 
     Args:
         heads: of the model at this ending.
@@ -64,7 +69,7 @@ def discover_together(
     tolerance: float,
     seed: int = 0,
 ) -> ProbeResult:
-    """``interchange_together`` of every set at the last token, as one result.
+    """Run ``interchange_together`` on every set at the last token, as one result.
 
     Measures: those of ``interchange_together``, with a first axis ``set``.
 
@@ -74,30 +79,28 @@ def discover_together(
         labels: equivalences with which the discovered classes are compared.
         sets: pairs of block and head by name; an empty set is NaN.
         recipients: as in ``interchange_together``.
-        tolerance: the same.
-        seed: the same.
+        tolerance: as in ``interchange_together``.
+        seed: as in ``interchange_together``.
 
     Raises:
         InputError: as ``interchange_together``.
     """
     probe = measured(model, batch, labels)
-    values = {name: torch.full((len(sets),), torch.nan, dtype=torch.float64) for name in _PER_SET}
-    values |= {name: torch.full((len(sets), len(labels)), torch.nan, dtype=torch.float64) for name in _PER_LABEL}
-    values["discovered"] = torch.full((len(sets), len(batch)), -1)
+    values = _undefined(len(sets), len(labels), len(batch))
     notes = []
     for i, (name, places) in enumerate(sets.items()):
         if not places:
             notes.append(f"{name}: there are no such heads, so its measures are NaN")
             continue
         heads = [(site_of(block), head) for block, head in places]
-        found = interchange_together(
+        interchanged = interchange_together(
             model, [batch], probe, heads=heads, recipients=recipients, tolerance=tolerance, seed=seed
         )
         for measure in values:
-            values[measure][i] = found[measure]
-        notes += [f"{name}: {note}" for note in found.notes]
-    axes: dict[str, tuple[str, ...]] = dict.fromkeys(_PER_SET, ("set",))
-    axes |= dict.fromkeys(_PER_LABEL, ("set", "equivalence")) | {"discovered": ("set", "example")}
+            values[measure][i] = interchanged[measure]
+        notes += [f"{name}: {note}" for note in interchanged.notes]
+    axes: dict[str, tuple[str, ...]] = dict.fromkeys(_MEASURES_OF_SET, ("set",))
+    axes |= dict.fromkeys(_MEASURES_OF_LABEL, ("set", "equivalence")) | {"discovered": ("set", "example")}
     return ProbeResult(
         "discovery together",
         values,
@@ -109,7 +112,15 @@ def discover_together(
             "tolerance": tolerance,
             "seed": seed,
             "versions": versions(),
-            "heads": {name: [f"L{block}H{head}" for block, head in places] for name, places in sets.items()},
+            "heads": {name: [head_name(*place) for place in places] for name, places in sets.items()},
         },
         notes=notes,
     )
+
+
+def _undefined(n_sets: int, n_labels: int, n_examples: int) -> dict[str, Shaped[Tensor, "set ..."]]:
+    """Return the measures of sets that are all empty."""
+    values = {name: torch.full((n_sets,), torch.nan, dtype=torch.float64) for name in _MEASURES_OF_SET}
+    values |= {name: torch.full((n_sets, n_labels), torch.nan, dtype=torch.float64) for name in _MEASURES_OF_LABEL}
+    values["discovered"] = torch.full((n_sets, n_examples), -1)
+    return values

@@ -6,10 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from jaxtyping import Bool
+from jaxtyping import Bool, Float, Shaped
 
 from mechclust.studies.heads_in_models.config import HeadsInModelsConfig
 from probes import ProbeResult
+
+_Values = Float[np.ndarray, "layer head"]
+_Called = Bool[np.ndarray, "layer head"]
 
 
 @dataclass(frozen=True)
@@ -18,70 +21,73 @@ class Heads:
 
     Attributes:
         labels: the equivalences; the first is that of the task, the second a control.
-        values: measures ``[layer head]``, ``[layer head label]`` or, for ``discovered``, ``[layer head example]``.
-        chance: ``[label]`` within-ratio of random labels.
-        accuracy: the model's.
-        clusters: task-ARI and output-ARI of the residual stream by layer, ``[layer 2]``; ``None`` if not measured.
+        values: measures by name. The last axis is the label or, for ``discovered``, the example.
+        chance: within-ratio of random labels.
+        accuracy: accuracy of the model.
+        clusters: task-ARI and output-ARI of the residual stream by layer; ``None`` if not measured.
         place: layer and head of a planted head.
-        carried: share of answers that become the donor's when several heads are interchanged together, and ``changed``
-            share that change at all, by the names of ``together.DONORS``; empty if not measured.
+        carried: share of answers that become the donor's when several heads are interchanged together, by the names of
+            ``together.DONORS``; empty if not measured.
+        changed: share of answers that change at all, by the same names.
         discovery: what ``discover_together`` found; ``None`` if not measured.
         uncalled: labels for which no head is called; see ``config.clustered_by_attention``.
     """
 
     labels: tuple[str, ...]
-    values: Mapping[str, np.ndarray]
-    chance: np.ndarray
+    values: Mapping[str, Shaped[np.ndarray, "layer head ..."]]
+    chance: Float[np.ndarray, "label"]
     accuracy: float
-    clusters: np.ndarray | None = None
+    clusters: Float[np.ndarray, "residual 2"] | None = None
     place: tuple[int, int] | None = None
     carried: Mapping[str, float] = field(default_factory=dict)
     changed: Mapping[str, float] = field(default_factory=dict)
     discovery: ProbeResult | None = None
     uncalled: frozenset[str] = frozenset()
 
-    def of(self, measure: str, label: str) -> np.ndarray:
-        """``[layer head]`` a measure that exists for every label."""
+    def labelled(self, measure: str, label: str) -> _Values:
+        """Return a measure that exists for every label."""
         return np.asarray(self.values[measure][..., self.labels.index(label)])
 
-    def ratio(self, label: str) -> np.ndarray:
-        """``[layer head]`` within-ratio as a share of what random labels give."""
-        return self.of("within_ratio", label) / self.chance[self.labels.index(label)]
+    def ratio(self, label: str) -> _Values:
+        """Return the within-ratio as a share of what random labels give."""
+        return self.labelled("within_ratio", label) / self.chance[self.labels.index(label)]
 
-    def selectivity(self, label: str) -> np.ndarray:
-        """``[layer head]`` share of answers changed between the label's classes minus within; NaN if untested."""
-        return self.of("changed_between", label) - self.of("changed_within", label)
+    def selectivity(self, label: str) -> _Values:
+        """Return the share of answers changed between the label's classes minus that within; NaN if untested."""
+        return self.labelled("changed_between", label) - self.labelled("changed_within", label)
 
-    def called(self, config: HeadsInModelsConfig, label: str) -> np.ndarray:
-        """``[layer head]`` whether the rule calls a head a clustering head of the label; see ``config.share``.
+    def called(self, config: HeadsInModelsConfig, label: str) -> _Called:
+        """Return whether the rule calls each head a clustering head of the label; see ``config.share``.
 
         False for all heads if the label is one of ``uncalled``.
         """
+        ratio = self.ratio(label)
         if label in self.uncalled:
-            return np.zeros_like(self.ratio(label), dtype=bool)
-        follows = self.of("causal_p_holm", label) <= config.level  # False for NaN, a head that was not tested
-        within, between = (self.of(f"changed_{which}", label) for which in ("within", "between"))
-        return follows & (within <= config.share * between) & (self.ratio(label) <= config.share)
+            return np.zeros_like(ratio, dtype=bool)
+        follows = self.labelled("causal_p_holm", label) <= config.level  # False for NaN, a head that was not tested
+        within = self.labelled("changed_within", label)
+        between = self.labelled("changed_between", label)
+        return follows & (within <= config.share * between) & (ratio <= config.share)
 
-    def alike(self, config: HeadsInModelsConfig, label: str) -> np.ndarray:
-        """``[layer head]`` whether a head's outputs are similar within the label's classes, whatever reads them."""
-        return (self.of("output_p_holm", label) <= config.level) & (self.ratio(label) <= config.share)
+    def alike(self, config: HeadsInModelsConfig, label: str) -> _Called:
+        """Return whether each head's outputs are similar within the label's classes, whatever reads them."""
+        return (self.labelled("output_p_holm", label) <= config.level) & (self.ratio(label) <= config.share)
 
     def strongest(self, n: int) -> set[int]:
-        """The heads with the largest effect, numbered through all layers."""
+        """Return the heads with the largest effect, numbered through all layers."""
         effect = self.values["effect"].ravel()
         return {int(i) for i in np.argsort(-effect, kind="stable")[:n] if effect[i] > 0}
 
 
 def heads_from(result: ProbeResult, labels: tuple[str, ...]) -> Heads:
-    """What ``measure_heads`` found."""
+    """Return the heads of a result of ``measure_heads``."""
     values = {name: result[name].numpy() for name in result if result[name].ndim >= 2}
     return Heads(labels, values, result["within_ratio_chance"].numpy(), float(result["accuracy"]))
 
 
 def switching_heads(
     config: HeadsInModelsConfig, ends: Sequence[Heads], follows: str = "asked", ignores: str = "other"
-) -> Bool[np.ndarray, "layer head"]:
+) -> _Called:
     """Return which heads are alike for one label but not for the other, at every ending."""
     alike = [heads.alike(config, follows) & (heads.ratio(ignores) > config.share) for heads in ends]
     return np.logical_and.reduce(alike)

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
+from jaxtyping import Shaped
 from torch import Tensor
 
 from probes import ClusteringHead, HookedModel, ProbeResult, Readout, head_attribution, interchange, last_token, run
+from probes.checks.bench import Correct
 from probes.engine.hooks import device_of, evaluation_mode, forward
 from tasks import Batch
 
 _OF_PROBE = ("within_ratio", "nearest_centroid", "p_holm", "within_ratio_chance")
 _OF_ATTRIBUTION = ("effect", "read_within_ratio")
 _OF_INTERCHANGE = ("changed", "changed_within", "changed_between", "agreement", "stability", "classes", "discovered")
+_OF_DISCOVERED_CLASSES = ("within_ratio", "within_ratio_gaussian")
 
 
 def measure_heads(
     model: HookedModel,
     batches: Sequence[Batch],
     labels: Sequence[str],
-    correct: Callable[[Tensor, Batch], Tensor],
+    correct: Correct,
     *,
     tested: int,
     recipients: int,
@@ -29,7 +32,7 @@ def measure_heads(
     query: Readout = last_token(),
     seed: int = 0,
 ) -> ProbeResult:
-    """``ClusteringHead``, ``head_attribution`` and ``interchange`` of one model, as one result.
+    """Run ``ClusteringHead``, ``head_attribution`` and ``interchange`` on one model, as one result.
 
     Measures keep their names, except that the probe's ``p_holm`` becomes ``output_p_holm``, that of the interchanges
     ``causal_p_holm``, and ``within_ratio`` and ``within_ratio_gaussian`` of the discovered classes are prefixed with
@@ -39,7 +42,7 @@ def measure_heads(
         model: the model.
         batches: examples.
         labels: equivalences.
-        correct: function of logits and batch; 1 where the answer is right.
+        correct: function of logits and batch; 1 if the answer is right.
         tested: number of heads that are interchanged, those with the largest effect.
         recipients: number of recipients of interchanges.
         tolerance: tolerance of discovered classes.
@@ -47,26 +50,30 @@ def measure_heads(
         seed: for recipients and relabellings.
     """
     probe = ClusteringHead(tuple(labels), query=query, permutations=None)
-    found = run(model, batches, probe)
+    geometry = run(model, batches, probe)
     attributed = head_attribution(model, batches, probe, permutations=1, seed=seed)
     swapped = interchange(model, batches, probe, heads=tested, recipients=recipients, tolerance=tolerance, seed=seed)
-    taken = [
-        (found, {name: "output_p_holm" if name == "p_holm" else name for name in _OF_PROBE}),
+    output_names = {name: name for name in _OF_PROBE} | {"p_holm": "output_p_holm"}
+    causal_names = {name: name for name in _OF_INTERCHANGE} | {"p_holm": "causal_p_holm"}
+    renamed = [
+        (geometry, output_names),
         (attributed, {name: name for name in _OF_ATTRIBUTION}),
-        (swapped, {name: name for name in _OF_INTERCHANGE} | {"p_holm": "causal_p_holm"}),
-        (swapped, {name: f"discovered_{name}" for name in ("within_ratio", "within_ratio_gaussian")}),
+        (swapped, causal_names),
+        (swapped, {name: f"discovered_{name}" for name in _OF_DISCOVERED_CLASSES}),
     ]
-    return replace(
-        swapped,
-        probe="heads in models",
-        values={new: of[name] for of, names in taken for name, new in names.items()}
-        | {"accuracy": torch.tensor(_accuracy(model, batches, correct), dtype=torch.float64)},
-        axes={new: of.axes[name] for of, names in taken for name, new in names.items()} | {"accuracy": ()},
-        notes=list(dict.fromkeys([*found.notes, *swapped.notes])),
-    )
+    values: dict[str, Shaped[Tensor, "..."]] = {}
+    axes: dict[str, tuple[str, ...]] = {}
+    for result, names in renamed:
+        for name, new in names.items():
+            values[new] = result[name]
+            axes[new] = result.axes[name]
+    values["accuracy"] = torch.tensor(_accuracy(model, batches, correct), dtype=torch.float64)
+    axes["accuracy"] = ()
+    notes = list(dict.fromkeys([*geometry.notes, *swapped.notes]))
+    return replace(swapped, probe="heads in models", values=values, axes=axes, notes=notes)
 
 
-def _accuracy(model: HookedModel, batches: Sequence[Batch], correct: Callable[[Tensor, Batch], Tensor]) -> float:
+def _accuracy(model: HookedModel, batches: Sequence[Batch], correct: Correct) -> float:
     with torch.inference_mode(), evaluation_mode(model):
         moved = [batch.to(device_of(model)) for batch in batches]
         right = [correct(forward(model, batch), batch).double().cpu() for batch in moved]

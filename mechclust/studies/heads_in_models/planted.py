@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 from typing import Any
 
+import einops
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformer_lens import HookedRootModule
 from transformer_lens.hook_points import HookPoint
@@ -13,8 +16,12 @@ from transformer_lens.hook_points import HookPoint
 from mechclust.models.config import ModelShape
 from tasks import SparseModularAddition
 
-_DIGIT, _TOTAL, _COPY, _UNUSED = range(4)  # coordinates of the residual stream
-_STEEP = 9.0  # attention scores where a head looks; 0 elsewhere
+# Coordinates of the residual stream.
+_DIGIT = 0
+_TOTAL = 1
+_COPY = 2
+_UNUSED = 3
+_SCORE = 9.0  # attention score at positions that a head attends to; 0 elsewhere
 
 
 class PlantedHeads(HookedRootModule):  # type: ignore[misc]
@@ -48,20 +55,23 @@ class PlantedHeads(HookedRootModule):  # type: ignore[misc]
     ) -> None:
         super().__init__()
         draw = torch.Generator().manual_seed(seed)
-        p, support = task.p, task.positions
-        self.places = [(layer, head) for layer in range(n_layers) for head in range(n_heads)]
+        support = task.positions
+        self.places = list(product(range(n_layers), range(n_heads)))
         first, second = torch.randperm(len(self.places), generator=draw)[:2].tolist()
-        self.place, self.decoy = self.places[first], self.places[second]
-        off = [t for t in range(task.length) if t not in support]
-        looks = {place: self._one(off, draw) for place in self.places}
-        looks[self.place] = support
+        self.place = self.places[first]
+        self.decoy = self.places[second]
+        off_support = [position for position in range(task.length) if position not in support]
+        positions_of = {place: self._one(off_support, draw) for place in self.places}
+        positions_of[self.place] = support
+        coordinate_of = {self.place: _TOTAL if read else _UNUSED, self.decoy: _COPY}
         scores = torch.zeros(n_layers, n_heads, task.length)
         writes = torch.zeros(n_layers, n_heads, 4)
-        for (layer, head), positions in looks.items():
-            scores[layer, head, list(positions)] = _STEEP
-            where = {self.place: _TOTAL if read else _UNUSED, self.decoy: _COPY}.get((layer, head), _UNUSED)
-            writes[layer, head, where] = len(positions)
-        self.scores, self.writes = nn.Parameter(scores), nn.Parameter(writes)
+        for (layer, head), positions in positions_of.items():
+            scores[layer, head, list(positions)] = _SCORE
+            writes[layer, head, coordinate_of.get((layer, head), _UNUSED)] = len(positions)
+        self.scores = nn.Parameter(scores)
+        self.writes = nn.Parameter(writes)
+        p = task.p
         sums = torch.arange(len(support) * (p - 1) + 1).float()
         self.register_buffer("sums", sums if read else sums[:1])
         self.register_buffer("digits", torch.arange(p).float())
@@ -75,29 +85,37 @@ class PlantedHeads(HookedRootModule):  # type: ignore[misc]
     def _one(off: Sequence[int], draw: torch.Generator) -> tuple[int, ...]:
         return (off[int(torch.randint(len(off), (1,), generator=draw))],)
 
-    def forward(self, tokens: Tensor, **kwargs: Any) -> Tensor:
-        """``[batch pos d_vocab]`` logits: minus the squared distances of the stream from each sum and digit."""
+    def forward(self, tokens: Int[Tensor, "batch pos"], **kwargs: Any) -> Float[Tensor, "batch pos d_vocab"]:
+        """Return logits: minus the squared distances of the residual stream from each sum and digit."""
         zeros = torch.zeros(*tokens.shape, 3, device=tokens.device)
         stream = self.hook_embed(torch.cat([tokens[..., None].float(), zeros], dim=-1))
         blocks: Any = self.blocks
         for block, scores, writes in zip(blocks, self.scores, self.writes, strict=True):
             pattern = scores.softmax(dim=-1)[None, :, None].expand(len(tokens), -1, tokens.shape[1], -1)
             values = stream[..., _DIGIT]
-            z = torch.einsum("bhqk,bk->bqh", block.attn.hook_pattern(pattern), values)
-            z = block.attn.hook_z(torch.stack([z, 0.3 * z], dim=-1))  # [batch pos head 2]
-            stream = stream + torch.einsum("bqh,hd->bqd", z[..., 0], writes)
-        of_sum = -(stream[..., _TOTAL, None] - self.sums).square()
-        rest = torch.arange(len(self.sums), device=tokens.device) % self.p
-        none = torch.tensor(-1e4, device=tokens.device)
-        by_rest = [torch.where(rest == r, of_sum, none).amax(dim=-1) for r in range(self.p)]
+            mean_digit = einops.einsum(
+                block.attn.hook_pattern(pattern), values, "batch head query key, batch key -> batch query head"
+            )
+            z = block.attn.hook_z(torch.stack([mean_digit, 0.3 * mean_digit], dim=-1))
+            stream = stream + einops.einsum(z[..., 0], writes, "batch pos head, head d -> batch pos d")
         of_digit = -(stream[..., _COPY, None] - self.digits).square()
-        return (torch.stack(by_rest, dim=-1)[..., None] + of_digit[..., None, :]).flatten(-2)
+        logits = self._of_sum(stream)[..., None] + of_digit[..., None, :]
+        return einops.rearrange(logits, "batch pos sum digit -> batch pos (sum digit)")
+
+    def _of_sum(self, stream: Float[Tensor, "batch pos d"]) -> Float[Tensor, "batch pos p"]:
+        """Return minus the squared distance from the nearest sum with each remainder modulo p."""
+        of_sum = -(stream[..., _TOTAL, None] - self.sums).square()
+        remainder = torch.arange(len(self.sums), device=stream.device) % self.p
+        none = torch.tensor(-1e4, device=stream.device)
+        nearest = [torch.where(remainder == r, of_sum, none).amax(dim=-1) for r in range(self.p)]
+        return torch.stack(nearest, dim=-1)
 
 
 class _Attention(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.hook_z, self.hook_pattern = HookPoint(), HookPoint()
+        self.hook_z = HookPoint()
+        self.hook_pattern = HookPoint()
 
 
 class _Block(nn.Module):

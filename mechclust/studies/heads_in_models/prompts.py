@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Literal
 
 import numpy as np
@@ -59,26 +60,25 @@ class WordPrompts:
 
     def __post_init__(self) -> None:
         check_settings(self)
-        for what, given, least in (("names", self.names, 2), ("nouns", self.nouns, 2 * self.n_words)):
-            if len(set(given)) < least:
-                raise InputError(f"{what} has {len(set(given))} different words; expected at least {least}")
+        _check_words("names", self.names, 2)
+        _check_words("nouns", self.nouns, 2 * self.n_words)
 
     def _drawn(self) -> tuple[list[str], list[str], list[str]]:
-        """Two names, and the things of each."""
+        """Return two names, and the things of each."""
         draw = np.random.default_rng([self.seed, 0x770D5])
         names = draw.permutation(sorted(set(self.names)))[:2].tolist()
         nouns = draw.permutation(sorted(set(self.nouns)))[: 2 * self.n_words].tolist()
         return names, nouns[: self.n_words], nouns[self.n_words :]
 
     def texts(self, order: Order) -> list[str]:
-        """The prompts; both orders have the same words in the same places."""
+        """Return the prompts; both orders have the same words in the same places."""
         (one, other), first, second = self._drawn()
-        pairs = [(a, b) for a in first for b in second]
+        pairs = list(product(first, second))
         ends = [f"{one}:" if order == "first" else f"{one}: {a}, {other}:" for a, _ in pairs]
         return [2 * f"{one}: {a}, {other}: {b}. " + end for (a, b), end in zip(pairs, ends, strict=True)]
 
     def batch(self, encode: Encode, order: Order, *, pad_id: int = 0) -> Batch:
-        """All prompts as one batch, padded on the right.
+        """Return all prompts as one batch, padded on the right.
 
         Args:
             encode: texts to token ids, all at once.
@@ -91,9 +91,9 @@ class WordPrompts:
         _, first, second = self._drawn()
         texts = self.texts(order)
         encoded = [list(ids) for ids in encode(texts)]
-        k = torch.arange(self.n_words)
-        a, b = (x.flatten() for x in torch.meshgrid(k, k, indexing="ij"))
-        asked, other, things = (a, b, first) if order == "first" else (b, a, second)
+        word = torch.arange(self.n_words)
+        of_first, of_second = torch.cartesian_prod(word, word).T  # in the order of the texts
+        asked, other, things = (of_first, of_second, first) if order == "first" else (of_second, of_first, second)
         answers = _first_tokens(encode, texts[0], encoded[0], things)
         tokens, mask = pad_right([torch.tensor(ids) for ids in encoded], pad_id)
         return Batch(
@@ -103,13 +103,19 @@ class WordPrompts:
         )
 
 
+def _check_words(setting: str, words: Sequence[str], least: int) -> None:
+    n_words = len(set(words))
+    if n_words < least:
+        raise InputError(f"{setting} has {n_words} different words; expected at least {least}")
+
+
 def _first_tokens(encode: Encode, prompt: str, ids: Sequence[int], things: Sequence[str]) -> list[int]:
-    """The first token of each thing after a prompt."""
-    longer = encode([f"{prompt} {thing}" for thing in things])
-    found = [int(whole[len(ids)]) if len(whole) > len(ids) else -1 for whole in longer]
-    if -1 in found or len(set(found)) < len(found):
+    """Return the first token of each thing after a prompt."""
+    encoded = encode([f"{prompt} {thing}" for thing in things])
+    tokens = [int(longer[len(ids)]) if len(longer) > len(ids) else -1 for longer in encoded]
+    if -1 in tokens or len(set(tokens)) < len(tokens):
         raise InputError(
             f"the tokenizer begins several of {', '.join(things)} with the same token, or with none of their own; give "
             "other nouns"
         )
-    return found
+    return tokens

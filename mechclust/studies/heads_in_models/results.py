@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 
 from mechclust.studies.heads_in_models.config import (
     PLANTED,
@@ -18,6 +19,7 @@ from mechclust.studies.heads_in_models.config import (
     addition_of,
     arms,
     clustered_by_attention,
+    jobs,
     labels_of,
     results_of,
     subjects_of,
@@ -28,25 +30,38 @@ from mechclust.studies.kept import check_there
 from mechclust.studies.study import Job
 from probes import ProbeResult, load_result
 
-Data = Mapping[str, np.ndarray]  # [seed ...], by ``key``
+if TYPE_CHECKING:
+    import pandas as pd
+
+Data = Mapping[str, Shaped[np.ndarray, "_ ..."]]  # values over seeds, by ``key``
+HeadsBySubject = Mapping[str, Heads]
+Results = Mapping[Job, HeadsBySubject]
 CALLS = ("any", "any control", "first layer", "last layer", "called in last layer")  # measures of heads called
-Found = Mapping[Job, Mapping[str, Heads]]
 
 
-def load_results(config: HeadsInModelsConfig, out: Path, job: Job) -> dict[str, Heads]:
+def load(config: HeadsInModelsConfig, out: Path) -> dict[Job, HeadsBySubject]:
+    """Return the heads of every model of every job.
+
+    Raises:
+        InputError: if a result is missing; the text names it.
+    """
+    return {job: load_job(config, out, job) for job in jobs(config)}
+
+
+def load_job(config: HeadsInModelsConfig, out: Path, job: Job) -> dict[str, Heads]:
     """Return the heads of every model of a job, by subject.
 
     Raises:
         InputError: if a result is missing; the text names it.
     """
     check_there(out, results_of(job, out))
-    return {subject: _load(config, job, subject, out) for subject in subjects_of(job.arm)}
+    return {subject: _load_subject(config, job, subject, out) for subject in subjects_of(job.arm)}
 
 
-def _load(config: HeadsInModelsConfig, job: Job, subject: str, out: Path) -> Heads:
+def _load_subject(config: HeadsInModelsConfig, job: Job, subject: str, out: Path) -> Heads:
     paths = [path for path in results_of(job, out) if path.name.startswith(f"{subject}.")]
-    found = {path.name.split(".")[-2]: load_result(path) for path in paths}
-    heads = heads_from(found["heads"], labels_of(job.arm))
+    measured = {path.name.split(".")[-2]: load_result(path) for path in paths}
+    heads = heads_from(measured["heads"], labels_of(job.arm))
     uncalled = frozenset(label for label in heads.labels if clustered_by_attention(config, job.arm, label))
     heads = replace(heads, uncalled=uncalled)
     if job.arm == PLANTED:
@@ -54,14 +69,17 @@ def _load(config: HeadsInModelsConfig, job: Job, subject: str, out: Path) -> Hea
 
         task = addition_of(config, PLANTED_P, job.seed)
         heads = replace(heads, place=PlantedHeads(task, config.n_layers, config.n_heads, job.seed).place)
-    if "clusters" in found:
-        heads = replace(heads, clusters=found["clusters"]["ari"].numpy())
-    if "together" in found:
-        carried, changed = (
-            dict(zip(DONORS, found["together"][name].tolist(), strict=True)) for name in ("carried", "changed")
-        )
-        heads = replace(heads, carried=carried, changed=changed, discovery=found["discovery"])
+    if "clusters" in measured:
+        heads = replace(heads, clusters=measured["clusters"]["ari"].numpy())
+    if "together" in measured:
+        carried = _by_donors(measured["together"], "carried")
+        changed = _by_donors(measured["together"], "changed")
+        heads = replace(heads, carried=carried, changed=changed, discovery=measured["discovery"])
     return heads
+
+
+def _by_donors(together: ProbeResult, measure: str) -> dict[str, float]:
+    return dict(zip(DONORS, together[measure].tolist(), strict=True))
 
 
 def key(arm: str, subject: str, measure: str) -> str:
@@ -69,39 +87,36 @@ def key(arm: str, subject: str, measure: str) -> str:
     return f"{arm} {subject} {measure}"
 
 
-def data_of(config: HeadsInModelsConfig, found: Found) -> Data:
-    """Return every measure of every arm and subject by ``key``, as ``[seed ...]``."""
-    gathered: dict[str, list[float | np.ndarray]] = {}
-    for job, models in found.items():
-        measured = {
-            key(job.arm, subject, measure): value
-            for subject, heads in models.items()
-            for measure, value in _summary(config, job.arm, heads).items()
-        }
+def data_of(config: HeadsInModelsConfig, results: Results) -> Data:
+    """Return every measure of every arm and subject by ``key``, over seeds."""
+    gathered: dict[str, list[float | Shaped[np.ndarray, "_"]]] = {}
+    for job, models in results.items():
+        for subject, heads in models.items():
+            for measure, value in _measures(config, job.arm, heads).items():
+                gathered.setdefault(key(job.arm, subject, measure), []).append(value)
         if job.arm == PROMPTS:
-            measured |= _at_both_ends(config, models)
-        for name, value in measured.items():
-            gathered.setdefault(name, []).append(value)
+            for name, value in _at_both_ends(config, models).items():
+                gathered.setdefault(name, []).append(value)
     return {name: np.array(values) for name, values in gathered.items()}
 
 
-def _at_both_ends(config: HeadsInModelsConfig, models: Mapping[str, Heads]) -> dict[str, float]:
+def _at_both_ends(config: HeadsInModelsConfig, models: HeadsBySubject) -> dict[str, float]:
     """Return how many heads serve both endings of the prompts, for the pretrained model and the random one."""
-    found = {}
+    numbers = {}
     for kind in dict.fromkeys(subject.rpartition("-")[0] for subject in models):
         ends = [heads for subject, heads in models.items() if subject.startswith(f"{kind}-")]
         first, second = (heads.strongest(config.n_tested) for heads in ends)
-        found[key(PROMPTS, kind, "common")] = len(first & second) / max(1, len(first), len(second))
-        found[key(PROMPTS, kind, "switching")] = float(switching_heads(config, ends).sum())
-        found[key(PROMPTS, kind, "switching other")] = float(switching_heads(config, ends, "other", "asked").sum())
-    return found
+        numbers[key(PROMPTS, kind, "common")] = len(first & second) / max(1, len(first), len(second))
+        numbers[key(PROMPTS, kind, "switching")] = float(switching_heads(config, ends).sum())
+        numbers[key(PROMPTS, kind, "switching other")] = float(switching_heads(config, ends, "other", "asked").sum())
+    return numbers
 
 
-def _summary(config: HeadsInModelsConfig, arm: str, heads: Heads) -> dict[str, float | np.ndarray]:
+def _measures(config: HeadsInModelsConfig, arm: str, heads: Heads) -> dict[str, float | Shaped[np.ndarray, "_"]]:
     """Return every measure of one model."""
     label, control = heads.labels[:2]
     called = heads.called(config, label)
-    found: dict[str, float | np.ndarray] = {
+    measures: dict[str, float | Shaped[np.ndarray, "_"]] = {
         "accuracy": heads.accuracy,
         "any": float(called.any()),
         "any control": float(heads.called(config, control).any()),
@@ -112,45 +127,42 @@ def _summary(config: HeadsInModelsConfig, arm: str, heads: Heads) -> dict[str, f
         "best ratio control": _smallest(heads.ratio(control)),
     }
     if label in heads.uncalled:
-        found |= dict.fromkeys(CALLS, math.nan)
+        measures |= dict.fromkeys(CALLS, math.nan)
     for name in heads.labels:
-        found[f"agreement {name}"] = _largest(heads.of("agreement", name))
+        measures[f"agreement {name}"] = _largest(heads.labelled("agreement", name))
     if heads.place is not None:
         expected = np.zeros_like(called)
         expected[heads.place] = True
-        found["exact"] = float((called == expected).all())
+        measures["exact"] = float((called == expected).all())
     if heads.clusters is not None:
-        found["task-ARI"] = heads.clusters[:, 0]
-        found["heads called"] = called.sum(axis=1)
+        measures["task-ARI"] = heads.clusters[:, 0]
+        measures["heads called"] = called.sum(axis=1)
     if arm == PROMPTS:
-        found |= {f"carried, {donors}": share for donors, share in heads.carried.items()}
-        found |= {f"changed, {donors}": share for donors, share in heads.changed.items()}
+        measures |= {f"carried, {donors}": share for donors, share in heads.carried.items()}
+        measures |= {f"changed, {donors}": share for donors, share in heads.changed.items()}
         if heads.discovery is not None:
-            found |= discovered(heads.discovery)
-    return found
+            measures |= discovered(heads.discovery)
+    return measures
 
 
-def discovered(found: ProbeResult) -> dict[str, float]:
-    """Return measures of each set of heads.
+def discovered(discovery: ProbeResult) -> dict[str, float]:
+    """Return the agreement with each label of each set of heads, and how compact outputs are within discovered classes.
 
-    They are the share of answers changed, the agreement with each label, how much more compact outputs are within
-    discovered classes than a Gaussian cloud, and the stability. If all prompts are one class, the last three are 0; for
-    an empty set, all are NaN.
+    Compactness is the within-ratio of the outputs minus that of a Gaussian cloud in their place. If all prompts are one
+    class, it is 0; for an empty set, all is NaN.
     """
-    values: dict[str, float] = {}
-    for i, name in enumerate(found.coords["set"]):
-        for k, label in enumerate(found.coords["equivalence"]):
-            values[f"agreement {label}, {name}"] = float(found["agreement"][i, k])
-        values[f"changed together, {name}"] = changed = float(found["changed"][i])
-        for measure, value in (
-            ("compactness", float(found["within_ratio"][i] - found["within_ratio_gaussian"][i])),
-            ("stability", float(found["stability"][i])),
-        ):
-            values[f"{measure}, {name}"] = 0.0 if math.isfinite(changed) and math.isnan(value) else value
-    return values
+    measures: dict[str, float] = {}
+    for i, name in enumerate(discovery.coords["set"]):
+        agreements = discovery["agreement"][i].tolist()
+        for label, agreement in zip(discovery.coords["equivalence"], agreements, strict=True):
+            measures[f"agreement {label}, {name}"] = agreement
+        compactness = float(discovery["within_ratio"][i] - discovery["within_ratio_gaussian"][i])
+        one_class = math.isnan(compactness) and math.isfinite(discovery["changed"][i])
+        measures[f"compactness, {name}"] = 0.0 if one_class else compactness
+    return measures
 
 
-def rise_where_called(task_ari: Float[np.ndarray, "layer"], called: Float[np.ndarray, "block"]) -> float:
+def rise_where_called(task_ari: Float[np.ndarray, "layer"], called: Shaped[np.ndarray, "block"]) -> float:
     """Return how much more the task-ARI rises in the blocks with most heads called than in others, in the mean.
 
     0 if all blocks have as many.
@@ -172,9 +184,29 @@ def _largest(values: Float[np.ndarray, "layer head"]) -> float:
     return float(np.nanmax(values)) if np.isfinite(values).any() else 0.0
 
 
-def by_subject(config: HeadsInModelsConfig, found: Found, arm: str) -> dict[str, list[Heads]]:
+def by_subject(config: HeadsInModelsConfig, results: Results, arm: str) -> dict[str, list[Heads]]:
     """Return each subject of an arm with its models in the order of the seeds; nothing if the arm was not run."""
     if arm not in arms(config):
         return {}
-    of = [models for job, models in found.items() if job.arm == arm]
-    return {subject: [models[subject] for models in of] for subject in subjects_of(arm)}
+    of_jobs = [models for job, models in results.items() if job.arm == arm]
+    return {subject: [models[subject] for models in of_jobs] for subject in subjects_of(arm)}
+
+
+def called_table(config: HeadsInModelsConfig, results: Results) -> pd.DataFrame:
+    """Return heads called per network, mean over seeds, by arm, model, label and block."""
+    import pandas as pd
+
+    rows = []
+    for arm in arms(config):
+        for subject, models in by_subject(config, results, arm).items():
+            for label in labels_of(arm):
+                called = _mean_called(config, models, label)
+                blocks = {} if arm == PROMPTS else {f"block {i}": n for i, n in enumerate(called)}
+                rows.append({"part": arm, "model": subject, "label": label, "all blocks": called.sum(), **blocks})
+    return pd.DataFrame(rows)
+
+
+def _mean_called(config: HeadsInModelsConfig, models: Sequence[Heads], label: str) -> Float[np.ndarray, "block"]:
+    """Return how many heads of each block are called, mean over models; NaN if the rule calls none for the label."""
+    called = np.mean([heads.called(config, label).sum(axis=1) for heads in models], axis=0)
+    return np.full_like(called, np.nan) if label in models[0].uncalled else called

@@ -1,14 +1,15 @@
-"""Trains the networks of the study, loads the pretrained one, and measures the heads of each and of its twin."""
+"""Train the networks, load the pretrained model, and measure the heads of each and of a random copy."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from mechclust.models import build_model, load_pretrained, model_for
@@ -40,32 +41,33 @@ from mechclust.studies.heads_in_models.discovery import discover_together, head_
 from mechclust.studies.heads_in_models.heads import Heads, heads_from, switching_heads
 from mechclust.studies.heads_in_models.measure import measure_heads
 from mechclust.studies.heads_in_models.planted import PlantedHeads
-from mechclust.studies.heads_in_models.prompts import ORDERS
-from mechclust.studies.heads_in_models.together import exchange_together
+from mechclust.studies.heads_in_models.prompts import ORDERS, Order
+from mechclust.studies.heads_in_models.together import Places, exchange_together
 from mechclust.studies.kept import once
 from mechclust.studies.study import Job, check_checkpoint
 from mechclust.training import CheckpointCallback, train
 from probes import HookedModel, ProbeResult, Readout, TaskClusterARI, last_token, residual, run, token_at
+from probes.checks.bench import Correct
 from probes.engine.identity import fingerprint
 from tasks import Batch, InputError, SparseModularAddition
+
+BATCH_SIZE = 128
+
+_Logits = Float[Tensor, "batch pos d_vocab"]
 
 
 def run_job(config: HeadsInModelsConfig, job: Job, out: Path) -> None:
     """Make a job's models and measure their heads; existing results are not recomputed."""
     if job.arm == PLANTED:
-        task = addition_of(config, PLANTED_P, job.seed)
-        for subject in (READ, UNREAD):
-            model = PlantedHeads(task, config.n_layers, config.n_heads, job.seed, read=subject == READ)
-            correct = _planted_is_right if subject == READ else _always
-            _measure(config, job, subject, _moved(model, config), examples_of(config, task), correct, out)
+        _measure_planted(config, job, out)
     elif job.arm == PROMPTS:
-        _prompts(config, job, out)
+        _measure_pretrained(config, job, out)
     else:
-        _trained(config, job, out)
+        _measure_trained(config, job, out)
 
 
 def check(config: HeadsInModelsConfig) -> None:
-    """Refuse what ``check_checkpoint`` does, and a model that has too few heads or cannot read the prompts.
+    """Refuse a model that is not there, has too few heads or cannot read the prompts.
 
     Raises:
         InputError: saying which, before anything is trained.
@@ -73,16 +75,17 @@ def check(config: HeadsInModelsConfig) -> None:
     check_checkpoint(config)
     if config.model is None:
         return
-    tokenizer, of_model = load_tokenizer(config.model)
-    text = of_model.get_text_config()
-    n, longest = text.num_hidden_layers * text.num_attention_heads, getattr(text, "max_position_embeddings", None)
-    if n < 2:
+    tokenizer, model_config = load_tokenizer(config.model)
+    text_config = model_config.get_text_config()
+    n_heads = text_config.num_hidden_layers * text_config.num_attention_heads
+    if n_heads < 2:
         raise InputError(f"{config.model!r} has a single head; give a model with others to compare with")
-    if 2 * config.together[-1] > n:
+    if 2 * config.together[-1] > n_heads:
         raise InputError(
-            f"together has {config.together[-1]}, but {config.model!r} has {n} heads; give at most half of them, such "
-            f"as --together {n // 2}, since as many other heads are the control"
+            f"together has {config.together[-1]}, but {config.model!r} has {n_heads} heads; give at most half of them, "
+            f"such as --together {n_heads // 2}, since as many other heads are the control"
         )
+    longest = getattr(text_config, "max_position_embeddings", None)
     for seed in config.word_seeds:
         width = max(_prompt_batch(config, seed, tokenizer, order).tokens.shape[1] for order in ORDERS)
         if longest is not None and width > longest:
@@ -90,25 +93,48 @@ def check(config: HeadsInModelsConfig) -> None:
 
 
 def trained_models(config: HeadsInModelsConfig, out: Path) -> list[TrainedModel]:
-    """Every network at the end of its training, with the examples measured; and the pretrained model."""
+    """Return every network at the end of its training, with the examples measured, and the pretrained model."""
+    first_draw = Job(PROMPTS, config.word_seeds[0])
+    loaded = [job for job in jobs(config) if job.arm not in (PLANTED, PROMPTS) or job == first_draw]
+    return [TrainedModel(job.name, partial(_load, config, job, out)) for job in loaded]
 
-    def load(job: Job) -> tuple[HookedModel, Iterable[Batch]]:
-        if job.arm == PROMPTS:
-            model = load_pretrained(str(config.model), device=config.device)
-            return model, [_prompt_batch(config, job.seed, model.tokenizer, ORDERS[0])]
-        return _train(config, job, out), examples_of(config, task_of(config, job))
 
-    first = Job(PROMPTS, config.word_seeds[0])
-    known = [job for job in jobs(config) if job.arm not in (PLANTED, PROMPTS) or job == first]
-    return [TrainedModel(job.name, partial(load, job)) for job in known]
+def _load(config: HeadsInModelsConfig, job: Job, out: Path) -> tuple[HookedModel, Iterable[Batch]]:
+    if job.arm == PROMPTS:
+        model = load_pretrained(str(config.model), device=config.device)
+        return model, [_prompt_batch(config, job.seed, model.tokenizer, ORDERS[0])]
+    return _train(config, job, out), examples_of(config, task_of(config, job))
+
+
+# ---- the network set by hand ----
+
+
+def _measure_planted(config: HeadsInModelsConfig, job: Job, out: Path) -> None:
+    task = addition_of(config, PLANTED_P, job.seed)
+    for subject in (READ, UNREAD):
+        model = PlantedHeads(task, config.n_layers, config.n_heads, job.seed, read=subject == READ)
+        correct = _planted_is_right if subject == READ else _undefined
+        _measure(config, job, subject, _moved(model, config), examples_of(config, task), correct, out)
+
+
+def _planted_is_right(logits: _Logits, batch: Batch) -> Float[Tensor, "batch"]:
+    """Return whether the answer's first part is the sum modulo p."""
+    answer = torch.div(logits[:, -1].argmax(dim=-1), PLANTED_P, rounding_mode="floor")
+    return (answer == batch.label("answer")).double()
+
+
+def _undefined(logits: _Logits, batch: Batch) -> Float[Tensor, "batch"]:
+    """Return NaN: a network that does not add has no answer to check."""
+    return torch.full((len(batch),), torch.nan)
 
 
 # ---- networks that are trained ----
 
 
-def _trained(config: HeadsInModelsConfig, job: Job, out: Path) -> None:
+def _measure_trained(config: HeadsInModelsConfig, job: Job, out: Path) -> None:
     task = task_of(config, job)
-    for subject, model in ((TRAINED, _train(config, job, out)), (UNTRAINED, built(config, job))):
+    models = {TRAINED: _train(config, job, out), UNTRAINED: built(config, job)}
+    for subject, model in models.items():
         batches = examples_of(config, task)
         correct: Any = task.accuracy
         _measure(config, job, subject, model, batches, correct, out)
@@ -119,15 +145,17 @@ def _trained(config: HeadsInModelsConfig, job: Job, out: Path) -> None:
 
 
 def built(config: HeadsInModelsConfig, job: Job) -> HookedModel:
-    """The network of a run before training."""
+    """Return the network of a run before training."""
     shape: dict[str, Any] = {"n_layers": config.n_layers, "d_model": config.d_model, "n_heads": config.n_heads}
     init_std = config.d_model**-0.5
     return _moved(build_model(model_for(task_of(config, job), seed=job.seed, init_std=init_std, **shape)), config)
 
 
 def _train(config: HeadsInModelsConfig, job: Job, out: Path) -> HookedModel:
-    """The network at the end of its training, which is resumed from its last checkpoint."""
-    model, settings, folder = built(config, job), training_of(config, job.arm), out / "models" / job.name
+    """Return the network at the end of its training, which is resumed from its last checkpoint."""
+    model = built(config, job)
+    settings = training_of(config, job.arm)
+    folder = out / "models" / job.name
     keep = CheckpointCallback(folder, at=[settings.steps])
     train(model, task_of(config, job), settings, folder, [keep], progress=True, name=job.name)
     return model
@@ -140,7 +168,7 @@ def _moved(model: Any, config: HeadsInModelsConfig) -> HookedModel:
 
 
 def examples_of(config: HeadsInModelsConfig, task: Any) -> list[Batch]:
-    """``n_measured`` held-out examples, equally spaced, or examples drawn independently of the training examples.
+    """Return ``n_measured`` held-out examples, equally spaced, or drawn independently of the training examples.
 
     Additions have one more label: the sum of equally many digits off the support.
     """
@@ -148,58 +176,64 @@ def examples_of(config: HeadsInModelsConfig, task: Any) -> list[Batch]:
         (batch,) = task.batches("validation_subset", task.n_eval)
         # They are ordered by task.
         rows = torch.linspace(0, len(batch) - 1, min(len(batch), config.n_measured)).round().long()
-        return list(batch.select(rows).split(128))
+        return list(batch.select(rows).split(BATCH_SIZE))
     (batch,) = task.batches("test", task.n_test)
-    off = [t for t in range(task.length) if t not in task.positions][-len(task.positions) :]
-    labels = {**batch.labels, OFF: batch.tokens[:, off].sum(dim=1)}
-    return list(replace(batch, labels=labels).select(slice(config.n_measured)).split(128))
-
-
-def _planted_is_right(logits: Tensor, batch: Batch) -> Tensor:
-    """Whether the answer's first part is the sum modulo p."""
-    answer = torch.div(logits[:, -1].argmax(dim=-1), PLANTED_P, rounding_mode="floor")
-    return (answer == batch.label("answer")).double()
-
-
-def _always(logits: Tensor, batch: Batch) -> Tensor:
-    """A network that does not add has no answer to check."""
-    return torch.full((len(batch),), torch.nan)
+    off_support = [position for position in range(task.length) if position not in task.positions]
+    counted = off_support[-len(task.positions) :]
+    labels = {**batch.labels, OFF: batch.tokens[:, counted].sum(dim=1)}
+    return list(replace(batch, labels=labels).select(slice(config.n_measured)).split(BATCH_SIZE))
 
 
 # ---- the pretrained model ----
 
 
-def _prompts(config: HeadsInModelsConfig, job: Job, out: Path) -> None:
+def _measure_pretrained(config: HeadsInModelsConfig, job: Job, out: Path) -> None:
     for kind in (PRETRAINED, RANDOM):
         model: Any = load_pretrained(str(config.model), untrained=kind == RANDOM, seed=job.seed, device=config.device)
         batches = {order: _prompt_batch(config, job.seed, model.tokenizer, order) for order in ORDERS}
-        ends: dict[str, Heads] = {}
+        ends: dict[Order, Heads] = {}
         for order, batch in batches.items():
-            found = _measure(config, job, prompt_subject(kind, order), model, [batch], _is_answer, out)
-            ends[order] = heads_from(found, labels_of(PROMPTS))
+            result = _measure(config, job, prompt_subject(kind, order), model, [batch], _is_answer, out)
+            ends[order] = heads_from(result, labels_of(PROMPTS))
         switching = switching_heads(config, list(ends.values()))
-        heads = [(int(block), int(head)) for block, head in zip(*switching.nonzero(), strict=True)]
+        following = [(int(block), int(head)) for block, head in zip(*switching.nonzero(), strict=True)]
         for order, batch in batches.items():
-            measure = partial(exchange_together, model, batch, heads, switching.shape, seed=job.seed)
-            once(result_path(out, job, f"{prompt_subject(kind, order)}.together"), measure, fingerprint(model))
-            discover = partial(
-                discover_together,
-                model,
-                batch,
-                labels_of(PROMPTS),
-                head_sets(ends[order], heads, config.together, job.seed),
-                recipients=config.together_recipients,
-                tolerance=config.tolerance,
-                seed=job.seed,
-            )
-            once(result_path(out, job, f"{prompt_subject(kind, order)}.discovery"), discover, fingerprint(model))
+            _interchange_together(config, job, prompt_subject(kind, order), model, batch, ends[order], following, out)
 
 
-def _prompt_batch(config: HeadsInModelsConfig, seed: int, tokenizer: Any, order: Any) -> Batch:
+def _interchange_together(
+    config: HeadsInModelsConfig,
+    job: Job,
+    subject: str,
+    model: HookedModel,
+    batch: Batch,
+    heads: Heads,
+    following: Places,
+    out: Path,
+) -> None:
+    """Interchange several heads at once: those that follow the thing asked, and those with the largest effect."""
+    identity = fingerprint(model)
+    n_blocks, n_heads = heads.values["effect"].shape
+    exchange = partial(exchange_together, model, batch, following, (n_blocks, n_heads), seed=job.seed)
+    once(result_path(out, job, f"{subject}.together"), exchange, identity)
+    discover = partial(
+        discover_together,
+        model,
+        batch,
+        labels_of(PROMPTS),
+        head_sets(heads, following, config.together, job.seed),
+        recipients=config.together_recipients,
+        tolerance=config.tolerance,
+        seed=job.seed,
+    )
+    once(result_path(out, job, f"{subject}.discovery"), discover, identity)
+
+
+def _prompt_batch(config: HeadsInModelsConfig, seed: int, tokenizer: Any, order: Order) -> Batch:
     return prompts_of(config, seed).batch(encoder(tokenizer), order, pad_id=tokenizer.pad_token_id or 0)
 
 
-def _is_answer(logits: Tensor, batch: Batch) -> Tensor:
+def _is_answer(logits: _Logits, batch: Batch) -> Float[Tensor, "batch"]:
     rows = torch.arange(len(logits), device=logits.device)
     last = logits[rows, batch.last_positions().to(logits.device)]
     return (last.argmax(dim=-1) == batch.label("answer").to(logits.device)).double()
@@ -214,11 +248,11 @@ def _measure(
     subject: str,
     model: HookedModel,
     batches: list[Batch],
-    correct: Callable[[Tensor, Batch], Tensor],
+    correct: Correct,
     out: Path,
 ) -> ProbeResult:
-    """The heads of a model, measured once; in a small model all are interchanged."""
-    given = job.arm == PROMPTS
+    """Measure the heads of a model once; in a small model all are interchanged."""
+    pretrained = job.arm == PROMPTS
     query: Readout = token_at("input") if job.arm == INSTRUCTIONS else last_token()
     measure = partial(
         measure_heads,
@@ -226,8 +260,8 @@ def _measure(
         batches,
         labels_of(job.arm),
         correct,
-        tested=config.n_tested if given else config.n_layers * config.n_heads,
-        recipients=config.word_recipients if given else config.recipients,
+        tested=config.n_tested if pretrained else config.n_layers * config.n_heads,
+        recipients=config.word_recipients if pretrained else config.recipients,
         tolerance=config.tolerance,
         query=query,
         seed=job.seed,

@@ -8,14 +8,13 @@ applied to transformers trained to add, to a pretrained language model, and to t
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mechclust.evidence import Finding
-from mechclust.report.analysis import Analysis, Panel
-from mechclust.report.html import table_html
+from mechclust.report.analysis import Panel
+from mechclust.report.text import counted
 from mechclust.studies.heads_in_models.config import (
     INSTRUCTIONS,
     PLANTED,
@@ -25,10 +24,9 @@ from mechclust.studies.heads_in_models.config import (
     addition_arm,
     arms,
     jobs,
-    labels_of,
 )
 from mechclust.studies.heads_in_models.findings import findings_of
-from mechclust.studies.heads_in_models.results import Found, by_subject, data_of, key, load_results
+from mechclust.studies.heads_in_models.results import Results, by_subject, called_table, data_of, key, load
 from mechclust.studies.heads_in_models.run import check, run_job, trained_models
 from mechclust.studies.study import Study
 from mechclust.training import TrainConfig
@@ -37,87 +35,54 @@ from tasks import InstructionFollowing, SparseModularAddition
 if TYPE_CHECKING:
     import pandas as pd
 
-_CALLED = "Filled: called a clustering head; open: not."
+CALLED = "Filled: called a clustering head; open: not."
+CAPTIONS = {
+    "addition": "Heads of transformers that add modulo p, {seeds}, one dot per head. Above: within-ratio of a head's "
+    "output as a share of what random labels give. Below: share of interchanges that change the answer, between "
+    f"classes minus within. Orange: the same heads, equally many digits that do not count. {CALLED}",
+    "instructions": "A network that follows instructions, {seeds}. Left: clusters of the residual stream at x by "
+    "layer, against task and output. Middle and right: its heads at x, one dot per head: how similar outputs are "
+    f"within a task, and how far interchanged outputs carry the task. {CALLED}",
+    "prompts": "A pretrained model, {draws}, each with different words. First: how far the answer depends on each "
+    "head, mean over seeds and both endings. Second: how alike each head's outputs are for the thing asked for at one "
+    "ending and at the other (dotted: chance); filled: heads alike for it at both endings, but not for the other "
+    "thing. Third: these heads interchanged together (circles and triangles: the two endings), the share of answers "
+    "that change (open) and that become the donor's (filled); donors differ in the thing asked for, or only in the "
+    "other thing. Last: the heads with the largest effect interchanged together; adjusted Rand index between the "
+    "classes discovered without labels and the thing asked for (chance 0), mean of both endings, mean and range over "
+    "seeds.",
+}
 
 
-def judge(config: HeadsInModelsConfig, out: Path) -> list[Finding]:
-    """Findings from a run's results."""
-    return findings_of(config, data_of(config, _loaded(config, out)))
+def findings(config: HeadsInModelsConfig, results: Results) -> list[Finding]:
+    """Return the findings and checks of a run."""
+    return findings_of(config, data_of(config, results))
 
 
-def _loaded(config: HeadsInModelsConfig, out: Path) -> Found:
-    return {job: load_results(config, out, job) for job in jobs(config)}
+def panels(config: HeadsInModelsConfig, results: Results) -> list[Panel]:
+    """Draw the figures, with their captions."""
+    from mechclust.studies.heads_in_models import figures  # loads matplotlib
 
-
-def analyse(config: HeadsInModelsConfig, out: Path) -> Analysis:
-    """Findings, figures and a table of the heads called, from a run's artefacts."""
-    from mechclust.studies.heads_in_models import figures
-
-    found = _loaded(config, out)
-    additions = {f"p = {p}": by_subject(config, found, addition_arm(p)) for p in config.moduli}
-    seeds, draws = (f"{len(n)} seed{'s' * (len(n) > 1)}" for n in (config.seeds, config.word_seeds))
-    panels = [
-        Panel(
-            "addition",
-            figures.addition(config, additions),
-            f"Heads of transformers that add modulo p, {seeds}, one dot per head. Above: within-ratio of a head's "
-            "output as a share of what random labels give. Below: share of interchanges that change the answer, "
-            f"between classes minus within. Orange: the same heads, equally many digits that do not count. {_CALLED}",
-        ),
-        Panel(
-            "instructions",
-            figures.instructions(config, by_subject(config, found, INSTRUCTIONS)),
-            f"A network that follows instructions, {seeds}. Left: clusters of the residual stream at x by layer, "
-            "against task and output. Middle and right: its heads at x, one dot per head: how similar outputs are "
-            f"within a task, and how far interchanged outputs carry the task. {_CALLED}",
-        ),
-    ]
-    data, notes = data_of(config, found), _notes(config)
+    additions = {f"p = {p}": by_subject(config, results, addition_arm(p)) for p in config.moduli}
+    drawn = {
+        "addition": figures.addition(config, additions),
+        "instructions": figures.instructions(config, by_subject(config, results, INSTRUCTIONS)),
+    }
     if PROMPTS in arms(config):
-        caption = (
-            f"A pretrained model, {draws}, each with different words. First: how far the answer depends on each head, "
-            "mean over seeds and both endings. Second: how alike each head's outputs are for the thing asked for at "
-            "one ending and at the other (dotted: chance); filled: heads alike for it at both endings, but not for the "
-            "other thing. Third: these heads interchanged together (circles and triangles: the two endings), the share "
-            "of answers that change (open) and that become the donor's (filled); donors differ in the thing asked for, "
-            "or only in the other thing. Last: the heads with the largest effect interchanged together; adjusted Rand "
-            "index between the classes discovered without labels and the thing asked for (chance 0), mean of both "
-            "endings, mean and range over seeds."
-        )
-        models = by_subject(config, found, PROMPTS)
-        panels.append(Panel("prompts", figures.prompts(config, models), caption))
-        common = float(np.mean(data[key(PROMPTS, RANDOM, "common")]))
-        notes.append(
-            f"With random weights, too, the {config.n_tested} heads with the largest effect are partly the same at "
-            f"both endings (share {common:.2f}): W5 tells of the pretrained weights only beyond that."
-        )
-    table = _table(config, found)
-    return Analysis(
-        findings=findings_of(config, data),
-        panels=panels,
-        folded={"Heads called, by block": table_html(table, number=".2f")},
-        notes=notes,
-    )
+        drawn["prompts"] = figures.prompts(config, by_subject(config, results, PROMPTS))
+    seeds = counted(len(config.seeds), "seed")
+    draws = counted(len(config.word_seeds), "seed")
+    return [Panel(name, figure, CAPTIONS[name].format(seeds=seeds, draws=draws)) for name, figure in drawn.items()]
 
 
-def _table(config: HeadsInModelsConfig, found: Found) -> pd.DataFrame:
-    """Heads called per network, mean over seeds, by arm, model, label and block."""
-    import pandas as pd
-
-    rows = []
-    for arm in arms(config):
-        for subject, models in by_subject(config, found, arm).items():
-            for label in labels_of(arm):
-                called = np.mean([heads.called(config, label).sum(axis=1) for heads in models], axis=0)
-                if label in models[0].uncalled:
-                    called = np.full_like(called, np.nan)
-                where = {f"block {i}": n for i, n in enumerate(called)} if arm != PROMPTS else {}
-                rows.append({"part": arm, "model": subject, "label": label, "all blocks": called.sum(), **where})
-    return pd.DataFrame(rows)
+def tables(config: HeadsInModelsConfig, results: Results) -> dict[str, pd.DataFrame]:
+    """Return the numbers of heads called, by title."""
+    return {"Heads called, by block": called_table(config, results)}
 
 
-def _notes(config: HeadsInModelsConfig) -> list[str]:
-    notes = [
+def notes(config: HeadsInModelsConfig, results: Results) -> list[str]:
+    """Return what a reader of the report must know."""
+    texts = [
         f"A head is called if its within-ratio is at most {config.share:g} of chance, interchanges within a class "
         f"change at most {config.share:g} of the answers that those between classes do, and the answers follow the "
         f"label (p at most {config.level:g} after Holm's correction over all heads).",
@@ -128,13 +93,16 @@ def _notes(config: HeadsInModelsConfig) -> list[str]:
         f"The part {PLANTED!r} has a head set by hand; it shows that the rule finds a head that is there (K1, K2).",
     ]
     if PROMPTS in arms(config):
-        notes.append(
-            "There is a single pretrained model: intervals are over draws of words and say nothing about other models."
-        )
-    return notes
+        common = float(np.mean(data_of(config, results)[key(PROMPTS, RANDOM, "common")]))
+        texts += [
+            "There is a single pretrained model: intervals are over draws of words and say nothing about other models.",
+            f"With random weights, too, the {config.n_tested} heads with the largest effect are partly the same at "
+            f"both endings (share {common:.2f}): W5 tells of the pretrained weights only beyond that.",
+        ]
+    return texts
 
 
-_SMALL = HeadsInModelsConfig(
+SMALL = HeadsInModelsConfig(
     seeds=(0,),
     word_seeds=(0,),
     moduli=(2, 3),
@@ -162,14 +130,17 @@ STUDY = Study(
     title="Clustering heads in models of several layers, trained and pretrained",
     source="ours, on Odonnat, Bouaziz & Cabannes, Clustering Head (arXiv 2410.24050)",
     presets={
-        "smoke": _SMALL,
+        "smoke": SMALL,
         "quick": replace(HeadsInModelsConfig(), seeds=(0, 1), word_seeds=(0, 1), moduli=(3,), n_measured=256),
         "paper": HeadsInModelsConfig(),
     },
     jobs=jobs,
     check=check,
     run_job=run_job,
-    analyse=analyse,
-    judge=judge,
     trained_models=trained_models,
+    load=load,
+    findings=findings,
+    panels=panels,
+    tables=tables,
+    notes=notes,
 )

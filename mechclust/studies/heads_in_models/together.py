@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 
 import numpy as np
 import torch
+from jaxtyping import Bool, Float, Int
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from probes import ClusteringHead, HookedModel, ProbeResult, last_token, run
 from probes.checks.bench import bench_of
+from probes.engine.sites import head_name
 from tasks import Batch
 
 Places = Sequence[tuple[int, int]]  # block and head
-RELEVANT, RANDOM_HEADS, IRRELEVANT = "relevant donors", "relevant donors, other heads", "irrelevant donors"
+RELEVANT = "relevant donors"
+RANDOM_HEADS = "relevant donors, other heads"
+IRRELEVANT = "irrelevant donors"
 DONORS = (RELEVANT, RANDOM_HEADS, IRRELEVANT)
 
 
@@ -44,57 +49,72 @@ def exchange_together(
         seed: seed of the draws.
     """
     bench = bench_of(model, [batch], measured(model, batch))
-    asked, other, answer = (batch.label(name).cpu() for name in ("asked", "other", "answer"))
+    asked = batch.label("asked").cpu()
+    other = batch.label("other").cpu()
+    answer = batch.label("answer").cpu()
     draw = torch.Generator().manual_seed(seed)
-    carried, changed = (torch.zeros(len(DONORS), dtype=torch.float64) for _ in range(2))
+    carried = torch.zeros(len(DONORS), dtype=torch.float64)
+    changed = torch.zeros(len(DONORS), dtype=torch.float64)
     for _ in range(draws if heads else 0):
         relevant = _donors((asked[:, None] != asked) & (other[:, None] != other), draw)
         irrelevant = _donors((asked[:, None] == asked) & (other[:, None] != other), draw)
         controls = other_heads(heads, shape, draw)
-        for i, (donors, which) in enumerate(((relevant, heads), (relevant, controls), (irrelevant, heads))):
-            sites = [(site_of(block), head) for block, head in which]
+        for i, (donors, places) in enumerate(((relevant, heads), (relevant, controls), (irrelevant, heads))):
+            sites = [(site_of(block), head) for block, head in places]
             after = bench.with_outputs(sites, bench.outputs(sites)[donors])[0] if sites else bench.answers
             carried[i] += ((after == answer[donors]) & (answer[donors] != bench.answers)).double().mean() / draws
             changed[i] += (after != bench.answers).double().mean() / draws
-    carried[-1] = torch.nan
-    notes = ["carried is NaN for irrelevant donors, whose answer is the same"]
-    if 2 * len(heads) > shape[0] * shape[1]:
-        carried[1], changed[1] = torch.nan, torch.nan
-        notes.append("there are not as many other heads, so their carried and changed are NaN")
-    if not heads:
-        carried[:], changed[:] = torch.nan, torch.nan
-        notes = ["there are no heads to interchange, so carried and changed are NaN"]
+    notes = _undefined(carried, changed, heads, shape)
     return ProbeResult(
         "heads together",
         {"carried": carried, "changed": changed},
         {"carried": ("donors",), "changed": ("donors",)},
         {"donors": list(DONORS)},
-        metadata={"n": len(batch), "heads": [f"L{block}H{head}" for block, head in heads], "draws": draws},
+        metadata={"n": len(batch), "heads": [head_name(*place) for place in heads], "draws": draws},
         notes=notes,
     )
 
 
-def _donors(allowed: Tensor, draw: torch.Generator) -> Tensor:
-    """For each prompt, one of its allowed donors, at random."""
+def _undefined(
+    carried: Float[Tensor, "donors"], changed: Float[Tensor, "donors"], heads: Places, shape: tuple[int, int]
+) -> list[str]:
+    """Put NaN where nothing is measured, and return notes that say why."""
+    if not heads:
+        carried[:] = torch.nan
+        changed[:] = torch.nan
+        return ["there are no heads to interchange, so carried and changed are NaN"]
+    carried[DONORS.index(IRRELEVANT)] = torch.nan
+    notes = ["carried is NaN for irrelevant donors, whose answer is the same"]
+    n_layers, n_heads = shape
+    if 2 * len(heads) > n_layers * n_heads:
+        control = DONORS.index(RANDOM_HEADS)
+        carried[control] = torch.nan
+        changed[control] = torch.nan
+        notes.append("there are not as many other heads, so their carried and changed are NaN")
+    return notes
+
+
+def _donors(allowed: Bool[Tensor, "prompt prompt"], draw: torch.Generator) -> Int[Tensor, "prompt"]:
+    """Return one of the allowed donors of each prompt, at random."""
     return torch.multinomial(allowed.double(), 1, generator=draw)[:, 0]
 
 
 def other_heads(heads: Places, shape: tuple[int, int], draw: torch.Generator) -> Places:
-    """Equally many other heads if there are, in blocks as near as possible, at random within a block."""
+    """Return equally many other heads if there are, in blocks as near as possible, at random within a block."""
     n_blocks, n_heads = shape
-    every = [(block, head) for block in range(n_blocks) for head in range(n_heads)]
-    free = [every[i] for i in torch.randperm(len(every), generator=draw).tolist() if every[i] not in heads]
+    places = list(product(range(n_blocks), range(n_heads)))
+    free = [places[i] for i in torch.randperm(len(places), generator=draw).tolist() if places[i] not in heads]
     distance = np.abs(np.subtract.outer([block for block, _ in heads], [block for block, _ in free]))
     return [free[i] for i in linear_sum_assignment(distance)[1]]
 
 
 def measured(model: HookedModel, batch: Batch, labels: Sequence[str] = ()) -> ClusteringHead:
-    """A probe that has measured the heads at the last token."""
+    """Return a probe that has measured the heads at the last token."""
     probe = ClusteringHead(tuple(labels), query=last_token(), permutations=0)
     run(model, [batch], probe)
     return probe
 
 
 def site_of(block: int) -> str:
-    """The hook point of the block's head outputs."""
+    """Return the hook point of the block's head outputs."""
     return f"blocks.{block}.attn.hook_z"

@@ -1,8 +1,9 @@
-"""What the MOSSA study runs: settings, jobs, and the paths of their artefacts."""
+"""Settings and jobs of the MOSSA study, and the paths of their artefacts."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
@@ -17,7 +18,8 @@ MODELS = ("base", "tuned")
 FROZEN = ("embed", "pos_embed", "unembed")
 # One argument of each operation is never tuned on (its words are, but never together); which one depends on the seed.
 HELD_OUT_TASKS = ("copy-3", "swap-0", "translate-1", "type-2", "classify-3", "sentiment-0")
-SEEN_TASKS = tuple(f"{name}-{k}" for name in OPERATIONS for k in range(4) if f"{name}-{k}" not in HELD_OUT_TASKS)
+_TASKS = [f"{operation}-{argument}" for operation, argument in product(OPERATIONS, range(4))]
+SEEN_TASKS = tuple(task for task in _TASKS if task not in HELD_OUT_TASKS)
 
 
 @dataclass(frozen=True)
@@ -48,26 +50,26 @@ class OriginConfig:
 
     def __post_init__(self) -> None:
         check_settings(self, "origin.")
-        if unknown := [name for name in self.domains if name not in OPERATIONS]:
-            raise InputError(f"origin.domains has {unknown[0]!r}; expected some of {', '.join(OPERATIONS)}")
+        for name in self.domains:
+            if name not in OPERATIONS:
+                raise InputError(f"origin.domains has {name!r}; expected some of {', '.join(OPERATIONS)}")
         if len(self.domains) < 2:
             raise InputError(
                 f"origin.domains has {len(self.domains)}; expected at least 2, since one leaves nothing to compare"
             )
-        several: dict[str, tuple[str | float, ...]] = {
-            "domains": self.domains,
-            "widths": self.widths,
-            "sizes": self.sizes,
-        }
-        for name, values in several.items():
-            if twice := repeated(values):
+        for name in ("domains", "widths", "sizes"):
+            twice = repeated(getattr(self, name))
+            if twice:
                 raise InputError(f"origin.{name} has {twice[0]!r} twice; give it once")
         if self.width not in self.widths:
             raise InputError(f"origin.widths lacks origin.width ({self.width}), the reference; add it")
         if 1 not in self.sizes:
             raise InputError("origin.sizes lacks 1, the reference; add it")
-        if (few := min(self.sizes) * self.examples) < 1:
-            raise InputError(f"origin.sizes has {min(self.sizes):g}, {few:g} of {self.examples} examples; give more")
+        smallest = min(self.sizes)
+        if smallest * self.examples < 1:
+            raise InputError(
+                f"origin.sizes has {smallest:g}, {smallest * self.examples:g} of {self.examples} examples; give more"
+            )
         if self.control_steps <= self.training.warmup:
             raise InputError(
                 f"origin.training has {self.training.steps} steps, {self.control_steps} for each of "
@@ -139,9 +141,9 @@ class MossaConfig:
     def __post_init__(self) -> None:
         check_settings(self)
         check_seeds(self.seeds)
-        own = SkillSuite()
+        default = SkillSuite()
         for name in ("seed", "stream", "skills", "stream_seed"):
-            if getattr(self.suite, name) != getattr(own, name):
+            if getattr(self.suite, name) != getattr(default, name):
                 raise InputError(f"suite.{name} is set by each run; leave it out")
         if self.suite.n_eval < 4:
             raise InputError(f"suite.n_eval is {self.suite.n_eval}; CKA needs at least 4 prompts per skill")
@@ -152,13 +154,14 @@ class MossaConfig:
                 f"control_steps is {self.control_steps}, and tuning.warmup {self.tuning.warmup}; "
                 "expected more steps than that, or the controls never reach their learning rate"
             )
-        few = min(self.n_purity, self.suite.n_eval) * len(self.suite.seen)
-        if self.n_neighbours >= few:
+        n_prompts = min(self.n_purity, self.suite.n_eval) * len(self.suite.seen)
+        if self.n_neighbours >= n_prompts:
             raise InputError(
-                f"n_neighbours is {self.n_neighbours}, of {few} prompts (n_purity of each seen skill); lower it"
+                f"n_neighbours is {self.n_neighbours}, of {n_prompts} prompts (n_purity of each seen skill); lower it"
             )
-        if bad := [width for width in self.origin.widths if width % self.n_heads]:
-            raise InputError(f"origin.widths has {bad[0]}; expected multiples of n_heads ({self.n_heads})")
+        for width in self.origin.widths:
+            if width % self.n_heads:
+                raise InputError(f"origin.widths has {width}; expected multiples of n_heads ({self.n_heads})")
 
 
 class ModelJob(NamedTuple):
@@ -171,46 +174,48 @@ class ModelJob(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What progress bars and reports call it."""
+        """Its name in progress bars and reports."""
         return f"{self._file}-seed{self.seed}"
 
     @property
     def stage(self) -> int:
-        """Tuning waits for the base models, measuring for all models."""
+        """The number of its stage: tuning waits for the base models, measuring for all models."""
         return {"base": 0, "tuned": 1, "control": 1, "measure": 2, "describe": 2}[self.kind]
 
     def model_path(self, out: Path) -> Path:
-        """The path of its model."""
+        """Return the path of its model."""
         return out / "models" / f"seed{self.seed}" / f"{self._file}.safetensors"
 
     @property
     def _file(self) -> str:
-        return "-".join(filter(None, [self.kind, self.skill, "again" if self.again else ""]))
+        parts = (self.kind, self.skill, "again" if self.again else "")
+        return "-".join(part for part in parts if part)
 
 
 def jobs(config: MossaConfig) -> list[ModelJob]:
-    """Every model and measurement; the longest of a stage first."""
-    found = [ModelJob(kind, seed) for kind in (*MODELS, "measure", "describe") for seed in config.seeds]
+    """Return every model and measurement; the longest of a stage first."""
+    plan = [ModelJob(kind, seed) for kind in (*MODELS, "measure", "describe") for seed in config.seeds]
     for seed in config.seeds:
         suite = suite_of(config, seed)
         for skill in controlled(config, suite):
-            times = (False, True) if has_ceiling(config, suite, skill) else (False,)
-            found += [ModelJob("control", seed, skill, again) for again in times]
-    return found
+            plan.append(ModelJob("control", seed, skill))
+            if has_ceiling(config, suite, skill):
+                plan.append(ModelJob("control", seed, skill, again=True))
+    return plan
 
 
 def controlled(config: MossaConfig, suite: SkillSuite) -> list[str]:
-    """The skills of a seed that have a control, in the suite's order."""
+    """Return the skills of a seed that have a control, in the suite's order."""
     return [name for name in suite.task_names if config.controls == "all" or name in suite.seen]
 
 
 def has_ceiling(config: MossaConfig, suite: SkillSuite, skill: str) -> bool:
-    """Whether the skill's control is tuned twice."""
+    """Return whether the skill's control is tuned twice."""
     return config.ceiling and skill in suite.seen
 
 
 def suite_of(config: MossaConfig, seed: int) -> SkillSuite:
-    """The skills of one seed.
+    """Return the skills of one seed.
 
     Example:
         >>> every = set(SkillSuite().task_names)
@@ -220,10 +225,13 @@ def suite_of(config: MossaConfig, seed: int) -> SkillSuite:
     suite = replace(config.suite, seed=seed)
     if not config.turn or config.experiment == "origin":
         return suite
-    named = [(operation, int(k)) for operation, k in (name.split("-") for name in suite.seen)]
-    return replace(suite, seen=tuple(f"{operation}-{(k + seed) % suite.n_arguments}" for operation, k in named))
+    seen = []
+    for name in suite.seen:
+        operation, argument = name.split("-")
+        seen.append(f"{operation}-{(int(argument) + seed) % suite.n_arguments}")
+    return replace(suite, seen=tuple(seen))
 
 
 def result_path(out: Path, seed: int, name: str) -> Path:
-    """The path of a measurement."""
+    """Return the path of a measurement."""
     return out / "results" / f"seed{seed}" / f"{name}.safetensors"

@@ -7,6 +7,7 @@ from itertools import product
 from typing import Any
 
 import numpy as np
+from jaxtyping import Bool, Float, Int, Shaped
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -14,6 +15,7 @@ from matplotlib.patches import Patch
 
 from mechclust.evidence.intervals import mean_interval
 from mechclust.mossa.layer_groups import MARGIN
+from mechclust.mossa.task_curves import Which
 from mechclust.report.style import (
     BLUE,
     GREEN,
@@ -32,93 +34,90 @@ from mechclust.report.style import (
 from mechclust.studies.mossa.results import SeedResults, boundaries_by_seed
 from probes import ProbeResult
 
-_COLORS = {"base": BLUE, "tuned": RED}  # the paper's
-_NAMES = {"base": "pre", "tuned": "tuned"}
-_LINES = {"base": "--", "tuned": "-"}
+MODEL_COLORS: Mapping[Which, str] = {"base": BLUE, "tuned": RED}  # the paper's
+NAMES = {"base": "pre", "tuned": "tuned"}
+LINES = {"base": "--", "tuned": "-"}
+BOX_SHIFT = {"base": -0.19, "tuned": 0.19}  # of a layer's boxes, in layers
+CEILING: Mapping[str, Any] = {"ls": ":", "color": "#555555", "lw": 1.4, "label": "ceiling"}
+ENCODED = "encoded"
+NOT_ENCODED = "not encoded by pre-training"
+IMAGE: Mapping[str, Any] = {"aspect": "auto", "interpolation": "none"}
+POINT: Mapping[str, Any] = {"ls": "", "marker": "o", "ms": 4, "color": GREY}
+
+Runs = Sequence[SeedResults]
+_Masks = list[Bool[np.ndarray, "task"]]  # one for each seed
+_ByLayer = Shaped[np.ndarray, "layer"]
 
 
-def _layers(found: Sequence[SeedResults]) -> np.ndarray:
-    return np.arange(1, found[0].n_layers + 1)
+def _layers(runs: Runs) -> Int[np.ndarray, "layer"]:
+    return np.arange(1, runs[0].n_layers + 1)
 
 
-def boxes(found: Sequence[SeedResults]) -> Figure:
-    """CKA of every task and seed by layer, for pre and tuned, seen and held-out tasks (the paper's figures).
+# ---- CKA of every task ----
+
+
+def boxes(runs: Runs) -> Figure:
+    """Draw CKA of every task and seed by layer, for pre and tuned, seen and held-out tasks, as the paper does.
 
     Points in the boxes: filled, of tasks that pre-training did not encode; rings, of the others.
     """
-    parts = {"seen tasks": [m.seen for m in found], "held-out tasks": [~m.seen for m in found]}
-    parts = {name: masks for name, masks in parts.items() if masks[0].any()}
+    parts = {"seen tasks": [run.seen for run in runs]}
+    if not runs[0].seen.all():
+        parts["held-out tasks"] = [~run.seen for run in runs]
     figure, axes = subplots(len(parts), size=(6.0, 4.2), grid="y", sharey=True)
-    layers, rng = _layers(found), np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     for axis, (title, masks) in zip(axes, parts.items(), strict=True):
-        for place, kind in ((-0.19, "base"), (0.19, "tuned")):
-            values = np.concatenate([m.cka[kind][mask] for m, mask in zip(found, masks, strict=True)])
-            encoded = np.concatenate([m.encoded[mask] for m, mask in zip(found, masks, strict=True)])
-            x = layers + place + rng.uniform(-0.13, 0.13, values.shape)
-            axis.plot(x[~encoded], values[~encoded], ".", ms=2, mew=0, color=_COLORS[kind], alpha=0.5)
-            axis.plot(x[encoded], values[encoded], "o", ms=2, mew=0.4, mfc="none", color=_COLORS[kind], alpha=0.7)
-            axis.boxplot(
-                [v[np.isfinite(v)] for v in values.T],
-                positions=layers + place,
-                widths=0.32,
-                patch_artist=True,
-                manage_ticks=False,
-                boxprops={"facecolor": _COLORS[kind], "alpha": 0.3, "linewidth": 0.8},
-                medianprops={"color": "black", "linewidth": 1.4},
-                showfliers=False,
-                whiskerprops={"linewidth": 0.8},
-                capprops={"linewidth": 0.8},
-            )
+        for model in MODEL_COLORS:
+            values = np.concatenate([run.cka[model][mask] for run, mask in zip(runs, masks, strict=True)])
+            encoded = np.concatenate([run.encoded[mask] for run, mask in zip(runs, masks, strict=True)])
+            places = _layers(runs) + BOX_SHIFT[model]
+            x = places + rng.uniform(-0.13, 0.13, values.shape)
+            axis.plot(x[~encoded], values[~encoded], ".", ms=2, mew=0, color=MODEL_COLORS[model], alpha=0.5)
+            axis.plot(x[encoded], values[encoded], "o", ms=2, mew=0.4, mfc="none", color=MODEL_COLORS[model], alpha=0.7)
+            _draw_boxes(axis, places, values, MODEL_COLORS[model])
         layer_axis(axis)
         axis.axhline(0, color=GREY, lw=0.8)
-        axis.set_title(f"{title} ({int(masks[0].sum())} in each of {len(found)} seeds)")
-    handles: list[Patch | Line2D] = [Patch(facecolor=_COLORS[k], alpha=0.45, label=_NAMES[k]) for k in _COLORS]
-    points = {"not encoded by pre-training": ("", GREY), "encoded": ("none", GREY)}
-    for label, (fill, color) in points.items():
-        style: dict[str, Any] = {"ls": "", "marker": "o", "ms": 4, "color": color}
-        handles.append(Line2D([], [], label=label, **(style | ({"mfc": fill} if fill else {}))))
-    ceilings = [np.median(m.ceiling, axis=0) for m in found if m.ceiling is not None]
-    if ceilings and "seen tasks" in parts:
-        handles += axes[0].plot(layers, np.mean(ceilings, axis=0), ls=":", color="#555555", lw=1.4, label="ceiling")
+        axis.set_title(f"{title} ({int(masks[0].sum())} in each of {len(runs)} seeds)")
+    handles: list[Patch | Line2D] = [
+        Patch(facecolor=MODEL_COLORS[model], alpha=0.45, label=NAMES[model]) for model in MODEL_COLORS
+    ]
+    handles += [Line2D([], [], label=NOT_ENCODED, **POINT), Line2D([], [], label=ENCODED, mfc="none", **POINT)]
+    ceilings = [np.median(run.ceiling, axis=0) for run in runs if run.ceiling is not None]
+    if ceilings:
+        handles += axes[0].plot(_layers(runs), np.mean(ceilings, axis=0), **CEILING)
     axes[0].set_ylabel("debiased CKA with the controls")
     figure.legend(handles=handles, frameon=False, loc="outside lower center", ncols=len(handles))
     return figure
 
 
-def _both(axis: Axes, found: Sequence[SeedResults], measure: str) -> None:
-    """A measure of both models by layer."""
-    for kind in _COLORS:
-        values = [m.spread(kind) if measure == "spread" else getattr(m, measure)[kind] for m in found]
-        _lines(axis, found, values, _LINES[kind], _COLORS[kind], _NAMES[kind])
-
-
-def _lines(
-    axis: Axes, found: Sequence[SeedResults], values: Sequence[np.ndarray], line: str, color: str, label: str
+def _draw_boxes(
+    axis: Axes, places: Float[np.ndarray, "layer"], values: Float[np.ndarray, "point layer"], color: str
 ) -> None:
-    """A thin line per seed, and their mean."""
-    for one in values if len(values) > 1 else []:
-        axis.plot(_layers(found), one, line, color=color, alpha=0.3, lw=0.8)
-    axis.plot(_layers(found), np.mean(values, axis=0), line, marker=".", color=color, lw=1.8, label=label)
+    axis.boxplot(
+        [of_layer[np.isfinite(of_layer)] for of_layer in values.T],
+        positions=places,
+        widths=0.32,
+        patch_artist=True,
+        manage_ticks=False,
+        boxprops={"facecolor": color, "alpha": 0.3, "linewidth": 0.8},
+        medianprops={"color": "black", "linewidth": 1.4},
+        showfliers=False,
+        whiskerprops={"linewidth": 0.8},
+        capprops={"linewidth": 0.8},
+    )
 
 
-def groups(found: Sequence[SeedResults]) -> Figure:
-    """What the layer groups are read from: median difference with the two boundaries, spread and dimensions."""
+# ---- curves and layer groups ----
+
+
+def groups(runs: Runs) -> Figure:
+    """Draw what the layer groups are read from: median difference with the two boundaries, spread and dimensions."""
     figure, axes = subplots(3, size=(4.0, 3.6))
     gap, spread, dims = axes
-    _lines(gap, found, [m.gap for m in found], "-", "black", "tuned - pre")
-    ends, has = boundaries_by_seed([m.curves.seen for m in found])
-    gap.set_title(f"a transition in {int(has.sum())} of {len(found)} seeds", fontsize=9, loc="left")
-    for at, color, name in zip(ends[has].T, (SOFT, GREEN), ("shared", "transition"), strict=True):
-        if len(at):
-            low, high = mean_interval(at.tolist()) or (at.mean(), at.mean())
-            gap.axvspan(low, high, color=color, alpha=0.18, lw=0)
-            gap.axvline(at.mean(), color=color, lw=1)
-            left = at.mean() > found[0].n_layers / 2  # of the line there is more room
-            gap.text(at.mean() + (-0.08 if left else 0.08), 0.02 + 0.08 * (name == "transition"),
-                     f"last {name} layer {at.mean():.1f}", color=color, fontsize=8.5, ha="right" if left else "left",
-                     transform=gap.get_xaxis_transform())  # fmt: skip
-    _both(spread, found, "spread")
-    _both(dims, found, "dims")
+    _draw_seeds(gap, [run.curves.seen.gap for run in runs], color="black", label="tuned - pre")
+    _draw_boundaries(gap, runs)
+    _draw_models(spread, {model: [run.spread(model) for run in runs] for model in MODEL_COLORS})
+    _draw_models(dims, {model: [run.dims[model] for run in runs] for model in MODEL_COLORS})
     gap.axhline(0, color=GREY, lw=0.8)
     gap.axhline(MARGIN, color=GREY, lw=0.8, ls=":")
     gap.set(ylabel="median CKA, tuned - pre")
@@ -127,97 +126,152 @@ def groups(found: Sequence[SeedResults]) -> Figure:
     spread.legend(frameon=False)
     for axis in axes:
         layer_axis(axis)
-    gap.set_xlim(0.7, found[0].n_layers + 0.5)
+    gap.set_xlim(0.7, runs[0].n_layers + 0.5)
     direct_labels(gap, [(MARGIN, f"{MARGIN:g}", SOFT)])
     return figure
 
 
-def _kinds(found: Sequence[SeedResults], names: Sequence[str]) -> dict[str, list[np.ndarray]]:
-    """Operations, seen and then held out, to the indices of a seed's tasks; held-out ones are marked with a star."""
+def _draw_models(axis: Axes, values: Mapping[Which, Sequence[_ByLayer]]) -> None:
+    """Draw a measure of both models by layer."""
+    for model, by_seed in values.items():
+        _draw_seeds(axis, by_seed, line=LINES[model], color=MODEL_COLORS[model], label=NAMES[model])
+
+
+def _draw_seeds(axis: Axes, by_seed: Sequence[_ByLayer], *, line: str = "-", color: str, label: str) -> None:
+    """Draw a thin line per seed, and their mean."""
+    layers = np.arange(1, len(by_seed[0]) + 1)
+    if len(by_seed) > 1:
+        for values in by_seed:
+            axis.plot(layers, values, line, color=color, alpha=0.3, lw=0.8)
+    axis.plot(layers, np.mean(by_seed, axis=0), line, marker=".", color=color, lw=1.8, label=label)
+
+
+def _draw_boundaries(axis: Axes, runs: Runs) -> None:
+    """Draw the mean last layer of the shared layers and of the transition, with intervals."""
+    ends, has_transition = boundaries_by_seed([run.curves.seen for run in runs])
+    count = int(has_transition.sum())
+    axis.set_title(f"a transition in {count} of {len(runs)} seeds", fontsize=9, loc="left")
+    if not count:
+        return
+    looks = (("shared", SOFT, 0.02), ("transition", GREEN, 0.1))
+    for layers, (name, color, height) in zip(ends[has_transition].T, looks, strict=True):
+        mean = layers.mean()
+        low, high = mean_interval(layers.tolist()) or (mean, mean)
+        axis.axvspan(low, high, color=color, alpha=0.18, lw=0)
+        axis.axvline(mean, color=color, lw=1)
+        has_room_left = mean > runs[0].n_layers / 2
+        axis.text(
+            mean - 0.08 if has_room_left else mean + 0.08,
+            height,
+            f"last {name} layer {mean:.1f}",
+            color=color,
+            fontsize=8.5,
+            ha="right" if has_room_left else "left",
+            transform=axis.get_xaxis_transform(),
+        )
+
+
+def purity(runs: Runs) -> Figure:
+    """Draw the share of nearest neighbours in one cluster by layer, one line per seed."""
+    figure, (axis,) = subplots(1, size=(5.2, 3.6))
+    _draw_models(axis, {model: [run.purity[model] for run in runs] for model in MODEL_COLORS})
+    axis.axhline(runs[0].purity_chance, color=GREY, ls=":")
+    layer_axis(axis)
+    axis.set(ylabel="neighbour purity", ylim=(0, 1.02))
+    labels = []
+    for model, color in MODEL_COLORS.items():
+        last = float(np.mean([run.purity[model][-1] for run in runs]))
+        labels.append((last, NAMES[model], color))
+    direct_labels(axis, [*labels, (runs[0].purity_chance, "chance", SOFT)])
+    return figure
+
+
+# ---- operations ----
+
+
+def _tasks_by_kind(runs: Runs, names: Sequence[str]) -> dict[str, _Masks]:
+    """Return the tasks of each operation, seen and then held out; held-out ones are marked with a star."""
     kinds = {}
-    for mark in ("", " *"):
+    for seen, mark in ((True, ""), (False, " *")):
         for number, name in enumerate(names):
-            masks = [(m.cluster == number) & (m.seen == (mark == "")) for m in found]
+            masks = [(run.cluster == number) & (run.seen == seen) for run in runs]
             if any(mask.any() for mask in masks):
                 kinds[f"{name}{mark}"] = masks
     return kinds
 
 
-def operations(found: Sequence[SeedResults], names: Sequence[str]) -> Figure:
-    """Heat maps of CKA, one row per operation, one column per layer: pre, tuned and their difference."""
-    kinds = _kinds(found, names)
-    encoded = {names[i] for i in {int(c) for m in found for c in m.cluster[m.encoded]}}
+def _encoded_operations(runs: Runs, names: Sequence[str]) -> set[str]:
+    numbers = np.concatenate([run.cluster[run.encoded] for run in runs])
+    return {names[number] for number in numbers}
 
-    def rows(model: str) -> np.ndarray:
-        of = [[m.cka[model][mask] for m, mask in zip(found, masks, strict=True)] for masks in kinds.values()]
-        return np.array([np.nanmean(np.concatenate(each), axis=0) for each in of])
 
-    base, tuned = rows("base"), rows("tuned")
+def operations(runs: Runs, names: Sequence[str]) -> Figure:
+    """Draw heat maps of CKA, one row per operation, one column per layer: pre, tuned and their difference."""
+    kinds = _tasks_by_kind(runs, names)
+    base = _means_by_kind(runs, kinds, "base")
+    tuned = _means_by_kind(runs, kinds, "tuned")
     figure, axes = subplots(3, size=(11 / 3, 0.26 * len(kinds) + 1.2), grid=None, sharey=True)
-    least = min(0.0, float(np.nanmin([base, tuned])))
-    most = max(0.1, float(np.nanmax(np.abs(tuned - base))))
-    parts = {
-        "pre": (base, "viridis", least, 1.0),
-        "tuned": (tuned, "viridis", least, 1.0),
-        "tuned - pre": (tuned - base, "RdBu", -most, most),
-    }
-    for axis, (title, (grid, colors, low, high)) in zip(axes, parts.items(), strict=True):
-        image = axis.imshow(grid, aspect="auto", interpolation="none", cmap=colors, vmin=low, vmax=high)
-        axis.set_xticks(np.arange(grid.shape[1]), [str(layer) for layer in _layers(found)])
+    lowest = min(0.0, float(np.nanmin([base, tuned])))
+    largest = max(0.1, float(np.nanmax(np.abs(tuned - base))))
+    difference = axes[2].imshow(tuned - base, cmap="RdBu", vmin=-largest, vmax=largest, **IMAGE)
+    axes[0].imshow(base, cmap="viridis", vmin=lowest, vmax=1.0, **IMAGE)
+    similarity = axes[1].imshow(tuned, cmap="viridis", vmin=lowest, vmax=1.0, **IMAGE)
+    for axis, title in zip(axes, ("pre", "tuned", "tuned - pre"), strict=True):
+        axis.set_xticks(np.arange(base.shape[1]), [str(layer) for layer in _layers(runs)])
         axis.set(title=title, xlabel="layer")
-        if title != "pre":
-            figure.colorbar(image, ax=axis)
+    figure.colorbar(similarity, ax=axes[1])
+    figure.colorbar(difference, ax=axes[2])
     axes[0].set_yticks(np.arange(len(kinds)), list(kinds), fontsize=8)
+    encoded = _encoded_operations(runs, names)
     for label, name in zip(axes[0].get_yticklabels(), kinds, strict=True):
         label.set_fontweight("bold" if name.removesuffix(" *") in encoded else "normal")
     return figure
 
 
-def clusters(found: Sequence[SeedResults], names: Sequence[str]) -> Figure:
-    """Median over a cluster's tasks and all seeds by layer, pre dashed, tuned solid, one panel per cluster."""
+def _means_by_kind(runs: Runs, kinds: Mapping[str, _Masks], model: str) -> Float[np.ndarray, "kind layer"]:
+    """Return CKA by layer, mean over the tasks of a kind and over seeds."""
+    rows = []
+    for masks in kinds.values():
+        tasks = [run.cka[model][mask] for run, mask in zip(runs, masks, strict=True)]
+        rows.append(np.nanmean(np.concatenate(tasks), axis=0))
+    return np.array(rows)
+
+
+def clusters(runs: Runs, names: Sequence[str]) -> Figure:
+    """Draw the median over a cluster's tasks and all seeds by layer, pre dashed, tuned solid, a panel per cluster."""
     columns = 3
     figure, axes = subplots(len(names), columns, size=(3.5, 2.7), sharex=True, sharey=True)
+    encoded = _encoded_operations(runs[:1], names)
     for number, (axis, name) in enumerate(zip(axes, names, strict=True)):
-        for (which, color), kind in product((("seen", PURPLE), ("held out", ORANGE)), _COLORS):
-            rows = [m.cka[kind][(m.cluster == number) & (m.seen == (which == "seen"))] for m in found]
-            if len(values := np.concatenate(rows)):
-                label, median = f"{which}, {_NAMES[kind]}", np.median(values, axis=0)
-                axis.plot(_layers(found), median, _LINES[kind], marker=".", color=color, label=label)
-        encoded = bool(found[0].encoded[found[0].cluster == number].any())
-        axis.set_title(f"{name}{' (encoded by pre-training)' if encoded else ''}", fontsize=10)
+        for (group, seen, color), model in product((("seen", True, PURPLE), ("held out", False, ORANGE)), MODEL_COLORS):
+            tasks = [run.cka[model][(run.cluster == number) & (run.seen == seen)] for run in runs]
+            values = np.concatenate(tasks)
+            if len(values):
+                median = np.median(values, axis=0)
+                label = f"{group}, {NAMES[model]}"
+                axis.plot(_layers(runs), median, LINES[model], marker=".", color=color, label=label)
+        axis.set_title(f"{name} (encoded by pre-training)" if name in encoded else name, fontsize=10)
         layer_axis(axis)
     outer_labels(axes, columns)
     for axis in axes[::columns]:
         axis.set_ylabel("median debiased CKA", fontsize=9)
-    handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=4)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
     return figure
 
 
-def accuracy_figure(found: Sequence[SeedResults], names: Sequence[str]) -> Figure:
-    """Accuracy by operation, seen and held out: base, tuned, the tasks' own controls; grey: without the skill."""
-    kinds = _kinds(found, names)
+def accuracy_figure(runs: Runs, names: Sequence[str]) -> Figure:
+    """Draw accuracy by operation, seen and held out: base, tuned, the tasks' controls; grey: without the skill."""
+    kinds = _tasks_by_kind(runs, names)
     figure, (axis,) = subplots(1, size=(11, 3.6), grid="y")
     places = np.arange(len(kinds))
-
-    def means(values: Sequence[np.ndarray]) -> np.ndarray:
-        """``[kind seed]``, NaN if a seed has no such task."""
-        return np.array(
-            [
-                [v[mask].mean() if mask.any() else np.nan for v, mask in zip(values, masks, strict=True)]
-                for masks in kinds.values()
-            ]
-        )
-
-    chance = np.nanmean(means([m.chance for m in found]), axis=1)
+    chance = np.nanmean(_accuracies_by_kind([run.chance for run in runs], kinds), axis=1)
     axis.bar(places, chance, width=0.9, color="#dddddd", label="without the skill")
-    models = {
-        "base": (_COLORS["base"], "pre"),
-        "tuned": (_COLORS["tuned"], "tuned on the seen tasks"),
-        "control": (GREEN, "control"),
-    }
-    for shift, (kind, (color, label)) in zip((-0.27, 0.0, 0.27), models.items(), strict=True):
-        values = means([m.accuracy[kind] for m in found])
+    for model, shift, color, label in (
+        ("base", -0.27, MODEL_COLORS["base"], "pre"),
+        ("tuned", 0.0, MODEL_COLORS["tuned"], "tuned on the seen tasks"),
+        ("control", 0.27, GREEN, "control"),
+    ):
+        values = _accuracies_by_kind([run.accuracy[model] for run in runs], kinds)
         axis.plot(places + shift, np.nanmean(values, axis=1), "o", ms=5, color=color, label=label)
         axis.vlines(places + shift, np.nanmin(values, axis=1), np.nanmax(values, axis=1), color=color, lw=1)
     axis.set_xticks(places, list(kinds), rotation=45)
@@ -226,31 +280,32 @@ def accuracy_figure(found: Sequence[SeedResults], names: Sequence[str]) -> Figur
     return figure
 
 
+def _accuracies_by_kind(
+    by_seed: Sequence[Float[np.ndarray, "task"]], kinds: Mapping[str, _Masks]
+) -> Float[np.ndarray, "kind seed"]:
+    """Return means over the tasks of a kind, NaN if a seed has no such task."""
+    means = np.full((len(kinds), len(by_seed)), np.nan)
+    for row, masks in enumerate(kinds.values()):
+        for seed, mask in enumerate(masks):
+            if mask.any():
+                means[row, seed] = by_seed[seed][mask].mean()
+    return means
+
+
 def projection(pictures: Mapping[str, ProbeResult], names: Sequence[str]) -> Figure:
-    """States at ANS in two dimensions, one row per model, one column per layer, coloured by cluster."""
+    """Draw states at ANS in two dimensions, one row per model, one column per layer, coloured by cluster."""
     sites = next(iter(pictures.values())).coords["site"]
     figure, axes = subplots(len(pictures) * len(sites), len(sites), size=(3.6, 3.2), grid=None)
-    for axis, ((kind, result), (i, site)) in zip(axes, product(pictures.items(), enumerate(sites)), strict=True):
-        xy, classes = result["xy"][i].numpy(), result["label"].numpy()
-        for c, name in enumerate(names):
-            color, marker = category(c)
-            x, y = xy[classes == c].T
+    for axis, ((model, result), (i, site)) in zip(axes, product(pictures.items(), enumerate(sites)), strict=True):
+        points = result["xy"][i].numpy()
+        classes = result["label"].numpy()
+        for number, name in enumerate(names):
+            color, marker = category(number)
+            x, y = points[classes == number].T
             axis.scatter(x, y, s=12, lw=0, color=color, marker=marker, label=name)
         picture(axis)
-        axis.set(xlabel=f"layer {result.layers[site]}", ylabel=_NAMES[kind])
+        axis.set(xlabel=f"layer {result.layers[site]}", ylabel=NAMES[model])
         axis.label_outer()
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside right center", frameon=False, markerscale=2)
-    return figure
-
-
-def purity(found: Sequence[SeedResults]) -> Figure:
-    """Nearest neighbours in one cluster by layer, one line per seed."""
-    figure, (axis,) = subplots(1, size=(5.2, 3.6))
-    _both(axis, found, "purity")
-    axis.axhline(found[0].purity_chance, color=GREY, ls=":")
-    layer_axis(axis)
-    axis.set(ylabel="neighbour purity", ylim=(0, 1.02))
-    ends = [(float(np.mean([m.purity[k][-1] for m in found])), _NAMES[k], _COLORS[k]) for k in _COLORS]
-    direct_labels(axis, [*ends, (found[0].purity_chance, "chance", SOFT)])
     return figure

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
+from jaxtyping import Float
 
 from mechclust.evidence import Bound, Finding, check_part
 from mechclust.evidence.intervals import mean_interval
@@ -20,9 +21,9 @@ from mechclust.mossa.findings import (
     judged_over_seeds,
 )
 from mechclust.mossa.shuffled_curves import other_clusters
-from mechclust.mossa.task_curves import TaskCurves
+from mechclust.mossa.task_curves import ByLayer, TaskCurves
 from mechclust.studies.mossa.config import MossaConfig
-from mechclust.studies.mossa.results import SeedResults, boundaries_by_seed
+from mechclust.studies.mossa.results import SeedResults, TaskMask, boundaries_by_seed
 
 _LEAST_SKILL = 0.05  # accuracy above chance on held-out tasks, from which on findings about them are tested
 _NOT_ENCODED = "not encoded"
@@ -64,7 +65,11 @@ def findings_of(config: MossaConfig, seeds: Sequence[SeedResults]) -> list[Findi
         *_of_held_out_tasks(seeds, curves, not_tested),
         *_checks(config, seeds, not_tested),
     ]
-    return sorted(findings, key=lambda finding: int(finding.id[1:]))
+    return sorted(findings, key=_number)
+
+
+def _number(finding: Finding) -> int:
+    return int(finding.id[1:])
 
 
 def boundary_note(curves: Sequence[TaskCurves]) -> str:
@@ -114,30 +119,33 @@ def _of_all_seen_together(seeds: Sequence[SeedResults], not_tested: str) -> list
 
 def _of_held_out_tasks(seeds: Sequence[SeedResults], curves: Sequence[TaskCurves], not_tested: str) -> list[Finding]:
     """Return C9, C18 and C19."""
-    why_not = not_tested
     note = ""
-    if not why_not and not any(one.held_out.any() for one in curves):
-        why_not = "no controls of held-out tasks"
-    if not why_not:
-        above = float(np.mean([one.zero_shot for one in seeds]))
-        skill = f"tuned answers held-out, not encoded tasks {above:.2f} above chance without their examples"
-        if above >= _LEAST_SKILL:
-            note = skill
-        else:
-            why_not = f"{skill}, tested only from {_LEAST_SKILL}: there is no skill to explain"
+    if not not_tested:
+        not_tested, note = _skill_to_explain(seeds)
     encoded = [one.curves.select(~one.seen & one.encoded) for one in seeds]
     layers = f"{note}; called a later rise until 2026-11-24; {_crossings(seeds)}" if note else ""
     return [
-        judged_over_seeds(CURVE_FINDINGS["C9"], curves, not_tested=why_not, note=layers),
+        judged_over_seeds(CURVE_FINDINGS["C9"], curves, not_tested=not_tested, note=layers),
         judged_over_seeds(
             CURVE_FINDINGS["C18"],
             curves,
             control=("held-out tasks of operations that pre-training had encoded", encoded),
-            not_tested=why_not,
+            not_tested=not_tested,
             note=note,
         ),
-        judged_over_seeds(CURVE_FINDINGS["C19"], curves, not_tested=why_not, note=note),
+        judged_over_seeds(CURVE_FINDINGS["C19"], curves, not_tested=not_tested, note=note),
     ]
+
+
+def _skill_to_explain(seeds: Sequence[SeedResults]) -> tuple[str, str]:
+    """Return why findings about held-out tasks cannot be tested, or ``""`` and a note on the skill at these tasks."""
+    if all(one.seen.all() for one in seeds):
+        return "no controls of held-out tasks", ""
+    above = float(np.mean([one.zero_shot for one in seeds]))
+    skill = f"tuned answers held-out, not encoded tasks {above:.2f} above chance without their examples"
+    if above >= _LEAST_SKILL:
+        return "", skill
+    return f"{skill}, tested only from {_LEAST_SKILL}: there is no skill to explain", ""
 
 
 def _checks(config: MossaConfig, seeds: Sequence[SeedResults], not_tested: str) -> list[Finding]:
@@ -172,11 +180,18 @@ def _with_encoded(seed: SeedResults) -> TaskCurves:
     return replace(seed.curves, covariates={_NOT_ENCODED: (~seed.encoded).astype(float)})
 
 
-def _pooled(seed: SeedResults, measure: Mapping[str, np.ndarray]) -> TaskCurves:
+def _pooled(seed: SeedResults, measure: Mapping[str, ByLayer]) -> TaskCurves:
     """Return a measure of all seen tasks together, as curves of a single task."""
-    base = np.asarray(measure["base"], dtype=float)[None]
-    tuned = np.asarray(measure["tuned"], dtype=float)[None]
-    return TaskCurves(("all",), seed.curves.layers, base, tuned, None, None, np.zeros(1, dtype=bool), (None,))
+    return TaskCurves(
+        tasks=("all",),
+        layers=seed.curves.layers,
+        base=measure["base"][None],
+        tuned=measure["tuned"][None],
+        ceiling=None,
+        null=None,
+        held_out=np.zeros(1, dtype=bool),
+        clusters=(None,),
+    )
 
 
 def _crossings(seeds: Sequence[SeedResults]) -> str:
@@ -184,11 +199,12 @@ def _crossings(seeds: Sequence[SeedResults]) -> str:
     return f"layer from which tuned stays above the base (held out against seen): {places}"
 
 
-def _crossing(seed: SeedResults, tasks: np.ndarray) -> str:
+def _crossing(seed: SeedResults, tasks: TaskMask) -> str:
     layer = seed.crossing(tasks)
     return "never" if layer > seed.n_layers else str(layer)
 
 
-def _mean(values: np.ndarray) -> str:
+def _mean(values: Float[np.ndarray, "seed"]) -> str:
+    mean = f"{values.mean():.1f}"
     interval = mean_interval(values.tolist())
-    return f"{values.mean():.1f}" + ("" if interval is None else f" ({interval[0]:.1f} to {interval[1]:.1f})")
+    return mean if interval is None else f"{mean} ({interval[0]:.1f} to {interval[1]:.1f})"

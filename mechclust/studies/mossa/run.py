@@ -1,22 +1,19 @@
-"""Trains the models of the MOSSA study, measures their similarity, and describes them."""
+"""Train the models of the MOSSA study, measure their similarity, and describe them."""
 
 from __future__ import annotations
 
-import shutil
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from mechclust.models import build_model, load_model, model_for, read_metadata, save_model
+from mechclust.models import load_model
 from mechclust.models.build import config_of
 from mechclust.models.weights import get_weights
 from mechclust.studies.extra_probes import TrainedModel
-from mechclust.studies.kept import once
+from mechclust.studies.kept import new_model, on_device, once, train_once
 from mechclust.studies.mossa.config import (
     MODELS,
     ModelJob,
@@ -45,17 +42,17 @@ from probes import (
 )
 from probes.engine.identity import fingerprint
 from probes.functional import linear_cka
-from probes.store.files import is_whole, versions
+from probes.store.files import versions
 from tasks import Batch, SkillSuite
 
 
 def readout() -> Readout:
-    """The last token of the prompt, always ANS."""
+    """Return the last token of the prompt, always ANS."""
     return token_at("answer")
 
 
 def sites(config: MossaConfig) -> Selector:
-    """Every block's output. The embedding of ANS is a single vector, for which CKA is undefined."""
+    """Return every block's output. The embedding of ANS is a single vector, for which CKA is undefined."""
     return residual(list(range(1, config.n_layers + 1)))
 
 
@@ -70,93 +67,108 @@ def run_job(config: MossaConfig, job: ModelJob, out: Path) -> None:
 
 
 def trained_models(config: MossaConfig, out: Path) -> list[TrainedModel]:
-    """The base and the tuned model of each seed, with the test prompts of all skills."""
-
-    def load(job: ModelJob) -> tuple[HookedModel, Iterable[Batch]]:
-        return _load(config, out, job), suite_of(config, job.seed).batches("test")
-
-    chosen = [ModelJob(kind, seed) for seed in config.seeds for kind in MODELS]
-    return [TrainedModel(job.name, partial(load, job)) for job in chosen]
+    """Return the base and the tuned model of each seed, with the test prompts of all skills."""
+    jobs = [ModelJob(kind, seed) for seed in config.seeds for kind in MODELS]
+    return [TrainedModel(job.name, partial(_model_and_prompts, config, out, job)) for job in jobs]
 
 
-def _train(config: MossaConfig, job: ModelJob, out: Path) -> None:
-    path = job.model_path(out)
-    state = path.with_suffix("")
-    base = None if job.kind == "base" else _load(config, out, ModelJob("base", job.seed))
-    began = {} if base is None else {"base": fingerprint(base)}
-    if is_whole(path):
-        if read_metadata(path)["metadata"].get("base") == began.get("base"):
-            shutil.rmtree(state, ignore_errors=True)  # left by a run killed between saving and this
-            return
-        warnings.warn(
-            f"{str(path)!r} was tuned from another base than the present one; it is trained again",
-            stacklevel=2,
-        )
-    suite, settings = suite_of(config, job.seed), config.tuning
-    if base is None:
-        suite, settings = replace(suite, stream="pretraining"), config.pretraining
-        shape: dict[str, Any] = {"n_layers": config.n_layers, "d_model": config.d_model, "n_heads": config.n_heads}
-        init_std = config.d_model**-0.5 if config.init_std is None else config.init_std
-        model = _moved(build_model(model_for(suite, seed=job.seed, init_std=init_std, **shape)), config)
-    else:
-        if job.kind == "control":
-            suite = replace(suite, skills=(job.skill,), stream_seed=1 + job.again)
-            settings = replace(settings, steps=config.control_steps)
-        model = base
-    if base is None or not config.rank:
-        train(model, suite, settings, state, progress=True, name=job.name)
-    else:
-        model = _adapted(model, suite, settings, config, state, job.name)
-    save_model(model, path, steps=settings.steps, **began)
-    shutil.rmtree(state)
-
-
-def _adapted(
-    base: HookedModel, suite: SkillSuite, settings: TrainConfig, config: MossaConfig, state: Path, name: str
-) -> HookedModel:
-    """The base with the trained low-rank changes added to its weights."""
-    plan = LowRank(config.rank, 2.0 * config.rank)
-    one = Member(config_of(base), suite, weights={k: v.cpu() for k, v in get_weights(base).items()})
-    settings = replace(settings, freeze=())
-    options: dict[str, Any] = {"low_rank": plan, "backend": "loop", "device": config.device, "progress": True}
-    kept = train_ensemble([one], settings, state, snapshot_every=settings.steps, name=name, **options)
-    return kept.model(0)
+def _model_and_prompts(config: MossaConfig, out: Path, job: ModelJob) -> tuple[HookedModel, Iterable[Batch]]:
+    return _load(config, out, job), suite_of(config, job.seed).batches("test")
 
 
 def _load(config: MossaConfig, out: Path, job: ModelJob) -> HookedModel:
-    return _moved(load_model(job.model_path(out)), config)
+    return on_device(load_model(job.model_path(out)), config.device)
 
 
-def _moved(model: HookedModel, config: MossaConfig) -> HookedModel:
-    if config.device != "cpu":  # TransformerLens reports every move
-        model.to(config.device)
-    return model
+def _load_both(config: MossaConfig, out: Path, seed: int) -> dict[str, HookedModel]:
+    return {kind: _load(config, out, ModelJob(kind, seed)) for kind in MODELS}
+
+
+# ---- training ----
+
+
+def _train(config: MossaConfig, job: ModelJob, out: Path) -> None:
+    if job.kind == "base":
+        train_once(job.model_path(out), partial(_pretrain, config, job))
+    else:
+        base = _load(config, out, ModelJob("base", job.seed))
+        train_once(job.model_path(out), partial(_tune, config, job, base), fingerprint(base))
+
+
+def _pretrain(config: MossaConfig, job: ModelJob, state: Path) -> tuple[HookedModel, int]:
+    suite = replace(suite_of(config, job.seed), stream="pretraining")
+    model = new_model(
+        suite,
+        config.device,
+        seed=job.seed,
+        n_layers=config.n_layers,
+        d_model=config.d_model,
+        n_heads=config.n_heads,
+        init_std=config.init_std,
+    )
+    train(model, suite, config.pretraining, state, progress=True, name=job.name)
+    return model, config.pretraining.steps
+
+
+def _tune(config: MossaConfig, job: ModelJob, base: HookedModel, state: Path) -> tuple[HookedModel, int]:
+    suite = suite_of(config, job.seed)
+    settings = config.tuning
+    if job.kind == "control":
+        suite = replace(suite, skills=(job.skill,), stream_seed=1 + job.again)
+        settings = replace(settings, steps=config.control_steps)
+    if config.rank:
+        return _adapt(config, base, suite, settings, state, job.name), settings.steps
+    train(base, suite, settings, state, progress=True, name=job.name)
+    return base, settings.steps
+
+
+def _adapt(
+    config: MossaConfig, base: HookedModel, suite: SkillSuite, settings: TrainConfig, state: Path, name: str
+) -> HookedModel:
+    """Return the base with the trained low-rank changes added to its weights."""
+    weights = {key: weight.cpu() for key, weight in get_weights(base).items()}
+    ensemble = train_ensemble(
+        [Member(config_of(base), suite, weights=weights)],
+        replace(settings, freeze=()),
+        state,
+        snapshot_every=settings.steps,
+        name=name,
+        low_rank=LowRank(config.rank, 2.0 * config.rank),
+        backend="loop",
+        device=config.device,
+        progress=True,
+    )
+    return ensemble.model(0)
+
+
+# ---- measuring ----
 
 
 def _measure(config: MossaConfig, seed: int, out: Path) -> None:
-    """CKA of every control with the base, with the tuned model, and with the control tuned again; its accuracy."""
+    """Measure CKA of every control with the base, the tuned model, and the control tuned again; and its accuracy."""
     suite = suite_of(config, seed)
     probe = CKA(at=sites(config), readout=readout())
-    models = {kind: _load(config, out, ModelJob(kind, seed)) for kind in MODELS}
+    models = _load_both(config, out, seed)
     prints = {kind: fingerprint(model) for kind, model in models.items()}
     for skill in controlled(config, suite):
-        load = partial(_load, config, out)
-        others, control = dict(models), load(ModelJob("control", seed, skill))
+        control = _load(config, out, ModelJob("control", seed, skill))
+        compared = dict(models)
         if has_ceiling(config, suite, skill):
-            others["again"] = load(ModelJob("control", seed, skill, again=True))
-        own = fingerprint(control)
-        for kind, model in others.items():
+            compared["again"] = _load(config, out, ModelJob("control", seed, skill, again=True))
+        control_print = fingerprint(control)
+        for kind, model in compared.items():
             measure = partial(run, {kind: model, "control": control}, suite.batches("test", tasks=[skill]), probe)
-            of = {kind: prints.get(kind) or fingerprint(model), "control": own}
-            once(result_path(out, seed, f"{skill}.{kind}"), measure, of)
-        path = result_path(out, seed, f"{skill}.accuracy")
-        once(path, partial(_accuracy, {"control": control}, suite, [skill]), {"control": own})
+            pair_prints = {kind: prints.get(kind) or fingerprint(model), "control": control_print}
+            once(result_path(out, seed, f"{skill}.{kind}"), measure, pair_prints)
+        answers = partial(_accuracy, {"control": control}, suite, [skill])
+        once(result_path(out, seed, f"{skill}.accuracy"), answers, {"control": control_print})
 
 
 def _describe(config: MossaConfig, seed: int, out: Path) -> None:
-    """Dimensions, purity and accuracy of the base and the tuned model, a picture, and CKA's own check."""
-    suite, at = suite_of(config, seed), sites(config)
-    models = {kind: _load(config, out, ModelJob(kind, seed)) for kind in MODELS}
+    """Measure dimensions, purity and accuracy of the base and the tuned model, a picture, and CKA's own check."""
+    suite = suite_of(config, seed)
+    at = sites(config)
+    models = _load_both(config, out, seed)
     prints = {kind: fingerprint(model) for kind, model in models.items()}
     few = replace(suite, n_eval=min(config.n_purity, suite.n_eval))
     measures: dict[str, tuple[Probe, SkillSuite]] = {
@@ -176,10 +188,12 @@ def _describe(config: MossaConfig, seed: int, out: Path) -> None:
 
 
 def _accuracy(models: Mapping[str, HookedModel], suite: SkillSuite, skills: Sequence[str]) -> ProbeResult:
-    found = [[accuracy(model, suite, "test", tasks=[skill])[0] for skill in skills] for model in models.values()]
+    shares = []
+    for model in models.values():
+        shares.append([accuracy(model, suite, "test", tasks=[skill])[0] for skill in skills])
     return ProbeResult(
         "Accuracy",
-        {"accuracy": torch.tensor(found, dtype=torch.float64)},
+        {"accuracy": torch.tensor(shares, dtype=torch.float64)},
         {"accuracy": ("model", "task")},
         {"model": list(models), "task": list(skills)},
         metadata={"n": suite.n_eval, "versions": versions()},
@@ -187,16 +201,16 @@ def _accuracy(models: Mapping[str, HookedModel], suite: SkillSuite, skills: Sequ
 
 
 def _identity(model: HookedModel, suite: SkillSuite, at: Selector, seed: int) -> ProbeResult:
-    """How far the CKA of a model with itself, unchanged or rotated and scaled, is from 1, at every layer."""
+    """Measure how far the CKA of a model with itself, unchanged or rotated and scaled, is from 1, at every layer."""
     itself = run({"one": model, "two": model}, suite.batches("test"), CKA(at=at, readout=readout(), form="rows"))
     rows = [x.double() for x in collect_rows(model, suite.batches("test"), at, readout()).values()]
-    draw = torch.Generator().manual_seed(seed)
-    d = rows[0].shape[1]
-    rotation = torch.linalg.qr(torch.randn(d, d, generator=draw, dtype=torch.float64))[0]
+    d_model = rows[0].shape[1]
+    draw = torch.randn(d_model, d_model, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    rotation = torch.linalg.qr(draw)[0]
     rotated = [float(linear_cka(x, 1000 * x @ rotation, debiased=True)) for x in rows]
-    values = {
+    distances = {
         "itself": (itself.sel("debiased_cka", label="all") - 1).abs(),
         "rotated": (torch.tensor(rotated, dtype=torch.float64) - 1).abs(),
     }
-    axes = dict.fromkeys(values, ("site",))
-    return ProbeResult("identity", values, axes, {"site": itself.coords["site"]}, itself.layers)
+    axes = dict.fromkeys(distances, ("site",))
+    return ProbeResult("identity", distances, axes, {"site": itself.coords["site"]}, itself.layers)

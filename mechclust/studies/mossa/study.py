@@ -7,32 +7,30 @@ Language Models" (EMNLP 2024, arXiv 2410.20008), in miniature.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-import numpy as np
-
-from mechclust.evidence import Finding
-from mechclust.report.analysis import Analysis, Panel
-from mechclust.report.html import table_html
 from mechclust.studies.extra_probes import TrainedModel
-from mechclust.studies.mossa.config import FROZEN, MODELS, SEEN_TASKS, ModelJob, MossaConfig, jobs, result_path
-from mechclust.studies.mossa.findings import boundary_note, findings_of
-from mechclust.studies.mossa.origin.findings import origin_findings
+from mechclust.studies.mossa import report
+from mechclust.studies.mossa.config import FROZEN, SEEN_TASKS, ModelJob, MossaConfig, jobs
+from mechclust.studies.mossa.origin import report as origin_report
 from mechclust.studies.mossa.origin.jobs import OriginJob, origin_jobs
-from mechclust.studies.mossa.origin.report import analyse_origin
-from mechclust.studies.mossa.origin.results import load_origin_results
 from mechclust.studies.mossa.origin.run import run_origin_job, trained_origin_models
-from mechclust.studies.mossa.results import SeedResults, groups_table, load_results, medians_table
 from mechclust.studies.mossa.run import run_job, trained_models
 from mechclust.studies.study import Study
 from mechclust.training import TrainConfig
-from probes import load_result
 from tasks import SkillSuite
 
 
 def jobs_of(config: MossaConfig) -> Sequence[ModelJob | OriginJob]:
-    """The jobs of the configured experiment."""
+    """Return the jobs of the configured experiment."""
     return origin_jobs(config) if config.experiment == "origin" else jobs(config)
+
+
+def stage_of(job: ModelJob | OriginJob) -> int:
+    """Return the number of a job's stage."""
+    return job.stage
 
 
 def run_any_job(config: MossaConfig, job: ModelJob | OriginJob, out: Path) -> None:
@@ -44,117 +42,17 @@ def run_any_job(config: MossaConfig, job: ModelJob | OriginJob, out: Path) -> No
 
 
 def models_trained(config: MossaConfig, out: Path) -> Iterable[TrainedModel]:
-    """The models that either experiment trained."""
+    """Return the models that the configured experiment trained."""
     return trained_origin_models(config, out) if config.experiment == "origin" else trained_models(config, out)
 
 
-def judge(config: MossaConfig, out: Path) -> list[Finding]:
-    """Findings from a run's results."""
-    if config.experiment == "origin":
-        return origin_findings(config, [load_origin_results(config, out, seed) for seed in config.seeds])
-    return findings_of(config, [load_results(config, out, seed) for seed in config.seeds])
+def _of_experiment(function: str, config: MossaConfig, argument: Any) -> Any:
+    """Call this function of the configured experiment, which has its results, findings, figures, tables and notes."""
+    module = origin_report if config.experiment == "origin" else report
+    return getattr(module, function)(config, argument)
 
 
-def analyse(config: MossaConfig, out: Path) -> Analysis:
-    """Findings, figures and tables of a run."""
-    if config.experiment == "origin":
-        return analyse_origin(config, out)
-    from mechclust.studies.mossa import figures
-
-    found = [load_results(config, out, seed) for seed in config.seeds]
-    suite, first = config.suite, config.seeds[0]
-    pictures = {kind: load_result(result_path(out, first, f"{kind}.projection")) for kind in MODELS}
-    n, seeds = f"n = {suite.n_eval}, d = {config.d_model}", f"{len(found)} seed{'s' * (len(found) > 1)}"
-    panels = [
-        Panel(
-            "boxes",
-            figures.boxes(found),
-            f"Debiased CKA with the single-task controls over each task's own test prompts ({n}), by layer, for the "
-            f"base model (pre) and the model tuned on all seen tasks. Boxes and points: tasks of {seeds}; a task that "
-            "pre-training encoded is a ring. Dotted: two controls of one task tuned with different orders of the data "
-            "(ceiling). Held-out tasks are not tuned on; those of encoded operations were learnt in pre-training.",
-        ),
-        Panel(
-            "groups",
-            figures.groups(found),
-            "Thin: one line per seed; thick: mean. Left: median over seen tasks of tuned - pre; shaded: 95% interval "
-            "of the mean of the last shared layer (grey) and the last layer of the transition (green), over the seeds "
-            "that have a transition; dotted: how far above pre tuned must be where layers are not shared. Middle: "
-            "interquartile range over seen tasks of tuned (and pre, dashed). Right: dimensions for 99% of the variance "
-            f"over the {suite.n_eval * len(suite.seen)} prompts of all seen tasks.",
-        ),
-        Panel(
-            "operations",
-            figures.operations(found, suite.cluster_names),
-            f"Debiased CKA with the task's control by operation and layer, mean over tasks and {seeds} ({n}). "
-            "* held out; bold: encoded by pre-training.",
-        ),
-        Panel(
-            "clusters",
-            figures.clusters(found, suite.cluster_names),
-            f"Median debiased CKA with the controls by cluster ({n}), pre dashed and tuned solid; seen tasks purple, "
-            "held-out orange.",
-        ),
-        Panel(
-            "accuracy",
-            figures.accuracy_figure(found, suite.cluster_names),
-            f"Accuracy on {suite.n_eval} test prompts per task, by operation, mean and range over {seeds}. Grey: "
-            "without the skill, by the commonest answer or by the operation on a wrong argument, whichever is correct "
-            "more often.",
-        ),
-        Panel(
-            "projection",
-            figures.projection(pictures, suite.cluster_names),
-            f"Residual stream at ANS in two dimensions (t-SNE), seed {first}, seen tasks, coloured by cluster.",
-        ),
-        Panel(
-            "purity",
-            figures.purity(found),
-            f"Share of the {config.n_neighbours} nearest neighbours at ANS in the same cluster, among "
-            f"{min(config.n_purity, suite.n_eval)} prompts of each seen task.",
-        ),
-    ]
-    return Analysis(
-        findings=findings_of(config, found),
-        panels=panels,
-        views={
-            "Layer groups by the fixed rule": table_html(groups_table(config.seeds, found)),
-            "Median debiased CKA over tasks by layer, mean over seeds": table_html(medians_table(found), number=".2f"),
-        },
-        notes=_notes(config, found),
-    )
-
-
-def _notes(config: MossaConfig, found: Sequence[SeedResults]) -> list[str]:
-    tuning, n_seen = config.tuning, len(config.suite.seen)
-    notes = [
-        f"The multi-task model is tuned for {tuning.steps:,} steps on {n_seen} seen skills, "
-        f"{tuning.steps / n_seen:.3g} per skill on average, each control for {config.control_steps} on its own.",
-        "The controls of a seed see the same prompts apart from the skill's words and answers, so tasks are not "
-        "independent draws; intervals are over seeds.",
-        f"Layer groups of the seen tasks: {boundary_note([m.curves.seen for m in found])}.",
-    ]
-    if config.rank:
-        notes.append(
-            f"Models are tuned by changes of rank {config.rank} to the query and value matrices (LoRA), which are "
-            "added to the weights for measuring; everything else is the base's."
-        )
-    if tuning.layer_decay < 1:
-        notes.append(
-            f"Tuning multiplies the learning rate by {tuning.layer_decay:g} from each block to the one below and "
-            "does not change the embeddings: the lower layers agree with the controls partly by construction."
-        )
-    if ceilings := [m.ceiling for m in found if m.ceiling is not None]:
-        least = min(float(np.median(ceiling, axis=0).min()) for ceiling in ceilings)
-        notes.append(f"Ceiling: two controls of a seen task have a median CKA of at least {least:.3f} at every layer.")
-    notes.append(
-        "CKA does not change if a layer is rotated or scaled, and a few examples can change it a lot (Davari et al. "
-        "2022), so neighbour purity and dimensions are shown as well."
-    )
-    return [*notes, *(note for m in found for note in m.notes)]
-
-
-_ARM = (100, 101, 102, 103)
+ARM_SEEDS = (100, 101, 102, 103)
 
 STUDY = Study(
     name="mossa",
@@ -192,19 +90,19 @@ STUDY = Study(
         "paper": MossaConfig(),
         # The arms use the first bases of the preset above.
         "lora": MossaConfig(
-            seeds=_ARM,
+            seeds=ARM_SEEDS,
             tuning=TrainConfig(steps=18 * 240, batch_size=32, lr=5e-3, warmup=20, freeze=FROZEN),
             rank=8,
             control_steps=240,
             ceiling=False,
         ),
         "layer-decay": MossaConfig(
-            seeds=_ARM,
+            seeds=ARM_SEEDS,
             tuning=TrainConfig(steps=18 * 120, batch_size=32, lr=2e-3, warmup=20, layer_decay=0.5, freeze=FROZEN),
             ceiling=False,
         ),
         "equal-steps": MossaConfig(
-            seeds=_ARM,
+            seeds=ARM_SEEDS,
             tuning=TrainConfig(steps=480, batch_size=32, lr=5e-4, warmup=20, freeze=FROZEN),
             control_steps=480,
             controls="seen",
@@ -216,8 +114,11 @@ STUDY = Study(
     },
     jobs=jobs_of,
     run_job=run_any_job,
-    analyse=analyse,
-    judge=judge,
     trained_models=models_trained,
-    stage=lambda job: job.stage,
+    load=partial(_of_experiment, "load"),
+    findings=partial(_of_experiment, "findings"),
+    panels=partial(_of_experiment, "panels"),
+    tables=partial(_of_experiment, "tables"),
+    notes=partial(_of_experiment, "notes"),
+    stage=stage_of,
 )

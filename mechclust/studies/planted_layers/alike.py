@@ -1,23 +1,24 @@
-"""How similar a model is to its single-task controls at every layer, as in MOSSA; and what models learnt."""
+"""Measure how similar a model is to its single-task controls at every layer, as in MOSSA; and what models learnt."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
-from mechclust.studies.planted_layers.measure import (
-    ALL,
-    FEW,
+from mechclust.studies.planted_layers.measure import SIMILARITY_MEASURES, UNDEFINED, alike_of, prompt_sizes
+from mechclust.studies.planted_layers.plant import n_layers_of
+from mechclust.studies.planted_layers.rows import (
     RESIDUAL,
     SAME_INPUT,
-    SIMILARITY_MEASURES,
-    alike_of,
-    states_of,
+    RowsByView,
+    join_rows,
+    read_rows,
+    read_same_input,
+    stream_of,
 )
-from mechclust.studies.planted_layers.plant import n_layers_of
 from mechclust.training.callbacks import accuracy
 from probes import ProbeResult, Readout
 from probes.engine.hooks import HookedModel
@@ -26,7 +27,6 @@ from probes.store.files import versions
 from tasks import Batch, InputError, SkillSuite
 
 CONTROL_VIEWS = (RESIDUAL, SAME_INPUT)
-_Rows = dict[str, list[Tensor]]  # by view, one [n d] per layer
 
 
 def measure_alike(
@@ -38,7 +38,7 @@ def measure_alike(
     *,
     n_few: int | None = None,
 ) -> ProbeResult:
-    """How similar a model is to each task's control at every layer, on the task's own prompts.
+    """Measure how similar a model is to each task's control at every layer, on the task's own prompts.
 
     Measures:
         ``similarity`` (prompts, view, measure, task, layer): by each measure of ``alike_of``, for the residual stream
@@ -60,29 +60,26 @@ def measure_alike(
     Raises:
         InputError: for a task without prompts.
     """
-    layers, sizes = n_layers_of(model), {ALL: None, **({} if n_few is None else {FEW: n_few})}
-    shape = (len(sizes), len(CONTROL_VIEWS), len(SIMILARITY_MEASURES), len(controls), layers)
-    similarity = torch.full(shape, math.nan, dtype=torch.float64)
-    counts, own = torch.zeros(len(sizes), len(controls), dtype=torch.int64), []
-    for k, (task, control) in enumerate(controls.items()):
-        one, other = (_rows(each, base, prompts(task), readout) for each in (model, control))
-        if not one:
-            raise InputError(f"there are no prompts of {task!r} to measure; give at least one batch")
-        own.append(one[RESIDUAL])
-        for s, size in enumerate(sizes.values()):
-            counts[s, k] = len(one[RESIDUAL][0][:size])
-            for v, view in enumerate(CONTROL_VIEWS):
-                for layer in range(layers):
-                    values = alike_of(one[view][layer][:size], other[view][layer][:size])
-                    similarity[s, v, :, k, layer] = torch.tensor(list(values.values()), dtype=torch.float64)
-    dims = [
-        [float(n_dims(torch.cat([rows[layer][:size] for rows in own]).double())) for layer in range(layers)]
-        for size in sizes.values()
-    ]
+    n_layers = n_layers_of(model)
+    sizes = prompt_sizes(n_few)
+    shape = (len(sizes), len(CONTROL_VIEWS), len(SIMILARITY_MEASURES), len(controls), n_layers)
+    similarity = torch.empty(shape, dtype=torch.float64)
+    counts = torch.zeros(len(sizes), len(controls), dtype=torch.int64)
+    residuals = []
+    for place, (task, control) in enumerate(controls.items()):
+        model_rows, control_rows = _gather(model, control, base, prompts(task), readout, task)
+        residuals.append(model_rows[RESIDUAL])
+        for i, size in enumerate(sizes.values()):
+            counts[i, place] = len(model_rows[RESIDUAL][0][:size])
+            similarity[i, :, :, place] = _similarities(model_rows, control_rows, size)
     missing = bool(similarity.isnan().any())
     return ProbeResult(
         "AlikeControls",
-        {"similarity": similarity, "n_dims": torch.tensor(dims, dtype=torch.float64), "n": counts},
+        {
+            "similarity": similarity,
+            "n_dims": torch.tensor([_dims(residuals, size) for size in sizes.values()], dtype=torch.float64),
+            "n": counts,
+        },
         {
             "similarity": ("prompts", "view", "measure", "task", "layer"),
             "n_dims": ("prompts", "layer"),
@@ -93,54 +90,77 @@ def measure_alike(
             "view": list(CONTROL_VIEWS),
             "measure": list(SIMILARITY_MEASURES),
             "task": list(controls),
-            "layer": [str(layer + 1) for layer in range(layers)],
+            "layer": [str(layer + 1) for layer in range(n_layers)],
         },
         metadata={"readout": repr(readout), "versions": versions()},
-        notes=["NaN where all rows of a layer are the same, or there are too few prompts for a measure"] * missing,
+        notes=[UNDEFINED] if missing else [],
     )
 
 
+def _gather(
+    model: HookedModel,
+    control: HookedModel,
+    base: HookedModel,
+    batches: Iterable[Batch],
+    readout: Readout,
+    task: str,
+) -> tuple[RowsByView, RowsByView]:
+    """Return the rows of the model and of the control by view, in the order of the prompts' index."""
+    rows: tuple[list[RowsByView], list[RowsByView]] = ([], [])
+    index = []
+    for batch in batches:
+        inputs = stream_of(base, batch)
+        for measured, of_measured in zip((model, control), rows, strict=True):
+            residual = read_rows(measured, stream_of(measured, batch), batch, readout)[RESIDUAL]
+            same_input = read_same_input(measured, inputs, batch, readout)
+            of_measured.append({RESIDUAL: residual, SAME_INPUT: same_input})
+        index.append(batch.index.cpu())
+    if not index:
+        raise InputError(f"there are no prompts of {task!r} to measure; give at least one batch")
+    order = torch.cat(index).argsort(stable=True)
+    return join_rows(rows[0], order), join_rows(rows[1], order)
+
+
+def _similarities(
+    model_rows: RowsByView, control_rows: RowsByView, size: int | None
+) -> Float[Tensor, "view measure layer"]:
+    """Return the similarity of the first rows, as many as ``size``."""
+    by_view = []
+    for view in CONTROL_VIEWS:
+        pairs = zip(model_rows[view], control_rows[view], strict=True)
+        by_view.append([list(alike_of(x[:size], y[:size]).values()) for x, y in pairs])
+    return torch.tensor(by_view, dtype=torch.float64).transpose(1, 2)
+
+
+def _dims(residuals: Sequence[Sequence[Float[Tensor, "_ dim"]]], size: int | None) -> list[float]:
+    """Return the dimensions of each layer, over the first rows of every task."""
+    layers = zip(*residuals, strict=True)
+    return [n_dims(torch.cat([rows[:size] for rows in of_tasks]).double()) for of_tasks in layers]
+
+
 def learnt(models: Mapping[str, tuple[HookedModel, Sequence[str]]], suite: SkillSuite) -> ProbeResult:
-    """The share of correct answers to each skill's test prompts, for models by name.
+    """Measure the share of correct answers to each skill's test prompts, for models by name.
 
     Measures:
         ``accuracy`` (answer): ``MODEL.SKILL``.
         ``chance`` (answer): that without the skill (``SkillSuite.chance``).
     """
-    without = suite.chance("test")
-    found = {
-        f"{name}.{skill}": accuracy(model, suite, "test", tasks=[skill])[0]
-        for name, (model, skills) in models.items()
-        for skill in skills
-    }
+    without_skill = suite.chance("test")
+    answers = []
+    accuracies = []
+    chances = []
+    for name, (model, skills) in models.items():
+        for skill in skills:
+            answers.append(f"{name}.{skill}")
+            accuracies.append(accuracy(model, suite, "test", tasks=[skill])[0])
+            chances.append(without_skill[skill])
     return ProbeResult(
         "Learnt",
         {
-            "accuracy": torch.tensor(list(found.values()), dtype=torch.float64),
-            "chance": torch.tensor([without[name.partition(".")[2]] for name in found], dtype=torch.float64),
+            "accuracy": torch.tensor(accuracies, dtype=torch.float64),
+            "chance": torch.tensor(chances, dtype=torch.float64),
         },
         dict.fromkeys(("accuracy", "chance"), ("answer",)),
-        {"answer": list(found)},
+        {"answer": answers},
         metadata={"n": suite.n_eval, "versions": versions()},
     )
-
-
-def _rows(model: HookedModel, base: HookedModel, batches: Iterable[Batch], readout: Readout) -> _Rows:
-    """The model's rows by view, in the order of the prompts' index; empty without prompts."""
-    layers = n_layers_of(model)
-    pres, posts = ([f"blocks.{layer}.hook_resid_{end}" for layer in range(layers)] for end in ("pre", "post"))
-    kept: dict[tuple[str, int], list[Tensor]] = {(v, layer): [] for v in CONTROL_VIEWS for layer in range(layers)}
-    index = []
-    for batch in batches:
-        given = states_of(base, batch, pres)[1]
-        plain = states_of(model, batch, posts)[1]
-        same = states_of(model, batch, [*pres, *posts], given)[1]
-        for layer in range(layers):
-            kept[RESIDUAL, layer].append(readout(plain[posts[layer]], batch).cpu())
-            before, after = (readout(x, batch).cpu().double() for x in (given[pres[layer]], same[posts[layer]]))
-            kept[SAME_INPUT, layer].append(after - before)
-        index.append(batch.index.cpu())
-    if not index:
-        return {}
-    order = torch.cat(index).argsort(stable=True)
-    return {view: [torch.cat(kept[view, layer])[order] for layer in range(layers)] for view in CONTROL_VIEWS}

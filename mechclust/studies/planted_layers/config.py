@@ -1,4 +1,4 @@
-"""What the study of planted layers runs: settings, models, pairs of models.
+"""Settings, models and pairs of models of the study of planted layers.
 
 The predictions, written down before the confirmatory seeds (10 and above) were run; ``findings.py`` tests them:
 
@@ -36,14 +36,14 @@ from itertools import combinations
 from pathlib import Path
 from typing import Annotated
 
+from mechclust.studies.planted_layers.score import Span
 from mechclust.studies.study import check_seeds
 from mechclust.training import TrainConfig
 from tasks import InputError, SkillSuite
 from tasks.settings import AtLeast, Count, CountOrZero, Positive, PositiveShare, Seed, Several, check_settings
 
-Span = tuple[int, int]
 FROZEN = ("embed", "pos_embed", "unembed", "ln_final")  # only blocks change
-FRESH = 1  # tunings in addition to those of the null, for a pair of which the threshold has not seen one
+FRESH = 1  # tunings in addition to those of the null, so that one pair has a model that no threshold has seen
 
 
 @dataclass(frozen=True)
@@ -111,13 +111,14 @@ class PlantedConfig:
     def __post_init__(self) -> None:
         check_settings(self)
         check_seeds(self.seeds)
-        own = SkillSuite()
+        default = SkillSuite()
         for name in ("seed", "stream", "skills", "stream_seed"):
-            if getattr(self.suite, name) != getattr(own, name):
+            if getattr(self.suite, name) != getattr(default, name):
                 raise InputError(f"suite.{name} is set by each run; leave it out")
-        if (self.model is None) != (self.prompts is None):
-            given, lacking = ("model", "prompts") if self.prompts is None else ("prompts", "model")
-            raise InputError(f"{given} is given and {lacking} is not; give both, or neither for the miniature")
+        if self.model is None and self.prompts is not None:
+            raise InputError("prompts is given and model is not; give both, or neither for the miniature")
+        if self.model is not None and self.prompts is None:
+            raise InputError("model is given and prompts is not; give both, or neither for the miniature")
         if self.model is None and self.suite.n_eval <= self.n_few:
             raise InputError(f"n_few is {self.n_few}, and suite.n_eval {self.suite.n_eval}; expected fewer than these")
         if self.n_measured > len(self.suite.seen):
@@ -125,26 +126,25 @@ class PlantedConfig:
                 f"n_measured is {self.n_measured}, of {len(self.suite.seen)} seen skills; expected no more than these"
             )
         if not self.noise or list(self.noise) != sorted(set(self.noise)):
+            norms = ", ".join(f"{norm:g}" for norm in self.noise) or "empty"
+            raise InputError(f"noise is {norms}; expected relative norms above 0, the smallest first")
+        warmup = self.tuning.warmup
+        if self.tuning.steps <= warmup:
             raise InputError(
-                f"noise is {', '.join(f'{x:g}' for x in self.noise) or 'empty'}; expected relative norms above 0, "
-                "the smallest first"
+                f"tuning.steps is {self.tuning.steps}, and tuning.warmup {warmup}; expected more steps than that, or "
+                "nothing reaches its learning rate"
             )
-        if self.tuning.steps <= self.tuning.warmup:
+        if self.n_control_spans and self.control_steps <= warmup:
             raise InputError(
-                f"tuning.steps is {self.tuning.steps}, and tuning.warmup {self.tuning.warmup}; expected more steps "
-                "than that, or nothing reaches its learning rate"
-            )
-        if self.n_control_spans and self.control_steps <= self.tuning.warmup:
-            raise InputError(
-                f"control_steps is {self.control_steps}, and tuning.warmup {self.tuning.warmup}; expected more steps "
-                "than that, or the controls never reach their learning rate"
+                f"control_steps is {self.control_steps}, and tuning.warmup {warmup}; expected more steps than that, or "
+                "the controls never reach their learning rate"
             )
         if self.model is None:
             spans_of(self, self.n_layers)
 
 
 def spans_of(config: PlantedConfig, n_layers: int) -> list[Span]:
-    """The spans of plants in a model with this many layers.
+    """Return the spans of plants in a model with this many layers.
 
     Raises:
         InputError: for a span that is not in the model, or that covers all of it.
@@ -152,12 +152,12 @@ def spans_of(config: PlantedConfig, n_layers: int) -> list[Span]:
     if not config.spans:
         width = max(1, n_layers // 4)
         starts = [max(1, (n_layers * quarter + 2) // 4) for quarter in (1, 2, 3)]
-        return list(dict.fromkeys((a, min(a + width - 1, n_layers)) for a in starts))
-    for a, b in config.spans:
-        if not 1 <= a <= b <= n_layers or (a, b) == (1, n_layers):
+        return list(dict.fromkeys((start, min(start + width - 1, n_layers)) for start in starts))
+    for first, last in config.spans:
+        if not 1 <= first <= last <= n_layers or (first, last) == (1, n_layers):
             raise InputError(
-                f"spans has {a} to {b}, and the model layers 1 to {n_layers}; expected a first and a last layer among "
-                "these, and not all of them"
+                f"spans has {first} to {last}, and the model layers 1 to {n_layers}; expected a first and a last layer "
+                "among these, and not all of them"
             )
     return list(config.spans)
 
@@ -206,97 +206,131 @@ class Pair:
     @property
     def name(self) -> str:
         """Its name in file names."""
-        where = "" if self.truth is None else f"-{self.truth[0]}-{self.truth[1]}"
-        return f"{self.column.replace(' ', '-')}{where}" + (f"-{self.number}" if self.column in NULLS else "")
+        parts: list[str | int] = [self.column.replace(" ", "-")]
+        if self.truth is not None:
+            parts += self.truth
+        if self.column in NULLS:
+            parts.append(self.number)
+        return "-".join(map(str, parts))
 
 
-NULLS = ORDER_NULL, NOISE_NULL = ("null", "null of noise")
-TRAINED, ALL, NONE, ORDER, STEPS, RATES, ROUNDED = (
-    "trained",
-    "all layers",
-    "no change",
-    "other order",
-    "twice the steps",
-    "rates by layer",
-    "bfloat16",
-)
-FALSE = (NONE, ORDER, STEPS, ROUNDED)  # columns in which every call is false
+ORDER_NULL = "null"
+NOISE_NULL = "null of noise"
+NULLS = (ORDER_NULL, NOISE_NULL)
+TRAINED = "trained"
+ALL = "all layers"
+NONE = "no change"
+ORDER = "other order"
+TWICE_STEPS = "twice the steps"
+RATES = "rates by layer"
+ROUNDED = "bfloat16"
+FALSE = (NONE, ORDER, TWICE_STEPS, ROUNDED)  # columns in which every call is false
 
 
 def noisy(noise: float) -> str:
-    """The column of plants with noise of this norm."""
+    """Return the column of plants with noise of this norm."""
     return f"noise {noise:g}"
 
 
 def planted_columns(config: PlantedConfig) -> list[str]:
-    """Columns with a first and a last layer to find."""
-    return [*([TRAINED] if config.model is None else []), *map(noisy, config.noise)]
+    """Return the columns with a first and a last layer to find."""
+    trained = [TRAINED] if config.model is None else []
+    return [*trained, *map(noisy, config.noise)]
 
 
 def main_column(config: PlantedConfig) -> str:
-    """The column that the findings are about: trained changes, or, in a given model, the largest noise."""
+    """Return the column that the findings are about: trained changes, or, in a given model, the largest noise."""
     return TRAINED if config.model is None else noisy(config.noise[-1])
 
 
 def false_columns(config: PlantedConfig) -> list[str]:
-    """Columns in which no layer was singled out."""
-    return [c for c in FALSE if config.model is None or c != STEPS]
+    """Return the columns in which no layer was singled out."""
+    return [column for column in FALSE if config.model is None or column != TWICE_STEPS]
 
 
 def whole_columns(config: PlantedConfig) -> list[str]:
-    """Columns in which all layers were changed."""
-    return [ALL, *([RATES] if config.model is None else [])]
+    """Return the columns in which all layers were changed."""
+    return [ALL, RATES] if config.model is None else [ALL]
 
 
 def pairs_of(config: PlantedConfig, n_layers: int) -> list[Pair]:
-    """Every comparison of a seed."""
-    mini, base, draws = config.model is None, Made(), config.n_null + FRESH
-    orders = [Made(f"order-{k}") for k in range(draws)]
-    noises = [Made(noise=config.null_noise, draw=k) for k in range(draws)]
-    twins, null = (orders, ORDER_NULL) if mini else (noises, NOISE_NULL)
-    found = []
-    for column, made in ((ORDER_NULL, orders), (NOISE_NULL, noises)):
-        if mini or column == NOISE_NULL:
-            found += [Pair(column, *two, number=i) for i, two in enumerate(combinations(made[: config.n_null], 2))]
-    for a, b in spans_of(config, n_layers):
-        if mini:
-            found.append(Pair(TRAINED, base, Made(trained_name((a, b))), (a, b), null=null))
-        for k, noise in enumerate(config.noise):
-            here = Made(noise=noise, layers=tuple(range(a, b + 1)), draw=draws + 100 * a + k)
-            found.append(Pair(noisy(noise), base, here, (a, b), null=NOISE_NULL))
-    everywhere = twins[0] if mini else Made(noise=config.noise[-1], draw=draws)
-    found.append(Pair(ALL, base, everywhere, (1, n_layers), null=null))
-    found.append(Pair(NONE, base, base, split="validation" if mini else "test", null=null))
-    found.append(Pair(ORDER, twins[0], twins[-1], null=null))
-    if mini:
-        found.append(Pair(STEPS, twins[0], Made("steps"), null=null))
-        found.append(Pair(RATES, base, Made("rates"), (1, n_layers), null=null))
-    start = twins[0] if mini else base
-    found.append(Pair(ROUNDED, start, replace(start, rounded=True), null=NOISE_NULL))
-    return found
+    """Return every comparison of a seed."""
+    is_miniature = config.model is None
+    orders = [Made(f"order-{k}") for k in range(config.n_null + FRESH)]
+    noises = [Made(noise=config.null_noise, draw=k) for k in range(config.n_null + FRESH)]
+    pairs = _null_pairs(config, ORDER_NULL, orders) if is_miniature else []
+    pairs += _null_pairs(config, NOISE_NULL, noises)
+    for span in spans_of(config, n_layers):
+        pairs += _planted_pairs(config, span)
+    return pairs + (_miniature_pairs(orders, n_layers) if is_miniature else _given_pairs(config, noises, n_layers))
+
+
+def _null_pairs(config: PlantedConfig, column: str, models: Sequence[Made]) -> list[Pair]:
+    pairs = combinations(models[: config.n_null], 2)
+    return [Pair(column, base, tuned, number=i) for i, (base, tuned) in enumerate(pairs)]
+
+
+def _planted_pairs(config: PlantedConfig, span: Span) -> list[Pair]:
+    """Return the pairs in which these layers were changed, each against the base."""
+    pairs = []
+    if config.model is None:
+        pairs.append(Pair(TRAINED, Made(), Made(trained_name(span)), span, null=ORDER_NULL))
+    first, last = span
+    for k, noise in enumerate(config.noise):
+        draw = config.n_null + FRESH + 100 * first + k
+        planted = Made(noise=noise, layers=tuple(range(first, last + 1)), draw=draw)
+        pairs.append(Pair(noisy(noise), Made(), planted, span, null=NOISE_NULL))
+    return pairs
+
+
+def _miniature_pairs(orders: Sequence[Made], n_layers: int) -> list[Pair]:
+    """Return the pairs of trained models in which no layer was singled out."""
+    base = Made()
+    tuned = orders[0]
+    everywhere = (1, n_layers)
+    return [
+        Pair(ALL, base, tuned, everywhere, null=ORDER_NULL),
+        Pair(NONE, base, base, split="validation", null=ORDER_NULL),
+        Pair(ORDER, tuned, orders[-1], null=ORDER_NULL),
+        Pair(TWICE_STEPS, tuned, Made("steps"), null=ORDER_NULL),
+        Pair(RATES, base, Made("rates"), everywhere, null=ORDER_NULL),
+        Pair(ROUNDED, tuned, replace(tuned, rounded=True), null=NOISE_NULL),
+    ]
+
+
+def _given_pairs(config: PlantedConfig, noises: Sequence[Made], n_layers: int) -> list[Pair]:
+    """Return the pairs of a given model in which no layer was singled out."""
+    base = Made()
+    everywhere = Made(noise=config.noise[-1], draw=config.n_null + FRESH)
+    return [
+        Pair(ALL, base, everywhere, (1, n_layers), null=NOISE_NULL),
+        Pair(NONE, base, base, null=NOISE_NULL),
+        Pair(ORDER, noises[0], noises[-1], null=NOISE_NULL),
+        Pair(ROUNDED, base, replace(base, rounded=True), null=NOISE_NULL),
+    ]
 
 
 def trained_name(span: Span) -> str:
-    """The model in which only these layers were trained."""
+    """Return the name of the model in which only these layers were trained."""
     return f"trained-{span[0]}-{span[1]}"
 
 
 def suite_of(config: PlantedConfig, seed: int) -> SkillSuite:
-    """The skills of one seed."""
+    """Return the skills of one seed."""
     return replace(config.suite, seed=seed)
 
 
 def measured_skills(config: PlantedConfig) -> Sequence[str]:
-    """The seen skills whose prompts are used for measuring, spread over operations."""
+    """Return the seen skills whose prompts are used for measuring, spread over operations."""
     seen = config.suite.seen
     return [seen[i * len(seen) // config.n_measured] for i in range(config.n_measured)]
 
 
 def model_path(out: Path, seed: int, name: str) -> Path:
-    """The path of a trained model."""
+    """Return the path of a trained model."""
     return out / "models" / f"seed{seed}" / f"{name}.safetensors"
 
 
 def result_path(out: Path, seed: int, name: str) -> Path:
-    """The path of a measurement."""
+    """Return the path of a measurement."""
     return out / "results" / f"seed{seed}" / f"{name}.safetensors"

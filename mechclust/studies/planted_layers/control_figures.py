@@ -5,70 +5,92 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from jaxtyping import Float
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mechclust.report.style import COLORS, GREY, layer_axis, seed_curve, subplots
 from mechclust.studies.planted_layers.config import PlantedConfig
-from mechclust.studies.planted_layers.measure import ALL, FEW, RESIDUAL
+from mechclust.studies.planted_layers.figures import shade_layers
+from mechclust.studies.planted_layers.measure import ALL, FEW
 from mechclust.studies.planted_layers.reading import (
     CONTROL_MEASURES,
+    FIRST_LAYER_SCORES,
+    LAST_LAYER_SCORES,
     OF_GROUPS,
     SeedReadings,
+    TrioReading,
     place,
     read_scores,
     reading_chance,
 )
+from mechclust.studies.planted_layers.rows import RESIDUAL
 from mechclust.studies.planted_layers.trios import CROSSED, SAME
 
-_COLORS = dict(zip(CONTROL_MEASURES, COLORS, strict=False))
-_ERRORS = ("onset", "crossing", "shared", "end", "transition", "by spread")
+ERRORS = (*FIRST_LAYER_SCORES, *LAST_LAYER_SCORES)
+MEASURE_COLORS = dict(zip(CONTROL_MEASURES, COLORS, strict=False))
+HATCHED = {"fill": False, "edgecolor": GREY, "hatch": "//"}
+PANELS_IN_A_ROW = 4
 
 
-def gains(config: PlantedConfig, found: Sequence[SeedReadings]) -> Figure:
-    """Gain by layer of every trio, by every measure."""
-    trios = [reading.trio for reading in found[0].readings]
-    figure, axes = subplots(len(trios), 4, size=(3.6, 2.7), sharey=True)
-    layers = np.arange(1, found[0].readings[0].n_layers + 1)
-    for i, (axis, trio) in enumerate(zip(axes, trios, strict=False)):
-        if trio.column in (SAME, *CROSSED):
-            axis.axvspan(trio.truth[0] - 0.4, trio.truth[1] + 0.4, color=GREY, alpha=0.2, lw=0)
-        if trio.column in CROSSED:
-            (first, last) = next(t.truth for t in trios if t.column == SAME and t.controls == trio.controls)
-            axis.axvspan(first - 0.4, last + 0.4, fill=False, edgecolor=GREY, hatch="//", lw=0)
+def gains(config: PlantedConfig, runs: Sequence[SeedReadings]) -> Figure:
+    """Draw the gain by layer of every trio, by every measure."""
+    by_trio = list(zip(*[run.readings for run in runs], strict=True))
+    figure, axes = subplots(len(by_trio), PANELS_IN_A_ROW, size=(3.6, 2.7), sharey=True)
+    for axis, readings in zip(axes, by_trio, strict=True):
+        _shade_trained(axis, readings[0], runs[0])
         axis.axhline(config.gain_margin, color=GREY, lw=0.8, ls="--")
-        for measure, color in _COLORS.items():
-            values = np.stack([m.readings[i].gain[place(RESIDUAL, measure)] for m in found])
-            if np.isfinite(values).all():
-                seed_curve(axis, layers, values, color=color, marker=".", label=measure)
-        title = f"{trio.column}, {trio.truth[0]}-{trio.truth[1]}" if trio.column == SAME else trio.column
-        axis.set_title(title, fontsize=9)
-        layer_axis(axis)
-        if not i % 4:
-            axis.set_ylabel("gain over the base")
+        _draw_gain(axis, readings)
+    for axis in axes[::PANELS_IN_A_ROW]:
+        axis.set_ylabel("gain over the base")
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
     return figure
 
 
-def reading_errors(config: PlantedConfig, found: Sequence[SeedReadings]) -> Figure:
-    """How far each reading is from the layers that were trained, by measure."""
+def _shade_trained(axis: Axes, reading: TrioReading, run: SeedReadings) -> None:
+    """Draw the layers in which E was trained in grey, and those of its controls hatched if they differ."""
+    trio = reading.trio
+    if trio.column in (SAME, *CROSSED):
+        shade_layers(axis, trio.truth)
+    if trio.column in CROSSED:
+        for same in run.of(SAME):
+            if same.trio.controls == trio.controls:
+                shade_layers(axis, same.trio.truth, HATCHED)
+
+
+def _draw_gain(axis: Axes, readings: Sequence[TrioReading]) -> None:
+    layers = np.arange(1, readings[0].n_layers + 1)
+    for measure, color in MEASURE_COLORS.items():
+        values = np.stack([reading.gain[place(RESIDUAL, measure)] for reading in readings])
+        if np.isfinite(values).all():
+            seed_curve(axis, layers, values, color=color, marker=".", label=measure)
+    trio = readings[0].trio
+    title = f"{trio.column}, {trio.truth[0]}-{trio.truth[1]}" if trio.column == SAME else trio.column
+    axis.set_title(title, fontsize=9)
+    layer_axis(axis)
+
+
+def reading_errors(config: PlantedConfig, runs: Sequence[SeedReadings]) -> Figure:
+    """Draw how far each reading is from the layers that were trained, by measure."""
     figure, axes = subplots(2, size=(6.2, 3.4), grid=None)
+    scores = read_scores(runs, SAME, config.gain_margin)
+    chances = [reading_chance(runs[0].of(SAME), name) for name in ERRORS]
+    largest = runs[0].readings[0].n_layers / 3
+    names = [f"groups: {name}" if name in OF_GROUPS else f"gain: {name}" for name in ERRORS]
     for axis, prompts in zip(axes, (ALL, FEW), strict=True):
-        table = np.array([
-            [
-                read_scores(found, SAME, name, config.gain_margin)[:, *place(RESIDUAL, measure, prompts)].mean()
-                for name in _ERRORS
-            ]
-            for measure in CONTROL_MEASURES
-        ])  # fmt: skip
-        table = np.concatenate([table, [[reading_chance(found[0].of(SAME), name) for name in _ERRORS]]])
-        most = found[0].readings[0].n_layers / 3
-        axis.imshow(table, cmap="viridis_r", vmin=0, vmax=most, aspect="auto")
-        for (i, j), value in np.ndenumerate(table):
-            if np.isfinite(value):
-                color = "white" if value > 0.6 * most else "black"
-                axis.text(j, i, f"{value:.2f}", ha="center", va="center", fontsize=7, color=color)
-        names = [f"groups: {name}" if name in OF_GROUPS else f"gain: {name}" for name in _ERRORS]
+        rows = []
+        for measure in CONTROL_MEASURES:
+            rows.append([scores[name][:, *place(RESIDUAL, measure, prompts)].mean() for name in ERRORS])
+        _draw_cells(axis, np.array([*rows, chances]), largest)
         axis.set_xticks(range(len(names)), names, rotation=45, ha="right", fontsize=8)
-        axis.set_yticks(range(len(table)), [*CONTROL_MEASURES, "chance, a random layer"], fontsize=7)
-        axis.set_title("error in layers" + (", few prompts" if prompts == FEW else ""), fontsize=10)
+        axis.set_yticks(range(len(rows) + 1), [*CONTROL_MEASURES, "chance, a random layer"], fontsize=7)
+        axis.set_title("error in layers" if prompts == ALL else "error in layers, few prompts", fontsize=10)
     return figure
+
+
+def _draw_cells(axis: Axes, table: Float[np.ndarray, "row column"], largest: float) -> None:
+    axis.imshow(table, cmap="viridis_r", vmin=0, vmax=largest, aspect="auto")
+    for (row, column), value in np.ndenumerate(table):
+        if np.isfinite(value):
+            color = "white" if value > 0.6 * largest else "black"
+            axis.text(column, row, f"{value:.2f}", ha="center", va="center", fontsize=7, color=color)

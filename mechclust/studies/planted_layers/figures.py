@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -14,29 +14,34 @@ from mechclust.evidence.intervals import interval_over_seeds
 from mechclust.report.style import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, SOFT, layer_axis, seed_curve, subplots
 from mechclust.studies.planted_layers.config import (
     NONE,
+    Pair,
     PlantedConfig,
     false_columns,
     main_column,
     planted_columns,
     whole_columns,
 )
-from mechclust.studies.planted_layers.measure import ALL, CONTRIBUTION, FEW, MEASURES, RESIDUAL, SAME_INPUT
+from mechclust.studies.planted_layers.measure import ALL, FEW, MEASURES
 from mechclust.studies.planted_layers.results import (
     PATCHED,
     PATCHING,
     RISE,
     SHARES,
+    BySeed,
     Row,
     SeedResults,
     chance_of,
     scores_by_row,
 )
+from mechclust.studies.planted_layers.rows import CONTRIBUTION, RESIDUAL, SAME_INPUT
+from mechclust.studies.planted_layers.score import Span
 
-_COLORS = {RESIDUAL: BLUE, RISE: PURPLE, CONTRIBUTION: ORANGE, SAME_INPUT: GREEN, PATCHING: RED}
-_MARKERS = {RESIDUAL: "o", RISE: "^", CONTRIBUTION: "s", SAME_INPUT: "D", PATCHING: "*"}
-_LINES = (RESIDUAL, CONTRIBUTION, SAME_INPUT)
-_SHORT = {"debiased CKA without the top component": "debiased CKA\nwithout top", "n99": "dimensions (99%)"}
-_SPREAD = 0.17  # between the dots of a measure, of the distance between two measures
+VIEW_COLORS = {RESIDUAL: BLUE, RISE: PURPLE, CONTRIBUTION: ORANGE, SAME_INPUT: GREEN, PATCHING: RED}
+VIEW_MARKERS = {RESIDUAL: "o", RISE: "^", CONTRIBUTION: "s", SAME_INPUT: "D", PATCHING: "*"}
+CURVE_VIEWS = (RESIDUAL, CONTRIBUTION, SAME_INPUT)
+SHORT_NAMES = {"debiased CKA without the top component": "debiased CKA\nwithout top", "n99": "dimensions (99%)"}
+SHADED = {"color": GREY, "alpha": 0.2}
+DOT_SPREAD = 0.17  # between the dots of a measure, of the distance between two measures
 
 
 class DotPanel(NamedTuple):
@@ -57,49 +62,60 @@ class DotPanel(NamedTuple):
     prompts: str = ALL
 
 
-def curves(config: PlantedConfig, found: Sequence[SeedResults]) -> Figure:
+# ---- curves ----
+
+
+def curves(config: PlantedConfig, runs: Sequence[SeedResults]) -> Figure:
     """Draw the change by layer for every plant: residual stream, what blocks add, and loss restored by patching."""
     columns = planted_columns(config)
-    n_spans = len(found[0].of(columns[0]))
+    n_spans = len(runs[0].of(columns[0]))
     figure, axes = subplots(len(columns) * n_spans, n_spans, size=(4.2, 2.9), sharey="row")
-    for i, axis in enumerate(axes):
-        _plant(axis, found, columns[i // n_spans], i % n_spans)
-        _patching(axis, found, columns[i // n_spans], i % n_spans, last=i % n_spans == n_spans - 1)
-        if not i % n_spans:
+    pairs = list(chain.from_iterable(map(runs[0].of, columns)))
+    for i, (axis, pair) in enumerate(zip(axes, pairs, strict=True)):
+        place = i % n_spans
+        _draw_plant(axis, runs, pair)
+        _draw_patching(axis, runs, pair, last=place == n_spans - 1)
+        if place == 0:
             axis.set_ylabel("1 - debiased CKA")
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(_LINES))
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(CURVE_VIEWS))
     return figure
 
 
-def _plant(axis: Axes, found: Sequence[SeedResults], column: str, k: int) -> None:
+def shade_layers(axis: Axes, span: Span, style: Mapping[str, Any] = SHADED) -> None:
+    """Draw a band over a span of layers."""
+    axis.axvspan(span[0] - 0.4, span[1] + 0.4, lw=0, **style)
+
+
+def _draw_plant(axis: Axes, runs: Sequence[SeedResults], pair: Pair) -> None:
     """Draw the curves of one plant with their thresholds; its layers are grey."""
-    pair = found[0].of(column)[k]
     assert pair.truth is not None
-    first, last = pair.truth
-    layers = np.arange(1, found[0].n_layers + 1)
-    axis.axvspan(first - 0.4, last + 0.4, color=GREY, alpha=0.2, lw=0)
-    for view in _LINES:
+    shade_layers(axis, pair.truth)
+    layers = np.arange(1, runs[0].n_layers + 1)
+    for view in CURVE_VIEWS:
         row = Row(view, "debiased CKA")
-        values = np.stack([run.curve(pair, row) for run in found])
+        values = np.stack([run.curve(pair, row) for run in runs])
         if np.isfinite(values).all():
-            seed_curve(axis, layers, values, color=_COLORS[view], marker=".", label=view)
-        bars = np.stack([run.threshold(pair, row) for run in found])
-        axis.plot(layers, bars.mean(axis=0), color=_COLORS[view], ls=":", lw=1)
-    axis.set_title(f"{column}, layers {first}-{last}", fontsize=10)
+            seed_curve(axis, layers, values, color=VIEW_COLORS[view], marker=".", label=view)
+        bars = np.stack([run.threshold(pair, row) for run in runs])
+        axis.plot(layers, bars.mean(axis=0), color=VIEW_COLORS[view], ls=":", lw=1)
+    axis.set_title(f"{pair.column}, layers {pair.truth[0]}-{pair.truth[1]}", fontsize=10)
     layer_axis(axis)
 
 
-def _patching(axis: Axes, found: Sequence[SeedResults], column: str, k: int, *, last: bool) -> None:
+def _draw_patching(axis: Axes, runs: Sequence[SeedResults], pair: Pair, *, last: bool) -> None:
     """Draw the share of the loss that patching restores, on an axis at the right, with numbers in the last panel."""
-    restored = np.stack([run.restored[run.of(column)[k].name] for run in found])
+    restored = np.stack([run.restored[pair.name] for run in runs])
     if not np.isfinite(restored).all():
         return
     other = axis.twinx()
-    other.plot(np.arange(1, found[0].n_layers + 1), restored.mean(axis=0), color=RED, ls=":", marker=".")
+    other.plot(np.arange(1, runs[0].n_layers + 1), restored.mean(axis=0), color=RED, ls=":", marker=".")
     other.set_ylim(-0.1, 1.1)
     other.spines["right"].set(visible=True, color=RED)
     other.set_ylabel("loss restored" if last else "", color=RED)
     other.tick_params(labelright=last)
+
+
+# ---- dots ----
 
 
 def errors_panels(config: PlantedConfig) -> list[DotPanel]:
@@ -128,34 +144,33 @@ def call_panels(config: PlantedConfig) -> list[DotPanel]:
 
 def unplanted_panels(config: PlantedConfig) -> list[DotPanel]:
     """Return a panel for each comparison in which no layer, or every layer, was singled out: the share called."""
-    none = [column for column in false_columns(config) if column != NONE]
-    whole = whole_columns(config)
-    return [
-        *(DotPanel(f"{column}: right is 0", "share called", column, "false") for column in none),
-        *(
-            DotPanel(f"{column.removesuffix(' changed')}: right is 1", "share called", column, "hit")
-            for column in whole
-        ),
-    ]
+    panels = []
+    for column in false_columns(config):
+        if column != NONE:
+            panels.append(DotPanel(f"{column}: right is 0", "share called", column, "false"))
+    for column in whole_columns(config):
+        title = f"{column.removesuffix(' changed')}: right is 1"
+        panels.append(DotPanel(title, "share called", column, "hit"))
+    return panels
 
 
-def dots(config: PlantedConfig, found: Sequence[SeedResults], panels: Sequence[DotPanel]) -> Figure:
+def dots(config: PlantedConfig, runs: Sequence[SeedResults], panels: Sequence[DotPanel]) -> Figure:
     """Draw a score for each measure, a dot for each view, with the 95% interval over seeds; chance is dashed."""
     columns = min(3, len(panels))
     width = 8.0 if columns == 2 else 10.5
     figure, axes = subplots(len(panels), columns, size=(width / columns, 4.3), grid="x", sharey=True)
     for axis, panel in zip(axes, panels, strict=True):
-        values = scores_by_row(config, found, panel.column, panel.name, panel.prompts)
+        values = scores_by_row(config, runs, panel.column, panel.name, panel.prompts)
         _draw_dots(axis, values, share=panel.name in SHARES)
         axis.set_title(panel.title)
         axis.set_xlabel(panel.x)
     largest = max(axis.get_xlim()[1] for axis in axes)
     for axis, panel in zip(axes, panels, strict=True):
         axis.set_xlim(-0.03 * largest, largest)
-        _draw_chance(axis, chance_of(panel.column, panel.name, found[0]))
-    patched = any(panel.column in planted_columns(config) for panel in panels)
-    names = [_SHORT.get(measure, measure) for measure in MEASURES]
-    names += [PATCHING] if patched else []
+        _draw_chance(axis, chance_of(panel.column, panel.name, runs[0]))
+    names = [SHORT_NAMES.get(measure, measure) for measure in MEASURES]
+    if any(panel.column in planted_columns(config) for panel in panels):
+        names.append(PATCHING)
     axes[0].set_yticks(range(len(names)), names)
     axes[0].set_ylim(len(names) - 0.5, -0.5)
     handles, labels = axes[0].get_legend_handles_labels()
@@ -164,24 +179,24 @@ def dots(config: PlantedConfig, found: Sequence[SeedResults], panels: Sequence[D
     return figure
 
 
-def _draw_dots(axis: Axes, values: dict[Row, Float[np.ndarray, " seed"]], *, share: bool) -> None:
+def _draw_dots(axis: Axes, values: Mapping[Row, BySeed], *, share: bool) -> None:
     for row, seeds in values.items():
         if not len(seeds) or not np.isfinite(seeds).all():
             continue
         y = _height(row)
         low, high = interval_over_seeds(seeds.tolist(), share=share) or (seeds.mean(), seeds.mean())
-        color = _COLORS[row.view]
+        color = VIEW_COLORS[row.view]
         axis.plot([low, high], [y, y], color=color, lw=1, alpha=0.6)
         label = row.view if row.measure == MEASURES[0] else None
-        axis.plot(seeds.mean(), y, color=color, marker=_MARKERS[row.view], ms=5, ls="", label=label)
+        axis.plot(seeds.mean(), y, color=color, marker=VIEW_MARKERS[row.view], ms=5, ls="", label=label)
 
 
 def _height(row: Row) -> float:
     """Return where a row's dot lies: measures from above, the views of a measure one below the other."""
     if row == PATCHED:
         return float(len(MEASURES))
-    views = list(_COLORS)[:-1]
-    return MEASURES.index(row.measure) + _SPREAD * (views.index(row.view) - (len(views) - 1) / 2)
+    views = list(VIEW_COLORS)[:-1]
+    return MEASURES.index(row.measure) + DOT_SPREAD * (views.index(row.view) - (len(views) - 1) / 2)
 
 
 def _draw_chance(axis: Axes, chance: float) -> None:

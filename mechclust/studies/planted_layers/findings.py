@@ -5,74 +5,85 @@ Their bounds were written before the confirmatory seeds were run.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Int
 
-from mechclust.evidence import Bound, Control, Finding, Part, check_part, mean_part, share_part
+from mechclust.evidence import Bound, Finding, check_part
+from mechclust.evidence.compared import compared
 from mechclust.studies.planted_layers.config import (
     ALL,
     NONE,
     ORDER,
     RATES,
     ROUNDED,
-    STEPS,
+    TWICE_STEPS,
     PlantedConfig,
     main_column,
 )
 from mechclust.studies.planted_layers.measure import ALL as ALL_PROMPTS
-from mechclust.studies.planted_layers.measure import CONTRIBUTION, FEW, RESIDUAL, SAME_INPUT
-from mechclust.studies.planted_layers.results import ROWS, Row, SeedResults, chance_of, score, scores_of
+from mechclust.studies.planted_layers.measure import FEW
+from mechclust.studies.planted_layers.results import ROWS, BySeed, Row, SeedResults, chance_of, scores_of
+from mechclust.studies.planted_layers.rows import CONTRIBUTION, RESIDUAL, SAME_INPUT
+from mechclust.studies.planted_layers.score import score
 
 TOO_SMALL = "this size of the study cannot test it"
-NEAR = Bound("<=", 0.5)
-_OFTEN = Bound(">=", 0.8)
-_SMALL_SHARE = 0.3  # Wilson's interval of ten models without a called layer is 0 to .28: no lower bound could hold
-_BY_CONSTRUCTION = "layers below planted noise are identical by construction, and the noise is far above its null"
-_MEASURE = "debiased CKA"
-_STREAM = Row(RESIDUAL, _MEASURE)
-_ADDED = Row(CONTRIBUTION, _MEASURE)
-_ADDED_TO_SAME = Row(SAME_INPUT, _MEASURE)
+NEAR = Bound("<=", 0.5)  # error in layers
+OFTEN = Bound(">=", 0.8)
+LARGER = Bound(">", 0)
+SMALL_SHARE = 0.3  # Wilson's interval of ten models without a called layer is 0 to .28: no lower bound could hold
+BY_CONSTRUCTION = "layers below planted noise are identical by construction, and the noise is far above its null"
+NOT_TUNED = "a given model is not tuned"
+DEBIASED = "debiased CKA"
+STREAM = Row(RESIDUAL, DEBIASED)
+ADDED = Row(CONTRIBUTION, DEBIASED)
+ADDED_TO_SAME = Row(SAME_INPUT, DEBIASED)
 
 Runs = Sequence[SeedResults]
 
+_finding = partial(compared, source="ours")
+
 
 @dataclass(frozen=True)
-class _Scored:
-    """Curves of pairs of models, scored against the layers that were planted in the main column.
+class _Pairs:
+    """Pairs of models whose curves are scored against the layers that were planted in the main column.
 
     Attributes:
-        config: of the run.
-        runs: of its seeds.
+        runs: the seeds.
+        planted: the main column.
         measured_on: the column whose curves are scored: the main one; or, as the control, one without planted layers.
     """
 
-    config: PlantedConfig
     runs: Runs
+    planted: str
     measured_on: str
 
-    def scores(self, row: Row, prompts: str = ALL_PROMPTS) -> Mapping[str, Float[np.ndarray, " seed"]]:
-        """Return each seed's scores, by their names in ``results.score``, as means over the planted spans of layers.
+    def scores(self, name: str, row: Row = STREAM, prompts: str = ALL_PROMPTS) -> BySeed:
+        """Return a score of ``score.score``, mean over the planted spans of layers.
 
         A pair in which no layer is called has the error of a layer drawn at random.
         """
-        column = main_column(self.config)
-        return scores_of(self.config, self.runs, column, row, prompts, measured_on=self.measured_on)
+        return scores_of(self.runs, self.planted, row, prompts, measured_on=self.measured_on)[name]
 
 
 def findings_of(config: PlantedConfig, runs: Runs) -> list[Finding]:
     """Return P1 to P8 and P10, and the checks P9, K1 and K2."""
-    planted = _Scored(config, runs, main_column(config))
-    unplanted = _Scored(config, runs, ORDER)
+    main = main_column(config)
+    planted = _Pairs(runs, main, main)
+    unplanted = _Pairs(runs, main, ORDER)
     findings = [
-        *_of_the_stream(planted, unplanted),
-        *_of_what_blocks_add(planted, unplanted),
+        *_of_the_stream(config, planted, unplanted),
+        *_of_what_blocks_add(config, planted, unplanted),
         *_of_all_layers(config, runs),
         *_checks(config, runs),
     ]
-    return [replace(finding, not_tested=_why_not_tested(config, finding.id)) for finding in findings]
+    findings = [replace(finding, not_tested=_why_not_tested(config, finding.id)) for finding in findings]
+    if config.model is None:
+        return findings
+    return [replace(finding, control=None) if finding.id in ("P7", "P8") else finding for finding in findings]
 
 
 def _why_not_tested(config: PlantedConfig, id: str) -> str:
@@ -82,8 +93,8 @@ def _why_not_tested(config: PlantedConfig, id: str) -> str:
     if config.model is None:
         return ""
     if id in ("P1", "P10"):
-        return _BY_CONSTRUCTION
-    return "a given model is not tuned" if id in ("P7", "P8") else ""
+        return BY_CONSTRUCTION
+    return NOT_TUNED if id in ("P7", "P8") else ""
 
 
 def _how(config: PlantedConfig) -> str:
@@ -96,184 +107,168 @@ def _unplanted_name(config: PlantedConfig) -> str:
     return f"two draws of noise of {config.null_noise:g} in all layers"
 
 
-def _chance_error(planted: _Scored, name: str) -> str:
-    return f"{chance_of(main_column(planted.config), name, planted.runs[0]):.2f}"
+def _chance_error(planted: _Pairs, name: str) -> str:
+    return f"{chance_of(planted.planted, name, planted.runs[0]):.2f}"
 
 
 # ---- the residual stream ----
 
 
-def _of_the_stream(planted: _Scored, unplanted: _Scored) -> list[Finding]:
-    how = _how(planted.config)
-    control = _unplanted_name(planted.config)
+def _of_the_stream(config: PlantedConfig, planted: _Pairs, unplanted: _Pairs) -> list[Finding]:
+    how = _how(config)
+    control = _unplanted_name(config)
     return [
-        Finding(
-            id="P1",
-            statement=f"the residual stream finds the first of the layers that were {how} (error in layers; debiased "
-            "CKA)",
-            source="ours",
-            parts=_first_found(planted),
-            control=Control(control, _first_found(unplanted)),
+        _finding(
+            "P1",
+            f"the residual stream finds the first of the layers that were {how} (error in layers; debiased CKA)",
+            {"": NEAR},
+            [planted.scores("onset")],
+            control,
+            [unplanted.scores("onset")],
             note=f"a layer drawn at random has the error {_chance_error(planted, 'onset')}",
         ),
-        Finding(
-            id="P2",
-            statement=f"whichever layers were {how}, the model's last layer is called changed (share of models; "
-            "debiased CKA, residual stream)",
-            source="ours",
-            parts=_top_called(planted),
-            control=Control(control, _top_called(unplanted)),
+        _finding(
+            "P2",
+            f"whichever layers were {how}, the model's last layer is called changed (share of models; debiased CKA, "
+            "residual stream)",
+            {"": OFTEN},
+            [planted.scores("top")],
+            control,
+            [unplanted.scores("top")],
+            shares=[""],
             shown="headline",
         ),
-        Finding(
-            id="P3",
-            statement=f"with few prompts, biased CKA calls fewer of the layers that were {how} than debiased CKA does "
-            "(share called, debiased - biased; residual stream)",
-            source="ours",
-            parts=_missed_if_biased(planted, FEW),
-            control=Control(f"{planted.runs[0].n} prompts per task", _missed_if_biased(planted, ALL_PROMPTS)),
+        _finding(
+            "P3",
+            f"with few prompts, biased CKA calls fewer of the layers that were {how} than debiased CKA does (share "
+            "called, debiased - biased; residual stream)",
+            {"": LARGER},
+            [_missed_if_biased(planted, FEW)],
+            f"{planted.runs[0].n} prompts per task",
+            [_missed_if_biased(planted, ALL_PROMPTS)],
             shown="table",
         ),
     ]
 
 
-def _first_found(pairs: _Scored) -> tuple[Part, ...]:
-    return (mean_part("", pairs.scores(_STREAM)["onset"], NEAR),)
-
-
-def _top_called(pairs: _Scored) -> tuple[Part, ...]:
-    return (share_part("", pairs.scores(_STREAM)["top"], _OFTEN),)
-
-
-def _missed_if_biased(pairs: _Scored, prompts: str) -> tuple[Part, ...]:
-    debiased = pairs.scores(_STREAM, prompts)["hit"]
-    biased = pairs.scores(Row(RESIDUAL, "CKA"), prompts)["hit"]
-    return (mean_part("", debiased - biased, Bound(">", 0)),)
+def _missed_if_biased(pairs: _Pairs, prompts: str) -> BySeed:
+    return pairs.scores("hit", STREAM, prompts) - pairs.scores("hit", Row(RESIDUAL, "CKA"), prompts)
 
 
 # ---- what blocks add ----
 
 
-def _of_what_blocks_add(planted: _Scored, unplanted: _Scored) -> list[Finding]:
-    how = _how(planted.config)
-    control = _unplanted_name(planted.config)
+def _of_what_blocks_add(config: PlantedConfig, planted: _Pairs, unplanted: _Pairs) -> list[Finding]:
+    how = _how(config)
+    control = _unplanted_name(config)
     return [
-        Finding(
-            id="P4",
-            statement=f"what each block adds finds both ends of the layers that were {how} (errors in layers; debiased "
-            "CKA)",
-            source="ours",
-            parts=_both_ends(planted),
-            control=Control(control, _both_ends(unplanted)),
+        _finding(
+            "P4",
+            f"what each block adds finds both ends of the layers that were {how} (errors in layers; debiased CKA)",
+            {"onset": NEAR, "end": NEAR},
+            _both_ends(planted),
+            control,
+            _both_ends(unplanted),
             shown="table",
             note=f"a layer drawn at random has the errors {_chance_error(planted, 'onset')} (onset) and "
             f"{_chance_error(planted, 'end')} (end)",
         ),
-        Finding(
-            id="P5",
-            statement=f"what each block adds separates the layers that were {how} from others better than the residual "
-            "stream does (difference of the area under the ROC curve; debiased CKA)",
-            source="ours",
-            parts=_better_separated(planted),
-            control=Control(control, _better_separated(unplanted)),
+        _finding(
+            "P5",
+            f"what each block adds separates the layers that were {how} from others better than the residual stream "
+            "does (difference of the area under the ROC curve; debiased CKA)",
+            {"": LARGER},
+            [_better_separated(planted)],
+            control,
+            [_better_separated(unplanted)],
             shown="headline",
         ),
-        Finding(
-            id="P6",
-            statement=f"what each block adds to the same input shows most of the layers that were {how}, and the last "
-            "of them (debiased CKA)",
-            source="ours",
-            parts=_called_to_the_end(planted),
-            control=Control(control, _called_to_the_end(unplanted)),
+        _finding(
+            "P6",
+            f"what each block adds to the same input shows most of the layers that were {how}, and the last of them "
+            "(debiased CKA)",
+            {"share called": OFTEN, "end": NEAR},
+            _called_to_the_end(planted),
+            control,
+            _called_to_the_end(unplanted),
+            shares=["share called"],
             shown="headline",
             note="that it calls no other layer holds by construction",
         ),
     ]
 
 
-def _both_ends(pairs: _Scored) -> tuple[Part, ...]:
-    scores = pairs.scores(_ADDED)
-    return (mean_part("onset", scores["onset"], NEAR), mean_part("end", scores["end"], NEAR))
+def _both_ends(pairs: _Pairs) -> list[BySeed]:
+    return [pairs.scores("onset", ADDED), pairs.scores("end", ADDED)]
 
 
-def _better_separated(pairs: _Scored) -> tuple[Part, ...]:
-    difference = pairs.scores(_ADDED)["auc"] - pairs.scores(_STREAM)["auc"]
-    return (mean_part("", difference, Bound(">", 0)),)
+def _better_separated(pairs: _Pairs) -> BySeed:
+    return pairs.scores("auc", ADDED) - pairs.scores("auc", STREAM)
 
 
-def _called_to_the_end(pairs: _Scored) -> tuple[Part, ...]:
-    scores = pairs.scores(_ADDED_TO_SAME)
-    return (share_part("share called", scores["hit"], _OFTEN), mean_part("end", scores["end"], NEAR))
+def _called_to_the_end(pairs: _Pairs) -> list[BySeed]:
+    return [pairs.scores("hit", ADDED_TO_SAME), pairs.scores("end", ADDED_TO_SAME)]
 
 
 # ---- changes in all layers, or in none ----
 
 
 def _of_all_layers(config: PlantedConfig, runs: Runs) -> list[Finding]:
-    n = runs[0].n_layers
-    shuffled = np.random.default_rng(0).permutation(n)
-    small_share = Bound("<=", _SMALL_SHARE)
-    large_share = Bound(">=", 1 - _SMALL_SHARE)
+    """Return P7, P8 and P10, on pairs without a truth: their share of false calls is that of all layers."""
+    shuffled = np.random.default_rng(0).permutation(runs[0].n_layers)
+    tuned = _scores_of_one(runs, ALL, "false")
     return [
-        Finding(
-            id="P7",
-            statement="if learning rates shrink from each block to the one below, the layers called changed are an "
-            "upper group only more often than with one rate (difference of shares of models tuned in all layers; "
-            "debiased CKA, residual stream)",
-            source="ours",
-            parts=_more_upper_calls(runs, np.arange(n)),
-            control=_if_tuned(config, "layers in one random order", _more_upper_calls(runs, shuffled)),
+        _finding(
+            "P7",
+            "if learning rates shrink from each block to the one below, the layers called changed are an upper group "
+            "only more often than with one rate (difference of shares of models tuned in all layers; debiased CKA, "
+            "residual stream)",
+            {"": LARGER},
+            [_more_upper_calls(runs)],
+            "layers in one random order",
+            [_more_upper_calls(runs, shuffled)],
         ),
-        Finding(
-            id="P8",
-            statement="a model tuned for twice the steps is not called changed against one tuned for the usual steps "
-            "(share of layers called; debiased CKA, residual stream)",
-            source="ours",
-            parts=_called(runs, STEPS, small_share),
-            control=_if_tuned(config, "a base and its tuned model", _called(runs, ALL, small_share)),
+        _finding(
+            "P8",
+            "a model tuned for twice the steps is not called changed against one tuned for the usual steps (share of "
+            "layers called; debiased CKA, residual stream)",
+            {"": Bound("<=", SMALL_SHARE)},
+            [_scores_of_one(runs, TWICE_STEPS, "false")],
+            "a base and its tuned model",
+            [tuned],
+            shares=[""],
             shown="table",
             note="their data came in different orders, as in the pairs of the null",
         ),
-        Finding(
-            id="P10",
-            statement="if all layers were changed with one learning rate, most are called (share of layers; debiased "
-            "CKA, residual stream)",
-            source="ours",
-            parts=_called(runs, ALL, large_share),
-            control=Control(_unplanted_name(config), _called(runs, ORDER, large_share)),
+        _finding(
+            "P10",
+            "if all layers were changed with one learning rate, most are called (share of layers; debiased CKA, "
+            "residual stream)",
+            {"": Bound(">=", 1 - SMALL_SHARE)},
+            [tuned],
+            _unplanted_name(config),
+            [_scores_of_one(runs, ORDER, "false")],
+            shares=[""],
         ),
     ]
 
 
-def _if_tuned(config: PlantedConfig, name: str, parts: tuple[Part, ...]) -> Control | None:
-    """Return a control that only models tuned by the study have."""
-    return Control(name, parts) if config.model is None else None
-
-
-def _called(runs: Runs, column: str, bound: Bound) -> tuple[Part, ...]:
-    """Judge the share of all layers that are called changed: without a truth, all of them count as false calls."""
-    return (share_part("", _scores_of_one(runs, column, "false"), bound),)
-
-
-def _more_upper_calls(runs: Runs, order: Int[np.ndarray, " layer"]) -> tuple[Part, ...]:
-    """Judge how much more often upper layers alone are called with falling rates, with the layers in this order."""
+def _more_upper_calls(runs: Runs, order: Int[np.ndarray, "layer"] | None = None) -> BySeed:
+    """Return how much more often upper layers alone are called with falling rates, with the layers in this order."""
     falling = _scores_of_one(runs, RATES, "upper", order)
     uniform = _scores_of_one(runs, ALL, "upper", order)
-    difference = falling - uniform if len(falling) else np.empty(0)  # a given model has no falling rates
-    return (mean_part("", difference, Bound(">", 0)),)
+    return falling - uniform if len(falling) else falling  # a given model has no falling rates
 
 
-def _scores_of_one(
-    runs: Runs, column: str, name: str, order: Int[np.ndarray, " layer"] | None = None
-) -> Float[np.ndarray, " seed"]:
+def _scores_of_one(runs: Runs, column: str, name: str, order: Int[np.ndarray, "layer"] | None = None) -> BySeed:
     """Return a score of a column of one pair, without a truth; empty if there is no such pair."""
     pairs = runs[0].of(column)
     if not pairs:
         return np.empty(0)
     (pair,) = pairs
     layers = np.arange(runs[0].n_layers) if order is None else order
-    curves = np.stack([run.curve(pair, _STREAM)[layers] for run in runs])
-    thresholds = np.stack([run.threshold(pair, _STREAM)[layers] for run in runs])
+    curves = np.stack([run.curve(pair, STREAM)[layers] for run in runs])
+    thresholds = np.stack([run.threshold(pair, STREAM)[layers] for run in runs])
     return score(curves, thresholds, None)[name]
 
 
@@ -281,10 +276,10 @@ def _scores_of_one(
 
 
 def _checks(config: PlantedConfig, runs: Runs) -> list[Finding]:
+    check = partial(Finding, kind="check")
     return [
-        Finding(
+        check(
             id="P9",
-            kind="check",
             statement="rounding the weights to bfloat16 changes no layer more than noise of about its size does "
             "(largest value relative to the threshold; debiased CKA, residual stream)",
             source="ours",
@@ -292,16 +287,14 @@ def _checks(config: PlantedConfig, runs: Runs) -> list[Finding]:
             note="rounding moves weights by a relative norm of about .0017, and the noise of each model of the null "
             f"by {config.null_noise:g}",
         ),
-        Finding(
+        check(
             id="K1",
-            kind="check",
             statement="a model and itself differ in no layer (largest value of any measure)",
             source="definition",
             parts=(check_part("", [_largest_difference(run) for run in runs], Bound("<=", 0)),),
         ),
-        Finding(
+        check(
             id="K2",
-            kind="check",
             statement="patching restores none of the loss below the first changed layer, and all of it from the last "
             "on (largest deviation)",
             source="definition",
@@ -313,11 +306,10 @@ def _checks(config: PlantedConfig, runs: Runs) -> list[Finding]:
 def _rounding(run: SeedResults) -> float:
     """Return the largest change by rounding, relative to the threshold of its layer."""
     (pair,) = run.of(ROUNDED)
-    curve = run.curve(pair, _STREAM)
-    threshold = run.threshold(pair, _STREAM)
-    relative = curve / np.where(
-        threshold > 0, threshold, np.nan
-    )  # NaN fails the check: a change where the threshold is 0
+    curve = run.curve(pair, STREAM)
+    threshold = run.threshold(pair, STREAM)
+    # NaN fails the check: a change where the threshold is 0
+    relative = curve / np.where(threshold > 0, threshold, np.nan)
     return float(np.max(np.where(curve > 0, relative, 0.0)))
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
+from itertools import chain
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from mechclust.models.blocks import find_blocks
 from probes.engine.hooks import HookedModel, device_of, evaluation_mode
@@ -17,7 +19,7 @@ from tasks import InputError
 
 @contextmanager
 def plant_in(model: HookedModel, layers: Sequence[int], *, noise: float, seed: int = 0) -> Iterator[None]:
-    """A context with noise in all weight matrices of some layers; afterwards the weights are restored.
+    """Add noise to all weight matrices of some layers inside a context, and restore the weights afterwards.
 
     Each matrix has Gaussian noise added to it, with a Frobenius norm of ``noise`` times the matrix's own. Biases, norms
     and everything outside these blocks are unchanged.
@@ -45,19 +47,20 @@ def plant_in(model: HookedModel, layers: Sequence[int], *, noise: float, seed: i
     """
     if not noise > 0:
         raise InputError(f"noise is {noise}; expected a relative norm above 0, such as 0.1")
-    matrices = [(layer, weight) for layer, found in _matrices(model, layers).items() for weight in found]
-    with _restored([weight for _, weight in matrices]), torch.no_grad():
-        draws = {layer: torch.Generator().manual_seed(1_000_003 * seed + layer) for layer in layers}
-        for layer, weight in matrices:
-            drawn = torch.randn(weight.shape, generator=draws[layer])
-            scale = noise * float(weight.float().norm()) / float(drawn.norm())
-            weight.add_((scale * drawn).to(weight.device, weight.dtype))
+    matrices = _matrices(model, layers)
+    with _restored(list(chain.from_iterable(matrices.values()))), torch.no_grad():
+        for layer, weights in matrices.items():
+            draws = torch.Generator().manual_seed(1_000_003 * seed + layer)
+            for weight in weights:
+                drawn = torch.randn(weight.shape, generator=draws)
+                scale = noise * float(weight.float().norm()) / float(drawn.norm())
+                weight.add_((scale * drawn).to(weight.device, weight.dtype))
         yield
 
 
 @contextmanager
 def rounded_in(model: HookedModel) -> Iterator[None]:
-    """A context in which all weights are rounded to bfloat16; afterwards they are restored.
+    """Round all weights to bfloat16 inside a context, and restore them afterwards.
 
     Example:
         >>> from mechclust import ModelConfig, build_model
@@ -74,52 +77,58 @@ def rounded_in(model: HookedModel) -> Iterator[None]:
 
 
 @contextmanager
-def _restored(weights: Sequence[Tensor]) -> Iterator[None]:
-    kept = [weight.detach().clone() for weight in weights]
+def _restored(weights: Sequence[nn.Parameter]) -> Iterator[None]:
+    copies = [weight.detach().clone() for weight in weights]
     try:
         yield
     finally:
         with torch.no_grad():
-            for weight, before in zip(weights, kept, strict=True):
+            for weight, before in zip(weights, copies, strict=True):
                 weight.copy_(before)
 
 
 def n_layers_of(model: HookedModel) -> int:
-    """The number of blocks of a model."""
+    """Return the number of blocks of a model."""
     return int(model.cfg.n_layers)
 
 
 def _matrices(model: HookedModel, layers: Sequence[int]) -> dict[int, list[nn.Parameter]]:
-    """The weight matrices of each of these layers."""
-    n = n_layers_of(model)
+    """Return the weight matrices of each of these layers, after refusing layers that do not exist or share weights."""
+    n_layers = n_layers_of(model)
     if not layers:
-        raise InputError(f"no layers given; name some of 1 to {n}")
-    if wrong := [layer for layer in layers if not 1 <= layer <= n]:
-        raise InputError(f"no layer {wrong[0]} in this model (it has layers 1-{n})")
-    blocks = _blocks(model)
-    owner = {weight: i for i, block in enumerate(blocks, 1) for weight in block.parameters()}
-    first = {weight: i for i, block in reversed([*enumerate(blocks, 1)]) for weight in block.parameters()}
-    found = {}
+        raise InputError(f"no layers given; name some of 1 to {n_layers}")
     for layer in layers:
-        found[layer] = [weight for weight in blocks[layer - 1].parameters() if weight.ndim > 1]
-        for weight in blocks[layer - 1].parameters():
-            if owner[weight] != first[weight]:
+        if not 1 <= layer <= n_layers:
+            raise InputError(f"no layer {layer} in this model (it has layers 1-{n_layers})")
+    blocks = _blocks(model)
+    first_owner: dict[nn.Parameter, int] = {}
+    last_owner: dict[nn.Parameter, int] = {}
+    for layer, block in enumerate(blocks, start=1):
+        for weight in block.parameters():
+            first_owner.setdefault(weight, layer)
+            last_owner[weight] = layer
+    matrices = {}
+    for layer in layers:
+        weights = list(blocks[layer - 1].parameters())
+        for weight in weights:
+            if first_owner[weight] != last_owner[weight]:
                 raise InputError(
-                    f"layers {first[weight]} and {owner[weight]} of this {type(model).__name__} share their weights, "
-                    "so that no change is in one of them alone; choose another architecture"
+                    f"layers {first_owner[weight]} and {last_owner[weight]} of this {type(model).__name__} share their "
+                    "weights, so that no change is in one of them alone; choose another architecture"
                 )
-    return found
+        matrices[layer] = [weight for weight in weights if weight.ndim > 1]
+    return matrices
 
 
 def _blocks(model: Any) -> Sequence[nn.Module]:
-    """The modules that hold each block's weights."""
+    """Return the modules that hold each block's weights."""
     if any(True for _ in model.blocks[0].parameters()):
         return list(model.blocks)
     body = model.body  # of a read-only model, whose own blocks are only hook points
     tokens = torch.arange(3, device=device_of(model))[None]
-    options = {"use_cache": False} if "use_cache" in inspect.signature(body.forward).parameters else {}
+    options: dict[str, Any] = {"input_ids": tokens, "output_hidden_states": True, "return_dict": True}
+    if "use_cache" in inspect.signature(body.forward).parameters:
+        options["use_cache"] = False
     with evaluation_mode(body), torch.no_grad():
-        found = find_blocks(
-            body, lambda: body(input_ids=tokens, output_hidden_states=True, return_dict=True, **options)
-        )
-    return [module for module, _ in found.calls]
+        calls = find_blocks(body, partial(body, **options)).calls
+    return [module for module, _ in calls]

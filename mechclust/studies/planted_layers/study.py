@@ -6,13 +6,12 @@ finding them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from mechclust.evidence import Finding
-from mechclust.report.analysis import Analysis, Panel
-from mechclust.report.html import table_html
+from mechclust.report.analysis import Panel
 from mechclust.studies.planted_layers.config import FROZEN, PlantedConfig
 from mechclust.studies.planted_layers.control_findings import control_findings_of
 from mechclust.studies.planted_layers.findings import findings_of
@@ -20,7 +19,7 @@ from mechclust.studies.planted_layers.reading import SeedReadings, accuracy_tabl
 from mechclust.studies.planted_layers.results import SeedResults, load_results, loss_table, summary_table
 from mechclust.studies.planted_layers.run import run_job, trained_models
 from mechclust.studies.planted_layers.trios import CROSSED, SAME, WHOLE, trios_of
-from mechclust.studies.planted_layers.tunings import jobs
+from mechclust.studies.planted_layers.tunings import ModelJob, jobs
 from mechclust.studies.study import Study, check_checkpoint
 from mechclust.training import TrainConfig
 from tasks import SkillSuite
@@ -28,132 +27,121 @@ from tasks import SkillSuite
 if TYPE_CHECKING:
     import pandas as pd
 
+PLANTED = (SAME, *CROSSED)  # trios with a first and a last trained layer
+READING_TABLES = {
+    "Gain over the base, area under the ROC curve": ("auc", PLANTED),
+    "First layer with a gain: error in layers": ("onset", PLANTED),
+    "Layer from which E is above the base: error in layers": ("crossing", PLANTED),
+    "First layer that is not shared: error in layers": ("shared", PLANTED),
+    "Last layer with a gain: error in layers": ("end", PLANTED),
+    "Last layer of the transition: error in layers": ("transition", PLANTED),
+    "Last layer of the transition, without dimensions: error in layers": ("by spread", PLANTED),
+    "Share of the trained layers that have a gain": ("hit", (*PLANTED, *WHOLE)),
+    "Share of the other layers that have a gain": ("false", PLANTED),
+    "Share of trios with a gain": ("found", PLANTED),
+    "Number of layers called shared": ("shared layers", (*PLANTED, *WHOLE)),
+}
+DOTS = "Mean over plants and {seeds}, with the 95% interval over seeds; dashed: a random layer."
+CALLED = (
+    "A layer is called changed if a measure exceeds {margin:g} times its largest value among the null's pairs at that "
+    "layer."
+)
+CAPTIONS = {
+    "curves": "1 - debiased CKA between the base and the changed model by layer, mean over {seeds}, band: minimum to "
+    "maximum. Grey: changed layers. Blue: residual stream; orange: what each block adds to it; green: what each "
+    "block adds to the same input; dotted in the same colours: the threshold. Red, dotted: share of the loss "
+    "difference that patching restores. {prompts}.",
+    "auc": f"How often a changed layer has a larger value than an unchanged one. {DOTS} {{prompts}}.",
+    "errors": f"How far the first and the last layer called changed are from those that were. {DOTS} {CALLED} If none "
+    "is called, the error of a random layer counts. {prompts}.",
+    "calls": f"Share of layers called changed. {DOTS} {CALLED} {{prompts}}.",
+    "unplanted": "Share of layers called changed if no layer was singled out, or all were changed. "
+    f"{DOTS} {CALLED} {{prompts}}.",
+    "gains": "Gain of E over the base in similarity with single-task controls, residual stream, mean over {seeds}, "
+    "band: minimum to maximum. Grey: the layers in which E was trained, hatched: its controls if these differ; if "
+    "nothing is grey, all were. Dashed: the margin of layer groups. {prompts}.",
+    "reading_errors": "How far the readings are from the first (onset, crossing, shared) and the last (end, "
+    "transition, by spread) of the layers in which E and its controls were trained, mean over plants and {seeds}. "
+    "Anything not found counts as a random layer. {prompts}.",
+}
 
-def judge(config: PlantedConfig, out: Path) -> list[Finding]:
-    """Findings from a run's results."""
-    findings = findings_of(config, [load_results(config, out, seed) for seed in config.seeds])
-    if not trios_of(config):
-        return findings
-    return findings + control_findings_of(config, [load_readings(config, out, seed) for seed in config.seeds])
+
+class Results(NamedTuple):
+    """Measurements of all seeds.
+
+    Attributes:
+        changes: of pairs of models, one for each seed.
+        readings: of trios, one for each seed; empty if there are no trios.
+    """
+
+    changes: list[SeedResults]
+    readings: list[SeedReadings]
 
 
-def analyse(config: PlantedConfig, out: Path) -> Analysis:
-    """Findings, figures and tables of a run."""
-    found = [load_results(config, out, seed) for seed in config.seeds]
-    findings = findings_of(config, found)
-    panels = _panels(config, found)
-    tables = {"Every measure, in numbers": summary_table(config, found)}
-    notes = _notes(config)
-    undefined = [note for run in found for note in run.notes]
+def load(config: PlantedConfig, out: Path) -> Results:
+    """Read the measurements of a run.
+
+    Raises:
+        InputError: if one is missing; the text names it.
+    """
+    changes = [load_results(config, out, seed) for seed in config.seeds]
+    readings = [load_readings(config, out, seed) for seed in config.seeds] if trios_of(config) else []
+    return Results(changes, readings)
+
+
+def findings(config: PlantedConfig, results: Results) -> list[Finding]:
+    """Return the findings on pairs, then those on trios."""
+    return findings_of(config, results.changes) + control_findings_of(config, results.readings)
+
+
+def panels(config: PlantedConfig, results: Results) -> list[Panel]:
+    """Draw the figures, with their captions."""
+    from mechclust.studies.planted_layers import control_figures, figures  # loads matplotlib
+
+    runs = results.changes
+    drawn = {
+        "curves": figures.curves(config, runs),
+        "auc": figures.dots(config, runs, figures.separation_panels(config)),
+        "errors": figures.dots(config, runs, figures.errors_panels(config)),
+        "calls": figures.dots(config, runs, figures.call_panels(config)),
+        "unplanted": figures.dots(config, runs, figures.unplanted_panels(config)),
+    }
+    if results.readings:
+        drawn["gains"] = control_figures.gains(config, results.readings)
+        drawn["reading_errors"] = control_figures.reading_errors(config, results.readings)
+    seeds = "1 seed" if len(config.seeds) == 1 else f"{len(config.seeds)} seeds"
+    prompts = f"{runs[0].n} prompts per task, or {config.n_few} with few prompts"
+    captions = {
+        name: caption.format(seeds=seeds, margin=config.margin, prompts=prompts) for name, caption in CAPTIONS.items()
+    }
+    return [Panel(name, figure, captions[name]) for name, figure in drawn.items()]
+
+
+def tables(config: PlantedConfig, results: Results) -> dict[str, pd.DataFrame]:
+    """Return every score by title."""
+    titled = {"Every measure, in numbers": summary_table(config, results.changes)}
     if config.model is None:
-        tables["Loss of the base and of the trained models"] = loss_table(found)
-    if trios_of(config):
-        read = [load_readings(config, out, seed) for seed in config.seeds]
-        findings += control_findings_of(config, read)
-        panels += _reading_panels(config, read, _prompts(config, found))
-        tables |= _reading_tables(config, read)
-        notes.append(
-            "What MOSSA reads: E is tuned on the measured skills, and one control on each of them alone. The gain is "
-            "E's similarity with a task's control minus the base's, as a difference of medians over tasks; a layer has "
-            f"a gain if it is above {config.gain_margin:g}. Quartiles over {config.n_measured} tasks are coarse."
+        titled["Loss of the base and of the trained models"] = loss_table(results.changes)
+    if results.readings:
+        for title, (name, columns) in READING_TABLES.items():
+            titled[title] = reading_table(config, results.readings, name, columns)
+        titled["What was learnt: share of correct answers"] = accuracy_table(results.readings)
+    return titled
+
+
+def notes(config: PlantedConfig, results: Results) -> list[str]:
+    """Return what a reader of the report must know, and why values are undefined."""
+    noise = (
+        f"{config.n_null} models with noise of {config.null_noise:g} of their norm in all layers, about that of "
+        "rounding to bfloat16"
+    )
+    null = f"The null: {noise}."
+    if config.model is None:
+        null = (
+            f"The null for trained changes: {config.n_null} models tuned identically on all layers except for the "
+            f"order of the data. For planted noise: {noise}. Embeddings, final norm and unembedding are never tuned."
         )
-        undefined += [note for run in read for note in run.notes]
-    folded = {title: table_html(table) for title, table in tables.items()}
-    return Analysis(findings=findings, panels=panels, folded=folded, notes=[*notes, *undefined])
-
-
-def _prompts(config: PlantedConfig, found: Sequence[SeedResults]) -> str:
-    return f"{found[0].n} prompts per task, or {config.n_few} with few prompts"
-
-
-def _seeds(n: int) -> str:
-    return "1 seed" if n == 1 else f"{n} seeds"
-
-
-def _panels(config: PlantedConfig, found: Sequence[SeedResults]) -> list[Panel]:
-    from mechclust.studies.planted_layers import figures
-
-    seeds = _seeds(len(found))
-    n = _prompts(config, found)
-    rule = (
-        f"A layer is called changed if a measure exceeds {config.margin:g} times its largest value among the null's "
-        "pairs at that layer."
-    )
-    dots = f"Mean over plants and {seeds}, with the 95% interval over seeds; dashed: a random layer."
-    dotted = {
-        "auc": (
-            figures.separation_panels(config),
-            f"How often a changed layer has a larger value than an unchanged one. {dots}",
-        ),
-        "errors": (
-            figures.errors_panels(config),
-            f"How far the first and the last layer called changed are from those that were. {dots} {rule} If none is "
-            "called, the error of a random layer counts.",
-        ),
-        "calls": (figures.call_panels(config), f"Share of layers called changed. {dots} {rule}"),
-        "unplanted": (
-            figures.unplanted_panels(config),
-            f"Share of layers called changed if no layer was singled out, or all were changed. {dots} {rule}",
-        ),
-    }
-    curves = Panel(
-        "curves",
-        figures.curves(config, found),
-        f"1 - debiased CKA between the base and the changed model by layer, mean over {seeds}, band: minimum to "
-        "maximum. Grey: changed layers. Blue: residual stream; orange: what each block adds to it; green: what each "
-        "block adds to the same input; dotted in the same colours: the threshold. Red, dotted: share of the loss "
-        f"difference that patching restores. {n}.",
-    )
-    drawn = [
-        Panel(name, figures.dots(config, found, panels), f"{caption} {n}.")
-        for name, (panels, caption) in dotted.items()
-    ]
-    return [curves, *drawn]
-
-
-def _reading_panels(config: PlantedConfig, read: Sequence[SeedReadings], n: str) -> list[Panel]:
-    from mechclust.studies.planted_layers import control_figures
-
-    seeds = _seeds(len(read))
-    return [
-        Panel(
-            "gains",
-            control_figures.gains(config, read),
-            f"Gain of E over the base in similarity with single-task controls, residual stream, mean over {seeds}, "
-            "band: minimum to maximum. Grey: the layers in which E was trained, hatched: its controls if these "
-            f"differ; if nothing is grey, all were. Dashed: the margin of layer groups. {n}.",
-        ),
-        Panel(
-            "reading_errors",
-            control_figures.reading_errors(config, read),
-            "How far the readings are from the first (onset, crossing, shared) and the last (end, transition, by "
-            f"spread) of the layers in which E and its controls were trained, mean over plants and {seeds}. "
-            f"Anything not found counts as a random layer. {n}.",
-        ),
-    ]
-
-
-def _reading_tables(config: PlantedConfig, read: Sequence[SeedReadings]) -> dict[str, pd.DataFrame]:
-    planted = (SAME, *CROSSED)
-    tables = {
-        "Gain over the base, area under the ROC curve": ("auc", planted),
-        "First layer with a gain: error in layers": ("onset", planted),
-        "Layer from which E is above the base: error in layers": ("crossing", planted),
-        "First layer that is not shared: error in layers": ("shared", planted),
-        "Last layer with a gain: error in layers": ("end", planted),
-        "Last layer of the transition: error in layers": ("transition", planted),
-        "Last layer of the transition, without dimensions: error in layers": ("by spread", planted),
-        "Share of the trained layers that have a gain": ("hit", (*planted, *WHOLE)),
-        "Share of the other layers that have a gain": ("false", planted),
-        "Share of trios with a gain": ("found", planted),
-        "Number of layers called shared": ("shared layers", (*planted, *WHOLE)),
-    }
-    found = {title: reading_table(config, read, *which) for title, which in tables.items()}
-    return {**found, "What was learnt: share of correct answers": accuracy_table(read)}
-
-
-def _notes(config: PlantedConfig) -> list[str]:
-    notes = [
+    texts = [
         "Values are medians over tasks, each on its own prompts, as in the paper; scores are means over the plants of "
         "a seed, and intervals are over seeds.",
         "The same input: every block of the changed model is given the base's residual stream, and what it adds is "
@@ -161,19 +149,21 @@ def _notes(config: PlantedConfig) -> list[str]:
         "Patching is not a measure of similarity but the causal reference: the base is run with the changed model's "
         f"residual stream after one block. A layer is called by patching if {config.least_restored:g} of the loss "
         "difference is restored there.",
+        null,
     ]
-    noise = (
-        f"{config.n_null} models with noise of {config.null_noise:g} of their norm in all layers, about that of "
-        "rounding to bfloat16"
-    )
-    if config.model is None:
-        notes.append(
-            f"The null for trained changes: {config.n_null} models tuned identically on all layers except for the "
-            f"order of the data. For planted noise: {noise}. Embeddings, final norm and unembedding are never tuned."
+    if results.readings:
+        texts.append(
+            "What MOSSA reads: E is tuned on the measured skills, and one control on each of them alone. The gain is "
+            "E's similarity with a task's control minus the base's, as a difference of medians over tasks; a layer has "
+            f"a gain if it is above {config.gain_margin:g}. Quartiles over {config.n_measured} tasks are coarse."
         )
-    else:
-        notes.append(f"The null: {noise}.")
-    return notes
+    undefined = [run.notes for run in results.changes] + [run.notes for run in results.readings]
+    return [*texts, *chain.from_iterable(undefined)]
+
+
+def stage_of(job: ModelJob) -> int:
+    """Return the number of a job's stage."""
+    return job.stage
 
 
 STUDY = Study(
@@ -215,8 +205,11 @@ STUDY = Study(
     jobs=jobs,
     check=check_checkpoint,
     run_job=run_job,
-    analyse=analyse,
-    judge=judge,
     trained_models=trained_models,
-    stage=lambda job: job.stage,
+    load=load,
+    findings=findings,
+    panels=panels,
+    tables=tables,
+    notes=notes,
+    stage=stage_of,
 )

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mechclust.studies.planted_layers.config import PlantedConfig, Span, measured_skills, spans_of
+from mechclust.studies.planted_layers.config import PlantedConfig, measured_skills, spans_of
+from mechclust.studies.planted_layers.score import Span
 
-SAME, BELOW, ABOVE, EVERYWHERE, LONGER, DECAYED, ALL_DECAYED = (
-    "same layers",
-    "E below its controls",
-    "E above its controls",
-    "all layers",
-    "all layers, E twice the steps",
-    "rates by layer in E",
-    "rates by layer in all",
-)
+SAME = "same layers"
+BELOW = "E below its controls"
+ABOVE = "E above its controls"
+EVERYWHERE = "all layers"
+LONGER = "all layers, E twice the steps"
+DECAYED = "rates by layer in E"
+ALL_DECAYED = "rates by layer in all"
 CROSSED = (BELOW, ABOVE)
 WHOLE = (EVERYWHERE, LONGER, DECAYED, ALL_DECAYED)  # all layers of both were trained
 
@@ -44,57 +43,61 @@ class Trio:
 
 
 def control_spans(config: PlantedConfig) -> list[Span]:
-    """The layers in which E and its controls are trained: some of the spans, spread over the depth."""
+    """Return the layers in which E and its controls are trained: some of the spans, spread over the depth."""
     spans = spans_of(config, config.n_layers)
     n = min(config.n_control_spans, len(spans))
     return [spans[i * (len(spans) - 1) // max(n - 1, 1)] for i in range(n)]
 
 
 def trios_of(config: PlantedConfig) -> list[Trio]:
-    """Every trio of a seed; none for a given model."""
+    """Return every trio of a seed; none for a given model."""
     if config.model is not None or not config.n_control_spans:
         return []
-    spans, whole = control_spans(config), (1, config.n_layers)
-    found = [Trio(SAME, multi_name(where(span)), where(span), span, span[0]) for span in spans]
+    spans = control_spans(config)
+    trios = [_trio_of_spans(SAME, span, span) for span in spans]
     if len(spans) > 1:
-        low, high = spans[0], spans[-1]
-        found.append(Trio(BELOW, multi_name(where(low)), where(high), low, high[0]))
-        found.append(Trio(ABOVE, multi_name(where(high)), where(low), high, high[0]))
-    for column, tuned, controls in (
-        (EVERYWHERE, "all", "all"),
-        (LONGER, "steps", "all"),
-        (DECAYED, "rates", "all"),
-        (ALL_DECAYED, "rates", "rates"),
-    ):
-        found.append(Trio(column, multi_name(tuned), controls, whole, 1))
-    return found
+        trios += [_trio_of_spans(BELOW, spans[0], spans[-1]), _trio_of_spans(ABOVE, spans[-1], spans[0])]
+    everywhere = (1, config.n_layers)
+    return [
+        *trios,
+        Trio(EVERYWHERE, multi_name("all"), "all", everywhere, 1),
+        Trio(LONGER, multi_name("steps"), "all", everywhere, 1),
+        Trio(DECAYED, multi_name("rates"), "all", everywhere, 1),
+        Trio(ALL_DECAYED, multi_name("rates"), "rates", everywhere, 1),
+    ]
+
+
+def _trio_of_spans(column: str, tuned: Span, controls: Span) -> Trio:
+    """Return a trio whose E and controls were trained in these layers."""
+    shared = max(tuned[0], controls[0])
+    return Trio(column, multi_name(span_name(tuned)), span_name(controls), tuned, shared)
 
 
 def control_sets(config: PlantedConfig) -> list[str]:
-    """The sets of controls of a seed."""
+    """Return the names of the sets of controls of a seed."""
     return list(dict.fromkeys(trio.controls for trio in trios_of(config)))
 
 
-def where(span: Span) -> str:
-    """A span as part of a file name."""
+def span_name(span: Span) -> str:
+    """Return a span as part of a file name."""
     return f"{span[0]}-{span[1]}"
 
 
-def multi_name(which: str) -> str:
-    """The name of the model E trained in this way."""
-    return f"multi-{which}"
+def multi_name(training: str) -> str:
+    """Return the name of the model E trained in this way."""
+    return f"multi-{training}"
 
 
-def control_name(which: str, skill: str) -> str:
-    """The name of a skill's control in a set."""
-    return f"control-{which}-{skill}"
+def control_name(controls: str, skill: str) -> str:
+    """Return the name of a skill's control in a set."""
+    return f"control-{controls}-{skill}"
 
 
 def base_name(controls: str) -> str:
-    """The file name of the base with a set of controls."""
+    """Return the file name of the base with a set of controls."""
     return f"base.with-{controls}"
 
 
 def skills_of(config: PlantedConfig) -> tuple[str, ...]:
-    """The measured skills: E is trained on all of them, and each control on one."""
+    """Return the measured skills: E is trained on all of them, and each control on one."""
     return tuple(measured_skills(config))

@@ -9,18 +9,18 @@ from mechclust.studies.planted_layers.config import (
     FRESH,
     FROZEN,
     PlantedConfig,
-    Span,
     spans_of,
     trained_name,
 )
+from mechclust.studies.planted_layers.score import Span
 from mechclust.studies.planted_layers.trios import (
     control_name,
     control_sets,
     control_spans,
     multi_name,
     skills_of,
+    span_name,
     trios_of,
-    where,
 )
 from mechclust.training import TrainConfig
 from tasks import SkillSuite
@@ -28,7 +28,7 @@ from tasks import SkillSuite
 
 @dataclass(frozen=True)
 class Tuning:
-    """How a model is tuned from the base of its seed.
+    """The tuning of a model from the base of its seed.
 
     Attributes:
         steps: optimiser steps.
@@ -45,51 +45,59 @@ class Tuning:
     layer_decay: float = 1.0
 
     def suite(self, suite: SkillSuite) -> SkillSuite:
-        """The data."""
+        """Return the data."""
         return replace(suite, stream_seed=1 + self.order, skills=self.skills)
 
     def settings(self, config: PlantedConfig) -> TrainConfig:
-        """The training."""
-        others = () if self.span is None else tuple(
-            f"blocks.{i}" for i in range(config.n_layers) if not self.span[0] <= i + 1 <= self.span[1]
-        )  # fmt: skip
-        frozen = (*dict.fromkeys((*config.tuning.freeze, *(FROZEN if others else ()), *others)),)
-        own = self.layer_decay if self.layer_decay != 1 else config.tuning.layer_decay
-        return replace(config.tuning, steps=self.steps, freeze=frozen, layer_decay=own)
+        """Return the training."""
+        frozen = list(config.tuning.freeze)
+        if self.span is not None:
+            first, last = self.span
+            others = [layer for layer in range(1, config.n_layers + 1) if not first <= layer <= last]
+            frozen += [*FROZEN, *(f"blocks.{layer - 1}" for layer in others)]
+        decay = config.tuning.layer_decay if self.layer_decay == 1 else self.layer_decay
+        return replace(config.tuning, steps=self.steps, freeze=tuple(dict.fromkeys(frozen)), layer_decay=decay)
 
 
 def tunings(config: PlantedConfig) -> dict[str, Tuning]:
-    """Every model that is tuned from the base of a seed, by name, the longest training first."""
+    """Return every model that is tuned from the base of a seed, by name, the longest training first."""
     steps = config.tuning.steps
-    found = {
+    models = {
         "steps": Tuning(2 * steps, order=config.n_null + FRESH),  # in another order, as the pairs of the null are
         "rates": Tuning(steps, layer_decay=config.layer_decay),
         **{f"order-{k}": Tuning(steps, order=k) for k in range(config.n_null + FRESH)},
         **{trained_name(span): Tuning(steps, span=span) for span in spans_of(config, config.n_layers)},
     }
     if trios_of(config):
-        found |= _of_trios(config)
-    return dict(sorted(found.items(), key=lambda item: -item[1].steps))
+        models |= _of_several_tasks(config) | _controls(config)
+    return dict(sorted(models.items(), key=_length, reverse=True))
 
 
-def _of_trios(config: PlantedConfig) -> dict[str, Tuning]:
-    """Models of several tasks, and controls, which see their task equally often but in another order."""
-    skills, steps = skills_of(config), config.control_steps
-    spans = {where(span): span for span in control_spans(config)}
-    several = Tuning(steps * len(skills), skills=skills)
-    found = {multi_name(name): replace(several, span=span) for name, span in spans.items()}
-    found |= {
-        multi_name("all"): several,
-        multi_name("steps"): replace(several, steps=2 * several.steps),
-        multi_name("rates"): replace(several, layer_decay=config.layer_decay),
+def _length(named: tuple[str, Tuning]) -> int:
+    return named[1].steps
+
+
+def _of_several_tasks(config: PlantedConfig) -> dict[str, Tuning]:
+    skills = skills_of(config)
+    tuning = Tuning(config.control_steps * len(skills), skills=skills)
+    return {
+        **{multi_name(span_name(span)): replace(tuning, span=span) for span in control_spans(config)},
+        multi_name("all"): tuning,
+        multi_name("steps"): replace(tuning, steps=2 * tuning.steps),
+        multi_name("rates"): replace(tuning, layer_decay=config.layer_decay),
     }
+
+
+def _controls(config: PlantedConfig) -> dict[str, Tuning]:
+    """Return the controls, which see their task as often as the model of several tasks does, but in another order."""
+    spans = {span_name(span): span for span in control_spans(config)}
+    models = {}
     for controls in control_sets(config):
         decay = config.layer_decay if controls == "rates" else 1.0
-        for skill in skills:
-            found[control_name(controls, skill)] = Tuning(
-                steps, order=1, skills=(skill,), span=spans.get(controls), layer_decay=decay
-            )
-    return found
+        tuning = Tuning(config.control_steps, order=1, span=spans.get(controls), layer_decay=decay)
+        for skill in skills_of(config):
+            models[control_name(controls, skill)] = replace(tuning, skills=(skill,))
+    return models
 
 
 class ModelJob(NamedTuple):
@@ -101,20 +109,22 @@ class ModelJob(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What progress bars and reports call it."""
+        """Its name in progress bars and reports."""
         return f"{self.model or self.kind}-seed{self.seed}"
 
     @property
     def stage(self) -> int:
-        """Tuning waits for the base models, measuring for all models."""
+        """The number of its stage: tuning waits for the base models, measuring for all models."""
         return {"base": 0, "tuned": 1, "measure": 2, "compare": 2}[self.kind]
 
 
 def jobs(config: PlantedConfig) -> list[ModelJob]:
-    """Every model and measurement; a given model is only measured."""
-    measures = [ModelJob("measure", seed) for seed in config.seeds]
+    """Return every model and measurement; a given model is only measured."""
+    measurements = [ModelJob("measure", seed) for seed in config.seeds]
     if config.model is not None:
-        return measures
-    tuned = [ModelJob("tuned", seed, name) for seed in config.seeds for name in tunings(config)]
-    compared = [ModelJob("compare", seed) for seed in config.seeds if trios_of(config)]
-    return [*(ModelJob("base", seed, "base") for seed in config.seeds), *tuned, *measures, *compared]
+        return measurements
+    bases = [ModelJob("base", seed, "base") for seed in config.seeds]
+    names = list(tunings(config))
+    tuned = [ModelJob("tuned", seed, name) for seed in config.seeds for name in names]
+    comparisons = [ModelJob("compare", seed) for seed in config.seeds] if trios_of(config) else []
+    return [*bases, *tuned, *measurements, *comparisons]

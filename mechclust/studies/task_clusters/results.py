@@ -73,23 +73,15 @@ def by_arm(config: TaskClustersConfig, runs: Mapping[Job, RunResults]) -> dict[s
     return {arm: [run for job, run in runs.items() if job.arm == arm] for arm in config.arms}
 
 
-def headline(config: TaskClustersConfig, runs: Mapping[Job, RunResults]) -> list[str]:
-    """Say how well clusters agree with the task at the top layer, after training, before it and by chance."""
-    arms = by_arm(config, runs)
+def headline(config: TaskClustersConfig, runs: Mapping[Job, RunResults]) -> str:
+    """Say how well clusters agree with the task at the top layer: after training, before it and by chance."""
     top = config.n_layers
-    private = [run.ari[VALIDATION][:, top] for run in arms["private"]]
-    after = np.mean([curve[-1] for curve in private])
-    before = np.mean([curve[0] for curve in private])
-    chance = max(run.null[-1, top, 1] for run in arms["private"])
-    sentences = [
-        f"At layer {top}, the agreement of clusters of hidden states with the task is {after:z.2f} after training, "
-        f"{before:z.2f} before, and at most {chance:z.2f} by chance (adjusted Rand index, mean over seeds)."
-    ]
-    if "shared" in arms:
-        task = np.mean([run.ari[VALIDATION][-1, top] for run in arms["shared"]])
-        output = np.mean([run.output_ari[-1, top] for run in arms["shared"]])
-        sentences.append(
-            f"If tasks share their outputs, the agreement is {task:z.2f} with the task and {output:z.2f} with the "
-            "output."
-        )
-    return sentences
+    private = by_arm(config, runs)["private"]
+    curves = [run.ari[VALIDATION][:, top] for run in private]
+    after = np.mean([curve[-1] for curve in curves])
+    before = np.mean([curve[0] for curve in curves])
+    chance = max(run.null[-1, top, 1] for run in private)
+    return (
+        f"Task-ARI of layer {top}: {after:z.2f} after training, {before:z.2f} before, at most {chance:z.2f} by chance "
+        "(mean over seeds)."
+    )

@@ -6,10 +6,11 @@ Wu & Varshney, "Transformer-based Causal Language Models Perform Clustering" (ar
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from mechclust.evidence import Finding
-from mechclust.report.analysis import Analysis, Panel
+from mechclust.report.analysis import Panel
 from mechclust.studies.study import Job, Study
 from mechclust.studies.task_clusters.config import VALIDATION, TaskClustersConfig, jobs, task_of
 from mechclust.studies.task_clusters.findings import findings_of
@@ -38,43 +39,46 @@ NOTES = [
 ]
 
 
-def judge(config: TaskClustersConfig, out: Path) -> list[Finding]:
-    """Judge the findings from a run's results."""
-    return findings_of(config, _load(config, out))
+@dataclass(frozen=True)
+class Results:
+    """What the runs measured, and the folder with their models.
+
+    Attributes:
+        out: the run's folder.
+        runs: measurements of each training run.
+    """
+
+    out: Path
+    runs: Mapping[Job, RunResults]
 
 
-def analyse(config: TaskClustersConfig, out: Path) -> Analysis:
-    """Return findings, figures and an attention view from a run's artefacts."""
-    runs = _load(config, out)
-    return Analysis(
-        findings=findings_of(config, runs),
-        lead=headline(config, runs),
-        panels=_panels(config, runs, out),
-        views=_views(config, out),
-        notes=NOTES,
-    )
+def load(config: TaskClustersConfig, out: Path) -> Results:
+    """Read the measurements of all runs."""
+    return Results(out, {job: load_results(config, out, job) for job in jobs(config)})
 
 
-def _load(config: TaskClustersConfig, out: Path) -> dict[Job, RunResults]:
-    return {job: load_results(config, out, job) for job in jobs(config)}
+def findings(config: TaskClustersConfig, results: Results) -> list[Finding]:
+    """Judge the findings."""
+    return findings_of(config, results.runs)
 
 
-def _panels(config: TaskClustersConfig, runs: Mapping[Job, RunResults], out: Path) -> list[Panel]:
+def panels(config: TaskClustersConfig, results: Results) -> list[Panel]:
+    """Draw the figures."""
     from mechclust.studies.task_clusters import figures  # loads matplotlib
 
-    arms = by_arm(config, runs)
-    first = next(iter(runs))
-    pictures = load_steps(out / "results" / first.name, f"{VALIDATION}.projection")
+    arms = by_arm(config, results.runs)
+    first = next(iter(results.runs))
+    pictures = load_steps(results.out / "results" / first.name, f"{VALIDATION}.projection")
     drawn = {
         "ari_over_training": figures.ari_over_training(arms["private"]),
         "ari_by_layer": figures.ari_by_layer(arms),
         "projection": figures.projections(pictures),
-        "accuracy_and_loss": figures.accuracy_and_loss(runs),
+        "accuracy_and_loss": figures.accuracy_and_loss(results.runs),
     }
     return [Panel(name, figure, CAPTIONS[name].format(run=first.name)) for name, figure in drawn.items()]
 
 
-def _views(config: TaskClustersConfig, out: Path) -> dict[str, str]:
+def views(config: TaskClustersConfig, results: Results) -> dict[str, str]:
     """Return the attention of the first run's model on one example."""
     from mechclust.attention import attention_view
 
@@ -82,8 +86,18 @@ def _views(config: TaskClustersConfig, out: Path) -> dict[str, str]:
     task = task_of(config, first)
     example = next(task.batches(VALIDATION, batch_size=1))
     tokens = example.tokens[:, : int(example.lengths()[0])]
-    view = attention_view(load_trained(config, out, first), tokens, str_tokens=task.to_str_tokens(tokens[0]))
+    view = attention_view(load_trained(config, results.out, first), tokens, str_tokens=task.to_str_tokens(tokens[0]))
     return {f"Attention of run {first.name} on a validation example": view.fragment()}
+
+
+def notes(config: TaskClustersConfig, results: Results) -> list[str]:
+    """Return what a reader must know."""
+    return NOTES
+
+
+def conclusion(config: TaskClustersConfig, results: Results) -> str:
+    """Return how well clusters agree with the task."""
+    return headline(config, results.runs)
 
 
 STUDY = Study(
@@ -116,7 +130,11 @@ STUDY = Study(
     },
     jobs=jobs,
     run_job=run_job,
-    analyse=analyse,
-    judge=judge,
+    load=load,
+    findings=findings,
+    panels=panels,
+    views=views,
+    notes=notes,
+    headline=conclusion,
     trained_models=trained_models,
 )

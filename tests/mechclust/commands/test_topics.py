@@ -19,9 +19,9 @@ import pytest
 import torch
 
 from mechclust.cli import main
-from mechclust.commands.topics import TopicsConfig, measure_topics, write_topics_report
+from mechclust.commands.topics import TopicsConfig, measure_topics
 from mechclust.commands.topics.measure import MATRIX, _check_whole
-from mechclust.commands.topics.sentences import conclusions
+from mechclust.commands.topics.readings import headline, readings
 from mechclust.models import load_pretrained, save_model, token_embeddings
 from probes import TopicAttention, TopicEmbedding, attention_pattern, load_result, residual, run
 from probes.functional import topic_similarity
@@ -245,7 +245,7 @@ class TestTokenizer:
     def test_one_whole_word_that_a_look_may_miss_is_enough(self, bert, monkeypatch):
         """Only the last document has a whole word; the look at one document does not decide."""
         texts = [*(f"q{i} r{i}" for i in range(9)), "w0 q0"]
-        monkeypatch.setattr("mechclust.commands.topics.measure._LOOK", 1)
+        monkeypatch.setattr("mechclust.commands.topics.measure._FIRST_DOCUMENTS", 1)
         tokenizer = load_pretrained(bert).tokenizer
         words = sorted({word for text in texts for word in text.split()})
         for seed in range(3):
@@ -357,7 +357,7 @@ def written(bert, config, tmp_path_factory):
     """A report of thresholds of which one leaves one word a topic, and one leaves none without overlap."""
     config = replace(config, thresholds=(0.0, 0.1, 0.99))
     result = measure_topics(str(bert), config)
-    return result, config, write_topics_report(result, tmp_path_factory.mktemp("topics") / "deep" / "out")
+    return result, config, result.write(tmp_path_factory.mktemp("topics") / "deep" / "out")
 
 
 class TestReport:
@@ -425,13 +425,13 @@ class TestReport:
 
     def test_notes_of_the_result_are_in_the_page(self, written):
         result, _, report = written
-        notes = result.notes
+        notes = result.caveats
         assert len(notes) > 4
         assert all(html.escape(note).replace("&#x27;", "&#39;") in report.read_text() for note in notes)
         assert "Case is ignored: several token ids can be the same word" in report.read_text()
 
     def test_a_note_of_every_threshold_does_not_list_them(self, bert, config):
-        notes = measure_topics(str(bert), replace(config, untrained=0, n_permutations=0)).notes
+        notes = measure_topics(str(bert), replace(config, untrained=0, n_permutations=0)).caveats
         (note,) = [note for note in notes if "n_permutations is 0" in note]
         assert note.startswith("At every threshold: attention, token embeddings, hidden states: ")
 
@@ -441,9 +441,9 @@ class TestReport:
         one = measure_topics(str(bert), replace(config, corpus=(tmp_path, corpus), **options))
         first = str(tmp_path / "none.txt")
         assert (one.n_files, one.empty_files) == (60, [first])
-        assert f"1 file holds no word and was left out: {first!r}." in one.notes
+        assert f"1 file holds no word and was left out: {first!r}." in one.caveats
         two = replace(one, empty_files=[first, "other.txt"])
-        assert f"2 files hold no word and were left out: {first!r} and others." in two.notes
+        assert f"2 files hold no word and were left out: {first!r} and others." in two.caveats
 
     def test_a_mediawiki_dump_is_read_without_its_markup(self, bert, config, corpus, tmp_path):
         texts = Corpus.from_files(corpus).documents
@@ -453,7 +453,7 @@ class TestReport:
         result = measure_topics(str(bert), replace(config, corpus=(dump,), untrained=0, n_permutations=0))
         assert result.n_documents == 60
         assert sorted(result.topics.words) == sorted(f"w{i}" for i in range(20))
-        (note,) = [note for note in result.notes if "dump.xml" in note]
+        (note,) = [note for note in result.caveats if "dump.xml" in note]
         assert "breaks off (its XML is damaged" in note
         assert "the 60 documents before are kept" in note
 
@@ -472,20 +472,20 @@ class TestReport:
 
     def test_without_an_untrained_model(self, bert, config, tmp_path):
         config = replace(config, untrained=0, n_permutations=0)
-        page = write_topics_report(measure_topics(str(bert), config), tmp_path).read_text()
+        page = measure_topics(str(bert), config).write(tmp_path).read_text()
         assert "untrained (random weights)" not in page
         assert "<th>untrained</th>" not in page
 
     def test_hostile_names_are_escaped(self, found, config, tmp_path):
         hostile = replace(found, model="<img src=x onerror=alert(1)>")
-        page = write_topics_report(replace(hostile, config=replace(config, corpus=("<script>",))), tmp_path).read_text()
+        page = replace(hostile, config=replace(config, corpus=("<script>",))).write(tmp_path).read_text()
         assert "<img src=x" not in page
         assert "<script>" not in page
 
     def test_a_folder_that_cannot_be_written(self, found, config, tmp_path):
         (tmp_path / "file").write_text("")
         with pytest.raises(InputError, match="cannot write to"):
-            write_topics_report(found, tmp_path / "file" / "out")
+            found.write(tmp_path / "file" / "out")
 
 
 def by_measure(p, values=(1.2, 1.1, 0.9), untrained=(1.0, 1.0, 1.0), **columns):
@@ -511,71 +511,100 @@ def by_head(p, n=20, **columns):
     return pd.DataFrame(rows).assign(**columns)
 
 
-class TestSentences:
-    """What is said of numbers that are given."""
+def read(measures, heads, n_permutations):
+    """Headline and readings of these numbers, by what they are of; at most 25 words of headline."""
+    conclusion = headline(measures, heads, n_permutations)
+    assert len(conclusion.split()) <= 25
+    found = readings(measures, heads, n_permutations)
+    assert len({reading.what for reading in found}) == len(found)
+    return conclusion, {reading.what: reading for reading in found}
+
+
+ATTENTION = "Attention within documents, same / different topic"
+COSINE, DOT = (f"{name} of token embeddings, same - different topic" for name in ("Cosine", "Dot product"))
+HEADS = "Heads with more attention within topics than by chance"
+BEST = "Highest ratio of a head"
+
+
+class TestReadings:
+    """What is concluded from numbers that are given."""
 
     def test_everything_above_chance(self):
-        first, second, *others = conclusions(by_measure([(0.01, 0.01)] * 3), by_head(0.001), 999)
-        assert first == (
-            "Within documents, attention between words of one topic is 1.2 times that between words of different "
-            "topics (chance: within "
-            "0.9 to 1.1; untrained: 1), above chance at every threshold (p at most 0.01, corrected for the 6 "
-            "comparisons made)."
+        conclusion, found = read(by_measure([(0.01, 0.01)] * 3), by_head(0.001), 999)
+        assert conclusion == (
+            "Words of one topic belong together more than by chance in attention, embedding cosine and embedding dot "
+            "product. Heads above chance: 1 of 20."
         )
-        assert second == (
-            "At threshold 0.1 without overlap, 1 of 20 heads attends more within topics than by chance, corrected for "
-            "20 heads, in block 0; the highest ratio is 1.5, of L0H0 (chance: 0.9 to 1.1)."
-        )
-        assert [sentence.partition(",")[0] for sentence in others] == [
-            "The cosine of token embeddings",
-            "The dot product of token embeddings",
-        ]
+        assert list(found) == [ATTENTION, HEADS, BEST, COSINE, DOT]
+        first = found[ATTENTION]
+        assert (first.value, first.chance, first.random_weights) == ("1.2", "0.9 to 1.1", "1")
+        assert first.verdict == "Above chance at every threshold (p at most 0.01, corrected for 6 comparisons)."
+        heads, where = found[HEADS], "threshold 0.1 without overlap"
+        assert (heads.value, heads.where) == ("1 of 20, in block 0", where)
+        assert heads.verdict == "Corrected for 20 heads."
+        best = found[BEST]
+        assert (best.value, best.where, best.chance) == ("1.5", f"L0H0, {where}", "0.9 to 1.1")
 
     def test_one_small_p_of_many_is_no_finding(self):
         """.04 and .03 would be findings alone; six comparisons were made."""
-        found = conclusions(by_measure([(0.04, 0.6), (0.03, 0.5), (0.4, 0.9)]), by_head(0.01), 999)
-        said = (
-            "which is not shown to be more than chance: the smallest p is 0.12, corrected for the 6 comparisons made."
+        conclusion, found = read(by_measure([(0.04, 0.6), (0.03, 0.5), (0.4, 0.9)]), by_head(0.01), 999)
+        assert conclusion == (
+            "Neither attention nor token embeddings are shown to bring words of one topic together more than by "
+            "chance. Heads above chance: 0 of 20."
         )
-        assert found[0].endswith(said)
-        assert found[1] == (
-            "At threshold 0.1 without overlap, no single head of 20 is shown to attend more within topics than by "
-            "chance; the highest ratio is 1.5, of L0H0 (chance: 0.9 to 1.1). 1 lies above the 95% "
-            "interval; 0.5 would by chance, on average."
+        assert found[ATTENTION].verdict == (
+            "Not shown to be more than chance (smallest p 0.12, corrected for 6 comparisons)."
         )
-        assert found[-1].startswith("That does not mean that the model knows no topics: ")
-        assert not any("above chance at" in sentence for sentence in found)
+        heads = found[HEADS]
+        assert (heads.value, heads.where) == ("none of 20", "threshold 0.1 without overlap")
+        assert heads.verdict == ("Corrected for 20 heads. Above their own 95% interval: 1; by chance, on average: 0.5.")
+        assert (found[BEST].value, found[BEST].where) == ("1.5", "L0H0, threshold 0.1 without overlap")
+        last = list(found.values())[-1]
+        assert last.verdict.startswith("That does not mean that the model knows no topics: ")
+        assert not any("Above chance at" in reading.verdict for reading in found.values())
 
     def test_some_thresholds_above_chance(self):
-        (first, *_) = conclusions(by_measure([(0.001, 0.6), (0.03, 0.5), (0.4, 0.9)]), by_head(0.5), 999)
-        assert "above chance at threshold 0.1 without overlap (p at most 0.006, corrected for the 6" in first
+        conclusion, found = read(by_measure([(0.001, 0.6), (0.03, 0.5), (0.4, 0.9)]), by_head(0.5), 999)
+        assert conclusion.startswith("Words of one topic belong together more than by chance in attention. ")
+        assert found[ATTENTION].verdict == (
+            "Above chance at threshold 0.1 without overlap (p at most 0.006, corrected for 6 comparisons)."
+        )
 
     def test_too_few_relabellings_to_tell(self):
-        found = conclusions(by_measure([(0.05, 0.6), (0.3, 0.5), (0.4, 0.9)]), by_head(0.05), 19)
-        said = [sentence for sentence in found if "relabellings" in sentence]
-        assert said == [
-            "With 19 relabellings no p can be below 0.05, too large for 20 comparisons; give --n-permutations 399.",
-            "With 19 relabellings no p can be below 0.05, too large for 6 comparisons; give --n-permutations 119.",
+        found = readings(by_measure([(0.05, 0.6), (0.3, 0.5), (0.4, 0.9)]), by_head(0.05), 19)
+        assert [str(reading) for reading in found if reading.what == "Relabellings"] == [
+            "Relabellings: 19. No p can be below 0.05, too large for 20 comparisons; give --n-permutations 399.",
+            "Relabellings: 19. No p can be below 0.05, too large for 6 comparisons; give --n-permutations 119.",
         ]
 
     def test_a_negative_zero_has_no_sign(self):
         values = {"values": (1.2, -0.0, -0.0), "untrained": (-0.0, -0.0, -0.0)}
-        assert "-0" not in " ".join(conclusions(by_measure([(0.5, 0.5)] * 3, **values), by_head(0.5), 999))
+        found = readings(by_measure([(0.5, 0.5)] * 3, **values), by_head(0.5), 999)
+        assert found
+        assert "-0" not in " ".join(map(str, found))
 
     def test_without_relabellings_nothing_is_concluded(self):
-        assert conclusions(by_measure([(math.nan,) * 2] * 3), by_head(math.nan), 0) == [
-            "No relabellings were drawn, so that nothing tells these numbers from chance; give --n-permutations 99."
-        ]
+        assert read(by_measure([(math.nan,) * 2] * 3), by_head(math.nan), 0) == (
+            "No relabellings were drawn, so nothing separates these numbers from chance; give --n-permutations 99.",
+            {},
+        )
 
     def test_of_nothing(self):
-        assert conclusions(by_measure([(math.nan,) * 2] * 3, value=math.nan), by_head(0.5), 99) == [
-            "At no threshold is there anything to compare; the notes say why."
-        ]
+        assert read(by_measure([(math.nan,) * 2] * 3, value=math.nan), by_head(0.5), 99) == (
+            "At no threshold is there anything to compare; the notes say why.",
+            {},
+        )
 
     def test_of_planted_topics_and_of_none(self, found, write_checkpoint, config, tmp_path):
-        assert "above chance at every threshold, with and without overlap" in found.sentences[0]
+        assert found.sentences == [found.headline, *map(str, found.readings)]
+        assert "Above chance at every threshold, with and without overlap" in found.readings[0].verdict
         random = measure_topics(str(write_checkpoint(tmp_path / "m", "bert")), replace(config, untrained=0))
-        assert "which is not shown to be more than chance" in random.sentences[0]
+        assert random.readings[0].verdict.startswith("Not shown to be more than chance")
+        assert random.readings[0].random_weights == ""
+
+    def test_the_main_figure_is_the_first_panel(self, found):
+        assert [panel.name for panel in found.panels()] == ["by_threshold", "attention_by_head", "by_layer"]
+        assert [axis.get_title() for axis in found.plot().axes][:1] == ["cosine, token embeddings"]
 
     def test_measures_are_those_of_the_probes(self, found):
         table = found.by_measure()
@@ -673,7 +702,8 @@ class TestCommand:
         assert (tmp_path / "out" / "report.html").stat().st_size > 50_000
         notes = [line for line in lines if line.startswith("- ")]
         assert notes == lines[-2 - len(notes) : -2]
-        assert notes[0].startswith("- Within documents, attention between words of one topic is ")
+        assert re.match("- (Words of one topic belong|Neither attention nor token embeddings are) ", notes[0])
+        assert notes[1].startswith(f"- {ATTENTION}: ")
         assert any(re.match(r"- \d+ of \d+ occurrences of topic words \(\d+%\) do not count: ", n) for n in notes)
         assert any("documents were longer than a window and cut into several" in note for note in notes)
 
@@ -681,7 +711,7 @@ class TestCommand:
         monkeypatch.setattr("mechclust.cli_commands.topics.measure_topics", lambda *a, **k: written[0])
         assert main(["topics", "m", "--corpus", "c.txt", "--out", str(tmp_path)]) == 0
         lines = capsys.readouterr().out.splitlines()
-        said = [*written[0].sentences, *written[0].notes]
+        said = [*written[0].sentences, *written[0].caveats]
         assert [line for line in lines if line.startswith("- ")] == [f"- {sentence}" for sentence in said]
         for said in (
             "- 0 of 1440 occurrences of topic words (0%) do not count: ",

@@ -8,8 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from mechclust.commands.topics import TopicsConfig, measure_topics, write_topics_report
-from mechclust.commands.topics.report import results_of
+from mechclust.commands.topics import TopicsConfig, measure_topics
 from mechclust.models import load_pretrained
 from probes import load_result
 from tasks import InputError
@@ -34,7 +33,7 @@ def here(bert, tmp_path_factory):
 
 def assert_same(here, out, result):
     """Integers to the bit, sums of attention and of states to rounding."""
-    found, wanted = results_of(result), results_of(here[1])
+    found, wanted = result.results, here[1].results
     assert list(found) == [name for name in wanted if result.untrained or name.startswith("trained/")]
     for name, expected in ((name, wanted[name]) for name in found):
         for key, x in expected.values.items():
@@ -46,7 +45,7 @@ def assert_same(here, out, result):
             assert found[name].metadata.get(key) == expected.metadata.get(key)
         kept = load_result(out / "results" / f"{name}.safetensors")
         assert kept.metadata["tokenization"] == expected.metadata["tokenization"]
-    assert result.notes == here[1].notes
+    assert result.caveats == here[1].caveats
 
 
 @pytest.fixture(scope="module")
@@ -69,10 +68,10 @@ def test_a_cluster_goes_on_with_an_untrained_model(bert, here, by_two, tmp_path,
     config = replace(here[0], engine="ray", address=nodes.address, workers=1)
     result = measure_topics(str(bert), config, tmp_path)
     assert_same(here, tmp_path, result)
-    assert any(name.startswith("untrained-seed0/") for name in results_of(result))
+    assert any(name.startswith("untrained-seed0/") for name in result.results)
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
     assert len([*(tmp_path / "shards").rglob("shard-*")]) == 4
-    write_topics_report(result, tmp_path)
+    result.write(tmp_path)
     assert not (tmp_path / "shards").exists()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import shutil
 from collections import Counter
 from dataclasses import replace
@@ -15,11 +16,11 @@ import torch
 
 import mechclust
 from mechclust.cli import main
-from mechclust.commands.topics.suite import SuiteConfig, figures, judge_folder, run_suite, write_suite_report
+from mechclust.commands.topics.suite import SuiteConfig, figures, judge_folder, run_suite
 from mechclust.commands.topics.suite import job as jobs
 from mechclust.commands.topics.suite import texts as suite_texts
 from mechclust.commands.topics.suite.published import published_ratio
-from mechclust.commands.topics.suite.sentences import lead_of, notes_of
+from mechclust.commands.topics.suite.readings import headline, readings
 from mechclust.commands.topics.topic_file import load_topics, save_topics
 from mechclust.evidence import load_findings
 from mechclust.models import load_pretrained, token_embeddings
@@ -70,7 +71,7 @@ def found(config, folder):
 
 @pytest.fixture(scope="module")
 def report(found, folder):
-    return write_suite_report(found, folder / "out").read_text()
+    return found.write(folder / "out").read_text()
 
 
 class TestMeasured:
@@ -161,7 +162,7 @@ class TestMeasured:
         shown = found.shown(overlap=False)
         assert shown["model"].tolist() == ["planted", "planted", "plain", "plain", "absent"]
         assert shown["attention"].iloc[-1] == f"not measured: {why}"
-        assert f"absent could not be measured: {why}" in notes_of(found)
+        assert f"absent could not be measured: {why}" in found.caveats
 
     @pytest.mark.parametrize(
         ("error", "said"),
@@ -192,7 +193,7 @@ class TestMeasured:
         assert (
             f"{name}: The tokenizer puts no special token before a text, so heads that attend mostly to the first "
             "token attend to a word, whatever its topic; compare with --bos yes."
-        ) in notes_of(found)
+        ) in found.caveats
 
     def test_the_five_architectures_of_p7(self, config, write_checkpoint, tmp_path):
         lines = []
@@ -208,26 +209,66 @@ class TestMeasured:
         assert p7.verdict in ("does not hold", "undecided")  # with random weights
         assert len(p7.parts[0].values) == len(config.topic_seeds)
 
-    def test_sentences(self, found):
-        lead = lead_of(found)
-        assert lead[0].startswith("planted: attention between words of one topic is 1.")
-        assert "; with random weights" in lead[0]
-        assert "; with random weights" not in lead[1]  # which has no twin
-        assert lead[-1].startswith("With random weights the cosine's ratio is at most this far from 1: ")
+    def test_readings(self, found):
+        assert len(found.headline.split()) <= 25
+        assert re.fullmatch(
+            r"Attention, same over different topic at threshold 0\.1: [\d.]+ \(plain\) to [\d.]+ \(planted\)\. "
+            r"S1 holds\.",
+            found.headline,
+        )
+        assert found.sentences == [found.headline, *map(str, found.readings)]
+        first, second, *_ = found.readings
+        assert (first.what, first.where) == ("Attention of planted, same / different topic", "threshold 0.1")
+        number = r"1\.\d+ \(1\.\d+ to 1\.\d+\)"
+        assert re.fullmatch(f"{number}, at equal distance {number}", first.value)
+        assert abs(float(first.random_weights) - 1) < 0.1
+        assert second.what == "Attention of plain, same / different topic"
+        assert second.random_weights == ""  # which has no twin
+        judged = {reading.what: reading.value for reading in found.readings if reading.what in ("P7", "S1", "S2")}
+        assert judged["S1"] == "holds"
+        assert "P7" not in judged  # was not tested
+        last = found.readings[-1]
+        assert last.what == "Ratio of cosines with random weights, largest distance from 1"
+        assert last.value.count("(") == 6
+
+    def test_readings_name_the_vectors_closest_to_the_published_cosines(self, found):
+        ratios = found.tables["ratios"].assign(published=np.nan)
+        cosine = ratios["measure"].str.startswith("cosine, ")
+        ratios.loc[cosine, "published"] = ratios.loc[cosine, "value"] * 2
+        exact = ratios["measure"] == "cosine, contextual"
+        ratios.loc[exact, "published"] = ratios.loc[exact, "value"]
+        closest = [r for r in readings(found, ratios) if r.what == "Word vectors closest to the published cosines"]
+        (reading,) = closest
+        assert reading.value == "contextual, a factor of 1.00 away on average"
+        assert "rows 2.00" in reading.verdict
+
+    def test_encoders_without_pairs(self, found):
+        ratios = found.tables["ratios"].copy()
+        ratios.loc[ratios["model"] == "plain", "value"] = np.nan
+        assert " (plain)" not in headline(found, ratios)
+        assert [r.verdict for r in readings(found, ratios) if r.value == "none"] == ["No words of one topic met."]
+        assert headline(found, ratios.assign(value=np.nan)) == (
+            "At threshold 0.1 no words of one topic met in any encoder, so there is no ratio."
+        )
+
+    def test_the_main_figure_is_the_first_panel(self, found):
+        names = [panel.name for panel in found.panels()]
+        assert names == ["attention", "heads-planted", "heads-plain", "distance", "vectors"]
+        assert found.plot().axes[0].get_title() == "attention, no overlap"
 
     def test_notes_on_what_is_not_known(self, found):
         told = "With one set of random weights (planted) nothing is known of what its seed adds; give twins = 3 in the "
-        assert told + "suite file." in notes_of(found)
-        assert not any("too low by" in note or "undefined" in note for note in notes_of(found))
+        assert told + "suite file." in found.caveats
+        assert not any("too low by" in note or "undefined" in note for note in found.caveats)
         few = replace(found, texts=replace(found.texts, fitted=replace(found.texts.fitted, undercount=3)))
-        assert any("may be too low by up to 3: in the weights, and" in note for note in notes_of(few))
+        assert any("may be too low by up to 3: in the weights, and" in note for note in few.caveats)
 
     def test_resamples_without_pairs_are_told(self, found):
         own = found.trained["planted"]
         values = {name: x.clone() for name, x in own.attention.values.items()}
         values["overall_matched_resampled"][1, 0, [4, 7]] = torch.nan
         lost = replace(own, attention=replace(own.attention, values=values))
-        notes = notes_of(replace(found, trained={**found.trained, "planted": lost}))
+        notes = replace(found, trained={**found.trained, "planted": lost}).caveats
         assert (
             "planted: up to 2 of 20 resamples of the documents leave a ratio undefined. They are left out of its "
             "interval; where they are more than 5%, there is no interval."
@@ -321,9 +362,7 @@ class TestTopicModel:
         mine = found.trained["plain"].attention["overall_ratio"][1:]
         assert torch.equal(again.trained[str(folder / "albert")].attention["overall_ratio"], mine)
         assert not (tmp_path / "out" / "topics.safetensors").exists()
-        assert "With one topic model nothing is known of what its seed adds; give --topic-seeds 0 1 2." in notes_of(
-            again
-        )
+        assert "With one topic model nothing is known of what its seed adds; give --topic-seeds 0 1 2." in again.caveats
 
     @pytest.mark.parametrize(
         ("changed", "message"),
@@ -373,7 +412,7 @@ class TestCorpus:
         result = run_suite(broken, tmp_path / "out")
         n = result.texts.n_documents
         assert 20 < n < 60
-        (note,) = [note for note in notes_of(result) if "breaks off" in note]
+        (note,) = [note for note in result.caveats if "breaks off" in note]
         assert note.startswith(f"'{path}' breaks off (")
         assert note.endswith(f"; the {n} documents before are kept. Fetch the file again to have the rest.")
 
@@ -433,7 +472,7 @@ def test_on_the_documentation_of_this_repository(write_checkpoint, tmp_path, cap
     assert main(["topics", "--suite", *suite, "--corpus", *map(str, docs), "--out", str(out), *settings.split(),
                  "--max-documents", "40", "--max-length", "64", "--resamples", "20"]) == 0  # fmt: skip
     printed = capsys.readouterr().out
-    assert "Words may have several topics\n" in printed
+    assert "words may have several topics\n" in printed
     assert f"report: {out / 'report.html'}" in printed
     attention = [finding for finding in load_findings(out) if finding.id == "S2"]
     assert attention[0].verdict != "not tested"

@@ -103,7 +103,7 @@ class TestCommands:
         found = measure_clusters(str(gpt2), config)
         assert found.trained.raw.metadata["parameters"]["units"] == TEMPLATE
         assert found.trained.linear.metadata["parameters"]["units"] == TEMPLATE
-        assert any("16 templates, which are taken as independent" in note for note in found.notes)
+        assert any("16 templates, which are taken as independent" in note for note in found.caveats)
         alone = measure_clusters(str(gpt2), replace(config, units="none"))
         assert alone.trained.raw.metadata["parameters"]["units"] is None
         assert (alone.trained.raw["ari"] == found.trained.raw["ari"]).all()
@@ -145,5 +145,5 @@ class TestCommands:
             shared_templates, checkpoints=(gpt2, other), n_init=1, n_permutations=39, cka_permutations=19, map_prompts=0
         )
         found = measure_history(str(gpt2), config, tmp_path / "out")
-        assert any("16 templates" in note for note in found.notes)
+        assert any("16 templates" in note for note in found.caveats)
         assert found.config.unit_label == TEMPLATE

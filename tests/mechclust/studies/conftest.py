@@ -36,15 +36,18 @@ def run_job(config, seed, out):
     (out / "results").mkdir(exist_ok=True)
     (out / "results" / f"{seed}.txt").write_text(str(seed * config.training.lr))
 
-def analyse(config, out):
+def load(config, out):
     check_there(out, [out / "results" / f"{seed}.txt" for seed in config.seeds])
-    values = [float((out / "results" / f"{seed}.txt").read_text()) for seed in config.seeds]
+    return [float((out / "results" / f"{seed}.txt").read_text()) for seed in config.seeds]
+
+def findings(config, values):
+    parts = (mean_part("", values, Bound("<", 1)),)
+    return [Finding(id="Q1", statement="values are small", source="ours", parts=parts)]
+
+def panels(config, values):
     figure = Figure(figsize=(2, 1))
     figure.subplots().plot(values)
-    parts = (mean_part("", values, Bound("<", 1)),)
-    panels = [Panel("values", figure, "all values"), Panel("again", figure, "all values again")]
-    small = Finding(id="Q1", statement="values are small", source="ours", parts=parts)
-    return Analysis(findings=[small], panels=panels)
+    return [Panel("values", figure, "all values"), Panel("again", figure, "all values again")]
 
 STUDY = Study(
     name="toy",
@@ -53,7 +56,9 @@ STUDY = Study(
     presets={"smoke": Config(seeds=(0,)), "quick": Config(), "slow": Config(training=Training(lr=0.01))},
     jobs=lambda config: list(config.seeds),
     run_job=run_job,
-    analyse=analyse,
+    load=load,
+    findings=findings,
+    panels=panels,
     trained_models=lambda config, out: [],
 )
 NUMBER = 3

@@ -16,8 +16,8 @@ from matplotlib.figure import Figure
 
 from mechclust.evidence import Bound, Finding, mean_part
 from mechclust.evidence.tables import shown_on_pages
-from mechclust.report import Analysis, Panel
-from mechclust.studies import configure, get_study, list_studies, open_run, record_run, report_run, run_study
+from mechclust.report import Panel
+from mechclust.studies import Study, configure, get_study, list_studies, open_run, record_run, report_run, run_study
 from mechclust.studies.study import analyse_run, judge_run
 from probes import load_result
 from probes.store.files import read_json, write_json
@@ -326,9 +326,9 @@ def test_a_study_of_load_findings_and_panels(tmp_path):
 
     study = replace(
         STUDY,
-        analyse=None,
-        judge=None,
         load=load,
+        views=lambda config, results: {},
+        headline=lambda config, results: "one is small",
         findings=findings,
         panels=panels,
         tables=lambda config, results: {"All values": pd.DataFrame({"value": results})},
@@ -342,33 +342,28 @@ def test_a_study_of_load_findings_and_panels(tmp_path):
     assert [(panel.name, panel.caption) for panel in analysis.panels] == [("values", "2 values")]
     assert "<td>2</td>" in analysis.folded["All values"]
     assert analysis.notes == ["the largest is 2.0"]
+    assert analysis.headline == "one is small"
     assert judge_run(study, SMOKE, tmp_path)[0].parts == analysis.findings[0].parts
 
 
-def test_a_study_without_conclusions_is_refused():
-    with pytest.raises(InputError, match="'task-clusters' has neither load nor analyse"):
-        replace(STUDY, analyse=None)
-
-
 def test_a_study_of_another_kind(tmp_path, monkeypatch):
-    """Jobs make artefacts, the analysis reads them: nothing in the machinery knows the task-cluster study."""
+    """Jobs make artefacts, the study reads them: nothing in the machinery knows the task-cluster study."""
     made = []
 
     def job(config, n, out):
         (out / f"{n}.txt").write_text(str(n * config.leaf.rate))
         made.append(n)
 
-    def analyse(config, out):
-        return Analysis(findings=(), notes=[(out / "2.txt").read_text()])
-
-    study = replace(
-        STUDY,
+    study = Study(
         name="toy",
         title="Toy",
+        source="nowhere",
         presets={"only": Tree()},
         jobs=lambda c: [3, 1, 2],
         run_job=job,
-        analyse=analyse,
+        trained_models=STUDY.trained_models,
+        load=lambda config, out: (out / "2.txt").read_text(),
+        notes=lambda config, text: [text],
         stage=lambda n: n // 3,  # 3 comes after 1 and 2
     )
     monkeypatch.setattr("mechclust.studies.registry.get_study", lambda name: study)

@@ -3,7 +3,6 @@
 from mechclust.commands.topics.suite.config import SuiteConfig
 from mechclust.commands.topics.suite.findings import judge_folder
 from mechclust.commands.topics.suite.models import SuiteModel, read_suite
-from mechclust.commands.topics.suite.report import write_suite_report
 from mechclust.commands.topics.suite.result import SuiteResult
 from mechclust.commands.topics.suite.run import run_suite
 
@@ -14,5 +13,4 @@ __all__ = [
     "judge_folder",
     "read_suite",
     "run_suite",
-    "write_suite_report",
 ]

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from mechclust.commands.settings import ModelSettings
+from mechclust.commands.topics.config import CorpusSettings, check_thresholds, check_window
 from mechclust.commands.topics.suite.published import THRESHOLDS
 from tasks import InputError
 from tasks.settings import MAX_DRAWS, AtLeast, AtMost, Count, PositiveShare, Seed, Several, ShareBelowOne
 from tasks.text.bags import Weighting
-from tasks.text.splitting import SplitBy
 
 _PUBLISHED: dict[str, Any] = {
     "n_topics": 100, "passes": 6, "vocabulary": 100_000, "no_below": 20, "no_above": 0.1, "weights": "tfidf",
@@ -20,18 +20,14 @@ _PUBLISHED: dict[str, Any] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class SuiteConfig(ModelSettings):
+class SuiteConfig(ModelSettings, CorpusSettings):
     """Settings of ``mechclust topics --suite``. The settings of the topic models default to the published ones, or to
     those of the topic file if one is given.
 
     Args:
         suite: a suite file (.toml) with a table [[model]] for each encoder, or the encoders themselves: hub names and
             directories.
-        corpus: text, JSON lines, parquet and MediaWiki dumps, or directories of them; .gz and .bz2 too.
-        split: what counts as a document in a text file: a paragraph (between blank lines), a file or a line.
-        min_words: paragraphs with fewer words are joined to the next ones in their file.
         least_words: documents with fewer words are left out; make_wiki uses 50.
-        text_field: the field of an object or row that holds the text.
         topic_model: a file of topics written by an earlier suite, used instead of fitting.
         topic_seeds: seeds of the topic models, which are otherwise identical; 0 1 2 by default.
         n_topics: number of topics of the LDA model (100).
@@ -52,11 +48,7 @@ class SuiteConfig(ModelSettings):
     """
 
     suite: tuple[str, ...]
-    corpus: tuple[Path, ...]
-    split: SplitBy = "paragraph"
-    min_words: Count = 100
     least_words: Count = 1
-    text_field: str = "text"
     topic_model: Path | None = None
     topic_seeds: tuple[Seed, ...] = ()
     n_topics: Several | None = None
@@ -82,25 +74,20 @@ class SuiteConfig(ModelSettings):
         super().check()
         if len(set(self.topic_seeds)) < len(self.topic_seeds):
             raise InputError(f"topic_seeds is {self.topic_seeds}; expected different numbers")
-        if not self.thresholds or len(set(self.thresholds)) < len(self.thresholds):
-            raise InputError(f"thresholds is {self.thresholds}; expected one or several different numbers")
+        check_thresholds(self.thresholds)
         if self.document is not None and not 0 <= self.document < self.max_documents:
             raise InputError(
                 f"document is {self.document}; expected the number of a measured one, from 0 to "
                 f"{self.max_documents - 1}"
             )
-        if self.max_length > self.tokens_per_batch:
-            raise InputError(
-                f"tokens_per_batch is {self.tokens_per_batch}, fewer than the {self.max_length} tokens of a window; "
-                f"give at least {self.max_length}, or shorter windows (--max-length)"
-            )
+        check_window(self.max_length, self.tokens_per_batch)
 
     @property
-    def asked(self) -> dict[str, Any]:
-        """What a topic model is to be fitted with, as far as it was said."""
+    def given(self) -> dict[str, Any]:
+        """Settings of the topic models that were given."""
         return {name: getattr(self, name) for name in _PUBLISHED if getattr(self, name) is not None}
 
     @property
     def fitting(self) -> dict[str, Any]:
-        """The same with what was published for the rest."""
-        return {**_PUBLISHED, **self.asked}
+        """Settings of the topic models: those that were given, and the published ones for the rest."""
+        return {**_PUBLISHED, **self.given}

@@ -1,4 +1,4 @@
-"""Attention ratios of an encoder by threshold, with what varies about them: what tables and findings are made of."""
+"""Attention ratios of an encoder by threshold, with what varies about them, for tables and findings."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from jaxtyping import Float
 
 from mechclust.commands.topics.suite.spread import spread
 from mechclust.evidence.intervals import Interval
 from probes import ProbeResult
 
 Measure = Literal["ratio", "matched"]
+_Values = Float[np.ndarray, "..."]
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,59 +23,68 @@ class Curve:
     """A measure by threshold, for each topic model; or one number made of it, without the axis of thresholds.
 
     Attributes:
-        values: ``[seed threshold]``.
-        drawn: ``[seed threshold resample]``, of resampled documents.
-        without: ``[seed threshold twin]``, of a mean over several models with random weights, without each of them;
-            ``None`` for one model.
+        values: measured values.
+        drawn: values of resampled documents.
+        without: a mean over several models with random weights, without each of them; ``None`` for one model.
     """
 
-    values: np.ndarray
-    drawn: np.ndarray
-    without: np.ndarray | None = None
+    values: Float[np.ndarray, "seed *threshold"]
+    drawn: Float[np.ndarray, "seed *threshold resample"]
+    without: Float[np.ndarray, "seed *threshold twin"] | None = None
 
-    def statistic(self, of: Callable[[np.ndarray], np.ndarray]) -> Curve:
-        """A function that takes thresholds along axis 1 to one number."""
-        return Curve(of(self.values), of(self.drawn), None if self.without is None else of(self.without))
+    def statistic(self, reduce: Callable[[_Values], _Values]) -> Curve:
+        """Apply a function that reduces the axis of thresholds, axis 1, to one number."""
+        return Curve(reduce(self.values), reduce(self.drawn), None if self.without is None else reduce(self.without))
 
     def at(self, threshold: int) -> Curve:
-        """At one of the thresholds, by its number."""
-        return self.statistic(lambda x: x[:, threshold])
+        """Return one of the thresholds, by its number."""
+        without = None if self.without is None else self.without[:, threshold]
+        return Curve(self.values[:, threshold], self.drawn[:, threshold], without)
 
     def minus(self, other: Curve) -> Curve:
-        """The difference from another curve, measured on the same documents; of the two, one may be a mean of twins."""
+        """Return the difference from a curve measured on the same documents; one of the two may be a mean of twins."""
         return self._with(other, np.subtract)
 
     def highest(self, other: Curve) -> Curve:
-        """The higher of the two, place by place."""
+        """Return the higher of the two, place by place."""
         return self._with(other, np.maximum)
 
-    def _with(self, other: Curve, of: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Curve:
-        a, b = (c.values[..., None] if c.without is None else c.without for c in (self, other))
-        without = None if self.without is None and other.without is None else of(a, b)
-        return Curve(of(self.values, other.values), of(self.drawn, other.drawn), without)
+    def _with(self, other: Curve, combine: Callable[[_Values, _Values], _Values]) -> Curve:
+        without = None
+        if self.without is not None or other.without is not None:
+            without = combine(self._without_each(), other._without_each())
+        return Curve(combine(self.values, other.values), combine(self.drawn, other.drawn), without)
+
+    def _without_each(self) -> _Values:
+        return self.values[..., None] if self.without is None else self.without
 
     def interval(self, freedom: float = math.inf) -> Interval | None:
-        """95%, of a number; see ``spread``."""
+        """Return the 95% interval of a number; see ``spread``."""
         return spread(self.values, self.drawn, freedom, self.without)
 
 
 def curve_of(attention: ProbeResult, measure: Measure, overlap: bool) -> Curve:
-    """Of a suite's measurement, thresholds rising."""
+    """Return the curve of a suite's measurement, thresholds rising."""
     variants = attention.metadata["variants"]
-    chosen = sorted((float(t), i) for i, (t, with_overlap) in enumerate(variants) if bool(with_overlap) == overlap)
-    places = [i for _, i in chosen]
-    values = attention[f"overall_{measure}"].numpy()[:, places]
-    return Curve(values, attention[f"overall_{measure}_resampled"].numpy()[:, places])
+    by_threshold = {float(threshold): i for i, (threshold, other) in enumerate(variants) if bool(other) == overlap}
+    places = [by_threshold[threshold] for threshold in sorted(by_threshold)]
+    values = attention[f"overall_{measure}"].numpy()
+    drawn = attention[f"overall_{measure}_resampled"].numpy()
+    return Curve(values[:, places], drawn[:, places])
 
 
 def mean_of(twins: Sequence[Curve]) -> Curve:
-    """The mean of an encoder's random twins."""
-    values = np.array([c.values for c in twins])
-    n, mean = len(values), values.mean(axis=0)
-    without = np.stack([(n * mean - own) / (n - 1) for own in values], axis=-1) if n > 1 else None
-    return Curve(mean, np.mean([c.drawn for c in twins], axis=0), without)
+    """Return the mean of an encoder's random twins."""
+    values = np.array([curve.values for curve in twins])
+    drawn = np.mean([curve.drawn for curve in twins], axis=0)
+    n = len(values)
+    mean = values.mean(axis=0)
+    if n == 1:
+        return Curve(mean, drawn)
+    without = [(n * mean - of_twin) / (n - 1) for of_twin in values]
+    return Curve(mean, drawn, np.stack(without, axis=-1))
 
 
 def thresholds_of(attention: ProbeResult) -> list[float]:
-    """Rising."""
-    return sorted({float(t) for t, _ in attention.metadata["variants"]})
+    """Return the thresholds of a suite's measurement, rising."""
+    return sorted({float(threshold) for threshold, _ in attention.metadata["variants"]})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,8 @@ NEAR_ONE = 0.005  # of a model with random weights
 _WEIGHTS = "random weights"
 
 Twins = Mapping[str, Sequence[ProbeResult]]
+_Ratios = Float[np.ndarray, "seed threshold *resample"]
+_Numbers = Float[np.ndarray, "seed *resample"]
 
 
 def judge_folder(folder: str | Path) -> Findings:
@@ -32,20 +35,19 @@ def judge_folder(folder: str | Path) -> Findings:
         InputError: if there are no measurements of a suite, or one is damaged.
     """
     paths = sorted(Path(folder).glob("results/*/*/attention.safetensors"))
-    found = [load_result(path) for path in paths]
-    if not found or any(result.probe != "TopicsSuiteAttention" for result in found):
+    attention = [load_result(path) for path in paths]
+    if not attention or any(result.probe != "TopicsSuiteAttention" for result in attention):
         raise InputError(
             f"no measurements of a suite in {str(folder)!r}; give the --out folder of a finished "
             "mechclust topics --suite"
         )
-    found.sort(key=lambda result: (result.metadata["position"], _twin_place(result)))
-    return findings_of(found)
+    return findings_of(sorted(attention, key=_place))
 
 
-def _twin_place(result: ProbeResult) -> int:
-    """Return the number of a random twin; the trained encoder comes before them."""
+def _place(result: ProbeResult) -> tuple[int, int]:
+    """Return a result's place in the suite; the trained encoder comes before its random twins."""
     twin = result.metadata["twin"]
-    return -1 if twin is None else int(twin)
+    return result.metadata["position"], -1 if twin is None else int(twin)
 
 
 def findings_of(attention: Sequence[ProbeResult]) -> Findings:
@@ -77,19 +79,22 @@ def _published_table(
 ) -> Finding:
     rows = {result.metadata["published"]: result for result in trained.values() if result.metadata["published"]}
     curves = {row: curve_of(rows[row], "ratio", overlap) for row in PUBLISHED if row in rows}
-    at_random: dict[str, Curve] = {}
+    at_random = {}
     for row in curves:
-        drawn = [curve_of(twin, "ratio", overlap) for twin in twins[rows[row].metadata["name"]]]
-        if drawn:
-            at_random[row] = mean_of(drawn)
+        of_row = twins[rows[row].metadata["name"]]
+        if of_row:
+            at_random[row] = mean_of([curve_of(twin, "ratio", overlap) for twin in of_row])
     control = None
-    if curves and set(at_random) == set(curves) and "BERT" in at_random:
-        control = Control(_WEIGHTS, _table_parts({**at_random, RANDOM: at_random["BERT"]}))
     if "BERT" in at_random:
+        if set(at_random) == set(curves):
+            control = Control(_WEIGHTS, _table_parts({**at_random, RANDOM: at_random["BERT"]}))
         curves[RANDOM] = at_random["BERT"]
+    not_tested = ""
     lacking = [row for row in (*PUBLISHED, RANDOM) if row not in curves]
-    thresholds = thresholds_of(next(iter(trained.values()))) if trained else []
-    few = "one threshold, so nothing can fall" if len(thresholds) < 2 else ""
+    if lacking:
+        not_tested = f"the suite has no {join(lacking)}"
+    elif len(thresholds_of(rows["BERT"])) < 2:
+        not_tested = "one threshold, so nothing can fall"
     return Finding(
         id=id,
         statement="pretrained encoders: same-topic attention above different-topic in each, falling with the "
@@ -99,7 +104,7 @@ def _published_table(
         control=control,
         unit=_unit(curves.values()),
         shown="table" if overlap else "page",
-        not_tested=f"the suite has no {join(lacking)}" if lacking else few,
+        not_tested=not_tested,
     )
 
 
@@ -109,10 +114,9 @@ def _table_parts(curves: Mapping[str, Curve]) -> tuple[Part, ...]:
     for row in models:
         if curves[row].values.shape[1] > 1:
             parts.append(_part(f"{row}, least fall", curves[row].statistic(_least_fall), Bound(">", 0)))
-    others = [row for row in models if row != "ELECTRA"]
+    others = [curves[row] for row in models if row != "ELECTRA"]
     if "ELECTRA" in models and others:
-        highest = reduce(Curve.highest, (curves[row] for row in others))
-        lead = curves["ELECTRA"].minus(highest).statistic(_least)
+        lead = curves["ELECTRA"].minus(reduce(Curve.highest, others)).statistic(_least)
         parts.append(_part("ELECTRA - highest other, least", lead, Bound(">", 0)))
     if RANDOM in curves:
         distance = curves[RANDOM].statistic(_from_one)
@@ -126,14 +130,17 @@ def _table_parts(curves: Mapping[str, Curve]) -> tuple[Part, ...]:
 def _above_twin(id: str, statement: str, measure: Measure, trained: Mapping[str, ProbeResult], twins: Twins) -> Finding:
     """Judge whether a measure is above that of the encoder's twins: chance is not 1 if documents differ in length."""
     names = [name for name in trained if twins[name]]
-    others = [name for name in trained if name not in names]
-    own = {name: curve_of(trained[name], measure, overlap=False) for name in names}
-    drawn = {name: [curve_of(twin, measure, overlap=False) for twin in twins[name]] for name in names}
-    pairs = {name: (own[name], mean_of(drawn[name])) for name in names}
+    without_twins = [name for name in trained if not twins[name]]
+    pairs = {}
+    twin_pairs = {}
+    for name in names:
+        first, *others = [curve_of(twin, measure, overlap=False) for twin in twins[name]]
+        pairs[name] = (curve_of(trained[name], measure, overlap=False), mean_of([first, *others]))
+        if others:
+            twin_pairs[name] = (first, mean_of(others))
     control = None
-    if names and all(len(curves) > 1 for curves in drawn.values()):
-        left_out = {name: (first, mean_of(rest)) for name, (first, *rest) in drawn.items()}
-        control = Control("one set of random weights against the others", _differences(left_out))
+    if names and len(twin_pairs) == len(names):
+        control = Control("one set of random weights against the others", _differences(twin_pairs))
     return Finding(
         id=id,
         statement=f"every encoder: {statement} above that of its own architecture with random weights, at every "
@@ -141,25 +148,25 @@ def _above_twin(id: str, statement: str, measure: Measure, trained: Mapping[str,
         source="ours",
         parts=_differences(pairs),
         control=control,
-        unit=_unit(curve for pair in pairs.values() for curve in pair),
+        unit=_unit(chain.from_iterable(pairs.values())),
         shown="page" if measure == "ratio" else "table",
         not_tested="" if names else "no encoder has an untrained twin",
-        note=f"left out, as without an untrained twin: {join(others)}" if names and others else "",
+        note=f"left out, as without an untrained twin: {join(without_twins)}" if names and without_twins else "",
     )
 
 
 def _differences(pairs: Mapping[str, tuple[Curve, Curve]]) -> tuple[Part, ...]:
-    return tuple(
-        _part(f"{name}, least", own.minus(other).statistic(_least), Bound(">", 0))
-        for name, (own, other) in pairs.items()
-    )
+    parts = []
+    for name, (curve, baseline) in pairs.items():
+        parts.append(_part(f"{name}, least", curve.minus(baseline).statistic(_least), Bound(">", 0)))
+    return tuple(parts)
 
 
 # ---- one number of a curve ----
 
 
-def _part(name: str, found: Curve, bound: Bound) -> Part:
-    return resampled_part(name, found.values, found.interval(), bound)
+def _part(name: str, number: Curve, bound: Bound) -> Part:
+    return resampled_part(name, number.values, number.interval(), bound)
 
 
 def _unit(curves: Iterable[Curve]) -> str:
@@ -173,13 +180,13 @@ def _unit(curves: Iterable[Curve]) -> str:
     return join(sources)
 
 
-def _least(ratios: Float[np.ndarray, "seed threshold *resample"]) -> Float[np.ndarray, "seed *resample"]:
+def _least(ratios: _Ratios) -> _Numbers:
     return np.asarray(ratios.min(axis=1))
 
 
-def _least_fall(ratios: Float[np.ndarray, "seed threshold *resample"]) -> Float[np.ndarray, "seed *resample"]:
+def _least_fall(ratios: _Ratios) -> _Numbers:
     return np.asarray(-np.diff(ratios, axis=1).max(axis=1))
 
 
-def _from_one(ratios: Float[np.ndarray, "seed threshold *resample"]) -> Float[np.ndarray, "seed *resample"]:
+def _from_one(ratios: _Ratios) -> _Numbers:
     return np.asarray(np.abs(ratios - 1).max(axis=1))

@@ -1,4 +1,4 @@
-"""Which encoders a suite measures with one topic model, and how many random twins each has."""
+"""The encoders that a suite measures with one topic model, and how many random twins each has."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class SuiteModel:
 
     Attributes:
         model: hub name or local directory.
-        name: in tables and folders; the model's own, where none is given.
+        name: in tables and folders; by default the model's own.
         twins: how many times it is measured with random weights, seeds 0, 1, ...
         published: the row of the published tables that it stands beside; empty: none.
     """
@@ -35,7 +35,7 @@ class SuiteModel:
 
 
 def suite_models(given: Sequence[str]) -> list[SuiteModel]:
-    """The models of a suite file, where one ``.toml`` is given; otherwise the names and directories given.
+    """Return the models of a suite file, if one ``.toml`` is given; otherwise the names and directories given.
 
     Raises:
         InputError: for none, as ``read_suite``, and for a model that is given twice.
@@ -53,7 +53,7 @@ def suite_models(given: Sequence[str]) -> list[SuiteModel]:
 
 
 def read_suite(path: str | Path) -> list[SuiteModel]:
-    """The models of a suite, in the file's order.
+    """Return the models of a suite, in the file's order.
 
     Args:
         path: a TOML file with one table ``[[model]]`` for each: ``model``, and if wanted ``name``, ``twins`` and
@@ -64,12 +64,14 @@ def read_suite(path: str | Path) -> list[SuiteModel]:
             kind, and a model or a name that stands in it twice.
     """
     try:
-        found = tomllib.loads(read_text(path, _EXPECTED, called="suite file"))
+        contents = tomllib.loads(read_text(path, _EXPECTED, called="suite file"))
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{str(path)!r} is not TOML ({error}); expected {_EXPECTED}") from None
-    tables = found.pop("model", None)
-    if found:
-        raise InputError(f"{str(path)!r} has {quoted(next(iter(found)))} outside of its models; expected {_EXPECTED}")
+    tables = contents.pop("model", None)
+    if contents:
+        raise InputError(
+            f"{str(path)!r} has {quoted(next(iter(contents)))} outside of its models; expected {_EXPECTED}"
+        )
     if not isinstance(tables, list) or not tables or not all(isinstance(table, dict) for table in tables):
         raise InputError(f"{str(path)!r} names no models; expected {_EXPECTED}")
     models = [_model(table, f"{str(path)!r}, model {i}") for i, table in enumerate(tables, start=1)]
@@ -77,16 +79,16 @@ def read_suite(path: str | Path) -> list[SuiteModel]:
         seen: dict[str, int] = {}
         for i, each in enumerate(models, start=1):
             value = getattr(each, key)
-            known = _place(value) if key == "model" else value
-            if value and (before := seen.setdefault(known, i)) != i:
+            first = seen.setdefault(_place(value) if key == "model" else value, i)
+            if value and first != i:
                 raise InputError(
-                    f"{str(path)!r}, model {i}: the {key} {value!r} is that of model {before} too; name each model once"
+                    f"{str(path)!r}, model {i}: the {key} {value!r} is that of model {first} too; name each model once"
                 )
     return models
 
 
 def _place(model: str) -> str:
-    """The same for all ways to write a folder."""
+    """Return a text that is the same for all ways to write a folder."""
     return str(Path(model).resolve()) if Path(model).is_dir() else model
 
 

@@ -1,227 +1,198 @@
-"""What a suite found, and its tables."""
+"""The result of a suite: its headline, readings, findings, tables, figures and report."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-import numpy as np
-
-from mechclust.commands.topics.suite.config import SuiteConfig
-from mechclust.commands.topics.suite.curves import Curve, Measure, curve_of, mean_of
-from mechclust.commands.topics.suite.findings import findings_of
-from mechclust.commands.topics.suite.job import VECTORS, Measured
-from mechclust.commands.topics.suite.models import SuiteModel
-from mechclust.commands.topics.suite.published import RANDOM, published_ratio
-from mechclust.commands.topics.suite.texts import Texts
-from mechclust.commands.topics.suite.vectors import PARTS, drawn_of
-from mechclust.evidence import Findings
+from mechclust.commands.folder import own_folder
+from mechclust.commands.topics.suite import caveats, readings, tables
+from mechclust.commands.topics.suite.measurements import Measurements
+from mechclust.report.analysis import Analysis, Panel
 from mechclust.report.html import table_html
-from mechclust.report.text import table_text
+from mechclust.report.page import write_report
+from mechclust.report.reading import Reading
 from probes import ProbeResult
-from probes.engine.sites import head_name
+from probes.functional.topic_embedding import SIMILARITIES
 from probes.store.files import file_name
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
 
-ATTENTION: Mapping[str, Measure] = {"attention": "ratio", "attention at equal distance": "matched"}
+_LABEL_WORDS = 4  # of a topic, in attention views
 
 
-@dataclass(frozen=True, eq=False)
-class SuiteResult:
-    """What ``run_suite`` found.
+@dataclass(frozen=True, eq=False, repr=False)
+class SuiteResult(Measurements):
+    """Result of ``run_suite``.
 
     Attributes:
-        config: what was asked for.
+        config: the settings.
         models: of the suite, in its order.
         texts: topic models and documents.
-        trained: by name, what was found of those that could be measured.
+        trained: by name, measurements of those that could be measured.
         twins: by name, the same of each random twin.
         failed: by name, or name and twin, why one could not be measured.
     """
 
-    config: SuiteConfig
-    models: Sequence[SuiteModel]
-    texts: Texts
-    trained: Mapping[str, Measured]
-    twins: Mapping[str, Sequence[Measured]]
-    failed: Mapping[str, str]
+    def __repr__(self) -> str:
+        return f"SuiteResult({self._encoders}, {len(self.thresholds)} thresholds)"
 
     @property
-    def thresholds(self) -> list[float]:
-        """Rising."""
-        return sorted(self.config.thresholds)
+    def _encoders(self) -> str:
+        return "1 encoder" if len(self.trained) == 1 else f"{len(self.trained)} encoders"
+
+    @property
+    def title(self) -> str:
+        """Heading of the report."""
+        return f"Topic structure of {self._encoders}"
+
+    @property
+    def headline(self) -> str:
+        """The conclusion."""
+        return readings.headline(self, self.tables["ratios"])
 
     @cached_property
-    def findings(self) -> Findings:
-        """P7 and what is said of every encoder."""
-        return findings_of([m.attention for m in self._all()])
+    def readings(self) -> list[Reading]:
+        """Readings of each encoder's attention, the verdicts, and which vectors fit the published columns."""
+        return readings.readings(self, self.tables["ratios"])
 
-    def _all(self) -> Iterator[Measured]:
-        yield from self.trained.values()
-        for twins in self.twins.values():
-            yield from twins
+    @property
+    def sentences(self) -> list[str]:
+        """Headline and readings as sentences, the most important first."""
+        return [self.headline, *map(str, self.readings)]
 
-    def results(self) -> dict[str, ProbeResult]:
-        """Everything measured, by the name of its file."""
-        found: dict[str, ProbeResult] = {}
-        for name, measured in self.trained.items():
-            roles = {"trained": measured, **{f"random-seed{i}": m for i, m in enumerate(self.twins[name])}}
-            for role, each in roles.items():
-                found[f"{file_name(name)}/{role}/attention"] = each.attention
-                found[f"{file_name(name)}/{role}/embedding"] = each.embedding
-        return found
+    @property
+    def caveats(self) -> list[str]:
+        """Notes that a reader needs to understand the numbers."""
+        return caveats.caveats(self)
 
-    def ratios(self) -> pd.DataFrame:
-        """One row per model, measure, threshold and overlap: ``value, low, high, published``, and the same of random
-        weights. Measures: attention, attention at equal distance, and cosine and dot product of each of ``VECTORS``."""
-        import pandas as pd
+    def to_dataframe(self) -> pd.DataFrame:
+        """Return one row per model, measure, threshold and overlap.
 
-        rows = [row for model in self.models if model.name in self.trained for row in self._rows(model)]
-        return pd.DataFrame(rows)
-
-    def _rows(self, model: SuiteModel) -> Iterator[dict[str, Any]]:
-        trained, twins = self.trained[model.name], self.twins[model.name]
-        random_row = RANDOM if model.published == "BERT" else ""
-        for overlap in (False, True):
-            for i, threshold in enumerate(self.thresholds):
-                key = {"model": model.name, "overlap": overlap, "threshold": threshold}
-                for name, measure in ATTENTION.items():
-                    own = curve_of(trained.attention, measure, overlap)
-                    row = {**key, "measure": name, **_cells("", own.at(i))}
-                    row["published"] = published_ratio(model.published, name, threshold, overlap)
-                    if twins:
-                        other = mean_of([curve_of(t.attention, measure, overlap) for t in twins])
-                        row |= _cells("random_", other.at(i))
-                    row["random_published"] = published_ratio(random_row, name, threshold, overlap)
-                    yield row
-                for similarity in ("cosine", "dot"):
-                    for vectors in VECTORS:
-                        place = (threshold, overlap, vectors, similarity)
-                        row = {**key, "measure": f"{similarity}, {vectors}"}
-                        row |= _cells("", _similarity(trained.embedding, *place), PARTS - 1)
-                        row["published"] = published_ratio(model.published, similarity, threshold, overlap)
-                        if twins:
-                            other = mean_of([_similarity(t.embedding, *place) for t in twins])
-                            row |= _cells("random_", other, PARTS - 1)
-                        row["random_published"] = published_ratio(random_row, similarity, threshold, overlap)
-                        yield row
+        ``value, low, high, published``, and the same of random weights. Measures: attention, attention at equal
+        distance, and cosine and dot product of each of ``VECTORS``.
+        """
+        return tables.ratio_table(self)
 
     def heads(self) -> pd.DataFrame:
-        """One row per model, threshold, overlap, layer (0: ``blocks.0``) with its hook and head with its name (such as
-        ``L0H3``): ``ratio``, ``matched`` and the ratio of random weights, each a mean over topic models."""
-        import pandas as pd
+        """Return one row per model, threshold, overlap, layer (0: ``blocks.0``) with its hook, and head with its name.
 
-        frames = []
-        for name, measured in self.trained.items():
-            result = measured.attention
-            sites, heads = result.coords["site"], [int(head) for head in result.coords["head"]]
-            places = [(result.layers[site], site, head) for site in sites for head in heads]
-            twins = [t.attention for t in self.twins[name]]
-            for v, (threshold, overlap) in enumerate(result.metadata["variants"]):
-                table = pd.DataFrame(places, columns=["layer", "site", "head"])
-                table["name"] = [head_name(layer, head) for layer, _, head in places]
-                table.insert(0, "model", name)
-                table.insert(1, "threshold", threshold)
-                table.insert(2, "overlap", bool(overlap))
-                for measure in ("ratio", "matched"):
-                    table[measure] = result[measure][:, v].mean(dim=0).flatten().numpy()
-                if twins:
-                    drawn = [t["ratio"][:, v].mean(dim=0).flatten().numpy() for t in twins]
-                    table["random"] = np.mean(drawn, axis=0)
-                frames.append(table)
-        return pd.concat(frames, ignore_index=True)
-
-    def topics(self) -> pd.DataFrame:
-        """One row per topic of each topic model, the largest first: its share of the corpus and its likeliest words."""
-        import pandas as pd
-
-        frames = []
-        for seed, model in zip(self.texts.fitted.seeds, self.texts.fitted.models, strict=True):
-            words = [", ".join(likeliest) for likeliest in model.top_words(10)]
-            shares = [float("nan")] * len(words) if model.shares is None else model.shares.tolist()
-            table = pd.DataFrame({"seed": seed, "topic": range(len(words)), "share": shares, "likeliest words": words})
-            frames.append(table.sort_values("share", ascending=False, kind="stable"))
-        return pd.concat(frames, ignore_index=True)
+        ``ratio``, ``matched`` and the ratio of random weights, each a mean over topic models.
+        """
+        return tables.head_table(self)
 
     @cached_property
     def tables(self) -> dict[str, pd.DataFrame]:
         """Every table by the name of its file, computed once."""
-        return {"ratios": self.ratios(), "heads": self.heads(), "topics": self.topics()}
+        return {"ratios": self.to_dataframe(), "heads": self.heads(), "topics": tables.seed_table(self)}
 
     def shown(self, overlap: bool) -> pd.DataFrame:
-        """A published table beside ours: a row for each model and threshold; a model that could not be measured has one
-        row that says why."""
-        import pandas as pd
+        """Return a published table next to ours: a row for each model and threshold.
 
-        ratios, rows = self.tables["ratios"], []
-        for model in self.models:
-            if model.name not in self.trained:
-                rows.append({"model": model.name, "attention": f"not measured: {self.failed[model.name]}"})
-                continue
-            for threshold in self.thresholds:
-                part = ratios[(ratios["model"] == model.name) & (ratios["overlap"] == overlap)]
-                of = part[part["threshold"] == threshold].set_index("measure")
-                row = {"model": model.name, "threshold": f"{threshold:g}"}
-                row |= {name: _text(of.loc[name]) for name in ATTENTION}
-                row["published"] = _number(of.loc["attention", "published"])
-                row["random weights"] = _text(of.loc["attention"], "random_")
-                row["random, at equal distance"] = _text(of.loc["attention at equal distance"], "random_")
-                rows.append(row)
-        return pd.DataFrame(rows).fillna("–")
-
-    @property
-    def text(self) -> str:
-        """Both tables for a terminal."""
-        titles = {False: "Words of one topic", True: "Words may have several topics"}
-        return "\n\n".join(f"{title}\n{table_text(self.shown(overlap), '.3f')}" for overlap, title in titles.items())
+        A model that could not be measured has one row that says why.
+        """
+        return tables.attention_table(self, self.tables["ratios"], overlap)
 
     def shown_embeddings(self, overlap: bool, similarity: str) -> pd.DataFrame:
-        """The same of embeddings: each way to take a word's vector beside the published column."""
+        """Return each way to take a word's vector next to the published column."""
+        return tables.vector_table(self, self.tables["ratios"], overlap, similarity)
+
+    @property
+    def shown_table(self) -> pd.DataFrame:
+        """The table for a terminal: both published tables next to ours."""
         import pandas as pd
 
-        ratios, rows = self.tables["ratios"], []
-        for model in self.models:
-            part = ratios[(ratios["model"] == model.name) & (ratios["overlap"] == overlap)]
-            for threshold in self.thresholds if len(part) else ():
-                of = part[part["threshold"] == threshold].set_index("measure")
-                row = {"model": model.name, "threshold": f"{threshold:g}"}
-                row |= {vectors: _text(of.loc[f"{similarity}, {vectors}"]) for vectors in VECTORS}
-                row["published"] = _number(of.loc[f"{similarity}, rows", "published"])
-                row |= {
-                    f"random: {vectors}": _number(of.loc[f"{similarity}, {vectors}"].get("random_value"))
-                    for vectors in VECTORS
-                }
-                rows.append(row)
-        return pd.DataFrame(rows).fillna("–")
+        both = {title: self.shown(overlap) for overlap, title in tables.KINDS_OF_TOPICS.items()}
+        return pd.concat([table.assign(topics=title) for title, table in both.items()], ignore_index=True)
+
+    def panels(self) -> list[Panel]:
+        """Draw the figures, in the report's order."""
+        from mechclust.commands.topics.suite import figures
+
+        return figures.suite_panels(self, self.tables)
+
+    def plot(self) -> Figure:
+        """Draw the main figure: attention by threshold."""
+        return self.panels()[0].figure
+
+    @property
+    def results(self) -> dict[str, ProbeResult]:
+        """The measurements, by the name of their file."""
+        results = {}
+        for name, trained in self.trained.items():
+            roles = {"trained": trained}
+            roles |= {f"random-seed{seed}": twin for seed, twin in enumerate(self.twins[name])}
+            for role, measured in roles.items():
+                results[f"{file_name(name)}/{role}/attention"] = measured.attention
+                results[f"{file_name(name)}/{role}/embedding"] = measured.embedding
+        return results
+
+    def write(self, out: str | Path) -> Path:
+        """Write the tables as CSV, the findings, the measurements, the figures and ``report.html`` into ``out``.
+
+        The tables are ``ratios.csv``, ``heads.csv`` and ``topics.csv``.
+
+        Returns:
+            The path of ``report.html``.
+
+        Raises:
+            InputError: if ``out`` cannot be written, or holds the report of another command.
+        """
+        with own_folder(out, "topics"):
+            return write_report(
+                out,
+                command="topics",
+                title=self.title,
+                source=f"Encoders: {', '.join(self.trained)}. Corpus: {', '.join(map(str, self.config.corpus))}",
+                analysis=self._analysis(),
+                config=vars(self.config),
+                results=self.results,
+                tables=self.tables,
+            )
+
+    def _analysis(self) -> Analysis:
+        judged = {finding.id for finding in self.findings}  # in a table of their own
+        folded = {}
+        for overlap, title in tables.KINDS_OF_TOPICS.items():
+            folded[f"Attention, {title}, next to the published table"] = table_html(self.shown(overlap), missing="–")
+        folded |= self._attention_views()
+        for similarity in SIMILARITIES:
+            for overlap, title in tables.KINDS_OF_TOPICS.items():
+                table = self.shown_embeddings(overlap, similarity)
+                folded[f"Word vectors, {similarity}, {title}"] = table_html(table, missing="–")
+        threshold = min(self.thresholds)
+        best = tables.best_heads(self.tables["heads"], threshold)
+        folded[f"The eight heads with the highest ratio, threshold {threshold:g}"] = table_html(
+            best, number=".3f", missing="–"
+        )
+        seed = self.texts.fitted.seeds[0]
+        topics = self.tables["topics"].query("seed == @seed").drop(columns="seed")
+        folded[f"Topics of seed {seed}"] = table_html(topics, number=".3f", missing="–")
+        return Analysis(
+            findings=self.findings,
+            panels=self.panels(),
+            lead=[self.headline],
+            readings=[reading for reading in self.readings if reading.what not in judged],
+            folded=folded,
+            notes=self.caveats,
+        )
+
+    def _attention_views(self) -> dict[str, str]:
+        """Return one view per encoder; the first includes the scripts."""
+        words = self.texts.fitted.models[0].top_words(_LABEL_WORDS)
+        titles = {f"topic {topic}": f"topic {topic}: {', '.join(likeliest)}" for topic, likeliest in enumerate(words)}
+        views: dict[str, str] = {}
+        for name, measured in self.trained.items():
+            view = measured.view
+            if view is not None:
+                labels = [None if label is None else titles.get(label, label) for label in view.labels]
+                html = replace(view, labels=tuple(labels)).fragment(include_js=not views)
+                views[f"Attention of {name} on a document, words coloured by topic"] = html
+        return views
 
     def _repr_html_(self) -> str:
-        return table_html(self.shown(overlap=False), "Topic structure of a suite: words of one topic")
-
-
-def _cells(prefix: str, of: Curve, freedom: float = math.inf) -> dict[str, float]:
-    low, high = of.interval(freedom) or (float("nan"), float("nan"))
-    return {f"{prefix}value": float(of.values.mean()), f"{prefix}low": low, f"{prefix}high": high}
-
-
-def _similarity(embedding: ProbeResult, threshold: float, overlap: bool, vectors: str, similarity: str) -> Curve:
-    """The ratio at one threshold."""
-    variant = [(float(t), bool(o)) for t, o in embedding.metadata["variants"]].index((threshold, overlap))
-    at = (slice(None), variant, embedding.coords["vectors"].index(vectors), ("cosine", "dot").index(similarity))
-    ratio = np.asarray(embedding["ratio"][at].numpy())
-    return Curve(ratio, drawn_of(ratio, embedding["ratio_without"][at].numpy()))
-
-
-def _text(row: pd.Series[Any], prefix: str = "") -> str:
-    """``1.32 (1.28 to 1.36)``."""
-    value = row.get(f"{prefix}value", float("nan"))
-    low, high = (row.get(f"{prefix}{end}", float("nan")) for end in ("low", "high"))
-    return _number(value) if low != low else f"{_number(value)} ({_number(low)} to {_number(high)})"
-
-
-def _number(value: Any) -> str:
-    return "–" if value is None or value != value else f"{value:.3f}"
+        return table_html(self.shown(overlap=False), f"{self.title}: words of one topic", self.sentences)

@@ -5,33 +5,34 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from jaxtyping import Float
 
 from mechclust.evidence.intervals import Interval
 from mechclust.mossa.task_curves import MOST_UNDEFINED
 
 
 def spread(
-    by_seed: np.ndarray,
-    drawn: np.ndarray | None = None,
+    by_seed: Float[np.ndarray, "seed"],
+    drawn: Float[np.ndarray, "seed resample"] | None = None,
     freedom: float = math.inf,
-    without: np.ndarray | None = None,
+    without: Float[np.ndarray, "seed twin"] | None = None,
 ) -> Interval | None:
-    """95% interval of a mean over topic models, whose documents were resampled too.
+    """Return the 95% interval of a mean over topic models, whose documents were resampled too.
 
     The variances of all sources are added; Student's t with the degrees of freedom of Welch & Satterthwaite. All topic
     models see the same resampled documents and the same random weights.
 
     Args:
-        by_seed: ``[seed]`` measured values. Their variance over their number counts.
-        drawn: ``[seed resample]`` the values of resampled documents; ``None`` where documents play no part. The
-            variance of their means over seeds counts. Resamples with a value that is not finite are left out.
+        by_seed: measured values. Their variance over their number counts.
+        drawn: the values of resampled documents; ``None`` if documents play no part. The variance of their means over
+            seeds counts. Resamples with a value that is not finite are left out.
         freedom: degrees of freedom of their variance; a bootstrap has many.
-        without: ``[seed twin]`` the values without each of several models with random weights; ``None`` where these
-            play no part. Their jackknife variance counts.
+        without: the values without each of several models with random weights; ``None`` if these play no part. Their
+            jackknife variance counts.
 
     Returns:
-        ``None`` where nothing varies (one seed and nothing else), where a value is not finite, and where more than 5%
-        of the resamples are not.
+        ``None`` if nothing varies (one seed and nothing else), a value is not finite, or more than 5% of the resamples
+        are not.
 
     Example:
         >>> low, high = spread(np.array([1.0, 2.0, 3.0]))  # Student's t
@@ -55,7 +56,7 @@ def spread(
     if not parts or not np.isfinite([*by_seed, *(variance for variance, _ in parts)]).all():
         return None
     total = sum(variance for variance, _ in parts)
-    spent = sum(variance**2 / own for variance, own in parts)
+    spent = sum(variance**2 / degrees for variance, degrees in parts)
     quantile = stdtrit(total**2 / spent, 0.975) if spent > 0 else ndtri(0.975)
     half = float(quantile) * math.sqrt(total)
     mean = float(np.mean(by_seed))

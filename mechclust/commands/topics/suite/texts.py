@@ -1,10 +1,10 @@
-"""What a suite takes from its corpus: topic models, fitted once or given, and the documents that encoders read."""
+"""Topic models of a suite, fitted once or given, and the documents that its encoders read."""
 
 from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,24 +20,25 @@ from mechclust.commands.topics.topic_file import (
     save_topics,
     subset,
 )
+from mechclust.commands.topics.variants import check_pairs
 from mechclust.jobs import progress_bar
 from probes.store.digest import digest_of
 from probes.store.files import read_json, write_json
 from tasks import CorpusStream, InputError
 from tasks.text.bags import Bags
-from tasks.text.topic_model import check_corpus_size, least_threshold, read_stop_words
+from tasks.text.topic_model import check_corpus_size, read_stop_words
 from tasks.text.vocabulary import Vocabulary
 from tasks.text.words import words_of
 
 TOPICS = "topics.safetensors"  # in the folder of a suite; --topic-model of another
 _DOCUMENTS = "documents.json"
 _SEEDS = (0, 1, 2)
-_HEAD = 2**20  # bytes of each file that identify a corpus
+_IDENTIFYING_BYTES = 2**20  # of each file of a corpus
 
 
 @dataclass(frozen=True)
 class Texts:
-    """What every encoder of a suite is measured with.
+    """Topics and documents that every encoder of a suite is measured with.
 
     Attributes:
         fitted: topic models that differ in their seed.
@@ -53,7 +54,7 @@ class Texts:
 
 
 def read_texts(config: SuiteConfig, out: Path, *, progress: bool = False) -> Texts:
-    """Topic models and documents; those that ``out`` already holds are read from there.
+    """Return topic models and documents; those that ``out`` already holds are read from there.
 
     Raises:
         InputError: for a corpus that cannot be read, a topic model of other settings, another tokenizer or another
@@ -66,115 +67,117 @@ def read_texts(config: SuiteConfig, out: Path, *, progress: bool = False) -> Tex
         check_pairs(len(given.words), config.thresholds)
     fitted = _fitted(stream, corpus, config, out, progress) if given is None else given
     check_pairs(len(fitted.words), config.thresholds)
-    documents, n, notes = _sample(stream, corpus, config, out, progress)
+    documents, n_documents, notes = _sample(stream, corpus, config, out)
     _check_known(fitted, documents, config)
     if given is not None and given.corpus != corpus:
         notes = [*notes, f"The topics of {str(config.topic_model)!r} were fitted on another corpus than this one."]
-    return Texts(fitted, documents, n, notes)
-
-
-def check_pairs(n_words: int, thresholds: Sequence[float]) -> None:
-    """Refuse thresholds none of which lets two words share a topic."""
-    if int(n_words * max(thresholds)) > 0:
-        return
-    least = least_threshold(n_words)
-    more = f"a threshold of at least {least:g}, or more text" if least < 1 else "more text"
-    raise InputError(
-        f"the topics have {n_words} different word{'s' * (n_words != 1)}, of which the largest threshold, "
-        f"{max(thresholds):g}, keeps one per topic, and comparing words of a topic takes two; give {more}"
-    )
+    return Texts(fitted, documents, n_documents, notes)
 
 
 # ---- topics ----
 
 
 def _given(path: Path, config: SuiteConfig) -> FittedTopics:
-    """The topic models of a file, those of the seeds that are asked for."""
+    """Return the topic models of a file, or those of the seeds that were given."""
     fitted = load_topics(path)
-    asked = dict(config.asked)
-    if "stop_words" in asked:
-        asked["stop_words"] = _named(asked["stop_words"])
-    check_fits(path, fitted, **asked)
+    settings = dict(config.given)
+    if "stop_words" in settings:
+        settings["stop_words"] = _stop_words_key(settings["stop_words"])
+    check_fits(path, fitted, **settings)
     if not config.topic_seeds:
         return fitted
-    known = set(fitted.seeds)
-    if lacking := [seed for seed in config.topic_seeds if seed not in known]:
-        held = ", ".join(map(str, fitted.seeds))
+    lacking = [seed for seed in config.topic_seeds if seed not in fitted.seeds]
+    if lacking:
+        seeds = ", ".join(map(str, fitted.seeds))
         raise InputError(
-            f"{str(path)!r} has no topic model of seed {lacking[0]} (it has {held}); leave out --topic-seeds, or "
+            f"{str(path)!r} has no topic model of seed {lacking[0]} (it has {seeds}); leave out --topic-seeds, or "
             "--topic-model"
         )
     return subset(fitted, sorted(config.topic_seeds))
 
 
 def _fitted(stream: CorpusStream, corpus: str, config: SuiteConfig, out: Path, progress: bool) -> FittedTopics:
-    """One topic model per seed, each saved as soon as it is fitted; those that an earlier run fitted are not again."""
-    wanted, whole = sorted(config.topic_seeds or _SEEDS), out / TOPICS
-    settings = {**config.fitting, "stop_words": _named(config.fitting["stop_words"])}
-    kept = _kept(whole, corpus, settings)
-    if kept is not None and set(wanted) <= set(kept.seeds):
-        return subset(kept, wanted)
-    paths = {seed: out / "topics" / f"seed{seed}.safetensors" for seed in wanted}
-    parts = {
-        seed: subset(kept, [seed]) if kept is not None and seed in kept.seeds else _kept(path, corpus, settings)
-        for seed, path in paths.items()
-    }
-    lacking = [seed for seed, part in parts.items() if part is None]
+    """Return one topic model per seed; those that an earlier run fitted are read, and new ones saved one by one."""
+    seeds = sorted(config.topic_seeds or _SEEDS)
+    settings = {**config.fitting, "stop_words": _stop_words_key(config.fitting["stop_words"])}
+    together = _kept(out / TOPICS, corpus, settings)
+    if together is not None and set(seeds) <= set(together.seeds):
+        return subset(together, seeds)
+    paths = {seed: out / "topics" / f"seed{seed}.safetensors" for seed in seeds}
+    parts: dict[int, FittedTopics] = {}
+    for seed, path in paths.items():
+        in_all = together is not None and seed in together.seeds
+        kept = subset(together, [seed]) if together is not None and in_all else _kept(path, corpus, settings)
+        if kept is not None:
+            parts[seed] = kept
+    lacking = {seed: path for seed, path in paths.items() if seed not in parts}
     if lacking:
-        with tempfile.TemporaryDirectory() as folder:
-            bags = _bags(stream, config, folder, progress)
-            counts = bags.word_counts
-            check_pairs(len(counts.words), config.thresholds)
-            check_corpus_size(counts.counts.shape[0], config.fitting["n_topics"])
-            for seed in lacking:
-                fitted = fit_seeds(
-                    counts, [seed], settings["n_topics"], settings["passes"], settings=settings,
-                    corpus=corpus, progress=progress,
-                )  # fmt: skip
-                parts[seed] = fitted = replace(fitted, undercount=bags.vocabulary.undercount)
-                save_topics(paths[seed], fitted)
-    fitted = merge_topics([part for part in parts.values() if part is not None])
-    save_topics(whole, fitted)
+        parts |= _fit(stream, corpus, config, settings, lacking, progress)
+    fitted = merge_topics([parts[seed] for seed in seeds])
+    save_topics(out / TOPICS, fitted)
     shutil.rmtree(out / "topics", ignore_errors=True)
     return fitted
 
 
-def _named(stop_words: str) -> str:
-    """What stands for a choice of stop words: of a file, what is in it."""
+def _fit(
+    stream: CorpusStream,
+    corpus: str,
+    config: SuiteConfig,
+    settings: Mapping[str, Any],
+    paths: Mapping[int, Path],
+    progress: bool,
+) -> dict[int, FittedTopics]:
+    """Fit a topic model for each seed, and save it at its path."""
+    parts = {}
+    with tempfile.TemporaryDirectory() as folder:
+        bags = _bags(stream, config, folder, progress)
+        counts = bags.word_counts
+        check_pairs(len(counts.words), config.thresholds)
+        check_corpus_size(counts.counts.shape[0], settings["n_topics"])
+        for seed, path in paths.items():
+            fitted = fit_seeds(
+                counts, [seed], settings["n_topics"], settings["passes"], settings=settings, corpus=corpus,
+                progress=progress,
+            )  # fmt: skip
+            parts[seed] = replace(fitted, undercount=bags.vocabulary.undercount)
+            save_topics(path, parts[seed])
+    return parts
+
+
+def _stop_words_key(stop_words: str) -> str:
+    """Return a text that identifies a choice of stop words: for a file, by the words in it."""
     if not Path(stop_words).is_file():
         return stop_words
     return f"{Path(stop_words).name}, {digest_of(sorted(read_stop_words(stop_words)))[:16]}"
 
 
 def _kept(path: Path, corpus: str, settings: dict[str, Any]) -> FittedTopics | None:
-    """Topic models that were fitted on the same corpus with the same settings."""
+    """Return topic models that were fitted on the same corpus with the same settings."""
     if path.exists():
         with suppress(InputError):  # a damaged one is fitted again
-            found = load_topics(path)
-            if found.corpus == corpus and dict(found.settings) == settings:
-                return found
+            fitted = load_topics(path)
+            if fitted.corpus == corpus and dict(fitted.settings) == settings:
+                return fitted
     return None
 
 
 def _bags(stream: CorpusStream, config: SuiteConfig, folder: str, progress: bool) -> Bags:
-    asked = config.fitting
+    settings = config.fitting
+    limits = (settings["vocabulary"], settings["no_below"], settings["no_above"], settings["stop_words"])
     try:
-        words = Vocabulary.count(
-            stream, asked["vocabulary"], asked["no_below"], asked["no_above"], asked["stop_words"], progress=progress
-        )
+        words = Vocabulary.count(stream, *limits, progress=progress)
     except InputError as error:  # in the command's words
-        said = str(error).replace("min_documents", "no_below").replace("max_share", "no_above")
-        raise InputError(said) from None
-    return Bags.gather(_shown(stream, "weighing words", progress), words, folder, asked["weights"])
+        message = str(error).replace("min_documents", "no_below").replace("max_share", "no_above")
+        raise InputError(message) from None
+    documents = progress_bar(stream, desc="weighing words", unit="document") if progress else stream
+    return Bags.gather(documents, words, folder, settings["weights"])
 
 
 # ---- documents ----
 
 
-def _sample(
-    stream: CorpusStream, corpus: str, config: SuiteConfig, out: Path, progress: bool
-) -> tuple[list[str], int, list[str]]:
-    """Documents to measure on, how many there are in all, and what was left out of the corpus."""
+def _sample(stream: CorpusStream, corpus: str, config: SuiteConfig, out: Path) -> tuple[list[str], int, list[str]]:
+    """Return documents to measure on, how many there are in all, and what was left out of the corpus."""
     key = digest_of([corpus, repr((config.max_documents, config.seed))])
     path = out / _DOCUMENTS
     if path.exists():
@@ -182,11 +185,10 @@ def _sample(
             kept = read_json(path)
             if kept["key"] == key:
                 return kept["documents"], kept["n_documents"], kept["notes"]
-    drawn = list(stream.sample(config.max_documents, config.seed).documents)
-    n = sum(reading.documents for reading in stream.readings)
-    found = {"key": key, "documents": drawn, "n_documents": n, "notes": stream.notes}
-    write_json(path, found)
-    return drawn, n, stream.notes
+    documents = list(stream.sample(config.max_documents, config.seed).documents)
+    n_documents = sum(reading.documents for reading in stream.readings)
+    write_json(path, {"key": key, "documents": documents, "n_documents": n_documents, "notes": stream.notes})
+    return documents, n_documents, stream.notes
 
 
 def _check_known(fitted: FittedTopics, documents: Sequence[str], config: SuiteConfig) -> None:
@@ -207,14 +209,12 @@ def _check_known(fitted: FittedTopics, documents: Sequence[str], config: SuiteCo
 
 
 def _digest(stream: CorpusStream) -> str:
-    """What tells a corpus from others: how it is read, and its files' names, sizes and beginnings. A dump takes hours
-    to read through."""
+    """Return a digest of how a corpus is read, and of its files' names, sizes and beginnings.
+
+    A dump takes hours to read through.
+    """
     parts: list[str | bytes] = [repr((stream.split, stream.min_words, stream.least_words, stream.text_field))]
     for path in stream.files:
         with open(path, "rb") as file:
-            parts += [path.name, str(path.stat().st_size), file.read(_HEAD)]
+            parts += [path.name, str(path.stat().st_size), file.read(_IDENTIFYING_BYTES)]
     return digest_of(parts)
-
-
-def _shown(stream: CorpusStream, what: str, progress: bool) -> Iterator[str]:
-    yield from (progress_bar(stream, desc=what, unit="document") if progress else stream)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
 import torch
-from torch import Tensor
+from jaxtyping import Float, Shaped
 
 from mechclust.models import build_model
 from mechclust.sandbox.class_map import grid
@@ -15,14 +15,20 @@ from mechclust.sandbox.curves import Curves
 from mechclust.sandbox.frames import change_shares, choose_frames
 from mechclust.sandbox.run import Lines, SandboxRun, reach
 from mechclust.studies.clustering_heads.config import PoolingTransformerConfig
+from mechclust.studies.clustering_heads.dynamics import places_of
 from mechclust.studies.clustering_heads.sandbox.panels import PANELS
-from mechclust.studies.clustering_heads.sandbox.record import answers_over, measure_frames, record_frames
+from mechclust.studies.clustering_heads.sandbox.record import (
+    WeightsByFrame,
+    answers_over,
+    measure_frames,
+    record_frames,
+)
 from mechclust.studies.clustering_heads.sandbox.sequences import probe_sequences
 from mechclust.training.snapshots import Snapshots
 from probes.engine.hooks import HookedModel
 from tasks import InputError, SparseModularAddition
 
-_CLOUD = 400  # test sequences drawn as small dots behind the followed ones
+_CLOUD_SEQUENCES = 400  # test sequences drawn as small dots behind the followed ones
 _GRID = (96, 60)  # cells of a class map, across and up
 _LEVELS = (0.5, 0.75, 0.95)
 _QUIET_LOSS = 1e-4  # nats; below it the loss's logarithm is mostly noise
@@ -69,45 +75,24 @@ def sandbox_run(
         >>> sandbox_run(snapshots, 0, max_frames=3)
         SandboxRun('seed 0', epochs 0-3, 3 of 4 epochs kept)
     """
-    if not 0 <= member < len(snapshots.configs):
-        snapshots.model(member)  # its error lists the members
-    config, task = snapshots.configs[member], snapshots.tasks[member]
-    if not isinstance(config, PoolingTransformerConfig) or not isinstance(task, SparseModularAddition):
-        raise InputError(
-            f"this run trained a {type(config).__name__.removesuffix('Config')} on {task.name!r}; a sandbox shows a "
-            "PoolingTransformer on 'sparse-modular-addition'"
-        )
-    if config.d_model != 2 or config.n_heads != 1:
-        heads = f"{config.n_heads} head{'s' * (config.n_heads > 1)}"
-        raise InputError(
-            f"the network has d_model {config.d_model} and {heads}; a sandbox draws d_model 2 with 1 head, as points "
-            "in a plane: train one of that size"
-        )
-    if len(set(snapshots.epochs)) < len(snapshots):
-        raise InputError(
-            f"{str(snapshots.folder)!r} has several snapshots per epoch; a sandbox shows one: "
-            "train with snapshot_every=None"
-        )
+    config, task = _drawable(snapshots, member)
     weights = snapshots.of(member)
-    spikes = [epoch for epoch, _ in curves.spikes] if curves else []
-    if epochs is None:
-        places = choose_frames(snapshots.epochs, _change(snapshots, member, weights), max_frames, around=spikes)
-    else:
-        if missing := sorted(set(epochs) - set(snapshots.epochs)):
-            raise InputError(f"{str(snapshots.folder)!r} has no snapshot of epoch {missing[0]}; expected epochs it has")
-        places = [snapshots.epochs.index(epoch) for epoch in sorted(set(epochs))]
+    places = (
+        _places(snapshots, member, weights, max_frames, curves)
+        if epochs is None
+        else places_of(snapshots, sorted(set(epochs)))
+    )
+    kept = [snapshots.epochs[place] for place in places]
     weights = {name: values[places] for name, values in weights.items()}
     model = build_model(config)
     followed = probe_sequences(task, equivalence)
-    cloud = next(task.batches("test", min(_CLOUD, task.n_test)))
+    cloud = next(task.batches("test", min(_CLOUD_SEQUENCES, task.n_test)))
     values = record_frames(model, weights, torch.from_numpy(followed.tokens), cloud.tokens, task)
     half_height = max(reach(values["xi"]), reach(values["cloud"]))
-    over = answers_over(model, weights, grid(half_height, _GRID), after=False).reshape(
-        len(places), _GRID[1], _GRID[0], -1
-    )
     values["simplex"] = _in_triangle(values["probabilities"])
-    values["class_map"], values["confidence"] = over.argmax(axis=-1).astype(np.int16), over.max(axis=-1)
-    kept = [snapshots.epochs[place] for place in places]
+    values |= _class_map(answers_over(model, weights, grid(half_height, _GRID), after=False))
+    if curves is None:
+        curves = Curves(kept, **measure_frames(model, weights, task))  # type: ignore[arg-type]
     return SandboxRun(
         title=f"seed {config.seed}" if title is None else title,
         epochs=kept,
@@ -122,42 +107,88 @@ def sandbox_run(
         values=values,
         map_half_height=half_height,
         level_lines=_level_lines(model, weights, reach(values["output"])),
-        curves=Curves(kept, **measure_frames(model, weights, task)) if curves is None else curves,  # type: ignore[arg-type]
+        curves=curves,
     )
 
 
-def _in_triangle(p: np.ndarray) -> np.ndarray:
-    """``[... 2]`` of probabilities ``[... answer]``."""
+def _drawable(snapshots: Snapshots, member: int) -> tuple[PoolingTransformerConfig, SparseModularAddition]:
+    """Return a network's configuration and task.
+
+    Raises:
+        InputError: for a network that a sandbox cannot draw.
+    """
+    if not 0 <= member < len(snapshots.configs):
+        snapshots.model(member)  # its error lists the members
+    config = snapshots.configs[member]
+    task = snapshots.tasks[member]
+    if not isinstance(config, PoolingTransformerConfig) or not isinstance(task, SparseModularAddition):
+        raise InputError(
+            f"this run trained a {type(config).__name__.removesuffix('Config')} on {task.name!r}; a sandbox shows a "
+            "PoolingTransformer on 'sparse-modular-addition'"
+        )
+    if config.d_model != 2 or config.n_heads != 1:
+        raise InputError(
+            f"the network has d_model {config.d_model} and n_heads {config.n_heads}; a sandbox draws d_model 2 and "
+            "n_heads 1, as points in a plane: train one of that size"
+        )
+    if len(set(snapshots.epochs)) < len(snapshots):
+        raise InputError(
+            f"{str(snapshots.folder)!r} has several snapshots per epoch; a sandbox shows one: "
+            "train with snapshot_every=None"
+        )
+    return config, task
+
+
+def _places(
+    snapshots: Snapshots, member: int, weights: WeightsByFrame, max_frames: int, curves: Curves | None
+) -> list[int]:
+    """Return the indices of the snapshots worth seeing."""
+    spikes = [epoch for epoch, _ in curves.spikes] if curves else []
+    return choose_frames(snapshots.epochs, _change(snapshots, member, weights), max_frames, around=spikes)
+
+
+def _class_map(answers: Float[np.ndarray, "frame cell answer"]) -> dict[str, Shaped[np.ndarray, "frame up across"]]:
+    """Return the likeliest answer in each cell of the grid, and its probability."""
+    across, up = _GRID
+    by_cell = answers.reshape(len(answers), up, across, -1)
+    return {"class_map": by_cell.argmax(axis=-1).astype(np.int16), "confidence": by_cell.max(axis=-1)}
+
+
+def _in_triangle(p: Float[np.ndarray, "frame sequence answer"]) -> Float[np.ndarray, "frame sequence 2"]:
+    """Return probabilities as points of a triangle whose corners are answers."""
     rest = p[..., 2:].sum(axis=-1)
     return np.stack([p[..., 1] + rest / 2, rest * np.sqrt(3) / 2], axis=-1)
 
 
-def _change(snapshots: Snapshots, member: int, weights: Mapping[str, Tensor]) -> np.ndarray:
-    """How much changes from each snapshot to the next: in the log loss, and in each weight."""
+def _change(snapshots: Snapshots, member: int, weights: WeightsByFrame) -> Float[np.ndarray, "change"]:
+    """Return how much changes from each snapshot to the next: in the log loss, and in each weight."""
     parts = [change_shares(values.diff(dim=0).flatten(1).norm(dim=1).numpy()) for values in weights.values()]
     losses = snapshots.losses()[:, member].double()
-    means = [losses[a:b].mean().item() for a, b in pairwise(snapshots.steps)]
+    means = [losses[start:end].mean().item() for start, end in pairwise(snapshots.steps)]
     level = np.log(np.maximum(means, _QUIET_LOSS))
     return change_shares(np.diff(level, prepend=level[:1])) + np.mean(parts, axis=0)
 
 
-def _level_lines(model: HookedModel, weights: Mapping[str, Tensor], half_height: float) -> Lines:
+def _level_lines(model: HookedModel, weights: WeightsByFrame, half_height: float) -> Lines:
+    """Return the lines on which an answer has one of the probabilities ``_LEVELS``, at each frame."""
+    points = grid(half_height, _GRID)
+    return [_lines_of_frame(points, answers) for answers in answers_over(model, weights, points, after=True)]
+
+
+def _lines_of_frame(
+    points: Float[np.ndarray, "point 2"], probabilities: Float[np.ndarray, "point answer"]
+) -> list[tuple[int, float, Float[np.ndarray, "vertex 2"]]]:
     from contourpy import contour_generator
 
-    points = grid(half_height, _GRID)
     across, up = _GRID
-    x, y = points[:across, 0], points[::across, 1]
-    found = []
-    for probabilities in answers_over(model, weights, points, after=True):
-        # In the log-odds, which are nearly linear here: level lines of the probabilities themselves are jagged.
-        sure = probabilities.astype(np.float64).clip(1e-30, 1 - 1e-15)
-        generators = [contour_generator(x, y, odds.reshape(up, across)) for odds in np.log(sure / (1 - sure)).T]
-        found.append(
-            [
-                (answer, level, np.asarray(line))
-                for answer, generator in enumerate(generators)
-                for level in _LEVELS
-                for line in generator.lines(np.log(level / (1 - level)))
-            ]
-        )
-    return found
+    x = points[:across, 0]
+    y = points[::across, 1]
+    # In the log-odds, which are nearly linear here: level lines of the probabilities themselves are jagged.
+    sure = probabilities.astype(np.float64).clip(1e-30, 1 - 1e-15)
+    lines = []
+    for answer, log_odds in enumerate(np.log(sure / (1 - sure)).T):
+        generator = contour_generator(x, y, log_odds.reshape(up, across))
+        for level in _LEVELS:
+            drawn = generator.lines(np.log(level / (1 - level)))
+            lines += [(answer, level, np.asarray(line)) for line in drawn]
+    return lines

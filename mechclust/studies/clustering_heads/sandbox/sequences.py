@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -10,11 +11,11 @@ from mechclust.sandbox.run import FollowedSequences
 from tasks import SparseModularAddition
 from tasks.errors import check_choice
 
-_MOST_PREFIXES = 12
+_MAX_SUMS = 12
 
 
 def probe_sequences(task: SparseModularAddition, equivalence: str = "multiset") -> FollowedSequences:
-    """Supports of every sum, each in two orders, with four ways to fill the other positions.
+    """Return supports of every sum, each in two orders, with four ways to fill the other positions.
 
     The other positions are all 0, all the largest digit, or one of two mixtures. If there are many sums, they are
     thinned out evenly. Nothing is drawn at random.
@@ -34,7 +35,7 @@ def probe_sequences(task: SparseModularAddition, equivalence: str = "multiset") 
     check_choice(equivalence=(equivalence, ("multiset", "sum", "answer")))
     support = list(task.positions)
     others = [t for t in range(task.length) if t not in support]
-    sums = np.unique(np.linspace(0, len(support) * (task.p - 1), _MOST_PREFIXES).round().astype(int)).tolist()
+    sums = np.unique(np.linspace(0, len(support) * (task.p - 1), _MAX_SUMS).round().astype(int)).tolist()
     prefixes: list[list[int]] = []
     for total in sums:
         digits = [min(task.p - 1, max(0, total - i * (task.p - 1))) for i in range(len(support))]
@@ -43,8 +44,9 @@ def probe_sequences(task: SparseModularAddition, equivalence: str = "multiset") 
     turns = [i % task.p for i in range(len(others))]
     fillings = [[0] * len(others), [task.p - 1] * len(others), turns, half]
     rows = np.zeros((len(prefixes) * len(fillings), task.length), dtype=np.int64)
-    for i, (prefix, filling) in enumerate((a, b) for a in prefixes for b in fillings):
-        rows[i, support], rows[i, others] = prefix, filling
+    for row, (prefix, filling) in zip(rows, product(prefixes, fillings), strict=True):
+        row[support] = prefix
+        row[others] = filling
     # With few spurious positions, some fillings coincide.
     rows = rows[np.sort(np.unique(rows, axis=0, return_index=True)[1])]
     inside = np.sort(rows[:, support], axis=1)

@@ -4,29 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import product
+from typing import Any
 
 import numpy as np
+from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mechclust.report.style import BLUE, GREEN, GREY, ORANGE, layer_axis, seed_curve, subplots
-from mechclust.studies.mossa.origin.results import OriginResults
+from mechclust.studies.mossa.origin.results import OriginResults, Sweep
 
-_CURVES = {
+STYLES: Mapping[str, Mapping[str, Any]] = {
     "own": {"color": BLUE, "label": "E with the domain's control", "marker": "."},
     "others": {"color": ORANGE, "label": "E with other domains' controls", "marker": "."},
     "ceiling": {"color": "#555555", "label": "two controls of the domain (ceiling)", "ls": ":"},
     "chance": {"color": GREY, "label": "randomly paired rows", "ls": "--"},
 }
-_SWEEPS: Mapping[str, str] = {"widths": "width", "sizes": "training data, times the reference's"}
+SWEEPS: Mapping[Sweep, str] = {"widths": "width", "sizes": "training data, times the reference's"}
+
+Runs = Sequence[OriginResults]
 
 
-def sweeps(found: Sequence[OriginResults]) -> Figure:
-    """SVCCA by width and by data size, at the first and the last layer; means over domains."""
-    last = found[0].chance.shape[2]
+def sweeps(runs: Runs) -> Figure:
+    """Draw SVCCA by width and by data size, at the first and the last layer; means over domains."""
+    n_layers = runs[0].chance.shape[2]
     figure, axes = subplots(4, 2, size=(5.0, 3.3), sharey=True)
-    for axis, (layer, along) in zip(axes, product((1, last), _SWEEPS), strict=True):
-        _curves(axis, _along(axis, found, along), found, along, layer - 1)
+    for axis, (layer, sweep) in zip(axes, product((1, n_layers), SWEEPS), strict=True):
+        x = _sweep_axis(axis, runs, sweep)
+        cells = list(runs[0].along(sweep))
+        for name in STYLES:
+            values = [_over_domains(run, name)[cells, layer - 1] for run in runs]
+            _draw(axis, x, values, STYLES[name])
         axis.set_title(f"layer {layer}")
     for axis in axes[::2]:
         axis.set_ylabel("SVCCA")
@@ -35,19 +43,18 @@ def sweeps(found: Sequence[OriginResults]) -> Figure:
     return figure
 
 
-def layers(found: Sequence[OriginResults]) -> Figure:
-    """SVCCA by layer at the reference and, for the domain's own control, at every width."""
+def layers(runs: Runs) -> Figure:
+    """Draw SVCCA by layer at the reference and, for the domain's own control, at every width."""
     figure, (reference, widths) = subplots(2, size=(5.0, 3.6))
-    x = np.arange(1, found[0].chance.shape[2] + 1)
-    for name, style in _CURVES.items():
-        values = np.stack([getattr(m, name)[m.at_reference].mean(axis=0) for m in found])
-        if np.isfinite(values).any():
-            seed_curve(reference, x, values, **style)
-    for place, i in enumerate(found[0].widths):
-        above = np.stack([(m.own - m.others)[i].mean(axis=0) for m in found])
-        shade = 0.3 + 0.7 * place / max(1, len(found[0].widths) - 1)
-        seed_curve(widths, x, above, color=BLUE, alpha=shade, marker=".", label=f"width {found[0].cells[i].width}")
-    reference.set(title=f"at width {found[0].reference.width}", ylabel="SVCCA", ylim=(0, 1.02))
+    x = np.arange(1.0, runs[0].chance.shape[2] + 1)
+    for name in STYLES:
+        _draw(reference, x, [_over_domains(run, name)[run.at_reference] for run in runs], STYLES[name])
+    cells = runs[0].along("widths")
+    for place, (cell, width) in enumerate(cells.items()):
+        above = [(run.own - run.others)[cell].mean(axis=0) for run in runs]
+        shade = 0.3 + 0.7 * place / max(1, len(cells) - 1)
+        _draw(widths, x, above, {"color": BLUE, "alpha": shade, "marker": ".", "label": f"width {width}"})
+    reference.set(title=f"at width {runs[0].reference.width}", ylabel="SVCCA", ylim=(0, 1.02))
     widths.set(title="own control - other controls", ylabel="difference")
     widths.axhline(0, color=GREY, lw=0.8)
     for axis in (reference, widths):
@@ -56,31 +63,38 @@ def layers(found: Sequence[OriginResults]) -> Figure:
     return figure
 
 
-def accuracy_figure(found: Sequence[OriginResults]) -> Figure:
-    """Test accuracy of the model of all domains and of the controls, by width and by data size."""
+def accuracy_figure(runs: Runs) -> Figure:
+    """Draw test accuracy of the model of all domains and of the controls, by width and by data size."""
     figure, axes = subplots(2, size=(5.0, 3.2), sharey=True)
-    for axis, along in zip(axes, _SWEEPS, strict=True):
-        x = _along(axis, found, along)
+    for axis, sweep in zip(axes, SWEEPS, strict=True):
+        x = _sweep_axis(axis, runs, sweep)
+        cells = list(runs[0].along(sweep))
         for model, (label, color) in enumerate((("E", BLUE), ("controls", GREEN))):
-            values = np.stack([m.accuracy[getattr(m, along)].mean(axis=1)[:, model] for m in found])
-            seed_curve(axis, x, values, color=color, marker=".", label=label)
+            accuracies = [_over_domains(run, "accuracy")[cells, model] for run in runs]
+            _draw(axis, x, accuracies, {"color": color, "marker": ".", "label": label})
     axes[0].set(ylabel="accuracy, mean over domains", ylim=(-0.03, 1.05))
     axes[0].legend(frameon=False)
     return figure
 
 
-def _along(axis: Axes, found: Sequence[OriginResults], along: str) -> np.ndarray:
-    """The values along x of a sweep, on a logarithmic scale."""
-    cells = [found[0].cells[i] for i in getattr(found[0], along)]
-    x = np.array([cell.width if along == "widths" else cell.size for cell in cells], dtype=float)
+def _over_domains(run: OriginResults, name: str) -> Float[np.ndarray, "cell column"]:
+    """Return the mean of a measure over domains, by cell and layer or model."""
+    values: Float[np.ndarray, "cell domain column"] = getattr(run, name)
+    return values.mean(axis=1)
+
+
+def _draw(
+    axis: Axes, x: Float[np.ndarray, "n"], by_seed: Sequence[Float[np.ndarray, "n"]], style: Mapping[str, Any]
+) -> None:
+    values = np.stack(by_seed)
+    if np.isfinite(values).any():
+        seed_curve(axis, x, values, **style)
+
+
+def _sweep_axis(axis: Axes, runs: Runs, sweep: Sweep) -> Float[np.ndarray, "cell"]:
+    """Label the x axis of a sweep, which is logarithmic, and return the widths or data sizes along it."""
+    x = np.array(list(runs[0].along(sweep).values()), dtype=float)
     axis.set_xscale("log", base=2)
     axis.set_xticks(x, [f"{value:g}" for value in x], minor=False)
-    axis.set_xlabel(_SWEEPS[along])
+    axis.set_xlabel(SWEEPS[sweep])
     return x
-
-
-def _curves(axis: Axes, x: np.ndarray, found: Sequence[OriginResults], along: str, layer: int) -> None:
-    for name, style in _CURVES.items():
-        values = np.stack([getattr(m, name)[getattr(m, along), :, layer].mean(axis=1) for m in found])
-        if np.isfinite(values).any():
-            seed_curve(axis, x, values, **style)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,44 +37,54 @@ class OriginJob(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What progress bars and reports call it."""
+        """Its name in progress bars and reports."""
         return f"{self._file}-{self.cell.name}-seed{self.seed}"
 
     @property
     def stage(self) -> int:
-        """Comparisons wait for all models."""
+        """The number of its stage: comparisons wait for all models."""
         return {"experimental": 0, "control": 0, "compare": 1}[self.kind]
 
     def model_path(self, out: Path) -> Path:
-        """The path of its model."""
+        """Return the path of its model."""
         return out / "models" / f"seed{self.seed}" / self.cell.name / f"{self._file}.safetensors"
 
     def result_path(self, out: Path) -> Path:
-        """The path of its measurement."""
+        """Return the path of its measurement."""
         return out / "results" / f"seed{self.seed}" / f"{self.cell.name}.safetensors"
 
     @property
     def _file(self) -> str:
-        return "-".join(filter(None, [self.kind, self.domain, "again" if self.again else ""]))
+        parts = (self.kind, self.domain, "again" if self.again else "")
+        return "-".join(part for part in parts if part)
 
 
 def cells_of(config: MossaConfig) -> list[Cell]:
-    """Every width with the reference's data, then every other data size at the reference's width."""
+    """Return every width with the reference's data, then every other data size at the reference's width."""
     origin = config.origin
     widths = [Cell(width, 1.0) for width in sorted(origin.widths)]
     return widths + [Cell(origin.width, float(size)) for size in sorted(origin.sizes) if size != 1]
 
 
 def models_of(config: MossaConfig, seed: int, cell: Cell) -> list[OriginJob]:
-    """The models of a cell: that of all domains, each domain's control, and its second control if there is one."""
-    times = (False, True) if config.origin.ceiling else (False,)
-    controls = [OriginJob("control", seed, cell, domain, again) for again in times for domain in config.origin.domains]
-    return [OriginJob("experimental", seed, cell), *controls]
+    """Return the models of a cell: that of all domains, each domain's control, and its second one if there is one."""
+    domains = config.origin.domains
+    models = [OriginJob("experimental", seed, cell)]
+    models += [OriginJob("control", seed, cell, domain) for domain in domains]
+    if config.origin.ceiling:
+        models += [OriginJob("control", seed, cell, domain, again=True) for domain in domains]
+    return models
 
 
 def origin_jobs(config: MossaConfig) -> list[OriginJob]:
-    """Every model and comparison; the longest first."""
-    cells = sorted(cells_of(config), key=lambda cell: -cell.width)
-    models = [job for cell in cells for seed in config.seeds for job in models_of(config, seed, cell)]
-    models.sort(key=lambda job: job.kind != "experimental")
-    return models + [OriginJob("compare", seed, cell) for cell in cells for seed in config.seeds]
+    """Return every model and comparison; the longest first."""
+    experimental = []
+    controls = []
+    comparisons = []
+    for cell in sorted(cells_of(config), key=attrgetter("width"), reverse=True):
+        for seed in config.seeds:
+            of_domains, *single = models_of(config, seed, cell)
+            experimental.append(of_domains)
+            controls += single
+            comparisons.append(OriginJob("compare", seed, cell))
+    return experimental + controls + comparisons

@@ -1,59 +1,83 @@
-"""The conclusions and figures of a run of the method's origin."""
+"""Results, findings, figures, tables and notes of a run of the method's origin."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from mechclust.report.analysis import Analysis, Panel
-from mechclust.report.html import table_html
+from mechclust.evidence import Finding
+from mechclust.report.analysis import Panel
 from mechclust.studies.mossa.config import MossaConfig
 from mechclust.studies.mossa.origin.findings import origin_findings
-from mechclust.studies.mossa.origin.results import cells_table, load_origin_results
+from mechclust.studies.mossa.origin.results import OriginResults, cells_table, load_origin_results
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+CAPTIONS = {
+    "sweeps": "SVCCA (99% of the variance) of the model of all domains, E, with single-domain controls: mean over "
+    "domains ({domains}; n = {n:,} test prompts of each domain), and its range over {seeds} as a band. Left: by width, "
+    "with the reference's data. Right: by data size, at width {width}.",
+    "layers": "Left: the same by layer, at the reference. Right: how much more similar E is to the domain's own "
+    "control than to those of other domains, by layer and width.",
+    "accuracy": "Share of correct answers on the test prompts, of E on all domains and of the controls on their own; "
+    "mean over domains, range over {seeds}.",
+}
+
+Runs = Sequence[OriginResults]
 
 
-def analyse_origin(config: MossaConfig, out: Path) -> Analysis:
-    """Findings, figures and tables of a run."""
-    from mechclust.studies.mossa.origin import figures
+def load(config: MossaConfig, out: Path) -> list[OriginResults]:
+    """Read the measurements of all seeds.
 
-    found = [load_origin_results(config, out, seed) for seed in config.seeds]
-    suite, origin = config.suite, config.origin
-    domains = ", ".join(origin.domains)
-    n = f"n = {suite.n_eval * suite.n_arguments:,} test prompts of each domain"
-    seeds = f"{len(found)} seed{'s' * (len(found) > 1)}"
-    panels = [
-        Panel(
-            "sweeps",
-            figures.sweeps(found),
-            f"SVCCA (99% of the variance) of the model of all domains, E, with single-domain controls: mean over "
-            f"domains ({domains}; {n}), and its range over {seeds} as a band. Left: by width, with the reference's "
-            f"data. Right: by data size, at width {origin.width}.",
-        ),
-        Panel(
-            "layers",
-            figures.layers(found),
-            "Left: the same by layer, at the reference. Right: how much more similar E is to the domain's own control "
-            "than to those of other domains, by layer and width.",
-        ),
-        Panel(
-            "accuracy",
-            figures.accuracy_figure(found),
-            "Share of correct answers on the test prompts, of E on all domains and of the controls on their own; mean "
-            f"over domains, range over {seeds}.",
-        ),
+    Raises:
+        InputError: if one is missing; the text names it.
+    """
+    return [load_origin_results(config, out, seed) for seed in config.seeds]
+
+
+def findings(config: MossaConfig, results: Runs) -> list[Finding]:
+    """Return the findings over seeds."""
+    return origin_findings(config, results)
+
+
+def panels(config: MossaConfig, results: Runs) -> list[Panel]:
+    """Draw the figures, with their captions."""
+    from mechclust.studies.mossa.origin import figures  # loads matplotlib
+
+    drawn = {
+        "sweeps": figures.sweeps(results),
+        "layers": figures.layers(results),
+        "accuracy": figures.accuracy_figure(results),
+    }
+    facts = {
+        "domains": ", ".join(config.origin.domains),
+        "n": config.suite.n_eval * config.suite.n_arguments,
+        "seeds": "1 seed" if len(results) == 1 else f"{len(results)} seeds",
+        "width": config.origin.width,
+    }
+    return [Panel(name, figure, CAPTIONS[name].format(**facts)) for name, figure in drawn.items()]
+
+
+def tables(config: MossaConfig, results: Runs) -> dict[str, pd.DataFrame]:
+    """Return every number, means over domains and seeds."""
+    return {"Every width and size, means over domains and seeds": cells_table(results).round(2)}
+
+
+def notes(config: MossaConfig, results: Runs) -> list[str]:
+    """Return what a reader of the report must know, and why values are undefined."""
+    origin = config.origin
+    texts = [
+        f"E is trained from scratch for {origin.training.steps:,} steps on {origin.examples:,} examples of each of "
+        f"{len(origin.domains)} domains (reference), a control for {origin.control_steps:,} steps on those of one: "
+        "both see an example equally often. With less data, the same steps show each example more often.",
+        "Layer 1 stands in for the paper's layer 0: the embedding of the last prompt token is one vector here, for "
+        "which SVCCA is undefined; and the mean embedding of a prompt is a linear function of its symbols' counts in "
+        "every model.",
+        "SVCCA of unrelated rows is above 0 and rises with the number of directions kept, which is larger in a wider "
+        "model. Slopes are therefore those of SVCCA minus its value for randomly paired rows.",
     ]
-    return Analysis(
-        findings=origin_findings(config, found),
-        panels=panels,
-        views={"Every width and size, means over domains and seeds": table_html(cells_table(found), number=".2f")},
-        notes=[
-            f"E is trained from scratch for {origin.training.steps:,} steps on {origin.examples:,} examples of each of "
-            f"{len(origin.domains)} domains (reference), a control for {origin.control_steps:,} steps on those of one: "
-            "both see an example equally often. With less data, the same steps show each example more often.",
-            "Layer 1 stands in for the paper's layer 0: the embedding of the last prompt token is one vector here, for "
-            "which SVCCA is undefined; and the mean embedding of a prompt is a linear function of its symbols' counts "
-            "in every model.",
-            "SVCCA of unrelated rows is above 0 and rises with the number of directions kept, which is larger in a "
-            "wider model. Slopes are therefore those of SVCCA minus its value for randomly paired rows.",
-            *(note for m in found for note in m.notes),
-        ],
-    )
+    for run in results:
+        texts += run.notes
+    return texts

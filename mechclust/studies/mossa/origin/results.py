@@ -1,4 +1,4 @@
-"""What a run of the method's origin measured, seed by seed."""
+"""Read what a run of the method's origin measured, seed by seed."""
 
 from __future__ import annotations
 
@@ -6,81 +6,87 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
+import einops
 import numpy as np
+from jaxtyping import Float
 
-from mechclust.studies.kept import check_there
+from mechclust.studies.kept import load_there
 from mechclust.studies.mossa.config import MossaConfig
 from mechclust.studies.mossa.origin.jobs import Cell, OriginJob, cells_of
-from probes import load_result
+from probes import ProbeResult
 
 if TYPE_CHECKING:
     import pandas as pd
 
+Sweep = Literal["widths", "sizes"]
+ByCell = Float[np.ndarray, "cell domain layer"]
+
 
 @dataclass(frozen=True)
 class OriginResults:
-    """What one seed measured: mean canonical correlations on the test prompts of each domain. Layers count from 1.
+    """Mean canonical correlations of one seed, on the test prompts of each domain. Layers count from 1.
 
     Attributes:
         cells: shapes and data sizes, those of all widths first.
-        reference: index of the reference among them.
-        svcca: ``[cell domain control layer]`` of the model of all domains with the control of each domain.
-        chance: ``[cell domain layer]`` with the domain's own control, for randomly paired rows.
+        reference: the cell of the reference.
+        svcca: of the model of all domains with the control of each domain.
+        chance: with the domain's own control, for randomly paired rows.
         ceiling: of two controls of the domain; NaN if there is only one.
         n_dims: number of directions that hold 99% of the variance, in the model of all domains.
-        accuracy: ``[cell domain model]`` of the model of all domains and of the domain's own control.
+        accuracy: of the model of all domains and of the domain's own control.
         notes: why a number is NaN.
     """
 
     cells: tuple[Cell, ...]
     reference: Cell
-    svcca: np.ndarray
-    chance: np.ndarray
-    ceiling: np.ndarray
-    n_dims: np.ndarray
-    accuracy: np.ndarray
+    svcca: Float[np.ndarray, "cell domain control layer"]
+    chance: ByCell
+    ceiling: ByCell
+    n_dims: ByCell
+    accuracy: Float[np.ndarray, "cell domain model"]
     notes: tuple[str, ...] = ()
 
     @property
-    def own(self) -> np.ndarray:
-        """``[cell domain layer]`` with the domain's own control."""
-        return np.moveaxis(np.diagonal(self.svcca, axis1=1, axis2=2), -1, 1)
+    def own(self) -> ByCell:
+        """SVCCA with the domain's own control."""
+        return einops.rearrange(np.diagonal(self.svcca, axis1=1, axis2=2), "cell layer domain -> cell domain layer")
 
     @property
-    def others(self) -> np.ndarray:
-        """``[cell domain layer]`` mean over the controls of the other domains."""
-        n = self.svcca.shape[2]
-        return (self.svcca.sum(axis=2) - self.own) / (n - 1)  # type: ignore[no-any-return]
-
-    @property
-    def widths(self) -> list[int]:
-        """The cells of all widths, with the reference's data."""
-        return [i for i, cell in enumerate(self.cells) if cell.size == self.reference.size]
-
-    @property
-    def sizes(self) -> list[int]:
-        """The cells of all data sizes, at the reference's width, smallest first."""
-        own = [i for i, cell in enumerate(self.cells) if cell.width == self.reference.width]
-        return sorted(own, key=lambda i: self.cells[i].size)
+    def others(self) -> ByCell:
+        """SVCCA with the controls of the other domains, mean over these."""
+        n_controls = self.svcca.shape[2]
+        total: ByCell = self.svcca.sum(axis=2)
+        return (total - self.own) / (n_controls - 1)
 
     @property
     def at_reference(self) -> int:
+        """The index of the reference's cell."""
         return self.cells.index(self.reference)
 
-    def per_doubling(self, curve: np.ndarray, along: str) -> float:
-        """Slope of ``curve`` ``[cell]`` over log2 of the width or the data size.
+    def along(self, sweep: Sweep) -> dict[int, float]:
+        """Return the cells of a sweep, by index, with their width or data size, from the smallest.
 
         Args:
-            curve: one number for each cell.
-            along: ``"widths"`` or ``"sizes"``. With a single value the slope is NaN.
+            sweep: ``"widths"``: all widths with the reference's data; ``"sizes"``: all data sizes at its width.
         """
-        chosen = self.widths if along == "widths" else self.sizes
-        if len(chosen) < 2:
+        values: dict[int, float] = {}
+        for i, cell in enumerate(self.cells):
+            if sweep == "widths" and cell.size == self.reference.size:
+                values[i] = cell.width
+            elif sweep == "sizes" and cell.width == self.reference.width:
+                values[i] = cell.size
+        return {i: values[i] for i in sorted(values, key=values.__getitem__)}
+
+    def per_doubling(self, curve: Float[np.ndarray, "cell"], sweep: Sweep) -> float:
+        """Return the slope of a number per cell over log2 of the width or the data size; NaN for a single value."""
+        values = self.along(sweep)
+        if len(values) < 2:
             return math.nan
-        x = np.log2([self.cells[i].width if along == "widths" else self.cells[i].size for i in chosen])
-        return float(((x - x.mean()) * curve[chosen]).sum() / ((x - x.mean()) ** 2).sum())
+        x = np.log2(list(values.values()))
+        x -= x.mean()
+        return float((x * curve[list(values)]).sum() / (x**2).sum())
 
     def next_controls(self) -> OriginResults:
         """Return the results with each domain compared with the next domain's control as if it were its own."""
@@ -88,61 +94,56 @@ class OriginResults:
 
 
 def load_origin_results(config: MossaConfig, out: Path, seed: int) -> OriginResults:
-    """Read what a seed's jobs measured.
+    """Read the measurements of a seed.
 
     Raises:
-        InputError: if a measurement is missing; the text names it.
+        InputError: if one is missing; the text names it.
     """
     cells = cells_of(config)
-    paths = [OriginJob("compare", seed, cell).result_path(out) for cell in cells]
-    check_there(out, paths)
-    found = [load_result(path) for path in paths]
-
-    def all_cells(name: str) -> np.ndarray:
-        return np.stack([result[name].numpy() for result in found])
-
-    chance = all_cells("chance")
+    results = [load_there(out, OriginJob("compare", seed, cell).result_path(out)) for cell in cells]
+    chance = _all_cells(results, "chance")
+    notes = []
+    for cell, result in zip(cells, results, strict=True):
+        notes += [f"seed {seed}, {cell.name}: {note}" for note in result.notes]
     return OriginResults(
         cells=tuple(cells),
         reference=Cell(config.origin.width, 1.0),
-        svcca=all_cells("svcca"),
+        svcca=_all_cells(results, "svcca"),
         chance=chance,
-        ceiling=all_cells("ceiling") if config.origin.ceiling else np.full_like(chance, np.nan),
-        n_dims=all_cells("n_dims"),
-        accuracy=all_cells("accuracy"),
-        notes=tuple(
-            f"seed {seed}, {cell.name}: {note}"
-            for cell, result in zip(cells, found, strict=True)
-            for note in result.notes
-        ),
+        ceiling=_all_cells(results, "ceiling") if config.origin.ceiling else np.full_like(chance, np.nan),
+        n_dims=_all_cells(results, "n_dims"),
+        accuracy=_all_cells(results, "accuracy"),
+        notes=tuple(notes),
     )
 
 
-def cells_table(found: Sequence[OriginResults]) -> pd.DataFrame:
-    """One row per cell and layer: means over domains and seeds."""
+def _all_cells(results: Sequence[ProbeResult], measure: str) -> Float[np.ndarray, "cell domain ..."]:
+    return np.stack([result[measure].numpy() for result in results])
+
+
+def cells_table(runs: Sequence[OriginResults]) -> pd.DataFrame:
+    """Return a row per cell and layer: means over domains and seeds."""
     import pandas as pd
 
-    def mean(values: Sequence[np.ndarray]) -> np.ndarray:
-        return np.mean([each.mean(axis=1) for each in values], axis=0)  # type: ignore[no-any-return]
-
     columns = {
-        "own control": mean([m.own for m in found]),
-        "other controls": mean([m.others for m in found]),
-        "ceiling": mean([m.ceiling for m in found]),
-        "chance": mean([m.chance for m in found]),
-        "directions": mean([m.n_dims for m in found]),
+        "own control": _mean([run.own for run in runs]),
+        "other controls": _mean([run.others for run in runs]),
+        "ceiling": _mean([run.ceiling for run in runs]),
+        "chance": _mean([run.chance for run in runs]),
+        "directions": _mean([run.n_dims for run in runs]),
     }
-    right = mean([m.accuracy for m in found])
-    rows = [
-        {
-            "width": cell.width,
-            "data": cell.size,
-            "layer": layer + 1,
-            **{name: values[i, layer] for name, values in columns.items()},
-            "accuracy, all domains": right[i, 0],
-            "accuracy, control": right[i, 1],
-        }
-        for i, cell in enumerate(found[0].cells)
-        for layer in range(found[0].chance.shape[2])
-    ]
+    accuracy = _mean([run.accuracy for run in runs])
+    rows = []
+    for i, cell in enumerate(runs[0].cells):
+        for layer in range(runs[0].chance.shape[2]):
+            row = {"width": cell.width, "data": cell.size, "layer": layer + 1}
+            row |= {name: values[i, layer] for name, values in columns.items()}
+            row |= {"accuracy, all domains": accuracy[i, 0], "accuracy, control": accuracy[i, 1]}
+            rows.append(row)
     return pd.DataFrame(rows)
+
+
+def _mean(by_seed: Sequence[Float[np.ndarray, "cell domain column"]]) -> Float[np.ndarray, "cell column"]:
+    """Return the mean over domains and seeds."""
+    of_domains = [values.mean(axis=1) for values in by_seed]
+    return np.asarray(np.mean(of_domains, axis=0))

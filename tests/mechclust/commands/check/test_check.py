@@ -21,7 +21,7 @@ from transformer_lens.hook_points import HookPoint
 import mechclust.commands.check.chance
 import mechclust.commands.check.model
 from mechclust.commands.check import check_model
-from mechclust.commands.check.chance import Chance, Found, chance_of_untrained
+from mechclust.commands.check.chance import Chance, ChanceTest, chance_of_untrained
 from mechclust.commands.check.hooks import hook_points
 from mechclust.commands.check.inputs import SELECTORS, CheckedModel, devices_of, dtypes_of
 from mechclust.commands.check.result import Check, CheckReport, NotTried
@@ -298,7 +298,7 @@ def fails(monkeypatch):
 
     def check(model, *also, memory=False, not_tried=()):
         with monkeypatch.context() as patch:
-            patch.setattr(mechclust.commands.check.chance, "_PAIRINGS", 19)
+            patch.setattr(mechclust.commands.check.chance, "N_PAIRINGS", 19)
             if not memory:
                 patch.setitem(mechclust.commands.check.model._ATTEMPTS, "flat memory", lambda checked: (True, ""))
             report = check_model(model)
@@ -792,7 +792,7 @@ class TestChance:
         for again, passes in ((0.9, True), (0.002, False)):
             draws = [chance._draws.get(i) or chance.draw(i) for i in (0, 1)]
             for draw, p in zip(draws, (0.002, again), strict=True):
-                odd = {name: Found(0.9, p)}
+                odd = {name: ChanceTest(0.9, p)}
                 chance._draws[draw.number] = SimpleNamespace(
                     **{
                         "names": draw.names,
@@ -1099,6 +1099,17 @@ class TestReport:
         assert frame["verdict"].tolist() == ["ok", "FAILED", "not tried"]
         assert frame["passed"].isna().tolist() == [False, False, True]
         assert frame["passed"].dtype == "boolean"
+
+    def test_as_readings(self):
+        report = CheckReport("m", [Check("first", True, "choose", note=True), *self.report.checks])
+        assert report.headline == "m: 2 passed, 1 failed, 1 not tried"
+        assert [(reading.what, reading.value) for reading in report.readings] == [
+            ("first", "note"), ("first", "ok"), ("the second", "FAILED"), ("third", "not tried"),
+        ]  # fmt: skip
+        assert report.sentences[0] == report.headline
+        assert report.sentences[-1] == "third: not tried. no reason"
+        assert report.caveats == ["choose"]
+        assert report.title == "Can numbers from m be trusted?"
 
     def test_by_name(self):
         assert self.report["third"].detail == "no reason"

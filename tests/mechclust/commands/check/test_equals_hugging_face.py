@@ -475,11 +475,15 @@ class TestReference:
         plain = in_memory(models("gpt2"))
         reference = take_reference(plain, None, 0)
         assert [case.padded for case in reference.cases] == ["", "right", "left"]
-        assert [list(case.found) for case in reference.cases] == [[AS_IT_IS], [AS_IT_IS], [AS_IT_IS, FROM_THE_MASK]]
+        assert [list(case.by_positions) for case in reference.cases] == [
+            [AS_IT_IS],
+            [AS_IT_IS],
+            [AS_IT_IS, FROM_THE_MASK],
+        ]
         assert reference.base == []
         assert (reference.dtype, reference.weights) == (torch.float32, "float32")
         case = reference.cases[0]
-        values = case.found[AS_IT_IS]
+        values = case.by_positions[AS_IT_IS]
         with torch.inference_mode():
             out = plain(case.batch.tokens, output_hidden_states=True, output_attentions=True)
             normed = plain.transformer.ln_f(values.states[2])  # the last is the block's own, before the final norm

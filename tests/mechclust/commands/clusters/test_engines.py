@@ -45,7 +45,7 @@ def assert_same(here, out, result):
             assert other.metadata == found.metadata
     if result.untrained:
         assert result.to_dataframe().equals(expected.to_dataframe())
-        assert result.lead == expected.lead
+        assert result.sentences == expected.sentences
     assert (result.shown.clusters == expected.shown.clusters).all()
 
 

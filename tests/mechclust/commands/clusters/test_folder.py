@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-import mechclust.commands.clusters.parts
+import mechclust.commands.clusters.measure
 from mechclust.cli import main
-from mechclust.commands.clusters import measure_clusters, write_clusters_report
+from mechclust.commands.clusters import measure_clusters
 from mechclust.commands.clusters.inputs import read_inputs
 from mechclust.models.resolved import resolve_model
 from mechclust.report.folder import check_command, record_command
@@ -38,7 +38,7 @@ def counted(monkeypatch):
         ran.append(name)
         return run_stores(store, probe)
 
-    monkeypatch.setattr(mechclust.commands.clusters.parts, "run_stores", counting)
+    monkeypatch.setattr(mechclust.commands.clusters.measure, "run_stores", counting)
     return ran, stop
 
 
@@ -65,11 +65,11 @@ class TestOneCommandPerFolder:
 
     def test_an_earlier_reports_files_are_removed_and_no_others(self, gpt2, config, out):
         first = measure_clusters(str(gpt2), replace(config, given="first word"), out)
-        write_clusters_report(first, out)
+        first.write(out)
         (out / "results" / "mine.txt").write_text("mine")
         assert (out / "results/trained/given.safetensors").exists()
         second = measure_clusters(str(gpt2), replace(config, given="none", untrained=0), out)
-        write_clusters_report(second, out)
+        second.write(out)
         assert not (out / "results/trained/given.safetensors").exists()
         assert not (out / "results/untrained-seed0").exists()
         assert (out / "results/trained/linear.safetensors").exists()
@@ -95,7 +95,9 @@ class TestRoom:
         assert main([*argv, "--n-permutations", "49", "--n-shuffles", "19", "--n-init", "2"]) == 2
         found = capsys.readouterr()
         assert re.search(r"layer +site label +ari", found.out)
-        assert "- The clusters of the hidden states" in found.out
+        assert (
+            "- The clusters agree with the task no more" in found.out or "- The clusters follow the task" in found.out
+        )
         assert found.err.splitlines()[-1] == (
             f"mechclust: the report could not be written to {str(out)!r} (No space left on device); free space there, "
             "or give another folder with --out"
@@ -150,7 +152,7 @@ class TestInterrupted:
             asked.append(options["shard_rows"])
             return save_rows(*args, **options)
 
-        monkeypatch.setattr("mechclust.commands.clusters.measure.save_rows", saved)
+        monkeypatch.setattr("mechclust.commands.saved_rows.save_rows", saved)
         measure_clusters(str(gpt2), replace(config, untrained=0))
         monkeypatch.setattr("mechclust.commands.parts._SHARD_ROWS", 1)
         monkeypatch.setattr("mechclust.commands.parts._SHARDS", 9)
@@ -228,9 +230,9 @@ class TestInTheCommandsWords:
 
 class TestWithin:
     def test_the_classifier_holds_inputs_apart(self, gpt2, config):
-        assert config.classifier(None, ["task"]).units is None
+        assert config.classifier("hook_embed", ["task"]).units is None
         inputs = replace(config, within="first", untrained=0)
-        assert inputs.classifier(None, ["task"]).units == "first"
+        assert inputs.classifier("hook_embed", ["task"]).units == "first"
         assert inputs.folds({"task": "aabb", "first": "0123"}) == 2
         assert inputs.folds({"task": 9 * "a", "first": "012012012"}) == 3
         found = measure_clusters(str(gpt2), inputs).trained.linear.metadata["parameters"]
@@ -246,7 +248,7 @@ class TestWithin:
 def test_no_map(gpt2, config, tmp_path):
     result = measure_clusters(str(gpt2), replace(config, untrained=0, map_prompts=0))
     assert result.shown is None
-    assert "mechclust-map" not in write_clusters_report(result, tmp_path / "out").read_text()
+    assert "mechclust-map" not in result.write(tmp_path / "out").read_text()
 
 
 def test_the_map_opens_above_layer_0(gpt2, config, tmp_path, monkeypatch):
@@ -255,7 +257,7 @@ def test_the_map_opens_above_layer_0(gpt2, config, tmp_path, monkeypatch):
     table.loc[table["layer"] == 0, "ami"] = 2.0
     seen = []
     monkeypatch.setattr(
-        "mechclust.commands.clusters.report.prompt_map", lambda *a, **options: seen.append(options["start"]) or ""
+        "mechclust.commands.clusters.figures.prompt_map", lambda *a, **options: seen.append(options["start"]) or ""
     )
-    write_clusters_report(replace(result, followed=replace(result.followed, table=table)), tmp_path / "out")
+    replace(result, followed=replace(result.followed, table=table)).write(tmp_path / "out")
     assert seen[0] > 0

@@ -128,7 +128,7 @@ def test_a_tie_of_labels_that_part_the_prompts_in_other_ways():
     assert tied.best(["task"]) == "task"
     assert tied.same_as("task") == []
     assert tied.as_much_as("task") == ["last word"]
-    assert tied.beside_the_task(["task"]) == "last word"
+    assert tied.besides_task(["task"]) == "last word"
 
 
 def test_a_label_that_the_stricter_test_does_not_show():

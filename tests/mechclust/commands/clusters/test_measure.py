@@ -187,7 +187,7 @@ class TestAdapters:
         notes = {}
         for base in (str(gpt2), "somewhere/another-gpt2"):
             settings.write_text(json.dumps(json.loads(settings.read_text()) | {"base_model_name_or_path": base}))
-            notes[base] = measure_clusters(str(gpt2), replace(config, adapter=tmp_path / "lora", untrained=0)).notes
+            notes[base] = measure_clusters(str(gpt2), replace(config, adapter=tmp_path / "lora", untrained=0)).caveats
         told = [note for note in notes["somewhere/another-gpt2"] if "'somewhere/another-gpt2'" in note]
         assert len(told) == 1
         assert f"measured on {str(gpt2)!r}" in told[0]
@@ -225,8 +225,10 @@ class TestWhatIsFollowed:
         assert result.followed.best(["task"]) == "ending"
         assert result.followed.same_as("ending") == ["last word", "last token"]
         assert result.given == "ending"
-        assert (
-            "follow the label 'ending' (or the prompts' last word and the prompts' last token, nearly" in result.lead[0]
+        assert result.headline.startswith("The clusters follow the label 'ending' (not compared with random weights).")
+        (followed,) = (reading for reading in result.readings if reading.what == "Clusters follow")
+        assert followed.verdict.endswith(
+            "Nearly the same in these prompts: the prompts' last word and the prompts' last token."
         )
         table = result.to_dataframe()
         assert set(table["given"]) == {"ending"}
@@ -252,7 +254,7 @@ class TestWhatIsFollowed:
     def test_what_is_given_may_be_named_or_left_out(self, blind, hidden):
         named = measure_clusters(str(blind), replace(hidden, given="first word"))
         assert named.given == "first word"
-        assert "Given the prompts' first word: the mean state of each of its 6 values" in " ".join(named.notes)
+        assert "Given the prompts' first word: the mean state of each of its 6 values" in " ".join(named.caveats)
         none = measure_clusters(str(blind), replace(hidden, given="none"))
         assert none.given is none.trained.given is None
         assert "given_ari" not in none.to_dataframe()
@@ -262,7 +264,9 @@ class TestWhatIsFollowed:
         result = measure_clusters(str(gpt2), config)
         assert result.given is None
         assert result.followed.best(["task"]) == "task"
-        assert "(or the prompts' last word and the prompts' last token, nearly the same in these" in result.lead[0]
+        assert "Nearly the same in these prompts: the prompts' last word and the prompts' last token." in " ".join(
+            result.sentences
+        )
 
     def test_of_a_further_label_nothing_may_be_left(self, blind, hidden):
         result = measure_clusters(str(blind), replace(hidden, also=("ending",)))
@@ -272,7 +276,7 @@ class TestWhatIsFollowed:
         assert table.loc["task", "given_ari"].notna().all()
         assert (
             "Nothing is left of 'ending' given the label 'ending', which determines it in these prompts."
-            in result.notes
+            in result.caveats
         )
 
     def test_several_numbers_of_clusters(self, blind, hidden):
@@ -305,7 +309,7 @@ class TestWhatIsFollowed:
     def test_notes_of_many_layers_and_labels_are_one(self, gpt2, config):
         """At layer 0 there are as many states as last words, for more clusters than that."""
         result = measure_clusters(str(gpt2), replace(config, also=("first",), n_clusters=(9,), untrained=0))
-        told = [note for note in result.notes if "distinct states" in note]
+        told = [note for note in result.caveats if "distinct states" in note]
         assert told == [
             "Layer 0 has 3 distinct states for 9 clusters of 'first' and 'task': each state is a cluster of its own."
         ]
@@ -386,16 +390,19 @@ class TestEstimate:
 
     def test_numbers(self, gpt2, config):
         inputs = read_inputs(resolve_model(gpt2), config)
-        found = Estimate.of(inputs.batches, inputs.sizes, 2, torch.float32)
+        config = replace(config, untrained=1, given="none")
+        found = Estimate.from_inputs(inputs, config)
         d = inputs.sizes.d_model
         assert found.disk == 2 * 27 * 3 * d * 4
         assert found.layer == 27 * d * 64 + 128 * 2**20
-        measured = Statistics(clusters=[3], n_init=2, classes=[3], labelings=20, folds=5)
-        full = Estimate.of(inputs.batches, inputs.sizes, 2, torch.float32, measured)
+        expected = Statistics(clusters=[3], n_init=2, classes=[3], labelings=20, folds=5)
+        assert Statistics.from_inputs(inputs, config) == expected
+        assert Statistics.from_inputs(inputs, replace(config, given="auto")).clusters == [3, 3]
+        assert Statistics.from_inputs(inputs, replace(config, n_clusters=(2, 4))).clusters == [2, 4]
         rank = min(27, d)
         ridge = 10 * rank**3 + 2 * 27 * d * rank + 4 * 27 * rank * 3 * 20 * 8
-        assert full.measuring == 2 * 3 * (2 * 2 * 20 * 27 * d * 3 + 5 * ridge)
-        assert full.text(None, full.measuring / 180).endswith("measuring: about 3 min")
+        assert found.measuring == 2 * 3 * (2 * 2 * 20 * 27 * d * 3 + 5 * ridge)
+        assert found.text(None, found.measuring / 180).endswith("measuring: about 3 min")
         assert found.operations == 2 * 2 * 81 * 2 * (4 * d * d + 2 * d * 4 * d)
         rows = measure_clusters(str(gpt2), config)
         assert rows.trained.raw.coords["site"] == ["hook_embed", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post"]

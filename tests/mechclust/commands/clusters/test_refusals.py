@@ -184,14 +184,14 @@ class TestFewPrompts:
     def test_are_noted(self, gpt2, config):
         records = [{"prompt": f"w1 w{10 + k}", "task": t} for k, t in enumerate("aabb")]
         write_prompts(config.prompts, records)
-        notes = measure_clusters(str(gpt2), config).notes
+        notes = measure_clusters(str(gpt2), config).caveats
         assert notes[0] == (
             "4 prompts are too few for 'task': clusters that are exactly its classes arise by chance with p = "
             "0.33; give more."
         )
         records = [{"prompt": f"w1 w{10 + k}", "task": t} for k, t in enumerate("aaaaabbbbbcd")]
         write_prompts(config.prompts, records)
-        notes = measure_clusters(str(gpt2), config).notes
+        notes = measure_clusters(str(gpt2), config).caveats
         assert notes[0] == "Of 4 classes of 'task', 2 classes have a single prompt, which cannot form a cluster."
         assert "too few" not in " ".join(notes)
 
@@ -200,12 +200,12 @@ class TestTokens:
     def test_unknown_words_and_repeated_prompts_are_told(self, gpt2, config):
         rows = [{"prompt": f"what is w{i}", "task": task} for i in (1, 2, 3) for task in "ab"]
         config.prompts.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        notes = measure_clusters(str(gpt2), config).notes
+        notes = measure_clusters(str(gpt2), config).caveats
         assert any(note.startswith("67% of the tokens are <unk>: the tokenizer does not know these") for note in notes)
         assert any(note.startswith("3 prompts repeat an earlier one word for word, and intervals") for note in notes)
 
     def test_classes_of_which_nothing_was_drawn_are_told(self, gpt2, config):
-        notes = measure_clusters(str(gpt2), replace(config, max_rows=4, seed=0)).notes
+        notes = measure_clusters(str(gpt2), replace(config, max_rows=4, seed=0)).caveats
         drawn = [note for note in notes if note.startswith("Of 3 classes of 'task', the prompts that were drawn have")]
         assert len(drawn) <= 1
         assert any("clusters: 3 for 'task'" in note for note in notes) == (not drawn)
@@ -222,7 +222,7 @@ class TestTokens:
         )
         seen = []
         monkeypatch.setattr(
-            "mechclust.commands.clusters.measure.save_rows",
+            "mechclust.commands.saved_rows.save_rows",
             lambda model, batches, *rest, **options: (
                 seen.extend(batches) or save_rows(model, batches, *rest, **options)
             ),

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from mechclust.commands.clusters import ClustersConfig, measure_clusters, write_clusters_report
+from mechclust.commands.clusters import ClustersConfig, measure_clusters
 from mechclust.commands.clusters.figures import curves_figure, followed_figure
 from probes import load_result
 from tasks import InputError
@@ -25,7 +25,7 @@ def written(gpt2, tmp_path_factory):
         path, also=("first",), given="first word", n_init=2, n_permutations=49, n_shuffles=19, untrained=2
     )
     result = measure_clusters(str(gpt2), config)
-    report = write_clusters_report(result, folder / "deep" / "out")
+    report = result.write(folder / "deep" / "out")
     return result, report
 
 
@@ -92,18 +92,21 @@ class TestReport:
         assert "n_permutations" in page
         assert "http" not in page.replace("http-equiv", "")
         said = html.unescape(page)
-        assert all(sentence in said for sentence in [*result.sentences, *result.notes])
+        assert all(note in said for note in result.caveats)
+        for reading in result.readings:
+            assert all(text in said for text in vars(reading).values())
         order = [
-            result.lead[0],
-            result.lead[1],
+            result.headline,
             "<img",
+            result.readings[0].verdict,
             "The prompts at each layer",
             "<details",
-            result.notes[0],
             "How it was made",
+            result.caveats[0],
         ]
         assert [said.index(part) for part in order] == sorted(said.index(part) for part in order)
-        assert result.lead == result.sentences[:2]
+        assert result.sentences[0] == result.headline
+        assert len(result.headline.split()) <= 25
         assert "-0.000" not in page
 
     def test_the_figure_shows_every_value(self, written):
@@ -142,12 +145,12 @@ class TestReport:
         figures = (curves_figure(result), followed_figure(result))
         shown = [axis.get_title() for figure in figures for axis in figure.axes]
         assert sum(verdict in title for title in shown) >= 2
-        assert "agree with the task" in result.lead[0]
-        for text in (result.lead[0], html.unescape(report.read_text()), html.unescape(result._repr_html_())):
+        assert "agree with the task" in result.headline
+        for text in (result.headline, html.unescape(report.read_text()), html.unescape(result._repr_html_())):
             assert "no more than random weights do" in text
             assert "follow the task" not in text
         alone = measure_clusters(result.model, replace(result.config, untrained=0))
-        assert "not compared with random weights" in alone.lead[0]
+        assert "not compared with random weights" in alone.headline
         assert "above chance, not compared with random weights" in curves_figure(alone).axes[0].get_title()
 
     def test_a_band_without_width_is_a_line(self, written):
@@ -170,7 +173,7 @@ class TestReport:
         records = [{**record, "cluster": record["first"]} for record in last_word_tells_the_task()]
         write_prompts(config.prompts, records)
         result = measure_clusters(str(gpt2), replace(config, untrained=0))
-        assert "cluster (label)" in write_clusters_report(result, tmp_path / "out").read_text()
+        assert "cluster (label)" in result.write(tmp_path / "out").read_text()
 
     def test_hostile_labels_are_escaped(self, gpt2, config, tmp_path):
         hostile = "<img src=x onerror=alert(1)>"
@@ -179,7 +182,7 @@ class TestReport:
         ]
         write_prompts(config.prompts, records)
         result = measure_clusters(str(gpt2), replace(config, also=(hostile,), untrained=0))
-        page = write_clusters_report(result, tmp_path / "out").read_text()
+        page = result.write(tmp_path / "out").read_text()
         assert hostile not in page
         assert "&lt;img src=x" in page
 
@@ -187,7 +190,7 @@ class TestReport:
         (tmp_path / "file").write_text("")
         out = tmp_path / "file" / "out"
         with pytest.raises(InputError) as refused:
-            write_clusters_report(written[0], out)
+            written[0].write(out)
         assert str(refused.value) == (
             f"cannot write to {str(out)!r} (Not a directory); choose another folder with --out"
         )

@@ -61,7 +61,8 @@ class TestMeasure:
         assert measured.readings[0].value == "all prompts together, a, b and c"
         assert measured.readings[0].where == "layer 2"
         assert measured.readings[1].value == "2"
-        assert measured.readings[2].where == "layer 2"
+        assert measured.readings[2].value == "2"
+        assert measured.readings[3].where == "layer 2"
         together = measured.to_dataframe().set_index(["task", "layer"]).loc["(all)", "changed"]
         assert together.tolist() == [False, False, True]
 

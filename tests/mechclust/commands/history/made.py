@@ -45,3 +45,8 @@ def made_result(curves, flagged=()):
         input_notes=[],
         start=Start("step0", Origin.RANDOM, "made"),
     )
+
+
+def rows(result, what):
+    """Where and value of the readings whose quantity or event begins so."""
+    return [(reading.where, reading.value) for reading in result.readings if reading.what.startswith(what)]

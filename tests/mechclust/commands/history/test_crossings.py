@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from mechclust.commands.history.curves import crossings
-from tests.mechclust.commands.history.made import made_curve, made_result
+from tests.mechclust.commands.history.made import made_curve, made_result, rows
 
 LOW, NO = 1e-4, 0.8
 
@@ -70,12 +70,47 @@ def test_a_flagged_checkpoint_is_left_out(p, crosses_at, after):
 def test_single_checkpoints_above_chance_are_told():
     p = np.ones((4, 3))
     p[1, 2] = 0.001
-    told = made_result([made_curve(p)]).lead
-    assert told[1] == (
-        "Clusters against tasks (adjusted Rand index) crosses chance in none of 3 layers; 1 is above it at single "
-        "checkpoints only."
+    single = made_result([made_curve(p)])
+    assert rows(single, "Crosses chance") == [("layers 0-2", "never")]
+    (never,) = (reading for reading in single.readings if reading.value == "never")
+    assert never.verdict == "Above chance at single checkpoints only: layer 2."
+    assert single.headline.endswith("Layers crossing chance: none of 3 (clusters against tasks).")
+    none = made_result([made_curve(np.ones((4, 3)))])
+    assert rows(none, "Crosses chance") == [("layers 0-2", "never")]
+    assert all(reading.verdict == "" for reading in none.readings if reading.value == "never")
+
+
+def test_readings_of_a_crossing():
+    p = np.array([[NO, NO, NO, NO], [LOW, NO, NO, NO], [LOW, LOW, NO, LOW], [NO, LOW, NO, LOW], [NO, LOW, NO, LOW]])
+    curve = made_curve(p, layers=[0, 2, 5, 6])
+    result = made_result([curve])
+    assert result.headline == (
+        "All 5 checkpoints pass integrity checks. Layers crossing chance: 3 of 4 (clusters against tasks), first at "
+        "'step1'."
     )
-    assert "above chance in none of 3 layers at any checkpoint" in made_result([made_curve(np.ones((4, 3)))]).lead[1]
+    first, second, never = (reading for reading in result.readings if reading.what.startswith("Crosses chance: "))
+    assert (first.where, first.value) == ("layer 0", f"at 'step1', {curve.value[1, 0]:.2f}")
+    assert (first.chance, first.random_weights) == (f"at most {curve.high[1, 0]:.2f}", f"{curve.value[0, 0]:.2f}")
+    assert first.verdict == "At chance again later: layer 0."
+    values = f"{curve.value[2, 1]:.2f} to {curve.value[2, 3]:.2f}"
+    assert (second.where, second.value, second.verdict) == ("layers 2, 6", f"at 'step2', {values}", "")
+    assert second.random_weights == f"{curve.value[0, 1]:.2f} to {curve.value[0, 3]:.2f}"
+    assert (never.where, never.value) == ("layer 5", "never")
+
+
+def test_crossings_at_many_checkpoints_are_joined():
+    p = np.where(np.arange(9)[:, None] > np.arange(7), LOW, NO)
+    result = made_result([made_curve(p)])
+    at = [f"at 'step{i}'" for i in range(1, 5)]
+    assert [value.partition(",")[0] for _, value in rows(result, "Crosses")] == [*at, "at 3 later checkpoints"]
+    assert rows(result, "Crosses chance")[-1][0] == "layers 4-6"
+
+
+@pytest.mark.parametrize("name", ["clusters", "heads", "topics"])
+def test_a_headline_has_at_most_25_words(name):
+    result = made_result([made_curve(np.full((4, 3), LOW), name=name)], flagged=[2])
+    assert "with random weights" in result.headline
+    assert len(result.headline.split()) <= 25
 
 
 def test_a_row_has_the_values_of_its_crossing():
@@ -126,3 +161,14 @@ def test_p_values_are_corrected_for_all_layers_and_checkpoints_without_findings(
             ways[way] += [first_confirmed(other[:, layer]) for layer in range(4)] != expected
     assert set(places) == {None, 0, 1, 2, 3, 4}
     assert min(ways.values()) > 0  # other corrections would have given other crossings
+
+
+def test_the_headline_of_a_measure_without_crossings():
+    curve = made_curve(np.full((3, 2), np.nan), name="cka_last")
+    result = made_result([curve], flagged=[2])
+    first, last = (f"{curve.value[i].mean():.2f}" for i in (0, 1))
+    means = f"CKA with the last checkpoint (debiased), mean over layers: {first} at 'step0', {last} at 'step1'."
+    assert result.headline == f"1 of 3 checkpoints fails integrity checks. {means}"
+    assert str(result.readings[-1]) == means
+    nothing = made_result([curve.without([0, 1])], flagged=[2])
+    assert nothing.headline == "1 of 3 checkpoints fails integrity checks."

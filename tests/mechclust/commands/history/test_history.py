@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 import torch
 
-from mechclust import HistoryConfig, measure_history, write_history_report
+from mechclust import HistoryConfig, measure_history
 from mechclust.cli import main
 from mechclust.commands.history.slider import slider
 from mechclust.commands.history.start import Origin
 from tasks import Corpus, InputError
+from tests.mechclust.commands.history.made import rows
 from tests.mechclust.commands.hook_columns import check_report
 
 # What is said of each cell of the attention that is drawn, when pointed at.
@@ -54,10 +55,10 @@ def measured(spoilt_series, config, tmp_path_factory):
 def test_the_stale_checkpoint_is_found_and_left_out(measured):
     result, _ = measured
     assert [(finding.kind, finding.checkpoints) for finding in result.findings] == [("last", (1,))]
-    assert result.lead[0] == (
-        "Integrity: 1 of 6 checkpoints is not what its name says ('checkpoint-16'); what follows is of the other 5."
-    )
-    assert "'checkpoint-16' has the weights of the last checkpoint." in result.sentences
+    assert result.headline.startswith("1 of 6 checkpoints fails integrity checks.")
+    reading = result.readings[0]
+    assert (reading.where, reading.value) == ("'checkpoint-16'", "left out of all conclusions")
+    assert reading.verdict == "'checkpoint-16' has the weights of the last checkpoint."
     assert "checkpoint-16" not in set(result.crossings["crosses_at"].dropna())
     flagged = result.to_dataframe().query("flagged")
     assert set(flagged["checkpoint"]) == {"checkpoint-16"}
@@ -97,10 +98,10 @@ def test_a_second_call_loads_no_model(measured, spoilt_series, config, monkeypat
 
 def test_the_report(measured):
     result, out = measured
-    path = write_history_report(result, out)
+    path = result.write(out)
     check_report(path, result.shown_table)
     page = path.read_text()
-    assert page.index("Integrity: 1 of 6") < page.index("Figures")
+    assert page.index("1 of 6 checkpoints fails") < page.index("<figure") < page.index("Step by step")
     assert '"layer 0 (hook_embed)","layer 1 (blocks.0.hook_resid_post)"' in page
     assert '"heads":[["L0H0","L0H1"],["L1H0","L1H1"]]' in page
     assert (out / "history.csv").exists()
@@ -140,7 +141,7 @@ def test_the_attention_on_the_page_is_the_models(measured, spoilt_series, config
 @pytest.mark.browser
 def test_the_slider(measured, spoilt_series, config, browser):
     result, out = measured
-    path = write_history_report(result, out)
+    path = result.write(out)
     context = browser.new_context(offline=True, viewport={"width": 1200, "height": 1000})
     page, trouble = context.new_page(), []
     page.on("pageerror", lambda error: trouble.append(str(error)))
@@ -204,7 +205,7 @@ def test_the_command(trained_series, history_prompts, tmp_path, capsys):
     assert main(["history", str(trained_series), *given, "--probes", "clusters", "--out", str(out)]) == 0
     said = capsys.readouterr().out
     assert said.index("checkpoint-8 ") < said.index("checkpoint-48 ")
-    assert "Integrity: the 2 checkpoints" in said
+    assert "All 2 checkpoints pass integrity checks." in said
     assert "With 19 relabellings, no single one of the 6 tests (layers times checkpoints) can be significant" in said
     assert "unless others are too; --n-permutations 119 is enough" in said
     assert (out / "report.html").exists()
@@ -298,17 +299,16 @@ def test_a_crossing_at_the_first_checkpoint_may_be_earlier(measured):
     one = np.where(np.arange(3) == 1, 0.001, 1.0)[None].repeat(6, axis=0)
     one[:2] = 1.0
 
-    def said(curve, **changed):
-        return replace(result, curves={"clusters": curve}, **changed).lead[2]
+    def crossed(curve, **changed):
+        readings = rows(replace(result, curves={"clusters": curve}, **changed), "Crosses chance: clusters")
+        return [(where, value.rpartition(", ")[0] or value) for where, value in readings]
 
-    told = "Clusters against tasks (adjusted Rand index) crosses chance: "
-    first = "layers 0-2 by 'checkpoint-8', the first checkpoint"
-    assert said(early) == f"{told}{first}, which was trained before."
+    assert crossed(early) == [("layers 0-2", "by 'checkpoint-8', which was trained before")]
     unknown = replace(result.start, origin=Origin.UNKNOWN)
-    assert said(early, start=unknown) == f"{told}{first}."
+    assert crossed(early, start=unknown) == [("layers 0-2", "by 'checkpoint-8'")]
     random = replace(result.start, origin=Origin.RANDOM)
-    assert said(early, start=random) == f"{told}layers 0-2 at 'checkpoint-8', with random weights."
-    assert said(replace(ari, p=one)) == f"{told}layer 1 at 'checkpoint-24'; 2 of 3 never."
+    assert crossed(early, start=random) == [("layers 0-2", "at 'checkpoint-8', with random weights")]
+    assert crossed(replace(ari, p=one)) == [("layer 1", "at 'checkpoint-24'"), ("layers 0, 2", "never")]
 
 
 def test_a_measure_that_is_undefined_everywhere(measured, tmp_path):
@@ -318,14 +318,12 @@ def test_a_measure_that_is_undefined_everywhere(measured, tmp_path):
     results = {"heads/checkpoint-48": replace(result.results["heads/checkpoint-48"], notes=["no two words met"])}
     curve = replace(heads, value=none, low=none, high=none, p=none)
     empty = replace(result, curves={"heads": curve}, results=results, planes=None)
-    assert empty.lead[-1] == (
-        "Variance between tasks in a head's output, the best head (share): undefined at every checkpoint."
-    )
-    why = "Variance between tasks in a head's output, the best head (share): no two words met."
-    assert why in empty.notes
-    assert "no two words met" not in " ".join(result.notes)
-    page = write_history_report(empty, tmp_path / "out").read_text()
-    assert "no two words met" in page
+    assert empty.headline.endswith("Undefined at every checkpoint: variance between tasks in heads.")
+    reading = empty.readings[-1]
+    assert reading.what == "Variance between tasks in a head's output, the best head (share)"
+    assert (reading.value, reading.verdict) == ("undefined at every checkpoint", "No two words met.")
+    assert "No two words met" not in " ".join(result.sentences)
+    assert "No two words met" in empty.write(tmp_path / "out").read_text()
     assert not (tmp_path / "out" / "figures").exists()
 
 
@@ -353,7 +351,8 @@ def test_topics_and_a_clean_series(trained_series, history_prompts, tmp_path, mo
     result = measure_history(trained_series, config)
     assert len(encoded) == 1  # for all checkpoints
     assert result.findings == []
-    assert result.lead[0].startswith("Integrity: the 3 checkpoints have different weights and one configuration")
+    assert result.headline.startswith("All 3 checkpoints pass integrity checks.")
+    assert result.readings[0].verdict.startswith("They have different weights and one configuration")
     assert result.names == ["checkpoint-8", "checkpoint-24", "checkpoint-48"]
     topics = result.curves["topics"]
     assert topics.layers == [0, 1]

@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from mechclust import HistoryConfig, load_pretrained, measure_history, write_history_report
+from mechclust import HistoryConfig, load_pretrained, measure_history
 from probes import AttentionEntropy, LinearDecodability, first_token, run
 from tasks import InputError, LabelledPrompts
 
@@ -41,20 +41,20 @@ def test_curves_are_those_of_the_probes_with_the_readout_of_the_run(measured):
 
 def test_they_are_in_tables_figures_and_results(measured):
     result, out, _ = measured
-    page = write_history_report(result, out).read_text()
+    page = result.write(out).read_text()
     assert "LinearDecodability accuracy" in page
     assert (out / "figures" / "LinearDecodability_accuracy_map.png").exists()
     rows = result.to_dataframe().query("measure == 'LinearDecodability_accuracy'")
     assert len(rows) == 2 * 3
     assert np.isfinite(rows["value"]).all()
     assert "LinearDecodability_accuracy" in result.shown_table
-    assert "LinearDecodability_accuracy" in str(result)
+    assert "LinearDecodability accuracy" in str(result)
 
 
 def test_a_probe_without_a_number_per_layer_says_so(measured):
     result, _, _ = measured
     assert not any(name.startswith("CKA_") for name in result.curves)
-    assert "CKA has no measure with one number per layer or head; all it found is in results." in result.notes
+    assert "CKA has no measure with one number per layer or head; all it found is in results." in result.caveats
     assert "CKA/checkpoint-8" in result.results
 
 

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from mechclust import measure_history
+from mechclust.commands.history.checkpoint_job import CheckpointJob
 from mechclust.commands.history.inputs import read_inputs
-from mechclust.commands.history.measure import _Job
 from mechclust.commands.history.series import find_series
 from tests.mechclust.commands.history.walk import RANDOM, STEPS, loads
 
@@ -85,7 +85,7 @@ def test_tasks_that_were_corrected_after_an_interruption_are_clustered_anew(seri
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("mechclust.commands.history.measure.measured_history", interrupt)
+        patch.setattr("mechclust.commands.history.measure.check_series", interrupt)
         with pytest.raises(KeyboardInterrupt):
             measure_history(series, replace(config, prompts=wrong), tmp_path / "out")
     again = measure_history(series, config, tmp_path / "out")
@@ -101,7 +101,7 @@ def test_an_adapter_that_was_trained_again_is_another(series, quick, tmp_path):
     inputs = read_inputs(series, found, replace(config, adapter=None))
 
     def key():
-        return _Job(found[0], tmp_path, inputs, config, True).key
+        return CheckpointJob(found[0], tmp_path, inputs, config, True).key
 
     before = key()
     assert key() == before

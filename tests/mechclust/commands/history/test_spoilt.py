@@ -50,10 +50,10 @@ def named(result):
 
 def test_the_clean_series(walked):
     assert walked[0].findings == []
-    assert walked[0].lead[0] == (
-        "Integrity: the 5 checkpoints have different weights and one configuration; their weights do not contradict "
-        "their order."
-    )
+    assert walked[0].headline.startswith("All 5 checkpoints pass integrity checks.")
+    reading = walked[0].readings[0]
+    assert (reading.what, reading.where, reading.value) == ("Integrity", "5 checkpoints", "no fault found")
+    assert reading.verdict.endswith("one configuration; their weights do not contradict their order.")
 
 
 def test_weights_of_the_last_one(spoil, walk):

@@ -14,6 +14,7 @@ from mechclust import load_pretrained, measure_history
 from mechclust.commands.history.start import Origin, RandomWeights, start_of
 from mechclust.models.sketch import constant_values, named_weights, weight_sketch
 from tasks import InputError
+from tests.mechclust.commands.history.made import rows
 
 LEARNT = "may have been learnt"
 NOT_LEARNT = "was not learnt"
@@ -35,7 +36,7 @@ def of_weights(model, random, step=None, change=lambda name, weight: None):
 def test_another_draw_of_random_weights(gpt2, random):
     start = of_weights(load_pretrained(gpt2, untrained=True, seed=8), random)
     assert start.origin == Origin.RANDOM
-    assert NOT_LEARNT in start.text
+    assert NOT_LEARNT in start.meaning
 
 
 def test_a_trained_model(trained_series, untrained_gpt2):
@@ -45,8 +46,8 @@ def test_a_trained_model(trained_series, untrained_gpt2):
     for step in (8, 48):
         start = of_weights(load_pretrained(trained_series / f"checkpoint-{step}"), random, step)
         assert start.origin == Origin.TRAINED
-        assert NOT_LEARNT not in start.text
-        assert LEARNT in start.text
+        assert NOT_LEARNT not in start.meaning
+        assert LEARNT in start.meaning
 
 
 @pytest.mark.parametrize("step", [None, 0])
@@ -65,8 +66,8 @@ def test_random_weights_of_another_size(gpt2, random):
 
     unknown, first = (of_weights(load_pretrained(gpt2, untrained=True), random, s, smaller) for s in (1000, 0))
     assert (unknown.origin, first.origin) == (Origin.UNKNOWN, Origin.RANDOM)
-    assert "could not be determined" in unknown.text
-    assert NOT_LEARNT not in unknown.text
+    assert unknown.origin.value == "could not be determined"
+    assert NOT_LEARNT not in unknown.meaning
 
 
 def test_what_cannot_be_compared(gpt2, random, write_checkpoint, tmp_path):
@@ -78,8 +79,8 @@ def test_what_cannot_be_compared(gpt2, random, write_checkpoint, tmp_path):
         start_of("first", 0, weight_sketch(load_pretrained(gpt2)), "there is too little memory"),
     ):
         assert start.origin == Origin.UNKNOWN
-        assert NOT_LEARNT not in start.text
-        assert LEARNT in start.text
+        assert NOT_LEARNT not in start.meaning
+        assert LEARNT in start.meaning
 
 
 def test_few_constants_that_changed(gpt2, random):
@@ -102,18 +103,22 @@ class TestSeries:
     def test_of_a_trained_base(self, tuned, quick, tmp_path):
         result = measure_history(tuned, quick, tmp_path / "out")
         assert result.start.origin == Origin.TRAINED
-        assert any("'checkpoint-0', was trained before" in note and LEARNT in note for note in result.notes)
-        assert not any(NOT_LEARNT in text for text in [*result.notes, *result.lead])
+        (first,) = (reading for reading in result.readings if reading.what == "First checkpoint")
+        assert (first.where, first.value) == ("'checkpoint-0'", "trained before")
+        assert LEARNT in first.verdict
+        assert not any(NOT_LEARNT in text for text in [*result.caveats, *result.sentences])
         curve = result.curves["clusters"]
         early = replace(result, curves={"clusters": replace(curve, p=np.full_like(curve.p, 0.001))})
-        assert "by 'checkpoint-0', the first checkpoint, which was trained before" in early.lead[-1]
+        ((_, value),) = rows(early, "Crosses chance")
+        assert value.startswith("by 'checkpoint-0', which was trained before")
 
     def test_of_random_weights(self, gpt2, tuned, quick):
         shutil.rmtree(tuned / "checkpoint-0")
         shutil.copytree(gpt2, tuned / "checkpoint-0")
         result = measure_history(tuned, quick)
         assert result.start.origin == Origin.RANDOM
-        assert any(NOT_LEARNT in note for note in result.notes)
+        assert rows(result, "First checkpoint") == [("'checkpoint-0'", "random weights")]
+        assert any(NOT_LEARNT in text for text in result.sentences)
 
     def test_the_random_weights_are_made_once(self, tuned, quick, tmp_path, monkeypatch):
         first = measure_history(tuned, quick, tmp_path / "out").start

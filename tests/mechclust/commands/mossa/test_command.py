@@ -33,10 +33,11 @@ def helped(capsys, *argv):
 def test_groups_sentences_findings_and_the_report(command, tmp_path, capsys):
     trained = {path: path.stat().st_mtime_ns for path in (tmp_path / "run" / "adapters").rglob("*.safetensors")}
     assert main(command) == 0
-    said = capsys.readouterr().out
-    assert "\n\nLayer 0 is hook_embed, and layer l is blocks.{l - 1}.hook_resid_post.\n\n" in said
-    parts = ["first_layer", "- By its own control", "C2 ", f"report: {tmp_path / 'run' / 'report.html'}"]
-    places = [said.index(part) for part in parts]
+    printed = capsys.readouterr().out
+    assert "\n\nLayer 0 is hook_embed, and layer l is blocks.{l - 1}.hook_resid_post.\n\n" in printed
+    report = f"report: {tmp_path / 'run' / 'report.html'}"
+    parts = ["first layer", "- Tasks learnt by their own controls: ", "C2 ", report]
+    places = [printed.index(part) for part in parts]
     assert places == sorted(places)
     assert (tmp_path / "run" / "report.html").exists()
     assert trained == {path: path.stat().st_mtime_ns for path in trained}
@@ -55,12 +56,12 @@ def test_an_interruption_says_how_to_go_on(command, tmp_path, monkeypatch, capsy
 
 
 def test_help_shows_every_option_and_the_presets_defaults(capsys):
-    said = helped(capsys)
-    assert "mossa [-h] [OPTIONS] BASE" in said
-    assert "--preset {flan2021,small}" in said
-    assert "--tuning.lr FLOAT learning rate of AdamW; it falls to 0 along a cosine. (default: 5e-05)" in said
-    assert r"(default: '\nAnswer:')" in said
-    assert not [odd for odd in ("``", "{None}", "(default: None)") if odd in said]
+    printed = helped(capsys)
+    assert "mossa [-h] [OPTIONS] BASE" in printed
+    assert "--preset {flan2021,small}" in printed
+    assert "--tuning.lr FLOAT learning rate of AdamW; it falls to 0 along a cosine. (default: 5e-05)" in printed
+    assert r"(default: '\nAnswer:')" in printed
+    assert not [odd for odd in ("``", "{None}", "(default: None)") if odd in printed]
     small = helped(capsys, "--preset", "small")
     assert "a cosine. (default: 0.001)" in small
     assert "instead of tuning.epochs. (default: 100)" in small
@@ -69,8 +70,8 @@ def test_help_shows_every_option_and_the_presets_defaults(capsys):
 
 def test_a_wrong_preset_is_refused(capsys):
     assert main(["mossa", "base", "--tasks", "x", "--preset", "smal"]) == 2
-    said = "mechclust: no preset 'smal' of mossa (it has flan2021, small); did you mean 'small'?\n"
-    assert capsys.readouterr().err == said
+    printed = "mechclust: no preset 'smal' of mossa (it has flan2021, small); did you mean 'small'?\n"
+    assert capsys.readouterr().err == printed
 
 
 def test_what_is_missing_is_refused(capsys):

@@ -8,11 +8,16 @@ import numpy as np
 import pytest
 from matplotlib.text import Text
 
-from mechclust.commands.mossa.draw import is_published_design
-from mechclust.commands.mossa.figures import mossa_panels
-from mechclust.commands.mossa.measure_figures import correlations_figure, dims_figure, forms_figure, picture_figure
-from mechclust.commands.mossa.task_figures import boxes_figure, clusters_figure, groups_figure, held_out_figure
-from mechclust.commands.mossa.training_figures import answers_figure, losses_figure
+from mechclust.commands.mossa.curve_figures import (
+    boxes_figure,
+    clusters_figure,
+    correlations_figure,
+    forms_figure,
+    groups_figure,
+    held_out_figure,
+)
+from mechclust.commands.mossa.drawing import is_published_design
+from mechclust.commands.mossa.model_figures import answers_figure, dims_figure, losses_figure, picture_figure
 from tasks.text.instructions import FLAN2021
 from tests.faults.hostile import HOSTILE
 from tests.mechclust.commands.mossa.made import ELEVEN, made_result
@@ -34,28 +39,28 @@ def texts(figure):
 
 
 def line(axis, color, index=0):
-    return [found for found in axis.lines if found.get_color() == color][index]
+    return [curve for curve in axis.lines if curve.get_color() == color][index]
 
 
 def test_every_figure_of_the_paper_and_what_it_lacks(result):
-    assert [panel.name for panel in mossa_panels(result)] == [
-        "answers", "training_losses", "cka_by_layer", "layer_groups", "clusters", "hidden_states", "neighbours",
-        "dimensions", "correlations", "held_out", "held_out_tasks", "final_norm", "biased_and_debiased",
+    assert [panel.name for panel in result.panels()] == [
+        "cka_by_layer", "layer_groups", "clusters", "held_out", "held_out_tasks", "answers", "training_losses",
+        "hidden_states", "neighbours", "dimensions", "correlations", "final_norm", "biased_and_debiased",
         "second_opinions",
     ]  # fmt: skip
-    captions = " ".join(panel.caption for panel in mossa_panels(result))
+    captions = " ".join(panel.caption for panel in result.panels())
     assert all(f"The paper's figure {number}:" in captions for number in range(2, 8))
     assert "Dashed: the paper's medians" not in captions
 
 
 def test_what_was_not_measured_is_not_drawn():
-    made = made_result(n_answers=0, trained=False, held_out=(), ceilings=0, n_layers=4)
-    made = replace(made, of_model={kind: {"dims": of["dims"]} for kind, of in made.of_model.items()})
+    result = made_result(n_answers=0, trained=False, held_out=(), ceilings=0, n_layers=4)
+    result = replace(result, of_model={kind: {"dims": of["dims"]} for kind, of in result.of_model.items()})
     of_task = {
         task: {name: found for name, found in of.items() if not name.endswith((".rbf", ".without-top"))}
-        for task, of in made.of_task.items()
+        for task, of in result.of_task.items()
     }
-    assert [panel.name for panel in mossa_panels(replace(made, of_task=of_task))] == [
+    assert [panel.name for panel in replace(result, of_task=of_task).panels()] == [
         "cka_by_layer", "layer_groups", "clusters", "dimensions", "correlations", "final_norm", "biased_and_debiased",
     ]  # fmt: skip
 
@@ -63,7 +68,7 @@ def test_what_was_not_measured_is_not_drawn():
 def test_boxes_show_medians_ceiling_and_null(result):
     figure = boxes_figure(result)
     assert {"pre", "tuned", "ceiling", "null", "layer"} <= set(texts(figure))
-    drawn = [np.asarray(found.get_ydata(), dtype=float) for found in figure.axes[0].lines]
+    drawn = [np.asarray(curve.get_ydata(), dtype=float) for curve in figure.axes[0].lines]
     for which in ("base", "tuned", "ceiling", "null"):
         median = result.curves().seen.median(which)
         assert any(len(y) == 18 and np.allclose(y, median) for y in drawn), which
@@ -86,7 +91,7 @@ def test_groups_are_named_and_their_ends_have_intervals(result):
     figure = groups_figure(result)
     assert {"shared", "transition"} <= set(texts(figure))
     shared = result.groups.shared_end
-    at = [tuple(found.get_xdata()) for found in figure.axes[0].lines]
+    at = [tuple(curve.get_xdata()) for curve in figure.axes[0].lines]
     assert (shared[0] + 0.5, shared[1] + 0.5) in at
 
 
@@ -151,16 +156,16 @@ class TestPublished:
     def test_is_nowhere_else(self, result):
         from mechclust.mossa.published import DIMS
 
-        drawn = [tuple(found.get_ydata()) for found in dims_figure(result).axes[0].lines]
+        drawn = [tuple(curve.get_ydata()) for curve in dims_figure(result).axes[0].lines]
         assert tuple(DIMS["base"].values()) not in drawn
 
     def test_dimensions_and_clusters(self, published):
         from mechclust.mossa.published import CLUSTERS, DIMS
 
-        drawn = [tuple(found.get_ydata()) for found in dims_figure(published).axes[0].lines]
+        drawn = [tuple(curve.get_ydata()) for curve in dims_figure(published).axes[0].lines]
         assert tuple(DIMS["tuned"].values()) in drawn
         (axis,) = [axis for axis in clusters_figure(published).axes if axis.get_title().startswith("sentiment")]
-        points = [(found.get_xdata()[0], found.get_ydata()[0]) for found in axis.lines if len(found.get_xdata()) == 1]
+        points = [(curve.get_xdata()[0], curve.get_ydata()[0]) for curve in axis.lines if len(curve.get_xdata()) == 1]
         layer, base, tuned = CLUSTERS["sentiment"]
         assert points == [(layer, base), (layer, tuned)]
 
@@ -170,6 +175,6 @@ HARD = ["boxed formula", "bad formula", "29 Chinese characters", "long", "newlin
 
 def test_hostile_names_are_drawn():
     names = [HOSTILE[name] for name in HARD]
-    made = made_result({name: [name, f"{name} 2"] for name in names}, held_out=(names[0],), n_layers=4)
-    for panel in mossa_panels(made):
+    result = made_result({name: [name, f"{name} 2"] for name in names}, held_out=(names[0],), n_layers=4)
+    for panel in result.panels():
         assert panel.png.startswith(b"\x89PNG")

@@ -14,10 +14,12 @@ from mechclust.mossa.task_curves import TaskCurves, percentiles
 from tests.mechclust.mossa.published_curves import published_curves
 from tests.mechclust.mossa.test_task_curves import curves as curves_of
 
-N_SEEN, N_HELD_OUT, LAYERS = 60, 20, 32
+N_SEEN = 60
+N_HELD_OUT = 20
+LAYERS = 32
 N = N_SEEN + N_HELD_OUT
 LEARNT = np.ones(N, dtype=bool)
-HELD = "C9", "C18", "C19"
+HELD = ("C9", "C18", "C19")
 END = "; expected at least 6, or there is no interval over tasks"
 
 
@@ -64,8 +66,10 @@ def spread(table):
 
 def test_values_are_those_of_18_layers_by_hand():
     rng = np.random.default_rng(3)
-    n, layers = 19, 18
-    seen, held = np.arange(n) < 12, np.arange(n) >= 12
+    n = 19
+    layers = 18
+    seen = np.arange(n) < 12
+    held = ~seen
     names = (FLESCH_KINCAID, COLEMAN_LIAU, DATA_SIZE)
     curves = replace(
         curves_of(rng.random((n, layers)), rng.random((n, layers)), held_out=held,
@@ -74,7 +78,7 @@ def test_values_are_those_of_18_layers_by_hand():
     )  # fmt: skip
     dims, purity = ({which: 1 + rng.random((n, layers)) for which in ("base", "tuned")} for _ in range(2))
     gains = rng.random(n)
-    found = {
+    findings = {
         finding.id: finding
         for finding in findings_of(
             curves, n=500, d=50, gains=gains, learnt=np.ones(n, bool), task_dims=dims, purity=purity, resamples=20
@@ -83,11 +87,9 @@ def test_values_are_those_of_18_layers_by_hand():
     base, tuned = (np.median(table[seen], axis=0) for table in (curves.base, curves.tuned))
     gap = tuned - base
     gap_held = np.median(curves.tuned[held], axis=0) - np.median(curves.base[held], axis=0)
-    range_base, range_tuned, range_held = (
-        spread(curves.base[seen]),
-        spread(curves.tuned[seen]),
-        spread(curves.tuned[held]),
-    )
+    range_base = spread(curves.base[seen])
+    range_tuned = spread(curves.tuned[seen])
+    range_held = spread(curves.tuned[held])
     gain = (curves.tuned - curves.base)[seen, 9:].mean(axis=1)
 
     def correlation(table, name, start, end):
@@ -115,9 +117,9 @@ def test_values_are_those_of_18_layers_by_hand():
         "C19": [range_held[9:].mean() - range_tuned[9:].mean()],
         "C20": [0.0],
     }
-    assert found.keys() - expected.keys() == {"C10", "C12"}
+    assert findings.keys() - expected.keys() == {"C10", "C12"}
     for id, values in expected.items():
-        assert [part.measured for part in found[id].parts] == pytest.approx(values), id
+        assert [part.measured for part in findings[id].parts] == pytest.approx(values), id
 
 
 def test_intervals_are_those_of_tasks_drawn_anew(published):
@@ -131,9 +133,9 @@ def test_intervals_are_those_of_tasks_drawn_anew(published):
 
 
 def test_hold_on_the_published_curves(published):
-    found = verdicts(published)
-    assert list(found) == [f"C{i}" for i in range(2, 21)]
-    others = {id: verdict for id, verdict in found.items() if verdict != "holds"}
+    verdict_of = verdicts(published)
+    assert list(verdict_of) == [f"C{i}" for i in range(2, 21)]
+    others = {id: verdict for id, verdict in verdict_of.items() if verdict != "holds"}
     assert others == {"C15": "undecided", "C18": "undecided"}  # what the figures show by a hair
 
 
@@ -164,8 +166,8 @@ def reversed_layers(curves: TaskCurves) -> TaskCurves:
 )
 def test_do_not_hold_where_the_opposite_is_true(published, change, broken):
     contrary = change(published)
-    found = verdicts(contrary, gains=extras(published)["gains"])
-    assert {id: found[id] for id in broken} == dict.fromkeys(broken, "does not hold")
+    verdict_of = verdicts(contrary, gains=extras(published)["gains"])
+    assert {id: verdict_of[id] for id in broken} == dict.fromkeys(broken, "does not hold")
 
 
 @pytest.mark.parametrize(
@@ -186,8 +188,8 @@ def test_a_gain_without_answers_is_the_opposite_of_c7(published):
 
 def test_what_holds_for_its_control_too_is_not_specific(published):
     alike = replace(published, tuned=published.base - 0.01)  # tuned falls as the base does, and is lower everywhere
-    found = verdicts(alike, purity={"base": np.zeros((N, LAYERS)), "tuned": np.ones((N, LAYERS))})
-    assert {found[id] for id in ("C2", "C3", "C5", "C11")} == {"not specific"}
+    verdict_of = verdicts(alike, purity={"base": np.zeros((N, LAYERS)), "tuned": np.ones((N, LAYERS))})
+    assert {verdict_of[id] for id in ("C2", "C3", "C5", "C11")} == {"not specific"}
 
 
 # ---- not tested ----
@@ -200,8 +202,8 @@ class TestNotTested:
     def test_no_held_out_task_was_learnt(self, published):
         why = f"no held-out task learnt without its examples{END}"
         assert self.reasons(published, learnt=~published.held_out) == dict.fromkeys(HELD, why)
-        found = self.reasons(published, learnt=np.arange(N) < N_SEEN + 5)
-        assert found == dict.fromkeys(HELD, why.replace("no held-out task", "5 held-out tasks"))
+        reasons = self.reasons(published, learnt=np.arange(N) < N_SEEN + 5)
+        assert reasons == dict.fromkeys(HELD, why.replace("no held-out task", "5 held-out tasks"))
         assert not self.reasons(published, learnt=np.arange(N) < N_SEEN + 6)
 
     def test_held_out_tasks_that_were_not_learnt_are_in_no_finding(self, published):
@@ -213,8 +215,8 @@ class TestNotTested:
 
     def test_nothing_is_held_out_or_one_task_is(self, published):
         for count, why in ((0, "no held-out task"), (1, "1 held-out task learnt without its examples")):
-            found = self.reasons(replace(published, held_out=np.arange(N) < count))
-            assert found == dict.fromkeys(HELD, f"{why}{END}")
+            reasons = self.reasons(replace(published, held_out=np.arange(N) < count))
+            assert reasons == dict.fromkeys(HELD, f"{why}{END}")
 
     def test_a_covariate_that_is_the_same_for_all(self, published):
         covariates = {**published.covariates, DATA_SIZE: np.full(N, 800.0)}
@@ -231,9 +233,9 @@ class TestNotTested:
     @pytest.mark.parametrize("null", [None, np.full((N, LAYERS), np.nan)])
     def test_what_was_not_measured(self, published, null):
         bare = replace(published, ceiling=None, null=null, covariates={})
-        found = findings_of(bare, n=50_000, d=4096, resamples=50)
+        findings = findings_of(bare, n=50_000, d=4096, resamples=50)
         unlearnt = "answers were not measured, so nothing says that a held-out task was learnt without its examples"
-        assert {c.id: c.why_not for c in found if c.verdict == "not tested"} == {
+        assert {c.id: c.why_not for c in findings if c.verdict == "not tested"} == {
             "C7": f"no seen task of which the share of answers told apart is known{END}",
             "C8": "dimensions were not measured",
             "C9": unlearnt,
@@ -260,13 +262,13 @@ class TestNotTested:
         names = ("base", "tuned", "ceiling", "null")
         arrays = {name: getattr(published, name)[:, -2:] for name in names}
         shallow = replace(published, layers=("1", "2"), dims={}, **arrays)
-        found = {c.id: c.why_not for c in findings_of(shallow, n=1, d=1, learnt=LEARNT, resamples=50)}
+        reasons = {c.id: c.why_not for c in findings_of(shallow, n=1, d=1, learnt=LEARNT, resamples=50)}
         why = "2 layers; expected at least 8, or eighths of the depth mean little"
-        assert {id for id, reason in found.items() if reason == why} == {"C2", "C3", "C5", "C6", "C9", "C12", "C20"}
+        assert {id for id, reason in reasons.items() if reason == why} == {"C2", "C3", "C5", "C6", "C9", "C12", "C20"}
 
     def test_few_tasks(self, published):
-        found = self.reasons(replace(published, held_out=np.arange(N) >= 2))
-        assert {why for id, why in found.items() if id != "C11"} == {f"2 seen tasks{END}"}
+        reasons = self.reasons(replace(published, held_out=np.arange(N) >= 2))
+        assert {why for id, why in reasons.items() if id != "C11"} == {f"2 seen tasks{END}"}
 
     def test_few_tasks_in_clusters(self, published):
         """The rows of tasks in no cluster are undefined, and neither count nor make an interval."""
@@ -287,13 +289,13 @@ def test_the_way_to_the_ceiling_has_an_interval_where_few_tasks_have_one(publish
     known = np.zeros(N, dtype=bool)
     known[:N_SEEN:10] = True
     few = replace(published, ceiling=np.where(known[:, None], published.tuned + 0.01, np.nan))
-    found = judged(few)["C14"]
-    assert found.interval[0] <= found.measured <= found.interval[1]
-    assert "no interval" not in found.note
+    finding = judged(few)["C14"]
+    assert finding.interval[0] <= finding.measured <= finding.interval[1]
+    assert "no interval" not in finding.note
 
 
 def test_a_number_that_is_undefined_in_many_draws_has_no_interval(published):
     gains = np.where(np.arange(N) % 10, np.nan, np.arange(N) ** 2)  # of six seen tasks
-    found = {c.id: c for c in findings_of(published, n=1, d=1, gains=gains, resamples=200)}["C7"]
-    assert (found.interval, found.verdict) == (None, "undecided")
-    assert found.note == "no interval of the value: undefined in more than 5% of the draws of tasks"
+    finding = {c.id: c for c in findings_of(published, n=1, d=1, gains=gains, resamples=200)}["C7"]
+    assert (finding.interval, finding.verdict) == (None, "undecided")
+    assert finding.note == "no interval of the value: undefined in more than 5% of the draws of tasks"

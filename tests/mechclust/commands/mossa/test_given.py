@@ -12,7 +12,6 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from mechclust.commands.mossa.sentences import lead_of
 from mechclust.commands.settings import ModelSettings
 from mechclust.models import adapter_bases
 from mechclust.models.adapters import with_adapter
@@ -24,8 +23,9 @@ from tests.mechclust.commands.mossa import tiny
 
 @pytest.fixture
 def loads(monkeypatch):
-    """How often each model is loaded, by the name of its folder."""
-    counted, whole = Counter(), ModelSettings.load
+    """Count how often each model is loaded, by the name of its folder."""
+    counted = Counter()
+    whole = ModelSettings.load
 
     def load(self, model, *args, **options):
         counted[Path(str(model)).name] += 1
@@ -48,30 +48,30 @@ def adapters(out, names=tuple(tiny.TASKS), **changes):
 
 def test_models_that_were_trained_elsewhere(result, base, tasks, out, tmp_path):
     """Adapters given by name measure the same."""
-    found = tiny.run(base, tasks, tmp_path / "run", **adapters(out))
+    run = tiny.run(base, tasks, tmp_path / "run", **adapters(out))
     for role in ("base", "tuned", "all-tasks"):
-        np.testing.assert_array_equal(found.values(role), result.values(role))
-    assert not found.trained
+        np.testing.assert_array_equal(run.values(role), result.values(role))
+    assert not run.trained
     assert not (tmp_path / "run" / "adapters").exists()
 
 
 def test_tasks_that_are_left_out_are_told(result, base, tasks, out, tmp_path):
-    """Those without a control, held-out ones without a model that did not see them; and another base's name."""
+    """Tasks without a control, and held-out ones without a model that did not see them; another base is named too."""
     renamed = shutil.copytree(out / "adapters" / "tuned", tmp_path / "renamed")
     config = json.loads((renamed / "adapter_config.json").read_text())
     (renamed / "adapter_config.json").write_text(json.dumps({**config, "base_model_name_or_path": "meta/other"}))
     few = adapters(out, ("copy", "count", "first", "last"), experimental=str(renamed), without_held_out=None)
-    found = tiny.run(base, tasks, tmp_path / "run", **few)
-    assert sorted(found.tasks) == ["copy", "count", "first"]
-    assert "No control was given for swap: not measured" in found.notes
+    run = tiny.run(base, tasks, tmp_path / "run", **few)
+    assert sorted(run.tasks) == ["copy", "count", "first"]
+    assert "No control was given for swap: not measured" in run.notes
     assert (
         "No model that was trained without the held-out tasks was given (--without-held-out): last is not measured"
-        in found.notes
+        in run.notes
     )
-    assert found.unmeasured == ["last"]
-    assert any(sentence.startswith("Held out and not measured: last, so nothing") for sentence in lead_of(found))
-    assert not any("No task was held out" in sentence for sentence in lead_of(found))
-    assert [note for note in found.notes if "trained for" in note] == [
+    assert run.unmeasured == ["last"]
+    assert any(sentence.startswith("Held out and not measured: last. Nothing") for sentence in run.sentences)
+    assert not any(reading.what == "Held-out tasks" for reading in run.readings)
+    assert [note for note in run.notes if "trained for" in note] == [
         f"The adapter {str(renamed)!r} says that it was trained for 'meta/other', and is measured on {str(base)!r}: "
         "the weights fit, but only you can know whether the base is the same."
     ]
@@ -81,9 +81,9 @@ def test_a_model_that_may_have_seen_every_task(result, base, tasks, out, tmp_pat
     """No tasks are drawn as held out of a model that was trained elsewhere, nor is it known what its controls saw."""
     given = adapters(out, without_held_out=None, n_held_out=2, clusters=tmp_path / "clusters.toml")
     (tmp_path / "clusters.toml").write_text('[clusters]\nwhole = ["copy", "swap"]\n')
-    found = tiny.run(base, tasks, tmp_path / "run", **given)
-    assert not any(found.held_out)
-    assert np.isnan(found.covariates[DATA_SIZE]).all()
+    run = tiny.run(base, tasks, tmp_path / "run", **given)
+    assert not any(run.held_out)
+    assert np.isnan(run.covariates[DATA_SIZE]).all()
     with pytest.raises(InputError) as caught:
         tiny.run(base, tasks, tmp_path / "other", **{**given, "without_held_out": str(out / "adapters" / "tuned")})
     assert str(caught.value) == (
@@ -94,24 +94,24 @@ def test_a_model_that_may_have_seen_every_task(result, base, tasks, out, tmp_pat
 
 def test_an_adapter_with_another_scale_is_measured_again(result, base, tasks, out, tmp_path):
     """Its weights are the same, and only its configuration says what they add."""
-    own = shutil.copytree(out / "adapters" / "control-copy", tmp_path / "copy")
+    copied = shutil.copytree(out / "adapters" / "control-copy", tmp_path / "copy")
     few = adapters(out, ("count", "first"), without_held_out=None)
-    few["controls"] = (*few["controls"], str(own))
+    few["controls"] = (*few["controls"], str(copied))
     before = tiny.run(base, tasks, tmp_path / "run", **few)
-    config = json.loads((own / "adapter_config.json").read_text())
-    (own / "adapter_config.json").write_text(json.dumps({**config, "lora_alpha": 4 * config["lora_alpha"]}))
+    config = json.loads((copied / "adapter_config.json").read_text())
+    (copied / "adapter_config.json").write_text(json.dumps({**config, "lora_alpha": 4 * config["lora_alpha"]}))
     after = tiny.run(base, tasks, tmp_path / "run", **few)
     place = before.tasks.index("copy")
     assert (before.values("base")[place] != after.values("base")[place]).any()
 
 
 def test_layers_in_groups(result, base, tasks, out, tmp_path, monkeypatch):
-    """As many layers at a time as fit change nothing."""
+    """Measuring as many layers at a time as fit changes nothing."""
     monkeypatch.setattr(
         "mechclust.commands.mossa.measure.layers_that_fit", lambda layers, *_, **__: [[i] for i in layers]
     )
-    found = tiny.run(base, tasks, tmp_path / "run", **adapters(out), svcca=True)
-    for task, measures in found.of_task.items():
+    run = tiny.run(base, tasks, tmp_path / "run", **adapters(out), svcca=True)
+    for task, measures in run.of_task.items():
         for name, ours in measures.items():
             expected = result.of_task[task][name]
             assert ours.coords == expected.coords
@@ -120,13 +120,13 @@ def test_layers_in_groups(result, base, tasks, out, tmp_path, monkeypatch):
 
 
 def test_too_few_controls_are_refused_before_work(result, base, tasks, out, tmp_path, loads):
-    for names, said in ((("copy", "count", "last"), "2 of the tasks"), (("copy",), "1 of the tasks")):
+    for names, message in ((("copy", "count", "last"), "2 of the tasks"), (("copy",), "1 of the tasks")):
         with pytest.raises(InputError) as caught:
             tiny.run(base, tasks, tmp_path / "run", **adapters(out, names))
-        has = "has" if said.startswith("1") else "have"
+        has = "has" if message.startswith("1") else "have"
         assert str(caught.value) == (
-            f"{said} that are not held out {has} a control and 4 test prompts or more; expected at least 3: give more "
-            "--controls"
+            f"{message} that are not held out {has} a control and 4 test prompts or more; expected at least 3: give "
+            "more --controls"
         )
     assert not loads
     assert not (tmp_path / "run").exists()
@@ -138,9 +138,9 @@ def test_an_adapter_for_another_base_is_refused_before_work(result, tasks, out, 
     with pytest.raises(InputError) as caught:
         tiny.run(wide, tasks, tmp_path / "run", **adapters(out))
     given = out / "adapters" / "tuned"
-    said = str(caught.value)
-    assert said.startswith(f"the adapter {str(given)!r} does not fit the base {str(wide)!r}: its lora_A.weight of ")
-    assert said.endswith(
+    message = str(caught.value)
+    assert message.startswith(f"the adapter {str(given)!r} does not fit the base {str(wide)!r}: its lora_A.weight of ")
+    assert message.endswith(
         "'model.layers.0.self_attn.q_proj' has the shape [2, 16], and that layer has 32 inputs and 32 outputs; give "
         "the base that it was trained for"
     )
@@ -150,7 +150,7 @@ def test_an_adapter_for_another_base_is_refused_before_work(result, tasks, out, 
 
 @pytest.mark.parametrize("few", [True, False])
 def test_an_adapter_for_a_deeper_base_is_refused_before_work(result, tasks, out, tmp_path, loads, few):
-    """Whose weights have the same shapes; a deeper base is refused when an adapter is put in."""
+    """Its weights have the same shapes. A deeper base is refused when an adapter is put in."""
     other = tiny.write_base(tmp_path / "other", num_hidden_layers=2 if few else 4)
     with pytest.raises(InputError) as caught:
         tiny.run(other, tasks, tmp_path / "run", **adapters(out))
@@ -168,7 +168,7 @@ def test_an_adapter_for_a_deeper_base_is_refused_before_work(result, tasks, out,
 
 
 def test_an_adapter_for_layers_of_other_names_is_refused_before_work(result, base, tasks, out, tmp_path, loads):
-    """Of another kind of model, or in a part of one; norms and the like are no reason."""
+    """The names are those of another kind of model. Norms and the like are no reason."""
     renamed = shutil.copytree(out / "adapters" / "tuned", tmp_path / "renamed")
     weights = load_file(renamed / "adapter_model.safetensors")
     names = {name: name.replace(".q_proj", ".query") for name in weights}
@@ -179,7 +179,7 @@ def test_an_adapter_for_layers_of_other_names_is_refused_before_work(result, bas
 
 
 def test_names_that_peft_makes_others_of_are_left_to_it(result, base, tasks, out, tmp_path, monkeypatch):
-    """As transformers' own, which change from version to version; and those of several weights of one module."""
+    """Names in transformers change from version to version, and a module may have several weights."""
     names = ["base_model.model.model.layers.0.self_attn.q_proj.base_layer.lora_A.weight", "base_model.x.lora_A.weight"]
     monkeypatch.setattr(adapter_bases, "_weights_of", lambda adapter: dict.fromkeys(names[:1], (2, 16)))
     adapter_bases.check_fits_base(["a"], ResolvedModel(str(base)))
@@ -206,16 +206,17 @@ def test_whole_checkpoints_are_loaded_once_a_task(result, base, tasks, out, tmp_
         without_held_out=None,
         controls=(f"copy={tmp_path / 'control-copy'}", *controls),
     )
-    found = tiny.run(base, tasks, tmp_path / "run", **given)
+    run = tiny.run(base, tasks, tmp_path / "run", **given)
     # one for its fingerprint; of three tasks and of all together; of its own and as a control of two others
     assert loads == {"base": 1, "tuned": 1 + 3 + 1, "control-copy": 1 + 1 + 2}
-    copy, place = found.tasks.index("copy"), result.tasks.index("copy")
+    copy = run.tasks.index("copy")
+    place = result.tasks.index("copy")
     for role in ("base", "tuned"):
-        np.testing.assert_allclose(found.values(role)[copy], result.values(role)[place], atol=1e-5)
+        np.testing.assert_allclose(run.values(role)[copy], result.values(role)[place], atol=1e-5)
     loads.clear()
     again = tiny.run(base, tasks, tmp_path / "run", **given)
     assert loads == {"base": 1, "tuned": 1, "control-copy": 1}
-    np.testing.assert_array_equal(again.values("tuned"), found.values("tuned"))
+    np.testing.assert_array_equal(again.values("tuned"), run.values("tuned"))
 
 
 class TestUnits:
@@ -234,9 +235,9 @@ class TestUnits:
     def test_models_that_are_alike_have_the_same_cka(self, base, templated, out, tmp_path):
         """Whatever is compared is estimated alike: no role's similarity is that of other pairs of prompts."""
         copies = {"experimental": str(base)}
-        found = tiny.run(base, templated, tmp_path / "run", **adapters(out, **copies), units="template")
+        run = tiny.run(base, templated, tmp_path / "run", **adapters(out, **copies), units="template")
         for measure in ("cka", "without-top"):
-            before, after = (found.of_task["copy"][f"{role}.{measure}"]["debiased_cka"] for role in ("base", "tuned"))
+            before, after = (run.of_task["copy"][f"{role}.{measure}"]["debiased_cka"] for role in ("base", "tuned"))
             torch.testing.assert_close(before, after, equal_nan=True)
 
     def test_too_few_units_are_refused(self, base, templated, out, tmp_path):

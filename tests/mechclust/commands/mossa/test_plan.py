@@ -14,8 +14,9 @@ import torch
 
 from mechclust.commands.mossa.estimate import Plan
 from mechclust.commands.mossa.inputs import chosen_examples, read_inputs
-from mechclust.commands.mossa.measure import _others, _where
+from mechclust.commands.mossa.jobs import other_tasks
 from mechclust.commands.mossa.models import models_of
+from mechclust.commands.mossa.states import comparison_device
 from mechclust.report.folder import kept_bytes
 from tasks import InputError
 from tests.mechclust.commands.mossa import tiny
@@ -48,28 +49,28 @@ def test_jobs_find_every_path_from_any_folder(base, tasks, tmp_path, monkeypatch
 
 
 @pytest.mark.parametrize(
-    ("asked", "expected"),
+    ("options", "expected"),
     [
         ({}, {}),
         ({"device": "cuda"}, {"device": "cuda"}),
         ({"device_map": "auto"}, {"device": "meta"}),
     ],
 )
-def test_states_are_compared_where_the_model_is(tasks, asked, expected):
+def test_states_are_compared_where_the_model_is(tasks, options, expected):
     class Elsewhere(torch.nn.Linear):
         """On a device of its own."""
 
         def parameters(self, recurse=True):
             return iter([SimpleNamespace(is_meta=False, device=torch.device("meta"))])
 
-    resident = SimpleNamespace(config=tiny.settings(tasks, **asked), hooked=Elsewhere(1, 1))
-    assert _where(resident) == expected
+    resident = SimpleNamespace(config=tiny.settings(tasks, **options), hooked=Elsewhere(1, 1))
+    assert comparison_device(resident) == expected
 
 
 def test_null_controls_are_taken_equally_often():
     """Three clusters of four, two nulls each: each control is another's null twice, and never in its own cluster."""
     tasks = [SimpleNamespace(name=f"{cluster}{i}", cluster=cluster) for cluster in "abc" for i in range(4)]
-    taken = {task.name: [other.name for other in _others(task, tasks, 2)] for task in tasks}
+    taken = {task.name: [other.name for other in other_tasks(task, tasks, 2)] for task in tasks}
     assert all(name[0] != other[0] for name, others in taken.items() for other in others)
     counts = Counter(other for others in taken.values() for other in others)
     assert set(counts) == {task.name for task in tasks}
@@ -78,16 +79,16 @@ def test_null_controls_are_taken_equally_often():
 
 def test_without_clusters_the_next_tasks_are_nulls():
     tasks = [SimpleNamespace(name=name, cluster=None) for name in "abc"]
-    assert [[other.name for other in _others(task, tasks, 1)] for task in tasks] == [["b"], ["c"], ["a"]]
+    assert [[other.name for other in other_tasks(task, tasks, 1)] for task in tasks] == [["b"], ["c"], ["a"]]
     few = [SimpleNamespace(name=name, cluster="x") for name in "abc"]
-    assert [other.name for other in _others(few[1], few, 5)] == ["c", "a"]
+    assert [other.name for other in other_tasks(few[1], few, 5)] == ["c", "a"]
 
 
 class TestRoom:
     def test_what_is_kept_takes_no_more(self, result, base, tasks, out, tmp_path):
         """A finished run needs the report alone; a run that was begun, what it lacks."""
         config = tiny.settings(tasks, svcca=True, keep_rows=True)
-        plan = Plan.of(read_inputs(str(base), config), config)
+        plan = Plan.from_inputs(read_inputs(str(base), config), config)
         assert plan.lacking(tmp_path) == plan.disk
         report = plan.disk - plan.rows - len(plan.steps) * plan.adapter
         assert plan.lacking(out) == report + max(0, plan.rows - kept_bytes(out / "rows"))
@@ -96,7 +97,7 @@ class TestRoom:
 
     def test_too_little_is_refused(self, result, base, tasks, out, tmp_path, monkeypatch):
         config = tiny.settings(tasks, svcca=True, keep_rows=True)
-        plan = replace(Plan.of(read_inputs(str(base), config), config), rows=2**30)
+        plan = replace(Plan.from_inputs(read_inputs(str(base), config), config), rows=2**30)
         monkeypatch.setattr("mechclust.commands.mossa.estimate.free_space", lambda _: 2**20)
         with pytest.raises(InputError) as caught:
             plan.check(config, tmp_path)
@@ -111,7 +112,7 @@ class TestRoom:
     def test_one_layer_that_does_not_fit_is_refused(self, base, tasks, out):
         config = tiny.settings(tasks, max_memory=1e-6)
         with pytest.raises(InputError) as caught:
-            Plan.of(read_inputs(str(base), config), config).check(config, out)
+            Plan.from_inputs(read_inputs(str(base), config), config).check(config, out)
         assert str(caught.value).startswith("comparing the last layer takes up to ")
         assert str(caught.value).endswith(
             "(1 at a time), more than --max-memory 1e-06; raise it, or give fewer prompts (--n-prompts)"
@@ -119,7 +120,7 @@ class TestRoom:
 
     def test_a_base_that_leaves_no_room_on_the_device_is_refused(self, base, tasks, tmp_path, monkeypatch):
         config = tiny.settings(tasks)
-        plan = replace(Plan.of(read_inputs(str(base), config), config), weights=3 * 2**30, layer=2**30)
+        plan = replace(Plan.from_inputs(read_inputs(str(base), config), config), weights=3 * 2**30, layer=2**30)
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (7 * 2**29, 2**34))
         plan.check(config, tmp_path)  # on the CPU
         with pytest.raises(InputError) as caught:
@@ -193,7 +194,7 @@ class TestContext:
         read_inputs(str(base), replace(config, cutoff=64))  # the way out
 
     def test_a_prompt_with_the_answer_of_another(self, base, tasks, tmp_path):
-        """As answers are scored too."""
+        """Answers are scored in such prompts too."""
         folder = with_example(tasks, tmp_path / "tasks", "copy_test.jsonl", "a " * 50, "b")
         folder = with_example(folder, tmp_path / "more", "copy_test.jsonl", "a", "b " * 30)
         read_inputs(str(base), tiny.settings(folder, cutoff=1024, n_answers=0))
@@ -223,8 +224,8 @@ def test_examples_of_an_ordered_file_are_drawn(base, tasks):
 
 def test_examples_that_are_cut_are_told(base, tasks):
     notes = read_inputs(str(base), tiny.settings(tasks, cutoff=8)).notes
-    (told,) = [note for note in notes if note.startswith("With --cutoff 8")]
-    assert told == (
+    (note,) = [note for note in notes if note.startswith("With --cutoff 8")]
+    assert note == (
         "With --cutoff 8, examples of copy, count, first, last and swap are too long (checked on up to 128 of each "
         "task): up to 36 prompts of a task lose their beginning"
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from mechclust.commands.mossa.sentences import lead_of
 from tests.mechclust.commands.mossa import tiny
 
 SEEN = [task for task in tiny.TASKS if task != "last"]
@@ -51,6 +50,7 @@ def test_what_the_curves_are(planted):
 
 def test_tuned_alone_changed_below_the_controls(planted):
     assert planted.groups.tuned_alone == (2, 3, 4)  # layer 4 inherits the change
-    said = " ".join(lead_of(planted))
-    assert "Tuned alone changed at layers 2-4: there the controls are like pre" in said
-    assert "tuned alone changed at 2-4" in said
+    (reading,) = [reading for reading in planted.readings if reading.what == "Tuned alone changed"]
+    assert reading.where == "layers 2-4"
+    assert reading.verdict.startswith("The controls are like pre there.")
+    assert any("tuned alone changed at 2-4" in reading.value for reading in planted.readings)

@@ -9,7 +9,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from mechclust.commands.mossa.report import write_mossa_report
 from mechclust.evidence import load_findings
 from mechclust.report.folder import record_command
 from probes import load_result
@@ -22,32 +21,32 @@ HARD = ["script", "image with a handler", "end of a script", "jinja", "formula",
 
 
 @pytest.fixture(scope="module")
-def made():
+def sample():
     return made_result(n_layers=6)
 
 
 @pytest.fixture(scope="module")
-def page(made, tmp_path_factory):
-    return write_mossa_report(made, tmp_path_factory.mktemp("mossa") / "out")
+def page(sample, tmp_path_factory):
+    return sample.write(tmp_path_factory.mktemp("mossa") / "out")
 
 
-def test_files(made, page):
+def test_files(sample, page):
     folder = page.parent
     assert {path.stem for path in folder.glob("*.csv")} == {
         "groups", "tasks", "clusters", "layers", "answers", "adapters", "losses", "curves", "findings",
     }  # fmt: skip
     assert len(list((folder / "figures").glob("*.png"))) == 14
     kept = load_result(folder / "results" / "qasc" / "all-tasks.cka.safetensors")
-    assert torch.equal(kept["debiased_cka"], made.of_task["qasc"]["all-tasks.cka"]["debiased_cka"])
+    assert torch.equal(kept["debiased_cka"], sample.of_task["qasc"]["all-tasks.cka"]["debiased_cka"])
     assert (folder / "results" / "+all" / "tuned.purity.safetensors").exists()
-    assert [c.id for c in load_findings(folder)] == [c.id for c in made.findings]
+    assert [c.id for c in load_findings(folder)] == [c.id for c in sample.findings]
 
 
-def test_csv_is_what_was_measured(made, page):
+def test_csv_is_what_was_measured(sample, page):
     with (page.parent / "curves.csv").open(newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["task"] == "aqua" and row["role"] == "tuned"]
     values = [float(row["value"]) for row in rows if row["measure"] == "biased CKA"]
-    assert values == made.of_task["aqua"]["tuned.cka"]["cka"][:, 0].tolist()
+    assert values == sample.of_task["aqua"]["tuned.cka"]["cka"][:, 0].tolist()
 
 
 def test_every_layer_has_its_hook(page):
@@ -58,33 +57,35 @@ def test_page(page):
     text = page.read_text()
     assert text.count("data:image/png;base64,") == 14
     assert "<h1>Which layers of google/gemma-3-270m hold which tasks</h1>" in text
-    assert text.index("By its own control") < text.index("<h2>Figures</h2>") < text.index("<h2>Findings</h2>")
-    assert "Which models: how the adapters were trained" in text
+    parts = ["Learnt: 6 of 11 tasks.", 'id="cka_by_layer"', "<td>Tasks learnt by their own controls</td>", "<b>C2</b>"]
+    places = [text.index(part) for part in [*parts, 'id="layer_groups"', "Adapters, and how", "<summary>Notes"]]
+    assert places == sorted(places)
+    assert "Adapters, and how they were trained" in text
     assert "Clusters are those of &#39;clusters.toml&#39;." in text
     assert "steps_per_task" in text
     assert "http" not in re.sub(r"base64,[^\"]*", "", text).replace("http-equiv", "")  # pictures may spell anything
 
 
-def test_the_same_folder_is_reported_on_again(made, tmp_path):
-    first = write_mossa_report(made, tmp_path)
-    again = write_mossa_report(replace(made, trained={}), tmp_path)
+def test_the_same_folder_is_reported_on_again(sample, tmp_path):
+    first = sample.write(tmp_path)
+    again = replace(sample, trained={}).write(tmp_path)
     assert again == first
     assert not (tmp_path / "figures" / "training_losses.png").exists()
 
 
-def test_another_commands_folder_is_refused(made, tmp_path):
+def test_another_commands_folder_is_refused(sample, tmp_path):
     record_command(tmp_path, "compare")
     with pytest.raises(InputError, match="holds a report of mechclust compare; give another folder with --out"):
-        write_mossa_report(made, tmp_path)
+        sample.write(tmp_path)
     assert not (tmp_path / "report.html").exists()
 
 
 def test_hostile_names(tmp_path, trouble_of):
     names = [HOSTILE[name] for name in HARD]
-    made = made_result({names[0]: names[:4], names[1]: names[4:]}, held_out=(names[-1],), n_layers=4)
+    sample = made_result({names[0]: names[:4], names[1]: names[4:]}, held_out=(names[-1],), n_layers=4)
     out = tmp_path / "runs" / "out"
-    noted = replace(made, notes=[f"no test split: {HOSTILE['script']}"])
-    path = write_mossa_report(noted, out)
+    noted = replace(sample, notes=[f"no test split: {HOSTILE['script']}"])
+    path = noted.write(out)
     assert {p for p in tmp_path.rglob("*") if out not in p.parents} == {out, out.parent}
     text = path.read_bytes().decode()
     assert "<script>window.hacked" not in text
@@ -96,6 +97,6 @@ def test_hostile_names(tmp_path, trouble_of):
 
 
 def test_a_run_of_a_tiny_model_is_reported(result, tmp_path):
-    page = write_mossa_report(result, tmp_path)
-    assert "Held out: last." in page.read_text()
+    page = result.write(tmp_path)
+    assert "Held out: last" in page.read_text()
     assert len(list((tmp_path / "figures").glob("*.png"))) == 13  # one held-out task has one figure

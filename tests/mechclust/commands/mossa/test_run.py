@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import torch
 
-from mechclust.commands.mossa.sentences import lead_of
 from mechclust.models.adapters import with_adapter
 from mechclust.training.tuning.adapter import digest_of_weights
 from probes import RowStore
@@ -59,21 +58,23 @@ def test_cka_is_that_of_huggingfaces_hidden_states(result, base, tasks, out):
     def states(adapter: str | None) -> list[torch.Tensor]:
         model = transformers.AutoModelForCausalLM.from_pretrained(base).eval()
         model = model if adapter is None else with_adapter(model, out / "adapters" / adapter)
-        found = []
+        last_tokens = []
         for line in lines:
             ids = tokenizer(line["inputs"] + "\nAnswer:", return_tensors="pt")["input_ids"]
             with torch.no_grad():
                 hidden = model(ids, output_hidden_states=True).hidden_states
-            found.append(torch.stack([layer[0, -1] for layer in hidden]))
-        return list(torch.stack(found, dim=1).double())
+            last_tokens.append(torch.stack([layer[0, -1] for layer in hidden]))
+        return list(torch.stack(last_tokens, dim=1).double())
 
-    control, place = states("control-last"), result.tasks.index("last")
+    control = states("control-last")
+    place = result.tasks.index("last")
     for role, adapter in (("base", None), ("tuned", "without-held-out"), ("all-tasks", "tuned")):
-        theirs = states(adapter)
+        model_states = states(adapter)
         for layer in (1, 2):
-            expected = linear_cka(theirs[layer], control[layer], debiased=True)
+            expected = linear_cka(model_states[layer], control[layer], debiased=True)
             assert result.values(role)[place, layer - 1] == pytest.approx(float(expected), abs=1e-5)
-        expected = linear_cka(theirs[-1], control[-1], debiased=True)  # Hugging Face's last is after the final norm
+        # Hugging Face's last is after the final norm.
+        expected = linear_cka(model_states[-1], control[-1], debiased=True)
         assert result.values(role, final_norm=True)[place] == pytest.approx(float(expected), abs=1e-5)
 
 
@@ -85,9 +86,9 @@ def kept_states(out, task, role):
 
 def test_the_null_compares_the_tuned_model_with_controls_of_other_tasks(result, out):
     for place, task in enumerate(result.tasks):
-        tuned, other, own = (kept_states(out, task, role) for role in ("tuned", "other-1", "control"))
+        tuned, other, own_control = (kept_states(out, task, role) for role in ("tuned", "other-1", "control"))
         expected = [float(linear_cka(*pair, debiased=True)) for pair in zip(tuned, other, strict=True)]
-        between_controls = [float(linear_cka(*pair, debiased=True)) for pair in zip(own, other, strict=True)]
+        between_controls = [float(linear_cka(*pair, debiased=True)) for pair in zip(own_control, other, strict=True)]
         assert result.curves().null[place] == pytest.approx(expected[:-1], abs=1e-6)
         assert np.abs(np.subtract(expected, between_controls)).max() > 1e-3  # so that the two are distinguished
 
@@ -96,11 +97,11 @@ def test_another_tuned_model_has_another_null(result, base, tasks, out, tmp_path
     """Also in the folder of a finished run, whose controls are the same."""
     names = [name for name in tiny.TASKS if name != "last"]
     controls = tuple(f"{name}={out / 'adapters' / f'control-{name}'}" for name in names)
-    found = [
+    runs = [
         tiny.run(base, tasks, tmp_path / "run", experimental=str(out / "adapters" / tuned), controls=controls)
         for tuned in ("tuned", "without-held-out")
     ]
-    one, two = (run.curves().null for run in found)
+    one, two = (run.curves().null for run in runs)
     assert np.isfinite([one, two]).all()
     assert np.abs(one - two).max() > 1e-4
 
@@ -154,10 +155,11 @@ def test_workers_change_no_bit(result, base, tasks, out, tmp_path, forked):
 
 
 def poison(monkeypatch, *names):
-    """In the second step of these adapters; the names of all that take a step."""
+    """Make these adapters NaN in their second step; return the names of all that take a step."""
     from mechclust.training.tuning.trainer import AnswerTrainer
 
-    whole, stepped = AnswerTrainer.training_step, set()
+    whole = AnswerTrainer.training_step
+    stepped = set()
 
     def poisoned(self, model, inputs, *args, **options):
         stepped.add(self._name)
@@ -176,21 +178,21 @@ def test_a_loss_that_is_not_finite_ends_one_adapter(base, tasks, tmp_path, monke
     """The others go on; what cannot be measured is left out, and said. The same call says so again, trains nothing and
     reads no text anew; another setting trains what was given up."""
     stepped = poison(monkeypatch, "control-swap", "without-held-out")
-    found = tiny.run(base, tasks, tmp_path / "run")
-    assert found.tasks == ["count", "first", "copy"]
-    assert found.unmeasured == ["last"]
-    said = {
+    run = tiny.run(base, tasks, tmp_path / "run")
+    assert run.tasks == ["count", "first", "copy"]
+    assert run.unmeasured == ["last"]
+    reasons = {
         name: f"the loss of {name} is nan at step 2; lower --tuning.lr, or look for damaged examples"
         for name in ("without-held-out", "control-swap")
     }
-    assert {model.name: why for model, why in found.failed.items()} == said
-    assert f"control-swap: {said['control-swap']}" in found.notes
-    note = f"without-held-out: {said['without-held-out']}; without this model last is not measured"
-    assert note in found.notes
+    assert {model.name: why for model, why in run.failed.items()} == reasons
+    assert f"control-swap: {reasons['control-swap']}" in run.notes
+    note = f"without-held-out: {reasons['without-held-out']}; without this model last is not measured"
+    assert note in run.notes
     assert (
-        "Held out and not measured: last, so nothing is known about tasks that the model was not tuned on; the notes "
-        "say why."
-    ) in lead_of(found)
+        "Held out and not measured: last. Nothing is known about tasks that the model was not tuned on. The notes say "
+        "why."
+    ) in run.sentences
 
     assert stepped == {"tuned", "without-held-out", "again-copy", *(f"control-{task}" for task in tiny.TASKS)}
     stepped.clear()
@@ -198,13 +200,13 @@ def test_a_loss_that_is_not_finite_ends_one_adapter(base, tasks, tmp_path, monke
         patch.setattr("mechclust.commands.mossa.readability.readability", None)
         again = tiny.run(base, tasks, tmp_path / "run")
     assert not stepped
-    assert (again.tasks, again.failed, again.readability) == (found.tasks, found.failed, found.readability)
-    assert again.notes == found.notes
+    assert (again.tasks, again.failed, again.readability) == (run.tasks, run.failed, run.readability)
+    assert again.notes == run.notes
 
 
 def test_without_a_multi_task_model_there_is_nothing(base, tasks, tmp_path, monkeypatch):
     stepped = poison(monkeypatch, "tuned")
-    said = (
+    message = (
         "the loss of tuned is nan at step 2; lower --tuning.lr, or look for damaged examples; without this model there "
         "is nothing to compare the others with"
     )
@@ -212,13 +214,13 @@ def test_without_a_multi_task_model_there_is_nothing(base, tasks, tmp_path, monk
         stepped.clear()
         with pytest.raises(InputError) as caught:
             tiny.run(base, tasks, tmp_path / "run", steps_per_task=1, ceilings=0)
-        assert str(caught.value) == said
+        assert str(caught.value) == message
         assert bool(stepped) == taken
 
 
 class TestRefusals:
     @pytest.mark.parametrize(
-        ("fields", "said"),
+        ("fields", "message"),
         [
             ({"controls": ("copy=x",)}, "--controls are given without --experimental; give the multi-task model too"),
             (
@@ -235,10 +237,10 @@ class TestRefusals:
             ({"bos": "yes"}, "no beginning-of-sequence token, so --bos yes has none to add; leave out --bos"),
         ],
     )
-    def test_before_anything_is_loaded(self, base, tasks, tmp_path, fields, said):
+    def test_before_anything_is_loaded(self, base, tasks, tmp_path, fields, message):
         with pytest.raises(InputError) as caught:
             tiny.run(base, tasks, tmp_path / "run", **fields)
-        assert said in str(caught.value)
+        assert message in str(caught.value)
         assert not (tmp_path / "run" / "adapters").exists()
 
     def test_tasks_without_enough_prompts_are_left_out(self, base, tasks, tmp_path):
@@ -247,13 +249,13 @@ class TestRefusals:
         for name in ("copy", "last"):
             path = folder / f"{name}_test.jsonl"
             path.write_text("".join(path.read_text().splitlines(keepends=True)[:3]))
-        found = tiny.run(base, folder, tmp_path / "run", ceilings=0)
-        assert found.tasks == ["count", "first", "swap"]
+        run = tiny.run(base, folder, tmp_path / "run", ceilings=0)
+        assert run.tasks == ["count", "first", "swap"]
         trained = {path.name for path in (tmp_path / "run" / "adapters").iterdir()}
         assert trained == {"tuned", "control-count", "control-first", "control-swap"}
-        assert "No control is trained for copy and last, since nothing could be measured with it" in found.notes
-        assert "No model is trained without the held-out tasks, since none of these has 4 test prompts" in found.notes
-        assert any("fewer than 4 test prompts" in note and "copy 3" in note for note in found.notes)
+        assert "No control is trained for copy and last, since nothing could be measured with it" in run.notes
+        assert "No model is trained without the held-out tasks, since none of these has 4 test prompts" in run.notes
+        assert any("fewer than 4 test prompts" in note and "copy 3" in note for note in run.notes)
 
     def test_another_run_in_the_folder(self, result, base, tasks, out, tmp_path):
         with pytest.raises(InputError, match="was trained with other settings; give the same, or another folder"):

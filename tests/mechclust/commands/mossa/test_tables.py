@@ -57,8 +57,8 @@ def test_layers_are_medians_over_the_tasks_of_a_set(result, tables):
     assert table.loc[("seen", "tuned", 18), "median"] == np.median(result.values("tuned")[seen, -1])
     assert table.loc[("held out", "base", 3), "median"] == np.median(result.values("base")[~seen, 2])
     in_cluster = seen & (np.array(result.clusters) == "explanation")
-    found = table.loc[("cluster explanation", "base", 18)]
-    assert (found["median"], found["tasks"]) == (np.median(result.values("base")[in_cluster, -1]), 3)
+    row = table.loc[("cluster explanation", "base", 18)]
+    assert (row["median"], row["tasks"]) == (np.median(result.values("base")[in_cluster, -1]), 3)
     known = table.dropna()  # of few tasks many draws have no ceiling, and then there is no interval
     assert (known["low"] <= known["median"] + 1e-12).all()
     assert (known["median"] <= known["high"] + 1e-12).all()
@@ -87,8 +87,8 @@ def test_clusters_are_of_seen_tasks(result, tables):
 
 
 def test_tasks_of_no_cluster_are_none():
-    made = made_result({"b": ["x", "y"], None: ["odd"], "a": ["z", "w"]}, held_out=(), n_layers=8)
-    assert {name: part.tasks for name, part in parts_of(made).items()} == {"a": ("z", "w"), "b": ("x", "y")}
+    result = made_result({"b": ["x", "y"], None: ["odd"], "a": ["z", "w"]}, held_out=(), n_layers=8)
+    assert {name: part.tasks for name, part in parts_of(result).items()} == {"a": ("z", "w"), "b": ("x", "y")}
     alone = parts_of(made_result({None: ["odd", "even"]}, held_out=(), n_layers=8))
     assert {name: part.tasks for name, part in alone.items()} == {"(no cluster)": ("odd", "even")}
 
@@ -104,9 +104,9 @@ def test_groups_are_those_of_the_result(result, tables):
 
 
 def test_groups_without_layers_have_none():
-    made = made_result()
-    same = {task: {**of, "tuned.cka": of["base.cka"]} for task, of in made.of_task.items()}
-    table = tables_of(replace(made, of_task=same))["groups"].set_index("group")
+    result = made_result()
+    same = {task: {**of, "tuned.cka": of["base.cka"]} for task, of in result.of_task.items()}
+    table = tables_of(replace(result, of_task=same))["groups"].set_index("group")
     assert table.loc["transition", ["first_layer", "last_layer"]].tolist() == [None, None]
 
 
@@ -123,7 +123,8 @@ def test_a_ceiling_of_few_tasks_has_an_interval():
 
 def test_answers_have_intervals_over_prompts(tables):
     table = tables["answers"].set_index(["task", "role"])
-    control, base = table.loc[("aqua", "control")], table.loc[("aqua", "base")]
+    control = table.loc[("aqua", "control")]
+    base = table.loc[("aqua", "base")]
     assert control["exact"] == pytest.approx(0.7)
     assert control["exact_gain"] == pytest.approx(control["exact"] - base["exact"])
     assert control["loss_gain"] == pytest.approx(base["loss"] - control["loss"])
@@ -163,8 +164,10 @@ def test_before_and_after_the_final_norm(result):
 
 
 def test_gains_of_shares_are_covered_by_their_interval():
-    """Of pairs drawn with a known difference, the interval covers it in about 95 of 100 cases."""
-    draw, covered, true = np.random.default_rng(0), 0, 0.3
+    """The interval covers a known difference in about 95 of 100 draws of pairs."""
+    draw = np.random.default_rng(0)
+    covered = 0
+    true = 0.3
     for _ in range(400):
         base = (draw.random(40) < 0.3).astype(float)
         exact = np.where(draw.random(40) < true / 0.7, 1.0, base)
@@ -177,18 +180,22 @@ def test_loss_gain_is_students_t():
     from scipy.stats import ttest_rel
 
     draw = np.random.default_rng(1)
-    base, loss = draw.random(12) + 1, draw.random(12)
-    margins, before = draw.random(6), draw.random(6)
-    found = score(np.zeros(12), loss, margins, base=(np.zeros(12), base, before))
+    base = draw.random(12) + 1
+    loss = draw.random(12)
+    margins = draw.random(6)
+    before = draw.random(6)
+    gained = score(np.zeros(12), loss, margins, base=(np.zeros(12), base, before))
     ends = ttest_rel(base, loss).confidence_interval(0.95)
-    assert found.loss_gain_ends == pytest.approx((ends.low, ends.high))
+    assert gained.loss_gain_ends == pytest.approx((ends.low, ends.high))
     ends = ttest_rel(margins, before).confidence_interval(0.95)
-    assert found.margin_gain_ends == pytest.approx((ends.low, ends.high))
+    assert gained.margin_gain_ends == pytest.approx((ends.low, ends.high))
 
 
 def test_learnt_is_what_depends_on_the_prompt():
     """Neither right answers of one kind nor a lower loss are."""
-    exact, loss, margin = np.array([1.0, 0.0] * 10), np.linspace(1, 2, 20), np.linspace(-1, 1, 10)
+    exact = np.array([1.0, 0.0] * 10)
+    loss = np.linspace(1, 2, 20)
+    margin = np.linspace(-1, 1, 10)
     base = (np.zeros(20), loss, margin)
     assert score(np.zeros(20), loss, margin[::-1], base=base).state == "not learnt"
     assert score(np.zeros(20), loss - 1, margin, base=base).state == "form only"

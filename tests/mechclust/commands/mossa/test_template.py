@@ -24,25 +24,27 @@ def template(tmp_path):
 
 def test_prompts_and_answers_are_read_with_it(base, tasks, template, tmp_path):
     config = tiny.settings(tasks, chat_template=template)
-    inputs, plain = read_inputs(str(base), config), read_inputs(str(base), tiny.settings(tasks))
-    said = "Prompts are user's messages in the chat template of --chat-template, with its default system prompt."
-    assert said in inputs.notes
+    inputs = read_inputs(str(base), config)
+    plain = read_inputs(str(base), tiny.settings(tasks))
+    note = "Prompts are user's messages in the chat template of --chat-template, with its default system prompt."
+    assert note in inputs.notes
     assert all(any(note.startswith("Prompts begin with ") for note in each.notes) for each in (inputs, plain))
     resident = ResidentBase(str(base), config, tmp_path / "run")
     examples, _ = resident.training(Model(CONTROL, "copy"))
     read = resident.hooked.tokenizer.decode(examples[0].tokens).split()
-    asked = inputs.collection["copy"].train[0]
-    assert read == ["first", *asked.prompt.split(), "</s>", "last", *asked.answer.split(), "</s>"]
+    example = inputs.collection["copy"].train[0]
+    assert read == ["first", *example.prompt.split(), "</s>", "last", *example.answer.split(), "</s>"]
     assert resident.hooked.tokenizer.chat_template is None
     assert inputs.digest() != plain.digest()
 
 
 def test_what_it_says_tells_runs_apart_and_not_where_it_is(result, base, tasks, out, template, tmp_path):
-    moved, other = tmp_path / "moved.jinja", tmp_path / "other.jinja"
+    moved = tmp_path / "moved.jinja"
+    other = tmp_path / "other.jinja"
     moved.write_text(CHAT)
     other.write_text(CHAT.replace("first ", "count "))
-    found = [read_inputs(str(base), tiny.settings(tasks, chat_template=file)) for file in (template, moved, other)]
-    digests = [inputs.digest() for inputs in found]
+    all_inputs = [read_inputs(str(base), tiny.settings(tasks, chat_template=file)) for file in (template, moved, other)]
+    digests = [inputs.digest() for inputs in all_inputs]
     assert digests[0] == digests[1] != digests[2]
     with pytest.raises(InputError, match="holds what was measured of other texts"):
         tiny.run(base, tasks, out, chat_template=template)

@@ -35,9 +35,9 @@ def write_base(folder: Path, **fields: Any) -> Path:
     from tokenizers import Tokenizer, models, pre_tokenizers
 
     words = ["</s>", "<unk>", ":", "Answer", *LETTERS, *TASKS, *map(str, range(1, 5))]
-    own = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="<unk>"))
-    own.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=own, eos_token="</s>", unk_token="<unk>")
+    by_word = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="<unk>"))
+    by_word.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=by_word, eos_token="</s>", unk_token="<unk>")
     tokenizer.save_pretrained(folder)
     known = {"vocab_size": len(words), "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 3}
     known |= {"num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 64}

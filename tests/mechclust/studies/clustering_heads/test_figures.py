@@ -11,11 +11,12 @@ from matplotlib.figure import Figure
 
 from mechclust.evidence.intervals import share_interval
 from mechclust.studies import get_study
-from mechclust.studies.clustering_heads.figures import ablation_table, ablations, curriculum, training
+from mechclust.studies.clustering_heads.arm_figures import ablation_table, ablations, circuits, curriculum
+from mechclust.studies.clustering_heads.figures import training
 from mechclust.studies.clustering_heads.intervention_figures import (
     donors,
+    draw,
     full_batch,
-    intervention_panels,
     mitigations,
     replay,
     saddle,
@@ -24,7 +25,6 @@ from mechclust.studies.clustering_heads.intervention_figures import (
 )
 from mechclust.studies.clustering_heads.phase_figures import attention, ideal, name_positions, phases
 from mechclust.studies.clustering_heads.results import HeadsResults, NetworkTraining, load_results
-from mechclust.studies.clustering_heads.start_figures import circuits
 from probes import ProbeResult
 from tests.mechclust.studies.clustering_heads import made_runs as made
 
@@ -128,8 +128,8 @@ def test_a_loss_of_0_is_drawn_as_the_least(results):
     assert drawn.min() == 1e-10
 
 
-def test_attention_has_one_scale_with_its_name(smoke, results):
-    *maps, bar = attention(SMOKE, results, smoke[1]).axes
+def test_attention_has_one_scale_with_its_name(results):
+    *maps, bar = attention(SMOKE, results).axes
     limits = {axis.images[0].get_clim() for axis in maps}
     assert len(maps) == 2
     assert limits == {(0, max(axis.images[0].get_array().max() for axis in maps))}
@@ -137,14 +137,14 @@ def test_attention_has_one_scale_with_its_name(smoke, results):
     assert maps[0].get_ylabel() == "position"
 
 
-def test_moments_of_a_run_say_what_they_count(smoke, results):
-    titles = [axis.get_title(loc="left").split("\n")[0] for axis in phases(SMOKE, results, smoke[1]).axes]
+def test_moments_of_a_run_say_what_they_count(results):
+    titles = [axis.get_title(loc="left").split("\n")[0] for axis in phases(SMOKE, results).axes]
     assert titles[0] in ("step 0: start", "epoch 0: start")
 
 
 class TestIdeal:
-    def test_positions_that_coincide_have_one_name(self, smoke, results):
-        first, *_ = ideal(SMOKE, results, smoke[1]).axes
+    def test_positions_that_coincide_have_one_name(self, results):
+        first, *_ = ideal(SMOKE, results).axes
         assert {text.get_text() for text in first.texts} - {""} == {"0-2", "3-5"}
 
     def test_positions_apart_are_listed(self):
@@ -167,8 +167,9 @@ def test_ablations_show_every_setting_with_the_interval_of_its_share(results):
     vertices = band.get_paths()[0].vertices[:, 1]
     low, high = share_interval([0.0, 1.0])
     assert (vertices.min(), vertices.max()) == (pytest.approx(low), pytest.approx(high))
-    row = next(row for row in ablation_table(SMOKE, results).split("<tr") if "dropout" in row)
-    assert [cell in row for cell in ("0.800 ± 0.283", "0.50", f"{low:.2f} to {high:.2f}")] == [True] * 3
+    table = ablation_table(SMOKE, results)
+    (row,) = table[table["setting"] == "dropout of the feed-forward layer"].to_numpy().tolist()
+    assert row[2:] == ["0.800 ± 0.283", "0.50", f"{low:.2f} to {high:.2f}", 2]
 
 
 def heights(axis):
@@ -217,9 +218,9 @@ class TestInterventions:
 
     def test_areas_stand_in_the_legend_of_the_roc(self):
         solved = [made.network(), made.network(line=None, plane=0.1)]
-        panels = intervention_panels(made.CONFIG, made.results_of(*solved, made.weak(), made.weak()))
-        assert [panel.name for panel in panels] == ["stitching", "roc", "donors"]
-        (axis,) = panels[1].figure.axes
+        drawn = draw(made.CONFIG, made.results_of(*solved, made.weak(), made.weak()))
+        assert list(drawn) == ["stitching", "roc", "donors"]
+        (axis,) = drawn["roc"].axes
         assert [text.get_text() for text in axis.get_legend().get_texts()] == [
             "line: area 0.750",
             "line or plane: area 1.000",

@@ -9,9 +9,8 @@ from matplotlib.collections import LineCollection
 from matplotlib.colors import to_rgb
 from PIL import Image
 
-from mechclust.studies.clustering_heads.attention import mean_attention
 from mechclust.studies.clustering_heads.config import PoolingTransformerConfig
-from mechclust.studies.clustering_heads.effects import edge_effects, fewest_edges, nodes_on_edges
+from mechclust.studies.clustering_heads.effects import edge_effects, fewest_edges, mean_attention, nodes_on_edges
 from mechclust.studies.clustering_heads.graph import SHARE, graph_film, network_graph
 from mechclust.training import Member, TrainConfig, train_ensemble
 from tasks import InputError, SparseModularAddition

@@ -420,7 +420,7 @@ def test_pages_that_cannot_be_made(run, tmp_path):
 def test_networks_that_cannot_be_drawn(tmp_path):
     wide = trained(tmp_path / "wide", d_model=4, n_heads=2)
     text = (
-        r"^the network has d_model 4 and 2 heads; a sandbox draws d_model 2 with 1 head, as points in a plane: "
+        r"^the network has d_model 4 and n_heads 2; a sandbox draws d_model 2 and n_heads 1, as points in a plane: "
         r"train one of that size$"
     )
     with pytest.raises(InputError, match=text):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -15,10 +14,10 @@ from mechclust.commands.sandbox import open_sandbox
 from mechclust.report.analysis import Analysis
 from mechclust.studies import get_study, report_run, run_study
 from mechclust.studies.clustering_heads.ablations import Ablations
+from mechclust.studies.clustering_heads.arm_figures import modulus_table
 from mechclust.studies.clustering_heads.config import ClusteringHeadsConfig, Curriculum, FullBatch, Starts
 from mechclust.studies.clustering_heads.dynamics import measured_rows
 from mechclust.studies.clustering_heads.results import load_results
-from mechclust.studies.clustering_heads.start_figures import modulus_table
 from mechclust.training import Snapshots, accuracy
 from probes import ClusteringHead, run
 from tasks import InputError, SparseModularAddition
@@ -86,12 +85,11 @@ class TestRun:
             final={**results.final, "scratch": {200: (1.0, 1.0), 201: (0.9, 0.5)}, "transfer": {200: (1.0, 0.8)}},
             next_modulus={**results.next_modulus, "transfer": {200: head, 201: head}},
         )
-        rows = modulus_table(SMOKE, solved).split("<tr")
-        cells = [re.findall(r"<td[^>]*>(.*?)</td>", row)[:3] for row in rows]
-        assert ["p = 3, from random weights", "above 0.98", "1"] in cells
-        assert ["p = 3, from random weights", "0.75 or below", "1"] in cells
-        assert [row for row in cells if row and "solved" in row[0]] == [["p = 3, from solved p = 2", "in between", "1"]]
-        assert modulus_table(SMOKE, replace(results, next_modulus={})) == ""
+        rows = modulus_table(SMOKE, solved)[["networks", "test accuracy", "n"]].to_numpy().tolist()
+        assert ["p = 3, from random weights", "above 0.98", 1] in rows
+        assert ["p = 3, from random weights", "0.75 or below", 1] in rows
+        assert [row for row in rows if "solved" in row[0]] == [["p = 3, from solved p = 2", "in between", 1]]
+        assert modulus_table(SMOKE, replace(results, next_modulus={})).empty
 
     def test_what_it_kept_is_what_was_trained(self, smoke):
         _, out = smoke

@@ -12,7 +12,7 @@ from mechclust.studies.heads_in_models import HeadsInModelsConfig
 from mechclust.studies.heads_in_models.config import PROMPTS, arms, labels_of, subjects_of
 from mechclust.studies.heads_in_models.discovery import sets_of
 from mechclust.studies.heads_in_models.heads import Heads
-from mechclust.studies.heads_in_models.results import Found
+from mechclust.studies.heads_in_models.results import Results
 from mechclust.studies.heads_in_models.together import DONORS
 from mechclust.studies.study import Job
 from probes import ProbeResult
@@ -53,14 +53,14 @@ def made_heads(arm: str, seed: int, subject: int = 0) -> Heads:
 
 def made_discovery(draw: np.random.Generator) -> ProbeResult:
     sets = sets_of(CONFIG.together)
-    per_set = ("changed", "stability", "within_ratio", "within_ratio_gaussian")
+    per_set = ("changed", "within_ratio", "within_ratio_gaussian")
     values = {name: torch.from_numpy(draw.random(len(sets))) for name in per_set}
     values["agreement"] = torch.from_numpy(draw.random((len(sets), 2)))
     axes = {**dict.fromkeys(per_set, ("set",)), "agreement": ("set", "equivalence")}
     return ProbeResult("discovery together", values, axes, {"set": sets, "equivalence": ["asked", "other"]})
 
 
-def made_models() -> Found:
+def made_models() -> Results:
     """The heads of every model of every job."""
     found = {}
     for arm in arms(CONFIG):

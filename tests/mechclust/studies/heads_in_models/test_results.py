@@ -14,13 +14,13 @@ from mechclust.studies.heads_in_models.heads import Heads, switching_heads
 from mechclust.studies.heads_in_models.prompts import ORDERS
 from mechclust.studies.heads_in_models.results import (
     CALLS,
-    Found,
+    Results,
     by_subject,
+    called_table,
     data_of,
     key,
     rise_where_called,
 )
-from mechclust.studies.heads_in_models.study import _table
 from mechclust.studies.heads_in_models.together import DONORS, RELEVANT
 from mechclust.studies.study import Job
 from tests.mechclust.studies.heads_in_models.made import CONFIG, N_HEADS, N_LAYERS, made_heads, made_models
@@ -29,7 +29,7 @@ ADDITION = addition_arm(3)
 
 
 @pytest.fixture(scope="module")
-def models() -> Found:
+def models() -> Results:
     return made_models()
 
 
@@ -48,7 +48,7 @@ def count_called(heads: Heads, layer: int, label: int) -> int:
 # ---- numbers ----
 
 
-def test_every_network_has_its_own_numbers(models: Found) -> None:
+def test_every_network_has_its_own_numbers(models: Results) -> None:
     data = data_of(CONFIG, models)
     for i, seed in enumerate(CONFIG.seeds):
         heads = models[Job(ADDITION, seed)]["trained"]
@@ -71,7 +71,7 @@ def test_every_network_has_its_own_numbers(models: Found) -> None:
     assert len(set(calls)) > 1  # so that an order of seeds is noticed
 
 
-def test_instructions_have_curves_by_layer_and_counts_by_block(models: Found) -> None:
+def test_instructions_have_curves_by_layer_and_counts_by_block(models: Results) -> None:
     data = data_of(CONFIG, models)
     for i, seed in enumerate(CONFIG.seeds):
         heads = models[Job(INSTRUCTIONS, seed)]["untrained"]
@@ -81,7 +81,7 @@ def test_instructions_have_curves_by_layer_and_counts_by_block(models: Found) ->
         assert data[key(INSTRUCTIONS, "untrained", "heads called")][i].tolist() == counts
 
 
-def test_a_label_for_which_no_head_is_called_has_no_counts(models: Found) -> None:
+def test_a_label_for_which_no_head_is_called_has_no_counts(models: Results) -> None:
     heads = replace(made_heads(ADDITION, 5), uncalled=frozenset({"sum"}))
     data = data_of(CONFIG, {Job(ADDITION, 5): {"trained": heads}})
     assert np.isnan([data[key(ADDITION, "trained", measure)][0] for measure in CALLS]).all()
@@ -101,7 +101,7 @@ def test_a_planted_head_is_found_exactly_if_it_alone_is_called() -> None:
         assert data[key(PLANTED, UNREAD, "exact")].tolist() == [exact]
 
 
-def test_prompts_have_the_heads_that_serve_both_endings(models: Found) -> None:
+def test_prompts_have_the_heads_that_serve_both_endings(models: Results) -> None:
     data = data_of(CONFIG, models)
     for i, seed in enumerate(CONFIG.word_seeds):
         for kind in ("pretrained", "random"):
@@ -142,8 +142,8 @@ def test_a_rise_where_heads_are_called_is_a_mean_over_equal_blocks() -> None:
 # ---- the table ----
 
 
-def test_the_table_counts_heads_by_block_in_the_mean_network(models: Found) -> None:
-    table = _table(CONFIG, models).set_index(["part", "model", "label"])
+def test_the_table_counts_heads_by_block_in_the_mean_network(models: Results) -> None:
+    table = called_table(CONFIG, models).set_index(["part", "model", "label"])
     assert len(table) == 2 * 4 + 3 * 2 * 4 + 2 * 3 + 4 * 2  # models and labels of each arm
     for arm, subject, label, name in (
         (ADDITION, "trained", 0, "sum"),
@@ -164,7 +164,7 @@ def test_the_table_counts_heads_by_block_in_the_mean_network(models: Found) -> N
     assert table.loc[(PROMPTS, "random-second", "asked")]["all blocks"] == total / 2
 
 
-def test_the_table_has_no_count_for_a_label_that_attention_clusters(models: Found) -> None:
+def test_the_table_has_no_count_for_a_label_that_attention_clusters(models: Results) -> None:
     refused = {
         job: {
             subject: replace(heads, uncalled=frozenset({"sum"})) if job.arm == ADDITION else heads
@@ -172,7 +172,7 @@ def test_the_table_has_no_count_for_a_label_that_attention_clusters(models: Foun
         }
         for job, of_job in models.items()
     }
-    table = _table(CONFIG, refused).set_index(["part", "model", "label"])
+    table = called_table(CONFIG, refused).set_index(["part", "model", "label"])
     assert np.isnan(table.loc[(ADDITION, "trained", "sum")]["all blocks"])
     assert np.isfinite(table.loc[(ADDITION, "trained", OFF)]["all blocks"])
 
@@ -180,7 +180,7 @@ def test_the_table_has_no_count_for_a_label_that_attention_clusters(models: Foun
 # ---- figures ----
 
 
-def test_addition_has_a_dot_for_each_head_filled_if_it_is_called(models: Found) -> None:
+def test_addition_has_a_dot_for_each_head_filled_if_it_is_called(models: Results) -> None:
     of_arms = {f"p = {p}": by_subject(CONFIG, models, addition_arm(p)) for p in CONFIG.moduli}
     figure = figures.addition(CONFIG, of_arms)
     axis = figure.axes[1]  # above, p = 3
@@ -198,7 +198,7 @@ def test_addition_has_a_dot_for_each_head_filled_if_it_is_called(models: Found) 
             assert (dot in filled) == is_called(heads, layer, head, 0)
 
 
-def test_prompts_show_means_over_draws_and_endings(models: Found) -> None:
+def test_prompts_show_means_over_draws_and_endings(models: Results) -> None:
     of_models = by_subject(CONFIG, models, PROMPTS)
     figure = figures.prompts(CONFIG, of_models)
     image, alike, causal, together = figure.axes[:4]
@@ -221,7 +221,7 @@ def test_prompts_show_means_over_draws_and_endings(models: Found) -> None:
         assert any(np.allclose((band.y0, band.y1), lowest_and_highest) for band in bands)
 
 
-def discovered_by_hand(models: Found, kind: str, sets: list[int], seed: int) -> np.ndarray:
+def discovered_by_hand(models: Results, kind: str, sets: list[int], seed: int) -> np.ndarray:
     """The agreement of discovered classes with the thing asked for, mean of both endings, for each set of heads."""
     ends = [models[Job(PROMPTS, seed)][f"{kind}-{order}"].discovery for order in ORDERS]
     return np.mean([end["agreement"].numpy()[sets, 0] for end in ends], axis=0)
@@ -231,7 +231,7 @@ def set_index(name: str) -> int:
     return [largest(1), others(1), largest(2), others(2)].index(name)
 
 
-def test_instructions_show_the_mean_clusters_by_layer(models: Found) -> None:
+def test_instructions_show_the_mean_clusters_by_layer(models: Results) -> None:
     figure = figures.instructions(CONFIG, by_subject(CONFIG, models, INSTRUCTIONS))
     lines = [np.asarray(line.get_ydata()) for line in figure.axes[0].lines]
     for subject in ("trained", "untrained"):
@@ -240,7 +240,7 @@ def test_instructions_show_the_mean_clusters_by_layer(models: Found) -> None:
             assert any(np.allclose(line, sum(of_seeds)[:, label] / 3) for line in lines)
 
 
-def test_switching_heads_must_follow_the_thing_asked_at_every_ending(models: Found) -> None:
+def test_switching_heads_must_follow_the_thing_asked_at_every_ending(models: Results) -> None:
     ends = [models[Job(PROMPTS, 1)][f"pretrained-{order}"] for order in ORDERS]
     both = switching_heads(CONFIG, ends)
     alone = [switching_heads(CONFIG, [heads]) for heads in ends]
@@ -248,7 +248,7 @@ def test_switching_heads_must_follow_the_thing_asked_at_every_ending(models: Fou
     assert (alone[0] != alone[1]).any()
 
 
-def test_arms_that_were_not_run_have_no_subjects(models: Found) -> None:
+def test_arms_that_were_not_run_have_no_subjects(models: Results) -> None:
     assert by_subject(replace(CONFIG, model=None), models, PROMPTS) == {}
     assert list(by_subject(CONFIG, models, PROMPTS)) == [
         "pretrained-first", "pretrained-second", "random-first", "random-second",

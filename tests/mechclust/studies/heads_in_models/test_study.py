@@ -21,7 +21,7 @@ from mechclust.studies.heads_in_models.config import (
     subjects_of,
 )
 from mechclust.studies.heads_in_models.discovery import sets_of
-from mechclust.studies.heads_in_models.results import by_subject, data_of, key, load_results
+from mechclust.studies.heads_in_models.results import by_subject, data_of, key, load_job
 from mechclust.studies.heads_in_models.together import IRRELEVANT, RANDOM_HEADS, RELEVANT
 from mechclust.studies.study import Job
 from tasks import InputError
@@ -54,20 +54,20 @@ class TestRun:
 
     def test_every_model_has_a_twin(self, smoke):
         for arm in arms(SMOKE):
-            found = load_results(SMOKE, smoke[1], Job(arm, 0))
+            found = load_job(SMOKE, smoke[1], Job(arm, 0))
             assert list(found) == subjects_of(arm)
             assert len(found) == 2
             for heads in found.values():
-                assert heads.of("within_ratio", labels_of(arm)[1]).shape == (2, 2)
+                assert heads.labelled("within_ratio", labels_of(arm)[1]).shape == (2, 2)
                 assert (heads.clusters is not None) == (arm == INSTRUCTIONS)
-        trained, twin = load_results(SMOKE, smoke[1], Job(addition_arm(2), 0)).values()
+        trained, twin = load_job(SMOKE, smoke[1], Job(addition_arm(2), 0)).values()
         assert not np.array_equal(trained.values["effect"], twin.values["effect"])
 
     def test_the_planted_head_is_found_and_the_unread_one_is_not(self, smoke):
         checks = {finding.id: finding for finding in smoke[0].findings if finding.kind == "check"}
         assert checks["K1"].parts[0].values == (1.0,)
         assert checks["K2"].parts[0].values == (0.0,)
-        read, unread = load_results(SMOKE, smoke[1], Job(PLANTED, 0)).values()
+        read, unread = load_job(SMOKE, smoke[1], Job(PLANTED, 0)).values()
         assert read.accuracy == 1.0
         assert np.isnan(unread.accuracy)  # it adds nothing
 
@@ -75,7 +75,7 @@ class TestRun:
         check_made_whole(STUDY, SMOKE, shutil.copytree(smoke[1], tmp_path / "run"))
 
     def test_no_head_is_called_for_a_label_that_attention_alone_clusters(self, smoke):
-        found = {p: load_results(SMOKE, smoke[1], Job(addition_arm(p), 0))["trained"] for p in (2, 3)}
+        found = {p: load_job(SMOKE, smoke[1], Job(addition_arm(p), 0))["trained"] for p in (2, 3)}
         assert {p: heads.uncalled for p, heads in found.items()} == {2: {"sum", OFF, "multiset"}, 3: {"multiset"}}
         generous = replace(SMOKE, share=0.999, level=0.999)
         assert not any(found[2].called(generous, label).any() for label in found[2].uncalled)
@@ -87,7 +87,7 @@ class TestRun:
         copy = shutil.copytree(smoke[1], tmp_path / "run")
         (copy / "results" / "planted-seed0" / "read.heads.safetensors").unlink()
         with pytest.raises(InputError, match=r"lacks results/planted-seed0/read\.heads\.safetensors; start the study"):
-            load_results(SMOKE, copy, Job(PLANTED, 0))
+            load_job(SMOKE, copy, Job(PLANTED, 0))
 
 
 def test_a_pretrained_model_is_measured_with_its_random_twin(write_checkpoint, tmp_path):
@@ -96,7 +96,7 @@ def test_a_pretrained_model_is_measured_with_its_random_twin(write_checkpoint, t
     config, job = replace(SMOKE, model=str(folder), **words), Job(PROMPTS, 0)
     assert arms(config)[-1] == PROMPTS
     STUDY.run_job(config, job, tmp_path / "run")
-    found = load_results(config, tmp_path / "run", job)
+    found = load_job(config, tmp_path / "run", job)
     assert list(found) == ["pretrained-first", "pretrained-second", "random-first", "random-second"]
     first = found["pretrained-first"]
     assert np.isfinite(first.selectivity("asked")).sum() == config.n_tested

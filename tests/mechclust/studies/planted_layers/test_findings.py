@@ -14,8 +14,8 @@ from mechclust.studies.planted_layers.config import (
     ORDER,
     RATES,
     ROUNDED,
-    STEPS,
     TRAINED,
+    TWICE_STEPS,
     pairs_of,
 )
 from mechclust.studies.planted_layers.findings import findings_of
@@ -78,7 +78,7 @@ def measured(
     flat = {
         ALL: from_to(2 if seed < 5 else 1, L),
         RATES: from_to(1 if seed == 4 else rates_from, L),
-        STEPS: from_to(3, 3) if seed < 10 else RISING,
+        TWICE_STEPS: from_to(3, 3) if seed < 10 else RISING,
         ROUNDED: np.where(LAYERS == 2, rounded, 0.0),
         ORDER: RISING,
         **(others or {}),
@@ -90,7 +90,7 @@ def measured(
             )
         else:
             shape = (len(PROMPTS), len(ROW_VIEWS), len(MEASURES), L)
-            curves[pair.name] = np.broadcast_to(flat.get(pair.column, 0 * LAYERS), shape)
+            curves[pair.name] = np.broadcast_to(flat.get(pair.column, 0.0 * LAYERS), shape)
         if pair.truth is not None:
             restored[pair.name] = (pair.truth[0] <= LAYERS).astype(float)
     bars = np.full((len(PROMPTS), len(ROW_VIEWS), len(MEASURES), L), 0.5)
@@ -157,7 +157,7 @@ def test_what_blocks_add_separates_better_than_a_stream_that_stays_changed(ideal
         ({"contribution_ends": False}, {"P4", "P5"}),
         ({"rates_from": 1}, {"P7"}),
         ({"biased": 1.0}, {"P3"}),
-        ({"others": {STEPS: from_to(1, L)}}, {"P8"}),
+        ({"others": {TWICE_STEPS: from_to(1, L)}}, {"P8"}),
         ({"others": {ALL: from_to(5, L)}}, {"P7", "P10"}),
         ({"rounded": 0.51}, {"P9"}),
     ],
@@ -219,16 +219,16 @@ def test_what_is_not_called_at_all_is_not_misplaced():
         for run in runs
     ]
     assert {finding.id: finding.verdict for finding in findings_of(PAPER, missed)}["P2"] == "does not hold"
-    ends = scores_of(PAPER, missed, TRAINED, Row("residual", "debiased CKA"))["end"]
+    ends = scores_of(missed, TRAINED, Row("residual", "debiased CKA"))["end"]
     assert ends == pytest.approx(chance_of(TRAINED, "end", missed[0]))
 
 
 def test_scores_are_per_seed_and_mean_over_plants():
     runs = [measured(10), measured(11, stays=False)]
     row = Row("residual", "debiased CKA")
-    assert scores_of(PAPER, runs, TRAINED, row)["end"].tolist() == [(5 + 3 + 1) / 3, 0]
+    assert scores_of(runs, TRAINED, row)["end"].tolist() == [(5 + 3 + 1) / 3, 0]
     runs = [measured(seed, others={ORDER: from_to(4, 6)}) for seed in range(2)]
-    control = scores_of(PAPER, runs, TRAINED, row, measured_on=ORDER)
+    control = scores_of(runs, TRAINED, row, measured_on=ORDER)
     assert control["onset"].tolist() == [(2 + 0 + 2) / 3] * 2
     assert control["end"].tolist() == [(3 + 1 + 1) / 3] * 2
     assert control["hit"].tolist() == [(0 + 1 + 0.5) / 3] * 2

@@ -9,7 +9,8 @@ import torch
 
 from mechclust.models import build_model, load_pretrained, model_for
 from mechclust.studies.planted_layers import change_of, measure_planted, patch_layers, plant_in
-from mechclust.studies.planted_layers.measure import MEASURES, VIEWS, WITHOUT_TOP, next_token_loss
+from mechclust.studies.planted_layers.measure import MEASURES, WITHOUT_TOP, next_token_loss
+from mechclust.studies.planted_layers.rows import VIEWS
 from probes import CKA, RBFCKA, SVCCA, NDims, residual, run, token_at
 from tasks import Batch, InputError, SkillSuite
 from tests.mechclust.models.families import FAMILIES, TOKENS

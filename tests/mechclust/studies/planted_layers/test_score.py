@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from mechclust.studies.planted_layers.results import cell_of, score
-from mechclust.studies.planted_layers.score import auc, chance_error, errors, rise, threshold, truth_of
+from mechclust.studies.planted_layers.results import cell_of
+from mechclust.studies.planted_layers.score import auc, chance_error, errors, rise, score, threshold, truth_of
 
 
 def test_a_cell_has_the_mean_and_its_interval_over_seeds():

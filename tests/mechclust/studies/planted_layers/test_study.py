@@ -148,7 +148,7 @@ class TestRun:
         assert np.allclose(found.curve(pair, Row("rise of residual", "CKA")).cumsum(), np.median(raw[0, 0, 0], axis=0))
         null = load_result(result_path(out, 0, "null-0.change"))["change"].numpy()
         expected = SMOKE.margin * np.maximum(np.median(null[0, 1, at], axis=0), 0)
-        assert np.allclose(found.threshold(pair, row, "all", 0.01), expected)
+        assert np.allclose(found.threshold(pair, row), expected)
 
     def test_the_table_has_a_row_for_each_measure_and_chance(self, smoke):
         found = [load_results(SMOKE, smoke[1], 0)]
@@ -164,7 +164,7 @@ class TestRun:
             values = scores_by_row(SMOKE, found, panel.column, panel.name, panel.prompts)
             assert (PATCHED in values) == (panel.column == TRAINED and panel.prompts == "all")
             for row in (Row("contribution", "RBF CKA"), Row("rise of residual", "n99")):
-                expected = scores_of(SMOKE, found, panel.column, row, panel.prompts)[panel.name]
+                expected = scores_of(found, panel.column, row, panel.prompts)[panel.name]
                 assert values[row] == pytest.approx(expected, nan_ok=True)
 
     def test_goes_on_where_it_was(self, smoke, tmp_path):

@@ -1,13 +1,9 @@
-// What points and texts look like. Nothing here knows what is selected.
+// Elements, and what points and texts look like: for the map of prompts and the slider over checkpoints.
 
 // Six hues for circles and six for squares; within each shape they differ for people with any colour vision.
 const HUES = ["#0072b2", "#e69f00", "#009e73", "#882255", "#56b4e9", "#7a6a00", "#cc79a7", "#332288", "#ddcc77", "#6f4e37", "#d55e00", "#88ccee"];
 const CIRCLES = 6, REST = "#a9afb6", FADED = "#e3e7eb", INK = "#1d2733";
 const VIRIDIS = ["#440154", "#482878", "#3e4a89", "#31688e", "#26828e", "#1f9e89", "#35b779", "#6dcd59", "#b4de2c", "#e2d21b"];
-const EDGE = 32767, HALF = 30000; // as prompt_map.py packs them
-const GLIDE = 320, REACH = 16; // ms from layer to layer; px from which a point is found
-const MOST_LISTED = 200, MOST_CELLS = 30; // classes in the legend, rows and columns of the table
-const CLUSTER = "cluster";
 
 function octets(text) {
   const raw = atob(text), bytes = new Uint8Array(raw.length);
@@ -29,6 +25,10 @@ function button(className, text, act) {
   made.type = "button";
   made.addEventListener("click", act);
   return made;
+}
+function fill(select, names, chosen = 0) {
+  select.replaceChildren(...names.map((name, i) => Object.assign(el("option", "", `${name}`), { value: i })));
+  select.value = chosen;
 }
 const comma = n => n.toLocaleString("en");
 const count = (n, one, many = `${one}s`) => `${comma(n)} ${n === 1 ? one : many}`;
@@ -61,6 +61,7 @@ function looks(classes, numbers) {
   const named = classes.length > HUES.length ? HUES.length - 1 : HUES.length;
   return classes.map((_, i) => i < named ? { hue: HUES[i], square: i >= CIRCLES } : { hue: REST, square: false, rest: true });
 }
+const mark = look => { const made = el("i", look.square ? "square" : ""); made.style.background = look.hue; return made; };
 function between(stops, share) {
   const at = Math.min(stops.length - 2, Math.floor(share * (stops.length - 1))), part = share * (stops.length - 1) - at;
   const mix = c => Math.round(parseInt(stops[at].slice(c, c + 2), 16) * (1 - part) + parseInt(stops[at + 1].slice(c, c + 2), 16) * part);

@@ -7,8 +7,7 @@ import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 
-from mechclust.studies.clustering_heads.lattices import line_score, on_plane, planar_score
-from mechclust.studies.clustering_heads.roc import roc_area
+from mechclust.studies.clustering_heads.detector import line_score, on_plane, planar_score, roc_area
 from mechclust.studies.clustering_heads.run import head_classes
 from probes import ClusteringHead, ProbeResult, run
 from tests.probes.planted_heads import everything, solved_network

@@ -1,0 +1,239 @@
+"""Hold what was measured of a model and of copies with random weights, as tables and with verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from mechclust.commands.clusters.config import ClustersConfig
+from mechclust.commands.clusters.follow import Followed
+from mechclust.commands.clusters.verdicts import JudgedLabel, judge_label
+from probes import ProbeResult
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_COLUMNS: Mapping[str, Mapping[str, str]] = {  # by curve, the column of each measure
+    "raw": {
+        "ari": "ari",
+        "null_low": "null_low",
+        "null_high": "null_high",
+        "p_value": "p_value",
+        "ami": "ami",
+        "silhouette": "silhouette",
+        "label_silhouette": "label_silhouette",
+    },
+    "given": {
+        "ari": "given_ari",
+        "null_low": "given_null_low",
+        "null_high": "given_null_high",
+        "p_value": "given_p",
+    },
+    "linear": {
+        "accuracy": "accuracy",
+        "accuracy_low": "accuracy_low",
+        "accuracy_high": "accuracy_high",
+        "null_low": "linear_null_low",
+        "null_high": "linear_null_high",
+        "p_value": "linear_p",
+    },
+}
+_RANDOM_WEIGHTS = {  # by curve, its measure and the column of random weights
+    "raw": ("ari", "untrained"),
+    "given": ("ari", "untrained_given"),
+    "linear": ("accuracy", "untrained_accuracy"),
+}
+_ORDER = [
+    "layer", "site", "label", "ari", "null_low", "null_high", "p_value", "untrained", "untrained_high",
+    "ami", "silhouette", "label_silhouette", "n_clusters",
+    "given_ari", "given_null_low", "given_null_high", "given_p", "untrained_given", "untrained_given_high", "given",
+    "accuracy", "accuracy_low", "accuracy_high", "linear_null_low", "linear_null_high", "linear_p",
+    "linear_p_corrected", "untrained_accuracy", "untrained_accuracy_high",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ModelCurves:
+    """Measures of one model, by layer and label.
+
+    Attributes:
+        raw: agreement of clusters of its hidden states with each label.
+        given: the same after the class means of another label or feature were subtracted.
+        linear: accuracy with which a linear classifier reads each label.
+    """
+
+    raw: ProbeResult
+    given: ProbeResult | None = None
+    linear: ProbeResult | None = None
+
+    @property
+    def by_name(self) -> dict[str, ProbeResult]:
+        """The measures that were taken, by the name of their file."""
+        measures = {"clusters": self.raw, "given": self.given, "linear": self.linear}
+        return {name: result for name, result in measures.items() if result is not None}
+
+
+@dataclass(frozen=True)
+class MapContents:
+    """Contents of the map of prompts.
+
+    Attributes:
+        layers: number of each layer.
+        places: places of its prompts among those measured.
+        texts: these prompts.
+        planes: coordinates of each prompt in each layer's plane.
+        variance: share of the variance that each plane holds.
+        clusters: cluster of each prompt.
+    """
+
+    layers: Sequence[int]
+    places: Sequence[int]
+    texts: Sequence[str]
+    planes: Float[np.ndarray, "layer prompt 2"]
+    variance: Float[np.ndarray, "layer"]
+    clusters: Int[np.ndarray, "layer prompt"]
+
+
+@dataclass(frozen=True, repr=False)
+class Measurements:
+    """Measurements of a model and of copies with random weights; see ``ClustersResult`` for the attributes."""
+
+    model: str
+    config: ClustersConfig
+    trained: ModelCurves
+    untrained: Sequence[ModelCurves]
+    followed: Followed
+    given: str | None = None
+    values: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    shown: MapContents | None = None
+    input_notes: Sequence[str] = ()
+
+    @property
+    def labels(self) -> list[str]:
+        """Labels that clusters and classifier were compared with: the task, then the further ones."""
+        return list(self.trained.raw.coords["label"])
+
+    @cached_property
+    def judged(self) -> dict[str, JudgedLabel]:
+        """The measures of each label, judged against chance and random weights."""
+        counts = (self.config.n_permutations, self.config.n_shuffles)
+        return {label: judge_label(self.first_clustering(label), counts) for label in self.labels}
+
+    @property
+    def verdicts(self) -> Mapping[str, Mapping[str, str]]:
+        """The verdict on each measure (``clusters``, ``given``, ``linear``) of each label."""
+        return {label: judged.verdicts for label, judged in self.judged.items()}
+
+    @property
+    def inseparable(self) -> str | None:
+        """Label or feature that the clusters follow, if it determines the task and so cannot be subtracted."""
+        if self.given is not None or self.config.given != "auto":
+            return None
+        return self.followed.besides_task(self.labels)
+
+    @property
+    def results(self) -> dict[str, ProbeResult]:
+        """The measurements, by the name of their file."""
+        models = {"trained": self.trained}
+        models |= {f"untrained-seed{seed}": curves for seed, curves in enumerate(self.untrained)}
+        results: dict[str, ProbeResult] = {}
+        for model, curves in models.items():
+            results |= {f"{model}/{name}": result for name, result in curves.by_name.items()}
+        return results
+
+    def to_dataframe(self) -> pd.DataFrame:
+        """Return one row per layer and label (and number of clusters, if there are several).
+
+        Columns: ``layer, site, label, ari, null_low, null_high, p_value, untrained, untrained_high, ami, silhouette,
+        label_silhouette, n_clusters``; after subtracting the means of ``given``: ``given_ari, given_null_low,
+        given_null_high, given_p, untrained_given, untrained_given_high, given``; of the classifier: ``accuracy,
+        accuracy_low, accuracy_high, linear_null_low, linear_null_high, linear_p, linear_p_corrected,
+        untrained_accuracy, untrained_accuracy_high``. With random weights, a column has the mean over the models, and
+        the one ending in ``_high`` the highest model's. What was not measured is missing.
+        """
+        return self._table.copy()
+
+    @cached_property
+    def _table(self) -> pd.DataFrame:
+        import pandas as pd
+
+        raw = self.trained.raw
+        rows = []
+        for label, n_clusters, site in product(self.labels, raw.coords.get("n_clusters", [""]), raw.coords["site"]):
+            rows.append(self._row({"site": site, "label": label, "n_clusters": n_clusters}))
+        table = pd.DataFrame(rows)
+        return table[[name for name in _ORDER if name in table]]
+
+    def _row(self, place: Mapping[str, str]) -> dict[str, Any]:
+        """Return the columns of a site, label and number of clusters."""
+        raw = self.trained.raw
+        site = place["site"]
+        label = place["label"]
+        row: dict[str, Any] = {"layer": raw.layers[site], "site": site, "label": label}
+        for curve, columns in _COLUMNS.items():
+            row |= _values(getattr(self.trained, curve), columns, place)
+            measure, column = _RANDOM_WEIGHTS[curve]
+            row |= _over_models([getattr(curves, curve) for curves in self.untrained], measure, column, place)
+        row["n_clusters"] = int(place["n_clusters"] or raw.metadata["n_clusters"][label])
+        if self.given is not None:
+            row["given"] = self.given
+        if self.trained.linear is not None and "accuracy" in row:
+            row["linear_p_corrected"] = _p_of_highest(self.trained.linear, label, row["accuracy"])
+        return row
+
+    def first_clustering(self, label: str) -> pd.DataFrame:
+        """Return the rows of a label for its first number of clusters."""
+        table = self._table[self._table["label"] == label]
+        return table[table["n_clusters"] == table["n_clusters"].iloc[0]]
+
+    @property
+    def features(self) -> pd.DataFrame:
+        """Agreement of the clusters with labels and surface features, a row per layer and candidate.
+
+        Its columns are ``layer, site, name, kind, n_values, ami, ari, untrained, untrained_high, p_value,
+        p_corrected``; ``untrained`` is the mean ``ami`` of models with random weights, ``untrained_high`` the highest.
+        """
+        table = self.followed.table.copy()
+        raw = self.trained.raw
+        site_of_layer = {raw.layers[site]: site for site in raw.coords["site"]}
+        table.insert(1, "site", table["layer"].map(site_of_layer))
+        return table
+
+
+def _values(result: ProbeResult | None, columns: Mapping[str, str], place: Mapping[str, str]) -> dict[str, float]:
+    """Return measures at a place, by the names of their columns; empty if they were not taken of its label."""
+    if result is None or place["label"] not in result.coords["label"]:
+        return {}
+    values = {}
+    for measure, column in columns.items():
+        if measure in result.values:
+            at = {axis: name for axis, name in place.items() if axis in result.axes[measure]}
+            values[column] = float(result.sel(measure, **at))
+    return values
+
+
+def _over_models(
+    results: Iterable[ProbeResult | None], measure: str, column: str, place: Mapping[str, str]
+) -> dict[str, float]:
+    """Return the mean and the highest value of several models; empty if none has one."""
+    values: list[float] = []
+    for result in results:
+        values += _values(result, {measure: column}, place).values()
+    return {column: float(np.mean(values)), f"{column}_high": float(np.max(values))} if values else {}
+
+
+def _p_of_highest(linear: ProbeResult, label: str, accuracy: float) -> float:
+    """Return how often the highest accuracy of any layer is as high with shuffled labels (Westfall & Young 1993).
+
+    All layers have the same shuffles, so this p-value is corrected for the number of layers.
+    """
+    highest = linear.sel("null", label=label).numpy().max(axis=0)
+    if np.isnan(highest).any():
+        return np.nan
+    return float((1 + (highest >= accuracy - 1e-12).sum()) / (1 + len(highest)))

@@ -1,0 +1,213 @@
+"""Judge curves over layers against chance and random weights: one verdict for every measure of every label."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mechclust.report.chance import CHANCE_LEVEL, corrected, least_permutations
+from mechclust.report.text import layers_text, ranges
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class LabelVerdict(StrEnum):
+    """Whether a measure shows a label, given its value, its chance level and its value with random weights."""
+
+    UNDEFINED = "undefined"
+    TOO_FEW = "open, too few relabellings to tell"
+    NOT_SHOWN = "not shown to be above chance"
+    NOT_COMPARED = "above chance, not compared with random weights"
+    NO_MORE = "no more than random weights"
+    MORE = "more than random weights"
+
+
+def label_verdict(lower_end: float, random_weights: float | None, *, above_chance: bool, too_few: bool) -> LabelVerdict:
+    """Return the verdict on a measure of a label.
+
+    Args:
+        lower_end: of the interval of the highest value.
+        random_weights: the highest value of any model with random weights at any layer; ``None`` if there are none.
+        above_chance: whether any layer is above chance, corrected for the number of layers.
+        too_few: whether there are too few relabellings for any layer to be above chance.
+
+    Example:
+        >>> str(label_verdict(0.8, 0.9, above_chance=True, too_few=False))
+        'no more than random weights'
+    """
+    if not above_chance:
+        return LabelVerdict.TOO_FEW if too_few else LabelVerdict.NOT_SHOWN
+    if random_weights is None:
+        return LabelVerdict.NOT_COMPARED
+    if np.isnan(lower_end):
+        return LabelVerdict.UNDEFINED
+    return LabelVerdict.MORE if lower_end > random_weights else LabelVerdict.NO_MORE
+
+
+@dataclass(frozen=True)
+class JudgedCurve:
+    """A curve over layers, judged against chance and random weights.
+
+    Attributes:
+        value: the highest value, among the layers above chance if there are any.
+        layer: its layer.
+        low: lower end of the 95% chance interval there.
+        high: upper end of that interval.
+        p: p-value of the highest value, for that layer alone; NaN if the examples allow too few relabellings.
+        lower_end: the lower end of its own interval, if it has one; otherwise the value minus half the width of chance.
+        above: layers above chance, corrected for the number of layers examined.
+        below: layers below the chance interval.
+        layers: all layers examined.
+        least_p: the smallest corrected p.
+        n_relabellings: number of relabellings.
+        too_few: whether there are too few relabellings for any layer to be above chance.
+        embedding: the value at layer 0, if that was examined.
+        untrained: mean value at that layer for models with random weights; ``None`` if there are none.
+        untrained_best: the highest value of any of them at any layer, and that layer.
+    """
+
+    value: float
+    layer: int
+    low: float
+    high: float
+    p: float
+    lower_end: float
+    above: Sequence[int]
+    below: Sequence[int]
+    layers: Sequence[int]
+    least_p: float
+    n_relabellings: int
+    too_few: bool
+    embedding: float | None
+    untrained: float | None
+    untrained_best: tuple[float, int] | None
+
+    @property
+    def verdict(self) -> LabelVerdict:
+        """The verdict from value, chance level and random weights."""
+        highest = None if self.untrained_best is None else self.untrained_best[0]
+        return label_verdict(self.lower_end, highest, above_chance=bool(self.above), too_few=self.too_few)
+
+    @property
+    def where(self) -> str:
+        """The layers above chance, in words."""
+        if len(self.above) == len(self.layers):
+            return "every layer" if len(self.layers) > 1 else f"layer {self.layers[0]}"
+        return f"{layers_text(ranges(self.above))} of {ranges(self.layers)}"
+
+
+@dataclass(frozen=True)
+class JudgedLabel:
+    """The measures of one label; ``None`` for those that were not taken or are undefined at every layer.
+
+    Attributes:
+        clusters: the index of the clusters.
+        given: the index after another label's means are subtracted.
+        linear: the accuracy of the linear classifier.
+    """
+
+    clusters: JudgedCurve | None
+    given: JudgedCurve | None
+    linear: JudgedCurve | None
+
+    @property
+    def verdicts(self) -> dict[str, LabelVerdict]:
+        """The verdict on each measure that was taken, and on the clusters."""
+        verdicts = {name: curve.verdict for name, curve in vars(self).items() if curve is not None}
+        return {"clusters": LabelVerdict.UNDEFINED} | verdicts
+
+
+@dataclass(frozen=True)
+class CurveColumns:
+    """Columns of a table with a row per layer that make up a curve.
+
+    Attributes:
+        value: the measure.
+        null: prefix of its chance interval; ``{null}_low`` and ``{null}_high`` are its ends.
+        p: p-value for each layer alone; jointly corrected ones are in ``{p}_corrected``, if present.
+        untrained: mean of models with random weights; ``{untrained}_high`` has the highest.
+        lower_end: lower end of the measure's interval, if it has one.
+    """
+
+    value: str
+    null: str
+    p: str
+    untrained: str
+    lower_end: str | None = None
+
+
+_CLUSTERS = CurveColumns("ari", "null", "p_value", "untrained")
+_GIVEN = CurveColumns("given_ari", "given_null", "given_p", "untrained_given")
+_LINEAR = CurveColumns("accuracy", "linear_null", "linear_p", "untrained_accuracy", "accuracy_low")
+
+
+def judge_label(table: pd.DataFrame, counts: tuple[int, int]) -> JudgedLabel:
+    """Judge all measures of one label.
+
+    Args:
+        table: a row per layer, of this label.
+        counts: number of relabellings of the indices, and of the classifier.
+    """
+    n_permutations, n_shuffles = counts
+    return JudgedLabel(
+        clusters=judge_curve(table, _CLUSTERS, n_permutations),
+        given=judge_curve(table, _GIVEN, n_permutations),
+        linear=judge_curve(table, _LINEAR, n_shuffles),
+    )
+
+
+def judge_curve(table: pd.DataFrame, columns: CurveColumns, n_relabellings: int) -> JudgedCurve | None:
+    """Judge a curve; return ``None`` if it has no value.
+
+    Args:
+        table: a row per layer, of one label.
+        columns: those of the curve.
+        n_relabellings: number of relabellings behind its p-values.
+    """
+    value = columns.value
+    if value not in table or table[value].isna().all():
+        return None
+    table = table[table[value].notna()].reset_index(drop=True)
+    jointly = f"{columns.p}_corrected" in table
+    p = table[columns.p]
+    p_corrected = table[f"{columns.p}_corrected"].to_numpy() if jointly else corrected(p)
+    above = p_corrected <= CHANCE_LEVEL
+    best = table.loc[(table[above] if above.any() else table)[value].idxmax()]
+    low = float(best[f"{columns.null}_low"])
+    high = float(best[f"{columns.null}_high"])
+    lower_end = best[value] - (high - low) / 2 if columns.lower_end is None else best[columns.lower_end]
+    needed = least_permutations(1 if jointly else len(table))
+    at_least_possible_p = n_relabellings < needed and p.min() <= 1.5 / (1 + n_relabellings)
+    layer = table["layer"]
+    embedding = table.loc[layer == 0, value]
+    untrained, untrained_best = _random_weights(table, best, columns.untrained)
+    return JudgedCurve(
+        value=float(best[value]),
+        layer=int(best["layer"]),
+        low=low,
+        high=high,
+        p=float(best[columns.p]),
+        lower_end=float(lower_end),
+        above=layer[above].tolist(),
+        below=layer[table[value] < table[f"{columns.null}_low"]].tolist(),
+        layers=layer.tolist(),
+        least_p=float(np.nanmin(p_corrected)) if np.isfinite(p_corrected).any() else np.nan,
+        n_relabellings=n_relabellings,
+        too_few=bool(not above.any() and (p.isna().all() or at_least_possible_p)),
+        embedding=float(embedding.iloc[0]) if len(embedding) else None,
+        untrained=untrained,
+        untrained_best=untrained_best,
+    )
+
+
+def _random_weights(table: pd.DataFrame, best: pd.Series, column: str) -> tuple[float | None, tuple[float, int] | None]:
+    """Return the mean of random weights at the best layer, and their highest value with its layer."""
+    if column not in table or table[column].isna().all():
+        return None, None
+    highest = table.loc[table[f"{column}_high"].idxmax()]
+    return float(best[column]), (float(highest[f"{column}_high"]), int(highest["layer"]))

@@ -1,0 +1,214 @@
+"""The job of one checkpoint: its model is loaded once for everything that needs it, and each file is kept."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from mechclust.commands.history.config import HistoryConfig
+from mechclust.commands.history.inputs import Inputs, own_tokenizer, tokenizer_digest, tokens_of
+from mechclust.commands.history.integrity import Identity
+from mechclust.commands.history.measurements import PatternBytes
+from mechclust.commands.history.series import Checkpoint
+from mechclust.commands.parts import shard_rows
+from mechclust.commands.saved_rows import free_memory
+from mechclust.commands.settings import stamps_of
+from mechclust.models.adapters import plain_model
+from mechclust.models.sketch import WeightSketch, named_weights, weight_sketch
+from probes import Probe, RowStore, TopicAttention, attention_pattern, record, resolve, run, save_rows
+from probes.engine.hooks import device_of, evaluation_mode, forward
+from probes.engine.identity import settings_of
+from probes.store.digest import digest_of
+from probes.store.files import file_name, is_whole, read_json, read_safetensors, versions, write_json, write_safetensors
+from tasks import Batch, InputError
+from tasks.text.visible import quoted
+
+MAX_ATTENTION_TOKENS = 32  # of a prompt whose attention is shown
+
+
+@dataclass(frozen=True)
+class CheckpointJob:
+    """Measure one checkpoint.
+
+    Attributes:
+        checkpoint: the checkpoint.
+        parent: folder of all checkpoints.
+        inputs: prompts and corpus.
+        config: what to measure.
+        own_tokenizer: compare the checkpoint's own tokenizer with those of others.
+    """
+
+    checkpoint: Checkpoint
+    parent: Path
+    inputs: Inputs
+    config: HistoryConfig
+    own_tokenizer: bool
+
+    @property
+    def name(self) -> str:
+        """Name of the job in errors."""
+        return self.checkpoint.name
+
+    @cached_property
+    def folder(self) -> Path:
+        """Folder of the checkpoint's files."""
+        name = re.sub(r"[^A-Za-z0-9._-]+", "-", self.checkpoint.name)[:60]
+        return self.parent / f"{name}-{digest_of([self.checkpoint.model.source])[:8]}"
+
+    @cached_property
+    def key(self) -> str:
+        """Digest of everything that the files here depend on, the checkpoint's files included."""
+        config = self.config
+        settings: list[Any] = [config.dtype, config.quantize, config.adapter, config.readout, sorted(self.inputs.words)]
+        settings += [config.heads] if "heads" in config.measured else []
+        settings += [config.n_permutations, config.seed] if "topics" in config.measured else []
+        settings += [repr(config.registered(name)) for name in config.others]
+        model = self.checkpoint.model
+        stamps = [stamps_of(folder) for folder in model.folders]
+        return digest_of([json.dumps([model.source, settings, versions(), stamps], default=str), self.inputs.digest])
+
+    @property
+    def done(self) -> bool:
+        """Whether all files are there; ``facts.json`` is written last."""
+        facts = self.folder / "facts.json"
+        return facts.exists() and is_whole(facts) and bool(read_json(facts).get("key") == self.key)
+
+    @property
+    def rows(self) -> RowStore:
+        """Hidden states of the prompts."""
+        return RowStore(self.folder / "rows")
+
+    def result_path(self, probe: str) -> Path:
+        """Return the file of a probe's result."""
+        return self.folder / f"{file_name(probe)}.safetensors"
+
+    @property
+    def identity(self) -> Identity:
+        """Weights, configuration and tokenizer of the checkpoint."""
+        facts = read_json(self.folder / "facts.json")
+        values = read_safetensors(self.folder / "sketch.safetensors")[0]["values"]
+        sketch = WeightSketch(facts["weights"], facts["shapes"], values)
+        return Identity(self.name, sketch, facts["config"], facts["tokenizer"])
+
+    @property
+    def attention(self) -> dict[int, PatternBytes]:
+        """Attention patterns of the prompts that are shown, by their number in the file."""
+        path = self.folder / "attention.safetensors"
+        if not path.exists():
+            return {}
+        return {int(place): patterns for place, patterns in read_safetensors(path)[0].items()}
+
+    def run(self) -> None:
+        """Load the checkpoint and write its files, unless they are there.
+
+        Raises:
+            InputError: for a checkpoint that cannot be loaded, or has NaN or infinity in its weights or activations.
+        """
+        if self.done:
+            return
+        (self.folder / "facts.json").unlink(missing_ok=True)
+        model = self.config.load(self.checkpoint.model, "prompts", tokenizer=self.inputs.tokenizer)
+        _check_finite(model, self.name)
+        with _naming_if_not_finite(self.name):
+            self._write(model)
+        del model
+        free_memory(self.config.device)
+
+    def _write(self, model: Any) -> None:
+        self._save_rows(model)
+        for name, probe, batches in self._probes():
+            run(model, batches, probe).save(self.result_path(name))
+        words = self.inputs.words
+        if words:
+            patterns = {str(place): _patterns(model, tokens_of(self.inputs.batches, place)) for place in words}
+            write_safetensors(self.folder / "attention.safetensors", patterns, {})
+        sketch = weight_sketch(model)
+        write_safetensors(self.folder / "sketch.safetensors", {"values": sketch.values}, {})
+        tokenizer = own_tokenizer(self.checkpoint, self.config) if self.own_tokenizer else None
+        facts = {
+            "key": self.key,
+            "weights": sketch.digest,
+            "shapes": sketch.shapes,
+            "config": json.loads(json.dumps(settings_of(plain_model(model).config), default=str)),
+            "tokenizer": tokenizer and tokenizer_digest(tokenizer, self.inputs.prompts.prompts, self.config),
+        }
+        write_json(self.folder / "facts.json", facts)
+
+    def _save_rows(self, model: Any) -> None:
+        """Save the hidden states; those of other weights or prompts in their place are removed."""
+        folder = self.folder / "rows"
+        options: dict[str, Any] = {
+            "readout": self.config.readout,
+            "labels": self.config.kept_labels,
+            "shard_rows": shard_rows(len(self.inputs.prompts)),
+        }
+        try:
+            save_rows(model, self.inputs.batches, folder, **options)
+        except InputError:
+            if not folder.is_dir():
+                raise
+            shutil.rmtree(folder)
+            save_rows(model, self.inputs.batches, folder, **options)
+
+    def _probes(self) -> Iterator[tuple[str, Probe, Iterable[Batch]]]:
+        """Yield the probes that need the model, by name, with what they are run on."""
+        config = self.config
+        inputs = self.inputs
+        for name in config.others:
+            yield name, config.registered(name), inputs.batches
+        if "heads" in config.measured:
+            yield "heads", config.heads, inputs.batches
+        if inputs.corpus is not None and inputs.topics is not None:
+            topics = TopicAttention(
+                inputs.topics,
+                attention_pattern(),
+                words="word",
+                n_permutations=config.n_permutations,
+                seed=config.seed,
+            )
+            yield "topics", topics, inputs.corpus.batches(config.tokens_per_batch)
+
+
+def _check_finite(model: Any, name: str) -> None:
+    """Refuse a checkpoint whose weights are not numbers."""
+    for weight_name, weight in named_weights(model):
+        if weight.is_floating_point() and not bool(weight.isfinite().all()):
+            raise InputError(
+                f"checkpoint {quoted(name)} has NaN or infinity in the weight {weight_name!r}; leave this checkpoint "
+                "out"
+            )
+
+
+@contextmanager
+def _naming_if_not_finite(name: str) -> Iterator[None]:
+    """Name the checkpoint in an error about activations, which otherwise says to leave the example out."""
+    try:
+        yield
+    except InputError as error:
+        where, _, _ = str(error).partition(";")
+        if not where.startswith("NaN or infinity"):
+            raise
+        raise InputError(
+            f"checkpoint {quoted(name)}: {where}; give --dtype float32, or leave this checkpoint out"
+        ) from error
+
+
+def _patterns(model: Any, tokens: Int[Tensor, "pos"]) -> PatternBytes:
+    """Return attention in the first tokens of a prompt."""
+    sites = [site.name for site in resolve(model, attention_pattern())]
+    batch = Batch(tokens[None, :MAX_ATTENTION_TOKENS])
+    with evaluation_mode(model), torch.inference_mode(), record(model, sites) as recorded:
+        forward(model, batch.to(device_of(model)))
+    patterns = torch.stack([recorded[site][0][0].float().cpu() for site in sites])
+    return (patterns * 255).round().clamp(0, 255).to(torch.uint8)

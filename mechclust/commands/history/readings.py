@@ -1,0 +1,218 @@
+"""Conclusions about a series of checkpoints: one headline, a table of readings, and what to know about the numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+from jaxtyping import Shaped
+
+from mechclust.commands.history.curves import FROM_FIRST, SINGLE, Curve
+from mechclust.commands.history.integrity import first_names
+from mechclust.commands.history.measurements import Measurements
+from mechclust.commands.history.start import Origin
+from mechclust.report.chance import least_permutations
+from mechclust.report.reading import Reading
+from mechclust.report.text import layers_text, ranges
+from tasks.text.visible import quoted
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MAX_FINDINGS = 8  # findings that are readings; others are caveats
+MAX_CROSSINGS = 4  # checkpoints of a measure at which layers cross chance, a reading each
+_SHORT_TITLES = {
+    "clusters": "clusters against tasks",
+    "heads": "variance between tasks in heads",
+    "topics": "attention within topics",
+}
+
+
+def headline(result: Measurements) -> str:
+    """Return the conclusion."""
+    n = len(result.series)
+    wrong = len(result.flagged)
+    integrity = f"All {n} checkpoints pass integrity checks."
+    if wrong:
+        integrity = f"{wrong} of {n} checkpoints {'fails' if wrong == 1 else 'fail'} integrity checks."
+    if result.tested:
+        curve = next(iter(result.tested.values()))
+        return f"{integrity} {_crossing_in_short(result, curve)}"
+    return " ".join([integrity, *(str(_means(result, curve)) for curve in _untested(result)[:1])])
+
+
+def _crossing_in_short(result: Measurements, curve: Curve) -> str:
+    title = _SHORT_TITLES[curve.name]
+    if not curve.measured:
+        return f"Undefined at every checkpoint: {title}."
+    table = result.crossings_of(curve)
+    at = [name for name in result.names if name in set(table["crosses_at"])]
+    where = f"{capitalised(curve.place)}s crossing chance"
+    if not at:
+        return f"{where}: none of {len(table)} ({title})."
+    crossed = table["crosses_at"].notna().sum()
+    return f"{where}: {crossed} of {len(table)} ({title}), first {_at(result, at[0])}."
+
+
+def readings(result: Measurements) -> list[Reading]:
+    """Return what was found, the most important first."""
+    rows = list(_integrity(result))
+    for curve in result.tested.values():
+        if curve.measured:
+            rows += _crossings(result, curve)
+    if result.tested:
+        start = result.start
+        rows.append(Reading("First checkpoint", start.origin.value, quoted(start.name), verdict=start.meaning))
+    rows += [_means(result, curve) for curve in _untested(result)]
+    return [*rows, *_undefined(result)]
+
+
+def _integrity(result: Measurements) -> Iterator[Reading]:
+    for finding in result.findings[:MAX_FINDINGS]:
+        names = first_names([result.names[i] for i in finding.checkpoints])
+        yield Reading("Integrity", "left out of all conclusions", names, verdict=finding.text)
+    if not result.findings:
+        n = len(result.series)
+        order = "their weights do not contradict their order" if n > 2 else "too few to check their order"
+        yield Reading(
+            "Integrity",
+            "no fault found",
+            f"{n} checkpoints",
+            verdict=f"They have different weights and one configuration; {order}.",
+        )
+
+
+def _crossings(result: Measurements, curve: Curve) -> Iterator[Reading]:
+    """Yield when layers cross chance, by checkpoint, and which never do."""
+    what = f"Crosses chance: {_SHORT_TITLES[curve.name]}"
+    table = result.crossings_of(curve)
+    at = [name for name in result.names if name in set(table["crosses_at"])]
+    for name in at[:MAX_CROSSINGS]:
+        rows = table[table["crosses_at"] == name]
+        yield Reading(
+            what,
+            f"{_at(result, name)}{_if_trained(result, name)}, {_span(rows['value'])}",
+            _layers(rows, curve),
+            chance=f"at most {rows['null_high'].max():z.2f}",
+            random_weights=_with_random_weights(result, curve, rows),
+            verdict=_notes(rows, curve),
+        )
+    later = table[table["crosses_at"].isin(at[MAX_CROSSINGS:])]
+    if len(later):
+        yield Reading(what, f"at {len(at) - MAX_CROSSINGS} later checkpoints", _layers(later, curve))
+    never = table[table["crosses_at"].isna()]
+    if len(never):
+        yield Reading(what, "never", _layers(never, curve), verdict=_notes(never[never["note"] == SINGLE], curve))
+
+
+def _at(result: Measurements, name: str) -> str:
+    """Return when: a layer that is above chance at the first checkpoint crossed it there or before."""
+    if name != result.start.name:
+        return f"at {quoted(name)}"
+    if result.start.origin == Origin.RANDOM:
+        return f"at {quoted(name)}, with random weights"
+    return f"by {quoted(name)}"
+
+
+def _if_trained(result: Measurements, name: str) -> str:
+    start = result.start
+    return ", which was trained before" if name == start.name and start.origin == Origin.TRAINED else ""
+
+
+def _layers(rows: pd.DataFrame, curve: Curve) -> str:
+    return layers_text(ranges(sorted(rows["layer"])), curve.place)
+
+
+def _notes(rows: pd.DataFrame, curve: Curve) -> str:
+    """Return the notes of crossings in sentences, each with its layers, but for what ``_at`` says."""
+    sentences = []
+    for note, noted in rows.groupby("note"):
+        beyond = str(note).removeprefix(FROM_FIRST).removeprefix("; ")
+        if beyond:
+            sentences.append(f"{capitalised(beyond)}: {_layers(noted, curve)}.")
+    return " ".join(sentences)
+
+
+def _with_random_weights(result: Measurements, curve: Curve, rows: pd.DataFrame) -> str:
+    """Return the values at the first checkpoint, if it has random weights and is another than the crossing."""
+    start = result.start
+    if start.origin != Origin.RANDOM or start.name in set(rows["crosses_at"]):
+        return ""
+    columns = [list(curve.layers).index(layer) for layer in rows["layer"]]
+    return _span(curve.value[result.names.index(start.name), columns])
+
+
+def _span(values: Shaped[np.ndarray, "n"] | pd.Series) -> str:
+    low = f"{np.min(values):z.2f}"
+    high = f"{np.max(values):z.2f}"
+    return low if low == high else f"{low} to {high}"
+
+
+def _untested(result: Measurements) -> list[Curve]:
+    """Return the curves without crossings that a reading is about."""
+    without_reading = (*result.tested, "cka_first", "cka_previous")
+    curves = [curve for name, curve in result.summarised.items() if name not in without_reading]
+    return [curve for curve in curves if np.isfinite(curve.value[result.right]).any()]
+
+
+def _means(result: Measurements, curve: Curve) -> Reading:
+    """Return means over layers at the first and the last checkpoint."""
+    measured = [i for i in result.right if np.isfinite(curve.value[i]).any()]
+    means = [f"{np.nanmean(curve.value[i]):z.2f} at {quoted(result.names[i])}" for i in (measured[0], measured[-1])]
+    return Reading(capitalised(curve.title), ", ".join(means), f"mean over {curve.place}s")
+
+
+def _undefined(result: Measurements) -> Iterator[Reading]:
+    for name, curve in result.curves.items():
+        if curve.measured:
+            continue
+        notes: list[str] = []
+        for place, probe_result in result.results.items():
+            if place.startswith(f"{name}/"):
+                notes += probe_result.notes
+        if notes or name in result.tested:
+            reasons = " ".join(f"{capitalised(note)}." for note in dict.fromkeys(notes))
+            yield Reading(capitalised(curve.title), "undefined at every checkpoint", verdict=reasons)
+
+
+def caveats(result: Measurements) -> list[str]:
+    """Return what a reader needs to know about the numbers."""
+    notes = [*result.input_notes, *(finding.text for finding in result.findings[MAX_FINDINGS:])]
+    if result.flagged:
+        notes.append(
+            "Checkpoints with findings are drawn hollow and left out of all conclusions, that is, of the crossings of "
+            "chance and their correction for the number of tests; no CKA with one of them is given."
+        )
+    if any(checkpoint.step is None for checkpoint in result.series):
+        notes.append("The name of at least one checkpoint has no number, so the series is in the order given.")
+    if result.tested:
+        notes.append(
+            "A layer crosses chance at the first checkpoint at which it is above chance and stays so at the next; "
+            "p-values are corrected for all layers and checkpoints (Benjamini & Hochberg)."
+        )
+    for name in result.config.others:
+        if not any(key.startswith(f"{name}_") for key in result.curves):
+            notes.append(f"{name} has no measure with one number per layer or head; all it found is in results.")
+    return [*notes, *_too_few_permutations(result)]
+
+
+def _too_few_permutations(result: Measurements) -> Iterator[str]:
+    n = result.config.n_permutations
+    n_tests = max((len(result.right) * len(curve.layers) for curve in result.tested.values()), default=0)
+    least = least_permutations(n_tests)
+    if n < least:
+        yield (
+            f"With {n} relabellings, no single one of the {n_tests} tests (layers times checkpoints) can be "
+            f"significant unless others are too; --n-permutations {least} is enough."
+        )
+
+
+def capitalised(text: str) -> str:
+    """Return the text with a capital at its beginning.
+
+    Example:
+        >>> capitalised("CKA of layer 0")
+        'CKA of layer 0'
+    """
+    return text[:1].upper() + text[1:]

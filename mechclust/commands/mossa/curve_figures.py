@@ -1,0 +1,340 @@
+"""Figures of similarity with the controls by layer: over tasks, by cluster, of held-out tasks, groups, measures."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from operator import methodcaller
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from mechclust.commands.mossa.drawing import (
+    BOXES,
+    CKA_LABEL,
+    LOOKS,
+    MODELS,
+    Label,
+    draw_band,
+    draw_boxes,
+    draw_curve,
+    draw_medians,
+    draw_published,
+    draw_references,
+    finish,
+    finish_layers,
+    is_published_design,
+    layer_numbers,
+    least,
+    median_interval,
+    width,
+)
+from mechclust.commands.mossa.measurements import MEASURES, Measurements
+from mechclust.commands.mossa.tables import NO_CLUSTER, parts_of
+from mechclust.mossa.curve_statistics import covariate_correlation
+from mechclust.mossa.layer_groups import LayerGroupsInterval
+from mechclust.mossa.published import CLUSTERS, COLEMAN_LIAU, CORRELATIONS, DATA_SIZE, FLESCH_KINCAID, HELD_OUT, SEEN
+from mechclust.mossa.task_curves import TaskCurves, Which, bootstrap, over_tasks
+from mechclust.report.style import CHANCE, GREY, ORANGE, SOFT, chance_band, direct_labels, outer_labels, subplots
+from mechclust.report.text import counted, figure_text
+
+_SHADES = {"shared": "#eef1f4", "transition": "#fdf0dc", "refinement": "#e3eef6"}
+_NARROW_SPREAD = 0.10  # below which tuned's interquartile range must fall for there to be a transition
+_MAX_HELD_OUT_PANELS = 12
+_MAX_LAYERS_WITH_MARKERS = 24  # in small panels
+_TUNED_WITHOUT = "tuned without it"
+
+
+# ---- over tasks ----
+
+
+def boxes_figure(result: Measurements, *, held_out: bool = False) -> Figure:
+    """Draw box plots over tasks by layer, for pre and tuned (the paper's figures 2 and 7)."""
+    curves = result.curves().unseen if held_out else result.curves().seen
+    shown = {"base": curves, "tuned": curves}
+    all_tasks = result.values("all-tasks")[result.is_held_out]
+    if held_out and np.isfinite(all_tasks).any():
+        shown["all-tasks"] = replace(curves, tuned=all_tasks)
+    figure, (axis,) = subplots(1, size=(width(curves.n_layers), 3.4), grid="y")
+    labels = draw_references(axis, curves)
+    if is_published_design(result):
+        draw_published(axis, HELD_OUT if held_out else SEEN)
+    step = 0.8 / len(shown)
+    for place, (role, part) in enumerate(shown.items()):
+        shift = (place - (len(shown) - 1) / 2) * step
+        value, name, color = _draw_role(axis, part, role, shift, step, result.config.seed)
+        labels.append((value, _TUNED_WITHOUT if held_out and role == "tuned" else name, color))
+    finish(axis, curves, least(*(part.values(_which(role)) for role, part in shown.items()), curves.null))
+    direct_labels(axis, labels, size=9.5)
+    return figure
+
+
+def _which(role: str) -> Which:
+    """Return the curve of a role."""
+    return "base" if role == "base" else "tuned"
+
+
+def _draw_role(axis: Axes, curves: TaskCurves, role: str, shift: float, step: float, seed: int) -> Label:
+    """Draw boxes or points of one role, its median and the intervals of the median; return its label."""
+    look = LOOKS[role]
+    which = _which(role)
+    draw_boxes(axis, curves.values(which), look, shift, 0.84 * step)
+    x = layer_numbers(curves.n_layers) + shift
+    median = curves.median(which)
+    axis.plot(x, median, color=look.color, lw=1.1, alpha=0.9)
+    ends = median_interval(curves, which, seed)
+    if ends is not None:
+        axis.vlines(x, *ends, color=look.color, lw=_interval_width(curves, step), alpha=0.95, zorder=3)
+    return float(median[-1]), look.name, look.color
+
+
+def _interval_width(curves: TaskCurves, step: float) -> float:
+    """Return the width of the bars of intervals, thin where they would hide points or each other."""
+    if len(curves.tasks) < BOXES:
+        return 1.3
+    return 3.2 if curves.n_layers * 0.8 / step <= 70 else 1.8
+
+
+def _draw_panel(
+    axis: Axes, curves: TaskCurves, result: Measurements, lowest: float, title: str, *, each: bool = False
+) -> list[Label]:
+    """Draw references, medians and axes of one small panel, and return the labels."""
+    labels = draw_references(axis, curves)
+    marker = curves.n_layers <= _MAX_LAYERS_WITH_MARKERS
+    labels += draw_medians(axis, curves, result.config.seed, each=each, marker=marker)
+    finish(axis, curves, lowest)
+    axis.set_title(title, fontsize=10)
+    return labels
+
+
+def clusters_figure(result: Measurements) -> Figure:
+    """Draw one panel per cluster (the paper's figure 3)."""
+    parts = parts_of(result)
+    columns = min(4 if len(parts) > 4 else 2, len(parts))
+    wide = 3.4 if columns > 2 else 5.0
+    figure, axes = subplots(len(parts), columns, size=(wide, 2.9), grid="y", sharex=True, sharey=True)
+    lowest = min(least(part.base, part.tuned, part.null) for part in parts.values())
+    for axis, (name, part) in zip(axes, parts.items(), strict=True):
+        title = "no cluster" if name == NO_CLUSTER else figure_text(name, 28)
+        labels = _draw_panel(axis, part, result, lowest, f"{title} ({counted(len(part.tasks), 'task')})", each=True)
+        if is_published_design(result) and name in CLUSTERS:
+            layer, *medians = CLUSTERS[name]
+            for role, value in zip(MODELS, medians, strict=True):
+                axis.plot([layer], [value], "D", mfc="none", mec=LOOKS[role].color, ms=8, mew=1.6)
+        direct_labels(axis, labels, size=8)
+    outer_labels(axes, columns)
+    return figure
+
+
+def held_out_figure(result: Measurements) -> Figure:
+    """Draw one panel per held-out task."""
+    curves = result.curves().unseen
+    all_tasks = result.values("all-tasks")[result.is_held_out]
+    tasks = curves.tasks[:_MAX_HELD_OUT_PANELS]
+    columns = min(4 if len(tasks) > 4 else 2, len(tasks))
+    size = (width(curves.n_layers, 6, 10), 4.0) if len(tasks) == 1 else (4.6, 3.0)
+    figure, axes = subplots(len(tasks), columns, size=size, grid="y", sharex=True, sharey=True)
+    lowest = least(curves.base, curves.tuned, curves.null, all_tasks)
+    for axis, task, values in zip(axes, tasks, all_tasks, strict=False):
+        drawn = _draw_panel(axis, curves.select([task]), result, lowest, figure_text(task, 40))
+        tuned = LOOKS["tuned"].name
+        labels = [(value, _TUNED_WITHOUT if name == tuned else name, color) for value, name, color in drawn]
+        if np.isfinite(values).any():
+            labels.append(draw_curve(axis, values, "all-tasks", marker=False, ls="--", lw=1.5))
+        direct_labels(axis, labels)
+    outer_labels(axes, columns)
+    return figure
+
+
+# ---- layer groups ----
+
+
+def groups_figure(result: Measurements) -> Figure:
+    """Draw the layer groups and the curves they are read from: medians, spread, dimensions."""
+    curves = result.curves().seen
+    seed = result.config.seed
+    dims = {role: values for role, values in curves.dims.items() if np.isfinite(values).any()}
+    figure, axes = subplots(3 if dims else 2, 1, size=(width(curves.n_layers), 2.5), grid="y", sharex=True)
+    medians = [*draw_references(axes[0], curves), *draw_medians(axes[0], curves, seed)]
+    labels = [medians, _draw_spreads(axes[1], curves, seed)]
+    finish(axes[0], curves, least(*curves.quartiles("base"), *curves.quartiles("tuned")))
+    axes[0].set_ylabel(CKA_LABEL, fontsize=8)
+    if dims:
+        labels.append([draw_curve(axes[2], values, role, lw=1.6) for role, values in dims.items()])
+        axes[2].set_ylabel("dimensions (99%)", fontsize=9)
+        axes[2].set_ylim(bottom=0)
+    if result.named_groups:
+        _shade_groups(axes, result.groups)
+    for axis, axis_labels in zip(axes, labels, strict=True):
+        finish_layers(axis, curves.n_layers)
+        axis.label_outer()
+        direct_labels(axis, axis_labels, size=9)
+    return figure
+
+
+def _draw_spreads(axis: Axes, curves: TaskCurves, seed: int) -> list[Label]:
+    """Draw interquartile ranges over tasks in bands of their bootstrap intervals, and return the labels."""
+    labels = []
+    for role in MODELS:
+        spread, ends = bootstrap(curves, methodcaller("spread", role), seed=seed)
+        if not curves.few:
+            draw_band(axis, *ends, role)
+        labels.append(draw_curve(axis, spread, role, lw=1.6))
+    axis.axhline(_NARROW_SPREAD, color=GREY, lw=0.9, ls=":")
+    axis.set_ylabel("interquartile range", fontsize=9)
+    axis.set_ylim(bottom=0)
+    return labels
+
+
+def _shade_groups(axes: list[Axes], interval: LayerGroupsInterval) -> None:
+    """Shade and name the groups in all panels, and draw where they end above the first."""
+    above = axes[0].get_xaxis_transform()
+    for name, color in _SHADES.items():
+        group = getattr(interval.groups, name)
+        if group:
+            for axis in axes:
+                axis.axvspan(group[0] - 0.5, group[-1] + 0.5, color=color, zorder=-1, lw=0)
+            middle = (group[0] + group[-1]) / 2
+            axes[0].text(middle, 1.11, name, ha="center", va="bottom", fontsize=9.5, color=SOFT, transform=above)
+    for ends, color, height in ((interval.shared_end, SOFT, 1.04), (interval.transition_end, ORANGE, 1.075)):
+        if ends is not None:
+            at = [layer + 0.5 for layer in ends]
+            heights = [height, height]
+            axes[0].plot(at, heights, color=color, lw=4, solid_capstyle="butt", transform=above, clip_on=False)
+            axes[0].plot(at, heights, "|", color=color, ms=9, mew=1.6, transform=above, clip_on=False)
+
+
+# ---- correlations with tasks' properties ----
+
+
+def correlations_figure(result: Measurements) -> Figure:
+    """Draw correlations over seen tasks of CKA with readability and data size by layer (the paper's figure 6)."""
+    curves = result.curves().seen
+    names = [name for name in (FLESCH_KINCAID, COLEMAN_LIAU, DATA_SIZE) if name in curves.covariates]
+    figure, axes = subplots(len(names), size=(4.3, 3.3), grid="y", sharey=True)
+    chance = _chance_correlation(len(curves.tasks))
+    for axis, name in zip(axes, names, strict=True):
+        labels = _draw_correlations(axis, curves, name, result.config.seed)
+        axis.axhline(0, color=GREY, lw=0.9)
+        if not labels:
+            few = np.isfinite(curves.covariates[name]).sum() < 3
+            why = "known for too few tasks" if few else "it is the same for all tasks"
+            axis.text(0.5, 0.7, f"no correlation: {why}", ha="center", color=SOFT, transform=axis.transAxes)
+        if np.isfinite(chance):
+            chance_band(axis, [0.4, curves.n_layers + 0.6], np.full(2, -chance), np.full(2, chance))
+            labels.append((-chance, CHANCE, SOFT))
+        if is_published_design(result):
+            _draw_published_correlations(axis, name)
+        axis.set(title=name, ylim=(-1.05, 1.05))
+        finish_layers(axis, curves.n_layers)
+        direct_labels(axis, labels)
+    axes[0].set_ylabel(f"correlation over {len(curves.tasks)} tasks")
+    return figure
+
+
+def _chance_correlation(n: int) -> float:
+    """Return the end of the 95% range of correlations between unrelated numbers, or NaN for too few."""
+    from scipy.stats import t
+
+    if n <= 3:
+        return math.nan
+    quantile = float(t.ppf(0.975, n - 2))
+    return quantile / math.sqrt(n - 2 + quantile**2)
+
+
+def _draw_correlations(axis: Axes, curves: TaskCurves, covariate: str, seed: int) -> list[Label]:
+    labels = []
+    for role in MODELS:
+        value, ends = bootstrap(curves, partial(covariate_correlation, which=role, covariate=covariate), seed=seed)
+        if np.isfinite(value).any():
+            draw_band(axis, *ends, role)
+            labels.append(draw_curve(axis, value, role, lw=1.6))
+    return labels
+
+
+def _draw_published_correlations(axis: Axes, covariate: str) -> None:
+    for known in CORRELATIONS:
+        if known.covariate == covariate:
+            first, last = known.layers
+            color = LOOKS[known.which].color
+            axis.fill_between([first - 0.4, last + 0.4], known.low, known.high, color=color, alpha=0.3, hatch="..")
+
+
+# ---- measures of similarity ----
+
+
+def forms_figure(result: Measurements) -> Figure:
+    """Draw debiased and biased CKA by layer, each with its range for prompts paired at random."""
+    figure, axes = subplots(2, size=(5.6, 3.6), grid="y", sharey=True)
+    curves = {name: result.curves(name).seen for name in ("debiased CKA", "biased CKA")}
+    at_random = {name: _at_random(result, MEASURES[name][1]) for name in curves}
+    lowest = min(_lowest_quartile(curves), least(*at_random["debiased CKA"], *at_random["biased CKA"]))
+    for axis, (name, part) in zip(axes, curves.items(), strict=True):
+        labels = draw_medians(axis, part, result.config.seed)
+        if name == "biased CKA" and is_published_design(result):
+            draw_published(axis, SEEN)
+        low, high = at_random[name]
+        if np.isfinite([low, high]).any():
+            chance_band(axis, layer_numbers(part.n_layers), low, high)
+            labels.append((float(high[-1]), "at random", SOFT))
+        axis.set_title(f"{name} (n ≥ {result.n:,} prompts per task, d = {result.d:,})", fontsize=10)
+        finish(axis, part, lowest, f"{name}, median over seen tasks")
+        direct_labels(axis, labels)
+    return figure
+
+
+def _at_random(result: Measurements, value: str) -> list[Float[np.ndarray, "layer"]]:
+    """Return the 95% range for prompts paired at random, medians over seen tasks."""
+    seen = result.curves().seen.tasks
+    ends = []
+    for end in ("low", "high"):
+        values = np.array([result.by_site(task, "tuned.cka", f"{value}_null_{end}")[:-1] for task in seen])
+        ends.append(over_tasks(values, 0.5))
+    return ends
+
+
+def _lowest_quartile(curves: Mapping[str, TaskCurves]) -> float:
+    return min(least(part.quartiles("base")[0], part.quartiles("tuned")[0]) for part in curves.values())
+
+
+def opinions_figure(result: Measurements) -> Figure:
+    """Draw every measure of similarity with the controls, one panel each."""
+    names = result.measures
+    columns = 2 if len(names) in (2, 4) else min(len(names), 3)
+    size = (5.2 if columns == 2 else 4.3, 3.0)
+    figure, axes = subplots(len(names), columns, size=size, grid="y", sharey=True)
+    curves = {name: result.curves(name).seen for name in names}
+    lowest = _lowest_quartile(curves)
+    for axis, (name, part) in zip(axes, curves.items(), strict=True):
+        labels = _draw_panel(axis, part, result, lowest, name)
+        axis.set_ylabel("median over seen tasks", fontsize=9)
+        direct_labels(axis, labels)
+    outer_labels(axes, columns)
+    return figure
+
+
+def final_norm_figure(result: Measurements) -> Figure:
+    """Draw debiased CKA after the final norm against that before it, one point per task."""
+    figure, (axis,) = subplots(1, size=(5.6, 4.8))
+    lowest = 0.0
+    for role, look in (("base", LOOKS["base"]), ("tuned", LOOKS["tuned"]), ("again", LOOKS["ceiling"])):
+        before = result.values(role)[:, -1]
+        after = result.values(role, final_norm=True)
+        lowest = min(lowest, least(before, after))
+        style: dict[str, Any] = {"ms": 6, "mew": 1.4, "mec": look.color, "alpha": 0.75}
+        seen = ~result.is_held_out
+        if np.isfinite(before[seen]).any():
+            axis.plot(before[seen], after[seen], look.marker, mfc=look.color, label=look.name, **style)
+        if np.isfinite(before[~seen]).any():
+            axis.plot(before[~seen], after[~seen], look.marker, mfc="none", label=f"{look.name}, held out", **style)
+    axis.plot([lowest, 1], [lowest, 1], color=GREY, lw=1, ls="--", zorder=0)
+    axis.set(xlim=(lowest - 0.03, 1.03), ylim=(lowest - 0.03, 1.03))
+    axis.set(xlabel="last block, before the final norm", ylabel="after the final norm")
+    axis.set_aspect("equal")
+    figure.legend(loc="outside right upper", frameon=False, fontsize=9)
+    return figure

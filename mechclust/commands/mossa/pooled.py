@@ -1,0 +1,148 @@
+"""Measure a model on the prompts of all seen tasks together: dimensions, a picture, and neighbours by cluster."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property, partial
+
+import numpy as np
+import torch
+from jaxtyping import Shaped
+from torch import Tensor
+
+from mechclust.commands.mossa.inputs import cluster_of, test_batches
+from mechclust.commands.mossa.jobs import ModelJob
+from mechclust.commands.mossa.models import ResidentBase
+from mechclust.commands.mossa.states import READOUT, comparison_device, n_layers_of, sites
+from mechclust.commands.parts import MeasurementPart, part_path
+from probes import NDims, NeighbourPurity, ProbeResult, Projection, RowStore, residual, resolve, run_stores, save_rows
+from probes.engine.probe import Probe
+from probes.functional import neighbour_purity_chance
+from probes.functional.neighbour_purity import nearest, same_label
+from probes.store.files import versions
+from tasks import Batch
+from tasks.text.instructions import InstructionTask
+
+_NEIGHBOURS = 10
+_LAYERS_PICTURED = 5
+POOLED = "+all"  # folder of these measurements: ``file_name`` gives no task this one
+
+
+class _PooledRows:
+    """Hidden states of a model on all prompts, saved when they are first needed."""
+
+    def __init__(self, resident: ResidentBase, job: ModelJob, batches: Sequence[Batch]) -> None:
+        self._resident = resident
+        self._job = job
+        self._batches = batches
+        self.folder = resident.out / "rows" / POOLED / job.model.kind
+
+    @cached_property
+    def everything(self) -> RowStore:
+        """Rows of all prompts."""
+        at = sites(n_layers_of(self._resident))
+        with self._resident.as_model(self._job.model) as hooked:
+            return save_rows(hooked, self._batches, self.folder, at=at, readout=READOUT, labels=("task", "cluster"))
+
+    @cached_property
+    def in_clusters(self) -> RowStore:
+        """Rows of the prompts whose task is in a cluster."""
+        store = self.everything
+        clusters = store.take(store.index, ["labels/cluster"])["labels/cluster"]
+        return store.select(store.index[clusters < self._job.n_clusters])
+
+
+def measure_pooled(resident: ResidentBase, job: ModelJob) -> dict[str, ProbeResult]:
+    """Measure a model on all seen tasks together; return results by measure."""
+    config = resident.config
+    seen = [task for task in resident.collection.seen if not task.too_few]
+    batches = _batches(resident, job, seen)
+    rows = _PooledRows(resident, job, batches)
+    arrays: list[Shaped[Tensor, "..."]] = []
+    for batch in batches:
+        arrays += [batch.index, batch.tokens]
+    kind = job.model.kind
+    fingerprint = resident.print_of(job.model)
+    folder = resident.out / "measured" / POOLED
+    parts = []
+    for name, probe in _probes(resident, job, seen).items():
+        path = part_path(folder, f"{kind}.{name}", [fingerprint, repr(probe), str(job.clusters)], arrays)
+        parts.append(MeasurementPart(path, name, partial(_run, rows, probe)))
+        if name == "purity":
+            settings = [fingerprint, _NEIGHBOURS, str(job.clusters)]
+            path = part_path(folder, f"{kind}.task-purity", settings, arrays)
+            parts.append(MeasurementPart(path, "task-purity", partial(_purity_by_task, rows, job.numbers)))
+    results = {part.name: part.found() for part in parts}
+    if not config.keep_rows:
+        shutil.rmtree(rows.folder, ignore_errors=True)
+    return results
+
+
+def _batches(resident: ResidentBase, job: ModelJob, tasks: Sequence[InstructionTask]) -> list[Batch]:
+    """Return the prompts of all tasks, with their clusters as labels."""
+    config = resident.config
+    clusters = torch.tensor(job.clusters)
+    batches = test_batches(tasks, config.n_shown, resident.format, config.tokens_per_batch, job.numbers)
+    return [replace(batch, labels={**batch.labels, "cluster": clusters[batch.labels["task"]]}) for batch in batches]
+
+
+def _probes(resident: ResidentBase, job: ModelJob, tasks: Sequence[InstructionTask]) -> dict[str, Probe]:
+    """Return the probes; neighbours are counted only if prompts of several clusters are there, and enough of them."""
+    config = resident.config
+    n_layers = n_layers_of(resident)
+    at = sites(n_layers)
+    pictured = sorted({max(1, round(n_layers * k / _LAYERS_PICTURED)) for k in range(1, _LAYERS_PICTURED + 1)})
+    probes: dict[str, Probe] = {
+        "dims": NDims(at=at, readout=READOUT, **comparison_device(resident)),
+        "projection": Projection("cluster", at=residual(pictured), readout=READOUT, max_rows=None, seed=config.seed),
+    }
+    in_clusters = [task for task in tasks if job.clusters[job.numbers[task.name]] < job.n_clusters]
+    prompts = sum(min(config.n_shown, len(task.test)) for task in in_clusters)
+    if len(set(map(cluster_of, in_clusters))) > 1 and prompts > _NEIGHBOURS:
+        probes["purity"] = NeighbourPurity(
+            at=at, readout=READOUT, label="cluster", k=_NEIGHBOURS, **comparison_device(resident)
+        )
+    return probes
+
+
+def _run(rows: _PooledRows, probe: Probe) -> ProbeResult:
+    return run_stores(rows.in_clusters if isinstance(probe, NeighbourPurity) else rows.everything, probe)
+
+
+def _purity_by_task(rows: _PooledRows, numbers: Mapping[str, int]) -> ProbeResult:
+    return purity_by_task(rows.in_clusters, {number: name for name, number in numbers.items()}, _NEIGHBOURS)
+
+
+def purity_by_task(store: RowStore, names: Mapping[int, str], k: int) -> ProbeResult:
+    """Return the share of each prompt's ``k`` nearest neighbours in its task's cluster (Euclidean), by site and task.
+
+    Args:
+        store: hidden states of all tasks' prompts, with the labels ``task`` and ``cluster``.
+        names: names of the tasks, by number.
+        k: number of neighbours.
+
+    Returns:
+        ``purity`` (site, task), and ``chance``: the share for neighbours drawn at random.
+    """
+    labels = store.take(store.index, ["labels/task", "labels/cluster"])
+    tasks = labels["labels/task"]
+    clusters = labels["labels/cluster"]
+    numbers = sorted(set(tasks.tolist()))
+    rows: list[Sequence[float]] = []
+    for site in store.sites:
+        x = store.take(store.index, [f"rows/{site}"])[f"rows/{site}"]
+        shares = same_label(nearest(x, k), clusters)
+        rows.append([float(np.mean(shares[(tasks == task).numpy()])) for task in numbers])
+    return ProbeResult(
+        "PurityByTask",
+        {
+            "purity": torch.tensor(rows, dtype=torch.float64),
+            "chance": torch.tensor(neighbour_purity_chance(clusters), dtype=torch.float64),
+        },
+        {"purity": ("site", "task"), "chance": ()},
+        {"site": list(store.sites), "task": [names[task] for task in numbers]},
+        {site.name: site.layer for site in resolve(store, list(store.sites))},
+        metadata={"n": len(store.index), "k": k, "versions": versions()},
+    )

@@ -1,0 +1,306 @@
+"""Conclusions of a MOSSA run: one headline, a table of readings, and what to know about the numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mechclust.commands.mossa.learnt import LearningState
+from mechclust.commands.mossa.measurements import Measurements
+from mechclust.mossa.curve_statistics import upper_gap
+from mechclust.mossa.layer_groups import LEAST_FOR_GROUPS
+from mechclust.mossa.task_curves import bootstrap
+from mechclust.report.reading import Reading
+from mechclust.report.text import counted, first_few, join, layers_text, ranges
+from tasks.text.visible import short
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    Tables = Mapping[str, pd.DataFrame]
+
+_MAX_CLUSTERS = 6
+_UPPER = "upper half"  # of the layers, mean
+_VERDICTS = {
+    "holds": ("Findings that hold", ""),
+    "not specific": ("Findings that hold on their controls too", "They are not specific, and do not count."),
+    "does not hold": ("Findings that do not hold", ""),
+    "undecided": ("Undecided findings", "The 95% interval contains the bound, or there is no interval."),
+}
+
+
+def headline(result: Measurements) -> str:
+    """Return the conclusion in at most 25 words."""
+    groups = f"Layers: {result.groups.groups}." if result.named_groups else "No layer groups are named."
+    states = result.states()
+    known = [state for state in states.values() if state != "not measured"]
+    learnt = f"Learnt: {known.count('learnt')} of {len(known)} tasks." if known else "Learning was not measured."
+    return f"{groups} {_direction(result)}. {learnt}"
+
+
+def _direction(result: Measurements) -> str:
+    """Return whether tuned is nearer to the controls than pre."""
+    value, (low, high) = _upper_gap(result)
+    if not np.isfinite(value):
+        return "Whether tuned is nearer to the controls than pre is undefined"
+    clearly = "not clearly " if low <= 0 <= high else ""
+    direction = "nearer to" if value > 0 else "farther from"
+    return f"Tuned is {clearly}{direction} the controls than pre (upper half {value:z.2f})"
+
+
+def _upper_gap(result: Measurements) -> tuple[float, tuple[float, float]]:
+    return bootstrap(result.curves().seen, upper_gap, seed=result.config.seed)
+
+
+def readings(result: Measurements, tables: Tables) -> list[Reading]:
+    """Return what was learnt, layers, tasks, held-out tasks and findings.
+
+    Args:
+        result: the measurements.
+        tables: as ``MossaResult.tables``.
+    """
+    return [
+        *_learnt(result),
+        *_learnt_by_tuned(result),
+        *_layer_groups(result),
+        *_tuned_alone(result),
+        *_gain(result),
+        *_clusters(tables),
+        *_tasks(tables["tasks"]),
+        *_held_out(result),
+        *_verdicts(result),
+        *_not_tested(result),
+    ]
+
+
+# ---- what was learnt ----
+
+
+def _learnt(result: Measurements) -> Iterator[Reading]:
+    """Yield how many tasks the controls learnt, and which they did not."""
+    tasks_by_state: dict[LearningState, list[str]] = {}
+    for task, state in result.states().items():
+        tasks_by_state.setdefault(state, []).append(task)
+    measured = len(result.tasks) - len(tasks_by_state.get("not measured", []))
+    what = "Tasks learnt by their own controls"
+    if not measured:
+        yield Reading(what, "unknown", verdict="Answers were not measured.")
+        return
+    rule = (
+        "Right answers are told apart from other prompts' better than at random and than by pre (95% intervals over "
+        "pairs of prompts)."
+    )
+    yield Reading(what, f"{len(tasks_by_state.get('learnt', []))} of {measured}", verdict=rule)
+    if "form only" in tasks_by_state:
+        verdict = "They became more probable, but right ones are not told apart."
+        yield Reading("Only the form of the answers learnt", first_few(tasks_by_state["form only"]), verdict=verdict)
+    if "not learnt" in tasks_by_state:
+        verdict = "The control is no better than pre, and CKA with such a control means little."
+        yield Reading("Not learnt", first_few(tasks_by_state["not learnt"]), verdict=verdict)
+
+
+def _learnt_by_tuned(result: Measurements) -> Iterator[Reading]:
+    """Yield how many seen and held-out tasks the tuned model learnt."""
+    states = result.states("tuned")
+    held_out = dict(zip(result.tasks, result.held_out, strict=True))
+    for is_held_out, what in (
+        (False, "Seen tasks learnt by the tuned model"),
+        (True, "Held-out tasks learnt without their examples"),
+    ):
+        tasks = [task for task in result.tasks if held_out[task] == is_held_out and states[task] != "not measured"]
+        if tasks:
+            learnt = sum(states[task] == "learnt" for task in tasks)
+            before = np.mean([result.scores[task]["base"].exact for task in tasks])
+            after = np.mean([result.scores[task]["tuned"].exact for task in tasks])
+            yield Reading(what, f"{learnt} of {len(tasks)} (exact answers {after:.0%}, pre {before:.0%})")
+
+
+# ---- layers ----
+
+
+def _layer_groups(result: Measurements) -> Iterator[Reading]:
+    seen = result.curves().seen
+    if result.named_groups:
+        yield Reading(f"Layer groups of {len(seen.tasks)} seen tasks", result.groups.in_words())
+    elif len(seen.tasks) < LEAST_FOR_GROUPS:
+        verdict = f"Medians over tasks and their spread need at least {LEAST_FOR_GROUPS} seen tasks."
+        yield Reading("Layer groups", f"not named, {len(seen.tasks)} seen tasks", verdict=verdict)
+    else:
+        where = layers_text(ranges(map(int, seen.undefined_layers)))
+        yield Reading("Layer groups", "not named", where, verdict="There, similarity with the controls is undefined.")
+
+
+def _tuned_alone(result: Measurements) -> Iterator[Reading]:
+    """Yield layers where tuned is less similar to the controls than pre, so that nothing there is shared."""
+    if not result.named_groups:
+        return
+    curves = result.curves().seen
+    alone = result.groups.tuned_alone
+    if alone:
+        base = min(curves.median("base")[layer - 1] for layer in alone)
+        tuned = min(curves.median("tuned")[layer - 1] for layer in alone)
+        yield Reading(
+            "Tuned alone changed",
+            f"median CKA with the controls at least {base:z.2f} (pre), down to {tuned:z.2f} (tuned)",
+            layers_text(ranges(alone)),
+            verdict="The controls are like pre there. A layer also inherits what changed below it.",
+        )
+    both = [layer for layer in result.groups.farther if layer not in alone]
+    if both:
+        yield Reading(
+            "Tuned is less similar to the controls than pre",
+            f"median CKA lower by up to {-min(curves.gap[layer - 1] for layer in both):z.2f}",
+            layers_text(ranges(both)),
+            verdict="Tuned changed there, but not as the controls did.",
+        )
+
+
+def _gain(result: Measurements) -> Iterator[Reading]:
+    curves = result.curves().seen
+    value, (low, high) = _upper_gap(result)
+    if not np.isfinite(value):
+        yield Reading("Tuned - pre", "unknown", verdict="Similarity with the controls is undefined.")
+        return
+    ends = f" (95% over tasks {low:z.2f} to {high:z.2f})" if np.isfinite([low, high]).all() else ""
+    verdict = f"{_direction(result).partition(' (')[0]}: difference of medians over {len(curves.tasks)} seen tasks."
+    yield Reading("Tuned - pre", f"{value:z.2f}{ends}", _UPPER, verdict=verdict)
+    largest = int(np.nanargmax(np.abs(curves.gap)))
+    yield Reading("Tuned - pre, largest in size", f"{curves.gap[largest]:z.2f}", f"layer {largest + 1}")
+
+
+# ---- clusters and tasks ----
+
+
+def _clusters(tables: Tables) -> Iterator[Reading]:
+    table = tables.get("clusters")
+    if table is None or len(table) < 2:
+        return
+    for row in table.iloc[:_MAX_CLUSTERS].itertuples():
+        span = f"{row.gain_least:z.2f} to {row.gain_most:z.2f}, {counted(row.tasks, 'task')}"
+        value = f"tuned - pre {row.gain:z.2f} ({span}), largest at layer {row.at_layer}"
+        yield Reading(f"Cluster {short(row.cluster)}", value, _UPPER)
+    if len(table) > _MAX_CLUSTERS:
+        yield Reading("Clusters that gain less", f"{len(table) - _MAX_CLUSTERS} more, in clusters.csv")
+
+
+def _tasks(table: pd.DataFrame) -> Iterator[Reading]:
+    known = table[~table["held_out"] & table["gain"].notna()]
+    if len(known) > 1:
+        for which, place in (("most", 0), ("least", -1)):
+            row = known.iloc[place]
+            value = f"{short(row['task'])} {row['gain']:z.2f} (no interval), largest at layer {row['at_layer']}"
+            yield Reading(f"Seen task that gains {which}", value, _UPPER)
+
+
+def _held_out(result: Measurements) -> Iterator[Reading]:
+    curves = result.curves().unseen
+    if not curves.tasks:
+        verdict = "Nothing is known about tasks that the model was not tuned on."
+        if result.unmeasured:
+            why = f"{verdict} The notes say why."
+            yield Reading("Held out and not measured", first_few(result.unmeasured), verdict=why)
+        else:
+            yield Reading("Held-out tasks", "none", verdict=verdict)
+        return
+    value = float(upper_gap(curves))
+    if not np.isfinite(value):
+        return
+    gains = curves.gain[np.isfinite(curves.gain)]
+    span = f" ({gains.min():z.2f} to {gains.max():z.2f})" if len(gains) > 1 else ""
+    all_tasks = result.values("all-tasks")[result.is_held_out]
+    seen_too = ""
+    if np.isfinite(all_tasks).any():
+        seen_too = f", and {float(upper_gap(replace(curves, tuned=all_tasks))):z.2f} if tuned on them too"
+    which = f"Held out: {first_few(curves.tasks)}"
+    yield Reading(which, f"tuned - pre {value:z.2f}{span} if tuned without them{seen_too}", _UPPER)
+
+
+# ---- findings ----
+
+
+def _verdicts(result: Measurements) -> Iterator[Reading]:
+    """Yield which findings have each verdict; checks are left out."""
+    tested = [each for each in result.findings if each.kind == "finding" and each.verdict != "not tested"]
+    for verdict, (what, meaning) in _VERDICTS.items():
+        ids = [finding.id for finding in tested if finding.verdict == verdict]
+        if ids:
+            yield Reading(what, f"{len(ids)} of {len(tested)} that could be tested: {join(ids)}", verdict=meaning)
+
+
+def _not_tested(result: Measurements) -> Iterator[Reading]:
+    """Yield why findings are not tested."""
+    ids_by_reason: dict[str, list[str]] = {}
+    for finding in result.findings:
+        if finding.kind == "finding" and finding.verdict == "not tested":
+            ids_by_reason.setdefault(finding.why_not, []).append(finding.id)
+    for reason, ids in ids_by_reason.items():
+        yield Reading("Findings not tested", join(ids), verdict=f"Reason: {reason}.")
+
+
+# ---- caveats ----
+
+
+def caveats(result: Measurements) -> list[str]:
+    """Return what a reader needs to know about the numbers, with the run's own notes."""
+    groups = [f"Layer groups: {'; '.join(result.groups.notes)}"] if result.named_groups else []
+    return [
+        f"Measured at the last token of each test prompt, at the output of every block and after the final norm: n is "
+        f"{result.n:,} prompts for the task that has the fewest, d = {result.d:,}. pre is the base model, tuned the "
+        "base with one adapter for all tasks, a control the base with an adapter for one task.",
+        "Debiased CKA is 1 for the same geometry, near 0 for unrelated ones, and may be negative. It does not see a "
+        "rotation, a common scale or a shift, nor whether a change matters to the answers; a few far-off prompts can "
+        "move it.",
+        "Intervals of findings, medians and layer groups are over tasks, by bootstrap: they show how much depends "
+        "on which tasks were measured. One run has one tuned model; the intervals include neither the variation "
+        "between seeds of its tuning nor the likeness of tasks in a cluster.",
+        *_few_prompts(result),
+        *map(_sentence, groups),
+        *_references(result),
+        *_lacking_answers(result),
+        *map(_sentence, result.notes),
+    ]
+
+
+def _few_prompts(result: Measurements) -> Iterator[str]:
+    if result.n < 10 * result.d:
+        yield (
+            "n is below 10 d, so biased CKA is too high (independent states with n far below d come near 1): "
+            "read the debiased form. The paper's numbers are biased."
+        )
+
+
+def _references(result: Measurements) -> Iterator[str]:
+    """Yield what the ceiling is from, or that there is no ceiling or null."""
+    curves = result.curves()
+    if curves.ceiling is None:
+        option = " Ask for it with --ceilings." if result.config.trains else ""
+        yield (
+            "No task has two controls, so there is no ceiling: it is not known how similar two models of the same task "
+            f"are, and a CKA below 1 may be as high as it can get.{option}"
+        )
+    else:
+        tasks = [task for task, row in zip(curves.tasks, curves.ceiling, strict=True) if np.isfinite(row).any()]
+        yield f"Tasks with a ceiling, whose controls were trained twice: {first_few(tasks)}."
+    if curves.null is None or not np.isfinite(curves.null).any():
+        yield "Controls of other tasks were not compared, so there is no null; ask for it with --nulls."
+
+
+def _lacking_answers(result: Measurements) -> Iterator[str]:
+    """Yield of which tasks nothing shows whether they were learnt."""
+    states = result.states()
+    lacking = [task for task, state in states.items() if state == "not measured"]
+    alike = [task for task in lacking if "control" in result.scores[task]]
+    if alike:
+        yield f"The scored answers are (nearly) all the same, so it is not known what was learnt: {first_few(alike)}."
+    unscored = [task for task in lacking if task not in alike]
+    if 0 < len(unscored) < len(states):
+        yield f"Answers were not measured for {first_few(unscored)}."
+
+
+def _sentence(note: str) -> str:
+    """Return a note as a sentence."""
+    note = note.strip()
+    return note if not note or note.endswith((".", "!", "?")) else f"{note[0].upper()}{note[1:]}."

@@ -1,0 +1,76 @@
+"""Maps of attention ratios by block and head."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Float
+from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm
+from matplotlib.figure import Figure
+
+from mechclust.report.style import SOFT, subplots
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+HeadMap = Float[np.ndarray, "layer head"]
+_TICKS = (0.1, 0.2, 0.5, 1, 2, 5, 10)
+_FINE_TICKS = (0.67, 0.8, 0.9, 1, 1.1, 1.25, 1.5)  # if no ratio is above 2
+
+
+def as_map(table: pd.DataFrame, measure: str) -> HeadMap:
+    """Return a measure of one variant's heads by layer and head."""
+    layers = table["layer"].nunique()
+    return table.sort_values(["layer", "head"])[measure].to_numpy(float).reshape(layers, -1)
+
+
+def draw_head_maps(
+    titles: Sequence[str], maps: Sequence[HeadMap], table: pd.DataFrame, columns: int
+) -> tuple[Figure, list[Axes]]:
+    """Draw maps of ratios with one colour scale, on which half and double are as far from 1.
+
+    Args:
+        titles: of the panels.
+        maps: ratios, all of the same layers and heads.
+        table: a table with these layers and heads.
+        columns: panels in a row.
+    """
+    n_layers, n_heads = maps[0].shape
+    size = (max(2.4, 0.26 * n_heads) + 0.8, max(1.7, 0.25 * n_layers) + 0.8)
+    figure, axes = subplots(len(maps), columns, size=size, grid=None)
+    first_layer = table["layer"].min() - 0.5
+    first_head = table["head"].min() - 0.5
+    extent = (first_head, first_head + n_heads, first_layer, first_layer + n_layers)
+    top = _top(maps)
+    image: Any = None
+    for axis, title, ratios in zip(axes, titles, maps, strict=True):
+        axis.set_title(title, fontsize=10)
+        axis.set(xlim=extent[:2], ylim=extent[2:])
+        axis.locator_params(integer=True)
+        if np.isnan(ratios).all():
+            axis.text(0.5, 0.5, "no pairs", ha="center", va="center", transform=axis.transAxes, color=SOFT)
+            continue
+        norm = LogNorm(1 / top, top)
+        image = axis.imshow(ratios, cmap="RdBu_r", norm=norm, origin="lower", extent=extent, aspect="auto")
+    for axis in axes[::columns]:
+        axis.set_ylabel("block")
+    for axis in axes[-columns:]:
+        axis.set_xlabel("head")
+    if image is not None:
+        bar = figure.colorbar(image, ax=axes, label="same topic / different topic", extend="both", shrink=0.8)
+        ticks = [tick for tick in (_FINE_TICKS if top < 2 else _TICKS) if 1 / top <= tick <= top]
+        bar.set_ticks(ticks, labels=[f"{tick:g}" for tick in ticks])
+        bar.minorticks_off()
+    return figure, axes
+
+
+def _top(maps: Sequence[HeadMap]) -> float:
+    """Return the end of the colour scale, which leaves out the most extreme 2%."""
+    ratios = np.stack(maps)
+    known = ratios[np.isfinite(ratios) & (ratios > 0)]
+    if not len(known):
+        return 2.0
+    return max(float(np.exp(np.quantile(np.abs(np.log(known)), 0.98))), 1.1)

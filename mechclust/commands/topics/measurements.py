@@ -1,0 +1,44 @@
+"""Measurements of a model's topic structure: the parts from which tables, readings and figures are made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mechclust.commands.topics.config import TopicsConfig
+from mechclust.commands.topics.variants import Variant
+from probes import ProbeResult
+from tasks import TopicModel
+from tasks.text.encoding import EncodedCorpus
+
+
+@dataclass(frozen=True)
+class ModelMeasures:
+    """Results of one model under every variant; ``None`` where a variant leaves fewer than two topics.
+
+    Attributes:
+        attention: of ``TopicAttention``.
+        vectors: of ``TopicEmbedding`` at the residual stream: each word's mean hidden state.
+        embedding: the same measures of the rows of the token embedding matrix.
+    """
+
+    attention: Sequence[ProbeResult | None]
+    vectors: Sequence[ProbeResult | None]
+    embedding: Sequence[ProbeResult | None]
+
+
+@dataclass(frozen=True, repr=False)
+class Measurements:
+    """Measurements of a model and of untrained ones; the attributes are described at ``TopicsResult``."""
+
+    model: str
+    config: TopicsConfig
+    topics: TopicModel
+    n_documents: int
+    n_files: int
+    encoded: EncodedCorpus
+    variants: Sequence[Variant]
+    trained: ModelMeasures
+    untrained: Sequence[ModelMeasures]
+    empty_files: Sequence[str] = ()
+    corpus_notes: Sequence[str] = ()

@@ -1,0 +1,207 @@
+"""Tables of a suite: ratios, heads and topics, and those that are shown next to the published ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mechclust.commands.topics.suite.curves import Curve, Measure, curve_of, mean_of
+from mechclust.commands.topics.suite.job import Measured
+from mechclust.commands.topics.suite.measurements import Measurements
+from mechclust.commands.topics.suite.models import SuiteModel
+from mechclust.commands.topics.suite.published import RANDOM, published_ratio
+from mechclust.commands.topics.suite.vectors import PARTS, VECTORS, drawn_of
+from mechclust.commands.topics.tables import topic_table
+from probes.engine.sites import head_name
+from probes.functional.topic_embedding import SIMILARITIES
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ATTENTION: Mapping[str, Measure] = {"attention": "ratio", "attention at equal distance": "matched"}
+KINDS_OF_TOPICS = {False: "words of one topic", True: "words may have several topics"}
+
+
+def ratio_table(result: Measurements) -> pd.DataFrame:
+    """Return one row per model, measure, threshold and overlap, see ``SuiteResult.to_dataframe``."""
+    import pandas as pd
+
+    rows: list[dict[str, Any]] = []
+    for model in result.models:
+        if model.name in result.trained:
+            for overlap, place in product((False, True), range(len(result.thresholds))):
+                rows += _rows(result, model, overlap, place)
+    return pd.DataFrame(rows)
+
+
+def _rows(result: Measurements, model: SuiteModel, overlap: bool, place: int) -> Iterator[dict[str, Any]]:
+    """Yield the measures of a model at one threshold."""
+    trained = result.trained[model.name]
+    twins = result.twins[model.name]
+    threshold = result.thresholds[place]
+    for name, measure in ATTENTION.items():
+        numbers = [curve_of(each.attention, measure, overlap).at(place) for each in (trained, *twins)]
+        yield _row(model, overlap, threshold, name, name, numbers, math.inf)
+    for similarity, vectors in product(SIMILARITIES, VECTORS):
+        numbers = [_similarity(each, (threshold, overlap), vectors, similarity) for each in (trained, *twins)]
+        yield _row(model, overlap, threshold, f"{similarity}, {vectors}", similarity, numbers, PARTS - 1)
+
+
+def _row(
+    model: SuiteModel,
+    overlap: bool,
+    threshold: float,
+    measure: str,
+    published: str,
+    numbers: Sequence[Curve],
+    freedom: float,
+) -> dict[str, Any]:
+    """Return a row of the numbers of the trained encoder, the first, and of its random twins."""
+    trained, *twins = numbers
+    random_model = RANDOM if model.published == "BERT" else ""
+    row = {"model": model.name, "overlap": overlap, "threshold": threshold, "measure": measure}
+    row |= _cells("", trained, freedom)
+    row["published"] = published_ratio(model.published, published, threshold, overlap)
+    if twins:
+        row |= _cells("random_", mean_of(twins), freedom)
+    row["random_published"] = published_ratio(random_model, published, threshold, overlap)
+    return row
+
+
+def _cells(prefix: str, number: Curve, freedom: float) -> dict[str, float]:
+    low, high = number.interval(freedom) or (math.nan, math.nan)
+    return {f"{prefix}value": float(number.values.mean()), f"{prefix}low": low, f"{prefix}high": high}
+
+
+def _similarity(measured: Measured, variant: tuple[float, bool], vectors: str, similarity: str) -> Curve:
+    """Return the ratio of one kind of word vectors under one variant."""
+    embedding = measured.embedding
+    variants = [(float(threshold), bool(overlap)) for threshold, overlap in embedding.metadata["variants"]]
+    place = (slice(None), variants.index(variant), VECTORS.index(vectors), SIMILARITIES.index(similarity))
+    ratio = embedding["ratio"][place].numpy()
+    return Curve(ratio, drawn_of(ratio, embedding["ratio_without"][place].numpy()))
+
+
+def head_table(result: Measurements) -> pd.DataFrame:
+    """Return one row per model, variant and head, see ``SuiteResult.heads``."""
+    import pandas as pd
+
+    frames = []
+    for name, measured in result.trained.items():
+        attention = measured.attention
+        heads = [int(head) for head in attention.coords["head"]]
+        places = [(attention.layers[site], site, head) for site, head in product(attention.coords["site"], heads)]
+        twins = [twin.attention for twin in result.twins[name]]
+        for v, (threshold, overlap) in enumerate(attention.metadata["variants"]):
+            table = pd.DataFrame(places, columns=["layer", "site", "head"])
+            table["name"] = [head_name(layer, head) for layer, _, head in places]
+            table.insert(0, "model", name)
+            table.insert(1, "threshold", threshold)
+            table.insert(2, "overlap", bool(overlap))
+            for measure in ("ratio", "matched"):
+                table[measure] = attention[measure][:, v].mean(dim=0).flatten().numpy()
+            if twins:
+                of_twins = [twin["ratio"][:, v].mean(dim=0).flatten().numpy() for twin in twins]
+                table["random"] = np.mean(of_twins, axis=0)
+            frames.append(table)
+    return pd.concat(frames, ignore_index=True)
+
+
+def best_heads(heads: pd.DataFrame, threshold: float) -> pd.DataFrame:
+    """Return each model's eight heads with the highest ratio at a threshold, words of one topic, for readers.
+
+    Args:
+        heads: as from ``head_table``.
+        threshold: the ambiguity threshold.
+    """
+    plain = heads[(heads["threshold"] == threshold) & ~heads["overlap"]]
+    best = plain.sort_values("ratio", ascending=False, kind="stable").groupby("model", sort=False).head(8)
+    names = {"matched": "at equal distance", "random": "random weights"}
+    return best.drop(columns=["threshold", "overlap"]).rename(columns=names)
+
+
+def seed_table(result: Measurements) -> pd.DataFrame:
+    """Return one row per topic of each topic model, the largest first, with its likeliest words."""
+    import pandas as pd
+
+    frames = []
+    for seed, model in zip(result.texts.fitted.seeds, result.texts.fitted.models, strict=True):
+        table = topic_table(model)
+        table.insert(0, "seed", seed)
+        frames.append(table)
+    return pd.concat(frames, ignore_index=True)
+
+
+def attention_table(result: Measurements, ratios: pd.DataFrame, overlap: bool) -> pd.DataFrame:
+    """Return a published table next to ours, see ``SuiteResult.shown``.
+
+    Args:
+        result: the measurements.
+        ratios: as from ``ratio_table``.
+        overlap: whether words may have several topics.
+    """
+    import pandas as pd
+
+    rows = []
+    for model in result.models:
+        if model.name not in result.trained:
+            rows.append({"model": model.name, "attention": f"not measured: {result.failed[model.name]}"})
+        rows += _by_threshold(ratios, model.name, overlap, _attention_cells)
+    return pd.DataFrame(rows).fillna("–")
+
+
+def vector_table(result: Measurements, ratios: pd.DataFrame, overlap: bool, similarity: str) -> pd.DataFrame:
+    """Return each way to take a word's vector next to the published column.
+
+    Args:
+        result: the measurements.
+        ratios: as from ``ratio_table``.
+        overlap: whether words may have several topics.
+        similarity: ``"cosine"`` or ``"dot"``.
+    """
+    import pandas as pd
+
+    of_similarity = ratios[ratios["measure"].str.startswith(f"{similarity}, ")]
+    of_similarity = of_similarity.assign(measure=of_similarity["measure"].str.removeprefix(f"{similarity}, "))
+    rows: list[dict[str, str]] = []
+    for model in result.models:
+        rows += _by_threshold(of_similarity, model.name, overlap, _vector_cells)
+    return pd.DataFrame(rows).fillna("–")
+
+
+def _by_threshold(
+    ratios: pd.DataFrame, model: str, overlap: bool, cells: Callable[[pd.DataFrame], dict[str, str]]
+) -> Iterator[dict[str, str]]:
+    """Yield a row for each threshold, with the cells of a table of its measures."""
+    of_model = ratios[(ratios["model"] == model) & (ratios["overlap"] == overlap)]
+    for threshold, table in of_model.groupby("threshold"):
+        yield {"model": model, "threshold": f"{threshold:g}", **cells(table.set_index("measure"))}
+
+
+def _attention_cells(measures: pd.DataFrame) -> dict[str, str]:
+    row = {name: ratio_text(measures.loc[name]) for name in ATTENTION}
+    row["published"] = _number(measures.loc["attention", "published"])
+    row["random weights"] = ratio_text(measures.loc["attention"], "random_")
+    row["random, at equal distance"] = ratio_text(measures.loc["attention at equal distance"], "random_")
+    return row
+
+
+def _vector_cells(measures: pd.DataFrame) -> dict[str, str]:
+    row = {vectors: ratio_text(measures.loc[vectors]) for vectors in VECTORS}
+    row["published"] = _number(measures.loc["rows", "published"])
+    row |= {f"random: {vectors}": _number(measures.loc[vectors].get("random_value", math.nan)) for vectors in VECTORS}
+    return row
+
+
+def ratio_text(row: pd.Series[Any], prefix: str = "") -> str:
+    """Return a value with its interval, such as ``1.320 (1.280 to 1.360)``."""
+    value, low, high = [row.get(f"{prefix}{name}", math.nan) for name in ("value", "low", "high")]
+    return _number(value) if math.isnan(low) else f"{_number(value)} ({_number(low)} to {_number(high)})"
+
+
+def _number(value: float) -> str:
+    return "–" if math.isnan(value) else f"{value:.3f}"

@@ -1,0 +1,298 @@
+"""Figures and tables of other arms: other initial weights, varied settings, the next modulus, and the curriculum."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
+from typing import TYPE_CHECKING
+
+import numpy as np
+from jaxtyping import Float
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from mechclust.evidence.intervals import share_interval
+from mechclust.report.style import BLUE, GREEN, GREY, ORANGE, median_curve, plain_ticks, subplots
+from mechclust.studies.clustering_heads.config import (
+    ABLATIONS,
+    CURRICULUM,
+    SCRATCH,
+    SECOND_STAGE,
+    SOLVED,
+    TRANSFER,
+    ClusteringHeadsConfig,
+    Curriculum,
+)
+from mechclust.studies.clustering_heads.detector import INTEGER, NEITHER, PLANAR, TEXTBOOK, head_kind
+from mechclust.studies.clustering_heads.drawing import GUIDE, REMARK, SHARE_SOLVED, cloud, name_guide
+from mechclust.studies.clustering_heads.results import WEAK, HeadsResults, NetworkTraining
+from probes import ProbeResult
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+HEAD_COLORS = {TEXTBOOK: BLUE, INTEGER: ORANGE, PLANAR: GREEN, NEITHER: GREY}
+LINEAR_LOSS = 2.0  # nats up to which the scale of the loss on straight lines is linear
+_NOT_SOLVED = "not solved"
+_CIRCUIT_COLORS = {**HEAD_COLORS, _NOT_SOLVED: "#ececec"}
+_LOSS_TICKS = (0, 0.5, 1, 2, 5, 10, 20, 50, 100)  # nats
+_SETTINGS = {
+    "batch": "batch size",
+    "lr": "learning rate",
+    "width": "feed-forward width",
+    "discount": "factor on the feed-forward learning rate",
+    "dropout": "dropout of the feed-forward layer",
+    "bias": "biases of the feed-forward layer",
+}
+
+
+def draw(config: ClusteringHeadsConfig, results: HeadsResults) -> dict[str, Figure]:
+    """Draw the figures of the arms that were run."""
+    drawn = {}
+    if results.started:
+        drawn["starts"] = starts(results)
+    if results.second_stage:
+        drawn["second_stage"] = second_stage(config, results)
+    if any(_varied(config, results).values()):
+        drawn["ablations"] = ablations(config, results)
+    if results.curriculum:
+        drawn["curriculum"] = curriculum(config.curriculum, results.curriculum)
+    return drawn
+
+
+# ---- other initial weights ----
+
+
+def circuits(results: HeadsResults, arm: str) -> dict[str, int]:
+    """Count the networks of an arm, or of the base setting with the same seeds, that end with each circuit."""
+    if arm == "base":
+        seeds: set[int] = set()
+        for heads in results.started.values():
+            seeds.update(heads)
+        ends = [(network.solved, network.head) for seed, network in results.networks.items() if seed in seeds]
+    else:
+        solved = results.solved_by_seed(arm)
+        ends = [(bool(solved[seed]), head) for seed, head in results.started[arm].items() if seed in solved]
+    kinds = [head_kind(head) if is_solved else _NOT_SOLVED for is_solved, head in ends]
+    return {kind: kinds.count(kind) for kind in _CIRCUIT_COLORS}
+
+
+def starts(results: HeadsResults) -> Figure:
+    """Draw stacked shares of circuits, one bar per start."""
+    counts = {arm: circuits(results, arm) for arm in ("base", *results.started)}
+    counts = {arm: count for arm, count in counts.items() if any(count.values())}
+    figure, (axis,) = subplots(1, size=(8, 1.2 + 0.3 * len(counts)), grid=None)
+    for row, count in enumerate(counts.values()):
+        left = 0.0
+        for kind, color in _CIRCUIT_COLORS.items():
+            share = count[kind] / sum(count.values())
+            axis.barh(row, share, left=left, color=color, label=kind if row == 0 else None)
+            left += share
+    names = [f"{arm.removeprefix('start ')} (n = {sum(count.values())})" for arm, count in counts.items()]
+    axis.set_yticks(range(len(counts)), names)
+    axis.invert_yaxis()
+    axis.set(xlabel="share of networks", xlim=(0, 1))
+    figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=5, frameon=False)
+    return figure
+
+
+def second_stage(config: ClusteringHeadsConfig, results: HeadsResults) -> Figure:
+    """Draw accuracy of the second stage alone and of the base setting, and the share solved by each epoch."""
+    figure, (left, right) = subplots(2, size=(5, 3.6), grid=None)
+    alone = results.second_stage
+    base = [network for seed, network in results.networks.items() if seed in alone]
+    for name, runs, color in (("base setting", base, GREY), (SECOND_STAGE, list(alone.values()), BLUE)):
+        if runs:
+            curves = _test_accuracies(runs)
+            median_curve(left, range(curves.shape[1]), curves, (0.1, 0.25), color=color)
+            right.plot(_share_solved_by_epoch(runs), color=color, label=f"{name} (n = {len(runs)})")
+    left.axhline(1 / config.task.p, **GUIDE)
+    left.set(xlabel="epoch", ylabel="test accuracy", ylim=(0.3, 1.03))
+    right.set(xlabel="epoch", ylabel="share that have solved the task", ylim=(-0.03, 1.03))
+    right.legend(frameon=False)
+    return figure
+
+
+def _test_accuracies(runs: Sequence[NetworkTraining]) -> Float[np.ndarray, "run epoch"]:
+    """Return the curves of all runs, those of shorter runs filled with NaN."""
+    curves = [run.curve("test_accuracy") for run in runs]
+    filled = np.full((len(runs), max(map(len, curves))), np.nan)
+    for row, curve in zip(filled, curves, strict=True):
+        row[: len(curve)] = curve
+    return filled
+
+
+def _share_solved_by_epoch(runs: Sequence[NetworkTraining]) -> list[float]:
+    n_epochs = max(len(run.curve("test_accuracy")) for run in runs)
+    dates = np.array([n_epochs if run.solved_at is None else run.solved_at for run in runs])
+    return [(dates <= epoch).mean() for epoch in range(n_epochs)]
+
+
+def modulus_table(config: ClusteringHeadsConfig, results: HeadsResults) -> pd.DataFrame:
+    """Count heads at the end by modulus, of networks that solve the task, are weak, or in between."""
+    import pandas as pd
+
+    if not results.next_modulus.get(SCRATCH):
+        return pd.DataFrame()
+    p = config.task.p
+    rows = _kinds_by_accuracy(f"p = {p}", [(network.accuracy, network.kind) for network in results.networks.values()])
+    for arm, origin in ((SCRATCH, "from random weights"), (TRANSFER, f"from solved p = {p}")):
+        final = results.final.get(arm, {})
+        heads = results.next_modulus.get(arm, {})
+        ends = [(final[seed][1], head_kind(head)) for seed, head in heads.items() if seed in final]
+        rows += _kinds_by_accuracy(f"p = {p + 1}, {origin}", ends)
+    return pd.DataFrame(rows)
+
+
+def _kinds_by_accuracy(networks: str, ends: Sequence[tuple[float, str]]) -> list[dict[str, object]]:
+    """Return a row for each range of accuracy that has networks; ``ends`` has their accuracies and kinds of head."""
+    ranges = {f"above {SOLVED}": (SOLVED, 1.0), f"{WEAK} or below": (-1.0, WEAK), "in between": (WEAK, SOLVED)}
+    rows: list[dict[str, object]] = []
+    for name, (low, high) in ranges.items():
+        kinds = [kind for accuracy, kind in ends if low < accuracy <= high]
+        if kinds:
+            counts = {kind: kinds.count(kind) for kind in HEAD_COLORS}
+            rows.append({"networks": networks, "test accuracy": name, "n": len(kinds), **counts})
+    return rows
+
+
+# ---- one setting varied ----
+
+
+def _varied(config: ClusteringHeadsConfig, results: HeadsResults) -> dict[str, dict[float, list[float]]]:
+    """Return the final test accuracies by kind of ablation and value, of those that were run."""
+    grid = config.ablations
+    without_biases = (0.0,) if grid.bias else ()
+    values = (grid.batch_sizes, grid.lrs, grid.widths, grid.discounts, grid.dropouts, without_biases)
+    varied: dict[str, dict[float, list[float]]] = {kind: {} for kind in ABLATIONS}
+    for kind, values_of_kind in zip(ABLATIONS, values, strict=True):
+        for value in values_of_kind:
+            final = results.final.get(f"{kind} {value:g}")
+            if final:
+                varied[kind][value] = _tests(final)
+    return varied
+
+
+def _tests(final: Mapping[int, tuple[float, float]]) -> list[float]:
+    return [test for _, test in final.values()]
+
+
+def _share_solved(tests: Iterable[float]) -> tuple[float, float, float]:
+    """Return the share of networks that solve the task, from their test accuracies, and its 95% interval."""
+    solved = [float(test > SOLVED) for test in tests]
+    low, high = share_interval(solved) or (np.nan, np.nan)
+    return float(np.mean(solved)), low, high
+
+
+def ablations(config: ClusteringHeadsConfig, results: HeadsResults) -> Figure:
+    """Draw accuracy, and the share that solves the task (with its 95% interval), against each varied setting."""
+    base = dict(zip(ABLATIONS, (config.batch_size, config.lr, config.d_mlp, 1.0, 0.0, 1.0), strict=True))
+    varied = _varied(config, results)
+    if varied["bias"]:
+        varied["bias"][base["bias"]] = _base_accuracies(config, results)
+    figure, axes = subplots(len(base), 2, size=(5.5, 3), sharey=True)
+    for axis, (kind, tests_by_value) in zip(axes, varied.items(), strict=True):
+        _ablation(axis, kind, tests_by_value)
+        axis.axhline(1 / config.task.p, **GUIDE)
+        axis.axvline(base[kind], **GUIDE)
+        axis.set(xlabel=_SETTINGS[kind], ylim=(-0.03, 1.03))
+        if kind == "bias":
+            axis.set_xticks((0, 1), ("none", "base"))
+            axis.set_xlim(-0.5, 1.5)
+        elif kind != "dropout":
+            axis.set_xscale("log")
+            plain_ticks(axis, "x")
+    for axis in axes[::2]:
+        axis.set_ylabel("test accuracy")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
+    return figure
+
+
+def _base_accuracies(config: ClusteringHeadsConfig, results: HeadsResults) -> list[float]:
+    """Return test accuracies of the base setting, with the ablations' seeds if there are any."""
+    same_seeds = results.final.get("dropout 0") or results.final.get(f"batch {config.batch_size:g}")
+    return _tests(same_seeds) if same_seeds else [network.accuracy for network in results.networks.values()]
+
+
+def _ablation(axis: Axes, kind: str, tests_by_value: Mapping[float, Sequence[float]]) -> None:
+    """Draw every network, the mean accuracy, and the share that solves the task."""
+    values = list(tests_by_value)
+    for value, tests in tests_by_value.items():
+        axis.plot([value] * len(tests), tests, "o", color=BLUE, alpha=0.25, ms=4, mew=0)
+    means = [np.mean(tests) for tests in tests_by_value.values()]
+    shares, low, high = np.array([_share_solved(tests) for tests in tests_by_value.values()]).reshape(-1, 3).T
+    if kind == "bias":  # two settings, with nothing between them
+        axis.plot(values, means, "_", color=BLUE, ms=22, mew=2)
+        axis.errorbar(values, shares, np.abs([low - shares, high - shares]), fmt="s", color=ORANGE, ms=5, capsize=4)
+    else:
+        axis.plot(values, means, color=BLUE, label="mean accuracy")
+        axis.plot(values, shares, color=ORANGE, ls="--", label=f"{SHARE_SOLVED}, 95% interval")
+        axis.fill_between(values, low, high, color=ORANGE, alpha=0.2, lw=0)
+    counts = sorted({len(tests) for tests in tests_by_value.values()})
+    axis.set_title(f"{' or '.join(map(str, counts))} seeds per value", loc="right", **REMARK)
+
+
+def ablation_table(config: ClusteringHeadsConfig, results: HeadsResults) -> pd.DataFrame:
+    """Return accuracy (mean, standard deviation over seeds) and share solved by value."""
+    import pandas as pd
+
+    rows = []
+    for kind, tests_by_value in _varied(config, results).items():
+        for value, tests in tests_by_value.items():
+            share, low, high = _share_solved(tests)
+            spread = f" ± {np.std(tests, ddof=1):.3f}" if len(tests) > 1 else ""
+            rows.append(
+                {
+                    "setting": _SETTINGS[kind],
+                    "value": "none" if kind == "bias" else f"{value:g}",
+                    "test accuracy": f"{np.mean(tests):.3f}{spread}",
+                    SHARE_SOLVED: f"{share:.2f}",
+                    "95% interval": f"{low:.2f} to {high:.2f}",
+                    "seeds": len(tests),
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+# ---- the curriculum ----
+
+
+def curriculum(c: Curriculum, results: Mapping[int, ProbeResult]) -> Figure:
+    """Draw accuracy by arm and split, and the loss between the two solutions and along the way to each."""
+    figure, (left, right) = subplots(2, size=(5, 3.9), grid=None)
+    runs = list(results.values())
+    _curriculum_accuracies(left, c, runs)
+    _losses_on_lines(right, runs)
+    return figure
+
+
+def _curriculum_accuracies(axis: Axes, c: Curriculum, runs: Sequence[ProbeResult]) -> None:
+    colors = {"train": ORANGE, "test": BLUE}
+    spread = np.random.default_rng(0).uniform(-0.25, 0.25, len(runs))
+    labels = []
+    for x, (arm, split) in enumerate(product((SCRATCH, CURRICULUM), colors)):
+        accuracies = np.array([float(run.sel("accuracy", arm=arm, split=split)) for run in runs])
+        axis.bar(x, _share_solved(accuracies)[0], color=colors[split], alpha=0.35)
+        cloud(axis, x, accuracies, spread, colors[split])
+        labels.append(f"{arm},\n{split}")
+    axis.axhline(1 / c.p, **GUIDE)
+    name_guide(axis, 1 / c.p, "chance")
+    axis.set_xticks(range(len(labels)), labels)
+    axis.set(ylabel=f"accuracy, p = {c.p} (bars: {SHARE_SOLVED})", ylim=(0, 1.03))
+
+
+def _losses_on_lines(axis: Axes, runs: Sequence[ProbeResult]) -> None:
+    lines = {
+        "from scratch to curriculum": (np.stack([run["line"].numpy() for run in runs]), BLUE),
+        "the same, neurons matched": (np.stack([run["matched_line"].numpy() for run in runs]), GREEN),
+        "from halfway to the end": (np.concatenate([run["own_line"].numpy() for run in runs]), GREY),
+    }
+    places = [float(place) for place in runs[0].coords["place"]]
+    for name, (losses, color) in lines.items():
+        median_curve(axis, places, losses, (0.25,), color=color, label=name)
+    axis.set(xlabel="position on the straight line", ylabel="training loss (nats)")
+    axis.set_yscale("symlog", linthresh=LINEAR_LOSS)
+    ticks = [loss for loss in _LOSS_TICKS if loss <= axis.get_ylim()[1]]
+    axis.set_yticks(ticks, [f"{loss:g}" for loss in ticks])
+    axis.minorticks_off()
+    axis.legend(frameon=False, fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3)

@@ -1,0 +1,43 @@
+"""A network cut at the sequence embedding xi: the head that computes it, and the classifier that reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.func import functional_call
+
+from mechclust.studies.clustering_heads.config import XI
+from probes.engine.hooks import record
+
+Weights = Mapping[str, Float[Tensor, "..."]]
+_Values = Mapping[str, Float[Tensor, "..."]]
+
+
+def embedded(model: Any, weights: Weights, tokens: Int[Tensor, "row pos"]) -> Float[Tensor, "row d_model"]:
+    """Return the sequence embedding xi of each row."""
+    with record(model, [XI]) as seen:
+        functional_call(model, dict(weights), (tokens,))
+    return seen[XI][0][:, 0]
+
+
+def classified(model: Any, weights: Weights, xi: Float[Tensor, "row d_model"]) -> Float[Tensor, "row d_vocab"]:
+    """Return the logits for given sequence embeddings. Nothing behind them reads the tokens."""
+    tokens = torch.zeros(1, model.cfg.n_ctx, dtype=torch.int64, device=xi.device)
+    with holding(model, {XI: xi[:, None]}):
+        logits: Tensor = functional_call(model, dict(weights), (tokens,))
+    return logits
+
+
+def holding(model: Any, values: _Values) -> AbstractContextManager[Any]:
+    """Give hook points these values inside the block, whatever the weights."""
+    return record(model, values, partial(_instead, values))
+
+
+def _instead(values: _Values, name: str, activation: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+    return values[name]

@@ -1,0 +1,58 @@
+"""What the figures of this study share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+from matplotlib.axes import Axes
+
+from mechclust.report.style import GREY
+from mechclust.studies.clustering_heads.config import SOLVED
+from mechclust.studies.clustering_heads.results import NetworkTraining
+
+SHARE_SOLVED = f"share above {SOLVED}"
+_INK = "#555555"  # of guides and remarks
+GUIDE: dict[str, Any] = {"color": _INK, "ls": ":", "lw": 1}  # a threshold, or the level of guessing
+REMARK: dict[str, Any] = {"color": _INK, "fontsize": 8}
+
+
+def title_left(axis: Axes, text: str) -> None:
+    """Write a small title at the left."""
+    axis.set_title(text, loc="left", fontsize=10)
+
+
+def name_guide(axis: Axes, y: float, text: str) -> None:
+    """Write what a horizontal guide is, above its right end."""
+    axis.annotate(text, (1, y), xycoords=("axes fraction", "data"), ha="right", xytext=(0, 2),
+                  textcoords="offset points", **REMARK)  # fmt: skip
+
+
+def say_none(axis: Axes, text: str, y: float) -> None:
+    """Write that there is nothing to draw."""
+    axis.text(0.5, y, text, ha="center", transform=axis.transAxes, color=GREY)
+
+
+def cloud(
+    axis: Axes, x: float, values: Float[np.ndarray, "unit"], spread: Float[np.ndarray, "unit"], color: str
+) -> None:
+    """Draw a point for each unit at ``x``, moved sideways so that equal ones show."""
+    axis.plot(x + spread, values, "o", color=color, ms=4, mew=0, alpha=0.6)
+
+
+def level(axis: Axes, x: float, y: float, color: str) -> None:
+    """Draw a short horizontal line, such as a mean, at ``x``."""
+    axis.plot([x - 0.3, x + 0.3], [y, y], color=color, lw=2)
+
+
+def shade_falls(axis: Axes, run: NetworkTraining, p: int) -> None:
+    """Shade the steps of a full-batch run at which its loss falls."""
+    steps = steps_of(run)
+    for drop in run.drops(p):
+        axis.axvspan(steps[drop.start], steps[drop.end], color="#000000", alpha=0.08, lw=0)
+
+
+def steps_of(run: NetworkTraining) -> list[int]:
+    """Return the steps of a full-batch run, of which an epoch has one."""
+    return [int(epoch) for epoch in run.dynamics.coords["epoch"]]

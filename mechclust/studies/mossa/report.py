@@ -1,0 +1,142 @@
+"""Results, findings, figures, tables and notes of the experiment on tuning."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mechclust.evidence import Finding
+from mechclust.report.analysis import Panel
+from mechclust.studies.kept import load_there
+from mechclust.studies.mossa.config import MODELS, MossaConfig, result_path
+from mechclust.studies.mossa.findings import boundary_note, findings_of
+from mechclust.studies.mossa.results import SeedResults, groups_table, load_results, medians_table
+from probes import ProbeResult
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+CAPTIONS = {
+    "boxes": "Debiased CKA with the single-task controls over each task's own test prompts (n = {n}, d = {d}), by "
+    "layer, for the base model (pre) and the model tuned on all seen tasks. Boxes and points: tasks of {seeds}; a task "
+    "that pre-training encoded is a ring. Dotted: two controls of one task tuned with different orders of the data "
+    "(ceiling). Held-out tasks are not tuned on; those of encoded operations were learnt in pre-training.",
+    "groups": "Thin: one line per seed; thick: mean. Left: median over seen tasks of tuned - pre; shaded: 95% interval "
+    "of the mean of the last shared layer (grey) and the last layer of the transition (green), over the seeds that "
+    "have a transition; dotted: how far above pre tuned must be where layers are not shared. Middle: interquartile "
+    "range over seen tasks of tuned (and pre, dashed). Right: dimensions for 99% of the variance over the {n_prompts} "
+    "prompts of all seen tasks.",
+    "operations": "Debiased CKA with the task's control by operation and layer, mean over tasks and {seeds} (n = {n}, "
+    "d = {d}). * held out; bold: encoded by pre-training.",
+    "clusters": "Median debiased CKA with the controls by cluster (n = {n}, d = {d}), pre dashed and tuned solid; seen "
+    "tasks purple, held-out orange.",
+    "accuracy": "Accuracy on {n} test prompts per task, by operation, mean and range over {seeds}. Grey: without the "
+    "skill, by the commonest answer or by the operation on a wrong argument, whichever is correct more often.",
+    "projection": "Residual stream at ANS in two dimensions (t-SNE), seed {first}, seen tasks, coloured by cluster.",
+    "purity": "Share of the {neighbours} nearest neighbours at ANS in the same cluster, among {n_purity} prompts of "
+    "each seen task.",
+}
+
+
+@dataclass(frozen=True)
+class Results:
+    """Measurements of all seeds.
+
+    Attributes:
+        runs: one for each seed.
+        pictures: the projections of the first seed, by model.
+    """
+
+    runs: Sequence[SeedResults]
+    pictures: dict[str, ProbeResult]
+
+
+def load(config: MossaConfig, out: Path) -> Results:
+    """Read the measurements of a run.
+
+    Raises:
+        InputError: if one is missing; the text names it.
+    """
+    runs = [load_results(config, out, seed) for seed in config.seeds]
+    first = config.seeds[0]
+    pictures = {model: load_there(out, result_path(out, first, f"{model}.projection")) for model in MODELS}
+    return Results(runs, pictures)
+
+
+def findings(config: MossaConfig, results: Results) -> list[Finding]:
+    """Return the findings over seeds."""
+    return findings_of(config, results.runs)
+
+
+def panels(config: MossaConfig, results: Results) -> list[Panel]:
+    """Draw the figures, with their captions."""
+    from mechclust.studies.mossa import figures  # loads matplotlib
+
+    suite = config.suite
+    runs = results.runs
+    operations = suite.cluster_names
+    drawn = {
+        "boxes": figures.boxes(runs),
+        "groups": figures.groups(runs),
+        "operations": figures.operations(runs, operations),
+        "clusters": figures.clusters(runs, operations),
+        "accuracy": figures.accuracy_figure(runs, operations),
+        "projection": figures.projection(results.pictures, operations),
+        "purity": figures.purity(runs),
+    }
+    facts = {
+        "n": suite.n_eval,
+        "d": config.d_model,
+        "seeds": "1 seed" if len(runs) == 1 else f"{len(runs)} seeds",
+        "n_prompts": suite.n_eval * len(suite.seen),
+        "first": config.seeds[0],
+        "neighbours": config.n_neighbours,
+        "n_purity": min(config.n_purity, suite.n_eval),
+    }
+    return [Panel(name, figure, CAPTIONS[name].format(**facts)) for name, figure in drawn.items()]
+
+
+def tables(config: MossaConfig, results: Results) -> dict[str, pd.DataFrame]:
+    """Return the layer groups of each seed, and the medians that they are read from."""
+    return {
+        "Layer groups by the fixed rule": groups_table(config.seeds, results.runs),
+        "Median debiased CKA over tasks by layer, mean over seeds": medians_table(results.runs).round(2),
+    }
+
+
+def notes(config: MossaConfig, results: Results) -> list[str]:
+    """Return what a reader of the report must know, and why values are undefined."""
+    tuning = config.tuning
+    n_seen = len(config.suite.seen)
+    texts = [
+        f"The multi-task model is tuned for {tuning.steps:,} steps on {n_seen} seen skills, "
+        f"{tuning.steps / n_seen:.3g} per skill on average, each control for {config.control_steps} on its own.",
+        "The controls of a seed see the same prompts apart from the skill's words and answers, so tasks are not "
+        "independent draws; intervals are over seeds.",
+        f"Layer groups of the seen tasks: {boundary_note([run.curves.seen for run in results.runs])}.",
+    ]
+    if config.rank:
+        texts.append(
+            f"Models are tuned by changes of rank {config.rank} to the query and value matrices (LoRA), which are "
+            "added to the weights for measuring; everything else is the base's."
+        )
+    if tuning.layer_decay < 1:
+        texts.append(
+            f"Tuning multiplies the learning rate by {tuning.layer_decay:g} from each block to the one below and "
+            "does not change the embeddings: the lower layers agree with the controls partly by construction."
+        )
+    ceilings = [np.median(run.ceiling, axis=0).min() for run in results.runs if run.ceiling is not None]
+    if ceilings:
+        lowest = min(ceilings)
+        texts.append(f"Ceiling: two controls of a seen task have a median CKA of at least {lowest:.3f} at every layer.")
+    texts.append(
+        "CKA does not change if a layer is rotated or scaled, and a few examples can change it a lot (Davari et al. "
+        "2022), so neighbour purity and dimensions are shown as well."
+    )
+    for run in results.runs:
+        texts += run.notes
+    return texts

@@ -1,0 +1,84 @@
+"""Read a model's residual stream by layer, and what each block adds to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from mechclust.studies.planted_layers.plant import n_layers_of
+from probes import Readout
+from probes.engine.hooks import HookedModel, device_of, evaluation_mode, forward, record
+from tasks import Batch
+
+RESIDUAL = "residual"
+CONTRIBUTION = "contribution"
+SAME_INPUT = "same input"
+VIEWS = (RESIDUAL, CONTRIBUTION, SAME_INPUT)
+
+LayerRows = Float[Tensor, "row dim"]
+RowsByView = dict[str, list[LayerRows]]  # by view, one of each layer
+Logits = Float[Tensor, "batch pos d_vocab"]
+StatesByHook = Mapping[str, Float[Tensor, "batch pos dim"]]  # by hook point
+
+
+def states_of(
+    model: HookedModel, batch: Batch, names: Sequence[str], written: StatesByHook | None = None
+) -> tuple[Logits, dict[str, Float[Tensor, "batch pos dim"]]]:
+    """Return a model's output, and its activations at these hook points, of which ``written`` are overwritten."""
+    states: dict[str, Tensor] = {}
+    replacements = written or {}
+
+    def receive(name: str, activation: Float[Tensor, "batch pos dim"]) -> Float[Tensor, "batch pos dim"] | None:
+        states[name] = replacements.get(name, activation)
+        return replacements.get(name)
+
+    with torch.inference_mode(), evaluation_mode(model), record(model, names, receive):
+        return forward(model, batch.to(device_of(model))), states
+
+
+def pre_hooks(model: HookedModel) -> list[str]:
+    """Return the hook points of the residual stream before each block."""
+    return [f"blocks.{layer}.hook_resid_pre" for layer in range(n_layers_of(model))]
+
+
+def post_hooks(model: HookedModel) -> list[str]:
+    """Return the hook points of the residual stream after each block."""
+    return [f"blocks.{layer}.hook_resid_post" for layer in range(n_layers_of(model))]
+
+
+def stream_of(model: HookedModel, batch: Batch, inputs: StatesByHook | None = None) -> StatesByHook:
+    """Return a model's residual stream before and after each block.
+
+    Args:
+        model: any hooked model.
+        batch: of examples.
+        inputs: another model's stream, which each block is given instead of its own input.
+    """
+    pres = pre_hooks(model)
+    written = None if inputs is None else {name: inputs[name] for name in pres}
+    return states_of(model, batch, [*pres, *post_hooks(model)], written)[1]
+
+
+def read_rows(model: HookedModel, stream: StatesByHook, batch: Batch, readout: Readout) -> RowsByView:
+    """Return a batch's rows of the residual stream after each block, and of what the block adds, in float64."""
+    before = [readout(stream[name], batch).cpu() for name in pre_hooks(model)]
+    after = [readout(stream[name], batch).cpu() for name in post_hooks(model)]
+    added = [post.double() - pre.double() for pre, post in zip(before, after, strict=True)]
+    return {RESIDUAL: after, CONTRIBUTION: added}
+
+
+def read_same_input(model: HookedModel, inputs: StatesByHook, batch: Batch, readout: Readout) -> list[LayerRows]:
+    """Return a batch's rows of what each block adds if it is given another model's stream."""
+    return read_rows(model, stream_of(model, batch, inputs), batch, readout)[CONTRIBUTION]
+
+
+def join_rows(batches: Sequence[Mapping[str, list[Float[Tensor, "_ dim"]]]], order: Int[Tensor, "row"]) -> RowsByView:
+    """Return the rows of all batches in an order."""
+    joined = {}
+    for view in batches[0]:
+        by_layer = zip(*[rows[view] for rows in batches], strict=True)
+        joined[view] = [torch.cat(parts)[order] for parts in by_layer]
+    return joined
