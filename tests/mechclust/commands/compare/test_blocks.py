@@ -262,7 +262,7 @@ class TestModels:
 class TestResume:
     def test_an_interrupted_comparison_goes_on(self, planted, settings, compared, tmp_path, monkeypatch):
         """Killed while what the tuned model's blocks add was written; then the same call again."""
-        monkeypatch.setattr("mechclust.commands.parts._SHARD_ROWS", 8)
+        monkeypatch.setattr("mechclust.commands.parts.MIN_SHARD_ROWS", 8)
         passed: list[int] = []
         original = Measuring.__call__
 

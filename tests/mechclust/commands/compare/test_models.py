@@ -222,7 +222,7 @@ class TestAdapters:
             compare_models(str(adapters / "one merged"), str(gpt2), config, out)
 
     def test_an_interrupted_comparison_goes_on(self, gpt2, adapters, config, out, tmp_path, monkeypatch):
-        monkeypatch.setattr("mechclust.commands.parts._SHARD_ROWS", 8)
+        monkeypatch.setattr("mechclust.commands.parts.MIN_SHARD_ROWS", 8)
         passed, original = [], Measuring.__call__
 
         def counting(self, batch):

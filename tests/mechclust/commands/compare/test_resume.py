@@ -21,7 +21,7 @@ from tests.mechclust.commands.compare.cases import records, write_prompts
 class TestResume:
     @pytest.fixture(autouse=True)
     def small_shards(self, monkeypatch):
-        monkeypatch.setattr(mechclust.commands.parts, "_SHARD_ROWS", 8)
+        monkeypatch.setattr(mechclust.commands.parts, "MIN_SHARD_ROWS", 8)
 
     def test_an_interrupted_comparison_goes_on(self, gpt2, shaken, measured, config, out, monkeypatch):
         """Killed while the tuned model's rows were written; then the same call again."""
