@@ -65,7 +65,7 @@ def annotations_of(value: Any) -> Iterator[Any]:
     for annotation in getattr(function, "__annotations__", {}).values():
         try:
             yield eval(annotation, names) if isinstance(annotation, str) else annotation
-        except (NameError, TypeError):
+        except (AttributeError, NameError, TypeError):
             continue
 
 

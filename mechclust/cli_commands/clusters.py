@@ -6,17 +6,17 @@ from pathlib import Path
 
 import tyro
 
-from mechclust.cli_commands.printing import show
+from mechclust.cli_commands.printing import Brief, show
 from mechclust.cli_settings import Perhaps
 from mechclust.commands.clusters import ClustersConfig, measure_clusters
 from mechclust.commands.folder import default_folder, goes_on
-from mechclust.report.text import table_text
 
 
 def command(
     model: tyro.conf.Positional[str],
     config: tyro.conf.OmitArgPrefixes[ClustersConfig],
     out: Perhaps[Path] = None,
+    brief: Brief = False,
 ) -> None:
     """Run ``mechclust clusters``.
 
@@ -24,9 +24,9 @@ def command(
         model: a hub name, a local directory with model and tokenizer (loaded offline), a .gguf file, or an adapter.
         config: what to measure.
         out: folder of the hidden states and the report; runs/clusters-MODEL-PROMPTS by default.
+        brief: print the headline and one table, and write no page.
     """
     folder = out or default_folder("clusters", model, config.adapter, config.prompts)
     with goes_on(folder):
         result = measure_clusters(model, config, folder, progress=True)
-        table = table_text(result.shown_table, ".3f")
-        show(table, [*result.sentences, *result.caveats], lambda: result.write(folder))
+        show(result, folder, brief=brief)

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import tyro
 
-from mechclust.cli_commands.printing import show
+from mechclust.cli_commands.printing import Brief, show
 from mechclust.cli_settings import Perhaps
 from mechclust.commands.compare import CompareConfig, compare_models
 from mechclust.commands.folder import default_folder, goes_on
-from mechclust.report.text import table_text
 
 
 def command(
@@ -18,6 +17,7 @@ def command(
     tuned: tyro.conf.Positional[str],
     config: tyro.conf.OmitArgPrefixes[CompareConfig],
     out: Perhaps[Path] = None,
+    brief: Brief = False,
 ) -> None:
     """Run ``mechclust compare``.
 
@@ -26,9 +26,9 @@ def command(
         tuned: the same for the tuned model, or the folder of an adapter on the base, as peft saves it.
         config: what to measure.
         out: folder of the hidden states and the report; runs/compare-BASE-TUNED-PROMPTS by default.
+        brief: print the headline and one table, and write no page.
     """
     folder = out or default_folder("compare", base, tuned, config.adapter, config.prompts)
     with goes_on(folder):
         result = compare_models(base, tuned, config, folder, progress=True)
-        table = table_text(result.shown_table, ".3f")
-        show(table, [*result.sentences, *result.caveats], lambda: result.write(folder))
+        show(result, folder, brief=brief)

@@ -9,13 +9,13 @@ from typing import Annotated, Any
 
 import tyro
 
-from mechclust.cli_commands.printing import show
+from mechclust.cli_commands.printing import Brief, show
 from mechclust.cli_settings import PRESET_SETTINGS, Perhaps
 from mechclust.command_table import UNVERIFIED
 from mechclust.commands.folder import default_folder, goes_on
 from mechclust.commands.mossa import MossaConfig, presets, run_mossa
 from mechclust.evidence.tables import shown_on_pages, text_table
-from mechclust.report.text import LAYERS, table_text
+from mechclust.report.text import LAYERS
 from tasks import InputError
 from tasks.errors import suggest
 
@@ -63,9 +63,7 @@ def mossa_command(argv: list[str]) -> None:
     with goes_on(folder):
         result = run_mossa(parsed.base, parsed.config, folder, progress=True)
         findings = text_table(shown_on_pages(result.findings))
-        below = f"{LAYERS}\n\n{findings}"
-        table = table_text(result.shown_table, ".3f")
-        show(table, [*result.sentences, *result.caveats], lambda: result.write(folder), below)
+        show(result, folder, brief=parsed.brief, below=f"{LAYERS}\n\n{findings}")
 
 
 def _arguments(config: MossaConfig) -> type:
@@ -77,6 +75,7 @@ def _arguments(config: MossaConfig) -> type:
             ("base", Annotated[tyro.conf.Positional[str], tyro.conf.arg(help=_BASE)]),
             ("preset", Annotated[str | None, preset], None),
             ("out", Annotated[Path | None, tyro.conf.arg(help=_OUT, help_behavior_hint="")], None),
+            ("brief", Brief, False),
             ("config", Annotated[MossaConfig, tyro.conf.arg(name="")], config),
         ],
         frozen=True,

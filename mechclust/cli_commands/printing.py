@@ -1,12 +1,46 @@
-"""What commands print."""
+"""Print what a command found."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Protocol
 
+import tyro
+
+from mechclust.evidence.tables import markdown_table, shown_on_pages, text_table
+from mechclust.report.analysis import Analysis
+from mechclust.report.text import table_text
 from tasks.text.visible import visible
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Brief = Annotated[bool, tyro.conf.arg(help="print the headline and one table, and write no page")]
+
+
+class Measured(Protocol):
+    """What every command that measures returns, as far as a terminal shows it."""
+
+    @property
+    def headline(self) -> str:
+        """The conclusion."""
+
+    @property
+    def sentences(self) -> Sequence[str]:
+        """The headline, and the readings as sentences."""
+
+    @property
+    def caveats(self) -> Sequence[str]:
+        """Notes that a reader needs to understand the numbers."""
+
+    @property
+    def shown_table(self) -> pd.DataFrame:
+        """The table for a terminal."""
+
+    def write(self, out: Path) -> Path:
+        """Write the report, and return the path of its page."""
 
 
 def print_visible(text: object) -> None:
@@ -14,12 +48,45 @@ def print_visible(text: object) -> None:
     print(visible(str(text), keep="\n"))
 
 
-def show(table: str, sentences: Sequence[str], report: Callable[[], Path], below: str = "") -> None:
-    """Print what was found, before the report is written: then nothing is lost where that fails."""
-    print_visible(table)
-    if sentences:
-        print_visible("\n" + "\n".join(f"- {visible(sentence)}" for sentence in sentences))
+def show(result: Measured, out: Path, *, brief: bool, number: str = ".3f", below: str = "") -> None:
+    """Print a result, and then write its report, so that nothing is lost where that fails.
+
+    Args:
+        result: what a command measured.
+        out: folder of the report.
+        brief: print the headline and the table, and write no report.
+        number: format of the table's numbers.
+        below: what to print after the sentences.
+    """
+    print_visible(f"{result.headline}\n\n{table_text(result.shown_table, number)}")
+    if brief:
+        return
+    _, *readings = result.sentences
+    show_list([*readings, *result.caveats])
     if below:
         print_visible(f"\n{below}")
     sys.stdout.flush()
-    print_visible(f"\nreport: {report()}")
+    print_visible(f"\nreport: {result.write(out)}")
+
+
+def show_findings(analysis: Analysis, folder: Path, *, markdown: bool = False, below: str = "") -> None:
+    """Print the conclusion of a study and the findings that its page shows.
+
+    Args:
+        analysis: what the study concludes.
+        folder: of the run, with its report.
+        markdown: print a Markdown table.
+        below: what to print after it.
+    """
+    table = markdown_table if markdown else text_table
+    headline = "" if markdown else f"{analysis.headline}\n\n"
+    print_visible(f"{headline}{table(shown_on_pages(analysis.findings))}")
+    if below:
+        print_visible(f"\n{below}")
+    print_visible(f"\nreport: {folder / 'report.html'}")
+
+
+def show_list(sentences: Sequence[str]) -> None:
+    """Print sentences as a list."""
+    if sentences:
+        print_visible("\n" + "\n".join(f"- {visible(sentence)}" for sentence in sentences))

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import tyro
 
-from mechclust.cli_commands.printing import print_visible, show
+from mechclust.cli_commands.printing import print_visible, show_findings
 from mechclust.cli_settings import Perhaps
 from mechclust.evidence.tables import markdown_table, shown_on_pages, text_table
 from mechclust.studies import open_run, report_run
@@ -31,12 +31,12 @@ def command(
     """
     if figures and record is None:
         raise InputError("figures are kept in a record alone; add --record FOLDER")
-    table = markdown_table if markdown else text_table
     if record is None and is_record(run_folder):
+        table = markdown_table if markdown else text_table
         print_visible(f"{table(shown_on_pages(judge_again(run_folder)))}\n\nfindings: {run_folder / 'findings.json'}")
         return
     if record is None:
-        found, below = report_run(*open_run(run_folder), run_folder), ""
+        show_findings(report_run(*open_run(run_folder), run_folder), run_folder, markdown=markdown)
     else:
-        found, below = record_run(run_folder, record, figures), f"record: {record}"
-    show(table(shown_on_pages(found.findings)), found.lead, lambda: run_folder / "report.html", below)
+        analysis = record_run(run_folder, record, figures)
+        show_findings(analysis, run_folder, markdown=markdown, below=f"record: {record}")

@@ -10,11 +10,10 @@ from typing import Annotated, Any
 
 import tyro
 
-from mechclust.cli_commands.printing import show
+from mechclust.cli_commands.printing import show_findings
 from mechclust.cli_settings import SETTINGS, Perhaps, option_paths
 from mechclust.command_table import UNVERIFIED
 from mechclust.commands.settings import EngineSettings
-from mechclust.evidence.tables import shown_on_pages, text_table
 from mechclust.jobs.interrupts import telling_what_is_kept
 from mechclust.studies import Study, get_study, list_studies, run_study
 from tasks import InputError
@@ -112,4 +111,4 @@ def run_study_command(name: str, argv: list[str]) -> None:
             engine=parsed.jobs,
             timeout=parsed.job_timeout,
         )
-    show(text_table(shown_on_pages(analysis.findings)), analysis.lead, lambda: parsed.out / "report.html")
+    show_findings(analysis, parsed.out)

@@ -8,11 +8,10 @@ from typing import Any
 
 import tyro
 
-from mechclust.cli_commands.printing import show
+from mechclust.cli_commands.printing import Brief, show
 from mechclust.cli_settings import Perhaps
 from mechclust.commands.folder import default_folder, goes_on
 from mechclust.commands.topics import TopicsConfig, measure_topics
-from mechclust.report.text import table_text
 
 
 def for_completion() -> Any:
@@ -27,6 +26,7 @@ def command(
     model: tyro.conf.Positional[str],
     config: tyro.conf.OmitArgPrefixes[TopicsConfig],
     out: Perhaps[Path] = None,
+    brief: Brief = False,
 ) -> None:
     """Run ``mechclust topics``.
 
@@ -34,9 +34,9 @@ def command(
         model: a hub name, a local directory with model and tokenizer (loaded offline), a .gguf file, or an adapter.
         config: what to measure.
         out: folder of the report; runs/topics-MODEL-CORPUS by default.
+        brief: print the headline and one table, and write no page.
     """
     folder = out or default_folder("topics", model, config.adapter, *config.corpus[:1])
     with goes_on(folder):
         result = measure_topics(model, config, folder, progress=True)
-        table = table_text(result.shown_table, ".3g")
-        show(table, [*result.sentences, *result.caveats], lambda: result.write(folder))
+        show(result, folder, brief=brief, number=".3g")

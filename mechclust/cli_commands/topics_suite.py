@@ -8,13 +8,12 @@ from typing import Annotated, Any
 
 import tyro
 
-from mechclust.cli_commands.printing import show
+from mechclust.cli_commands.printing import Brief, show
 from mechclust.cli_settings import SETTINGS
 from mechclust.command_table import UNVERIFIED
 from mechclust.commands.folder import default_folder, goes_on
 from mechclust.commands.topics.suite import SuiteConfig, run_suite
 from mechclust.evidence.tables import shown_on_pages, text_table
-from mechclust.report.text import table_text
 
 _OUT = "folder of the topics, the measurements and the report; runs/topics-suite-SUITE-CORPUS by default"
 _ABOUT = (
@@ -30,17 +29,17 @@ def suite_command(argv: list[str]) -> None:
     with goes_on(folder):
         result = run_suite(parsed.config, folder, progress=True)
         findings = text_table(shown_on_pages(result.findings))
-        table = table_text(result.shown_table, ".3f")
-        show(table, [*result.sentences, *result.caveats], lambda: result.write(folder), findings)
+        show(result, folder, brief=parsed.brief, below=findings)
 
 
 def _arguments(argv: list[str]) -> Any:
-    """``config`` and ``out`` of ``mechclust topics --suite``; its help needs no encoders."""
+    """Return ``config``, ``out`` and ``brief`` of ``mechclust topics --suite``; its help needs no encoders."""
     arguments = dataclasses.make_dataclass(
         "Arguments",
         [
             ("config", Annotated[SuiteConfig, tyro.conf.arg(name="")]),
             ("out", Annotated[Path | None, tyro.conf.arg(help=_OUT, help_behavior_hint="")], None),
+            ("brief", Brief, False),
         ],
         frozen=True,
     )

@@ -58,7 +58,8 @@ class Findings(list[Finding]):
             ids.setdefault(finding.verdict, []).append(finding.id)
         holding = len(ids.pop("holds", ()))
         others = "".join(f" {MARKS[verdict]} {verdict}: {_first_ids(ids[verdict])}." for verdict in ids)
-        return f"{holding} of {len(tested)} findings tested {'holds' if holding == 1 else 'hold'}.{others}"
+        exploratory = " Exploratory: seeds were added." if any(finding.exploratory for finding in tested) else ""
+        return f"{holding} of {len(tested)} findings tested {'holds' if holding == 1 else 'hold'}.{others}{exploratory}"
 
     def __repr__(self) -> str:
         counts = Counter(finding.verdict for finding in self)

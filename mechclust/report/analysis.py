@@ -51,7 +51,7 @@ class Analysis:
         panels: figures in the report's order.
         views: HTML fragments by title, such as attention views.
         notes: what a reader must know.
-        lead: the conclusion, a sentence each, shown first under the title.
+        headline: the conclusion, shown first under the title; by default how many findings hold.
         folded: HTML fragments by title that are opened with a click, such as long tables.
         readings: what was measured, shown as a table after the conclusion.
 
@@ -64,17 +64,16 @@ class Analysis:
     panels: Sequence[Panel] = ()
     views: Mapping[str, str] = field(default_factory=dict)
     notes: Sequence[str] = ()
-    lead: Sequence[str] = ()
+    headline: str = ""
     folded: Mapping[str, str] = field(default_factory=dict)
     readings: Sequence[Reading] = ()
 
     def __repr__(self) -> str:
         return f"Analysis({len(self.findings)} findings, {len(self.panels)} panels, {len(self.notes)} notes)"
 
-    @property
-    def headline(self) -> str:
-        """The conclusion in one line: ``lead``, or how many findings hold."""
-        return " ".join(self.lead) or Findings(self.findings).headline
+    def __post_init__(self) -> None:
+        if not self.headline:
+            object.__setattr__(self, "headline", Findings(self.findings).headline)
 
     def _repr_html_(self) -> str:
         lead = f"<p><b>{safe(self.headline)}</b></p>" if self.headline else ""

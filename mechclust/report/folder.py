@@ -201,6 +201,8 @@ def open_folder(out: Path, study: str, config: Mapping[str, Any]) -> Iterator[No
     if not different and held["config"] != config:
         name, (old, new) = next(differences(held["config"], config), ("", ("", "")))
         different = f"{name} = {old!r}, not {new!r}" if name else "other fields"
+        if name == "seeds":
+            different += "; seeds can only be added after these"
     if different:
         raise InputError(
             f"{str(out)!r} holds another run ({different}); choose another folder with --out, "

@@ -118,7 +118,8 @@ def render_report(
     Args:
         title: heading.
         source: the paper, or what was measured.
-        analysis: conclusion, findings, figures, HTML views, folded ones and notes. All but the views is escaped.
+        analysis: conclusion, findings, figures, HTML views, folded ones and notes. All but views and folded ones is
+            escaped.
         facts: date, versions, machine.
         config: the configuration, shown as JSON.
     """

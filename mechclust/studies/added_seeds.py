@@ -12,7 +12,7 @@ from mechclust.evidence import EarlierRun, Finding, load_findings
 from mechclust.evidence.finding import SEEDS_ADDED
 from mechclust.evidence.findings import FILE
 from mechclust.report.folder import differences, read_record
-from mechclust.report.manifest import check_measured
+from mechclust.report.manifest import check_measured, read_manifest
 from probes.store.files import write_json
 from tasks import InputError
 from tasks.settings import to_json
@@ -21,16 +21,17 @@ _ADDED = "added_seeds"  # in config.json
 
 
 def add_seeds(study: str, jobs_of: Callable[[Any], Sequence[Any]], config: Any, out: Path) -> None:
-    """Make a folder that holds the run of the first of the seeds one of them all; change no other folder.
+    """Extend the record of a run with further seeds; leave every other folder as it is.
 
     Args:
         study: its name.
         jobs_of: ``Study.jobs``.
-        config: its settings. All but the seeds are those of the run, and the run's seeds come first.
+        config: its settings. All but the seeds must be those of the run, and the run's seeds must come first.
         out: the run's folder.
 
     Raises:
-        InputError: if networks of earlier seeds would be trained again, because some train in groups.
+        InputError: if networks of earlier seeds would be trained again, because some train in groups; if a file of the
+            run is damaged or was changed.
     """
     if not (out / "config.json").exists():
         return
@@ -52,14 +53,16 @@ def add_seeds(study: str, jobs_of: Callable[[Any], Sequence[Any]], config: Any, 
             "trained again in another group; add seeds where the last group is full, or choose another folder with "
             "--out"
         )
-    seen = load_findings(out) if (out / FILE).exists() else []
-    addition = {
-        "date": time.strftime("%Y-%m-%d"),
-        "before": held["seeds"],
-        "seeds": wanted["seeds"][n_held:],
-        "seen": {finding.id: finding.verdict for finding in seen if finding.verdict != "not tested"},
-    }
-    write_json(out / "config.json", {**record, "config": wanted, _ADDED: [*record.get(_ADDED, []), addition]})
+    additions = record.get(_ADDED, [])
+    if additions and not read_manifest(out).measured:  # interrupted before its findings were judged
+        *additions, unfinished = additions
+        addition = {**unfinished, "seeds": wanted["seeds"][len(unfinished["before"]) :]}
+    else:
+        seen = load_findings(out) if (out / FILE).exists() else []
+        verdicts = {finding.id: finding.verdict for finding in seen if finding.verdict != "not tested"}
+        addition = {"date": time.strftime("%Y-%m-%d"), "before": held["seeds"], "seeds": wanted["seeds"][n_held:]}
+        addition |= {"seen": verdicts}
+    write_json(out / "config.json", {**record, "config": wanted, _ADDED: [*additions, addition]})
 
 
 def with_seen_verdicts(findings: Sequence[Finding], record: Mapping[str, Any]) -> list[Finding]:
@@ -72,7 +75,7 @@ def with_seen_verdicts(findings: Sequence[Finding], record: Mapping[str, Any]) -
     marked = list(findings)
     for addition in record.get(_ADDED, []):
         n_before = len(addition["before"])
-        run = f"this run before {addition['date']}"
+        run = f"this run until {addition['date']}"
         change = f"{SEEDS_ADDED}: {', '.join(map(str, addition['seeds']))}"
         for place, finding in enumerate(marked):
             if finding.id in addition["seen"]:

@@ -267,9 +267,8 @@ def analyse_run(study: Study, config: Any, out: Path) -> Analysis:
     """
     results = study.load(config, out)
     tables = study.tables(config, results)
-    headline = study.headline(config, results)
     return Analysis(
-        lead=[headline] if headline else [],
+        headline=study.headline(config, results),
         findings=study.findings(config, results),
         panels=study.panels(config, results),
         views=study.views(config, results),

@@ -319,7 +319,8 @@ class TestRunRefusals:
     def test_another_run_in_the_folder(self, refused, never_trains, smoke_run):
         before = {p: p.read_bytes() for p in smoke_run[1].rglob("*") if p.is_file()}
         assert refused(*SMOKE, "--seeds", 1, "--out", smoke_run[1]) == (
-            f"{str(smoke_run[1])!r} holds another run (seeds = [0], not [1]); choose another folder with --out, "
+            f"{str(smoke_run[1])!r} holds another run (seeds = [0], not [1]; seeds can only be added after these); "
+            "choose another folder with --out, "
             "or the same settings to continue"
         )
         assert {p: p.read_bytes() for p in before} == before
@@ -355,18 +356,18 @@ class TestClusters:
 
     def test_prints_the_table_and_writes_everything(self, clusters, tmp_path, capsys):
         assert main(clusters) == 0
-        printed = capsys.readouterr().out.splitlines()
-        assert printed[0].split() == [
-            "layer", "site", "label", "ari", "null_low", "null_high", "p_value", "untrained", "accuracy", "linear_p",
-            "untrained_accuracy",
-        ]  # fmt: skip
+        headline, _, *printed = capsys.readouterr().out.splitlines()
+        assert headline.startswith("The clusters ")
+        assert re.split(r"\s+", printed[0].strip()) == [
+            *("layer", "site", "label", "ari", "null", "low", "null", "high", "p", "value", "untrained", "accuracy"),
+            *("linear", "p", "untrained", "accuracy"),
+        ]
         assert printed[1].split()[:4] == ["0", "embed", "task", "1.000"]
-        assert len(printed[1:4]) == 3
+        assert printed[4] == ""
         sentences = [line for line in printed if line.startswith("- ")]
-        assert sentences[0].startswith("- The clusters of the hidden states ")
-        assert sentences[2].startswith("- By 'task', no layer is shown to cluster above chance: the highest adjusted")
-        too_few = "9 relabellings are too few to tell for 3 layers: no p can be below 0.1; give --n-permutations 1000."
-        assert f"- {too_few}" in sentences
+        assert sentences[1].startswith("- Clusters by task, layer 0: adjusted Rand index 1.000, chance ")
+        too_few = "With 9 relabellings no p is below 0.1, too much for 3 layers: give --n-permutations 1000."
+        assert sentences[1].endswith(f"Open, too few relabellings to tell. {too_few}")
         assert any(line.startswith("- 12 prompts, hidden state at the last prompt token") for line in sentences)
         assert any(line.startswith("- Texts are read with ") for line in sentences)
         assert printed[-1] == f"report: {tmp_path / 'out' / 'report.html'}"
@@ -501,7 +502,7 @@ class TestClustersRefusals:
             "or choose too_long='truncate' (--too-long truncate) to keep its end"
         )
         assert main([*clusters, "--too-long", "truncate"]) == 0
-        assert capsys.readouterr().out.splitlines()[1].split()[:4] == ["0", "embed", "task", "1.000"]
+        assert capsys.readouterr().out.splitlines()[3].split()[:4] == ["0", "embed", "task", "1.000"]
 
     @pytest.mark.parametrize(
         ("missing", "said"),
@@ -531,7 +532,7 @@ class TestClustersRefusals:
         data = (path / "model.safetensors").read_bytes()
         (path / "model.safetensors").write_bytes(data[: len(data) // 2])
         assert refused("clusters", path, *clusters[2:]).startswith(
-            f"cannot load a model from the directory {str(path)!r}: "
+            f"trained {str(path)!r}: cannot load a model from the directory {str(path)!r}: "
         )
 
     def test_no_chat_template(self, refused, clusters):

@@ -208,7 +208,8 @@ def _check_label(name: str, n: int, prompts: LabelledPrompts, source: Path) -> N
     if k < 2:
         raise InputError(f"{source} has one {name} only ({classes[0]!r}); clustering needs at least 2")
     if n < k:
-        raise InputError(f"{source} has fewer prompts than classes of {name!r} ({k}); give several of each")
+        more = "" if n == len(prompts) else f", or raise --max-rows (now {n})"
+        raise InputError(f"{source} has fewer prompts than classes of {name!r} ({k}); give several of each{more}")
     if n == k:
         raise InputError(
             f"{source} has {n} prompts for {k} classes of {name!r}, so that each prompt would be its own cluster, in "

@@ -307,7 +307,7 @@ _DISTINCT_STATES = re.compile(r"^has (\d+) distinct states for (\d+) clusters of
 
 def _probe_notes(result: Measurements) -> Iterator[str]:
     """Yield the probes' notes, those that are alike at several layers or for several labels as one."""
-    labels_of: dict[tuple[int, int, int], set[str]] = {}  # by layer, distinct states and clusters
+    labels_of: dict[tuple[str, int, int, int], set[str]] = {}  # by prefix, layer, distinct states and clusters
     layers_of: dict[str, set[int]] = {}  # by note
     for prefix, note in _distinct_notes(result):
         site, _, rest = note.partition(" ")
@@ -319,7 +319,7 @@ def _probe_notes(result: Measurements) -> Iterator[str]:
             layers_of.setdefault(f"{prefix}{{layers}}: {rest}", set()).add(layer)
         else:
             n_states, n_clusters, label = match.groups()
-            labels_of.setdefault((layer, int(n_states), int(n_clusters)), set()).add(label)
+            labels_of.setdefault((prefix, layer, int(n_states), int(n_clusters)), set()).add(label)
     yield from _notes_on_distinct_states(labels_of)
     for note, layers in layers_of.items():
         text = note.replace("{layers}", _layers_of(layers)) if layers else note
@@ -337,19 +337,18 @@ def _distinct_notes(result: Measurements) -> Iterator[tuple[str, str]]:
             seen.add(note)
 
 
-def _notes_on_distinct_states(labels_of: dict[tuple[int, int, int], set[str]]) -> Iterator[str]:
+def _notes_on_distinct_states(labels_of: dict[tuple[str, int, int, int], set[str]]) -> Iterator[str]:
     """Yield at which layers hidden states are too few for the clusters, those of the same labels as one."""
-    states_at: dict[tuple[int, Sequence[str]], dict[int, int]] = {}  # by clusters and labels, states at each layer
-    for (layer, n_states, n_clusters), labels in labels_of.items():
-        states_at.setdefault((n_clusters, tuple(sorted(labels))), {})[layer] = n_states
-    for (n_clusters, names), n_states_at in states_at.items():
+    # By prefix, clusters and labels, states at each layer.
+    states_at: dict[tuple[str, int, Sequence[str]], dict[int, int]] = {}
+    for (prefix, layer, n_states, n_clusters), labels in labels_of.items():
+        states_at.setdefault((prefix, n_clusters, tuple(sorted(labels))), {})[layer] = n_states
+    for (prefix, n_clusters, names), n_states_at in states_at.items():
         has = "has" if len(n_states_at) == 1 else "have"
         most = max(n_states_at.values())
         states = f"{span(n_states_at.values())} distinct {'state' if most == 1 else 'states'}"
-        yield (
-            f"{_layers_of(n_states_at)} {has} {states} for {n_clusters} clusters of {join(map(repr, names))}: each "
-            "state is a cluster of its own."
-        )
+        clusters = f"{n_clusters} clusters of {join(map(repr, names))}"
+        yield f"{prefix}{_layers_of(n_states_at)} {has} {states} for {clusters}: each state is a cluster of its own."
 
 
 def _layers_of(layers: Sequence[int] | set[int] | dict[int, int]) -> str:

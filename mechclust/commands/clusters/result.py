@@ -125,7 +125,7 @@ class ClustersResult(Measurements):
         }
         tables = {name: table_html(table, number=".3f", missing="–") for name, table in folded.items()}
         return Analysis(
-            lead=[self.headline],
+            headline=self.headline,
             readings=self.readings,
             panels=self.panels(),
             views=figures.prompt_views(self),

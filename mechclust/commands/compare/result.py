@@ -205,7 +205,7 @@ class CompareResult(Measurements):
             views={} if self.planes is None else {"Base and tuned": self.planes.html()},
             folded=folded,
             notes=[*readings.rules(self), *self.caveats],
-            lead=[self.headline],
+            headline=self.headline,
             readings=self.readings,
         )
 

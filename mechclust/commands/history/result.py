@@ -166,7 +166,7 @@ class HistoryResult(Measurements):
             folded["When each layer crosses chance"] = self._table_html(self.crossings)
         html = slider(self)
         return Analysis(
-            lead=[self.headline],
+            headline=self.headline,
             readings=self.readings,
             panels=self.panels(),
             views={} if html is None else {"Step by step": html},

@@ -71,7 +71,7 @@ def measure_pooled(resident: ResidentBase, job: ModelJob) -> dict[str, ProbeResu
         path = part_path(folder, f"{kind}.{name}", [fingerprint, repr(probe), str(job.clusters)], arrays)
         parts.append(MeasurementPart(path, name, partial(_run, rows, probe)))
         if name == "purity":
-            settings = [fingerprint, _NEIGHBOURS, str(job.clusters)]
+            settings = [fingerprint, _NEIGHBOURS, str(job.clusters), str(sorted(job.numbers.items()))]
             path = part_path(folder, f"{kind}.task-purity", settings, arrays)
             parts.append(MeasurementPart(path, "task-purity", partial(_purity_by_task, rows, job.numbers)))
     results = {part.name: part.found() for part in parts}

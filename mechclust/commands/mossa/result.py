@@ -140,7 +140,7 @@ class MossaResult(Measurements):
     def _analysis(self) -> Analysis:
         folded = tables.shown_tables(self, self.tables)
         return Analysis(
-            lead=[self.headline],
+            headline=self.headline,
             readings=self.readings,
             findings=self.findings,
             panels=self.panels(),

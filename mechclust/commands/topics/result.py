@@ -188,7 +188,7 @@ class TopicsResult(Measurements):
         }
         return Analysis(
             panels=self.panels(),
-            lead=[self.headline],
+            headline=self.headline,
             readings=self.readings,
             folded=folded,
             notes=self.caveats,

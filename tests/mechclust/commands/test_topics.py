@@ -682,7 +682,8 @@ class TestCommand:
         options += ["--n-permutations", "9", "--tokens-per-batch", "4096", "--out", str(tmp_path / "out")]
         assert main(["topics", str(model), "--corpus", str(pydoc), *options]) == 0
         printed, said = capsys.readouterr()
-        lines = printed.splitlines()
+        headline, _, *lines = printed.splitlines()
+        assert len(headline.split()) <= 25
         assert lines[0].split() == ["measure", *KEY, "topics", "words", "value", "chance", "p", "untrained"]
         assert [line.split()[:4] for line in lines[1:13]] == [
             [measure, kind, t, o]

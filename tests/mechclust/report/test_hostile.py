@@ -144,7 +144,7 @@ class TestPage:
                 views={"<script>name()</script>": "<script>view()</script><SCRIPT type=module>\r\nmore()</SCRIPT >"},
                 folded={"f": "<script>folded()</script>"},
                 notes=["<script>note()</script>"],
-                lead=["<script>lead()</script>"],
+                headline="<script>headline()</script>",
             ),
             facts={"<script>fact()</script>": 1},
             config={"<script>config()</script>": 1},
@@ -165,7 +165,10 @@ class TestPage:
             title=text,
             source=text,
             analysis=Analysis(
-                panels=[Panel("figure", figure, text)], notes=[text], lead=[text], views={text: f"<p>{chr(0xD800)}</p>"}
+                panels=[Panel("figure", figure, text)],
+                notes=[text],
+                headline=text,
+                views={text: f"<p>{chr(0xD800)}</p>"},
             ),
             facts={"machine": text},
             config={"text": text, "texts": [text]},

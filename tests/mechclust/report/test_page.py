@@ -84,7 +84,7 @@ class TestEscaping:
             {"analysis": Analysis(findings=[], notes=[HOSTILE])},
             {"analysis": Analysis(findings=[], views={HOSTILE: "<p>view</p>"})},
             {"analysis": Analysis(findings=[], panels=[Panel(HOSTILE, figure(), HOSTILE)])},
-            {"analysis": Analysis(lead=[HOSTILE])},
+            {"analysis": Analysis(headline=HOSTILE)},
             {"analysis": Analysis(folded={HOSTILE: "<p>table</p>"})},
         ],
         ids=[
@@ -97,7 +97,7 @@ class TestEscaping:
             "notes",
             "view's name",
             "panel",
-            "lead",
+            "headline",
             "folded",
         ],
     )
@@ -127,7 +127,7 @@ class TestOrder:
 
     def test_a_page_opens_with_the_conclusion_and_a_figure(self):
         assert self.places(Analysis(**self.PARTS)) == ["a caption", "a view", "a note"]
-        found = Analysis(**self.PARTS, lead=["a conclusion"], folded={"a table": "<p>y</p>"})
+        found = Analysis(**self.PARTS, headline="a conclusion", folded={"a table": "<p>y</p>"})
         assert self.places(found) == ["a conclusion", "a caption", "a view", "a table", "a note"]
         assert "<b>a conclusion</b>" in found._repr_html_()
 

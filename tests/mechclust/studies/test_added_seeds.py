@@ -115,3 +115,17 @@ def test_a_changed_measurement_is_refused(out):
     (out / "results" / "7.txt").write_text("99")
     with pytest.raises(InputError, match="is not what this run measured"):
         run_study(STUDY, Config(seeds=(7, 8, 9)), out, workers=1)
+
+
+def test_an_interrupted_addition_is_extended(out, monkeypatch):
+    """Its seeds were not measured, so that no verdict on them was seen."""
+    with monkeypatch.context() as patch:
+        patch.setattr("mechclust.studies.study.record_measured", stopped)
+        with pytest.raises(OSError, match="stopped"):
+            run_study(STUDY, Config(seeds=(7, 8, 9)), out, workers=1)
+    findings = run_study(STUDY, Config(seeds=(7, 8, 9, 10)), out, workers=1).findings
+    assert [(run.seeds, run.changed) for run in findings[0].history] == [(2, "seeds added: 9, 10")]
+
+
+def stopped(folder):
+    raise OSError("stopped")

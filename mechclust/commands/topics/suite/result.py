@@ -175,7 +175,7 @@ class SuiteResult(Measurements):
         return Analysis(
             findings=self.findings,
             panels=self.panels(),
-            lead=[self.headline],
+            headline=self.headline,
             readings=[reading for reading in self.readings if reading.what not in judged],
             folded=folded,
             notes=self.caveats,

@@ -97,7 +97,8 @@ class TestCommand:
         assert max(float(found[task]["change"]) for task in ("third", "fourth")) < 0.15
 
     def test_what_it_prints(self, command):
-        lines = command[0].stdout.splitlines()
+        headline, _, *lines = command[0].stdout.splitlines()
+        assert headline.startswith("Layers that changed: ")
         assert lines[0].split()[:7] == ["task", "n", "change", "low", "high", "stands", "out"]
         assert {line.split()[0] for line in lines[1:3]} == {"first", "second"}
         assert {line.split(": ")[1].split()[0] for line in lines if line.startswith("- Stands out, layers 1-3: ")} == {

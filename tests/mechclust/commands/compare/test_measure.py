@@ -272,13 +272,14 @@ class TestOtherLayers:
         argv = ["compare", str(gpt2), str(deep), "--prompts", str(config.prompts), "--min-per-task", "8"]
         assert main([*argv, "--n-resamples", "20", "--out", str(out)]) == 0
         printed = capsys.readouterr().out
-        assert printed.split("\n")[0].split() == [
+        assert printed.split("\n")[2].split() == [
             "layer", "site", "task", "n", "base", "layer", "base", "site", "cka", "debiased", "cka", "change",
         ]  # fmt: skip
-        assert max(map(len, printed.split("\n\n")[0].splitlines())) <= 100
+        assert max(map(len, printed.split("\n\n")[1].splitlines())) <= 100
         assert "blocks.1.resid_post" in printed
         check_report(out / "report.html", layers.shown_table)
-        assert all(f"\n- {sentence}\n" in printed for sentence in layers.sentences)
+        assert printed.startswith(f"{layers.headline}\n")
+        assert all(f"\n- {reading}\n" in printed for reading in layers.readings)
         page = (out / "report.html").read_text()
         assert "The models have different layers (4 in the tuned one and 3 in the base one" in page
         assert "every_layer_with_every_other" in page
