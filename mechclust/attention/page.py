@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mechclust.web.scripts import View, template_text, with_kit
+from mechclust.web.scripts import ViewCode, template_text, with_kit
 
 # The browser enforces what we promise: an exported page loads nothing, from anywhere.
 _POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"
@@ -28,9 +28,9 @@ def fragment(data: Mapping[str, Any], text: str, *, include_js: bool) -> str:
     place = f"attention-{uuid4().hex[:12]}"
     # A module runs after the whole page is read, so the order of views does not matter.
     return f"""<div id="{place}" data-lm-suppress-shortcuts="true"><pre>{escape(text)}</pre></div>
-{_view().code if include_js else ""}<script type="module">
+{_code().html if include_js else ""}<script type="module">
 const data = {htmlsafe_json_dumps(data, separators=(",", ":"))};
-{_view().function}("{place}", data);
+{_code().function}("{place}", data);
 </script>
 """
 
@@ -71,7 +71,7 @@ def least_bytes(n_patterns: int, n_tokens: int) -> int:
 
 def code_bytes() -> int:
     """Return the size of the JavaScript and styles on every page."""
-    return len(_view().code.encode())
+    return len(_code().html.encode())
 
 
 def visible_token(text: str, space: str = "·") -> str:
@@ -81,6 +81,6 @@ def visible_token(text: str, space: str = "·") -> str:
 
 
 @lru_cache(maxsize=1)
-def _view() -> View:
+def _code() -> ViewCode:
     script = with_kit(_PACKAGE, "attention_draw.js", "attention.js")
-    return View("mechclustAttention", template_text(_PACKAGE, "attention.css"), script)
+    return ViewCode("mechclustAttention", template_text(_PACKAGE, "attention.css"), script)

@@ -14,7 +14,7 @@ from uuid import uuid4
 import numpy as np
 from jaxtyping import Float, Integer, Shaped
 
-from mechclust.web.scripts import View, template_text, with_kit
+from mechclust.web.scripts import ViewCode, template_text, with_kit
 from tasks import InputError
 
 _PACKAGE = "mechclust.report"
@@ -301,16 +301,16 @@ def _fragment(data: Mapping[str, Any], n: int, n_layers: int) -> str:
     without_script = f"A map of {n:,} prompts at {n_layers} layers belongs here; it needs JavaScript, but no network."
     # A module runs after the whole page is read, so the order of maps does not matter.
     return f"""<div id="{place}" data-lm-suppress-shortcuts="true"><p>{escape(without_script)}</p></div>
-{_view().code}<script type="module">
-{_view().function}("{place}", {inside});
+{_code().html}<script type="module">
+{_code().function}("{place}", {inside});
 </script>
 """
 
 
 @lru_cache(maxsize=1)
-def _view() -> View:
+def _code() -> ViewCode:
     script = points_script() + template_text(_PACKAGE, "prompt_map.js")
-    return View("mechclustPromptMap", template_text(_PACKAGE, "prompt_map.css"), script)
+    return ViewCode("mechclustPromptMap", template_text(_PACKAGE, "prompt_map.css"), script)
 
 
 def points_script() -> str:

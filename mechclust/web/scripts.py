@@ -9,7 +9,7 @@ from importlib.resources import files
 
 
 @dataclass(frozen=True)
-class View:
+class ViewCode:
     """Style and script of one kind of view.
 
     Attributes:
@@ -28,8 +28,8 @@ class View:
         return f"{self.name}_{sha256(self.script.encode()).hexdigest()[:8]}"
 
     @property
-    def code(self) -> str:
-        """HTML of style and script. On a page of several views the script is run once."""
+    def html(self) -> str:
+        """Style and script as HTML. On a page of several views the script is run once."""
         return f"""<style>{self.style}</style>
 <script>window.{self.function} ??= (() => {{
 {self.script}return show; }})();</script>
