@@ -395,7 +395,8 @@ def test_points_glide_between_layers_and_arrive(show):
     page = show(html, glide=True)
     page.emulate_media(reduced_motion="no-preference")
     room = abs(blobs(page)[HUES[0]][0])
-    page.clock.install()  # so that a busy machine shows every frame
+    page.clock.install(time=0)
+    page.clock.pause_at(60)  # seconds; from here on time runs below alone, so that a busy machine shows every frame
     page.evaluate(
         """() => {
           const input = document.querySelector("input.layer");
