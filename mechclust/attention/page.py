@@ -5,9 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Mapping
 from functools import lru_cache
-from hashlib import sha256
 from html import escape
-from importlib.resources import files
 from typing import Any
 from uuid import uuid4
 
@@ -15,9 +13,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from mechclust.web.scripts import ViewCode, template_text, with_kit
+
 # The browser enforces what we promise: an exported page loads nothing, from anywhere.
 _POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"
-_SCRIPTS = ("attention_draw.js", "attention.js")  # in this order
+_PACKAGE = "mechclust.attention"
 STEPS = 10_000  # a weight of 1 as an integer: four decimals fit 16 bits
 
 
@@ -28,9 +28,9 @@ def fragment(data: Mapping[str, Any], text: str, *, include_js: bool) -> str:
     place = f"attention-{uuid4().hex[:12]}"
     # A module runs after the whole page is read, so the order of views does not matter.
     return f"""<div id="{place}" data-lm-suppress-shortcuts="true"><pre>{escape(text)}</pre></div>
-{_code() if include_js else ""}<script type="module">
+{_code().html if include_js else ""}<script type="module">
 const data = {htmlsafe_json_dumps(data, separators=(",", ":"))};
-{_function()}("{place}", data);
+{_code().function}("{place}", data);
 </script>
 """
 
@@ -71,7 +71,7 @@ def least_bytes(n_patterns: int, n_tokens: int) -> int:
 
 def code_bytes() -> int:
     """Return the size of the JavaScript and styles on every page."""
-    return len(_code().encode())
+    return len(_code().html.encode())
 
 
 def visible_token(text: str, space: str = "·") -> str:
@@ -81,21 +81,6 @@ def visible_token(text: str, space: str = "·") -> str:
 
 
 @lru_cache(maxsize=1)
-def _code() -> str:
-    """Return styles and scripts. On a page of several views each does its work once."""
-    templates = files("mechclust.attention") / "templates"
-    return f"""<style>{(templates / "attention.css").read_text(encoding="utf-8")}</style>
-<script>window.{_function()} ??= (() => {{
-{_scripts()}return show; }})();</script>
-"""
-
-
-@lru_cache(maxsize=1)
-def _scripts() -> str:
-    templates = files("mechclust.attention") / "templates"
-    return "".join((templates / name).read_text(encoding="utf-8") for name in _SCRIPTS)
-
-
-def _function() -> str:
-    """Return the script's global name, with a digest: a notebook may hold the output of another version."""
-    return f"mechclustAttention_{sha256(_scripts().encode()).hexdigest()[:8]}"
+def _code() -> ViewCode:
+    script = with_kit(_PACKAGE, "attention_draw.js", "attention.js")
+    return ViewCode("mechclustAttention", template_text(_PACKAGE, "attention.css"), script)

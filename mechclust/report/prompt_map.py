@@ -7,20 +7,18 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from hashlib import sha256
 from html import escape
-from importlib.resources import files
 from typing import Any
 from uuid import uuid4
 
 import numpy as np
 from jaxtyping import Float, Integer, Shaped
 
+from mechclust.web.scripts import ViewCode, template_text, with_kit
 from tasks import InputError
 
+_PACKAGE = "mechclust.report"
 MAX_CHARACTERS = 300  # of a prompt on the page
-DRAWING = "points.js"
-"""Script that draws points and texts, to be put before another script."""
 CLUSTER = "cluster"  # the colouring that ``clusters`` adds
 _STEPS = 30_000  # half a frame's width as an integer; ``_EDGE`` marks what lies outside
 _EDGE = 32_767
@@ -303,32 +301,18 @@ def _fragment(data: Mapping[str, Any], n: int, n_layers: int) -> str:
     without_script = f"A map of {n:,} prompts at {n_layers} layers belongs here; it needs JavaScript, but no network."
     # A module runs after the whole page is read, so the order of maps does not matter.
     return f"""<div id="{place}" data-lm-suppress-shortcuts="true"><p>{escape(without_script)}</p></div>
-{_code()}<script type="module">
-{_function()}("{place}", {inside});
+{_code().html}<script type="module">
+{_code().function}("{place}", {inside});
 </script>
 """
 
 
 @lru_cache(maxsize=1)
-def _code() -> str:
-    """Return style and script. On a page of several maps the script is run once."""
-    return f"""<style>{template_text("prompt_map.css")}</style>
-<script>window.{_function()} ??= (() => {{
-{_script()}return show; }})();</script>
-"""
+def _code() -> ViewCode:
+    script = points_script() + template_text(_PACKAGE, "prompt_map.js")
+    return ViewCode("mechclustPromptMap", template_text(_PACKAGE, "prompt_map.css"), script)
 
 
-def _script() -> str:
-    return template_text(DRAWING) + template_text("prompt_map.js")
-
-
-@lru_cache
-def template_text(name: str, package: str = "mechclust.report") -> str:
-    """Return a package's style or script."""
-    return (files(package) / "templates" / name).read_text(encoding="utf-8")
-
-
-@lru_cache(maxsize=1)
-def _function() -> str:
-    """Return the script's global name, with a digest: a notebook may hold the output of another version."""
-    return f"mechclustPromptMap_{sha256(_script().encode()).hexdigest()[:8]}"
+def points_script() -> str:
+    """Return the script that draws points and texts, to be put before another script."""
+    return with_kit(_PACKAGE, "points.js")

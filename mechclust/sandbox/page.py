@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 from dataclasses import asdict
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from mechclust.report.html import content_policy, template
 from mechclust.sandbox.legend import legend_of
 from mechclust.sandbox.run import Lines, SandboxRun
 from mechclust.sandbox.style import cluster_colors, curves_of, line_color, run_colors, token_colors
+from mechclust.web.scripts import template_text, with_kit
 from probes.store.files import write_atomic
 from tasks import InputError
 
@@ -65,14 +65,12 @@ def render_sandbox(run: SandboxRun) -> str:
     from markupsafe import Markup
     from plotly.offline import get_plotlyjs
 
-    templates = files(_PACKAGE) / "templates"
-    parts = "\n".join((templates / name).read_text(encoding="utf-8") for name in _SCRIPTS)
-    script = f'<script>\n(() => {{\n"use strict";\n{parts}\n}})();\n</script>'
+    script = f'<script>\n(() => {{\n"use strict";\n{with_kit(_PACKAGE, *_SCRIPTS)}\n}})();\n</script>'
     plotly = f"<script>{get_plotlyjs()}</script>"
     return template("sandbox", _PACKAGE).render(
         policy=content_policy(plotly, script, images="data: blob:"),
         title=run.title,
-        style=Markup((templates / "sandbox.css").read_text(encoding="utf-8")),
+        style=Markup(template_text(_PACKAGE, "sandbox.css")),
         script=Markup(script),
         plotly=Markup(plotly),
         data=htmlsafe_json_dumps(page_data(run), separators=(",", ":")),

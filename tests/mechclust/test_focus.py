@@ -4,7 +4,6 @@ A check of the HTML and of the scripts that make it; the browser tests of each v
 """
 
 import re
-from importlib.resources import files
 
 import numpy as np
 import pytest
@@ -12,6 +11,7 @@ import torch
 
 from mechclust.attention.view import attention_view_from_patterns
 from mechclust.report.prompt_map import prompt_map
+from mechclust.web.scripts import with_kit
 
 ATTRIBUTE = "data-lm-suppress-shortcuts"
 
@@ -35,18 +35,20 @@ def test_the_place_has_it_and_no_other_element_is_written_as_html(name):
 
 
 @pytest.mark.parametrize(
-    ("package", "drawn", "scripts"),
+    ("package", "scripts"),
     [
-        ("mechclust.attention", "attention_draw.js", ("attention_draw.js", "attention.js")),
-        ("mechclust.report", "prompt_map_draw.js", ("prompt_map_draw.js", "prompt_map.js")),
+        ("mechclust.attention", ("attention_draw.js", "attention.js")),
+        ("mechclust.report", ("points.js", "prompt_map.js")),
+        ("mechclust.commands.history", ("history.js",)),
+        ("mechclust.sandbox", ("sandbox_data.js", "sandbox_panels.js", "sandbox.js")),
     ],
 )
-def test_every_element_that_a_script_makes_has_it(package, drawn, scripts):
-    text = {name: (files(package) / "templates" / name).read_text(encoding="utf-8") for name in scripts}
-    made = re.search(r"function el\(.*?\n}", text[drawn], re.DOTALL)
-    assert made is not None
+def test_every_element_that_a_script_makes_has_it(package, scripts):
+    text = with_kit(package, *scripts)
+    made = re.findall(r"function el\(.*?\n}", text, re.DOTALL)
+    assert len(made) == 1
     assert 'made.dataset.lmSuppressShortcuts = "true"' in made[0]
-    rest = "".join(text.values()).replace(made[0], "")
+    rest = text.replace(made[0], "")
     assert set(re.findall(r"createElement\(([^)]*)\)", rest)) <= {'"canvas"'}  # never put into the page
     assert "innerHTML" not in rest
     assert "insertAdjacentHTML" not in rest

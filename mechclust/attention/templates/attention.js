@@ -30,16 +30,17 @@ function view(root, { tokens, labels, heads, models, causal, steps, weights }) {
 
   // ---- what there is to see ----
 
-  const button = (className, label, ...children) => { const b = el("button", className, ...children); b.type = "button"; b.setAttribute("aria-label", label); return b; };
+  const labelled = (element, label) => { element.setAttribute("aria-label", label); return element; };
   const dyed = (element, { hue, cue }) => { element.dataset.cue = cue; element.style.setProperty("--hue", hue); return element; };
+  const entry = (colour, className, text) => el("span", "entry", dyed(el("i"), colour), el("bdi", className, text));
   const named = ({ name, value }) => value ? `${name} ${value}` : name;
-  const thumbs = heads.map(head => {
-    const pictures = maps.map(() => el("canvas"));
-    const b = button("thumb", named(head), el("span", "pictures", ...pictures), el("span", "under", el("b", "", head.name), ...(head.value ? [" ", el("span", "value", head.value)] : [])));
-    return Object.assign(b, { pictures });
+  const thumbs = heads.map((head, h) => {
+    const pictures = maps.map(() => el("canvas")), under = el("span", "under", el("b", "", head.name), ...(head.value ? [" ", el("span", "value", head.value)] : []));
+    const thumb = button("thumb", [el("span", "pictures", ...pictures), under], () => choose(h));
+    return Object.assign(labelled(thumb, named(head)), { pictures });
   });
   const strip = el("div", "thumbs", ...thumbs), chips = tokens.map((token, i) => {
-    const chip = button("chip", `${i} ${token}${labels[i] ? `, ${labels[i]}` : ""}`, el("bdi", "", token || "\u200b"));
+    const chip = labelled(button("chip", [el("bdi", "", token || "\u200b")], () => hold(i)), `${i} ${token}${labels[i] ? `, ${labels[i]}` : ""}`);
     return colours[i] ? dyed(chip, colours[i]) : chip;
   });
   const larges = maps.map((_, m) => {
@@ -56,7 +57,7 @@ function view(root, { tokens, labels, heads, models, causal, steps, weights }) {
   lift.checked = state.lifted;
   const key = el("div", "", scale, el("label", "lift", lift, "square-root scale, lifts small weights"), ...(known.length ? [legend()] : []));
   const side = el("div", "side", el("div", "facts", el("div", "", readout, hint), key));
-  const ways = [["attends to", false], ["is attended by", true]].map(([text, by]) => Object.assign(button("way", text, text), { by }));
+  const ways = [["attends to", false], ["is attended by", true]].map(([text, by]) => Object.assign(button("way", text, () => { state.by = by; refresh(); }), { by }));
   const texts = maps.map((_, m) => text(m));
   const main = el("div", "main", el("div", "larges", ...larges.map(large => large.box)), side);
   const chipBox = el("div", "chips", ...chips), words = el("div", "words", el("div", "choice", el("b", "", "Tokens"), el("span", "soft", "choose one to see what it"), el("span", "ways", ...ways)), chipBox, ...texts.map(panel => panel.box));
@@ -66,8 +67,8 @@ function view(root, { tokens, labels, heads, models, causal, steps, weights }) {
   root.classList.add("mechclust-attention");
 
   function legend() {
-    const entry = (text, colour) => el("span", "entry", dyed(el("i"), colour), el("bdi", "", text)), rest = known.length - distinct;
-    return el("div", "labels", ...known.slice(0, distinct).map(label => entry(label, dyes.get(label))), ...(rest > 0 ? [entry(`${rest} more ${rest === 1 ? "label" : "labels"}`, OTHERS)] : []));
+    const rest = known.length - distinct;
+    return el("div", "labels", ...known.slice(0, distinct).map(label => entry(dyes.get(label), "", label)), ...(rest > 0 ? [entry(OTHERS, "", `${rest} more ${rest === 1 ? "label" : "labels"}`)] : []));
   }
 
   // The sequence, each token shaded by its weight in one row of a map, or one column.
@@ -109,7 +110,7 @@ function view(root, { tokens, labels, heads, models, causal, steps, weights }) {
     if (state.token !== revealed && wide) { revealed = state.token; reveal(); }
     ways.forEach(way => way.setAttribute("aria-pressed", way.by === state.by));
     const cell = shownCell(token);
-    larges.forEach(large => mark(large, token, cell));
+    larges.forEach(large => outline(large, token, cell));
     tell(cell);
     const key = `${state.head} ${token} ${state.by} ${state.lifted}`;
     if (key !== told && (n <= LIVE || token === state.token)) { told = key; texts.forEach(panel => panel.refresh(token)); }
@@ -127,7 +128,7 @@ function view(root, { tokens, labels, heads, models, causal, steps, weights }) {
   }
 
   function tell({ q, k, strongest }) {
-    const who = i => el("span", "who", el("span", "at", `${i}`), " ", el("bdi", "token", tokens[i]), ...(colours[i] ? [" ", el("span", "entry", dyed(el("i"), colours[i]), el("bdi", "soft", labels[i]))] : []));
+    const who = i => el("span", "who", el("span", "at", `${i}`), " ", el("bdi", "token", tokens[i]), ...(colours[i] ? [" ", entry(colours[i], "soft", labels[i])] : []));
     const row = (name, value) => [el("span", "soft", name), value];
     const found = maps.map((_, m) => weight(m, q, k));
     readout.replaceChildren(
@@ -137,7 +138,7 @@ function view(root, { tokens, labels, heads, models, causal, steps, weights }) {
     hint.textContent = strongest ? `strongest ${state.by ? "query of this key" : "key of this query"}${models.length > 1 ? ` in ${models[0]}` : ""}; point at a cell for others` : state.held ? "the marked token is held; click it again or press Esc to let go" : "click to hold";
   }
 
-  function mark({ marks, texts, size, still }, token, { q, k, strongest }) {
+  function outline({ marks, texts, size, still }, token, { q, k, strongest }) {
     if (!size) return;
     const { left, cell, side } = size, band = (row, i, more) => svg("rect", { fill: "none", ...(row ? { x: left, y: i * cell, width: side, height: cell } : { x: left + i * cell, y: 0, width: cell, height: side }), ...more });
     const pen = { stroke: MARK, "stroke-width": 1 };
@@ -219,14 +220,11 @@ function view(root, { tokens, labels, heads, models, causal, steps, weights }) {
     };
   };
   strip.addEventListener("keydown", move(thumbs, choose));
-  thumbs.forEach((thumb, h) => thumb.addEventListener("click", () => choose(h)));
   chipBox.addEventListener("keydown", move(chips, token => { state.held = true; state.token = token; refresh(); }));
   chips.forEach((chip, i) => {
-    chip.addEventListener("click", () => hold(i));
     chip.addEventListener("pointerenter", () => point(state.by ? { q: null, k: i } : { q: i, k: null }));
     chip.addEventListener("pointerleave", () => point(null));
   });
-  ways.forEach(way => way.addEventListener("click", () => { state.by = way.by; refresh(); }));
   lift.addEventListener("change", () => { state.lifted = lift.checked; paintAll(); refresh(); });
   for (const { canvas, plot } of larges) {
     const cellAt = event => {

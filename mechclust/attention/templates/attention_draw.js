@@ -3,7 +3,7 @@
 // Even steps in CIELAB from white.
 const POSITIVE = ["#ffffff", "#e5e6f3", "#cbcee6", "#b1b6da", "#969fce", "#7b88c1", "#5f73b5", "#3f5ea8", "#0a4a9c"];
 const NEGATIVE = ["#ffffff", "#fbe4e2", "#f5c9c5", "#edafa9", "#e4948e", "#d97973", "#cd5e5a", "#c04042", "#b2182b"];
-const OUT_OF_REACH = "#e3e6e9", INK = "#1d2733", SOFT = "#5b6875", MARK = "#c2007b";
+const OUT_OF_REACH = "#e3e6e9", SOFT = "#5b6875", MARK = "#c2007b";
 // Okabe and Ito's palette, which people with any colour vision can tell apart, with two dark ones for its yellow and
 // black; then the same with another cue.
 const HUES = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#7a6a00", "#444444"];
@@ -12,23 +12,16 @@ const OTHERS = { hue: "#a9afb6", cue: "solid" }; // one grey for all labels beyo
 const STRIP = 7, CAPTION = 19, MOST_NAME = 92, STEPS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000];
 const SVG = "http://www.w3.org/2000/svg";
 
-const bytes = hex => [1, 3, 5].map(i => parseInt(hex.slice(i, i + 2), 16));
 const packed = ([r, g, b]) => (255 << 24 | b << 16 | g << 8 | r) >>> 0; // little-endian, as ImageData has it
 
 // 513 colours, from the most negative weight to the most positive.
-const PALETTE = Uint32Array.from({ length: 513 }, (_, i) => {
-  const stops = i < 256 ? NEGATIVE : POSITIVE, at = Math.abs(i - 256) / 32, low = Math.min(7, Math.floor(at));
-  const [a, b] = [bytes(stops[low]), bytes(stops[low + 1])];
-  return packed(a.map((x, c) => Math.round(x + (b[c] - x) * (at - low))));
-});
+const PALETTE = Uint32Array.from({ length: 513 }, (_, i) => packed(between(i < 256 ? NEGATIVE : POSITIVE, Math.abs(i - 256) / 256)));
 const cssColour = shaded => { const c = PALETTE[256 + Math.round(256 * shaded)]; return `rgb(${c & 255} ${c >> 8 & 255} ${c >> 16 & 255})`; };
-const GREY = packed(bytes(OUT_OF_REACH));
+const GREY = packed(rgb(OUT_OF_REACH));
 
 // Integers of all heads, [head][query * n + key]; what is above the diagonal of causal ones was not sent.
 function unpack(text, heads, n, causal) {
-  const raw = atob(text), octets = new Uint8Array(raw.length);
-  for (let i = 0; i < raw.length; i++) octets[i] = raw.charCodeAt(i);
-  const sent = new Int16Array(octets.buffer);
+  const sent = new Int16Array(octets(text));
   if (!causal) return heads.map((_, h) => sent.subarray(h * n * n, (h + 1) * n * n));
   const size = n * (n + 1) / 2;
   return heads.map((_, h) => {
@@ -55,15 +48,6 @@ function paint(canvas, weights, n, causal, shade, pool = 1) {
   canvas.getContext("2d").putImageData(image, 0, 0);
 }
 
-function el(tag, className, ...children) {
-  const made = document.createElement(tag);
-  if (className) made.className = className;
-  // Without it JupyterLab takes keys for its own: x, or d d, deletes the cell. It reads the attribute of the element in
-  // focus before it asks whether a shortcut is meant, and that of the elements around it only afterwards.
-  made.dataset.lmSuppressShortcuts = "true";
-  made.append(...children);
-  return made;
-}
 function svg(tag, attributes, text) {
   const made = document.createElementNS(SVG, tag);
   for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);

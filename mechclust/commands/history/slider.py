@@ -11,7 +11,8 @@ from jaxtyping import Float
 
 from mechclust.commands.history.measurements import Measurements, PatternBytes
 from mechclust.commands.history.planes import FixedPlanes, spread
-from mechclust.report.prompt_map import DRAWING, clean, label_classes, packed, shortened, template_text
+from mechclust.report.prompt_map import clean, label_classes, packed, points_script, shortened
+from mechclust.web.scripts import template_text
 from probes.engine.sites import head_name
 
 MAX_HALF_WIDTH = 4.0  # of a frame, where the mean square distance from the middle is 1
@@ -33,10 +34,10 @@ def slider(result: Measurements) -> str | None:
         f"{len(planes.texts)} prompts at {len(result.names)} checkpoints belong here; they need JavaScript."
     )
     package = "mechclust.commands.history"
-    return f"""<style>{template_text("history.css", package)}</style>
+    return f"""<style>{template_text(package, "history.css")}</style>
 <div id="{place}" class="history"><p>{without_script}</p></div>
 <script type="module">
-{template_text(DRAWING)}{template_text("history.js", package)}
+{points_script()}{template_text(package, "history.js")}
 show(document.getElementById("{place}"), {data});
 </script>
 """

@@ -1,31 +1,10 @@
-// Elements, and what points and texts look like: for the map of prompts and the slider over checkpoints.
+// What points and texts look like: for the map of prompts and the slider over checkpoints.
 
 // Six hues for circles and six for squares; within each shape they differ for people with any colour vision.
 const HUES = ["#0072b2", "#e69f00", "#009e73", "#882255", "#56b4e9", "#7a6a00", "#cc79a7", "#332288", "#ddcc77", "#6f4e37", "#d55e00", "#88ccee"];
-const CIRCLES = 6, REST = "#a9afb6", FADED = "#e3e7eb", INK = "#1d2733";
+const CIRCLES = 6, REST = "#a9afb6", FADED = "#e3e7eb";
 const VIRIDIS = ["#440154", "#482878", "#3e4a89", "#31688e", "#26828e", "#1f9e89", "#35b779", "#6dcd59", "#b4de2c", "#e2d21b"];
 
-function octets(text) {
-  const raw = atob(text), bytes = new Uint8Array(raw.length);
-  for (let i = 0; i < raw.length; i++) bytes[i] = raw.charCodeAt(i);
-  return bytes.buffer;
-}
-
-function el(tag, className, ...children) {
-  const made = document.createElement(tag);
-  if (className) made.className = className;
-  // Without it JupyterLab takes keys for its own: x, or d d, deletes the cell. It reads the attribute of the element in
-  // focus before it asks whether a shortcut is meant, and that of the elements around it only afterwards.
-  made.dataset.lmSuppressShortcuts = "true";
-  made.append(...children);
-  return made;
-}
-function button(className, text, act) {
-  const made = el("button", className, text);
-  made.type = "button";
-  made.addEventListener("click", act);
-  return made;
-}
 function fill(select, names, chosen = 0) {
   select.replaceChildren(...names.map((name, i) => Object.assign(el("option", "", `${name}`), { value: i })));
   select.value = chosen;
@@ -56,16 +35,10 @@ function readable(text) {
 function looks(classes, numbers) {
   if (numbers) {
     const low = numbers[0], range = numbers[numbers.length - 1] - low || 1;
-    return numbers.map(x => ({ hue: between(VIRIDIS, (x - low) / range), square: false }));
+    return numbers.map(x => ({ hue: `rgb(${between(VIRIDIS, (x - low) / range).join(", ")})`, square: false }));
   }
   const named = classes.length > HUES.length ? HUES.length - 1 : HUES.length;
   return classes.map((_, i) => i < named ? { hue: HUES[i], square: i >= CIRCLES } : { hue: REST, square: false, rest: true });
-}
-const mark = look => { const made = el("i", look.square ? "square" : ""); made.style.background = look.hue; return made; };
-function between(stops, share) {
-  const at = Math.min(stops.length - 2, Math.floor(share * (stops.length - 1))), part = share * (stops.length - 1) - at;
-  const mix = c => Math.round(parseInt(stops[at].slice(c, c + 2), 16) * (1 - part) + parseInt(stops[at + 1].slice(c, c + 2), 16) * part);
-  return `rgb(${mix(1)}, ${mix(3)}, ${mix(5)})`;
 }
 
 // A point, painted once and then copied: thousands of paths a frame would be slow.

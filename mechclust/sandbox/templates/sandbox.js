@@ -21,19 +21,12 @@ const members = (of, chosen) => {
 
 // ---- readout ----
 
-const span = (text, kind) => { const s = document.createElement(kind === "b" ? "b" : "span"); s.textContent = text; if (kind && kind !== "b") s.className = kind; return s; };
+const span = (text, className) => el("span", className, text), bold = text => el("b", "", text);
 let hinted = null;
 const hint = text => { if (text !== hinted) { hinted = text; readout(); } };
-function tokenSpans(s, mark) {
-  const box = span("", "tokens");
-  data.tokens[s].forEach((token, t) => {
-    const one = document.createElement(inSupport(t) ? "u" : "span");
-    if (token < 0) return;
-    one.textContent = data.tokenNames[token];
-    if (t === mark) one.className = "at";
-    box.append(one, " ");
-  });
-  return box;
+function tokenSpans(s) {
+  const words = data.tokens[s].flatMap((token, t) => token < 0 ? [] : [el(inSupport(t) ? "u" : "span", "", data.tokenNames[token]), " "]);
+  return el("span", "tokens", ...words);
 }
 function readout() {
   const chosen = selected(), out = $("readout"), frame = state.frame;
@@ -45,17 +38,17 @@ function readout() {
     parts.push(span([data.notes[s], data.clusters && `cluster ${data.clusterNames[data.clusters[s]]}`].filter(Boolean).join(", ")));
     if (data.answers && arrays.probabilities) {
       const p = at("probabilities", frame).subarray(s * n, (s + 1) * n), best = p.indexOf(Math.max(...p)), right = best === data.answers[s], first = [...p.keys()].sort((a, b) => n > 6 ? p[b] - p[a] : a - b).slice(0, 6);
-      parts.push(span(`answer ${data.answerNames[data.answers[s]]}`, "b"), span(first.map(a => `p(${data.answerNames[a]}) ${p[a].toFixed(3)}`).join("  ")), span(right ? "✓ right" : `✗ says ${data.answerNames[best]}`, right ? "" : "wrong"));
+      parts.push(bold(`answer ${data.answerNames[data.answers[s]]}`), span(first.map(a => `p(${data.answerNames[a]}) ${p[a].toFixed(3)}`).join("  ")), span(right ? "✓ right" : `✗ says ${data.answerNames[best]}`, right ? "" : "wrong"));
     }
     if (arrays.xi) { const [x, y] = xy("xi", frame); parts.push(span(`ξ (${x[s].toFixed(2)}, ${y[s].toFixed(2)})`)); }
     if (arrays.attention && data.support.length) parts.push(span(`attention on the support ${data.support.reduce((sum, t) => sum + at("attention", frame)[s * data.length + t], 0).toFixed(2)}`));
     return out.replaceChildren(...parts, ...held);
   }
   const where = t => `position ${t}${known ? ` (${inSupport(t) ? "support" : "spurious"})` : ""}`;
-  if (chosen.of === "pair") return out.replaceChildren(span(`token ${Math.floor(chosen.index / data.length)} at ${where(chosen.index % data.length)}`, "b"), ...held);
-  if (chosen.of === "position") return out.replaceChildren(span(where(chosen.index), "b"), ...held);
-  if (chosen.of === "token") return out.replaceChildren(span(`token ${data.tokenNames[chosen.index] ?? chosen.index}${data.digits && chosen.index >= data.digits ? " (in no sequence; never the answer)" : ""}`, "b"), ...held);
-  return out.replaceChildren(span(`neuron ${chosen.index}`, "b"), span(`argues for answer ${at("votes", frame)[chosen.index]}`), span(`bias ${pretty(at("biases", frame)[chosen.index])}`), ...held);
+  if (chosen.of === "pair") return out.replaceChildren(bold(`token ${Math.floor(chosen.index / data.length)} at ${where(chosen.index % data.length)}`), ...held);
+  if (chosen.of === "position") return out.replaceChildren(bold(where(chosen.index)), ...held);
+  if (chosen.of === "token") return out.replaceChildren(bold(`token ${data.tokenNames[chosen.index] ?? chosen.index}${data.digits && chosen.index >= data.digits ? " (in no sequence; never the answer)" : ""}`), ...held);
+  return out.replaceChildren(bold(`neuron ${chosen.index}`), span(`argues for answer ${at("votes", frame)[chosen.index]}`), span(`bias ${pretty(at("biases", frame)[chosen.index])}`), ...held);
 }
 
 // ---- moving ----
@@ -68,7 +61,7 @@ const nearest = epoch => data.epochs.reduce((best, e, i) => Math.abs(e - epoch) 
 function go(frame) {
   state.frame = Math.max(0, Math.min(LAST, frame));
   $("slider").value = state.frame;
-  $("epoch").replaceChildren(`${data.unit} `, span(data.epochs[state.frame].toLocaleString("en"), "b"), ` of ${data.last.toLocaleString("en")} · ${data.kept}`);
+  $("epoch").replaceChildren(`${data.unit} `, bold(data.epochs[state.frame].toLocaleString("en")), ` of ${data.last.toLocaleString("en")} · ${data.kept}`);
   $("slider").setAttribute("aria-valuetext", `${data.unit} ${data.epochs[state.frame]}`);
   refresh();
 }
@@ -103,29 +96,26 @@ $("slider").oninput = event => go(+event.target.value);
 $("play").onclick = () => play(!state.playing);
 $("autoscale").onchange = event => { state.autoscale = event.target.checked; refresh(); };
 for (const spike of data.curves.spikes) {
-  const mark = document.createElement("button"), frame = nearest(spike.epoch);
-  mark.textContent = "▼"; mark.title = spikeText(spike);
-  mark.style.left = `calc(8px + ${frame / Math.max(1, LAST)} * (100% - 16px))`;
-  mark.onclick = () => go(frame);
-  $("marks").append(mark);
+  const frame = nearest(spike.epoch), there = button("", "▼", () => go(frame));
+  there.title = spikeText(spike);
+  there.style.left = `calc(8px + ${frame / Math.max(1, LAST)} * (100% - 16px))`;
+  $("marks").append(there);
 }
 for (const key of data.legend) {
-  const part = span("", "");
-  key.colors.forEach((color, i) => {
-    const mark = document.createElement("i");
-    mark.className = key.shape; mark.title = key.titles[i] ?? "";
-    mark.style.setProperty("--fill", color); mark.style.setProperty("--edge", key.edge);
-    part.append(mark);
+  const swatches = key.colors.map((color, i) => {
+    const swatch = el("i", key.shape);
+    swatch.title = key.titles[i] ?? "";
+    swatch.style.setProperty("--fill", color);
+    swatch.style.setProperty("--edge", key.edge);
+    return swatch;
   });
-  part.append(` ${key.text}`);
-  $("legend").append(part);
+  $("legend").append(el("span", "", ...swatches, ` ${key.text}`));
 }
 const KINDS = { plane: Plane, heat: Heat, curves: Curves };
 const groups = new Map();
 function choice(text, panels) {
-  const label = document.createElement("label"), box = document.createElement("input");
+  const box = el("input"), label = el("label", "", box, ` ${text}`);
   box.type = "checkbox"; box.checked = true;
-  label.append(box, ` ${text}`);
   box.onchange = () => {
     for (const panel of panels) { panel.section.hidden = !box.checked; panel.resize(); panel.refresh(); }
     for (const other of choices) other.box.checked = other.panels.some(panel => !panel.section.hidden);

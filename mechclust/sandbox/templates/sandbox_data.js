@@ -2,14 +2,13 @@
 
 const data = JSON.parse(document.getElementById("data").textContent);
 const $ = id => document.getElementById(id);
-const INK = "#1d2733", SOFT = "#7a8590", MARK = "#c2007b", LAST = data.epochs.length - 1;
+const SOFT = "#7a8590", MARK = "#c2007b", LAST = data.epochs.length - 1;
 
 // ---- arrays ----
 
-const bytes = text => Uint8Array.from(atob(text), c => c.charCodeAt(0));
 const decode = ({ data, scale, size }) => {
-  if (!scale) return bytes(data);
-  const whole = new Int16Array(bytes(data).buffer), scales = new Float32Array(bytes(scale).buffer);
+  if (!scale) return new Uint8Array(octets(data));
+  const whole = new Int16Array(octets(data)), scales = new Float32Array(octets(scale));
   return Float32Array.from(whole, (v, i) => v === -32768 ? NaN : v * scales[Math.floor(i / size)]);
 };
 const arrays = {};
@@ -39,5 +38,4 @@ const still = { type: "scatter", mode: "lines" };
 const circle = r => ({ ...still, x: Array.from({ length: 73 }, (_, i) => r * Math.cos(i * Math.PI / 36)), y: Array.from({ length: 73 }, (_, i) => r * Math.sin(i * Math.PI / 36)), line: { color: "#d5dae0", width: 1 } });
 const AWAY = "translate(-9999,-9999)";
 
-const rgb = color => [1, 3, 5].map(i => parseInt(color.slice(i, i + 2), 16));
 const answerRgb = data.answerColors.map(rgb);

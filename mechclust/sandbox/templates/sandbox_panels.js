@@ -3,21 +3,13 @@
 class Panel {
   constructor(spec) {
     this.spec = spec;
-    this.section = document.createElement("section");
-    this.section.id = `panel-${spec.name}`;
-    this.section.className = spec.kind;
-    const title = document.createElement("h2");
-    title.textContent = spec.title;
+    this.key = el("span", "key");
+    this.plot = el("div", "plot");
+    const title = el("h2", "", spec.title, this.key), grow = button("grow", "⤢", () => this.section.classList.toggle("large"));
     title.title = spec.explanation;
-    this.key = document.createElement("span");
-    this.key.className = "key";
-    const grow = document.createElement("button");
-    grow.className = "grow"; grow.textContent = "⤢"; grow.title = "Enlarge this panel";
-    grow.onclick = () => this.section.classList.toggle("large");
-    this.plot = document.createElement("div");
-    this.plot.className = "plot";
-    title.append(this.key);
-    this.section.append(title, grow, this.plot);
+    grow.title = "Enlarge this panel";
+    this.section = el("section", spec.kind, title, grow, this.plot);
+    this.section.id = `panel-${spec.name}`;
     $("panels").append(this.section);
     this.margin = MARGIN; this.inView = true; this.drawn = false; this.shown = -1; this.marked = null;
   }
@@ -36,7 +28,7 @@ class Panel {
   }
   // A picture of one pixel a cell under the axes. The browser scales it.
   canvas(width, height) {
-    this.picture = document.createElement("canvas");
+    this.picture = el("canvas");
     Object.assign(this.picture, { width, height });
     this.pixels = new ImageData(width, height);
     this.plot.prepend(this.picture);
@@ -90,8 +82,7 @@ class Plane extends Panel {
     this.limits(frame);
     this.draw(traces, { xaxis: { ...axis, ...hide, range: this.range[0] }, yaxis: { ...axis, ...hide, range: this.range[1] } });
     this.named = this.labels(n).map(text => {
-      const node = document.createElement("span");
-      node.className = "label"; node.textContent = text;
+      const node = el("span", "label", text);
       this.plot.append(node);
       return { node, width: node.offsetWidth, height: node.offsetHeight };
     });
@@ -221,8 +212,8 @@ class Heat extends Panel {
     this.edges = edges.map(t => ({ type: "line", x0: t - 0.5, x1: t - 0.5, y0: -0.5, y1: rows - 0.5, line: { color: INK, width: 2 } }));
     const bands = data.clusters.map((c, s) => ({ type: "rect", xref: "paper", x0: -0.028, x1: -0.008, y0: s - 0.5, y1: s + 0.5, fillcolor: data.clusterColors[c], line: { width: 0 } }));
     this.edges.push(...bands);
-    this.mark = document.createElement("div");
-    this.mark.className = "mark"; this.mark.hidden = true;
+    this.mark = el("div", "mark");
+    this.mark.hidden = true;
     this.draw([{ ...still, x: [0, 0], y: [0, 0], opacity: 0 }], { shapes: this.edges, xaxis: { ...axis, zeroline: false, showgrid: false, range: [-0.5, this.wide - 0.5], tickangle: 0, tickvals: ticks, ticktext: ticks.map(t => columns.length ? plain(short(columns[t])) : inSupport(t) ? `<b>${t}</b>` : t) }, yaxis: { ...axis, zeroline: false, showgrid: false, showticklabels: false, range: [rows - 0.5, -0.5] } });
     this.plot.append(this.mark);
   }
@@ -264,7 +255,7 @@ class Curves extends Panel {
     const range = this.span(traces);
     this.draw(traces, { xaxis: { ...axis, zeroline: false, range: [data.epochs[0], data.last] }, yaxis: { ...axis, zeroline: false, range, type: spec.log ? "log" : "linear", exponentformat: "power", dtick: spec.log && range[1] - range[0] > 1.2 ? Math.max(1, Math.ceil((range[1] - range[0]) / 4)) : undefined } });
     // What lies ahead is veiled, and a line stands at now: both are moved without drawing anything again.
-    this.veil = document.createElement("div"); this.veil.className = "veil";
+    this.veil = el("div", "veil");
     this.plot.append(this.veil);
     if (series.length > 2) { this.section.append(this.key); this.key.classList.add("inside"); }
   }
@@ -282,12 +273,8 @@ class Curves extends Panel {
     const { width, height } = this.inner(), { l, t } = this.margin, share = (data.epochs[state.frame] - data.epochs[0]) / (data.last - data.epochs[0]);
     Object.assign(this.veil.style, { left: `${(l + share * width).toFixed(1)}px`, top: `${t}px`, width: `${(width - share * width).toFixed(1)}px`, height: `${height}px` });
     const place = data.curves.epochs.findLastIndex(epoch => epoch <= data.epochs[state.frame]);
-    this.key.replaceChildren(...this.series.map(s => {
-      const part = document.createElement("span"), dot = document.createElement("i"), value = s.values[place];
-      dot.style.background = s.color;
-      part.append(dot, ` ${s.name} ${Number.isFinite(value) ? pretty(value) : "–"} `);
-      return part;
-    }));
+    this.key.replaceChildren(...this.series.map(({ name, color, values }) =>
+      el("span", "", mark({ hue: color }), ` ${name} ${Number.isFinite(values[place]) ? pretty(values[place]) : "–"} `)));
   }
   find(event) {
     const share = this.place(event)[0] / this.inner().width;

@@ -411,7 +411,7 @@ class TestHtml:
         view = attention_view_from_patterns(patterns, strings, [HOSTILE], causal=True, labels=strings)
         for html in (view.fragment(), view.page(title=HOSTILE), view._repr_html_()):
             assert html.count("</script>") == 2
-            ours = html.replace(attention_page._code(), "")
+            ours = html.replace(attention_page._code().html, "")
             assert "<img" not in ours
             assert "<!--" not in ours
             data = data_of(html)
@@ -445,7 +445,7 @@ class TestHtml:
         assert "unpkg" not in page
         assert "sourceMappingURL" not in page
         assert not re.search(r"<(img|iframe)|<link[^>]+https?:|<script[^>]+src=|\bimport\b[^;]{0,80}https?:", page)
-        assert not re.search(r"@import|url\(\s*['\"]?https?:", attention_page._code().split("<script>")[0])
+        assert not re.search(r"@import|url\(\s*['\"]?https?:", attention_page._code().html.split("<script>")[0])
         assert "default-src 'none'" in page
 
     def test_the_javascript_can_be_left_out(self):

@@ -13,7 +13,7 @@ import pytest
 from mechclust.attention.page import page as page_with_policy
 from mechclust.report.analysis import Analysis
 from mechclust.report.page import render_report
-from mechclust.report.prompt_map import MAX_CHARACTERS, _script, packed_plane, prompt_map
+from mechclust.report.prompt_map import MAX_CHARACTERS, packed_plane, points_script, prompt_map
 from tasks import InputError
 
 browser = pytest.mark.browser
@@ -224,7 +224,7 @@ def lab(rgb):
     ids=["all cones", "protanopia", "deuteranopia"],
 )
 def test_hues_of_one_shape_can_be_told_apart(seen):
-    hues = re.findall(r"#\w{6}", re.search(r"HUES = \[(.*?)\]", _script())[1])
+    hues = re.findall(r"#\w{6}", re.search(r"HUES = \[(.*?)\]", points_script())[1])
     assert len(hues) == 12
     for same in (hues[:6], hues[6:]):
         colours = [lab(seen @ linear(hue)) for hue in same]
@@ -395,7 +395,8 @@ def test_points_glide_between_layers_and_arrive(show):
     page = show(html, glide=True)
     page.emulate_media(reduced_motion="no-preference")
     room = abs(blobs(page)[HUES[0]][0])
-    page.clock.install()  # so that a busy machine shows every frame
+    page.clock.install(time=0)
+    page.clock.pause_at(60)  # seconds; from here on time runs below alone, so that a busy machine shows every frame
     page.evaluate(
         """() => {
           const input = document.querySelector("input.layer");
