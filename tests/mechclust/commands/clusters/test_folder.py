@@ -155,7 +155,7 @@ class TestInterrupted:
         monkeypatch.setattr("mechclust.commands.saved_rows.save_rows", saved)
         measure_clusters(str(gpt2), replace(config, untrained=0))
         monkeypatch.setattr("mechclust.commands.parts.MIN_SHARD_ROWS", 1)
-        monkeypatch.setattr("mechclust.commands.parts._SHARDS", 9)
+        monkeypatch.setattr("mechclust.commands.parts.MAX_SHARDS", 9)
         measure_clusters(str(gpt2), replace(config, untrained=0))
         assert asked == [128, 3]
 
