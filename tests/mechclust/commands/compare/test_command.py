@@ -98,7 +98,7 @@ class TestCommand:
 
     def test_what_it_prints(self, command):
         headline, _, *lines = command[0].stdout.splitlines()
-        assert headline.startswith("Layers that changed: ")
+        assert headline.startswith("Layers whose blocks changed: ")
         assert lines[0].split()[:7] == ["task", "n", "change", "low", "high", "stands", "out"]
         assert {line.split()[0] for line in lines[1:3]} == {"first", "second"}
         assert {line.split(": ")[1].split()[0] for line in lines if line.startswith("- Stands out, layers 1-3: ")} == {
