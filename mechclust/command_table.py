@@ -19,7 +19,8 @@ COMMANDS = {
     ),
     "compare": (
         "Which layers a tuned model changed, for which of your tasks: CKA with the model it was tuned from.\n\n"
-        "Only one model is in memory at a time. If interrupted, run the same command again to resume."
+        "Only to compare blocks are both models in memory together (--no-blocks: never). If interrupted, run the same "
+        "command again to resume."
     ),
     "history": (
         "When in training structure appears: probes at every checkpoint, after a check that each is what it is "

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+import torch
 
 from mechclust.models.adapters import plain_model
 from tasks import InputError
 
+_MEMORY = Path("/proc/meminfo")  # on Linux
 # Families that number positions from behind their padding token, so that fewer tokens fit than they have positions.
 _OFFSET_FAMILIES = (
     "roberta",
@@ -41,6 +45,12 @@ class Sizes:
     block_weights: int | None = None
     family: str | None = None
 
+    @property
+    def least_weights(self) -> int:
+        """How many weights the model has at least: its blocks and its token embeddings."""
+        blocks = (self.n_layers or 0) * (self.block_weights or 0)
+        return blocks + (self.d_vocab or 0) * (self.d_model or 0)
+
     @classmethod
     def from_config(cls, config: Any) -> Sizes:
         """Read the sizes in a configuration of Hugging Face's, of text and pictures too."""
@@ -69,6 +79,16 @@ class Sizes:
                 "Face's, or one from load_pretrained"
             )
         return cls(cfg.n_layers, cfg.d_model, cfg.d_vocab, cfg.n_ctx)
+
+
+def free_memory_bytes(device: str) -> int | None:
+    """Return how many bytes of memory are free on a device of this machine; ``None`` if that is not known."""
+    if torch.device(device).type == "cuda":
+        return torch.cuda.mem_get_info(torch.device(device))[0]
+    if torch.device(device).type != "cpu" or not _MEMORY.exists():
+        return None
+    (line,) = [line for line in _MEMORY.read_text().splitlines() if line.startswith("MemAvailable:")]
+    return int(line.split()[1]) * 1024
 
 
 def _block_weights(config: Any) -> int | None:

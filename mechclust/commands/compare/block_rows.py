@@ -27,11 +27,13 @@ from mechclust.commands.saved_rows import (
 from mechclust.jobs import map_jobs
 from mechclust.models.adapters import adapter_of, plain_model
 from mechclust.models.same_input import can_write, on_the_stream_of
+from mechclust.models.sizes import free_memory_bytes
 from probes import RowStore, residual
 from probes.engine.hooks import HookedModel, n_blocks
 from tasks import Batch, InputError
 from tasks.errors import first_line
 
+_GIB = 2**30
 _FEWER_PROMPTS = "--blocks-prompts"
 
 
@@ -102,6 +104,22 @@ def _reason_before_loading(
         return _other_dtypes(base.dtype, tuned.dtype)
     if base.model.in_memory and tuned.model.in_memory and _weights(base) is _weights(tuned):
         return "base and tuned model are one model in memory, which cannot have and lack an adapter at once"
+    return _too_little_memory(inputs, config)
+
+
+def _too_little_memory(inputs: Inputs, config: CompareConfig) -> str:
+    """Return that the weights of both models do not fit in memory, as far as their sizes tell; empty if they may."""
+    if not config.here or config.device_map or config.quantize:
+        return ""
+    needed: dict[str, int] = {}
+    for checkpoint in inputs.checkpoints[:2]:
+        if not checkpoint.model.in_memory:
+            n_bytes = inputs.sizes[checkpoint].least_weights * getattr(torch, checkpoint.dtype).itemsize
+            needed[checkpoint.device] = needed.get(checkpoint.device, 0) + n_bytes
+    for device, n_bytes in needed.items():
+        free = free_memory_bytes(device)
+        if free is not None and n_bytes > free:
+            return f"their weights take {n_bytes / _GIB:.3g} GiB or more, and {device} has {free / _GIB:.3g} GiB free"
     return ""
 
 

@@ -38,8 +38,8 @@ class CompareConfig(ModelSettings, PromptSettings):
             label ``cluster`` in the prompts does the same. Tasks under ``[held_out]``, which the tuned model was not
             tuned on, are not part of any cluster or layer group.
         blocks: also what each block adds to the base's own hidden states, which decides which layers changed. Both
-            models are in memory together for it, and whether they fit is not checked. Without it, layers are judged by
-            the residual stream, in which later layers inherit change.
+            models are in memory together for it. Without it, and if their weights do not fit, layers are judged by the
+            residual stream, in which later layers inherit change.
         blocks_prompts: most prompts per task for ``blocks``.
         rbf: also CKA with Gaussian kernels, a second opinion; the cost is quadratic in the prompts per task.
         rbf_prompts: most prompts per task for ``rbf``.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,7 @@ class Inputs:
         units: which prompts belong together.
         clusters: clusters of the tasks.
         families: of the base and of the tuned model, if they differ; else empty.
+        sizes: of the models.
     """
 
     checkpoints: Sequence[Checkpoint]
@@ -56,6 +57,7 @@ class Inputs:
     units: Units
     clusters: ClustersOfTasks = ClustersOfTasks()
     families: tuple[str, ...] = ()
+    sizes: Mapping[Checkpoint, Sizes] = field(default_factory=dict)
 
     def of_task(self) -> dict[str, Int[Tensor, "_"]]:
         """Return the indices of each task's prompts."""
@@ -118,7 +120,7 @@ def read_inputs(base: Any, tuned: Any, config: CompareConfig, out: Path, tokeniz
     first, template = (tokenizers[model] for model in checkpoints[:2])
     tokenization = tokenization_of(first, chat=config.chat, template=template, bos=config.bos)
     families = _families(*(sizes[model].family for model in checkpoints[:2]))
-    inputs = Inputs(checkpoints, tasks, batches, prompts, notes, tokenization, units, clusters, families)
+    inputs = Inputs(checkpoints, tasks, batches, prompts, notes, tokenization, units, clusters, families, sizes)
     _check_memory(inputs, sizes, config)
     _check_disk(inputs, sizes, out)
     return inputs

@@ -210,6 +210,14 @@ class TestNotPossible:
             result = compare_models(model, tuned, settings, tmp_path / str(i), tokenizer=tokenizer)
             assert self.said(result).startswith("base and tuned model are one model in memory")
 
+    def test_too_little_memory_for_both(self, gpt2, shaken, settings, tmp_path, monkeypatch):
+        module = "mechclust.commands.compare.block_rows"
+        monkeypatch.setattr(f"{module}.free_memory_bytes", lambda device: 2**10)
+        result = compare_models(str(gpt2), str(shaken), settings, tmp_path)
+        assert self.said(result).startswith("their weights take ")
+        assert self.said(result).endswith(" GiB or more, and cpu has 9.54e-07 GiB free.")
+        assert not (tmp_path / "rows" / "blocks-base").exists()
+
     def test_models_that_cannot_be_loaded_together(self, gpt2, shaken, settings, tmp_path, monkeypatch):
         def load(model, **options):
             if options.get("attention") == "eager":
