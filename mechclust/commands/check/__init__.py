@@ -1,4 +1,13 @@
-"""``mechclust check``: can numbers from a model be trusted? A self-check, before anything is measured."""
+"""``mechclust check``: can numbers from a model be trusted? A self-check, before anything is measured.
+
+1. ``model`` runs the checks in order, on random tokens from ``inputs``. A check that cannot be made says why.
+2. ``hooks``: do the hook points exist, fire once, and give what their names promise?
+3. ``equal``: does the hooked model compute what plain Hugging Face computes (``reference``)?
+4. ``batches``: does an example give the same values alone, in a batch and with padding?
+5. ``traces``: does measuring leave hooks, flags, random states or memory behind?
+6. ``text``: does the tokenizer belong to the model? ``chance``: do probes find nothing where there is nothing?
+7. ``result`` shows one row for each check, as text, readings, HTML or a data frame.
+"""
 
 from mechclust.commands.check.model import check_model as check_model
 from mechclust.commands.check.result import Check as Check
