@@ -7,7 +7,8 @@
 3. ``measure`` compares hidden states (``states``) and answers (``learnt``, ``margins``) task by task, and ``pooled``
    those of all tasks together.
 4. ``measurements`` holds the numbers as arrays, ``findings`` judges the paper's statements, and ``readings`` concludes.
-5. ``tables`` and ``figures`` show them (``curve_figures``, ``model_figures``, ``drawing``), and ``result`` writes the page.
+5. ``tables`` and ``figures`` show them (``curve_figures``, ``model_figures``, ``drawing``), and ``result`` writes the
+   page.
 """
 
 from mechclust.commands.mossa.config import MossaConfig, presets
