@@ -200,7 +200,7 @@ def test_a_door_is_sorted_and_leads_somewhere(path: Path) -> None:
 
 # What is alike in every study and every command, and is rebuilt with them.
 STUDIES_AND_COMMANDS = ("mechclust/studies/", "mechclust/commands/", "mechclust/cli_commands/")
-TWICE_ON_PURPOSE = {"main", "judge", "result_path"}  # a command line; a finding and a study; a checkpoint and a study
+TWICE_ON_PURPOSE = {"main", "result_path"}  # a command line; a checkpoint and a study
 
 
 def public_names(path: Path) -> set[str]:

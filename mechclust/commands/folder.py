@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
@@ -85,6 +86,16 @@ def own_folder(out: str | Path | None, command: str, subject: Mapping[str, str] 
             if out.is_dir():  # somebody may have removed the folder, and what is in it now is of this command
                 with suppress(InputError):
                     record_command(out, command)
+
+
+@contextmanager
+def folder_or_temporary(out: str | Path | None) -> Iterator[Path]:
+    """Yield the folder ``out``, or one that is removed after the block if there is none."""
+    if out is not None:
+        yield Path(out)
+        return
+    with tempfile.TemporaryDirectory(prefix="mechclust-") as folder:
+        yield Path(folder)
 
 
 @contextmanager

@@ -107,6 +107,12 @@ def part_path(folder: Path, name: str, settings: Sequence[Any], arrays: Iterable
     return folder / f"{name}-{digest}.safetensors"
 
 
+def run_on_one(stores: Mapping[str, RowStore], probe: Probe) -> ProbeResult:
+    """Run a probe on the hidden states of one model, whose name the result's sites do not need."""
+    (store,) = stores.values()
+    return run_stores(store, probe)
+
+
 def probe_part(
     folder: Path,
     name: str,

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 FILE = "findings.json"
+TOO_SMALL = "this size of the study cannot test it"
 HISTORY = "history.json"
 _COLUMNS = (
     "id", "kind", "shown", "statement", "part", "measured", "low", "high", "n", "unit", "bound", "control",
@@ -105,6 +106,16 @@ def _rows(finding: Finding) -> list[dict[str, Any]]:
 def _measured(part: Part) -> dict[str, float | None]:
     low, high = part.interval or (None, None)
     return {"measured": part.measured, "low": low, "high": high}
+
+
+def untested(findings: Sequence[Finding], reason: str = TOO_SMALL) -> list[Finding]:
+    """Return findings as not tested. Those that have a reason keep it."""
+    return [replace(finding, not_tested=finding.not_tested or reason) for finding in findings]
+
+
+def id_number(finding: Finding) -> int:
+    """Return the number in a finding's id, such as 12 for ``"T12"``, to sort by."""
+    return int(finding.id[1:])
 
 
 # ---- files ----

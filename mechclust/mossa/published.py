@@ -148,4 +148,3 @@ CORRELATIONS = (
 # The paper's groups of layers, and how many tasks its figures are of.
 GROUPS: Mapping[str, tuple[int, int]] = {"shared": (1, 9), "transition": (10, 15), "refinement": (16, 32)}
 N_SEEN = 60
-N_HELD_OUT = 7

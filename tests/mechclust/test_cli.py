@@ -488,7 +488,7 @@ class TestClustersRefusals:
 
     def test_fewer_prompts_than_classes(self, refused, clusters, prompts):
         assert refused(*clusters, "--max-rows", 2) == (
-            f"{prompts} has fewer prompts than classes of 'task' (3); give several of each"
+            f"{prompts} has fewer prompts than classes of 'task' (3); give several of each, or raise --max-rows (now 2)"
         )
 
     def test_unknown_label(self, refused, clusters, prompts):

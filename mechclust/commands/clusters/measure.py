@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import sys
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -20,8 +18,8 @@ from mechclust.commands.clusters.follow import Followed, what_clusters_follow
 from mechclust.commands.clusters.inputs import Inputs, check_same_prompts, read_inputs
 from mechclust.commands.clusters.measurements import MapContents, ModelCurves
 from mechclust.commands.clusters.result import ClustersResult
-from mechclust.commands.folder import own_folder
-from mechclust.commands.parts import MeasurementPart, merged_results, probe_part, remove_others, shard_rows
+from mechclust.commands.folder import folder_or_temporary, own_folder
+from mechclust.commands.parts import MeasurementPart, merged_results, probe_part, remove_others, run_on_one, shard_rows
 from mechclust.commands.sampling import drawn
 from mechclust.commands.saved_rows import Checkpoint, saved_rows
 from mechclust.commands.units import NONE
@@ -30,7 +28,7 @@ from mechclust.models.pretrained import AnyModel
 from mechclust.models.resolved import ResolvedModel
 from mechclust.report.folder import check_command, rows_errors
 from mechclust.report.page import save_results
-from probes import Probe, ProbeResult, RowStore, residual, resolve, run_stores
+from probes import Probe, ProbeResult, RowStore, residual, resolve
 from probes.functional.planes import aligned_planes
 from probes.store.digest import digest_of
 
@@ -76,11 +74,12 @@ def measure_clusters(
     config.check_shared(resolved)
     estimate = Estimate.from_inputs(inputs, config)
     subject = {"model": resolved.portable.title, "texts": digest_of(inputs.texts)}
-    with _rows_folder(out) as rows, rows_errors("--max-rows"):
-        estimate.check(config.max_memory, rows if out is None else Path(out), rows, config.at_once)
+    with folder_or_temporary(out) as folder, rows_errors("--max-rows"):
+        rows = folder / "rows"
+        estimate.check(config.max_memory, folder, rows, config.at_once)
         with own_folder(out, "clusters", None if any(rows.glob("*/shard-*")) else subject):
             if out is not None:
-                check_same_prompts(inputs, Path(out), rows)
+                check_same_prompts(inputs, folder, rows)
             if progress:
                 speeds = device_speeds(estimate, inputs, config)
                 print(estimate.text(*speeds, shared=not config.here), file=sys.stderr)
@@ -91,16 +90,6 @@ def measure_clusters(
             if out is not None:
                 save_results(out, "clusters", result.results, subject)
     return result
-
-
-@contextmanager
-def _rows_folder(out: str | Path | None) -> Iterator[Path]:
-    """Yield the folder of the hidden states, which is a temporary one if there is no ``out``."""
-    if out is not None:
-        yield Path(out) / "rows"
-        return
-    with tempfile.TemporaryDirectory(prefix="mechclust-") as folder:
-        yield Path(folder)
 
 
 def _save_states(
@@ -235,19 +224,13 @@ class LayerRunner:
             {model: store},
             settings=[f"{model}, layer {layer}", list(codes)],
             arrays=codes.values(),
-            run=_run_on_one,
+            run=run_on_one,
         )
 
     def remove_others(self) -> None:
         """Remove what was measured with other settings or labels."""
         for store in self.stores.values():
             remove_others(store.folder / "measured", self.used)
-
-
-def _run_on_one(stores: Mapping[str, RowStore], probe: Probe) -> ProbeResult:
-    """Run a probe on the hidden states of one model, whose name the result's sites do not need."""
-    (store,) = stores.values()
-    return run_stores(store, probe)
 
 
 def _first_clustering(raw: ProbeResult, measure: str, label: str) -> Shaped[ndarray, "layer ..."]:

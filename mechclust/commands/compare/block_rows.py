@@ -28,12 +28,12 @@ from mechclust.jobs import map_jobs
 from mechclust.models.adapters import adapter_of, plain_model
 from mechclust.models.same_input import can_write, on_the_stream_of
 from mechclust.models.sizes import free_memory_bytes
+from mechclust.report.resources import GIB
 from probes import RowStore, residual
 from probes.engine.hooks import HookedModel, n_blocks
 from tasks import Batch, InputError
 from tasks.errors import first_line
 
-_GIB = 2**30
 _FEWER_PROMPTS = "--blocks-prompts"
 
 
@@ -119,7 +119,7 @@ def _too_little_memory(inputs: Inputs, config: CompareConfig) -> str:
     for device, n_bytes in needed.items():
         free = free_memory_bytes(device)
         if free is not None and n_bytes > free:
-            return f"their weights take {n_bytes / _GIB:.3g} GiB or more, and {device} has {free / _GIB:.3g} GiB free"
+            return f"their weights take {n_bytes / GIB:.3g} GiB or more, and {device} has {free / GIB:.3g} GiB free"
     return ""
 
 

@@ -18,6 +18,7 @@ from mechclust.commands.compare.config import CompareConfig
 from mechclust.commands.layers import layers_that_fit
 from mechclust.commands.parts import MeasurementPart, RunOnStores, merged_results, probe_part, remove_others
 from mechclust.commands.sampling import drawn_of_each
+from mechclust.report.resources import GIB
 from probes import (
     CKA,
     RBFCKA,
@@ -236,7 +237,7 @@ def _layers_at_once(rows: SavedRows, config: CompareConfig) -> list[Selector]:
         _largest_width(tuned),
         _largest_width(rows.pair["base"]),
         len(tuned),
-        config.max_memory * 2**30 / config.at_once,
+        config.max_memory * GIB / config.at_once,
         most=max(1, -(-len(layers) // MIN_LAYER_GROUPS)),
         svcca=config.svcca_of(rows.of_task),
     )

@@ -23,12 +23,11 @@ from mechclust.models.adapters import check_adapter
 from mechclust.models.sizes import Sizes
 from mechclust.models.tokenizers import check_read_alike, encoder, n_leading, tokenization_of, what_is_wrong
 from mechclust.report.folder import check_command, free_space, kept_bytes
+from mechclust.report.resources import GIB
 from probes.functional.hsic import LEAST_DEBIASED
 from probes.store.digest import digest_of
 from probes.store.files import read_json, write_json
 from tasks import Batch, InputError, LabelledPrompts
-
-_GIB = 2**30
 
 
 @dataclass(frozen=True)
@@ -231,7 +230,7 @@ def _check_memory(inputs: Inputs, sizes: Mapping[Checkpoint, Sizes], config: Com
     if len(base) == len(tuned):
         what = "a layer"
         size = layers_bytes(tuned[:1], base[:1], n, config.svcca_of(of_task))
-    needed = size * config.at_once / _GIB
+    needed = size * config.at_once / GIB
     if needed > config.max_memory:
         fewer = "fewer prompts (--max-per-task)"
         if config.at_once > 1:
@@ -256,8 +255,8 @@ def _check_disk(inputs: Inputs, sizes: Mapping[Checkpoint, Sizes], out: Path) ->
         n = sum(map(len, inputs.batches))
         tuned = _widths(sizes[inputs.checkpoints[1]])
         raise InputError(
-            f"the hidden states of {len(sizes)} models take {total / _GIB:.3g} GiB on disk ({n} prompts x "
-            f"{len(tuned)} layers x {tuned[0]} dimensions), but {str(out)!r} has {free / _GIB:.3g} GiB free; "
+            f"the hidden states of {len(sizes)} models take {total / GIB:.3g} GiB on disk ({n} prompts x "
+            f"{len(tuned)} layers x {tuned[0]} dimensions), but {str(out)!r} has {free / GIB:.3g} GiB free; "
             "give fewer prompts (--max-per-task), or another folder with --out"
         )
 

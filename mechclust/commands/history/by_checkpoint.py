@@ -8,7 +8,7 @@ from pathlib import Path
 
 from mechclust.commands.history.checkpoint_job import CheckpointJob
 from mechclust.commands.history.config import AGAINST, Against, HistoryConfig
-from mechclust.commands.parts import MeasurementPart, RunOnStores, merged_results, probe_part
+from mechclust.commands.parts import MeasurementPart, RunOnStores, merged_results, probe_part, run_on_one
 from probes import Probe, ProbeResult, RowStore, load_result, residual, resolve, run_stores
 
 ByCheckpoint = dict[int, ProbeResult]
@@ -54,7 +54,7 @@ def _cluster_parts(
         rows = job.rows
         for site in resolve(rows, residual()):
             probe = config.clustering(residual(site.layer))
-            part = _part(job, f"clusters-{site.layer}", probe, {"checkpoint": rows}, _run_on_one)
+            part = _part(job, f"clusters-{site.layer}", probe, {"checkpoint": rows}, run_on_one)
             parts.setdefault(("clusters", i), []).append(part)
     return parts
 
@@ -83,8 +83,3 @@ def _part(
 ) -> MeasurementPart:
     settings = [job.folder.name, job.inputs.prompts_digest]  # the digest is also of the tasks
     return probe_part(job.folder / "measured", name, probe, stores, settings=settings, run=run)
-
-
-def _run_on_one(stores: Mapping[str, RowStore], probe: Probe) -> ProbeResult:
-    (store,) = stores.values()
-    return run_stores(store, probe)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import sys
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from mechclust.commands.folder import own_folder
+from mechclust.commands.folder import folder_or_temporary, own_folder
 from mechclust.commands.history.by_checkpoint import ByCheckpoint, results_by_checkpoint
 from mechclust.commands.history.checkpoint_job import CheckpointJob
 from mechclust.commands.history.config import HistoryConfig
@@ -77,7 +75,7 @@ def measure_history(
         "corpus": inputs.corpus_digest,
         "position": config.position,
     }
-    with _folder(out) as folder, rows_errors("a shorter file"), own_folder(out, "history", subject):
+    with folder_or_temporary(out) as folder, rows_errors("a shorter file"), own_folder(out, "history", subject):
         if progress:
             print(inputs.units.sentence, file=sys.stderr)
         checkpoints = (folder / "checkpoints").absolute()
@@ -90,15 +88,6 @@ def measure_history(
         if out is not None:
             save_results(out, "history", result.results, subject)
     return result
-
-
-@contextmanager
-def _folder(out: str | Path | None) -> Iterator[Path]:
-    if out is not None:
-        yield Path(out)
-        return
-    with tempfile.TemporaryDirectory(prefix="mechclust-") as folder:
-        yield Path(folder)
 
 
 def _run_jobs(jobs: Sequence[_Job], config: HistoryConfig, folder: Path, progress: bool) -> None:

@@ -14,7 +14,7 @@ from mechclust.commands.mossa.inputs import SAMPLE, Inputs, rows_bytes
 from mechclust.commands.mossa.models import BASE, trained_on, training_examples, tuning_of
 from mechclust.models.sizes import Sizes
 from mechclust.report.folder import free_space, kept_bytes
-from mechclust.report.resources import duration_text, matmul_speed, size_text
+from mechclust.report.resources import GIB, duration_text, matmul_speed, size_text
 from mechclust.training.tuning import TuneConfig, tuned_at
 from tasks import InputError
 
@@ -104,7 +104,7 @@ class Plan:
                 f"the run takes up to {size_text(lacking)} on disk{more}, but {str(out)!r} has {size_text(free)} free; "
                 "give fewer prompts (--n-prompts), or another folder with --out"
             )
-        if self.layer * config.at_once > config.max_memory * 2**30:
+        if self.layer * config.at_once > config.max_memory * GIB:
             raise InputError(
                 f"comparing the last layer takes up to {size_text(self.layer * config.at_once)} of memory "
                 f"({config.at_once} at a time), more than --max-memory {config.max_memory:g}; raise it, or give fewer "

@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from mechclust.evidence import Bound, Finding, check_part
+from mechclust.evidence.findings import id_number
 from mechclust.mossa.curve_statistics import gain_correlation
 from mechclust.mossa.findings import (
     CURVE_FINDINGS,
@@ -84,11 +85,7 @@ def findings_of(
         _of_purity(_seen_curves(curves, purity), purity_chance, judge),
         _forms(curves, biased, n, d),
     ]
-    return sorted(findings, key=_number)
-
-
-def _number(finding: Finding) -> int:
-    return int(finding.id[1:])
+    return sorted(findings, key=id_number)
 
 
 # ---- findings ----

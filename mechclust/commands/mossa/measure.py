@@ -23,6 +23,7 @@ from mechclust.commands.parts import MeasurementPart, part_path
 from mechclust.models.adapters import plain_model
 from mechclust.models.instructions import Answered
 from mechclust.report.folder import rows_errors
+from mechclust.report.resources import GIB
 from mechclust.training.tuning import score_answers
 from probes import CKA, RBFCKA, SVCCA, NDims, ProbeResult, RowStore, run_stores, save_rows
 from probes.engine.probe import Probe
@@ -160,7 +161,7 @@ def _compare(resident: ResidentBase, stores: Mapping[str, RowStore], role: str, 
     d = store.take(store.index[:1], [last_rows])[last_rows].shape[1]
     svcca = len(store) * config.svcca
     final_norm = layers_bytes([d], [d], len(store), svcca)
-    room = config.max_memory * 2**30 / config.at_once - final_norm
+    room = config.max_memory * GIB / config.at_once - final_norm
     results = []
     for layers in layers_that_fit(list(range(1, n_layers + 1)), d, d, len(store), room, svcca=svcca):
         probes = _probes(resident, sites(n_layers, layers), role, max_memory=config.max_memory)

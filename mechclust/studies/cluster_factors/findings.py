@@ -15,6 +15,7 @@ from jaxtyping import Float
 
 from mechclust.evidence import Bound, EarlierRun, Finding, check_part
 from mechclust.evidence.compared import beyond_untrained, compared
+from mechclust.evidence.findings import TOO_SMALL, id_number
 from mechclust.report.growth import spearman
 from mechclust.studies.cluster_factors.config import (
     ARMS,
@@ -40,7 +41,6 @@ START = 0
 END = -1
 SHARED_NETWORKS = "networks whose tasks share all outputs"
 PRIVATE_NETWORKS = "networks whose tasks have private outputs"
-TOO_SMALL = "this size of the study cannot test it"
 ARMS_NEEDED: Mapping[str, Sequence[str]] = {
     **dict.fromkeys(("T11", "T12", "T13", "T14"), OVERLAP_ARMS),
     "T15": (TWO,),
@@ -69,7 +69,7 @@ def findings_of(config: ClusterFactorsConfig, results: Results) -> list[Finding]
         _bag_of_symbols(config, arms[PRIVATE]),
     ]
     findings = [replace(finding, not_tested=_not_tested(config, finding.id)) for finding in findings]
-    return sorted(findings, key=_number)
+    return sorted(findings, key=id_number)
 
 
 def _without_seeds(arm: ArmResults) -> ArmResults:
@@ -93,10 +93,6 @@ def _not_tested(config: ClusterFactorsConfig, id: str) -> str:
         if arm not in config.arms:
             return f"needs the arm {arm!r}"
     return ""
-
-
-def _number(finding: Finding) -> int:
-    return int(finding.id[1:])
 
 
 def _earlier(changed: str) -> tuple[EarlierRun, ...]:

@@ -23,7 +23,7 @@ from mechclust.studies.cluster_factors.config import (
 from mechclust.studies.cluster_factors.measurements import probes_of
 from mechclust.studies.cluster_factors.swap import swap_centroids
 from mechclust.studies.extra_probes import TrainedModel
-from mechclust.studies.kept import once
+from mechclust.studies.kept import on_device, once
 from mechclust.studies.study import Job
 from mechclust.training import AccuracyCallback, Callback, CheckpointCallback, ProbeCallback, train
 from mechclust.training.callbacks import loss_result
@@ -57,7 +57,7 @@ def run_job(config: ClusterFactorsConfig, job: Job, out: Path) -> None:
 def built(config: ClusterFactorsConfig, job: Job) -> HookedModel:
     """Return the network of a run before training."""
     model = build_model(model_for(task_of(config, job), seed=job.seed, **shape_of(config, job.arm)))
-    return model if config.device == "cpu" else model.to(config.device)
+    return on_device(model, config.device)
 
 
 def _prompts(task: InstructionFollowing, split: str) -> list[Batch]:

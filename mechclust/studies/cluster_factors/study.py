@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mechclust.report.analysis import Panel
+from mechclust.report.text import counted
 from mechclust.studies.cluster_factors.config import (
     CONSTANT,
     OVERLAP_ARMS,
@@ -65,7 +66,7 @@ def panels(config: ClusterFactorsConfig, results: Results) -> list[Panel]:
         "swaps": figures.swaps(swapped),
         "accuracy": figures.accuracy_figure(results),
     }
-    seeds = "1 seed" if len(config.seeds) == 1 else f"{len(config.seeds)} seeds"
+    seeds = counted(len(config.seeds), "seed")
     captions = {name: caption.format(seeds=seeds, clear=config.clear) for name, caption in CAPTIONS.items()}
     return [Panel(name, figure, captions[name]) for name, figure in drawn.items()]
 

@@ -34,6 +34,7 @@ from operator import attrgetter
 
 from mechclust.evidence import EarlierRun, Finding, Verdict
 from mechclust.evidence.finding import Shown
+from mechclust.evidence.findings import TOO_SMALL
 from mechclust.studies.clustering_heads.claims import joined
 from mechclust.studies.clustering_heads.config import ClusteringHeadsConfig
 from mechclust.studies.clustering_heads.curriculum_findings import curriculum_findings
@@ -53,7 +54,6 @@ _PREDICTED: dict[str, Verdict] = {
     **dict.fromkeys(("H1", "H1a", "H1b", "H1c", "H2", "H2b", "H4a", "H4g", "H6", "H9b"), "undecided"),
     **dict.fromkeys(("H5", "H7b"), "does not hold"),
 }
-_TOO_SMALL = "this size of the study cannot test it"
 _RUN = "paper, 2026-11-21, seeds 200 to 299"
 _FRESH = "fresh seeds"
 _TREATED = "all seeds, paired, and the share solved as well; before, seeds were left out according to their outcome"
@@ -107,7 +107,7 @@ def _described(finding: Finding, *, tested: bool) -> Finding:
         note=joined(f"predicted: {_PREDICTED[finding.id]}", finding.note),
         history=_history(finding.id),
         shown=_SHOWN.get(finding.id, "table"),
-        not_tested=finding.not_tested or ("" if tested else _TOO_SMALL),
+        not_tested=finding.not_tested or ("" if tested else TOO_SMALL),
     )
 
 

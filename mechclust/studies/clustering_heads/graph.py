@@ -14,7 +14,7 @@ from matplotlib.collections import LineCollection, PathCollection
 from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 
-from mechclust.report.style import BLUE, GREY, RED
+from mechclust.report.style import BLUE, DARK, GREY, RED
 from mechclust.sandbox.film import write_film
 from mechclust.studies.clustering_heads.config import MLP
 from mechclust.studies.clustering_heads.dynamics import places_of, task_of
@@ -23,7 +23,6 @@ from mechclust.training import Snapshots
 from tasks import InputError
 
 SHARE = 0.9  # of each layer's squared effects that the edges drawn carry
-_INK = "#1d2733"
 _COLUMNS = ("positions", "ξ", "neurons", "output", "answers")
 _SIZE = (6.4, 4.6)  # of one graph, in inches
 _MAX_LINE_WIDTH = 4.0  # in points, of the largest effect of a kind over all epochs drawn
@@ -48,7 +47,7 @@ class _Graph:
         sizes = [len(layers[0]), *(layer.shape[1] for layer in layers)]
         self._nodes = [np.column_stack([np.full(n, x), _spread(n)]) for x, n in enumerate(sizes)]
         on_support = np.isin(np.arange(sizes[0]), task.positions)
-        self._colors = [np.where(on_support, _INK, GREY), *(np.full(n, _INK) for n in sizes[1:])]
+        self._colors = [np.where(on_support, DARK, GREY), *(np.full(n, DARK) for n in sizes[1:])]
         positions = [str(position) for position in range(sizes[0])]
         answers = [str(answer) for answer in range(sizes[-1])]
         self._labels = (positions, self._nodes[0], -1), (answers, self._nodes[-1], 1)

@@ -16,6 +16,7 @@ from jaxtyping import Float, Shaped
 
 from mechclust.evidence import Bound, EarlierRun, Finding, Verdict, check_part, mean_part
 from mechclust.evidence.compared import compared
+from mechclust.evidence.findings import untested
 from mechclust.studies.heads_in_models.config import (
     INSTRUCTIONS,
     OFF,
@@ -37,7 +38,6 @@ from mechclust.studies.heads_in_models.prompts import ORDERS
 from mechclust.studies.heads_in_models.results import Data, key, rise_where_called
 from mechclust.studies.heads_in_models.together import IRRELEVANT, RANDOM_HEADS, RELEVANT
 
-TOO_SMALL = "this size of the study cannot test it"
 NO_MODEL = "needs a pretrained model; give its name or folder with --model"
 ATTENTION = "each sum is one multiset of digits, which a head maps to a point by attention alone, trained or not"
 UNDECIDED_BEFORE = ("A3", "I6")
@@ -101,7 +101,7 @@ def findings_of(config: HeadsInModelsConfig, data: Data) -> list[Finding]:
         *_checks(data),
     ]
     if not config.test_findings:
-        findings = [replace(finding, not_tested=finding.not_tested or TOO_SMALL) for finding in findings]
+        findings = untested(findings)
     findings = [replace(finding, history=_history(finding.id)) for finding in findings]
     return sorted(findings, key=_place)
 

@@ -43,7 +43,7 @@ from mechclust.studies.heads_in_models.measure import measure_heads
 from mechclust.studies.heads_in_models.planted import PlantedHeads
 from mechclust.studies.heads_in_models.prompts import ORDERS, Order
 from mechclust.studies.heads_in_models.together import Places, exchange_together
-from mechclust.studies.kept import once
+from mechclust.studies.kept import on_device, once
 from mechclust.studies.study import Job, check_checkpoint
 from mechclust.training import CheckpointCallback, train
 from probes import HookedModel, ProbeResult, Readout, TaskClusterARI, last_token, residual, run, token_at
@@ -114,7 +114,7 @@ def _measure_planted(config: HeadsInModelsConfig, job: Job, out: Path) -> None:
     for subject in (READ, UNREAD):
         model = PlantedHeads(task, config.n_layers, config.n_heads, job.seed, read=subject == READ)
         correct = _planted_is_right if subject == READ else _undefined
-        _measure(config, job, subject, _moved(model, config), examples_of(config, task), correct, out)
+        _measure(config, job, subject, on_device(model, config.device), examples_of(config, task), correct, out)
 
 
 def _planted_is_right(logits: _Logits, batch: Batch) -> Float[Tensor, "batch"]:
@@ -148,7 +148,9 @@ def built(config: HeadsInModelsConfig, job: Job) -> HookedModel:
     """Return the network of a run before training."""
     shape: dict[str, Any] = {"n_layers": config.n_layers, "d_model": config.d_model, "n_heads": config.n_heads}
     init_std = config.d_model**-0.5
-    return _moved(build_model(model_for(task_of(config, job), seed=job.seed, init_std=init_std, **shape)), config)
+    return on_device(
+        build_model(model_for(task_of(config, job), seed=job.seed, init_std=init_std, **shape)), config.device
+    )
 
 
 def _train(config: HeadsInModelsConfig, job: Job, out: Path) -> HookedModel:
@@ -159,12 +161,6 @@ def _train(config: HeadsInModelsConfig, job: Job, out: Path) -> HookedModel:
     keep = CheckpointCallback(folder, at=[settings.steps])
     train(model, task_of(config, job), settings, folder, [keep], progress=True, name=job.name)
     return model
-
-
-def _moved(model: Any, config: HeadsInModelsConfig) -> HookedModel:
-    if config.device != "cpu":  # TransformerLens reports every move
-        model.to(config.device)
-    return model  # type: ignore[no-any-return]
 
 
 def examples_of(config: HeadsInModelsConfig, task: Any) -> list[Batch]:

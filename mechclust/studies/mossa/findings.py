@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Float
 
 from mechclust.evidence import Bound, Finding, check_part
+from mechclust.evidence.findings import TOO_SMALL, id_number
 from mechclust.evidence.intervals import mean_interval
 from mechclust.mossa.findings import (
     CURVE_FINDINGS,
@@ -57,7 +58,7 @@ def findings_of(config: MossaConfig, seeds: Sequence[SeedResults]) -> list[Findi
         config: the run's configuration.
         seeds: what was measured, one for each seed.
     """
-    not_tested = "" if config.test_findings else "this size of the study cannot test it"
+    not_tested = "" if config.test_findings else TOO_SMALL
     curves = [_with_encoded(one) for one in seeds]
     findings = [
         *_of_seen_tasks(seeds, [one.seen for one in curves], not_tested),
@@ -65,11 +66,7 @@ def findings_of(config: MossaConfig, seeds: Sequence[SeedResults]) -> list[Findi
         *_of_held_out_tasks(seeds, curves, not_tested),
         *_checks(config, seeds, not_tested),
     ]
-    return sorted(findings, key=_number)
-
-
-def _number(finding: Finding) -> int:
-    return int(finding.id[1:])
+    return sorted(findings, key=id_number)
 
 
 def boundary_note(curves: Sequence[TaskCurves]) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 
 from mechclust.evidence import Finding
 from mechclust.report.analysis import Panel
+from mechclust.report.text import counted
 from mechclust.studies.kept import load_there
 from mechclust.studies.mossa.config import MODELS, MossaConfig, result_path
 from mechclust.studies.mossa.findings import boundary_note, findings_of
@@ -91,7 +92,7 @@ def panels(config: MossaConfig, results: Results) -> list[Panel]:
     facts = {
         "n": suite.n_eval,
         "d": config.d_model,
-        "seeds": "1 seed" if len(runs) == 1 else f"{len(runs)} seeds",
+        "seeds": counted(len(runs), "seed"),
         "n_prompts": suite.n_eval * len(suite.seen),
         "first": config.seeds[0],
         "neighbours": config.n_neighbours,

@@ -14,8 +14,9 @@ from jaxtyping import Float
 
 from mechclust.evidence import Bound, Finding, check_part
 from mechclust.evidence.compared import compared
+from mechclust.evidence.findings import TOO_SMALL
 from mechclust.studies.planted_layers.config import PlantedConfig
-from mechclust.studies.planted_layers.findings import NEAR, TOO_SMALL
+from mechclust.studies.planted_layers.findings import NEAR
 from mechclust.studies.planted_layers.measure import ALL, FEW
 from mechclust.studies.planted_layers.reading import (
     SeedReadings,

@@ -14,6 +14,7 @@ from jaxtyping import Int
 
 from mechclust.evidence import Bound, Finding, check_part
 from mechclust.evidence.compared import compared
+from mechclust.evidence.findings import TOO_SMALL
 from mechclust.studies.planted_layers.config import (
     ALL,
     NONE,
@@ -30,7 +31,6 @@ from mechclust.studies.planted_layers.results import ROWS, BySeed, Row, SeedResu
 from mechclust.studies.planted_layers.rows import CONTRIBUTION, RESIDUAL, SAME_INPUT
 from mechclust.studies.planted_layers.score import score
 
-TOO_SMALL = "this size of the study cannot test it"
 NEAR = Bound("<=", 0.5)  # error in layers
 OFTEN = Bound(">=", 0.8)
 LARGER = Bound(">", 0)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from mechclust.evidence import Finding
 from mechclust.report.analysis import Panel
+from mechclust.report.text import counted
 from mechclust.studies.planted_layers.config import FROZEN, PlantedConfig
 from mechclust.studies.planted_layers.control_findings import control_findings_of
 from mechclust.studies.planted_layers.findings import findings_of
@@ -109,7 +110,7 @@ def panels(config: PlantedConfig, results: Results) -> list[Panel]:
     if results.readings:
         drawn["gains"] = control_figures.gains(config, results.readings)
         drawn["reading_errors"] = control_figures.reading_errors(config, results.readings)
-    seeds = "1 seed" if len(config.seeds) == 1 else f"{len(config.seeds)} seeds"
+    seeds = counted(len(config.seeds), "seed")
     prompts = f"{runs[0].n} prompts per task, or {config.n_few} with few prompts"
     captions = {
         name: caption.format(seeds=seeds, margin=config.margin, prompts=prompts) for name, caption in CAPTIONS.items()

@@ -10,6 +10,7 @@ from jaxtyping import Float
 
 from mechclust.evidence import Bound, Control, Finding, check_part
 from mechclust.evidence.compared import compared
+from mechclust.evidence.findings import id_number, untested
 from mechclust.report.growth import climbing, rising
 from mechclust.studies.study import Job
 from mechclust.studies.task_clusters.config import TRAIN, VALIDATION, TaskClustersConfig, task_of
@@ -18,7 +19,6 @@ from mechclust.studies.task_clusters.results import RunResults, by_arm
 START = 0
 END = -1
 _PAPER = "Wu & Varshney"
-_TOO_SMALL = "this size of the study cannot test it"
 
 Runs = Sequence[RunResults]
 _Seeds = Float[np.ndarray, "seed"]
@@ -40,12 +40,8 @@ def findings_of(config: TaskClustersConfig, runs: Mapping[Job, RunResults]) -> l
         *_checks(config, private),
     ]
     if not config.test_findings:
-        findings = [replace(finding, not_tested=_TOO_SMALL) for finding in findings]
-    return sorted(findings, key=_number)
-
-
-def _number(finding: Finding) -> int:
-    return int(finding.id[1:])
+        findings = untested(findings)
+    return sorted(findings, key=id_number)
 
 
 # ---- the top layer ----

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from mechclust.models import build_model, load_model, model_for
 from mechclust.studies.extra_probes import TrainedModel
-from mechclust.studies.kept import once
+from mechclust.studies.kept import on_device, once
 from mechclust.studies.study import Job
 from mechclust.studies.task_clusters.config import TRAIN, VALIDATION, TaskClustersConfig, jobs, pictured_steps, task_of
 from mechclust.training import AccuracyCallback, Callback, CheckpointCallback, ProbeCallback, train
@@ -22,9 +22,7 @@ def run_job(config: TaskClustersConfig, job: Job, out: Path) -> None:
     """Train one model and measure it at its checkpoints; existing results are not recomputed."""
     task = task_of(config, job)
     shape = {"n_layers": config.n_layers, "d_model": config.d_model, "n_heads": config.n_heads}
-    model = build_model(model_for(task, seed=job.seed, **shape))
-    if config.device != "cpu":
-        model.to(config.device)
+    model = on_device(build_model(model_for(task, seed=job.seed, **shape)), config.device)
     results = out / "results" / job.name
     models = out / "models" / job.name
     end = config.training.steps

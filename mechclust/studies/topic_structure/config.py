@@ -20,7 +20,6 @@ ROWS = {
     "SGD .03": ("sgd", 0.03),
 }
 LEAST_STEPS = 2000  # of E1b and E3, for findings on where training ends
-TOO_SMALL = "this size of the study cannot test it"
 # Readings of the published attention table: input, MASK as a key, W_V, loss.
 _CHOICES = (("one-hot", "normalised"), ("visible", "hidden"), ("frozen", "trained"), ("cross-entropy", "squared"))
 READINGS = tuple(map(" ".join, product(*_CHOICES)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,16 +10,6 @@ from matplotlib.axes import Axes
 from matplotlib.image import AxesImage
 
 DARK = "#555555"  # of lines and words beside the data
-
-
-def count_seeds(seeds: Sequence[int]) -> str:
-    """Return the number of seeds, for captions.
-
-    Example:
-        >>> count_seeds([3]), count_seeds([3, 4])
-        ('1 seed', '2 seeds')
-    """
-    return "1 seed" if len(seeds) == 1 else f"{len(seeds)} seeds"
 
 
 def word_table(

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 
 import numpy as np
 from jaxtyping import Float
 
 from mechclust.evidence import Bound, EarlierRun, Finding, Verdict, Within
 from mechclust.evidence.compared import compared
+from mechclust.evidence.findings import TOO_SMALL, untested
 from mechclust.studies.study import Job
 from mechclust.studies.topic_structure.arms import documents_of
-from mechclust.studies.topic_structure.config import LEAST_STEPS, TOO_SMALL, TopicStructureConfig
+from mechclust.studies.topic_structure.config import LEAST_STEPS, TopicStructureConfig
 from mechclust.studies.topic_structure.optimum_findings import optimum_findings
 from mechclust.studies.topic_structure.reading_findings import reading_findings
 from mechclust.studies.topic_structure.results import (
@@ -75,13 +77,9 @@ def findings_of(config: TopicStructureConfig, runs: ArmRuns, minimisers: Sequenc
         *_mixing(config, runs),
     ]
     if not config.test_findings:
-        findings = [replace(finding, not_tested=finding.not_tested or TOO_SMALL) for finding in findings]
+        findings = untested(findings)
     findings = [replace(finding, history=_history(finding.id)) for finding in findings]
-    return sorted(findings, key=_id)
-
-
-def _id(finding: Finding) -> str:
-    return finding.id
+    return sorted(findings, key=attrgetter("id"))
 
 
 def _history(id: str) -> tuple[EarlierRun, ...]:

@@ -9,8 +9,9 @@ from jaxtyping import Float
 
 from mechclust.evidence import Bound, Finding, check_part
 from mechclust.evidence.compared import compared
+from mechclust.evidence.findings import TOO_SMALL
 from mechclust.studies.topic_structure.arms import DECAY, DECAYED, FREE
-from mechclust.studies.topic_structure.config import TOO_SMALL, TopicStructureConfig
+from mechclust.studies.topic_structure.config import TopicStructureConfig
 from mechclust.studies.topic_structure.results import ArmRuns, ways_of
 from probes import ProbeResult
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mechclust.report.analysis import Panel
+from mechclust.report.text import counted
 from mechclust.studies.topic_structure.config import TopicStructureConfig
-from mechclust.studies.topic_structure.drawing import count_seeds
 from mechclust.studies.topic_structure.reading_findings import distance_table
 from mechclust.studies.topic_structure.readings import STOPS, attention_table, readings_of
 from mechclust.studies.topic_structure.results import ArmRuns
@@ -71,7 +71,7 @@ def published_panels(
         "mixing": figures.mixing(config, runs),
     }
     facts = {
-        "seeds": count_seeds(config.seeds),
+        "seeds": counted(len(config.seeds), "seed"),
         "first": config.seeds[0],
         "half": config.attention_steps // 2,
         "end": config.attention_steps,

@@ -11,8 +11,9 @@ from jaxtyping import Bool, Float
 
 from mechclust.evidence import Bound, Finding
 from mechclust.evidence.compared import compared
+from mechclust.evidence.findings import untested
 from mechclust.studies.topic_structure.arms import Cell
-from mechclust.studies.topic_structure.config import LEAST_STEPS, TOO_SMALL, TopicStructureConfig
+from mechclust.studies.topic_structure.config import LEAST_STEPS, TopicStructureConfig
 from mechclust.studies.topic_structure.results import ArmRuns, TrainedRun, shares_of
 from mechclust.studies.topic_structure.stages import two_stages
 
@@ -43,7 +44,7 @@ def stage_findings(config: TopicStructureConfig, runs: ArmRuns) -> list[Finding]
         replace(_late(share, default, every_near), note=note),
     ]
     if config.steps < LEAST_STEPS:
-        return [replace(finding, not_tested=TOO_SMALL) for finding in findings]
+        return untested(findings)
     return findings
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 
-NUMBER = re.compile(r"(base_)?(layer|block)")
+NUMBER = re.compile(r"(base[_ ])?(layer|block)")  # with a space on pages
 STREAM = re.compile(r"blocks\.(\d+)\.(?:hook_)?resid_post")
 PART = re.compile(r"blocks\.(\d+)\.attn\.(?:hook_)?(?:pattern|z)")
 OTHERS = {"hook_embed": "0", "embed": "0", "unembed.hook_in": "final norm"}

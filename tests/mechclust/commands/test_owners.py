@@ -257,7 +257,8 @@ def test_a_failing_figure_loses_nothing(gpt2, shaken, compared, tmp_path, monkey
         broken.setattr("mechclust.commands.compare.figures.compare_panels", fails)
         with pytest.raises(ValueError, match="no picture"):
             result.write(tmp_path)
-    assert {path.stem for path in (tmp_path / "results").iterdir()} == {"cka", "n_dims", "purity", "without_top_pc"}
+    measures = {"blocks", "cka", "n_dims", "purity", "without_top_pc"}
+    assert {path.stem for path in (tmp_path / "results").iterdir()} == measures
     kept = load_result(tmp_path / "results/cka.safetensors")["debiased_cka"]
     assert kept.nan_to_num(9).equal(result.cka["debiased_cka"].nan_to_num(9))
     ran = []

@@ -116,8 +116,8 @@ def test_every_command_reads_the_same_tokens(checkpoint, texts, bos, tmp_path, m
         assert expected == [tokenizer(text)["input_ids"] for text in TEXTS]
 
     seen = {}
-    for command, file, name in (("clusters", "measure", "save_rows"), ("topics", "sources", "run")):
-        module = importlib.import_module(f"mechclust.commands.{command}.{file}")
+    for command, place, name in (("clusters", "saved_rows", "save_rows"), ("topics", "topics.sources", "run")):
+        module = importlib.import_module(f"mechclust.commands.{place}")
 
         def spy(model, batches, *rest, run=getattr(module, name), command=command, **options):
             batches = list(batches)
@@ -152,7 +152,7 @@ def test_every_command_reads_the_same_tokens(checkpoint, texts, bos, tmp_path, m
     )
     some = next(found for found in topics.trained.embedding if found is not None)
     assert some.metadata["tokenization"] == recorded
-    for notes in (clusters.notes, topics.caveats):
+    for notes in (clusters.caveats, topics.caveats):
         (said,) = [note for note in notes if note.startswith("Texts are read with ")]
         assert ("no special tokens are added" in said) == (recorded["adds"] == "none")
         assert (f"(--bos {bos})" in said) == (bos != "model")

@@ -703,8 +703,8 @@ class TestCommand:
         assert (tmp_path / "out" / "report.html").stat().st_size > 50_000
         notes = [line for line in lines if line.startswith("- ")]
         assert notes == lines[-2 - len(notes) : -2]
-        assert re.match("- (Words of one topic belong|Neither attention nor token embeddings are) ", notes[0])
-        assert notes[1].startswith(f"- {ATTENTION}: ")
+        assert re.match("(Words of one topic belong|Neither attention nor token embeddings are) ", headline)
+        assert notes[0].startswith(f"- {ATTENTION}: ")
         assert any(re.match(r"- \d+ of \d+ occurrences of topic words \(\d+%\) do not count: ", n) for n in notes)
         assert any("documents were longer than a window and cut into several" in note for note in notes)
 
@@ -712,7 +712,8 @@ class TestCommand:
         monkeypatch.setattr("mechclust.cli_commands.topics.measure_topics", lambda *a, **k: written[0])
         assert main(["topics", "m", "--corpus", "c.txt", "--out", str(tmp_path)]) == 0
         lines = capsys.readouterr().out.splitlines()
-        said = [*written[0].sentences, *written[0].caveats]
+        assert lines[0] == written[0].headline
+        said = [*map(str, written[0].readings), *written[0].caveats]
         assert [line for line in lines if line.startswith("- ")] == [f"- {sentence}" for sentence in said]
         for said in (
             "- 0 of 1440 occurrences of topic words (0%) do not count: ",

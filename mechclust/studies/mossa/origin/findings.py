@@ -10,6 +10,7 @@ from jaxtyping import Float
 
 from mechclust.evidence import Bound, Finding
 from mechclust.evidence.compared import compared
+from mechclust.evidence.findings import TOO_SMALL
 from mechclust.studies.mossa.config import MossaConfig
 from mechclust.studies.mossa.origin.results import OriginResults, Sweep
 
@@ -57,7 +58,7 @@ def origin_findings(config: MossaConfig, seeds: Sequence[OriginResults]) -> list
 
 def _untested(config: MossaConfig, seeds: Sequence[OriginResults]) -> str:
     if not config.test_findings:
-        return "this size of the study cannot test it"
+        return TOO_SMALL
     least = min(float(one.accuracy[one.at_reference].mean(axis=0).min()) for one in seeds)
     if least >= LEAST_ACCURACY:
         return ""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from mechclust.evidence import Finding
 from mechclust.report.analysis import Panel
+from mechclust.report.text import counted
 from mechclust.studies.mossa.config import MossaConfig
 from mechclust.studies.mossa.origin.findings import origin_findings
 from mechclust.studies.mossa.origin.results import OriginResults, cells_table, load_origin_results
@@ -54,7 +55,7 @@ def panels(config: MossaConfig, results: Runs) -> list[Panel]:
     facts = {
         "domains": ", ".join(config.origin.domains),
         "n": config.suite.n_eval * config.suite.n_arguments,
-        "seeds": "1 seed" if len(results) == 1 else f"{len(results)} seeds",
+        "seeds": counted(len(results), "seed"),
         "width": config.origin.width,
     }
     return [Panel(name, figure, CAPTIONS[name].format(**facts)) for name, figure in drawn.items()]

@@ -17,6 +17,7 @@ from jaxtyping import Float
 
 from mechclust.evidence import Bound, Finding
 from mechclust.evidence.compared import compared
+from mechclust.evidence.findings import untested
 from mechclust.studies.topic_structure.arms import (
     CORRELATED,
     FEWER,
@@ -27,7 +28,7 @@ from mechclust.studies.topic_structure.arms import (
     beyond_documents,
 )
 from mechclust.studies.topic_structure.beyond.results import TOPICAL, BeyondRun, BeyondRuns
-from mechclust.studies.topic_structure.config import TOO_SMALL, TopicStructureConfig
+from mechclust.studies.topic_structure.config import TopicStructureConfig
 
 OPTIMIZERS = ("SGD", "Adam")
 _AFTER = "ours; Li, Li & Risteski's slides ask what follows the two stages"
@@ -60,7 +61,7 @@ def beyond_findings(config: TopicStructureConfig, runs: BeyondRuns) -> list[Find
     ]
     if config.test_findings and config.beyond.steps >= _LEAST_STEPS:
         return findings
-    return [replace(finding, not_tested=TOO_SMALL) for finding in findings]
+    return untested(findings)
 
 
 # ---- after the two stages, on the published documents ----

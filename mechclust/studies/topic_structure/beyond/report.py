@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mechclust.report.analysis import Panel
+from mechclust.report.text import counted
 from mechclust.studies.topic_structure.beyond.results import BeyondRun, BeyondRuns, label_of
 from mechclust.studies.topic_structure.config import TopicStructureConfig
-from mechclust.studies.topic_structure.drawing import count_seeds
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -47,7 +47,7 @@ def beyond_panels(config: TopicStructureConfig, runs: BeyondRuns, out: Path) -> 
     facts = {
         "steps": config.beyond.steps,
         "after": config.beyond.after,
-        "seeds": count_seeds(config.seeds),
+        "seeds": counted(len(config.seeds), "seed"),
         "first": config.seeds[0],
     }
     return [Panel(name, figure, CAPTIONS[name].format(**facts)) for name, figure in drawn.items()]

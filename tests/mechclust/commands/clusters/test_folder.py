@@ -95,9 +95,7 @@ class TestRoom:
         assert main([*argv, "--n-permutations", "49", "--n-shuffles", "19", "--n-init", "2"]) == 2
         found = capsys.readouterr()
         assert re.search(r"layer +site label +ari", found.out)
-        assert (
-            "- The clusters agree with the task no more" in found.out or "- The clusters follow the task" in found.out
-        )
+        assert found.out.startswith("The clusters ")
         assert found.err.splitlines()[-1] == (
             f"mechclust: the report could not be written to {str(out)!r} (No space left on device); free space there, "
             "or give another folder with --out"

@@ -44,7 +44,8 @@ class TestRefusals:
 
     def test_fewer_prompts_than_classes(self, config):
         assert self.refused(config, max_rows=2) == (
-            f"{config.prompts} has fewer prompts than classes of 'task' (3); give several of each"
+            f"{config.prompts} has fewer prompts than classes of 'task' (3); give several of each, or raise "
+            "--max-rows (now 2)"
         )
 
     def test_one_prompt_per_class(self, config):
