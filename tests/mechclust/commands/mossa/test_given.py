@@ -232,7 +232,7 @@ class TestUnits:
             )
         return folder
 
-    def test_models_that_are_alike_have_the_same_cka(self, base, templated, out, tmp_path):
+    def test_models_that_are_alike_have_the_same_cka(self, result, base, templated, out, tmp_path):
         """Whatever is compared is estimated alike: no role's similarity is that of other pairs of prompts."""
         copies = {"experimental": str(base)}
         run = tiny.run(base, templated, tmp_path / "run", **adapters(out, **copies), units="template")
@@ -240,7 +240,7 @@ class TestUnits:
             before, after = (run.of_task["copy"][f"{role}.{measure}"]["debiased_cka"] for role in ("base", "tuned"))
             torch.testing.assert_close(before, after, equal_nan=True)
 
-    def test_too_few_units_are_refused(self, base, templated, out, tmp_path):
+    def test_too_few_units_are_refused(self, result, base, templated, out, tmp_path):
         with pytest.raises(InputError, match=r"of them, and CKA needs 4; give another field, or leave out --units"):
             tiny.run(base, templated, tmp_path / "run", **adapters(out), units="same")
 
