@@ -21,7 +21,7 @@ Brief = Annotated[bool, tyro.conf.arg(help="print the headline and one table, an
 
 
 class Measured(Protocol):
-    """What every command that measures returns, as far as a terminal shows it."""
+    """A result of a command that measures, as far as a terminal shows it."""
 
     @property
     def headline(self) -> str:

@@ -34,7 +34,7 @@ def command(study: tyro.conf.Positional[str], preset: str = "quick", out: Perhap
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _RunSettings(EngineSettings):
-    """Where a study's jobs are done.
+    """Settings for the processes that do a study's jobs.
 
     Args:
         workers: number of processes, with one thread each; by default one per core, or, with ray, as many as the

@@ -47,7 +47,7 @@ class Sizes:
 
     @property
     def least_weights(self) -> int:
-        """How many weights the model has at least: its blocks and its token embeddings."""
+        """Number of weights of the blocks and the token embeddings, which is the least that the model has."""
         blocks = (self.n_layers or 0) * (self.block_weights or 0)
         return blocks + (self.d_vocab or 0) * (self.d_model or 0)
 

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from jaxtyping import Int
+from torch import Tensor
 
 from mechclust.commands.compare.by_layer import SavedRows
 from mechclust.commands.compare.config import CompareConfig
@@ -129,7 +131,7 @@ def _weights(checkpoint: Checkpoint) -> Any:
     return source if plain is None else plain
 
 
-def _chosen(batches: Sequence[Batch], of_task: Mapping[str, torch.Tensor]) -> list[Batch]:
+def _chosen(batches: Sequence[Batch], of_task: Mapping[str, Int[Tensor, "_"]]) -> list[Batch]:
     """Return the batches with only these prompts."""
     chosen = torch.cat([*of_task.values()])
     parts = (batch.select(torch.isin(batch.index, chosen).nonzero()[:, 0]) for batch in batches)

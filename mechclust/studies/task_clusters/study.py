@@ -41,7 +41,7 @@ NOTES = [
 
 @dataclass(frozen=True)
 class Results:
-    """What the runs measured, and the folder with their models.
+    """Measurements of the runs, and the folder with their models.
 
     Attributes:
         out: the run's folder.
