@@ -50,7 +50,10 @@ def headline(measures: pd.DataFrame, heads: pd.DataFrame, n_permutations: int) -
     of_heads = _tested(first_measured(heads), "ratio")
     if not len(of_heads):
         return conclusion
-    return f"{conclusion} Heads above chance: {len(_above(of_heads))} of {len(of_heads)}."
+    n_above = len(_above(of_heads))
+    if not n_above and list(_too_few(of_heads["p_value"], n_permutations)):
+        return f"{conclusion} Heads: too few relabellings to tell."
+    return f"{conclusion} Heads above chance: {n_above} of {len(of_heads)}."
 
 
 def readings(measures: pd.DataFrame, heads: pd.DataFrame, n_permutations: int) -> list[Reading]:

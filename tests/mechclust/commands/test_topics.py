@@ -545,6 +545,11 @@ class TestReadings:
         best = found[BEST]
         assert (best.value, best.where, best.chance) == ("1.5", f"L0H0, {where}", "0.9 to 1.1")
 
+    def test_too_few_relabellings_deny_no_head(self):
+        conclusion, found = read(by_measure([(0.01, 0.01)] * 3), by_head(0.01), 99)
+        assert conclusion.endswith("embedding dot product. Heads: too few relabellings to tell.")
+        assert found["Relabellings"].value == "99"
+
     def test_one_small_p_of_many_is_no_finding(self):
         """.04 and .03 would be findings alone; six comparisons were made."""
         conclusion, found = read(by_measure([(0.04, 0.6), (0.03, 0.5), (0.4, 0.9)]), by_head(0.01), 999)
