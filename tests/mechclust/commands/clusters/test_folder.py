@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-import mechclust.commands.clusters.measure
+import mechclust.commands.parts
 from mechclust.cli import main
 from mechclust.commands.clusters import measure_clusters
 from mechclust.commands.clusters.inputs import read_inputs
@@ -38,7 +38,7 @@ def counted(monkeypatch):
         ran.append(name)
         return run_stores(store, probe)
 
-    monkeypatch.setattr(mechclust.commands.clusters.measure, "run_stores", counting)
+    monkeypatch.setattr(mechclust.commands.parts, "run_stores", counting)
     return ran, stop
 
 
