@@ -24,7 +24,7 @@ from probes.engine.plots import chance_band as chance_band
 
 MATHTEXT = "mathtext"  # ``gid`` of a text of ours that is a formula: ``axis.set_title("$W_V$", gid=MATHTEXT)``
 BLUE, RED, GREEN, PURPLE, ORANGE = COLORS[:5]
-DARK = "#1d2733"  # of text, and of a curve that is first among others
+TEXT = "#1d2733"  # of text, and of a curve that is first among others
 SOFT = "#5b6875"  # of ticks and of words beside curves
 CHANCE = "chance (95%)"  # what a band of chance is called
 STYLE: dict[str, Any] = {

@@ -20,7 +20,7 @@ from mechclust.commands.compare.group_figures import (
 )
 from mechclust.commands.compare.measurements import Measurements
 from mechclust.report.analysis import Panel
-from mechclust.report.style import BLUE, CHANCE, COLORS, DARK, GREEN, ORANGE, SOFT, layer_axis, styled, subplots
+from mechclust.report.style import BLUE, CHANCE, COLORS, GREEN, ORANGE, SOFT, TEXT, layer_axis, styled, subplots
 from mechclust.report.text import figure_text
 from probes import ProbeResult
 
@@ -73,8 +73,8 @@ def _cka_panel(result: Measurements, tables: Tables) -> Panel:
         label = labels[i] if i < len(labels) else None
         draw_band(axis, part["debiased_cka"], part["low"], part["high"], color, label, ms=4)
     together = table[table["task"] == ALL]
-    axis.plot(together["layer"], together["debiased_cka"], color=DARK, ls="--", lw=1.3, label="all prompts together")
-    axis.axhline(1, color=DARK, lw=0.6)
+    axis.plot(together["layer"], together["debiased_cka"], color=TEXT, ls="--", lw=1.3, label="all prompts together")
+    axis.axhline(1, color=TEXT, lw=0.6)
     ends = (min(result.layer_numbers) - 0.2, max(result.layer_numbers) + 0.2)
     axis.set(ylabel="debiased CKA, tuned with base", xlim=ends, ylim=(bottom, 1.03))
     layer_axis(axis)
@@ -139,9 +139,9 @@ def _change_panel(result: Measurements, summary: pd.DataFrame) -> Panel:
     unchanged = result.known & ~result.changed.filled(False)
     undecided = np.isfinite(result.change) & ~result.known
     for marker, color, edge, mask in (
-        ("o", "#f2a33a", DARK, result.stands_out.filled(False)),
+        ("o", "#f2a33a", TEXT, result.stands_out.filled(False)),
         ("x", SOFT, SOFT, unchanged),
-        ("$?$", DARK, DARK, undecided),
+        ("$?$", TEXT, TEXT, undecided),
     ):
         y, x = np.nonzero(mask.T[order])
         axis.plot(x, y, marker=marker, ls="none", color=color, mec=edge, mew=0.7, ms=5)
@@ -174,7 +174,7 @@ def _all_pairs_panel(result: Measurements) -> Panel:
         if result.best_pair is not None:
             for i in result.best_pair["elsewhere"][:, k].nonzero()[:, 0].tolist():
                 best = base[int(result.best_pair["best"][i, k])]
-                axis.plot(best, tuned[i], "o", color="white", mec=DARK, ms=4)
+                axis.plot(best, tuned[i], "o", color="white", mec=TEXT, ms=4)
         axis.set_title("all prompts" if label == ALL else figure_text(label), fontsize=10)
         axis.set(xlabel="base layer", ylabel="tuned layer")
         axis.locator_params(integer=True)
@@ -229,7 +229,7 @@ def _opinion_panels(result: Measurements, table: pd.DataFrame) -> Iterator[Panel
     figure, (axis,) = subplots(1, size=(9, 3.8))
     opinions = [SECOND_OPINIONS[name] for name in result.opinions]
     columns = ["debiased_cka", *(opinion.column for opinion in opinions)]
-    styles = ((DARK, "o"), *_OPINION_STYLES)[: len(columns)]
+    styles = ((TEXT, "o"), *_OPINION_STYLES)[: len(columns)]
     for column, (color, marker) in zip(columns, styles, strict=True):
         low, middle, high = (of_tasks[column].quantile(share) for share in (0.25, 0.5, 0.75))
         draw_band(axis, middle, low, high, color, label=column, marker=marker, ms=4)

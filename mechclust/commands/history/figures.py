@@ -19,9 +19,9 @@ from mechclust.report.analysis import Panel
 from mechclust.report.style import (
     BLUE,
     CHANCE,
-    DARK,
     RED,
     SOFT,
+    TEXT,
     chance_band,
     direct_labels,
     layer_axis,
@@ -36,7 +36,7 @@ MAX_NAMES = 12  # names along an axis
 MAX_LEVEL_NAMES = 8  # names along an axis that fit beside each other
 MAX_PANELS = 12  # layers in a figure of curves by checkpoint
 _MISSING = "#e5e5e5"
-_DOT: dict[str, Any] = {"s": 32, "color": "white", "edgecolors": DARK, "linewidths": 1.0, "zorder": 3}
+_DOT: dict[str, Any] = {"s": 32, "color": "white", "edgecolors": TEXT, "linewidths": 1.0, "zorder": 3}
 _HATCHED = "Hatched: central 95% of the chance distribution."
 _WIDEST = "Hatched: central 95% of the chance distribution, the widest of all checkpoints."
 

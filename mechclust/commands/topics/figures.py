@@ -14,8 +14,8 @@ from mechclust.report.analysis import Panel
 from mechclust.report.style import (
     BLUE,
     CHANCE,
-    DARK,
     RED,
+    TEXT,
     chance_band,
     direct_labels,
     layer_axis,
@@ -86,7 +86,7 @@ def _heads(table: pd.DataFrame, thresholds: Sequence[float]) -> Figure:
     figure, axes = draw_head_maps(titles, [as_map(part, "ratio") for part in parts], table, len(thresholds))
     for axis, part in zip(axes, parts, strict=True):
         by_chance = part[part["ratio"].between(part["null_low"], part["null_high"])]
-        axis.plot(by_chance["head"], by_chance["layer"], "o", color=DARK, mec="white", mew=0.6, ms=3.6)
+        axis.plot(by_chance["head"], by_chance["layer"], "o", color=TEXT, mec="white", mew=0.6, ms=3.6)
     return figure
 
 
@@ -115,7 +115,7 @@ def _draw_measure(axis: Axes, table: pd.DataFrame, measures: pd.DataFrame, name:
     places = range(len(parts[False]))
     for overlap, style in _OVERLAP_STYLES.items():
         axis.plot(places, parts[overlap][column], **style, **_HOLLOW[overlap])
-    axis.axhline(0 if suffix else 1, color=DARK, lw=0.7)
+    axis.axhline(0 if suffix else 1, color=TEXT, lw=0.7)
     axis.margins(y=0.25)
     limits = axis.get_ylim()
     ends = [parts[False][f"{name}_null_{end}"] for end in ("low", "high")]
@@ -146,7 +146,7 @@ def _by_layer(table: pd.DataFrame, thresholds: Sequence[float]) -> Figure:
             labels.append((float(part[measure].iloc[-1]), f"threshold {threshold:g}", color))
             if untrained in part:
                 axis.plot(part["layer"], part[untrained], color=color, ls="--", lw=1)
-        axis.axhline(even, color=DARK, lw=0.7)
+        axis.axhline(even, color=TEXT, lw=0.7)
         axis.set_ylabel(title)
         layer_axis(axis)
         direct_labels(axis, labels)

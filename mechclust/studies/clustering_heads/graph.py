@@ -14,7 +14,7 @@ from matplotlib.collections import LineCollection, PathCollection
 from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 
-from mechclust.report.style import BLUE, DARK, GREY, RED
+from mechclust.report.style import BLUE, GREY, RED, TEXT
 from mechclust.sandbox.film import write_film
 from mechclust.studies.clustering_heads.config import MLP
 from mechclust.studies.clustering_heads.dynamics import places_of, task_of
@@ -47,7 +47,7 @@ class _Graph:
         sizes = [len(layers[0]), *(layer.shape[1] for layer in layers)]
         self._nodes = [np.column_stack([np.full(n, x), _spread(n)]) for x, n in enumerate(sizes)]
         on_support = np.isin(np.arange(sizes[0]), task.positions)
-        self._colors = [np.where(on_support, DARK, GREY), *(np.full(n, DARK) for n in sizes[1:])]
+        self._colors = [np.where(on_support, TEXT, GREY), *(np.full(n, TEXT) for n in sizes[1:])]
         positions = [str(position) for position in range(sizes[0])]
         answers = [str(answer) for answer in range(sizes[-1])]
         self._labels = (positions, self._nodes[0], -1), (answers, self._nodes[-1], 1)

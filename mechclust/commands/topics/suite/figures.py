@@ -16,7 +16,7 @@ from mechclust.commands.topics.suite.measurements import Measurements
 from mechclust.commands.topics.suite.tables import ATTENTION
 from mechclust.commands.topics.suite.vectors import VECTORS
 from mechclust.report.analysis import Panel
-from mechclust.report.style import BLUE, COLORS, DARK, GREEN, GREY, RED, plain_ticks, seed_curve, styled, subplots
+from mechclust.report.style import BLUE, COLORS, GREEN, GREY, RED, TEXT, plain_ticks, seed_curve, styled, subplots
 from probes.store.files import file_name
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def _attention(result: Measurements, table: pd.DataFrame) -> Figure:
     for axis, (measure, overlap) in zip(axes, product(ATTENTION, (False, True)), strict=True):
         part = table[(table["measure"] == measure) & (table["overlap"] == overlap)].sort_values("threshold")
         _draw_encoders(axis, list(result.trained), part)
-        axis.axhline(1, color=DARK, lw=0.7)
+        axis.axhline(1, color=TEXT, lw=0.7)
         _threshold_ticks(axis, result.thresholds)
         axis.set_title(f"{measure}, {'may overlap' if overlap else 'no overlap'}", fontsize=10)
     for axis in axes[2:]:
@@ -163,8 +163,8 @@ def _vectors(result: Measurements, table: pd.DataFrame) -> Figure:
                 random = cosine["random_value"].where(cosine["random_low"] > 0)
                 axis.plot(places, random, ms=5, mfc="none", **(style | {"ls": ""}))
         rows = of_encoder[of_encoder["measure"] == "cosine, rows"]
-        axis.plot(places, rows["published"], "x", color=DARK, ms=7)
-        axis.axhline(1, color=DARK, lw=0.7)
+        axis.plot(places, rows["published"], "x", color=TEXT, ms=7)
+        axis.axhline(1, color=TEXT, lw=0.7)
         axis.set(title=name, yscale="log", xlabel="ambiguity threshold")
         _threshold_ticks(axis, result.thresholds)
         plain_ticks(axis)
