@@ -5,42 +5,17 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Protocol
+from typing import Annotated
 
 import tyro
 
+from mechclust.commands.result import MeasuredResult
 from mechclust.evidence.tables import markdown_table, shown_on_pages, text_table
 from mechclust.report.analysis import Analysis
 from mechclust.report.text import table_text
 from tasks.text.visible import visible
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 Brief = Annotated[bool, tyro.conf.arg(help="print the headline and one table, and write no page")]
-
-
-class Measured(Protocol):
-    """A result of a command that measures, as far as a terminal shows it."""
-
-    @property
-    def headline(self) -> str:
-        """The conclusion."""
-
-    @property
-    def sentences(self) -> Sequence[str]:
-        """The headline, and the readings as sentences."""
-
-    @property
-    def caveats(self) -> Sequence[str]:
-        """Notes that a reader needs to understand the numbers."""
-
-    @property
-    def shown_table(self) -> pd.DataFrame:
-        """The table for a terminal."""
-
-    def write(self, out: Path) -> Path:
-        """Write the report, and return the path of its page."""
 
 
 def print_visible(text: object) -> None:
@@ -48,7 +23,7 @@ def print_visible(text: object) -> None:
     print(visible(str(text), keep="\n"))
 
 
-def show(result: Measured, out: Path, *, brief: bool, number: str = ".3f", below: str = "") -> None:
+def show(result: MeasuredResult, out: Path, *, brief: bool, number: str = ".3f", below: str = "") -> None:
     """Print a result, and then write its report, so that nothing is lost where that fails.
 
     Args:

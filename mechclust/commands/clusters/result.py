@@ -10,16 +10,14 @@ from typing import TYPE_CHECKING
 
 from mechclust.commands.clusters import readings
 from mechclust.commands.clusters.measurements import Measurements
-from mechclust.commands.folder import own_folder
+from mechclust.commands.result import MeasuredResult
 from mechclust.report.analysis import Analysis, Panel
 from mechclust.report.html import table_html
-from mechclust.report.page import write_report
 from mechclust.report.reading import Reading
 from mechclust.report.text import short_name
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.figure import Figure
 
 _SHOWN = [
     "layer", "site", "label", "n_clusters", "ari", "null_low", "null_high", "p_value", "untrained",
@@ -28,7 +26,7 @@ _SHOWN = [
 
 
 @dataclass(frozen=True, repr=False)
-class ClustersResult(Measurements):
+class ClustersResult(Measurements, MeasuredResult):
     """Result of ``measure_clusters``.
 
     Attributes:
@@ -67,11 +65,6 @@ class ClustersResult(Measurements):
         return readings.readings(self)
 
     @property
-    def sentences(self) -> list[str]:
-        """Headline and readings as sentences, the most important first."""
-        return [self.headline, *map(str, self.readings)]
-
-    @property
     def caveats(self) -> list[str]:
         """Notes that a reader needs to understand the numbers."""
         return readings.caveats(self)
@@ -91,10 +84,6 @@ class ClustersResult(Measurements):
 
         return figures.clusters_panels(self)
 
-    def plot(self) -> Figure:
-        """Draw the main figure: clusters and classifier by layer."""
-        return self.panels()[0].figure
-
     def write(self, out: str | Path) -> Path:
         """Write the tables as CSV, the probe results, the figures and ``report.html`` into ``out``.
 
@@ -104,17 +93,14 @@ class ClustersResult(Measurements):
         Raises:
             InputError: when ``out`` cannot be written, or holds the report of another command.
         """
-        with own_folder(out, "clusters"):
-            return write_report(
-                out,
-                command="clusters",
-                title=self.title,
-                source=f"Model: {self.model}. Prompts: {self.config.prompts}",
-                analysis=self._analysis(),
-                config={"model": self.model, **vars(self.config)},
-                results=self.results,
-                tables={"clusters": self.to_dataframe(), "features": self.features},
-            )
+        return self._write(
+            out,
+            "clusters",
+            source=f"Model: {self.model}. Prompts: {self.config.prompts}",
+            config={"model": self.model, **vars(self.config)},
+            results=self.results,
+            tables={"clusters": self.to_dataframe(), "features": self.features},
+        )
 
     def _analysis(self) -> Analysis:
         from mechclust.commands.clusters import figures
@@ -132,6 +118,3 @@ class ClustersResult(Measurements):
             folded=tables,
             notes=self.caveats,
         )
-
-    def _repr_html_(self) -> str:
-        return table_html(self.shown_table, self.title, self.sentences, number=".3f", missing="–")

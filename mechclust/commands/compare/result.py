@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 from mechclust.commands.compare import readings, tables
 from mechclust.commands.compare.control_curves import control_table
 from mechclust.commands.compare.measurements import Measurements
-from mechclust.commands.folder import own_folder
+from mechclust.commands.result import MeasuredResult
 from mechclust.report.analysis import Analysis, Panel
 from mechclust.report.html import table_html
-from mechclust.report.page import write_report
 from mechclust.report.reading import Reading
 from mechclust.report.text import short_name
 from probes import ProbeResult
@@ -21,13 +20,12 @@ from probes.store.files import file_name
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.figure import Figure
 
 _ONLY_IN_CSV = ["d_tuned", "d_base", "layers", "largest_low", "largest_high"]
 
 
 @dataclass(frozen=True, repr=False)
-class CompareResult(Measurements):
+class CompareResult(Measurements, MeasuredResult):
     """Result of ``compare_models``.
 
     Attributes:
@@ -84,11 +82,6 @@ class CompareResult(Measurements):
     def readings(self) -> list[Reading]:
         """Readings of where change begins, which layers changed, for which tasks, and what cannot be decided."""
         return readings.readings(self, self.tables)
-
-    @property
-    def sentences(self) -> list[str]:
-        """Headline and readings as sentences, the most important first."""
-        return [self.headline, *map(str, self.readings)]
 
     @property
     def caveats(self) -> list[str]:
@@ -168,10 +161,6 @@ class CompareResult(Measurements):
 
         return figures.compare_panels(self, self.tables)
 
-    def plot(self) -> Figure:
-        """Draw the main figure: CKA by layer, or of every layer with every other."""
-        return self.panels()[0].figure
-
     @property
     def results(self) -> dict[str, ProbeResult]:
         """The measurements, by the name of their file."""
@@ -190,17 +179,14 @@ class CompareResult(Measurements):
         Raises:
             InputError: when ``out`` cannot be written, or holds the report of another command.
         """
-        with own_folder(out, "compare"):
-            return write_report(
-                out,
-                command="compare",
-                title=self.title,
-                source=f"Base: {self.base}; tuned: {self.tuned}. Prompts: {self.config.prompts}",
-                analysis=self._analysis(),
-                config={"base": self.base, "tuned": self.tuned, **vars(self.config)},
-                results=self.results,
-                tables=self.tables,
-            )
+        return self._write(
+            out,
+            "compare",
+            source=f"Base: {self.base}; tuned: {self.tuned}. Prompts: {self.config.prompts}",
+            config={"base": self.base, "tuned": self.tuned, **vars(self.config)},
+            results=self.results,
+            tables=self.tables,
+        )
 
     def _analysis(self) -> Analysis:
         folded = {}

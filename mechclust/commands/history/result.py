@@ -9,22 +9,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mechclust.commands.folder import own_folder
 from mechclust.commands.history import readings
 from mechclust.commands.history.measurements import Measurements
+from mechclust.commands.result import MeasuredResult
 from mechclust.report.analysis import Analysis, Panel
 from mechclust.report.html import table_html
-from mechclust.report.page import write_report
 from mechclust.report.reading import Reading
 from mechclust.report.text import short_name, table_text
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class HistoryResult(Measurements):
+class HistoryResult(Measurements, MeasuredResult):
     """Results for a whole series of checkpoints.
 
     Attributes:
@@ -67,11 +65,6 @@ class HistoryResult(Measurements):
     def readings(self) -> list[Reading]:
         """Readings of integrity, of the first checkpoint, and of when layers cross chance."""
         return readings.readings(self)
-
-    @property
-    def sentences(self) -> list[str]:
-        """Headline and readings as sentences, the most important first."""
-        return [self.headline, *map(str, self.readings)]
 
     @property
     def caveats(self) -> list[str]:
@@ -128,10 +121,6 @@ class HistoryResult(Measurements):
 
         return figures.history_panels(self)
 
-    def plot(self) -> Figure:
-        """Draw the main figure: the first measure by layer and checkpoint."""
-        return self.panels()[0].figure
-
     def write(self, out: str | Path) -> Path:
         """Write ``history.csv``, ``crossings.csv``, the probe results, the figures and ``report.html`` into ``out``.
 
@@ -145,17 +134,14 @@ class HistoryResult(Measurements):
         tables = {"history": self.to_dataframe()}
         if len(self.crossings):
             tables["crossings"] = self.crossings
-        with own_folder(out, "history"):
-            return write_report(
-                out,
-                command="history",
-                title=self.title,
-                source=f"{len(names)} checkpoints, {names[0]} to {names[-1]}. Prompts: {self.config.prompts}",
-                analysis=self._analysis(),
-                config={"model": self.model, **vars(self.config)},
-                results=self.results,
-                tables=tables,
-            )
+        return self._write(
+            out,
+            "history",
+            source=f"{len(names)} checkpoints, {names[0]} to {names[-1]}. Prompts: {self.config.prompts}",
+            config={"model": self.model, **vars(self.config)},
+            results=self.results,
+            tables=tables,
+        )
 
     def _analysis(self) -> Analysis:
         from mechclust.commands.history.slider import slider
@@ -176,6 +162,3 @@ class HistoryResult(Measurements):
 
     def _table_html(self, table: pd.DataFrame) -> str:
         return table_html(table, number=".3f", missing="–")
-
-    def _repr_html_(self) -> str:
-        return table_html(self.shown_table, self.title, self.sentences, number=".3f", missing="–")

@@ -7,13 +7,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mechclust.commands.folder import own_folder
 from mechclust.commands.mossa import readings, tables
 from mechclust.commands.mossa.measurements import Measurements
+from mechclust.commands.result import MeasuredResult
 from mechclust.evidence.families import family_notes
 from mechclust.report.analysis import Analysis, Panel
 from mechclust.report.html import table_html
-from mechclust.report.page import write_report
 from mechclust.report.reading import Reading
 from mechclust.report.text import short_name
 
@@ -28,7 +27,7 @@ _SOURCE = (
 
 
 @dataclass(frozen=True, repr=False)
-class MossaResult(Measurements):
+class MossaResult(Measurements, MeasuredResult):
     """Result of ``run_mossa``.
 
     Attributes:
@@ -72,11 +71,6 @@ class MossaResult(Measurements):
     def readings(self) -> list[Reading]:
         """Readings of what was learnt, of layers, clusters and tasks, and of the findings."""
         return readings.readings(self, self.tables)
-
-    @property
-    def sentences(self) -> list[str]:
-        """Headline and readings as sentences, the most important first."""
-        return [self.headline, *map(str, self.readings)]
 
     @property
     def caveats(self) -> list[str]:
@@ -125,17 +119,14 @@ class MossaResult(Measurements):
         Raises:
             InputError: when ``out`` cannot be written, or holds the report of another command.
         """
-        with own_folder(out, "mossa"):
-            return write_report(
-                out,
-                command="mossa",
-                title=self.title,
-                source=f"Base: {self.base}. Tasks: {self.config.tasks}. After {_SOURCE}",
-                analysis=self._analysis(),
-                config={"base": self.base, **asdict(self.config)},
-                results=self.results,
-                tables=self.tables,
-            )
+        return self._write(
+            out,
+            "mossa",
+            source=f"Base: {self.base}. Tasks: {self.config.tasks}. After {_SOURCE}",
+            config={"base": self.base, **asdict(self.config)},
+            results=self.results,
+            tables=self.tables,
+        )
 
     def _analysis(self) -> Analysis:
         folded = tables.shown_tables(self, self.tables)
@@ -147,6 +138,3 @@ class MossaResult(Measurements):
             folded={title: table_html(table, number=".3f", missing="–") for title, table in folded.items()},
             notes=self.caveats,
         )
-
-    def _repr_html_(self) -> str:
-        return table_html(self.shown_table, self.title, self.sentences, number=".3f", missing="–")

@@ -8,24 +8,22 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mechclust.commands.folder import own_folder
+from mechclust.commands.result import MeasuredResult
 from mechclust.commands.topics import caveats, readings, tables
 from mechclust.commands.topics.measurements import Measurements
 from mechclust.commands.topics.sources import SHARDS
 from mechclust.report.analysis import Analysis, Panel
 from mechclust.report.html import table_html
-from mechclust.report.page import write_report
 from mechclust.report.reading import Reading
 from mechclust.report.text import short_name
 from probes import ProbeResult
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True, repr=False)
-class TopicsResult(Measurements):
+class TopicsResult(Measurements, MeasuredResult):
     """Result of ``measure_topics``.
 
     Attributes:
@@ -64,11 +62,6 @@ class TopicsResult(Measurements):
     def readings(self) -> list[Reading]:
         """Readings of attention, heads and embeddings against chance and random weights."""
         return readings.readings(self._measures, self.tables["attention"], self.config.n_permutations)
-
-    @property
-    def sentences(self) -> list[str]:
-        """Headline and readings as sentences, the most important first."""
-        return [self.headline, *map(str, self.readings)]
 
     @property
     def caveats(self) -> list[str]:
@@ -134,10 +127,6 @@ class TopicsResult(Measurements):
 
         return figures.topics_panels(self.tables, self._measures)
 
-    def plot(self) -> Figure:
-        """Draw the main figure: attention and embeddings by threshold."""
-        return self.panels()[0].figure
-
     @property
     def results(self) -> dict[str, ProbeResult]:
         """The measurements, by the name of their file."""
@@ -162,18 +151,15 @@ class TopicsResult(Measurements):
         Raises:
             InputError: when ``out`` cannot be written, or holds the report of another command.
         """
-        with own_folder(out, "topics"):
-            page = write_report(
-                out,
-                command="topics",
-                title=self.title,
-                source=f"Model: {self.model}. Corpus: {', '.join(map(str, self.config.corpus))}",
-                analysis=self._analysis(),
-                config={"model": self.model, **vars(self.config)},
-                results=self.results,
-                tables=self.tables,
-            )
-            shutil.rmtree(Path(out) / SHARDS, ignore_errors=True)
+        page = self._write(
+            out,
+            "topics",
+            source=f"Model: {self.model}. Corpus: {', '.join(map(str, self.config.corpus))}",
+            config={"model": self.model, **vars(self.config)},
+            results=self.results,
+            tables=self.tables,
+        )
+        shutil.rmtree(Path(out) / SHARDS, ignore_errors=True)
         return page
 
     def _analysis(self) -> Analysis:

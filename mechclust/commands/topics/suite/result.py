@@ -7,12 +7,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mechclust.commands.folder import own_folder
+from mechclust.commands.result import MeasuredResult
 from mechclust.commands.topics.suite import caveats, readings, tables
 from mechclust.commands.topics.suite.measurements import Measurements
 from mechclust.report.analysis import Analysis, Panel
 from mechclust.report.html import table_html
-from mechclust.report.page import write_report
 from mechclust.report.reading import Reading
 from probes import ProbeResult
 from probes.functional.topic_embedding import SIMILARITIES
@@ -20,13 +19,12 @@ from probes.store.files import file_name
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.figure import Figure
 
 _LABEL_WORDS = 4  # of a topic, in attention views
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class SuiteResult(Measurements):
+class SuiteResult(Measurements, MeasuredResult):
     """Result of ``run_suite``.
 
     Attributes:
@@ -59,11 +57,6 @@ class SuiteResult(Measurements):
     def readings(self) -> list[Reading]:
         """Readings of each encoder's attention, the verdicts, and which vectors fit the published columns."""
         return readings.readings(self, self.tables["ratios"])
-
-    @property
-    def sentences(self) -> list[str]:
-        """Headline and readings as sentences, the most important first."""
-        return [self.headline, *map(str, self.readings)]
 
     @property
     def caveats(self) -> list[str]:
@@ -115,10 +108,6 @@ class SuiteResult(Measurements):
 
         return figures.suite_panels(self, self.tables)
 
-    def plot(self) -> Figure:
-        """Draw the main figure: attention by threshold."""
-        return self.panels()[0].figure
-
     @property
     def results(self) -> dict[str, ProbeResult]:
         """The measurements, by the name of their file."""
@@ -142,17 +131,14 @@ class SuiteResult(Measurements):
         Raises:
             InputError: if ``out`` cannot be written, or holds the report of another command.
         """
-        with own_folder(out, "topics"):
-            return write_report(
-                out,
-                command="topics",
-                title=self.title,
-                source=f"Encoders: {', '.join(self.trained)}. Corpus: {', '.join(map(str, self.config.corpus))}",
-                analysis=self._analysis(),
-                config=vars(self.config),
-                results=self.results,
-                tables=self.tables,
-            )
+        return self._write(
+            out,
+            "topics",
+            source=f"Encoders: {', '.join(self.trained)}. Corpus: {', '.join(map(str, self.config.corpus))}",
+            config=vars(self.config),
+            results=self.results,
+            tables=self.tables,
+        )
 
     def _analysis(self) -> Analysis:
         judged = {finding.id for finding in self.findings}  # in a table of their own
