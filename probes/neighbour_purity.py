@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+
+import numpy as np
 import torch
+from jaxtyping import Int, Shaped
+from torch import Tensor
 
 from probes.engine.hooks import check_device
 from probes.engine.pairwise import ByClass
@@ -15,13 +21,13 @@ from probes.functional.neighbour_purity import (
     nearest_of_other_units,
     neighbour_purity_chance,
     purity_interval,
+    relabelled_purity,
     same_label,
 )
 from probes.functional.strata import check_given
-from tasks import InputError
+from probes.functional.units import Relabelling
+from tasks import Batch, InputError
 from tasks.errors import check_at_least
-
-_MEASURES = ("neighbour_purity", "neighbour_purity_low", "neighbour_purity_high")
 
 
 class NeighbourPurity(ByClass):
@@ -33,6 +39,10 @@ class NeighbourPurity(ByClass):
         ``neighbour_purity_low``, ``neighbour_purity_high`` (site): 95% over independent examples, each of which is a
             query and a neighbour of others (``functional.neighbour_purity.purity_interval``).
         ``chance`` (): the same for neighbours drawn at random.
+        ``null_low``, ``null_high`` (site), with ``n_permutations``: the central 95% of the purity under random
+            relabelling, with the same neighbours. NaN where no relabelling changes the label.
+        ``p_value`` (site), with ``n_permutations``: share of relabellings at least as high, counting the observed one.
+            NaN with fewer than 20 different relabellings.
 
     Memory: every example's row at every site in its own dtype, ``examples x sites x d``; on top, one site's in float32,
     and on a device other than the CPU in their own dtype too. Cost: ``n^2 d`` per site, or ``max_rows n d``.
@@ -46,11 +56,15 @@ class NeighbourPurity(ByClass):
         max_rows: find the neighbours, among all examples, of at most this many, chosen by their index.
         device: where to compute, such as ``"cuda"``; the CPU if not given.
         units: a label that says which examples belong together, such as the template of prompts. Neighbours are then
-            those of other units, in ``chance`` too, and the interval takes units as independent.
+            those of other units, in ``chance`` too, and the interval takes units as independent. Whole units exchange
+            labels; if classes vary within units, examples exchange them within their unit.
+        within: a label within whose classes relabellings stay, such as the input that is the same in every task.
+        n_permutations: number of random relabellings; 0 for none.
+        seed: for the relabellings.
 
     Raises:
         InputError: for a label with one class only, with one example per class or given per token, not more than ``k``
-            examples, a device that is not available, or too much memory.
+            examples, a device that is not available, too much memory, or ``within`` without relabellings.
 
     Example:
         >>> NeighbourPurity(label="cluster").k
@@ -69,10 +83,15 @@ class NeighbourPurity(ByClass):
         max_rows: int | None = None,
         device: str | None = None,
         units: str | None = None,
+        within: str | None = None,
+        n_permutations: int = 0,
+        seed: int = 0,
     ) -> None:
         super().__init__(at, readout, label, max_memory)
-        check_given(label, units=units)
-        check_at_least(k=(k, 1))
+        check_given(label, units=units, within=within)
+        check_at_least(k=(k, 1), n_permutations=(n_permutations, 0), seed=(seed, 0))
+        if within is not None and not n_permutations:
+            raise InputError(f"within is {within!r}, but n_permutations is 0; give 1000, or leave out within")
         if max_rows is not None and max_rows < 2:
             raise InputError(f"max_rows is {max_rows}; expected at least 2, or None for all")
         if device is not None:
@@ -81,41 +100,83 @@ class NeighbourPurity(ByClass):
         self.max_rows = max_rows
         self.device = device
         self.units = units
+        self.within = within
+        self.n_permutations = n_permutations
+        self.seed = seed
+
+    def update(self, activations: Mapping[str, Shaped[Tensor, "batch ..."]], batch: Batch) -> None:
+        """Add one batch to the state.
+
+        Raises:
+            InputError: if the state would exceed ``max_memory``, or a label is missing.
+        """
+        strata = None if self.within is None else batch.label(self.within, per="example")
+        super().update(activations, batch)
+        if strata is not None:
+            self.classes.add("within", batch.index, strata)
 
     def compute(self) -> ProbeResult:
         """Return the share of neighbours of an example's own class, with intervals. Does not change the state."""
         index, labels = self.classes.get("label")
         n = self._counts()
-        if len(n) < 3:  # "all" and one class
-            raise InputError(f"label {self.label!r} has one class only; purity needs examples of at least 2 classes")
-        if max(count for group, count in n.items() if group != "all") == 1:
-            raise InputError(
-                f"label {self.label!r} has one example per class ({len(labels)} in all), so no neighbour can be of the "
-                "same; give at least 2 examples of some classes, preferably 20 of each"
-            )
+        self._check_classes(n)
         queries = None
         notes = []
         if self.max_rows is not None and self.max_rows < len(index):
             queries = torch.argsort(hashed(index), stable=True)[: self.max_rows].sort().values
             notes = [f"neighbour_purity is that of {len(queries)} of {len(index)} examples, among all of them"]
-        measured: dict[str, list[float]] = {name: [] for name in _MEASURES}
-        notes += self._repeats()
         units = self._units_of("all")
-        for site in self.site_names:
-            rows = self._rows_of(site, "all")
-            if units is None:
-                near = nearest(rows, self.k, queries, device=self.device)
-            else:
-                near = nearest_of_other_units(rows, self.k, units, queries, device=self.device)
-            purity = float(same_label(near, labels, queries).mean())
-            for name, value in zip(_MEASURES, (purity, *purity_interval(near, labels, queries, units)), strict=True):
-                measured[name].append(value)
+        relabelling = self._relabelling(labels, units)
+        notes += self._repeats()
+        if self.n_permutations:
+            notes += filter(None, [relabelling.too_few(self.label, named=False, units=self.units)])
+        by_site = [self._measured(site, labels, units, queries, relabelling) for site in self.site_names]
+        values = {name: torch.tensor([at[name] for at in by_site], dtype=torch.float64) for name in by_site[0]}
         return self.result(
-            {
-                **{measure: torch.tensor(values, dtype=torch.float64) for measure, values in measured.items()},
-                "chance": torch.tensor(neighbour_purity_chance(labels, units), dtype=torch.float64),
-            },
-            {**dict.fromkeys(measured, ("site",)), "chance": ()},
+            {**values, "chance": torch.tensor(neighbour_purity_chance(labels, units), dtype=torch.float64)},
+            {**dict.fromkeys(values, ("site",)), "chance": ()},
             metadata={"d": self._dims(), "n": n, "n_asked": len(index) if queries is None else len(queries)},
             notes=notes,
         )
+
+    def _check_classes(self, n: Mapping[str, int]) -> None:
+        """Refuse one class, and one example per class."""
+        if len(n) < 3:  # "all" and one class
+            raise InputError(f"label {self.label!r} has one class only; purity needs examples of at least 2 classes")
+        if max(count for group, count in n.items() if group != "all") == 1:
+            raise InputError(
+                f"label {self.label!r} has one example per class ({n['all']} in all), so no neighbour can be of the "
+                "same; give at least 2 examples of some classes, preferably 20 of each"
+            )
+
+    def _relabelling(self, labels: Int[Tensor, "n"], units: Int[Tensor, "n"] | None) -> Relabelling:
+        """Return how labels are permuted."""
+        strata = None if self.within is None else self.classes.get("within")[1].numpy()
+        return Relabelling.from_classes(labels.numpy(), None if units is None else units.numpy(), strata)
+
+    def _measured(
+        self,
+        site: str,
+        labels: Int[Tensor, "n"],
+        units: Int[Tensor, "n"] | None,
+        queries: Int[Tensor, "query"] | None,
+        relabelling: Relabelling,
+    ) -> dict[str, float]:
+        """Return every measure at a site, with chance if labels are permuted."""
+        rows = self._rows_of(site, "all")
+        if units is None:
+            near = nearest(rows, self.k, queries, device=self.device)
+        else:
+            near = nearest_of_other_units(rows, self.k, units, queries, device=self.device)
+        purity = float(same_label(near, labels, queries).mean())
+        low, high = purity_interval(near, labels, queries, units)
+        measured = {"neighbour_purity": purity, "neighbour_purity_low": low, "neighbour_purity_high": high}
+        if not self.n_permutations:
+            return measured
+        if relabelling.fixed_share == 1:
+            return {**measured, "null_low": math.nan, "null_high": math.nan, "p_value": math.nan}
+        null = relabelled_purity(near, relabelling, self.n_permutations, self.seed, queries)
+        null_low, null_high = np.quantile(null, [0.025, 0.975]).tolist()
+        p = (1 + int((null >= purity - 1e-12).sum())) / (1 + self.n_permutations)
+        p_value = p if relabelling.enough(named=False) else math.nan
+        return {**measured, "null_low": null_low, "null_high": null_high, "p_value": p_value}

@@ -13,6 +13,7 @@ from probes.functional.arrays import Array, Labels, computed_in_torch
 from probes.functional.distances import centre_and_scale, finite_matrix, first_alike, squared_differences
 from probes.functional.products import float32_as_it_is
 from probes.functional.representations import float64
+from probes.functional.units import Relabelling
 from tasks import InputError
 
 PRODUCTS_AT_ONCE_CPU = 2**22
@@ -82,8 +83,9 @@ def nearest_of_other_units(
 ) -> Int[Tensor, "query {k}"]:
     """Return the ``k`` nearest rows of other units, in the order of the rows, on the CPU.
 
-    Neighbours of the same unit, such as prompts of one template, are near because of their unit. Of rows equally near,
-    the first count, up to rounding in float64. Memory: the rows in float64, and the distances of one unit from all.
+    Neighbours of the same unit, such as prompts of one template, are near because of their unit. Of rows that are the
+    same, the first count; of others equally near, the first up to rounding in float64. Memory: the rows in float64
+    twice, and blocks of 4 million distances (128 million on a GPU).
 
     Args:
         x: rows, in any dtype.
@@ -104,14 +106,20 @@ def nearest_of_other_units(
     n_others = len(x) - int(member.bincount().max())
     if k > n_others:
         raise InputError(f"k is {k}, but the largest unit leaves {n_others} examples of others; give a lower k")
-    rows = float64(finite_matrix(x, "x")).to(device or "cpu")
+    x = finite_matrix(x, "x")
+    rows = float64(x).to(device or "cpu")
     rows = rows - rows.mean(dim=0)
+    firsts, row_of = torch.unique(first_alike(x), return_inverse=True)  # rows that are the same get one distance
+    distinct = rows[firsts.to(rows.device)]
+    row_of = row_of.to(rows.device)
+    at_once = PRODUCTS_AT_ONCE_CPU if rows.device.type == "cpu" else PRODUCTS_AT_ONCE_GPU
     neighbours = torch.empty(len(queries), k, dtype=torch.int64)
     for unit in torch.unique(member[queries]).tolist():
-        places = (member[queries] == unit).nonzero()[:, 0]
-        distance = torch.cdist(rows[queries[places].to(rows.device)], rows)
-        distance[:, (member == unit).to(rows.device)] = torch.inf
-        neighbours[places] = distance.sort(dim=1, stable=True).indices[:, :k].sort(dim=1).values.cpu()
+        same_unit = (member == unit).to(rows.device)
+        for places in (member[queries] == unit).nonzero()[:, 0].split(max(64, at_once // len(x))):
+            distance = torch.cdist(rows[queries[places].to(rows.device)], distinct)[:, row_of]
+            distance[:, same_unit] = torch.inf
+            neighbours[places] = distance.sort(dim=1, stable=True).indices[:, :k].sort(dim=1).values.cpu()
     return neighbours
 
 
@@ -130,6 +138,35 @@ def same_label(
         [0.5, 0.5, 0.0]
     """
     return _has_same_label(near, _labels(labels), _places(near, queries)).mean(1)
+
+
+def relabelled_purity(
+    near: Int[Tensor, "query k"],
+    relabelling: Relabelling,
+    n_permutations: int,
+    seed: int,
+    queries: Int[Tensor, "query"] | None = None,
+) -> Float[np.ndarray, "n_permutations"]:
+    """Return the purity of randomly permuted labels, with the same neighbours.
+
+    Args:
+        near: neighbours of each query.
+        relabelling: the permutations, ``Relabelling.from_classes(labels, units)``.
+        n_permutations: how many.
+        seed: for the permutations.
+        queries: places of the rows that are queries; all of them if not given.
+
+    Example:
+        >>> near = nearest(torch.tensor([[0.0], [1.0], [10.0], [11.0]]), 1)
+        >>> relabelled_purity(near, Relabelling.from_classes(np.array([5, 5, 7, 7])), 4, seed=0).tolist()
+        [1.0, 1.0, 0.0, 0.0]
+    """
+    rng = np.random.default_rng(seed)
+    places = _places(near, queries)
+    purity = np.empty(n_permutations)
+    for draw in range(n_permutations):
+        purity[draw] = _has_same_label(near, relabelling.draw(rng), places).mean()
+    return purity
 
 
 def _has_same_label(

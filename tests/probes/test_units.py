@@ -14,6 +14,7 @@ import torch
 from probes import CKA, ClusteringHead, LinearDecodability, NeighbourPurity, TaskClusterARI, last_token, run
 from probes.engine.repeats import n_repeats
 from probes.functional import cka_null, cka_resamples, linear_cka
+from probes.functional.neighbour_purity import nearest_of_other_units
 from probes.functional.relabelling import relabelling_p_values
 from probes.functional.unit_hsic import hsic_between_units
 from probes.functional.units import Relabelling, half_samples, n_pairings, pairings, units_needed
@@ -274,6 +275,70 @@ def test_neighbours_of_other_units_are_found_by_brute_force(fake_model: Any) -> 
     assert float(result["neighbour_purity"]) == pytest.approx(float((task[near] == task[:, None]).double().mean()))
     assert float(result["chance"]) == pytest.approx(float((task[:, None] == task)[other].double().mean()))
     assert float(result["neighbour_purity_low"]) > float(result["chance"])
+
+
+def nearest_of_other_templates(fake_model: Any, states: torch.Tensor, batch: Batch, **options: Any) -> Any:
+    options = {"k": 1, "units": "template", "n_permutations": 99} | options
+    return run(fake_model(states), batch, NeighbourPurity(at="hook_embed", **options))
+
+
+def test_wording_alone_is_at_chance_among_other_templates(fake_model: Any) -> None:
+    """Every neighbour is of the task if templates are not held out; p-values exchange whole templates all the same."""
+    p_values = []
+    for seed in range(40):
+        states, batch = templated(seed, share=0.99)
+        plain = nearest_of_other_templates(fake_model, states, batch, units=None)
+        assert float(plain["neighbour_purity"]) > 0.95
+        assert float(plain["p_value"]) == 0.01
+        p_values.append(float(nearest_of_other_templates(fake_model, states, batch)["p_value"]))
+    assert sum(p <= 0.05 for p in p_values) <= 6  # 2 expected; more than 6 in 1% of the cases
+    assert np.mean(p_values) > 0.35
+
+
+def test_the_task_is_found_among_other_templates(fake_model: Any) -> None:
+    states, batch = templated(0)
+    states += 9 * torch.nn.functional.one_hot(batch.labels["task"], D)
+    result = nearest_of_other_templates(fake_model, states, batch)
+    assert float(result["neighbour_purity"]) == 1.0
+    assert float(result["p_value"]) == 0.01
+    assert float(result["null_high"]) < 0.4
+
+
+def test_purity_that_follows_another_label_is_tested_within_it(fake_model: Any) -> None:
+    """States follow an input that most prompts of a task share: within inputs, nothing is left of the task."""
+    p_values: dict[str | None, list[float]] = {None: [], "input": []}
+    for seed in range(12):
+        states, batch = templated(seed, share=0)
+        task = batch.labels["task"]
+        batch = Batch(batch.tokens, labels={"task": task, "input": (task + (torch.arange(N) % 4 == 0)) % TASKS})
+        states += 9 * torch.nn.functional.one_hot(batch.labels["input"], D)
+        for within in p_values:
+            result = nearest_of_other_templates(fake_model, states, batch, units=None, within=within)
+            p_values[within].append(float(result["p_value"]))
+    assert max(p_values[None]) == 0.01
+    assert np.mean(p_values["input"]) > 0.3
+    with pytest.raises(InputError, match="within is 'input', but n_permutations is 0"):
+        NeighbourPurity(within="input")
+
+
+def test_too_few_templates_have_no_p_value(fake_model: Any) -> None:
+    states, batch = templated(3)
+    few = {"task": torch.arange(N) // (N // 2), "template": torch.arange(N) // (N // 4)}
+    result = nearest_of_other_templates(fake_model, states, Batch(batch.tokens, labels=few))
+    assert math.isnan(float(result["p_value"]))
+    assert any("too few for a p-value" in note for note in result.notes)
+    assert 0 <= float(result["null_low"]) <= float(result["null_high"]) <= 1
+
+
+def test_of_rows_that_are_the_same_the_first_of_another_unit_is_a_neighbour() -> None:
+    draw = torch.Generator().manual_seed(0)
+    distinct = 1000 + torch.randn(7, 33, generator=draw)
+    row_of = torch.randint(7, (150,), generator=draw)
+    units = torch.arange(150) // 10
+    near = nearest_of_other_units(distinct[row_of], 1, units)[:, 0]
+    for i, neighbour in enumerate(near.tolist()):
+        same = (row_of == row_of[i]) & (units != units[i])
+        assert neighbour == int(same.nonzero()[0])
 
 
 def test_a_unit_must_leave_enough_neighbours(fake_model: Any) -> None:
