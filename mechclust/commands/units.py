@@ -33,16 +33,31 @@ class Units:
         label: name of the label that probes get as ``units``; ``None`` if prompts are taken as independent.
         values: unit of each prompt, if there is a label.
         sentence: says in reports how prompts were grouped.
+        held_out: template or unit of each prompt, for a control that holds them out: the units, or templates that are
+            too few for p-values; ``None`` if no two prompts are known to share one.
     """
 
     label: str | None
     values: Sequence[str] | None
     sentence: str
+    held_out: Sequence[str] | None = None
 
     @property
     def codes(self) -> Int[np.ndarray, "n"] | None:
         """Units as numbers 0, 1, ..."""
         return None if self.values is None else _codes(self.values)
+
+    @property
+    def name(self) -> str:
+        """What a unit is called: its label, or a template."""
+        return TEMPLATE if self.label is None else self.label
+
+    def with_one(self, classes: Sequence[str]) -> list[str]:
+        """Return the classes whose prompts share one template or unit, so that none is left if it is held out."""
+        if self.held_out is None:
+            return []
+        of_class = _by_group(self.held_out, classes)
+        return sorted(name for name, values in of_class.items() if len(set(values)) == 1)
 
     def added_to(self, prompts: LabelledPrompts) -> LabelledPrompts:
         """Return the prompts with their units as a label, so that batches have it."""
@@ -113,14 +128,15 @@ def units_of(
         return _independent(f"Prompts are taken as independent: no two share a template.{_unfound(prompts, values)}")
     too_few = _too_few(prompts, values, relabelled, within, compared_in)
     if too_few:
-        return _independent(
+        sentence = (
             f"Prompts share {n_templates} templates, but are taken as independent, because {too_few}. Their p-values "
             "may be too small."
         )
+        return Units(None, None, sentence, held_out=values)
     sentence = (
         f"Prompts share {n_templates} templates, which are taken as independent units.{_unfound(prompts, values)}"
     )
-    return Units(TEMPLATE, values, sentence)
+    return Units(TEMPLATE, values, sentence, held_out=values)
 
 
 def _independent(sentence: str) -> Units:
@@ -138,7 +154,8 @@ def _by_label(
     few = "" if compared_in is None else few_units(values, compared_in)
     if few:
         raise InputError(f"--units is {label!r}, but {few}; give another label, or none")
-    return Units(label, values, f"Prompts of one {label} are taken as one unit; there are {len(set(values))} units.")
+    sentence = f"Prompts of one {label} are taken as one unit; there are {len(set(values))} units."
+    return Units(label, values, sentence, held_out=values)
 
 
 def _found_templates(prompts: LabelledPrompts) -> list[str] | None:

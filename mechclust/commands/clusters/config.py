@@ -10,13 +10,14 @@ from typing import Annotated
 import torch
 
 from mechclust.commands.settings import PromptSettings, UntrainedSettings, check_map_prompts
-from probes import LinearDecodability, Preprocess, TaskClusterARI
+from probes import LinearDecodability, NeighbourPurity, Preprocess, TaskClusterARI
 from probes.engine.sites import Sites
 from tasks import InputError
 from tasks.errors import repeated
 from tasks.settings import Above, Count, CountOrZero, Draws, Positive, Several
 
 MAX_FOLDS = 5  # of the linear classifier
+MAX_QUERIES = 5000  # prompts whose nearest neighbour is found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,6 +155,28 @@ class ClustersConfig(UntrainedSettings, PromptSettings):
             folds=folds,
             n_shuffles=self.n_shuffles,
             device=self.statistics,
+            seed=self.seed,
+        )
+
+    def nearest(self, at: Sites, held_out: str | None = None) -> NeighbourPurity:
+        """Return the probe that asks whether a prompt's nearest neighbour is of its task.
+
+        Args:
+            at: hooks.
+            held_out: a label whose classes are left out of the neighbours of their prompts, such as the template. It is
+                then tested by relabelling.
+        """
+        return NeighbourPurity(
+            at,
+            self.readout,
+            "task",
+            k=1,  # with more, a task of two small templates could not have them all
+            max_memory=self.max_memory,
+            max_rows=MAX_QUERIES,
+            device=self.statistics,
+            units=held_out,
+            within=self.within if held_out else None,
+            n_permutations=self.n_permutations if held_out else 0,
             seed=self.seed,
         )
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from mechclust.commands.clusters.config import ClustersConfig
+from mechclust.commands.clusters.config import MAX_QUERIES, ClustersConfig
 from mechclust.commands.clusters.inputs import Inputs
 from mechclust.report.folder import free_space, kept_bytes
 from mechclust.report.resources import GIB, duration_text, matmul_speed, size_text
@@ -33,6 +33,7 @@ class Statistics:
         classes: numbers of classes that the classifier reads, one for each label.
         labelings: number of labelings: the labels as they are, and their shuffles.
         folds: of the classifier.
+        searches: how many times nearest neighbours are found.
     """
 
     clusters: Sequence[int]
@@ -40,6 +41,7 @@ class Statistics:
     classes: Sequence[int]
     labelings: int
     folds: int
+    searches: int = 0
 
     @classmethod
     def from_inputs(cls, inputs: Inputs, config: ClustersConfig) -> Statistics:
@@ -47,7 +49,9 @@ class Statistics:
         classes = [len(set(inputs.labels[name])) for name in config.labels]
         clusters = [*config.n_clusters] * len(classes) if config.n_clusters else classes
         n_clusterings = 1 if config.given == "none" else 2
-        return cls(clusters * n_clusterings, config.n_init, classes, 1 + config.n_shuffles, config.folds(inputs.labels))
+        searches = 0 if inputs.held_out is None else 2
+        folds = config.folds(inputs.labels)
+        return cls(clusters * n_clusterings, config.n_init, classes, 1 + config.n_shuffles, folds, searches)
 
     def operations(self, n: int, d: int) -> int:
         """Return roughly how many multiplications and additions ``n`` states of ``d`` dimensions take."""
@@ -55,7 +59,8 @@ class Statistics:
         k_means = 2 * self.n_init * _K_MEANS_ITERATIONS * n * d * sum(self.clusters)
         decomposition = 10 * rank**3 + 2 * n * d * rank
         fits = 4 * n * rank * sum(self.classes) * self.labelings * len(ALPHAS)
-        return k_means + self.folds * (decomposition + fits)
+        neighbours = 2 * self.searches * min(n, MAX_QUERIES) * n * d
+        return k_means + self.folds * (decomposition + fits) + neighbours
 
 
 @dataclass(frozen=True)

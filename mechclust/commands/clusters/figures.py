@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from mechclust.commands.clusters.measurements import Measurements
+from mechclust.commands.clusters.readings import unit_name
 from mechclust.report.analysis import Panel
 from mechclust.report.prompt_map import CLUSTER, prompt_map
 from mechclust.report.style import CHANCE, COLORS, MARKERS, layer_axis, styled, subplots
@@ -31,6 +33,8 @@ _KEY_COLOR = "#555555"
 def clusters_panels(result: Measurements) -> list[Panel]:
     """Draw the figures, in the report's order."""
     panels = [Panel("curves_by_layer", curves_figure(result), _curves_caption(result))]
+    if result.trained.held_out is not None:
+        panels.append(Panel("nearest_neighbours", nearest_figure(result), _nearest_caption(result)))
     if result.followed.means:
         caption = (
             "What the clusters follow: adjusted mutual information of the clusters with the file's labels and with "
@@ -53,11 +57,23 @@ def _curves_caption(result: Measurements) -> str:
             "Green: held-out accuracy of a linear classifier, with its 95% interval over prompts; nothing was "
             "subtracted."
         )
-    sentences.append("Hatched: the 95% range of chance.")
+    return " ".join([*sentences, *_baselines_caption(result)])
+
+
+def _nearest_caption(result: Measurements) -> str:
+    unit = unit_name(result)
+    sentence = (
+        "Share of prompts whose nearest neighbour has their task, by layer. Grey: of all prompts, among which those "
+        f"of one {unit} share their wording. Blue: of prompts with another {unit} only."
+    )
+    return " ".join([sentence, *_baselines_caption(result)])
+
+
+def _baselines_caption(result: Measurements) -> Iterator[str]:
+    yield "Hatched: the 95% range of chance."
     if result.untrained:
         n = len(result.untrained)
-        sentences.append(f"Dashed: the same architecture with random weights, mean of {n} (shaded: to the highest).")
-    return " ".join(sentences)
+        yield f"Dashed: the same architecture with random weights, mean of {n} (shaded: to the highest)."
 
 
 # ---- curves ----
@@ -85,6 +101,7 @@ class CurveStyle:
 _RAW = CurveStyle("ari", "null", "untrained", _BLUE, "o")
 _GIVEN = CurveStyle("given_ari", "given_null", "untrained_given", _ORANGE, "s")
 _LINEAR = CurveStyle("accuracy", "linear_null", "untrained_accuracy", _GREEN, "^")
+_HELD_OUT = CurveStyle("held_out", "held_out_null", "untrained_held_out", _BLUE, "o")
 
 
 def curves_figure(result: Measurements) -> Figure:
@@ -159,6 +176,21 @@ def _add_legend(figure: Figure, axes: list[Axes], has_random_weights: bool) -> N
         entries["random weights, mean to highest"] = Line2D([], [], color=_KEY_COLOR, ls="--", lw=1.2)
     entries[CHANCE] = Patch(facecolor="none", edgecolor=_KEY_COLOR, hatch="////", lw=0, alpha=0.6)
     figure.legend(list(entries.values()), list(entries), loc="outside right upper", frameon=False, fontsize="small")
+
+
+def nearest_figure(result: Measurements) -> Figure:
+    """Draw how many prompts have a nearest neighbour with their task, of all prompts and of other templates."""
+    figure, axes = subplots(1, size=(6.0, 3.0))
+    axis = axes[0]
+    table = result.first_clustering("task")
+    axis.plot(table["layer"], table["nearest"], color=_KEY_COLOR, marker="s", ms=3, lw=1, label="of all prompts")
+    _draw_curve(axis, table, _HELD_OUT, f"of another {figure_text(unit_name(result))}")
+    axis.set_ylim(0, 1.03)
+    axis.set_ylabel("nearest neighbour has the task")
+    axis.set_title(f"other {figure_text(unit_name(result))}s: {result.verdicts['task']['held_out']}")
+    layer_axis(axis)
+    _add_legend(figure, axes, bool(result.untrained))
+    return figure
 
 
 # ---- what the clusters follow ----

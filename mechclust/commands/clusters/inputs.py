@@ -66,6 +66,13 @@ class Inputs:
         strata = [self.values[name] for name in (given, config.within) if name is not None]
         return [name for name in config.labels if not determines(self.labels[name], *strata)]
 
+    @property
+    def held_out(self) -> str | None:
+        """Label whose classes can be held out, because each task has several; ``None`` if there is none."""
+        if self.units.held_out is None or self.units.with_one(self.labels["task"]):
+            return None
+        return self.units.name
+
     @cached_property
     def values(self) -> dict[str, Sequence[str]]:
         """Labels and features by name."""
@@ -73,10 +80,13 @@ class Inputs:
 
     @cached_property
     def codes(self) -> dict[str, Int[Tensor, "prompt"]]:
-        """Labels and features by name, each value as its place among the sorted values."""
+        """Labels, features and what is held out by name, each value as its place among the sorted values."""
+        values = self.values
+        if self.units.held_out is not None:
+            values = {**values, self.units.name: self.units.held_out}
         codes = {}
-        for name in sorted(self.values):
-            numbers = np.unique(np.asarray(self.values[name]), return_inverse=True)[1]
+        for name in sorted(values):
+            numbers = np.unique(np.asarray(values[name]), return_inverse=True)[1]
             codes[name] = torch.from_numpy(numbers.astype(np.int64))
         return codes
 

@@ -28,7 +28,7 @@ from mechclust.models.pretrained import AnyModel
 from mechclust.models.resolved import ResolvedModel
 from mechclust.report.folder import check_command, rows_errors
 from mechclust.report.page import save_results
-from probes import Probe, ProbeResult, RowStore, residual, resolve
+from probes import Probe, ProbeResult, RowStore, Selector, residual, resolve
 from probes.functional.planes import aligned_planes
 from probes.store.digest import digest_of
 
@@ -132,17 +132,12 @@ def _measure(
     raw = runner.run({"raw": [config.clustering(site, config.labels, keep=True) for site in sites]})["raw"]
     followed = _follow(raw, runner.layers, inputs, config)
     given = _choose_given(config, inputs, followed.besides_task(config.labels))
-    probes: dict[str, Sequence[Probe]] = {}
-    if given is not None:
-        labels = inputs.undetermined(given, config)
-        testable = inputs.units.testable(inputs.labels["task"], inputs.values[given])
-        given_config = config if testable else replace(config, units=NONE)
-        probes["given"] = [given_config.clustering(site, labels, given) for site in sites]
-    folds = config.folds(inputs.labels)
-    probes["linear"] = [config.classifier(site, config.labels, folds) for site in sites]
-    results: dict[str, dict[str, ProbeResult]] = {"given": {}, **runner.run(probes)}
+    results = runner.run(_further_probes(sites, given, inputs, config))
     runner.remove_others()
-    curves = {name: ModelCurves(raw[name], results["given"].get(name), results["linear"][name]) for name in stores}
+    curves = {}
+    for name in stores:
+        further = {measure: by_model[name] for measure, by_model in results.items()}
+        curves[name] = ModelCurves(raw[name], **further)
     return ClustersResult(
         model=title,
         config=config,
@@ -153,7 +148,26 @@ def _measure(
         values={name: list(values) for name, values in inputs.values.items()},
         shown=_map_contents(stores[TRAINED], inputs, raw[TRAINED], runner.layers, config.map_prompts),
         input_notes=inputs.notes,
+        one_template=inputs.units.with_one(inputs.labels["task"]),
     )
+
+
+def _further_probes(
+    sites: Sequence[Selector], given: str | None, inputs: Inputs, config: ClustersConfig
+) -> dict[str, Sequence[Probe]]:
+    """Return the probes besides the raw clusters: by measure, that of each site."""
+    probes: dict[str, Sequence[Probe]] = {}
+    if given is not None:
+        labels = inputs.undetermined(given, config)
+        testable = inputs.units.testable(inputs.labels["task"], inputs.values[given])
+        given_config = config if testable else replace(config, units=NONE)
+        probes["given"] = [given_config.clustering(site, labels, given) for site in sites]
+    folds = config.folds(inputs.labels)
+    probes["linear"] = [config.classifier(site, config.labels, folds) for site in sites]
+    if inputs.held_out is not None:
+        probes["nearest"] = [config.nearest(site) for site in sites]
+        probes["held_out"] = [config.nearest(site, inputs.held_out) for site in sites]
+    return probes
 
 
 def _follow(raw: Mapping[str, ProbeResult], layers: Sequence[int], inputs: Inputs, config: ClustersConfig) -> Followed:

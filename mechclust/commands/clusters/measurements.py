@@ -43,11 +43,22 @@ _COLUMNS: Mapping[str, Mapping[str, str]] = {  # by curve, the column of each me
         "null_high": "linear_null_high",
         "p_value": "linear_p",
     },
+    "nearest": {"neighbour_purity": "nearest"},
+    "held_out": {
+        "neighbour_purity": "held_out",
+        "neighbour_purity_low": "held_out_low",
+        "neighbour_purity_high": "held_out_high",
+        "null_low": "held_out_null_low",
+        "null_high": "held_out_null_high",
+        "p_value": "held_out_p",
+    },
 }
 _RANDOM_WEIGHTS = {  # by curve, its measure and the column of random weights
     "raw": ("ari", "untrained"),
     "given": ("ari", "untrained_given"),
     "linear": ("accuracy", "untrained_accuracy"),
+    "nearest": ("neighbour_purity", "untrained_nearest"),
+    "held_out": ("neighbour_purity", "untrained_held_out"),
 }
 _ORDER = [
     "layer", "site", "label", "ari", "null_low", "null_high", "p_value", "untrained", "untrained_high",
@@ -55,6 +66,9 @@ _ORDER = [
     "given_ari", "given_null_low", "given_null_high", "given_p", "untrained_given", "untrained_given_high", "given",
     "accuracy", "accuracy_low", "accuracy_high", "linear_null_low", "linear_null_high", "linear_p",
     "linear_p_corrected", "untrained_accuracy", "untrained_accuracy_high",
+    "nearest", "untrained_nearest", "untrained_nearest_high",
+    "held_out", "held_out_low", "held_out_high", "held_out_null_low", "held_out_null_high", "held_out_p",
+    "untrained_held_out", "untrained_held_out_high",
 ]  # fmt: skip
 
 
@@ -66,16 +80,26 @@ class ModelCurves:
         raw: agreement of clusters of its hidden states with each label.
         given: the same after the class means of another label or feature were subtracted.
         linear: accuracy with which a linear classifier reads each label.
+        nearest: share of prompts whose nearest neighbour is of their task.
+        held_out: the same among prompts of other templates.
     """
 
     raw: ProbeResult
     given: ProbeResult | None = None
     linear: ProbeResult | None = None
+    nearest: ProbeResult | None = None
+    held_out: ProbeResult | None = None
 
     @property
     def by_name(self) -> dict[str, ProbeResult]:
         """The measures that were taken, by the name of their file."""
-        measures = {"clusters": self.raw, "given": self.given, "linear": self.linear}
+        measures = {
+            "clusters": self.raw,
+            "given": self.given,
+            "linear": self.linear,
+            "nearest": self.nearest,
+            "held_out": self.held_out,
+        }
         return {name: result for name, result in measures.items() if result is not None}
 
 
@@ -113,6 +137,7 @@ class Measurements:
     values: Mapping[str, Sequence[str]] = field(default_factory=dict)
     shown: MapContents | None = None
     input_notes: Sequence[str] = ()
+    one_template: Sequence[str] = ()
 
     @property
     def labels(self) -> list[str]:
@@ -127,7 +152,7 @@ class Measurements:
 
     @property
     def verdicts(self) -> Mapping[str, Mapping[str, str]]:
-        """The verdict on each measure (``clusters``, ``given``, ``linear``) of each label."""
+        """The verdict on each measure (``clusters``, ``given``, ``linear``; ``held_out`` of the task) of each label."""
         return {label: judged.verdicts for label, judged in self.judged.items()}
 
     @property
@@ -154,8 +179,10 @@ class Measurements:
         label_silhouette, n_clusters``; after subtracting the means of ``given``: ``given_ari, given_null_low,
         given_null_high, given_p, untrained_given, untrained_given_high, given``; of the classifier: ``accuracy,
         accuracy_low, accuracy_high, linear_null_low, linear_null_high, linear_p, linear_p_corrected,
-        untrained_accuracy, untrained_accuracy_high``. With random weights, a column has the mean over the models, and
-        the one ending in ``_high`` the highest model's. What was not measured is missing.
+        untrained_accuracy, untrained_accuracy_high``; of nearest neighbours, for the task: ``nearest,
+        untrained_nearest, untrained_nearest_high, held_out, held_out_low, held_out_high, held_out_null_low,
+        held_out_null_high, held_out_p, untrained_held_out, untrained_held_out_high``. With random weights, a column has
+        the mean over the models, and the one ending in ``_high`` the highest model's. What was not measured is missing.
         """
         return self._table.copy()
 
@@ -207,8 +234,11 @@ class Measurements:
 
 
 def _values(result: ProbeResult | None, columns: Mapping[str, str], place: Mapping[str, str]) -> dict[str, float]:
-    """Return measures at a place, by the names of their columns; empty if they were not taken of its label."""
-    if result is None or place["label"] not in result.coords["label"]:
+    """Return measures at a place, by the names of their columns; empty if they were not taken of its label.
+
+    A result without labels is of the task.
+    """
+    if result is None or place["label"] not in result.coords.get("label", ["task"]):
         return {}
     values = {}
     for measure, column in columns.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -12,6 +13,7 @@ from mechclust.commands.clusters.features import MIN_PROMPTS
 from mechclust.commands.clusters.follow import MOSTLY, PARTLY, TIE
 from mechclust.commands.clusters.measurements import Measurements
 from mechclust.commands.clusters.verdicts import JudgedCurve, LabelVerdict
+from mechclust.commands.units import TEMPLATE
 from mechclust.models.tokenizers import in_words
 from mechclust.report.chance import CHANCE_LEVEL, least_permutations
 from mechclust.report.reading import Reading
@@ -37,6 +39,7 @@ class Measure(NamedTuple):
 
 INDEX = Measure("adjusted Rand index", ".3f", "--n-permutations")
 ACCURACY = Measure("accuracy", ".2f", "--n-shuffles")
+SAME_TASK = Measure("same task", ".2f", "--n-permutations")
 
 # ---- the conclusion ----
 
@@ -81,14 +84,14 @@ def _verdict_on_followed(result: Measurements, best: str) -> LabelVerdict:
 
 
 def _other_measures(result: Measurements) -> str:
-    """Return whether other measures than the raw clusters show the task; empty if the clusters follow it."""
+    """Return whether other measures than the raw clusters show the task; if the clusters follow it, any doubt."""
     if result.inseparable is not None:
         name = result.followed.called(result.inseparable)
         return f"{name[0].upper()}{name[1:]} determines the task, so the two cannot be separated."
     task = result.judged["task"]
-    verdicts = {curve.verdict for curve in (task.given, task.linear) if curve is not None}
     if result.followed.best(result.labels) == "task":
-        return ""
+        return _on_wording(result)
+    verdicts = {curve.verdict for curve in (task.given, task.linear, task.held_out) if curve is not None}
     if not verdicts:
         return "No other measure of the task could be taken."
     if not verdicts.isdisjoint(_SHOWN):
@@ -98,6 +101,29 @@ def _other_measures(result: Measurements) -> str:
     if LabelVerdict.TOO_FEW in verdicts:
         return "Whether other measures show the task is open."
     return "Other measures do not show the task."
+
+
+def _on_wording(result: Measurements) -> str:
+    """Return why clusters that follow the task may be of its prompts' wording; empty if nothing says so."""
+    task = result.judged["task"]
+    if task.clusters is None or task.clusters.verdict not in _SHOWN:
+        return ""
+    unit = unit_name(result)
+    if result.one_template and set(result.one_template) == set(result.values["task"]):
+        return f"Each task has one {unit} only, so wording is not ruled out."
+    if task.held_out is None:
+        return ""
+    if task.held_out.verdict == LabelVerdict.NOT_SHOWN:
+        return f"Nearest neighbours of another {unit} do not show it."
+    if task.held_out.verdict == LabelVerdict.NO_MORE:
+        return f"Nearest neighbours of another {unit} show it no more than random weights do."
+    return ""
+
+
+def unit_name(result: Measurements) -> str:
+    """Return what is held out: a template, or a label that was given for it."""
+    label = result.config.unit_label
+    return TEMPLATE if label in (None, TEMPLATE) else quoted(label)
 
 
 def readings(result: Measurements) -> list[Reading]:
@@ -174,6 +200,20 @@ def _label_readings(result: Measurements, label: str) -> Iterator[Reading]:
         yield _curve_reading(f"{by_label}, given {result.followed.called(result.given)}", judged.given, INDEX)
     if judged.linear is not None:
         yield _curve_reading(f"Linear classifier of {name}", judged.linear, ACCURACY)
+    if label == "task":
+        yield from _held_out_reading(result, judged.held_out)
+
+
+def _held_out_reading(result: Measurements, held_out: JudgedCurve | None) -> Iterator[Reading]:
+    """Yield how many prompts have a nearest neighbour of another template with their task, if templates are known."""
+    what = f"Nearest neighbour of another {unit_name(result)}"
+    if result.one_template:
+        one = f"with one {unit_name(result)} only: {first_few(result.one_template, most=3)}"
+        yield Reading(what, "undefined", verdict=f"Tasks {one}. Their wording cannot be held out.")
+    if held_out is not None:
+        reading = _curve_reading(what, held_out, SAME_TASK)
+        table = result.first_clustering("task").set_index("layer")
+        yield replace(reading, value=f"{reading.value} ({table.loc[held_out.layer, 'nearest']:.2f} of all prompts)")
 
 
 def _curve_reading(what: str, curve: JudgedCurve, measure: Measure) -> Reading:
@@ -249,6 +289,7 @@ def caveats(result: Measurements) -> list[str]:
         "named, at most 5% are there by chance, on average). Below chance, as 2.5% of layers are by chance alone: it "
         "may be the trace of another label that moves the states more and is spread evenly over the classes.",
         *_on_classifier(result),
+        *_on_held_out(result),
         *_on_random_weights(result),
         f"Surface features are read from a prompt's text and tokens; values of fewer than {MIN_PROMPTS} prompts count "
         f"as one. Clusters follow what they agree with most: adjusted mutual information of at least {MOSTLY:g} on "
@@ -286,6 +327,17 @@ def _on_classifier(result: Measurements) -> Iterator[str]:
         f"predicting the commonest class gives {', '.join(shares)}. What a classifier reads may be the prompts' "
         "wording: compare with random weights."
     )
+
+
+def _on_held_out(result: Measurements) -> Iterator[str]:
+    unit = unit_name(result)
+    if result.trained.held_out is not None:
+        yield (
+            f"Nearest neighbour of another {unit}: share of prompts whose nearest neighbour (Euclidean distance, with "
+            f"nothing subtracted) among prompts with another {unit} has their task; in brackets: among all prompts. "
+            f"States that show each {unit} alone are at chance, for which whole {unit}s exchange their tasks. "
+            "Templates that differ in one word count as two; --units LABEL groups them by a label of the file."
+        )
 
 
 def _on_random_weights(result: Measurements) -> Iterator[str]:
@@ -328,7 +380,13 @@ def _probe_notes(result: Measurements) -> Iterator[str]:
 
 def _distinct_notes(result: Measurements) -> Iterator[tuple[str, str]]:
     """Yield each note of the probes once, after a prefix that names its measure."""
-    prefixes = {"clusters": "", "given": "Given: ", "linear": "Linear: "}
+    prefixes = {
+        "clusters": "",
+        "given": "Given: ",
+        "linear": "Linear: ",
+        "nearest": "Nearest neighbour: ",
+        "held_out": f"Nearest neighbour of another {unit_name(result)}: ",
+    }
     seen: set[str] = set()
     for name, measure in result.trained.by_name.items():
         for note in measure.notes:

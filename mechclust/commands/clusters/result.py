@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _SHOWN = [
     "layer", "site", "label", "n_clusters", "ari", "null_low", "null_high", "p_value", "untrained",
     "given_ari", "given_p", "untrained_given", "accuracy", "linear_p", "untrained_accuracy",
+    "nearest", "held_out", "held_out_p", "untrained_held_out",
 ]  # fmt: skip
 
 
@@ -39,6 +40,7 @@ class ClustersResult(Measurements, MeasuredResult):
         values: labels and surface features: by name, the value of each prompt.
         shown: what the map of the prompts shows; ``None`` for no map.
         input_notes: what a reader must know of the prompts.
+        one_template: tasks whose prompts share one template, so that none is left if it is held out.
 
     Example:
         >>> result = measure_clusters("gpt2", ClustersConfig(Path("prompts.jsonl")))  # doctest: +SKIP

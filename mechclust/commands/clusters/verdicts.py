@@ -109,11 +109,13 @@ class JudgedLabel:
         clusters: the index of the clusters.
         given: the index after another label's means are subtracted.
         linear: the accuracy of the linear classifier.
+        held_out: the share of prompts whose nearest neighbour of another template has their class.
     """
 
     clusters: JudgedCurve | None
     given: JudgedCurve | None
     linear: JudgedCurve | None
+    held_out: JudgedCurve | None
 
     @property
     def verdicts(self) -> dict[str, LabelVerdict]:
@@ -144,6 +146,7 @@ class CurveColumns:
 _CLUSTERS = CurveColumns("ari", "null", "p_value", "untrained")
 _GIVEN = CurveColumns("given_ari", "given_null", "given_p", "untrained_given")
 _LINEAR = CurveColumns("accuracy", "linear_null", "linear_p", "untrained_accuracy", "accuracy_low")
+_HELD_OUT = CurveColumns("held_out", "held_out_null", "held_out_p", "untrained_held_out", "held_out_low")
 
 
 def judge_label(table: pd.DataFrame, counts: tuple[int, int]) -> JudgedLabel:
@@ -158,6 +161,7 @@ def judge_label(table: pd.DataFrame, counts: tuple[int, int]) -> JudgedLabel:
         clusters=judge_curve(table, _CLUSTERS, n_permutations),
         given=judge_curve(table, _GIVEN, n_permutations),
         linear=judge_curve(table, _LINEAR, n_shuffles),
+        held_out=judge_curve(table, _HELD_OUT, n_permutations),
     )
 
 

@@ -41,14 +41,20 @@ def followed(alike=(), p=0.001, untrained=np.nan, **means):
     return Followed(table, near)
 
 
-def a_table(ari=LOW, p=NONE, given=None, given_p=NONE, accuracy=None, linear_p=NONE, fresh=None):
+def a_table(
+    ari=LOW, p=NONE, given=None, given_p=NONE, accuracy=None, linear_p=NONE, held_out=None, held_out_p=NONE, fresh=None
+):
     columns = {"layer": list(LAYERS), "label": "task", "ari": ari, "null_low": -0.05, "null_high": 0.06, "p_value": p}
     if given is not None:
         columns |= {"given_ari": given, "given_null_low": -0.03, "given_null_high": 0.04, "given_p": given_p}
     if accuracy is not None:
         columns |= {"accuracy": accuracy, "accuracy_low": np.array(accuracy) - 0.05, "linear_p": linear_p}
         columns |= {"linear_null_low": 0.28, "linear_null_high": 0.39}
+    if held_out is not None:
+        columns |= {"nearest": 0.98, "held_out": held_out, "held_out_low": np.array(held_out) - 0.05}
+        columns |= {"held_out_null_low": 0.1, "held_out_null_high": 0.3, "held_out_p": held_out_p}
     names = {"ari": "untrained", "given": "untrained_given", "linear": "untrained_accuracy"}
+    names["held_out"] = "untrained_held_out"
     for key, values in (fresh or {}).items():
         columns |= {names[key]: values, f"{names[key]}_high": values}
     return pd.DataFrame(columns)
@@ -114,6 +120,26 @@ class TestHeadline:
         assert result.headline == "The clusters follow the task, more than random weights do."
         assert reading(result, "Clusters by task").random_weights == "0.020"
         assert reading(result, "Linear classifier of task").verdict.startswith("More than random weights.")
+
+    @pytest.mark.parametrize(
+        ("held_out_p", "random", "doubt"),
+        [
+            (SOME, 0.2, ""),
+            (NONE, 0.2, " Nearest neighbours of another template do not show it."),
+            (SOME, 0.9, " Nearest neighbours of another template show it no more than random weights do."),
+            ([math.nan] * 4, 0.2, ""),
+        ],
+    )
+    def test_the_task_is_followed_but_maybe_by_wording(self, held_out_p, random, doubt):
+        """Too few templates for a p-value leave it open, which the headline does not say."""
+        fresh = {"ari": LOW, "held_out": [random] * 4}
+        table = a_table(HIGH, SOME, held_out=[0.3, 0.8, 0.8, 0.3], held_out_p=held_out_p, fresh=fresh)
+        result = concluded(table, followed(task=0.8))
+        assert result.headline == f"The clusters follow the task, more than random weights do.{doubt}"
+
+    def test_neighbours_of_other_templates_show_a_task_that_is_not_followed(self):
+        result = concluded(a_table(held_out=HIGH, held_out_p=SOME), followed(length=0.6))
+        assert result.headline.endswith("Other measures still show the task.")
 
     def test_random_weights_reach_the_same_index(self):
         """They are not said to be followed then."""
