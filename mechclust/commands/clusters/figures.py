@@ -33,14 +33,14 @@ _KEY_COLOR = "#555555"
 def clusters_panels(result: Measurements) -> list[Panel]:
     """Draw the figures, in the report's order."""
     panels = [Panel("curves_by_layer", curves_figure(result), _curves_caption(result))]
-    if result.trained.held_out is not None:
-        panels.append(Panel("nearest_neighbours", nearest_figure(result), _nearest_caption(result)))
     if result.followed.means:
         caption = (
             "What the clusters follow: adjusted mutual information of the clusters with the file's labels and with "
             "surface features of the prompts, by layer. 1: the same partition; 0: chance."
         )
         panels.append(Panel("what_clusters_follow", followed_figure(result), caption))
+    if result.trained.held_out is not None:
+        panels.append(Panel("nearest_neighbours", nearest_figure(result), _nearest_caption(result)))
     return panels
 
 
@@ -183,11 +183,12 @@ def nearest_figure(result: Measurements) -> Figure:
     figure, axes = subplots(1, size=(6.0, 3.0))
     axis = axes[0]
     table = result.first_clustering("task")
+    name = figure_text(unit_name(result))
     axis.plot(table["layer"], table["nearest"], color=_KEY_COLOR, marker="s", ms=3, lw=1, label="of all prompts")
-    _draw_curve(axis, table, _HELD_OUT, f"of another {figure_text(unit_name(result))}")
-    axis.set_ylim(0, 1.03)
+    _draw_curve(axis, table, _HELD_OUT, f"of another {name}")
+    axis.set_ylim(-0.03, 1.03)
     axis.set_ylabel("nearest neighbour has the task")
-    axis.set_title(f"other {figure_text(unit_name(result))}s: {result.verdicts['task']['held_out']}")
+    axis.set_title(f"neighbour of another {name}:\n{result.verdicts['task']['held_out']}", fontsize="medium")
     layer_axis(axis)
     _add_legend(figure, axes, bool(result.untrained))
     return figure

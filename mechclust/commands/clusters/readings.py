@@ -380,15 +380,12 @@ def _probe_notes(result: Measurements) -> Iterator[str]:
 
 def _distinct_notes(result: Measurements) -> Iterator[tuple[str, str]]:
     """Yield each note of the probes once, after a prefix that names its measure."""
-    prefixes = {
-        "clusters": "",
-        "given": "Given: ",
-        "linear": "Linear: ",
-        "nearest": "Nearest neighbour: ",
-        "held_out": f"Nearest neighbour of another {unit_name(result)}: ",
-    }
+    held_out = f"Nearest neighbour of another {unit_name(result)}: "
+    prefixes = {"clusters": "", "given": "Given: ", "linear": "Linear: ", "held_out": held_out}
     seen: set[str] = set()
     for name, measure in result.trained.by_name.items():
+        if name not in prefixes:  # neighbours among all prompts: their interval is not reported
+            continue
         for note in measure.notes:
             if note not in seen:
                 yield prefixes[name], note
