@@ -49,7 +49,7 @@ class Units:
 
     @property
     def name(self) -> str:
-        """What a unit is called: its label, or a template."""
+        """Name of a unit: its label, or a template."""
         return TEMPLATE if self.label is None else self.label
 
     def with_one(self, classes: Sequence[str]) -> list[str]:

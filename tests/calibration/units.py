@@ -16,6 +16,7 @@ from probes.functional import cka_null, cka_resamples, linear_cka
 from probes.functional.adjusted_rand import adjusted_rand_null, adjusted_rand_score
 from probes.functional.holm import holm
 from probes.functional.linear_decodability import ridge_predictions, stratified_folds
+from probes.functional.neighbour_purity import nearest, nearest_of_other_units, relabelled_purity, same_label
 from probes.functional.relabelling import between_shares
 from probes.functional.unit_hsic import cka_between_units
 from probes.functional.units import Relabelling
@@ -96,6 +97,16 @@ def classes_read(design: Design, seed: int, use_units: bool) -> bool:
     return _called(hits[1:], hits[0])
 
 
+def neighbours_called(design: Design, seed: int, use_units: bool) -> bool:
+    """Return whether nearest neighbours are said to be of one class, as ``NeighbourPurity`` does it with ``k=1``."""
+    classes, units = design.labels()
+    rows = design.states(torch.Generator().manual_seed(seed))[:, 0]
+    near = nearest_of_other_units(rows, 1, torch.from_numpy(units)) if use_units else nearest(rows, 1)
+    relabelling = Relabelling.from_classes(classes, units if use_units else None)
+    null = relabelled_purity(near, relabelling, SHUFFLES, seed)
+    return _called(null, same_label(near, classes).mean() - 1e-12)
+
+
 def similarity_called(design: Design, seed: int, use_units: bool) -> bool:
     """Return whether unrelated representations are said to be similar, as ``CKA`` does it."""
     draw = torch.Generator().manual_seed(seed)
@@ -134,6 +145,10 @@ CASES: dict[str, tuple[Callable[[Design, int, bool], bool], Design]] = {
     "ClusteringHead, any of 16, 5 x 4 templates x 5, share .2": (any_head_called, Design(5, 4, 5, share=0.2)),
     "LinearDecodability, 200 independent prompts": (classes_read, Design(4, 1, 50)),
     "LinearDecodability, 4 x 10 templates x 5, share .2": (classes_read, Design(4, 10, 5, share=0.2)),
+    "NeighbourPurity, p-value, 300 independent prompts": (neighbours_called, INDEPENDENT),
+    "NeighbourPurity, p-value, 10 tasks x 3 templates x 10, share .2": (neighbours_called, STRONG_TEMPLATES),
+    "NeighbourPurity, p-value, the same, one template in two tasks": (neighbours_called, ONE_MIXED),
+    "NeighbourPurity, p-value, 60 prompts given twice": (neighbours_called, TWICE),
     "CKA, p-value, 50 independent prompts": (similarity_called, Design(5, 1, 10)),
     "CKA, p-value, 30 prompts given four times": (similarity_called, FOUR_TIMES),
     "CKA, interval, 50 independent prompts": (interval_misses, Design(5, 1, 10)),
