@@ -22,6 +22,7 @@ from probes.functional.cka import compact, linear_hsic, without_top_components
 from probes.functional.cka_draws import deviations_of, halves_hsic, null_hsic, null_of
 from probes.functional.cross_moments import CrossMoments
 from probes.functional.hsic import HSIC, cka_from_hsic, kernel
+from probes.functional.permutation_test import ROUNDING_TIE, permutation_p_value
 from probes.functional.products import Precision, check_precision
 from probes.functional.representations import float64, matrix
 from probes.functional.unit_hsic import hsic_between_units
@@ -235,13 +236,14 @@ class CKA(Pairwise, RowsOrMoments):
         rows_y = matrix(group.rows[y], y)
         drawn, xx, yy = null_hsic(rows_x, rows_y, self.n_permutations, self.seed, self.precision, group.units)
         enough = n_pairings(xx.n, group.units) >= FEWEST_ARRANGEMENTS
+        tie = ROUNDING_TIE if self.precision == "float64" else _MAX_ROUNDING
         for measure, value in values.items():
             null = null_of(drawn, xx, yy, debiased=_DEBIASED[measure])
             low, high = null.quantile(_INTERVAL).tolist()
-            at_least_as_high = 1 + int((null >= value).sum())
+            p_value = float(permutation_p_value(value, null, tie)) if enough else math.nan
             yield f"{measure}_null_low", low, ""
             yield f"{measure}_null_high", high, ""
-            yield f"{measure}_p_value", at_least_as_high / (1 + self.n_permutations) if enough else math.nan, ""
+            yield f"{measure}_p_value", p_value, ""
 
     # ---- notes ----
 

@@ -24,6 +24,7 @@ from probes.functional.neighbour_purity import (
     relabelled_purity,
     same_label,
 )
+from probes.functional.permutation_test import permutation_p_value
 from probes.functional.strata import check_given
 from probes.functional.units import Relabelling
 from tasks import Batch, InputError
@@ -177,6 +178,5 @@ class NeighbourPurity(ByClass):
             return {**measured, "null_low": math.nan, "null_high": math.nan, "p_value": math.nan}
         null = relabelled_purity(near, relabelling, self.n_permutations, self.seed, queries)
         null_low, null_high = np.quantile(null, [0.025, 0.975]).tolist()
-        p = (1 + int((null >= purity - 1e-12).sum())) / (1 + self.n_permutations)
-        p_value = p if relabelling.enough(named=False) else math.nan
+        p_value = float(permutation_p_value(purity, null)) if relabelling.enough(named=False) else math.nan
         return {**measured, "null_low": null_low, "null_high": null_high, "p_value": p_value}

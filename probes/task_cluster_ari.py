@@ -26,6 +26,7 @@ from probes.functional.adjusted_rand import (
     effective_classes,
 )
 from probes.functional.kmeans import kmeans
+from probes.functional.permutation_test import permutation_p_value
 from probes.functional.projection import project_2d
 from probes.functional.strata import check_given, nothing_left, single_class, strata_of
 from probes.functional.task_cluster_ari import fitted_clusters, permuted_index
@@ -245,7 +246,7 @@ class TaskClusterARI(LabelledRows):
             return {**measured, "null_low": low, "null_high": high, "null_mean": moments.mean, "p_value": p}
         null = label.null(assigned, self.n_permutations, self.seed)
         low, high = np.quantile(null, [0.025, 0.975]).tolist()
-        p = math.nan if label.few else (1 + int((null >= score).sum())) / (1 + self.n_permutations)
+        p = math.nan if label.few else float(permutation_p_value(score, null))
         return {**measured, "null_low": low, "null_high": high, "null_mean": float(null.mean()), "p_value": p}
 
     # ---- notes ----

@@ -13,6 +13,7 @@ from probes.engine.hooks import Models
 from probes.engine.probe import Probe
 from probes.engine.readout import all_tokens
 from probes.engine.sites import Site, Sites
+from probes.functional.permutation_test import permutation_p_value
 from probes.functional.topic_attention import WordTopics
 from tasks import Batch, InputError
 from tasks.errors import check_at_least
@@ -63,9 +64,7 @@ class TopicProbe(Probe):
         p = torch.full_like(observed, torch.nan)
         if self.n_permutations:
             low, high = torch.nanquantile(null, torch.tensor([0.025, 0.975], dtype=null.dtype), dim=-1)
-            n_defined = (~null.isnan()).sum(dim=-1)
-            p = (1.0 + (null >= observed[..., None]).sum(dim=-1).double()) / (1 + n_defined)
-            p = torch.where(torch.isnan(observed) | (n_defined == 0), torch.nan, p)
+            p = permutation_p_value(observed, null.movedim(-1, 0))
         return {name: observed, f"{name}_null_low": low, f"{name}_null_high": high, p_name: p}
 
     def _null_notes(

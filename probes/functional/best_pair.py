@@ -13,6 +13,7 @@ from torch import Tensor
 
 from probes.functional.holm import holm
 from probes.functional.hsic import cka_from_hsic, hsic_of_kernels, kernel
+from probes.functional.permutation_test import permutation_p_value
 from probes.functional.representations import paired
 from probes.functional.units import FEWEST_ARRANGEMENTS, half_samples, n_pairings, pairings
 from tasks import InputError
@@ -107,7 +108,7 @@ def best_pairs(
     best = np.where(is_known, ranked.argmax(axis=1), -1)
     orders = torch.stack(list(pairings(n, n_permutations, seed, units)))
     largest = _largest_of_pairings(tuned_kernels, base_kernels, orders, np.isfinite(cka))
-    p_value = (1 + (largest >= ranked.max(axis=1)[:, None]).sum(axis=1)) / (1 + n_permutations)
+    p_value = permutation_p_value(torch.from_numpy(ranked.max(axis=1)), largest.T).numpy()
     p_value = np.where(is_known & (n_pairings(n, units) >= FEWEST_ARRANGEMENTS), p_value, np.nan)
     layers = np.arange(len(tuned))
     difference = np.where(is_known, cka[layers, best] - cka[layers, list(expected)], np.nan)

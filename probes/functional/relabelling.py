@@ -10,6 +10,7 @@ from torch import Tensor
 
 from probes.functional.arrays import Array, Labels, computed_in_torch
 from probes.functional.holm import holm
+from probes.functional.permutation_test import permutation_p_value
 from probes.functional.preprocess import centred_rows
 from probes.functional.units import Relabelling
 from tasks import InputError
@@ -17,7 +18,6 @@ from tasks.errors import check_at_least
 
 FEWEST_RELABELLINGS = 999
 RELABELLINGS_PER_TEST = 40  # Holm's smallest adjusted p-value is then 1 / 40
-SHARE_ROUNDING = 1e-9  # of the total sum of squares
 _MAX_NUMBERS_AT_ONCE = 2**22
 
 
@@ -79,7 +79,7 @@ def relabelling_p_values(
     observed, null = between_shares(points, labels, permutations, strata=strata, units=units, seed=seed)
     if not relabelling_of(labels, strata, units).enough(named=False):
         return torch.full_like(observed, torch.nan)
-    return _p_value(observed, null)
+    return permutation_p_value(observed, null)
 
 
 def between_shares(
@@ -174,21 +174,16 @@ def relabelled(
     best_null = torch.nan_to_num(null, nan=0.0).amax(dim=1)
     low, high = torch.quantile(1 - best_null, torch.tensor([0.025, 0.975], dtype=best_null.dtype))
     measures = {
-        "p_value": _p_value(observed, null),
+        "p_value": permutation_p_value(observed, null),
         "best_within_ratio": 1 - best,
         "best_within_ratio_null_low": low,
         "best_within_ratio_null_high": high,
-        "best_p_value": _p_value(best, best_null),
+        "best_p_value": permutation_p_value(best, best_null),
     }
     undefined = [name for name in measures if name != "p_value"] if bool(observed.isnan().all()) else []
     if not relabelling_of(labels, units=units).enough(named=False):
         undefined += ["p_value", "best_p_value"]
     return measures | {name: torch.full_like(measures[name], torch.nan) for name in undefined}
-
-
-def _p_value(observed: Float[Tensor, "*head"], null: Float[Tensor, "draw *head"]) -> Float[Tensor, "*head"]:
-    as_good = (null >= observed - SHARE_ROUNDING).sum(dim=0).double()
-    return torch.where(observed.isnan(), torch.nan, (1 + as_good) / (1 + len(null)))
 
 
 def _orders(draws: int, n: int, strata: Int[Tensor, "item"] | None, draw: torch.Generator) -> Int[Tensor, "draw item"]:

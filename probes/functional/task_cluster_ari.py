@@ -13,6 +13,7 @@ from torch import Tensor
 
 from probes.functional.adjusted_rand import adjusted_rand_null, adjusted_rand_score, index_between_units
 from probes.functional.arrays import Array, Labels, computed_in_torch
+from probes.functional.permutation_test import permutation_p_value
 from probes.functional.units import Relabelling
 from tasks import InputError
 from tasks.errors import check_at_least
@@ -98,7 +99,7 @@ def task_cluster_ari(
     relabelling = Relabelling.from_classes(classes, member)
     null = permuted_index(classes, clusters, relabelling, n_permutations, seed)
     low, high = np.quantile(null, [0.025, 0.975]).tolist()
-    p_value = (1 + int((null >= ari).sum())) / (1 + n_permutations)
+    p_value = float(permutation_p_value(ari, null))
     if not relabelling.enough(named=False):
         p_value = math.nan
     of_rows = torch.from_numpy(clusters).to(rows.device) if isinstance(rows, Tensor) else clusters

@@ -21,6 +21,7 @@ from mechclust.commands.check.result import NotTried
 from mechclust.report.text import counted
 from probes import CKA, Probe, ProbeResult, TaskClusterARI, TopicAttention, last_token, run
 from probes.functional import cka_null, linear_cka
+from probes.functional.permutation_test import permutation_p_value
 from probes.rows.collect import Gather
 from tasks import Batch
 
@@ -217,7 +218,7 @@ class _Draw:
             value = float(linear_cka(rows, features, debiased=True))
             if np.isfinite(value):
                 null = cka_null(rows, features, N_PAIRINGS, debiased=True, seed=self.number)
-                tests[site] = ChanceTest(value, (1 + int((null >= value).sum())) / (1 + N_PAIRINGS))
+                tests[site] = ChanceTest(value, float(permutation_p_value(value, null)))
                 self.biased[site] = float(linear_cka(rows, features))
         return tests
 

@@ -15,6 +15,7 @@ from jaxtyping import Int
 
 from mechclust.report.chance import CHANCE_LEVEL, corrected, least_permutations
 from probes.functional.adjusted_rand import adjusted_rand_moments, adjusted_rand_null, adjusted_rand_score
+from probes.functional.permutation_test import permutation_p_value
 from probes.functional.units import Relabelling
 from tasks.text.visible import short
 
@@ -222,4 +223,4 @@ def _p_value(codes: Codes, clusters: Codes, n_tests: int, units: Codes | None) -
             return p
         one_stratum = np.zeros(len(codes))  # then whole tables are drawn, which is faster
         null = adjusted_rand_null(codes, clusters, draws, within=one_stratum)
-    return (1 + int((null >= index).sum())) / (1 + draws)
+    return float(permutation_p_value(index, null))

@@ -1,0 +1,41 @@
+"""The p-value of a permutation test, which every measure computes alike."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+ROUNDING_TIE = 1e-9  # a draw this much lower than the measure equals it but for rounding
+
+
+def permutation_p_value(
+    observed: Float[Tensor, "*place"] | float,
+    null: Float[Tensor, "draw *place"] | Float[np.ndarray, "draw *place"],
+    tie: float = ROUNDING_TIE,
+) -> Float[Tensor, "*place"]:
+    """Return the share of draws that are at least as high as what was observed, which counts as a draw itself.
+
+    Source: Phipson and Smyth, Permutation P-values Should Never Be Zero, Statistical Applications in Genetics and
+    Molecular Biology 9, 2010.
+
+    Args:
+        observed: the measure at each place, of order 1.
+        null: the measure in each draw. Draws in which it is undefined (NaN) do not count.
+        tie: how much lower a draw may be by rounding. Without it, a permutation that changes nothing would count or not
+            by the order in which a sum was taken, and small sets would seem significant.
+
+    Returns:
+        The p-value at each place; NaN where the measure is undefined, or undefined in every draw.
+
+    Example:
+        >>> permutation_p_value(0.9, np.array([0.2, 0.9 - 1e-15, 0.4])).item()
+        0.5
+    """
+    measured = torch.as_tensor(observed, dtype=torch.float64)
+    draws = torch.as_tensor(null).to(measured.device)
+    n_defined = (~draws.isnan()).sum(dim=0)
+    n_as_high = (draws >= measured - tie).sum(dim=0)
+    p_value = (1.0 + n_as_high.double()) / (1 + n_defined)
+    return torch.where(measured.isnan() | (n_defined == 0), torch.nan, p_value)
