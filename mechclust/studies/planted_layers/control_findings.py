@@ -131,7 +131,12 @@ def _of_same_layers(config: PlantedConfig, runs: Runs) -> list[Finding]:
         ),
     ]
     has_crossed = bool(runs[0].of(CROSSED[0]))
-    return findings if has_crossed else [replace(finding, control=None) for finding in findings]
+    return findings if has_crossed else [_without_control(finding) for finding in findings]
+
+
+def _without_control(finding: Finding) -> Finding:
+    note = "no control: E and its controls were trained in the same layers only"
+    return replace(finding, control=None, note=f"{finding.note}; {note}" if finding.note else note)
 
 
 def _first_read(scores: _Scores) -> list[_Seeds]:

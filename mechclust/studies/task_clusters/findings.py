@@ -58,9 +58,8 @@ def _top_layer_clusters(config: TaskClustersConfig, private: Runs, shared: Runs)
         private,
         shared,
     )
-    return replace(
-        finding, note=f"chance: tasks relabelled within the classes of x, 95% within {low:.3f} to {high:.3f}"
-    )
+    chance = f"chance: tasks relabelled within the classes of x, 95% within {low:.3f} to {high:.3f}"
+    return replace(finding, note=f"{chance}; {finding.note}" if finding.note else chance)
 
 
 def _unseen_instructions(config: TaskClustersConfig, unseen: Runs, shared: Runs) -> Finding:
@@ -82,7 +81,7 @@ def _grows(config: TaskClustersConfig, id: str, statement: str, runs: Runs, shar
         source=f"{_PAPER}; bound ours",
         shown="headline",
     )
-    return finding if shared else replace(finding, control=None)
+    return finding if shared else replace(finding, control=None, note="no control without the arm 'shared'")
 
 
 def _end_and_growth(config: TaskClustersConfig, runs: Runs) -> list[_Seeds]:

@@ -11,7 +11,7 @@ import pytest
 from scipy.stats import spearmanr
 
 from mechclust.evidence import Bound, Finding, check_part
-from mechclust.studies.study import Job
+from mechclust.studies.study import Job, check_findings
 from mechclust.studies.task_clusters import TaskClustersConfig
 from mechclust.studies.task_clusters.config import task_of
 from mechclust.studies.task_clusters.findings import findings_of
@@ -326,6 +326,7 @@ def test_a_missing_arm_is_not_tested(arms: tuple[str, ...]) -> None:
         assert findings[id].why_not == ("" if arm in arms else f"needs the arm '{arm}'")
     assert findings["T2"].verdict == "holds"
     assert (findings["T2"].control is None) == ("shared" not in arms)
+    check_findings(list(findings.values()))
 
 
 def test_a_size_that_cannot_test_says_so() -> None:
