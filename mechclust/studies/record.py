@@ -17,7 +17,7 @@ from mechclust.report.manifest import MANIFEST, add_files, check_files, read_man
 from mechclust.report.text import csv
 from mechclust.studies.added_seeds import with_seen_verdicts
 from mechclust.studies.registry import open_run
-from mechclust.studies.study import Study, judge_run, report_run
+from mechclust.studies.study import Study, check_findings, judge_run, report_run
 from probes.store.files import json_bytes
 from tasks import InputError
 from tasks.errors import suggest
@@ -107,7 +107,8 @@ def judge_again(folder: str | Path) -> Findings:
 
     Raises:
         InputError: if the folder cannot be written, is not a record with measurements, its ``findings.json`` was
-            changed, or the measurements are damaged or not those that the installed version needs.
+            changed, or the measurements are damaged or not those that the installed version needs; and as
+            ``check_findings``.
     """
     folder = Path(folder)
     check_writable(folder, _JUDGE_COPY)
@@ -124,6 +125,7 @@ def judge_again(folder: str | Path) -> Findings:
         except InputError as error:
             why = str(error).replace(repr(place), repr(str(archive))).partition(";")[0]
             raise InputError(f"{why}; {_RECORD_AGAIN}") from error
+    check_findings(findings)
     record_command(folder, _COMMAND)
     add_files(folder, _findings_files(findings), _JUDGE_COPY)
     return findings

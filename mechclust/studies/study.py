@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -45,8 +45,8 @@ def check_checkpoint(config: Any) -> None:
         find(config.model)
 
 
-def nothing(config: Any, results: object) -> Sequence[Any]:
-    """Return no findings, figures or notes."""
+def no_notes(config: Any, results: object) -> Sequence[str]:
+    """Return no notes."""
     return ()
 
 
@@ -70,6 +70,12 @@ def one_stage(job: object) -> int:
     return 0
 
 
+_FUNCTIONS = (
+    "jobs", "run_job", "trained_models", "load", "findings", "panels", "tables", "views", "notes", "headline", "check",
+    "stage",
+)  # fmt: skip
+
+
 @dataclass(frozen=True, repr=False)
 class Study:
     """An experiment, usually a published one.
@@ -78,15 +84,16 @@ class Study:
         name: its name on the command line.
         title: one line for lists and reports.
         source: the paper.
-        presets: configurations (frozen dataclasses with a field ``seeds``) by name.
-        jobs: configuration to picklable jobs.
+        presets: configurations by name, of one frozen dataclass with a field ``seeds``.
+        jobs: configuration to picklable jobs, at least one.
         trained_models: ``(config, out)``: the models it trained, for probes chosen by the user.
         check: refuses a configuration that cannot run on this machine, before anything is written; reports do not ask.
         stage: number of a job's stage; the jobs of a stage are independent and start when earlier stages are done.
         run_job: ``(config, job, out)``: makes a job's artefacts in ``out``, resuming where an interrupted call stopped.
         load: ``(config, out)``: what was measured, from ``results/`` alone, which is all that a record keeps of the
             artefacts.
-        findings: ``(config, results)``: the findings, from what ``load`` returned.
+        findings: ``(config, results)``: the findings, from what ``load`` returned. One that has no control says why in
+            its note.
         panels: ``(config, results)``: the figures.
         tables: ``(config, results)``: long tables by title, which a report shows folded.
         views: ``(config, results)``: HTML fragments by title, such as links to pages that it writes into the run.
@@ -94,6 +101,9 @@ class Study:
         headline: ``(config, results)``: the conclusion; by default how many findings hold.
         unrecorded: names of files in ``results/`` that neither findings nor figures need, such as training losses; a
             record leaves them out.
+
+    Raises:
+        InputError: for a field that is not a function where one is needed, or presets of another kind.
 
     Example:
         >>> from mechclust import get_study
@@ -108,15 +118,25 @@ class Study:
     run_job: Callable[[Any, Any, Path], None]
     trained_models: Callable[[Any, Path], Iterable[TrainedModel]]
     load: Callable[[Any, Path], Any]
-    findings: Callable[[Any, Any], Sequence[Finding]] = nothing
-    panels: Callable[[Any, Any], Sequence[Panel]] = nothing
+    findings: Callable[[Any, Any], Sequence[Finding]]
+    panels: Callable[[Any, Any], Sequence[Panel]]
     tables: Callable[[Any, Any], Mapping[str, pd.DataFrame]] = no_tables
     views: Callable[[Any, Any], Mapping[str, str]] = no_views
-    notes: Callable[[Any, Any], Sequence[str]] = nothing
+    notes: Callable[[Any, Any], Sequence[str]] = no_notes
     headline: Callable[[Any, Any], str] = no_headline
     check: Callable[[Any], None] = check_machine
     stage: Callable[[Any], int] = one_stage
     unrecorded: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        for name in _FUNCTIONS:
+            if not callable(getattr(self, name)):
+                raise InputError(f"{name} of study {self.name!r} is {getattr(self, name)!r}; give a function")
+        kinds = {type(preset) for preset in self.presets.values()}
+        have_seeds = all(is_dataclass(preset) and hasattr(preset, "seeds") for preset in self.presets.values())
+        if len(kinds) != 1 or not have_seeds:
+            names = ", ".join(sorted(kind.__name__ for kind in kinds)) or "empty"
+            raise InputError(f"presets of study {self.name!r} are {names}; give one dataclass with a field seeds")
 
     def __repr__(self) -> str:
         return f"Study({self.name!r}, {quoted(self.title)}, presets {', '.join(self.presets)})"
@@ -181,7 +201,8 @@ def run_study(
     Artefacts are saved as they are made: ``config.json``, ``models/``, ``results/``, ``figures/``,
     ``findings.json``, ``report.html``. Called again, an interrupted run resumes where it stopped. Called with more
     seeds after those of the run, it measures the new ones only, and findings whose verdict was seen before are marked
-    exploratory. Results are bit-identical for any ``workers`` and ``engine``.
+    exploratory. Results are bit-identical for any ``workers`` and ``engine``. If findings or figures fail, everything
+    measured is kept, and ``report_run`` goes on once the study is corrected.
 
     Args:
         study: the study.
@@ -194,8 +215,8 @@ def run_study(
         timeout: maximum seconds per job.
 
     Raises:
-        InputError: if a setting is out of range, ``out`` cannot be written, is in use, or holds a run with other
-            settings, or a probe does not exist; and as ``map_jobs``.
+        InputError: if a setting is out of range, there are no jobs, ``out`` cannot be written, is in use, or holds a
+            run with other settings, or a probe does not exist; as ``check_findings``, and as ``map_jobs``.
 
     Example:
         >>> from mechclust import get_study
@@ -207,6 +228,8 @@ def run_study(
     check_settings(config)
     study.check(config)
     jobs = sorted(study.jobs(config), key=study.stage)
+    if not jobs:
+        raise InputError(f"study {study.name!r} has no jobs with these settings; change them, or its jobs")
     check_writable(out)
     with ExitStack() as held:
         held.enter_context(locked(out, way="give another folder with --out"))
@@ -221,7 +244,11 @@ def run_study(
         measure_further(study.trained_models, config, there, further, workers=workers, engine=engine, timeout=timeout)
         record_command(out, f"run {study.name}")
         record_measured(out)
-        return report_run(study, config, out)
+        try:
+            return report_run(study, config, out)
+        except Exception as error:  # of somebody else's code
+            error.add_note(f"all that was measured is kept: correct the study, then mechclust report {out}")
+            raise
 
 
 def report_run(study: Study, config: Any, out: Path) -> Analysis:
@@ -263,18 +290,39 @@ def analyse_run(study: Study, config: Any, out: Path) -> Analysis:
     """Return what a study concludes from a run's artefacts.
 
     Raises:
-        InputError: if a file is missing.
+        InputError: if a file is missing, or a figure's name is there twice; and as ``check_findings``.
     """
     results = study.load(config, out)
+    findings = study.findings(config, results)
+    check_findings(findings)
+    panels = study.panels(config, results)
+    twice = repeated([panel.name for panel in panels])
+    if twice:
+        raise InputError(f"figure {twice[0]!r} is there twice; rename one")
     tables = study.tables(config, results)
     return Analysis(
         headline=study.headline(config, results),
-        findings=study.findings(config, results),
-        panels=study.panels(config, results),
+        findings=findings,
+        panels=panels,
         views=study.views(config, results),
         folded={title: table_html(table) for title, table in tables.items()},
         notes=study.notes(config, results),
     )
+
+
+def check_findings(findings: Sequence[Finding]) -> None:
+    """Refuse an id that is there twice, and a measured finding that has neither a control nor a note that says why.
+
+    Raises:
+        InputError: naming the first such finding.
+    """
+    twice = repeated([finding.id for finding in findings])
+    if twice:
+        raise InputError(f"finding {twice[0]!r} is there twice; rename one")
+    for finding in findings:
+        is_measured = any(part.values for part in finding.parts)
+        if finding.kind == "finding" and finding.control is None and is_measured and not finding.note:
+            raise InputError(f"finding {finding.id!r} has no control; add one, or say in its note why there is none")
 
 
 def judge_run(study: Study, config: Any, out: Path) -> Sequence[Finding]:

@@ -45,13 +45,29 @@ def load(config, out):
 
 
 def findings(config, results):
+    parts = (mean_part("", results, Bound(">", 1)),)
     return [
-        Finding(id="Q1", statement="large", source="ours", parts=(mean_part("", results, Bound(">", 1)),)),
+        Finding(id="Q1", statement="large", source="ours", parts=parts, note="nothing to compare with"),
         Finding(id="Q2", statement="x", source="ours", parts=(), not_tested="too small"),
     ]
 
 
-STUDY = Study("grows", "Title", "ours", {"only": Config()}, jobs, run_job, lambda config, out: (), load, findings)
+def no_figures(config, results):
+    return []
+
+
+STUDY = Study(
+    name="grows",
+    title="Title",
+    source="ours",
+    presets={"only": Config()},
+    jobs=jobs,
+    run_job=run_job,
+    trained_models=lambda config, out: (),
+    load=load,
+    findings=findings,
+    panels=no_figures,
+)
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """Probes of the user's choice on a study's models."""
 
 import os
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -13,6 +13,14 @@ from probes import NDims, Probe, RegisteredProbe, Sum, last_token, load_result, 
 from tasks import Batch, InputError
 
 CONFIG = ModelConfig(d_vocab=9, n_ctx=4, n_layers=1, d_model=8, n_heads=2)
+
+
+@dataclass(frozen=True)
+class Settings:
+    seeds: tuple[int, ...] = (0,)
+
+
+SETTINGS = Settings()
 BATCH = Batch(torch.arange(24).reshape(6, 4) % 9)
 
 
@@ -58,10 +66,12 @@ def study():
         name="task-clusters",
         title="A study",
         source="nowhere",
-        presets={"only": CONFIG},
-        jobs=lambda config: [],
+        presets={"only": SETTINGS},
+        jobs=lambda config: ["nothing to do"],
         run_job=lambda config, job, out: None,
         load=lambda config, out: None,
+        findings=lambda config, results: [],
+        panels=lambda config, results: [],
         notes=lambda config, results: ["its own"],
         trained_models=trained_models,
     )
@@ -81,7 +91,7 @@ def registered(monkeypatch):
 
 
 def test_they_are_measured_and_in_the_report(study, tmp_path):
-    analysis = run_study(study, CONFIG, tmp_path, workers=1, probes=["NDims"])
+    analysis = run_study(study, SETTINGS, tmp_path, workers=1, probes=["NDims"])
     files = sorted((tmp_path / "results" / "probes" / "NDims").iterdir())
     assert [file.name for file in files] == [f"model {i}%2Fa.safetensors" for i in range(6)]
     found, expected = load_result(files[0]), run(build_model(CONFIG), BATCH, NDims())
@@ -93,46 +103,46 @@ def test_they_are_measured_and_in_the_report(study, tmp_path):
     assert "<h3>model 0/a</h3>" in page
     assert "and 2 more models in results/probes/NDims" in page
     (tmp_path / "report.html").unlink()
-    report_run(study, CONFIG, tmp_path)  # `mechclust report` keeps them
+    report_run(study, SETTINGS, tmp_path)  # `mechclust report` keeps them
     assert "<h2>Probe: NDims</h2>" in (tmp_path / "report.html").read_text()
 
 
 def test_a_probe_under_development_is_measured_anew(study, registered, tmp_path):
     registered("counted", Counted)
-    run_study(study, CONFIG, tmp_path, workers=1, probes=["counted"])
+    run_study(study, SETTINGS, tmp_path, workers=1, probes=["counted"])
     path = tmp_path / "results" / "probes" / "counted" / "model 0%2Fa.safetensors"
     assert int(load_result(path)["n"]) == 6
     registered("counted", Twice)  # the same name and version
-    run_study(study, CONFIG, tmp_path, workers=1, probes=["counted"])
+    run_study(study, SETTINGS, tmp_path, workers=1, probes=["counted"])
     assert int(load_result(path)["n"]) == 12
 
 
 def test_one_that_fails_is_told_and_stops_nothing(study, registered, tmp_path):
     registered("fails", Fails)
     registered("counted", Counted)
-    analysis = run_study(study, CONFIG, tmp_path, workers=1, probes=["fails", "counted", "counted"])
+    analysis = run_study(study, SETTINGS, tmp_path, workers=1, probes=["fails", "counted", "counted"])
     assert list(analysis.views) == ["Probe: counted"]
     assert analysis.notes[:2] == ["its own", "fails could not measure model 0/a: no <light>"]
-    report_run(study, CONFIG, tmp_path)  # nor does the report written anew forget it
+    report_run(study, SETTINGS, tmp_path)  # nor does the report written anew forget it
     page = (tmp_path / "report.html").read_text()
     assert "fails could not measure model 5/a: no &lt;light&gt;" in page
 
 
 def test_one_that_gives_no_result_or_leaves_a_damaged_file_stops_nothing(study, registered, tmp_path):
     registered("nothing", GivesNothing)
-    analysis = run_study(study, CONFIG, tmp_path, workers=1, probes=["nothing", "NDims"])
+    analysis = run_study(study, SETTINGS, tmp_path, workers=1, probes=["nothing", "NDims"])
     assert len([note for note in analysis.notes if note.startswith("nothing could not measure model ")]) == 6
     (tmp_path / "results" / "probes" / "NDims" / "model 0%2Fa.safetensors").write_text("half")
-    view = report_run(study, CONFIG, tmp_path).views["Probe: NDims"]
+    view = report_run(study, SETTINGS, tmp_path).views["Probe: NDims"]
     assert "is truncated or not a safetensors file" in view
     assert view.count("<table") > 1
     registered("nothing", Counted)
-    assert run_study(study, CONFIG, tmp_path, workers=1, probes=["nothing"]).notes == ["its own"]
+    assert run_study(study, SETTINGS, tmp_path, workers=1, probes=["nothing"]).notes == ["its own"]
 
 
 def test_an_unknown_one_is_refused_before_anything_is_written(study, tmp_path):
     with pytest.raises(InputError, match=r"^no probe 'NDim' .*; did you mean 'NDims'\?$"):
-        run_study(study, CONFIG, tmp_path / "out", workers=1, probes=["NDims", "NDim"])
+        run_study(study, SETTINGS, tmp_path / "out", workers=1, probes=["NDims", "NDim"])
     assert not (tmp_path / "out").exists()
 
 

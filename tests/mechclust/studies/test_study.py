@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import torch
 from matplotlib.figure import Figure
 
 from mechclust.evidence import Bound, Finding, mean_part
@@ -19,7 +20,7 @@ from mechclust.evidence.tables import shown_on_pages
 from mechclust.report import Panel
 from mechclust.studies import Study, configure, get_study, list_studies, open_run, record_run, report_run, run_study
 from mechclust.studies.study import analyse_run, judge_run
-from probes import load_result
+from probes import ProbeResult, load_result
 from probes.store.files import read_json, write_json
 from tasks import InputError
 from tasks.settings import from_json, to_json
@@ -318,7 +319,8 @@ def test_a_study_of_load_findings_and_panels(tmp_path):
         return [float(path.read_text()) for path in sorted((out / "results").glob("*.txt"))]
 
     def findings(config, results):
-        return [Finding(id="Q1", statement="small", source="ours", parts=(mean_part("", results, Bound("<", 9)),))]
+        parts = (mean_part("", results, Bound("<", 9)),)
+        return [Finding(id="Q1", statement="small", source="ours", parts=parts, note="nothing to compare with")]
 
     def panels(config, results):
         return [Panel("values", Figure(figsize=(2, 1)), f"{len(results)} values")]
@@ -362,6 +364,8 @@ def test_a_study_of_another_kind(tmp_path, monkeypatch):
         run_job=job,
         trained_models=STUDY.trained_models,
         load=lambda config, out: (out / "2.txt").read_text(),
+        findings=lambda config, text: [],
+        panels=lambda config, text: [],
         notes=lambda config, text: [text],
         stage=lambda n: n // 3,  # 3 comes after 1 and 2
     )
@@ -372,3 +376,83 @@ def test_a_study_of_another_kind(tmp_path, monkeypatch):
     assert "0.2" in Path(tmp_path / "run" / "report.html").read_text()
     assert open_run(tmp_path / "run") == (study, Tree())
     assert os.listdir(tmp_path / "run" / "figures") == [] if (tmp_path / "run" / "figures").exists() else True
+
+
+class TestDefects:
+    """A study that is not complete is refused when it is made, before it runs, or when it is judged."""
+
+    PARTS = (mean_part("", [1.0, 2.0], Bound("<", 9)),)
+    FINDING = Finding(id="Q1", statement="small", source="ours", parts=PARTS, note="nothing to compare with")
+
+    @pytest.fixture
+    def study(self):
+        """A study of one job, which counts how often it ran."""
+
+        def job(config, name, out):
+            (out / "results").mkdir(exist_ok=True)
+            with (out / "results" / "n.txt").open("a") as file:
+                file.write("x")
+
+        return replace(
+            STUDY,
+            presets={"only": Tree()},
+            jobs=lambda config: ["once"],
+            run_job=job,
+            trained_models=lambda config, out: [],
+            load=lambda config, out: (out / "results" / "n.txt").read_text(),
+            findings=lambda config, text: [self.FINDING],
+            panels=lambda config, text: [],
+            **{name: getattr(Study, name) for name in ("views", "tables", "notes", "headline")},
+        )
+
+    @pytest.mark.parametrize("name", ["jobs", "load", "findings", "panels", "stage"])
+    def test_what_is_no_function_is_refused_at_import(self, study, name):
+        with pytest.raises(InputError, match=rf"^{name} of study 'task-clusters' is None; give a function$"):
+            replace(study, **{name: None})
+
+    @pytest.mark.parametrize(
+        ("presets", "names"),
+        [({}, "empty"), ({"one": Leaf()}, "Leaf"), ({"one": Tree(), "two": SMOKE}, "TaskClustersConfig, Tree")],
+    )
+    def test_presets_that_no_run_could_have_are_refused_at_import(self, study, presets, names):
+        with pytest.raises(InputError, match=rf"^presets of study 'task-clusters' are {names}; give one dataclass"):
+            replace(study, presets=presets)
+
+    def test_no_jobs_are_refused_before_anything_is_written(self, study, tmp_path):
+        with pytest.raises(InputError, match=r"^study 'task-clusters' has no jobs with these settings"):
+            run_study(replace(study, jobs=lambda config: []), Tree(), tmp_path / "run", workers=1)
+        assert not (tmp_path / "run").exists()
+
+    @pytest.mark.parametrize(
+        ("findings", "reason"),
+        [
+            ([replace(FINDING, note="")], "finding 'Q1' has no control; add one, or say in its note why there is none"),
+            ([FINDING, FINDING], "finding 'Q1' is there twice; rename one"),
+        ],
+    )
+    def test_findings_are_refused_and_nothing_measured_is_lost(self, study, tmp_path, findings, reason):
+        with pytest.raises(InputError) as refused:
+            run_study(replace(study, findings=lambda config, text: findings), Tree(), tmp_path, workers=1)
+        assert str(refused.value) == reason
+        assert not (tmp_path / "findings.json").exists()
+        assert report_run(study, Tree(), tmp_path).findings == [self.FINDING]
+        assert (tmp_path / "results" / "n.txt").read_text() == "x"
+
+    def test_a_check_and_what_was_not_measured_need_no_control(self, study, tmp_path):
+        check = replace(self.FINDING, kind="check", note="")
+        absent = replace(self.FINDING, id="Q2", parts=(mean_part("", [], Bound("<", 9)),), note="")
+        run_study(replace(study, findings=lambda config, text: [check, absent]), Tree(), tmp_path, workers=1)
+
+    def test_a_figure_of_no_measure_says_that_all_is_kept(self, study, tmp_path):
+        result = ProbeResult("Demo", {"ari": torch.tensor(0.5)}, {"ari": ()}, {})
+        drawn = replace(study, panels=lambda config, text: [result["cka"]])
+        with pytest.raises(KeyError, match="no measure 'cka'") as failed:
+            run_study(drawn, Tree(), tmp_path, workers=1)
+        assert f"mechclust report {tmp_path}" in failed.value.__notes__[0]
+        assert report_run(study, Tree(), tmp_path).panels == []
+        assert (tmp_path / "results" / "n.txt").read_text() == "x"
+
+    def test_two_figures_of_one_name_are_refused(self, study, tmp_path):
+        panel = Panel("values", Figure(figsize=(2, 1)), "values")
+        with pytest.raises(InputError, match=r"^figure 'values' is there twice; rename one"):
+            run_study(replace(study, panels=lambda config, text: [panel, panel]), Tree(), tmp_path, workers=1)
