@@ -7,11 +7,13 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from mechclust.models import build_model, model_for, read_metadata, save_model
+from mechclust.training import train
 from probes import HookedModel, ProbeResult, load_result
 from probes.store.files import is_whole
-from tasks import InputError, Task
+from tasks import InputError, SkillSuite, Task
 
 
 def once(path: Path, measure: Callable[[], ProbeResult], model: str | Mapping[str, str]) -> ProbeResult:
@@ -107,6 +109,33 @@ def new_model(task: Task, device: str, *, d_model: int, init_std: float | None, 
     """
     init_std = d_model**-0.5 if init_std is None else init_std
     return on_device(build_model(model_for(task, d_model=d_model, init_std=init_std, **shape)), device)
+
+
+def pretrain(config: Any, suite: SkillSuite, seed: int, name: str, state: Path) -> tuple[HookedModel, int]:
+    """Train a new model on the pre-training stream of a suite of skills.
+
+    Args:
+        config: of a study, with ``n_layers``, ``d_model``, ``n_heads``, ``init_std``, ``device`` and ``pretraining``.
+        suite: the skills.
+        seed: of the initial weights.
+        name: of the job.
+        state: folder of the training's state, from which it goes on if it was interrupted.
+
+    Returns:
+        The model and the number of its steps.
+    """
+    stream = replace(suite, stream="pretraining")
+    model = new_model(
+        stream,
+        config.device,
+        seed=seed,
+        n_layers=config.n_layers,
+        d_model=config.d_model,
+        n_heads=config.n_heads,
+        init_std=config.init_std,
+    )
+    train(model, stream, config.pretraining, state, progress=True, name=name)
+    return model, config.pretraining.steps
 
 
 def load_there(out: Path, path: Path) -> ProbeResult:

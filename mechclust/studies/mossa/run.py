@@ -13,7 +13,7 @@ from mechclust.models import load_model
 from mechclust.models.build import config_of
 from mechclust.models.weights import get_weights
 from mechclust.studies.extra_probes import TrainedModel
-from mechclust.studies.kept import new_model, on_device, once, train_once
+from mechclust.studies.kept import on_device, once, pretrain, train_once
 from mechclust.studies.mossa.config import (
     MODELS,
     ModelJob,
@@ -89,25 +89,10 @@ def _load_both(config: MossaConfig, out: Path, seed: int) -> dict[str, HookedMod
 
 def _train(config: MossaConfig, job: ModelJob, out: Path) -> None:
     if job.kind == "base":
-        train_once(job.model_path(out), partial(_pretrain, config, job))
+        train_once(job.model_path(out), partial(pretrain, config, suite_of(config, job.seed), job.seed, job.name))
     else:
         base = _load(config, out, ModelJob("base", job.seed))
         train_once(job.model_path(out), partial(_tune, config, job, base), fingerprint(base))
-
-
-def _pretrain(config: MossaConfig, job: ModelJob, state: Path) -> tuple[HookedModel, int]:
-    suite = replace(suite_of(config, job.seed), stream="pretraining")
-    model = new_model(
-        suite,
-        config.device,
-        seed=job.seed,
-        n_layers=config.n_layers,
-        d_model=config.d_model,
-        n_heads=config.n_heads,
-        init_std=config.init_std,
-    )
-    train(model, suite, config.pretraining, state, progress=True, name=job.name)
-    return model, config.pretraining.steps
 
 
 def _tune(config: MossaConfig, job: ModelJob, base: HookedModel, state: Path) -> tuple[HookedModel, int]:

@@ -14,7 +14,7 @@ from mechclust.models import load_model, load_pretrained
 from mechclust.models.sizes import Sizes
 from mechclust.models.tokenizers import prompt_batches
 from mechclust.studies.extra_probes import TrainedModel
-from mechclust.studies.kept import new_model, on_device, once, train_once
+from mechclust.studies.kept import on_device, once, pretrain, train_once
 from mechclust.studies.planted_layers.alike import learnt, measure_alike
 from mechclust.studies.planted_layers.config import (
     Made,
@@ -72,25 +72,10 @@ def _base_and_prompts(config: PlantedConfig, seed: int, out: Path) -> tuple[Hook
 def _train(config: PlantedConfig, job: ModelJob, out: Path) -> None:
     path = model_path(out, job.seed, job.model)
     if job.kind == "base":
-        train_once(path, partial(_pretrain, config, job))
+        train_once(path, partial(pretrain, config, suite_of(config, job.seed), job.seed, job.name))
     else:
         base = _load(config, job.seed, out, "base")
         train_once(path, partial(_tune, config, job, base), fingerprint(base))
-
-
-def _pretrain(config: PlantedConfig, job: ModelJob, state: Path) -> tuple[HookedModel, int]:
-    suite = replace(suite_of(config, job.seed), stream="pretraining")
-    model = new_model(
-        suite,
-        config.device,
-        seed=job.seed,
-        n_layers=config.n_layers,
-        d_model=config.d_model,
-        n_heads=config.n_heads,
-        init_std=config.init_std,
-    )
-    train(model, suite, config.pretraining, state, progress=True, name=job.name)
-    return model, config.pretraining.steps
 
 
 def _tune(config: PlantedConfig, job: ModelJob, base: HookedModel, state: Path) -> tuple[HookedModel, int]:
