@@ -1,8 +1,8 @@
 """The findings of MOSSA that the study and the command share: C2 to C6, C8, C9 and C11 to C20.
 
 The study judges them over the seeds of networks trained from scratch, the command over the tasks of a real model.
-C7 and the checks C1 and C10 are made where they are judged. Here, a *control* is what a finding is judged against; the
-models tuned on one task alone, which the paper calls controls, are single-task models.
+C7 and the check C1 are made where they are judged, the check C10 is in ``cka_forms``. Here, a *control* is what a
+finding is judged against; the models tuned on one task alone, which the paper calls controls, are single-task models.
 """
 
 from __future__ import annotations

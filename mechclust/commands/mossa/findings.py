@@ -1,8 +1,7 @@
 """Judge the findings of a run on a real model over tasks.
 
 One run has one tuned model, so every interval is over tasks (bootstrap): it shows how much depends on which tasks were
-measured, not what another seed of the tuning would give. All but C7 and the check C10 are stated in
-``mechclust.mossa.findings``.
+measured, not what another seed of the tuning would give. C7 is stated here, all others in ``mechclust.mossa``.
 """
 
 from __future__ import annotations
@@ -14,8 +13,9 @@ from functools import partial
 import numpy as np
 from jaxtyping import Bool, Float
 
-from mechclust.evidence import Bound, Finding, check_part
+from mechclust.evidence import Bound, Finding
 from mechclust.evidence.findings import id_number
+from mechclust.mossa.cka_forms import forms_agree
 from mechclust.mossa.curve_statistics import gain_correlation
 from mechclust.mossa.findings import (
     CURVE_FINDINGS,
@@ -145,16 +145,8 @@ def _forms(curves: TaskCurves, biased: TaskTables | None, n: int, d: int) -> Fin
     """Return C10."""
     tables = [] if biased is None else [np.abs(biased["base"] - curves.base), np.abs(biased["tuned"] - curves.tuned)]
     differences = [float(table[np.isfinite(table)].max()) for table in tables if np.isfinite(table).any()]
-    few = f"{n:,} prompts for {d:,} dimensions; expected 10 per dimension" if n < 10 * d else ""
     missing = "" if differences else "the biased form was not measured"
-    return Finding(
-        id="C10",
-        kind="check",
-        statement=f"biased and debiased CKA agree within 0.02 at n = {n}, d = {d} (largest difference)",
-        source="ours",
-        parts=(check_part("", [max(differences)] if differences else [], Bound("<=", 0.02)),),
-        not_tested=few or missing,
-    )
+    return forms_agree([max(differences)] if differences else [], n, d, missing)
 
 
 def _crossings(curves: TaskCurves) -> str:
