@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+from jaxtyping import Shaped
+
 from mechclust.evidence.bounds import Verdict
 from mechclust.evidence.finding import Finding, Part
+from mechclust.evidence.intervals import interval_over_seeds
 
 MARKS: dict[Verdict, str] = {
     "holds": "✓",
@@ -14,6 +18,7 @@ MARKS: dict[Verdict, str] = {
     "undecided": "?",
     "not tested": "–",
 }
+UNKNOWN = "–"  # in place of a number
 _HEADS = ("", "finding", "measured (95%)", "required", "control (95%)", "verdict")
 _CHECK_HEADS = ("", "check", "worst value", "required", "verdict")
 _Row = tuple[str, ...]
@@ -38,6 +43,29 @@ def with_interval(part: Part) -> str:
         return number
     low, high = part.interval
     return f"{number} ({measured_number(low)} to {measured_number(high)})"
+
+
+def mean_text(values: Sequence[float] | Shaped[np.ndarray, "unit"], *, share: bool = False, decimals: int = 2) -> str:
+    """Return a mean with its 95% interval, for tables; ``–`` for no values, or if one is not finite.
+
+    Args:
+        values: one for each unit, such as a seed.
+        share: whether they are shares, whose interval is Wilson's.
+        decimals: decimals of each number.
+
+    Example:
+        >>> mean_text([0.5, 0.7, 0.9]), mean_text([0.5])
+        ('0.70 (0.20 to 1.20)', '0.50')
+    """
+    numbers = np.asarray(values, dtype=float)
+    if not len(numbers) or not np.isfinite(numbers).all():
+        return UNKNOWN
+    mean = f"{numbers.mean():z.{decimals}f}"
+    interval = interval_over_seeds(numbers.tolist(), share=share)
+    if interval is None:
+        return mean
+    low, high = interval
+    return f"{mean} ({low:z.{decimals}f} to {high:z.{decimals}f})"
 
 
 def verdict_text(finding: Finding) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from jaxtyping import Float, Int
 
-from mechclust.evidence.intervals import interval_over_seeds
+from mechclust.evidence.tables import UNKNOWN, mean_text
 from mechclust.studies.cluster_factors.config import VALIDATION, ClusterFactorsConfig, jobs, measured_steps
 from mechclust.studies.cluster_factors.measurements import CURVES, probes_of, result_files
 from mechclust.studies.kept import check_there
@@ -21,7 +21,6 @@ from probes import ProbeResult, load_result
 if TYPE_CHECKING:
     import pandas as pd
 
-UNKNOWN = "–"
 LINEAR = "x task, linear (accuracy)"
 _Curves = Mapping[str, Float[np.ndarray, "seed step layer"]]
 _Measured = Mapping[str, Sequence[Sequence[ProbeResult]]]  # by probe, seed and step
@@ -106,15 +105,6 @@ def table_of(results: Results, measure: Literal["ari", "ami"]) -> pd.DataFrame:
     rows = []
     for name, arm in results.items():
         curves = arm.ari if measure == "ari" else arm.ami
-        cells = {curve: _cell(index[:, -1, -1]) for curve, index in curves.items()}
-        rows.append({"arm": name, **cells, LINEAR: _cell(arm.linear[:, -1, -1], share=True)})
+        cells = {curve: mean_text(index[:, -1, -1]) for curve, index in curves.items()}
+        rows.append({"arm": name, **cells, LINEAR: mean_text(arm.linear[:, -1, -1], share=True)})
     return pd.DataFrame(rows, columns=["arm", *CURVES, LINEAR]).fillna(UNKNOWN)
-
-
-def _cell(values: Float[np.ndarray, "seed"], *, share: bool = False) -> str:
-    """Return the mean and its interval as text."""
-    if not np.isfinite(values).all():
-        return UNKNOWN
-    mean = f"{values.mean():z.2f}"
-    interval = interval_over_seeds(values.tolist(), share=share)
-    return mean if interval is None else f"{mean} ({interval[0]:z.2f} to {interval[1]:z.2f})"

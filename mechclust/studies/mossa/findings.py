@@ -9,11 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
-from jaxtyping import Float
 
 from mechclust.evidence import Bound, Finding, check_part
 from mechclust.evidence.findings import TOO_SMALL, id_number
-from mechclust.evidence.intervals import mean_interval
+from mechclust.evidence.tables import mean_text
 from mechclust.mossa.cka_forms import forms_agree
 from mechclust.mossa.findings import (
     CURVE_FINDINGS,
@@ -73,9 +72,9 @@ def findings_of(config: MossaConfig, seeds: Sequence[SeedResults]) -> list[Findi
 def boundary_note(curves: Sequence[TaskCurves]) -> str:
     """Return where the layer groups end, in layers: means over seeds and their intervals."""
     ends, has_transition = boundaries_by_seed(curves)
-    parts = [f"last shared layer {_mean(ends[:, 0])}"]
+    parts = [f"last shared layer {mean_text(ends[:, 0], decimals=1)}"]
     if has_transition.any():
-        parts.append(f"last layer of the transition {_mean(ends[has_transition, 1])}")
+        parts.append(f"last layer of the transition {mean_text(ends[has_transition, 1], decimals=1)}")
     count = int(has_transition.sum())
     return f"{', '.join(parts)}, of {curves[0].n_layers}; {count} of {len(ends)} seeds have a transition"
 
@@ -190,9 +189,3 @@ def _crossings(seeds: Sequence[SeedResults]) -> str:
 def _crossing(seed: SeedResults, tasks: TaskMask) -> str:
     layer = seed.crossing(tasks)
     return "never" if layer > seed.n_layers else str(layer)
-
-
-def _mean(values: Float[np.ndarray, "seed"]) -> str:
-    mean = f"{values.mean():.1f}"
-    interval = mean_interval(values.tolist())
-    return mean if interval is None else f"{mean} ({interval[0]:.1f} to {interval[1]:.1f})"

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Float, Int
 
+from mechclust.evidence.tables import mean_text
 from mechclust.mossa.layer_groups import boundaries, crossovers
 from mechclust.mossa.task_curves import over_tasks
 from mechclust.studies.kept import load_there
 from mechclust.studies.planted_layers.alike import CONTROL_VIEWS
 from mechclust.studies.planted_layers.config import PlantedConfig, result_path
 from mechclust.studies.planted_layers.measure import ALL, SIMILARITY_MEASURES
-from mechclust.studies.planted_layers.results import PROMPTS, cell_of, notes_of
+from mechclust.studies.planted_layers.results import PROMPTS, notes_of
 from mechclust.studies.planted_layers.rows import RESIDUAL
 from mechclust.studies.planted_layers.score import (
     Span,
@@ -244,7 +245,7 @@ def reading_table(
         chance = reading_chance(readings, name)
         has_chance = has_chance or math.isfinite(chance)
         for prompts in PROMPTS:
-            cells = [cell_of(scores[:, *place(*row, prompts)], share=name in SHARES) for row in rows]
+            cells = [mean_text(scores[:, *place(*row, prompts)], share=name in SHARES) for row in rows]
             table[column if prompts == ALL else f"{column}, few prompts"] = [*cells, f"{chance:.2f}"]
     return table if has_chance else table[:-1]
 
@@ -256,9 +257,9 @@ def accuracy_table(runs: Sequence[SeedReadings]) -> pd.DataFrame:
     skills = list(runs[0].chance)
     rows = []
     for name in runs[0].accuracy:
-        cells = [cell_of(np.array([run.accuracy[name][skill] for run in runs]), share=True) for skill in skills]
+        cells = [mean_text(np.array([run.accuracy[name][skill] for run in runs]), share=True) for skill in skills]
         rows.append([name, *cells])
-    chances = [cell_of(np.array([run.chance[skill] for run in runs])) for skill in skills]
+    chances = [mean_text(np.array([run.chance[skill] for run in runs])) for skill in skills]
     rows.append(["chance: without the skill", *chances])
     return pd.DataFrame(rows, columns=["model", *skills])
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from mechclust.evidence.intervals import interval_over_seeds
+from mechclust.evidence.tables import mean_text
 from mechclust.mossa.task_curves import ByLayer
 from mechclust.studies.kept import load_there
 from mechclust.studies.planted_layers.config import (
@@ -44,7 +44,6 @@ PATCHING = "patching"
 ROW_VIEWS = (RESIDUAL, RISE, *VIEWS[1:])
 PROMPTS = (ALL_PROMPTS, FEW)
 SHARES = ("hit", "false", "found", "top", "upper")  # scores that are shares of layers or models
-UNKNOWN = "–"
 
 ByRow = Float[np.ndarray, "prompts view measure layer"]  # the views are ROW_VIEWS
 BySeed = Float[np.ndarray, "seed"]
@@ -211,7 +210,7 @@ def summary_table(config: PlantedConfig, runs: Sequence[SeedResults]) -> pd.Data
         if not runs[0].of(column):
             continue
         values = scores_by_row(config, runs, column, name, prompts)
-        cells[head] = {row: cell_of(seeds, share=name in SHARES) for row, seeds in values.items()}
+        cells[head] = {row: mean_text(seeds, share=name in SHARES) for row, seeds in values.items()}
         chance = chance_of(column, name, runs[0])
         if column == main and math.isfinite(chance):
             cells[head][CHANCE_ROW] = f"{chance:.2f}"
@@ -229,22 +228,8 @@ def loss_table(runs: Sequence[SeedResults]) -> pd.DataFrame:
     for pair in runs[0].pairs:
         if pair.column in (TRAINED, ALL, RATES) and pair.name in runs[0].losses:
             base, tuned = np.array([run.losses[pair.name] for run in runs]).T
-            rows.append([pair.name, cell_of(base), cell_of(tuned)])
+            rows.append([pair.name, mean_text(base), mean_text(tuned)])
     return pd.DataFrame(rows, columns=["pair", "base", "trained"])
-
-
-def cell_of(values: BySeed, *, share: bool = False) -> str:
-    """Return the mean and its 95% interval over seeds as text.
-
-    Args:
-        values: one per seed.
-        share: whether they are shares.
-    """
-    if not len(values) or not np.isfinite(values).all():
-        return UNKNOWN
-    mean = f"{values.mean():.2f}"
-    interval = interval_over_seeds(values.tolist(), share=share)
-    return mean if interval is None else f"{mean} ({interval[0]:z.2f} to {interval[1]:z.2f})"
 
 
 # ---- files ----

@@ -8,17 +8,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from mechclust.studies.planted_layers.results import cell_of
 from mechclust.studies.planted_layers.score import auc, chance_error, errors, rise, score, threshold, truth_of
-
-
-def test_a_cell_has_the_mean_and_its_interval_over_seeds():
-    values = np.array([0.5, 0.7, 0.9])
-    assert cell_of(values) == "0.70 (0.20 to 1.20)"  # Student's t with 2 degrees of freedom: 4.303 * 0.2 / sqrt(3)
-    low, high = map(float, cell_of(values, share=True)[6:-1].split(" to "))
-    assert 0 < low < 0.7 < high < 1
-    assert cell_of(np.array([0.5, math.nan])) == cell_of(np.array([])) == "–"
-    assert cell_of(np.array([0.5])) == "0.50"
 
 
 def test_auc_is_scikit_learns():
