@@ -17,7 +17,7 @@ from mechclust.evidence.compared import compared
 from mechclust.evidence.findings import TOO_SMALL
 from mechclust.studies.planted_layers.config import PlantedConfig
 from mechclust.studies.planted_layers.findings import NEAR
-from mechclust.studies.planted_layers.measure import ALL, FEW
+from mechclust.studies.planted_layers.measure import ALL, DEBIASED, FEW
 from mechclust.studies.planted_layers.reading import (
     SeedReadings,
     in_order,
@@ -32,7 +32,6 @@ from mechclust.studies.planted_layers.trios import ALL_DECAYED, CROSSED, EVERYWH
 
 LEAST_LEARNT = 0.1  # share of correct answers above both the base and chance
 MOST_SEEDS = Bound(">=", 0.7)  # a share of ten seeds; with ten of ten, Wilson's interval begins at .72
-DEBIASED = "debiased CKA"
 SAME_LAYERS = "if E and its controls were trained in the same layers"
 DIFFERENT_LAYERS = "E and its controls trained in different layers"
 

@@ -21,7 +21,7 @@ from mechclust.studies.planted_layers.config import (
     planted_columns,
     whole_columns,
 )
-from mechclust.studies.planted_layers.measure import ALL, FEW, MEASURES
+from mechclust.studies.planted_layers.measure import ALL, DEBIASED, FEW, MEASURES
 from mechclust.studies.planted_layers.results import (
     PATCHED,
     PATCHING,
@@ -76,7 +76,7 @@ def curves(config: PlantedConfig, runs: Sequence[SeedResults]) -> Figure:
         _draw_plant(axis, runs, pair)
         _draw_patching(axis, runs, pair, last=place == n_spans - 1)
         if place == 0:
-            axis.set_ylabel("1 - debiased CKA")
+            axis.set_ylabel(f"1 - {DEBIASED}")
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(CURVE_VIEWS))
     return figure
 
@@ -92,7 +92,7 @@ def _draw_plant(axis: Axes, runs: Sequence[SeedResults], pair: Pair) -> None:
     shade_layers(axis, pair.truth)
     layers = np.arange(1, runs[0].n_layers + 1)
     for view in CURVE_VIEWS:
-        row = Row(view, "debiased CKA")
+        row = Row(view, DEBIASED)
         values = np.stack([run.curve(pair, row) for run in runs])
         if np.isfinite(values).all():
             seed_curve(axis, layers, values, color=VIEW_COLORS[view], marker=".", label=view)

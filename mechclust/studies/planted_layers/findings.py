@@ -26,7 +26,7 @@ from mechclust.studies.planted_layers.config import (
     main_column,
 )
 from mechclust.studies.planted_layers.measure import ALL as ALL_PROMPTS
-from mechclust.studies.planted_layers.measure import FEW
+from mechclust.studies.planted_layers.measure import DEBIASED, FEW
 from mechclust.studies.planted_layers.results import ROWS, BySeed, Row, SeedResults, chance_of, scores_of
 from mechclust.studies.planted_layers.rows import CONTRIBUTION, RESIDUAL, SAME_INPUT
 from mechclust.studies.planted_layers.score import score
@@ -37,7 +37,6 @@ LARGER = Bound(">", 0)
 SMALL_SHARE = 0.3  # Wilson's interval of ten models without a called layer is 0 to .28: no lower bound could hold
 BY_CONSTRUCTION = "layers below planted noise are identical by construction, and the noise is far above its null"
 NOT_TUNED = "a given model is not tuned"
-DEBIASED = "debiased CKA"
 STREAM = Row(RESIDUAL, DEBIASED)
 ADDED = Row(CONTRIBUTION, DEBIASED)
 ADDED_TO_SAME = Row(SAME_INPUT, DEBIASED)

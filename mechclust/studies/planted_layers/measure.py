@@ -38,7 +38,8 @@ from tasks import Batch, InputError
 
 ALL = "all"
 FEW = "few"
-WITHOUT_TOP = "debiased CKA without the top component"
+DEBIASED = "debiased CKA"
+WITHOUT_TOP = f"{DEBIASED} without the top component"
 UNDEFINED = "NaN where all rows of a layer are the same, or there are too few prompts for a measure"
 Loss = Callable[[Logits, Batch], Float[Tensor, ""]]
 
@@ -56,7 +57,7 @@ def _distance(x: LayerRows, y: LayerRows) -> float:
 
 SIMILARITY_MEASURES: Mapping[str, Callable[..., object]] = {
     "CKA": linear_cka,
-    "debiased CKA": partial(linear_cka, debiased=True),
+    DEBIASED: partial(linear_cka, debiased=True),
     WITHOUT_TOP: partial(linear_cka, debiased=True, remove_top=1),
     "RBF CKA": partial(rbf_cka, debiased=True),
     "SVCCA": svcca,
