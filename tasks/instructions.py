@@ -21,6 +21,8 @@ from tasks.settings import AtLeast, Count, CountOrZero, Share, ShareBelowOne, Sh
 from tasks.task import Task
 
 DRAWS_PER_EXPRESSION = 100  # before InputError
+TRAIN_SUBSET = "train_subset"
+VALIDATION_SUBSET = "validation_subset"
 
 _String: TypeAlias = tuple[int, ...]  # instruction symbols
 _Instances: TypeAlias = Int[np.ndarray, "instance 2"]  # instruction number and input number
@@ -73,7 +75,7 @@ class InstructionFollowing(Task):
     """
 
     name: ClassVar[str] = "instruction-following"
-    splits: ClassVar[tuple[str, ...]] = ("train", "validation", "train_subset", "validation_subset")
+    splits: ClassVar[tuple[str, ...]] = ("train", "validation", TRAIN_SUBSET, VALIDATION_SUBSET)
 
     n_tasks: Count = 50
     outputs: Literal["private", "shared"] = "private"
@@ -312,8 +314,8 @@ class InstructionFollowing(Task):
 
         The rule is the best one on ``train_subset``: the commonest task of each input token.
         """
-        train = Batch.concat(list(self.batches("train_subset", self.n_eval)))
-        validation = Batch.concat(list(self.batches("validation_subset", self.n_eval)))
+        train = Batch.concat(list(self.batches(TRAIN_SUBSET, self.n_eval)))
+        validation = Batch.concat(list(self.batches(VALIDATION_SUBSET, self.n_eval)))
         counts = torch.zeros(self.d_vocab, self.n_tasks, dtype=torch.int64)
         ones = torch.ones(len(train), dtype=torch.int64)
         counts.index_put_((train.labels["input"], train.labels["task"]), ones, accumulate=True)

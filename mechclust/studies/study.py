@@ -186,6 +186,24 @@ def check_seeds(seeds: Sequence[int], name: str = "seeds") -> None:
         raise InputError(f"{name} has {twice[0]} twice; expected different seeds")
 
 
+def check_left_out(section: str, settings: Any, names: Sequence[str], by: str) -> None:
+    """Refuse settings that every run sets itself, unless they have their defaults.
+
+    Args:
+        section: the field of the configuration that holds them, such as ``"task"``.
+        settings: its value.
+        names: of these settings.
+        by: what sets them.
+
+    Raises:
+        InputError: naming the first, such as ``"task.seed is set by each run, from seeds; leave it out"``.
+    """
+    default = type(settings)()
+    for name in names:
+        if getattr(settings, name) != getattr(default, name):
+            raise InputError(f"{section}.{name} is set by {by}; leave it out")
+
+
 def run_study(
     study: Study,
     config: Any,

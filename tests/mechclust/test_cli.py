@@ -275,7 +275,7 @@ class TestRunRefusals:
             (["--d-model", "wide"], "--d-model"),
             (["--n-init"], "--n-init"),
             (["--seeds"], "seeds is empty; expected at least one seed, such as --seeds 0"),
-            (["--arms", "private", "public"], "no arm 'public' (there are private, instruction, shared)"),
+            (["--arms", "private", "public"], "arms is 'public'; expected 'private', 'instruction' or 'shared'"),
         ],
     )
     def test_value_of_another_type(self, refused_option, options, said):

@@ -28,13 +28,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from mechclust.studies.study import Job, check_seeds
+from mechclust.studies.study import Job, check_left_out, check_seeds
 from mechclust.training import TrainConfig
 from tasks import InputError, InstructionFollowing
+from tasks.errors import check_choice
 from tasks.settings import Count, Draws, Seed, Several, ShareBetween, check_settings
 
-VALIDATION = "validation_subset"
-TRAIN = "train_subset"
 OVERLAPS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 
 
@@ -124,13 +123,10 @@ class ClusterFactorsConfig:
     def __post_init__(self) -> None:
         check_settings(self)
         check_seeds(self.seeds)
-        default = InstructionFollowing()
-        for name in ("seed", "outputs", "overlap", "split_by", "loss_on"):
-            if getattr(self.task, name) != getattr(default, name):
-                raise InputError(f"task.{name} is set by each run, from seeds and arms; leave it out and set those")
+        of_arms = ("seed", "outputs", "overlap", "split_by", "loss_on")
+        check_left_out("task", self.task, of_arms, "each run, from seeds and arms")
         for arm in self.arms:
-            if arm not in ARMS:
-                raise InputError(f"no arm {arm!r} (there are {', '.join(ARMS)})")
+            check_choice(arms=(arm, tuple(ARMS)))
         for arm in (PRIVATE, SHARED):
             if arm not in self.arms:
                 raise InputError(f"arms lacks {arm!r}, the arm that all others are compared with; add it")

@@ -8,14 +8,13 @@ from pathlib import Path
 
 from mechclust.studies.cluster_factors.config import (
     ARMS,
-    TRAIN,
-    VALIDATION,
     ClusterFactorsConfig,
     measured_steps,
 )
 from mechclust.studies.study import Job
 from mechclust.training.callbacks import result_path
 from probes import LinearDecodability, Probe, TaskClusterARI, mean, token_at
+from tasks.instructions import TRAIN_SUBSET, VALIDATION_SUBSET
 
 # Curve (position and label) -> the probe that measures it, and the label's name in the probe's result.
 CURVES: Mapping[str, tuple[str, str]] = {
@@ -60,8 +59,8 @@ def result_files(config: ClusterFactorsConfig, job: Job, out: Path) -> list[Path
     """Return the files of every measurement of one run."""
     folder = out / "results" / job.name
     steps = measured_steps(config)
-    names = [f"{VALIDATION}.{name}" for name in probes_of(config, job.arm)]
+    names = [f"{VALIDATION_SUBSET}.{name}" for name in probes_of(config, job.arm)]
     files = [result_path(folder, step, name) for step in steps for name in names]
-    files += [result_path(folder, step, f"{VALIDATION}.accuracy") for step in config.training.checkpoint_steps]
-    files.append(result_path(folder, steps[-1], f"{TRAIN}.x"))
+    files += [result_path(folder, step, f"{VALIDATION_SUBSET}.accuracy") for step in config.training.checkpoint_steps]
+    files.append(result_path(folder, steps[-1], f"{TRAIN_SUBSET}.x"))
     return [*files, folder / "swap.safetensors", folder / "loss.safetensors"]

@@ -11,8 +11,6 @@ import torch
 
 from mechclust.models import build_model, load_model, model_for
 from mechclust.studies.cluster_factors.config import (
-    TRAIN,
-    VALIDATION,
     ClusterFactorsConfig,
     jobs,
     measured_steps,
@@ -30,6 +28,7 @@ from mechclust.training.callbacks import loss_result
 from probes import HookedModel, ProbeResult
 from probes.engine.identity import fingerprint
 from tasks import Batch, InstructionFollowing
+from tasks.instructions import TRAIN_SUBSET, VALIDATION_SUBSET
 
 N_SWAPPED = 200  # validation examples whose states are changed
 
@@ -43,9 +42,9 @@ def run_job(config: ClusterFactorsConfig, job: Job, out: Path) -> None:
     probes = probes_of(config, job.arm)
     callbacks: list[Callback] = [
         CheckpointCallback(models, at=steps[-1:]),
-        AccuracyCallback(results, task, VALIDATION),
-        ProbeCallback(results, {VALIDATION: _prompts(task, VALIDATION)}, probes, at=steps),
-        ProbeCallback(results, {TRAIN: _prompts(task, TRAIN)}, {"x": probes["x"]}, at=steps[-1:]),
+        AccuracyCallback(results, task, VALIDATION_SUBSET),
+        ProbeCallback(results, {VALIDATION_SUBSET: _prompts(task, VALIDATION_SUBSET)}, probes, at=steps),
+        ProbeCallback(results, {TRAIN_SUBSET: _prompts(task, TRAIN_SUBSET)}, {"x": probes["x"]}, at=steps[-1:]),
     ]
     model = built(config, job)
     losses = train(model, task, training_of(config, job.arm), models, callbacks, progress=True, name=job.name)
@@ -72,8 +71,8 @@ def _without_answer(batch: Batch) -> Batch:
 
 
 def _swapped(model: HookedModel, task: InstructionFollowing, seed: int) -> ProbeResult:
-    (known,) = task.batches(TRAIN, task.n_eval)
-    (validation,) = task.batches(VALIDATION, task.n_eval)
+    (known,) = task.batches(TRAIN_SUBSET, task.n_eval)
+    (validation,) = task.batches(VALIDATION_SUBSET, task.n_eval)
     spread = torch.arange(0, len(validation), max(1, len(validation) // N_SWAPPED))  # examples are ordered by task
     return swap_centroids(model, task, known, validation.select(spread), seed)
 
@@ -85,4 +84,4 @@ def trained_models(config: ClusterFactorsConfig, out: Path) -> list[TrainedModel
 
 def _load_trained(config: ClusterFactorsConfig, job: Job, out: Path) -> tuple[HookedModel, Iterable[Batch]]:
     model = load_model(out / "models" / job.name / f"step-{config.training.steps:06d}.safetensors")
-    return model, task_of(config, job).batches(VALIDATION)
+    return model, task_of(config, job).batches(VALIDATION_SUBSET)

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Annotated
 
 from mechclust.studies.heads_in_models.prompts import NOUNS, ORDERS, PERSON_NAMES, WordPrompts
-from mechclust.studies.study import Job, check_seeds
+from mechclust.studies.study import Job, check_left_out, check_seeds
 from mechclust.training import TrainConfig
 from tasks import InputError, InstructionFollowing, SparseModularAddition, Task
 from tasks.settings import AtLeast, Count, Seed, Several, ShareBelowOne, ShareBetween, check_settings
@@ -141,12 +141,8 @@ class HeadsInModelsConfig:
 
 def _check_data(config: HeadsInModelsConfig) -> None:
     """Refuse settings of the data that are set by each run, or that leave too few digits for a control."""
-    default = SparseModularAddition()
-    for name in ("p", "n_embeddings", "seed"):
-        if getattr(config.addition, name) != getattr(default, name):
-            raise InputError(f"addition.{name} is set by each run, from moduli and seeds; leave it out")
-    if config.instructions.seed != 0:
-        raise InputError("instructions.seed is set by each run, from seeds; leave it out and set those")
+    check_left_out("addition", config.addition, ("p", "n_embeddings", "seed"), "each run, from moduli and seeds")
+    check_left_out("instructions", config.instructions, ("seed",), "each run, from seeds")
     n_digits = len(config.addition.positions)
     if 2 * n_digits > config.addition.length:
         raise InputError(

@@ -50,6 +50,7 @@ from probes import HookedModel, ProbeResult, Readout, TaskClusterARI, last_token
 from probes.checks.bench import Correct
 from probes.engine.identity import fingerprint
 from tasks import Batch, InputError, SparseModularAddition
+from tasks.instructions import VALIDATION_SUBSET
 
 BATCH_SIZE = 128
 
@@ -169,7 +170,7 @@ def examples_of(config: HeadsInModelsConfig, task: Any) -> list[Batch]:
     Additions have one more label: the sum of equally many digits off the support.
     """
     if not isinstance(task, SparseModularAddition):
-        (batch,) = task.batches("validation_subset", task.n_eval)
+        (batch,) = task.batches(VALIDATION_SUBSET, task.n_eval)
         # They are ordered by task.
         rows = torch.linspace(0, len(batch) - 1, min(len(batch), config.n_measured)).round().long()
         return list(batch.select(rows).split(BATCH_SIZE))

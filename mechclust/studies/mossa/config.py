@@ -7,7 +7,7 @@ from itertools import product
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
-from mechclust.studies.study import check_seeds
+from mechclust.studies.study import check_left_out, check_seeds
 from mechclust.training import TrainConfig
 from tasks import InputError, SkillSuite
 from tasks.errors import repeated
@@ -141,10 +141,7 @@ class MossaConfig:
     def __post_init__(self) -> None:
         check_settings(self)
         check_seeds(self.seeds)
-        default = SkillSuite()
-        for name in ("seed", "stream", "skills", "stream_seed"):
-            if getattr(self.suite, name) != getattr(default, name):
-                raise InputError(f"suite.{name} is set by each run; leave it out")
+        check_left_out("suite", self.suite, ("seed", "stream", "skills", "stream_seed"), "each run")
         if self.suite.n_eval < 4:
             raise InputError(f"suite.n_eval is {self.suite.n_eval}; CKA needs at least 4 prompts per skill")
         if self.rank and self.tuning.layer_decay != 1:

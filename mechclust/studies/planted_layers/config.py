@@ -37,7 +37,7 @@ from pathlib import Path
 from typing import Annotated
 
 from mechclust.studies.planted_layers.score import Span
-from mechclust.studies.study import check_seeds
+from mechclust.studies.study import check_left_out, check_seeds
 from mechclust.training import TrainConfig
 from tasks import InputError, SkillSuite
 from tasks.settings import AtLeast, Count, CountOrZero, Positive, PositiveShare, Seed, Several, check_settings
@@ -111,10 +111,7 @@ class PlantedConfig:
     def __post_init__(self) -> None:
         check_settings(self)
         check_seeds(self.seeds)
-        default = SkillSuite()
-        for name in ("seed", "stream", "skills", "stream_seed"):
-            if getattr(self.suite, name) != getattr(default, name):
-                raise InputError(f"suite.{name} is set by each run; leave it out")
+        check_left_out("suite", self.suite, ("seed", "stream", "skills", "stream_seed"), "each run")
         if self.model is None and self.prompts is not None:
             raise InputError("prompts is given and model is not; give both, or neither for the miniature")
         if self.model is not None and self.prompts is None:

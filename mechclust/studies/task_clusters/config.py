@@ -8,14 +8,14 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from mechclust.studies.study import Job, check_seeds
+from mechclust.studies.study import Job, check_left_out, check_seeds
 from mechclust.training import TrainConfig
 from mechclust.training.callbacks import result_path
 from tasks import InputError, InstructionFollowing
+from tasks.errors import check_choice
+from tasks.instructions import TRAIN_SUBSET, VALIDATION_SUBSET
 from tasks.settings import Count, DrawsOrZero, Seed, check_settings
 
-VALIDATION = "validation_subset"
-TRAIN = "train_subset"
 ARMS: Mapping[str, Mapping[str, Any]] = {
     "private": {"outputs": "private", "split_by": "instance"},
     "instruction": {"outputs": "private", "split_by": "instruction"},
@@ -61,13 +61,9 @@ class TaskClustersConfig:
     def __post_init__(self) -> None:
         check_settings(self)
         check_seeds(self.seeds)
-        default = InstructionFollowing()
-        for name in ("seed", "outputs", "split_by"):
-            if getattr(self.task, name) != getattr(default, name):
-                raise InputError(f"task.{name} is set by each run, from seeds and arms; leave it out and set those")
+        check_left_out("task", self.task, ("seed", "outputs", "split_by"), "each run, from seeds and arms")
         for arm in self.arms:
-            if arm not in ARMS:
-                raise InputError(f"no arm {arm!r} (there are {', '.join(ARMS)})")
+            check_choice(arms=(arm, tuple(ARMS)))
         if "private" not in self.arms:
             raise InputError("arms lacks 'private', the primary arm that the findings are about; add it")
 
@@ -93,10 +89,10 @@ def results_of(config: TaskClustersConfig, job: Job, out: Path) -> list[Path]:
     """Return every measurement of one run."""
     folder = out / "results" / job.name
     steps = config.training.checkpoint_steps
-    names = (f"{TRAIN}.ari", f"{VALIDATION}.ari", f"{VALIDATION}.accuracy")
+    names = (f"{TRAIN_SUBSET}.ari", f"{VALIDATION_SUBSET}.ari", f"{VALIDATION_SUBSET}.accuracy")
     paths = [result_path(folder, step, name) for step, name in product(steps, names)]
     if config.tsne:
-        paths.append(result_path(folder, steps[-1], f"{VALIDATION}.ari-tsne"))
+        paths.append(result_path(folder, steps[-1], f"{VALIDATION_SUBSET}.ari-tsne"))
     if job == jobs(config)[0]:
-        paths += [result_path(folder, step, f"{VALIDATION}.projection") for step in pictured_steps(config)]
+        paths += [result_path(folder, step, f"{VALIDATION_SUBSET}.projection") for step in pictured_steps(config)]
     return [*paths, folder / "loss.safetensors"]

@@ -25,9 +25,9 @@ from mechclust.report.style import (
     widest_chance,
 )
 from mechclust.studies.study import Job
-from mechclust.studies.task_clusters.config import TRAIN, VALIDATION
 from mechclust.studies.task_clusters.results import RunResults
 from probes import ProbeResult
+from tasks.instructions import TRAIN_SUBSET, VALIDATION_SUBSET
 
 
 def _names(n_sites: int) -> list[str]:
@@ -40,7 +40,8 @@ def ari_over_training(runs: Sequence[RunResults]) -> Figure:
     figure, axes = subplots(2, size=(5.5, 4.2), sharey=True)
     steps = runs[0].steps
     null = np.concatenate([einops.rearrange(run.null, "checkpoint site end -> site checkpoint end") for run in runs])
-    for axis, split, title in zip(axes, (TRAIN, VALIDATION), ("training subset", "validation"), strict=True):
+    titles = {TRAIN_SUBSET: "training subset", VALIDATION_SUBSET: "validation"}
+    for axis, (split, title) in zip(axes, titles.items(), strict=True):
         labels: list[tuple[float, str, Any]] = [widest_chance(axis, steps, null)]
         curves = einops.rearrange([run.ari[split] for run in runs], "seed checkpoint site -> site seed checkpoint")
         for name, color, values in zip(_names(len(curves)), shades(len(curves)), curves, strict=True):
@@ -66,7 +67,7 @@ def ari_by_layer(arms: Mapping[str, Sequence[RunResults]]) -> Figure:
         x = np.arange(len(names))
         labels = [widest_chance(axis, x, np.stack([run.null[-1] for run in runs]))]
         for label, color, values in (
-            ("task", BLUE, np.stack([run.ari[VALIDATION][-1] for run in runs])),
+            ("task", BLUE, np.stack([run.ari[VALIDATION_SUBSET][-1] for run in runs])),
             ("output", RED, np.stack([run.output_ari[-1] for run in runs])),
         ):
             axis.plot(x, values.T, color=color, lw=0.8, alpha=0.45)

@@ -13,8 +13,9 @@ from mechclust.evidence.compared import compared
 from mechclust.evidence.findings import id_number, untested
 from mechclust.report.growth import climbing, rising
 from mechclust.studies.study import Job
-from mechclust.studies.task_clusters.config import TRAIN, VALIDATION, TaskClustersConfig, task_of
+from mechclust.studies.task_clusters.config import TaskClustersConfig, task_of
 from mechclust.studies.task_clusters.results import RunResults, by_arm
+from tasks.instructions import TRAIN_SUBSET, VALIDATION_SUBSET
 
 START = 0
 END = -1
@@ -93,8 +94,8 @@ def _end_and_growth(config: TaskClustersConfig, runs: Runs) -> list[_Seeds]:
 
 def _top(config: TaskClustersConfig, run: RunResults) -> Float[np.ndarray, "checkpoint"]:
     """Return the task-ARI of the better of the two top layers, by its end."""
-    last = run.ari[VALIDATION][:, config.n_layers]
-    before_last = run.ari[VALIDATION][:, config.n_layers - 1]
+    last = run.ari[VALIDATION_SUBSET][:, config.n_layers]
+    before_last = run.ari[VALIDATION_SUBSET][:, config.n_layers - 1]
     return last if last[END] > before_last[END] else before_last
 
 
@@ -106,7 +107,7 @@ def _growth(config: TaskClustersConfig, private: Runs) -> list[Finding]:
     steps = private[0].steps
     top = np.array([_top(config, run) for run in private])
     shuffled = np.random.default_rng(0).permutation(len(steps))
-    layers = np.array([run.ari[VALIDATION][:, : config.n_layers + 1] for run in private])
+    layers = np.array([run.ari[VALIDATION_SUBSET][:, : config.n_layers + 1] for run in private])
     return [
         Finding(
             id="T3",
@@ -142,7 +143,7 @@ def _subsets_agree(config: TaskClustersConfig, private: Runs) -> Finding:
 
 def _difference_of_subsets(config: TaskClustersConfig, runs: Runs, step: int) -> _Seeds:
     n = config.n_layers
-    return np.array([abs(run.ari[VALIDATION][step, n] - run.ari[TRAIN][step, n]) for run in runs])
+    return np.array([abs(run.ari[VALIDATION_SUBSET][step, n] - run.ari[TRAIN_SUBSET][step, n]) for run in runs])
 
 
 def _starts_unclustered(private: Runs) -> Finding:
@@ -160,7 +161,7 @@ def _starts_unclustered(private: Runs) -> Finding:
 
 
 def _beyond_input(runs: Runs, step: int) -> _Seeds:
-    return np.array([(run.ari[VALIDATION][step] - run.null[step, :, 2]).max() for run in runs])
+    return np.array([(run.ari[VALIDATION_SUBSET][step] - run.null[step, :, 2]).max() for run in runs])
 
 
 def _by_output(config: TaskClustersConfig, shared: Runs) -> Finding:
@@ -179,14 +180,14 @@ def _by_output(config: TaskClustersConfig, shared: Runs) -> Finding:
 
 def _output_minus_task(config: TaskClustersConfig, runs: Runs, step: int) -> _Seeds:
     n = config.n_layers
-    return np.array([run.output_ari[step, n] - run.ari[VALIDATION][step, n] for run in runs])
+    return np.array([run.output_ari[step, n] - run.ari[VALIDATION_SUBSET][step, n] for run in runs])
 
 
 # ---- checks ----
 
 
 def _checks(config: TaskClustersConfig, private: Runs) -> list[Finding]:
-    embedding = [run.ari[VALIDATION][:, 0] for run in private]
+    embedding = [run.ari[VALIDATION_SUBSET][:, 0] for run in private]
     guesses = [task_of(config, Job("private", seed)).input_only_accuracy() for seed in config.seeds]
     n_tasks = min(config.task.n_eval_tasks, config.task.n_tasks)
     return [

@@ -11,9 +11,10 @@ from jaxtyping import Float, Int
 
 from mechclust.studies.kept import check_there
 from mechclust.studies.study import Job
-from mechclust.studies.task_clusters.config import TRAIN, VALIDATION, TaskClustersConfig, results_of
+from mechclust.studies.task_clusters.config import TaskClustersConfig, results_of
 from mechclust.training import load_steps
 from probes import ProbeResult, load_result
+from tasks.instructions import TRAIN_SUBSET, VALIDATION_SUBSET
 
 
 @dataclass(frozen=True)
@@ -48,11 +49,11 @@ def load_results(config: TaskClustersConfig, out: Path, job: Job) -> RunResults:
     """
     check_there(out, results_of(config, job, out))
     folder = out / "results" / job.name
-    by_split = {split: load_steps(folder, f"{split}.ari") for split in (TRAIN, VALIDATION)}
-    validation = by_split[VALIDATION]
+    by_split = {split: load_steps(folder, f"{split}.ari") for split in (TRAIN_SUBSET, VALIDATION_SUBSET)}
+    validation = by_split[VALIDATION_SUBSET]
     null = [_stack(validation, end, "task") for end in ("null_low", "null_high", "null_mean")]
-    tsne = load_steps(folder, f"{VALIDATION}.ari-tsne")
-    accuracy = load_steps(folder, f"{VALIDATION}.accuracy")
+    tsne = load_steps(folder, f"{VALIDATION_SUBSET}.ari-tsne")
+    accuracy = load_steps(folder, f"{VALIDATION_SUBSET}.accuracy")
     return RunResults(
         steps=np.array(list(validation)),
         ari={split: _stack(by_step, "ari", "task") for split, by_step in by_split.items()},
@@ -77,7 +78,7 @@ def headline(config: TaskClustersConfig, runs: Mapping[Job, RunResults]) -> str:
     """Say how well clusters agree with the task at the top layer: after training, before it and by chance."""
     top = config.n_layers
     private = by_arm(config, runs)["private"]
-    curves = [run.ari[VALIDATION][:, top] for run in private]
+    curves = [run.ari[VALIDATION_SUBSET][:, top] for run in private]
     after = np.mean([curve[-1] for curve in curves])
     before = np.mean([curve[0] for curve in curves])
     chance = max(run.null[-1, top, 1] for run in private)

@@ -10,12 +10,13 @@ from mechclust.models import build_model, load_model, model_for
 from mechclust.studies.extra_probes import TrainedModel
 from mechclust.studies.kept import on_device, once
 from mechclust.studies.study import Job
-from mechclust.studies.task_clusters.config import TRAIN, VALIDATION, TaskClustersConfig, jobs, pictured_steps, task_of
+from mechclust.studies.task_clusters.config import TaskClustersConfig, jobs, pictured_steps, task_of
 from mechclust.training import AccuracyCallback, Callback, CheckpointCallback, ProbeCallback, train
 from mechclust.training.callbacks import loss_result
 from probes import HookedModel, Projection, TaskClusterARI, residual, token_at
 from probes.engine.identity import fingerprint
 from tasks import Batch
+from tasks.instructions import TRAIN_SUBSET, VALIDATION_SUBSET
 
 
 def run_job(config: TaskClustersConfig, job: Job, out: Path) -> None:
@@ -26,14 +27,14 @@ def run_job(config: TaskClustersConfig, job: Job, out: Path) -> None:
     results = out / "results" / job.name
     models = out / "models" / job.name
     end = config.training.steps
-    batches = {split: list(task.batches(split)) for split in (TRAIN, VALIDATION)}
-    validation = {VALIDATION: batches[VALIDATION]}
+    batches = {split: list(task.batches(split)) for split in (TRAIN_SUBSET, VALIDATION_SUBSET)}
+    validation = {VALIDATION_SUBSET: batches[VALIDATION_SUBSET]}
     at = residual(final_norm=True)
     draws = config.n_permutations
     ari = TaskClusterARI(also=("output",), within="input", at=at, n_init=config.n_init, n_permutations=draws)
     callbacks: list[Callback] = [
         CheckpointCallback(models, at=[end]),
-        AccuracyCallback(results, task, VALIDATION),
+        AccuracyCallback(results, task, VALIDATION_SUBSET),
         ProbeCallback(results, batches, {"ari": ari}),
     ]
     if config.tsne:
@@ -57,4 +58,4 @@ def trained_models(config: TaskClustersConfig, out: Path) -> list[TrainedModel]:
 
 
 def _with_examples(config: TaskClustersConfig, out: Path, job: Job) -> tuple[HookedModel, Iterable[Batch]]:
-    return load_trained(config, out, job), task_of(config, job).batches(VALIDATION)
+    return load_trained(config, out, job), task_of(config, job).batches(VALIDATION_SUBSET)

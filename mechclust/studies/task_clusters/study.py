@@ -12,12 +12,13 @@ from pathlib import Path
 from mechclust.evidence import Finding
 from mechclust.report.analysis import Panel
 from mechclust.studies.study import Job, Study
-from mechclust.studies.task_clusters.config import VALIDATION, TaskClustersConfig, jobs, task_of
+from mechclust.studies.task_clusters.config import TaskClustersConfig, jobs, task_of
 from mechclust.studies.task_clusters.findings import findings_of
 from mechclust.studies.task_clusters.results import RunResults, by_arm, headline, load_results
 from mechclust.studies.task_clusters.run import load_trained, run_job, trained_models
 from mechclust.training import TrainConfig, load_steps
 from tasks import InstructionFollowing
+from tasks.instructions import VALIDATION_SUBSET
 
 CAPTIONS = {
     "ari_over_training": "Task-ARI over training, one line per layer (mean over seeds, band: minimum to maximum); "
@@ -68,7 +69,7 @@ def panels(config: TaskClustersConfig, results: Results) -> list[Panel]:
 
     arms = by_arm(config, results.runs)
     first = next(iter(results.runs))
-    pictures = load_steps(results.out / "results" / first.name, f"{VALIDATION}.projection")
+    pictures = load_steps(results.out / "results" / first.name, f"{VALIDATION_SUBSET}.projection")
     drawn = {
         "ari_over_training": figures.ari_over_training(arms["private"]),
         "ari_by_layer": figures.ari_by_layer(arms),
@@ -84,7 +85,7 @@ def views(config: TaskClustersConfig, results: Results) -> dict[str, str]:
 
     first = jobs(config)[0]
     task = task_of(config, first)
-    example = next(task.batches(VALIDATION, batch_size=1))
+    example = next(task.batches(VALIDATION_SUBSET, batch_size=1))
     tokens = example.tokens[:, : int(example.lengths()[0])]
     view = attention_view(load_trained(config, results.out, first), tokens, str_tokens=task.to_str_tokens(tokens[0]))
     return {f"Attention of run {first.name} on a validation example": view.fragment()}

@@ -7,7 +7,7 @@ from itertools import pairwise, product
 from typing import ClassVar, Literal
 
 from mechclust.models.config import AnyConfig
-from mechclust.studies.study import check_seeds
+from mechclust.studies.study import check_left_out, check_seeds
 from tasks import InputError, TopicDocuments
 from tasks.errors import check_choice, repeated
 from tasks.settings import Count, CountOrZero, Draws, NotNegative, Positive, Seed, Several, ShareBetween, check_settings
@@ -191,8 +191,7 @@ class TopicStructureConfig:
                 raise InputError(f"{name} is {values}; expected rising numbers")
         for reading in self.readings:
             check_choice(readings=(reading, READINGS))
-        if self.documents.seed != 0:
-            raise InputError("documents.seed is set by each run, from seeds; leave it out and set those")
+        check_left_out("documents", self.documents, ("seed",), "each run, from seeds")
         if self.documents.overlap or self.documents.zipf or self.documents.topic_correlation:
             raise InputError(
                 "documents.overlap, documents.zipf and documents.topic_correlation are set by the arms of the "

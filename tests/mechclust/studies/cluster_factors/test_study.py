@@ -164,13 +164,16 @@ class TestRun:
     [
         (
             {"task": InstructionFollowing(seed=1)},
-            "task.seed is set by each run, from seeds and arms; leave it out and set those",
+            "task.seed is set by each run, from seeds and arms; leave it out",
         ),
         (
             {"task": InstructionFollowing(loss_on="output")},
-            "task.loss_on is set by each run, from seeds and arms; leave it out and set those",
+            "task.loss_on is set by each run, from seeds and arms; leave it out",
         ),
-        ({"arms": (PRIVATE, SHARED, "overlap-2")}, f"no arm 'overlap-2' (there are {', '.join(ARMS)})"),
+        (
+            {"arms": (PRIVATE, SHARED, "overlap-2")},
+            f"arms is 'overlap-2'; expected {', '.join(map(repr, [*ARMS][:-1]))} or {[*ARMS][-1]!r}",
+        ),
         ({"arms": (PRIVATE, TWO)}, "arms lacks 'overlap-1', the arm that all others are compared with; add it"),
         ({"clear": 1.0}, "clear is 1.0; expected below 1"),
         (

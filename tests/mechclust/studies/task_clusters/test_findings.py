@@ -339,7 +339,7 @@ class TestConfig:
     def test_refusals(self):
         with pytest.raises(InputError, match=r"^seeds is empty; expected at least one seed, such as --seeds 0$"):
             replace(CONFIG, seeds=())
-        with pytest.raises(InputError, match=r"^no arm 'public' \(there are private, instruction, shared\)$"):
+        with pytest.raises(InputError, match=r"^arms is 'public'; expected 'private', 'instruction' or 'shared'$"):
             replace(CONFIG, arms=("private", "public"))
         with pytest.raises(InputError, match=r"^arms lacks 'private', the primary arm that the findings are about"):
             replace(CONFIG, arms=("shared",))
