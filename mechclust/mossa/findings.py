@@ -396,7 +396,6 @@ def judged_over_tasks(
     *,
     not_tested: str = "",
     note: str = "",
-    resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> Finding:
     """Judge a finding of one run by a bootstrap over tasks.
@@ -406,25 +405,22 @@ def judged_over_tasks(
         curves: of the tasks that the finding needs; ``None`` if they were not measured, with ``not_tested``.
         not_tested: why it cannot be tested; ``""`` if it can.
         note: for the reader.
-        resamples: how often tasks are drawn anew.
-        seed: for these draws.
+        seed: for drawing tasks anew.
     """
     if curves is None or not_tested:
         return _finding_from(stated, _without_values(stated), None, "tasks", not_tested, note)
     why_not = _few_layers(stated, curves) or _undefined(stated, curves)
     if why_not:
         return _finding_from(stated, _without_values(stated), None, "tasks", why_not, note)
-    parts, remarks = _parts_over_tasks(stated, curves, resamples, seed)
-    control_parts, _ = _parts_over_tasks(stated, stated.control.change(curves), resamples, seed)
+    parts, remarks = _parts_over_tasks(stated, curves, seed)
+    control_parts, _ = _parts_over_tasks(stated, stated.control.change(curves), seed)
     control = Control(stated.control.name, control_parts)
     return _finding_from(stated, parts, control, "tasks", "", "; ".join(filter(None, [note, *remarks])))
 
 
-def _parts_over_tasks(
-    stated: CurveFinding, curves: TaskCurves, resamples: int, seed: int
-) -> tuple[tuple[Part, ...], list[str]]:
+def _parts_over_tasks(stated: CurveFinding, curves: TaskCurves, seed: int) -> tuple[tuple[Part, ...], list[str]]:
     """Return the parts with their intervals, and remarks on draws of tasks in which a number is undefined."""
-    drawn = curves.resampled(resamples, seed)
+    drawn = curves.resampled(RESAMPLES, seed)
     parts = []
     remarks = []
     for spec in stated.parts:

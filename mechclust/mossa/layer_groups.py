@@ -19,6 +19,7 @@ Layers: TypeAlias = Int[np.ndarray, "..."] | np.integer[Any]
 _MAX_NARROW_SPREAD = 0.10  # interquartile range over tasks that a transition must reach
 _SPREAD_TOLERANCE = 0.02  # above the minimum of the spread, within a transition
 _FULL_DIMS = 0.95  # share of the most dimensions, at which a transition ends
+_MAX_EXCEPTIONS = 1  # layers that are not above, after a crossover
 MARGIN = 0.02
 """Distance of tuned above base from which layers are no longer shared."""
 LEAST_FOR_GROUPS = 4
@@ -240,8 +241,8 @@ def boundaries(
     return shared, np.where(has_transition, end, shared)
 
 
-def crossover(base: ArrayLike, tuned: ArrayLike, margin: float = 0.0, *, exceptions: int = 1) -> int:
-    """Return the first layer from which ``tuned - base`` stays above ``margin``, up to a number of exceptions.
+def crossover(base: ArrayLike, tuned: ArrayLike, margin: float = 0.0) -> int:
+    """Return the first layer from which ``tuned - base`` stays above ``margin``, with at most one exception.
 
     Layers count from 1. The result is one more than there are if it never does. A layer with NaN is not above.
 
@@ -251,10 +252,10 @@ def crossover(base: ArrayLike, tuned: ArrayLike, margin: float = 0.0, *, excepti
     """
     base = np.asarray(base, dtype=float)
     tuned = np.asarray(tuned, dtype=float)
-    return int(crossovers(base, tuned, margin, exceptions=exceptions))
+    return int(crossovers(base, tuned, margin))
 
 
-def crossovers(base: ByLayer, tuned: ByLayer, margin: float = 0.0, *, exceptions: int = 1) -> Layers:
+def crossovers(base: ByLayer, tuned: ByLayer, margin: float = 0.0) -> Layers:
     """Return ``crossover`` of many curves at once.
 
     Example:
@@ -263,7 +264,7 @@ def crossovers(base: ByLayer, tuned: ByLayer, margin: float = 0.0, *, exceptions
     """
     above = tuned - base > margin
     ahead = np.flip(np.cumsum(np.flip(~above, axis=-1), axis=-1), axis=-1)  # layers not above, from each on
-    starts = above & (ahead <= exceptions)
+    starts = above & (ahead <= _MAX_EXCEPTIONS)
     return np.where(starts.any(axis=-1), np.argmax(starts, axis=-1) + 1, above.shape[-1] + 1)
 
 

@@ -20,7 +20,6 @@ from mechclust.mossa.curve_statistics import gain_correlation
 from mechclust.mossa.findings import (
     CURVE_FINDINGS,
     OTHER_TASKS,
-    RESAMPLES,
     CurveFinding,
     CurvePart,
     judged_over_tasks,
@@ -55,7 +54,6 @@ def findings_of(
     task_dims: TaskTables | None = None,
     purity: TaskTables | None = None,
     purity_chance: float | None = None,
-    resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> list[Finding]:
     """Return C2 to C20 of a run; of these C10 is a check.
@@ -72,12 +70,11 @@ def findings_of(
         task_dims: dimensions for 99% of the variance by task of ``"base"`` and ``"tuned"``.
         purity: share of nearest neighbours in the task's cluster of ``"base"`` and ``"tuned"``.
         purity_chance: purity by chance.
-        resamples: how often tasks are drawn anew for an interval.
-        seed: for these draws.
+        seed: for drawing tasks anew, behind each interval.
     """
     if gains is not None:
         curves = replace(curves, covariates={**curves.covariates, GAIN: np.asarray(gains, dtype=float)})
-    judge = partial(judged_over_tasks, resamples=resamples, seed=seed)
+    judge = partial(judged_over_tasks, seed=seed)
     findings = [
         *_of_seen_tasks(curves, judge),
         _of_dims(_seen_curves(curves, task_dims), judge),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import product
 
 import torch
 from jaxtyping import Shaped
@@ -31,12 +30,6 @@ def others(n: int) -> str:
     return f"other heads, {n}"
 
 
-def sets_of(sizes: Sequence[int]) -> list[str]:
-    """Return the names of all sets."""
-    names = [name(n) for n, name in product(sizes, (largest, others))]
-    return [*names, FOLLOWING]
-
-
 def head_sets(heads: Heads, following: Places, sizes: Sequence[int], seed: int) -> dict[str, Places]:
     """Return which heads are interchanged together.
 
@@ -47,7 +40,8 @@ def head_sets(heads: Heads, following: Places, sizes: Sequence[int], seed: int) 
         seed: draws the control: as many other heads of the same blocks or, where these have too few, the nearest.
 
     Returns:
-        Pairs of block and head, by the names of ``sets_of``. A control with too few heads left is empty.
+        Pairs of block and head, by the names of ``largest`` and ``others`` and ``FOLLOWING``. A control with too few
+        heads left is empty.
     """
     n_blocks, n_heads = heads.values["effect"].shape
     draw = torch.Generator().manual_seed(seed)

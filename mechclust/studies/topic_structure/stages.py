@@ -11,6 +11,9 @@ from numpy.typing import ArrayLike
 
 from tasks import InputError
 
+LATE_SHARE = 0.1  # of its change, at which a late group counts as moving
+EARLY_SHARE = 0.5  # of its change, which the early group must have made
+
 
 def covered(values: ArrayLike) -> Float[np.ndarray, "step"]:
     """Return the share of the change from the first value to the last that has been made at each step.
@@ -42,25 +45,16 @@ class TwoStages(NamedTuple):
     holds: bool
 
 
-def two_stages(
-    changes: Mapping[str, ArrayLike],
-    early: str = "W_V",
-    late: Sequence[str] = ("W_K", "W_Q"),
-    *,
-    late_share: float = 0.1,
-    early_share: float = 0.5,
-) -> TwoStages:
+def two_stages(changes: Mapping[str, ArrayLike], early: str = "W_V", late: Sequence[str] = ("W_K", "W_Q")) -> TwoStages:
     """Judge whether one group of weights moves before others do.
 
-    Stage 1 ends at the first step at which a late group has made ``late_share`` of its change from the first step to
-    the last. Training has two stages if the early group has by then made ``early_share`` of its own change.
+    Stage 1 ends at the first step at which a late group has made a tenth of its change from the first step to the
+    last. Training has two stages if the early group has by then made half of its own change.
 
     Args:
         changes: how far each group is from where it began, or its norm, by name: one number for each step.
         early: the group expected to move first.
         late: the groups expected to move afterwards.
-        late_share: share of its change at which a late group counts as moving.
-        early_share: share of its change that the early group must have made.
 
     Raises:
         InputError: for a name that is not in ``changes``, or curves of different length.
@@ -75,9 +69,9 @@ def two_stages(
     shares = {name: covered(changes[name]) for name in (early, *late)}
     if len({len(curve) for curve in shares.values()}) > 1:
         raise InputError("the curves have different numbers of steps; expected one step axis for all")
-    moved = np.any([shares[name] >= late_share for name in late], axis=0)
+    moved = np.any([shares[name] >= LATE_SHARE for name in late], axis=0)
     if not moved.any():
         return TwoStages(None, float("nan"), False)
     boundary = int(moved.argmax())
     share = float(shares[early][boundary])
-    return TwoStages(boundary, share, share >= early_share)
+    return TwoStages(boundary, share, share >= EARLY_SHARE)

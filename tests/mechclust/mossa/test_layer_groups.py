@@ -71,7 +71,6 @@ class TestRule:
         base, up, down = [0.5] * 6, 0.6, 0.5
         assert crossover(base, [down, up, up, down, up, up]) == 2
         assert crossover(base, [down, up, down, up, down, up]) == 4
-        assert crossover(base, [down, up, down, up, down, up], exceptions=0) == 6
 
     def test_the_start_itself_is_above(self):
         assert crossover([0.5] * 3, [0.5, 0.6, 0.6]) == 2

@@ -23,6 +23,12 @@ HELD = ("C9", "C18", "C19")
 END = "; expected at least 6, or there is no interval over tasks"
 
 
+@pytest.fixture(autouse=True)
+def few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Intervals from fewer draws of tasks, which is quicker."""
+    monkeypatch.setattr("mechclust.mossa.findings.RESAMPLES", 200)
+
+
 @pytest.fixture(scope="module")
 def published() -> TaskCurves:
     """Curves of many tasks, with a ceiling just above tuned and a null far below it."""
@@ -48,7 +54,7 @@ def extras(curves: TaskCurves) -> dict:
 
 
 def judged(curves: TaskCurves, **changes) -> dict:
-    given = {"n": 50_000, "d": 4096, "resamples": 200, **extras(curves), **changes}
+    given = {"n": 50_000, "d": 4096, **extras(curves), **changes}
     return {finding.id: finding for finding in findings_of(curves, **given)}
 
 
@@ -81,7 +87,7 @@ def test_values_are_those_of_18_layers_by_hand():
     findings = {
         finding.id: finding
         for finding in findings_of(
-            curves, n=500, d=50, gains=gains, learnt=np.ones(n, bool), task_dims=dims, purity=purity, resamples=20
+            curves, n=500, d=50, gains=gains, learnt=np.ones(n, bool), task_dims=dims, purity=purity
         )
     }
     base, tuned = (np.median(table[seen], axis=0) for table in (curves.base, curves.tuned))
@@ -210,7 +216,7 @@ class TestNotTested:
         known = np.arange(N) < N_SEEN + 10
         lower = judged(replace(published, tuned=np.where(known[:, None], published.tuned, -1.0)), learnt=known)
         part = published.select(known)
-        alone = {c.id: c for c in findings_of(part, n=1, d=1, learnt=np.ones(len(part.tasks), bool), resamples=50)}
+        alone = {c.id: c for c in findings_of(part, n=1, d=1, learnt=np.ones(len(part.tasks), bool))}
         assert [lower[id].measured for id in HELD] == [alone[id].measured for id in HELD]
 
     def test_nothing_is_held_out_or_one_task_is(self, published):
@@ -233,7 +239,7 @@ class TestNotTested:
     @pytest.mark.parametrize("null", [None, np.full((N, LAYERS), np.nan)])
     def test_what_was_not_measured(self, published, null):
         bare = replace(published, ceiling=None, null=null, covariates={})
-        findings = findings_of(bare, n=50_000, d=4096, resamples=50)
+        findings = findings_of(bare, n=50_000, d=4096)
         unlearnt = "answers were not measured, so nothing says that a held-out task was learnt without its examples"
         assert {c.id: c.why_not for c in findings if c.verdict == "not tested"} == {
             "C7": f"no seen task of which the share of answers told apart is known{END}",
@@ -262,7 +268,7 @@ class TestNotTested:
         names = ("base", "tuned", "ceiling", "null")
         arrays = {name: getattr(published, name)[:, -2:] for name in names}
         shallow = replace(published, layers=("1", "2"), dims={}, **arrays)
-        reasons = {c.id: c.why_not for c in findings_of(shallow, n=1, d=1, learnt=LEARNT, resamples=50)}
+        reasons = {c.id: c.why_not for c in findings_of(shallow, n=1, d=1, learnt=LEARNT)}
         why = "2 layers; expected at least 8, or eighths of the depth mean little"
         assert {id for id, reason in reasons.items() if reason == why} == {"C2", "C3", "C5", "C6", "C9", "C12", "C20"}
 
@@ -296,6 +302,6 @@ def test_the_way_to_the_ceiling_has_an_interval_where_few_tasks_have_one(publish
 
 def test_a_number_that_is_undefined_in_many_draws_has_no_interval(published):
     gains = np.where(np.arange(N) % 10, np.nan, np.arange(N) ** 2)  # of six seen tasks
-    finding = {c.id: c for c in findings_of(published, n=1, d=1, gains=gains, resamples=200)}["C7"]
+    finding = {c.id: c for c in findings_of(published, n=1, d=1, gains=gains)}["C7"]
     assert (finding.interval, finding.verdict) == (None, "undecided")
     assert finding.note == "no interval of the value: undefined in more than 5% of the draws of tasks"

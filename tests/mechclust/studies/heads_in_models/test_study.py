@@ -20,7 +20,7 @@ from mechclust.studies.heads_in_models.config import (
     labels_of,
     subjects_of,
 )
-from mechclust.studies.heads_in_models.discovery import sets_of
+from mechclust.studies.heads_in_models.discovery import FOLLOWING, largest, others
 from mechclust.studies.heads_in_models.results import by_subject, data_of, key, load_job
 from mechclust.studies.heads_in_models.together import IRRELEVANT, RANDOM_HEADS, RELEVANT
 from mechclust.studies.study import Job
@@ -101,7 +101,8 @@ def test_a_pretrained_model_is_measured_with_its_random_twin(write_checkpoint, t
     first = found["pretrained-first"]
     assert np.isfinite(first.selectivity("asked")).sum() == config.n_tested
     assert not np.array_equal(first.values["effect"], found["random-first"].values["effect"])
-    assert first.discovery.coords["set"] == sets_of(config.together)
+    sets = [*(name(n) for n in config.together for name in (largest, others)), FOLLOWING]
+    assert first.discovery.coords["set"] == sets
     assert first.discovery["agreement"].shape == (5, 2)
     assert first.discovery["agreement"][:4].isfinite().all()
     assert first.discovery.metadata["heads"]["largest effect, 2"] != first.discovery.metadata["heads"]["other heads, 2"]

@@ -61,13 +61,6 @@ def test_one_stage_is_not_two() -> None:
     assert swapped == (1, 0.0, False)
 
 
-def test_the_shares_that_decide_are_those_asked_for() -> None:
-    curves = {"early": ramp(0, 10), "late": ramp(0, 20)}
-    assert two_stages(curves, "early", ["late"], late_share=0.2, early_share=0.4) == (4, pytest.approx(0.4), True)
-    assert two_stages(curves, "early", ["late"], late_share=0.2, early_share=0.41).holds is False
-    assert two_stages(curves, "early", ["late"], late_share=0.21).boundary == 5
-
-
 def test_reaching_a_share_exactly_counts() -> None:
     """0.1 and 0.5 of the way, on numbers that binary fractions hold exactly."""
     found = two_stages({"W_V": [0, 1, 2], "W_K": [0, 1, 10], "W_Q": [0, 0, 1]})
