@@ -25,11 +25,12 @@ from probes.functional.adjusted_rand import (
     adjusted_rand_score,
     effective_classes,
 )
+from probes.functional.half_interval import FEWEST_UNITS, half_interval
 from probes.functional.kmeans import kmeans
 from probes.functional.permutation_test import permutation_p_value
 from probes.functional.projection import project_2d
 from probes.functional.strata import check_given, nothing_left, single_class, strata_of
-from probes.functional.task_cluster_ari import fitted_clusters, permuted_index
+from probes.functional.task_cluster_ari import clusters_of_halves, fitted_clusters, permuted_index
 from probes.functional.units import Relabelling, check_units
 from tasks import InputError
 from tasks.errors import check_at_least, check_choice
@@ -38,6 +39,7 @@ _ALONE = "has one example per class ({} in all), which any clustering into as ma
 _LOPSIDED = "too few classes, or too unequal ones, for moments, so chance and p_value are NaN; give n_permutations=1000"
 _MAX_SILHOUETTE_ROWS = 2000
 _MEASURES = ("ari", "ami", "silhouette", "null_low", "null_high", "null_mean", "p_value")
+_INTERVAL = ("ari_low", "ari_high")
 
 
 class TaskClusterARI(LabelledRows):
@@ -45,6 +47,8 @@ class TaskClusterARI(LabelledRows):
 
     Measures (axes site, label; and n_clusters, where several are given):
         ``ari``: 1 when the clusters are the classes, 0 expected by chance; not clamped.
+        ``ari_low``, ``ari_high``, with ``n_resamples``: 95% interval of ``ari`` over examples, or over units, from
+            halves that are clustered anew (see ``half_interval``). NaN for fewer than 8.
         ``ami``: adjusted mutual information of the same clusters (scikit-learn's), on the same scale.
         ``silhouette``: of the clusters, -1 to 1: how much nearer an example is to its own cluster than to the next
             one, on average. NaN with fewer than 2 clusters, or one per example.
@@ -56,7 +60,7 @@ class TaskClusterARI(LabelledRows):
         ``cluster`` (also example), with ``keep_clusters``: cluster of each example; -1 where the index is NaN.
 
     Memory: every example's kept row at every site, ``examples x sites x d_model`` floats, or
-    ``max_rows`` examples. Cost: k-means with ``n_init`` starts per site and number of clusters.
+    ``max_rows`` examples. Cost: k-means with ``n_init + n_resamples`` starts per site and number of clusters.
 
     Args:
         label: the label the clusters are compared with, one value per example.
@@ -70,7 +74,7 @@ class TaskClusterARI(LabelledRows):
             states are unchanged.
         units: a label that says which examples belong together, such as the template of prompts, because they are not
             independent. Whole units exchange labels; if classes vary within units, examples exchange them within their
-            unit.
+            unit. The interval takes units, not examples, as independent.
         preprocess: what else is done to the states before they are clustered.
         reduce: ``None``: cluster the states themselves. ``"tsne"``: cluster a 2-D t-SNE of them. Never mix
             the two in one curve. Silhouettes are computed before the t-SNE.
@@ -79,10 +83,11 @@ class TaskClusterARI(LabelledRows):
             exact mean, variance and skewness over all relabellings instead; not with ``given``, ``within`` or
             ``units``. Exact for two classes against two clusters; NaN, with a note, where the label or the clusters
             have fewer than 2.5 effective classes otherwise.
+        n_resamples: number of half-samples for the interval; 0 for none. States are prepared once for all of them.
         max_rows: keep at most this many examples, chosen by their index.
         device: ``None``: scikit-learn's k-means. ``"cpu"``, ``"cuda"``: our own, also exact, on that device.
         keep_clusters: also give each example's cluster.
-        seed: for k-means, t-SNE and the relabellings.
+        seed: for k-means, t-SNE, the relabellings and the halves.
 
     Raises:
         InputError: for fewer examples than clusters, a label with one class only, ``label`` with one example per
@@ -109,6 +114,7 @@ class TaskClusterARI(LabelledRows):
         reduce: Literal["tsne"] | None = None,
         n_init: int = 10,
         n_permutations: int = 1000,
+        n_resamples: int = 0,
         max_rows: int | None = None,
         device: str | None = None,
         keep_clusters: bool = False,
@@ -125,6 +131,7 @@ class TaskClusterARI(LabelledRows):
         self.reduce = reduce
         self.n_init = n_init
         self.n_permutations = n_permutations
+        self.n_resamples = n_resamples
         self.max_rows = max_rows
         self.device = device
         self.keep_clusters = keep_clusters
@@ -135,10 +142,13 @@ class TaskClusterARI(LabelledRows):
         check_choice(reduce=(self.reduce, (None, "tsne")))
         _check_clusters(self.n_clusters)
         check_at_least(n_init=(self.n_init, 1), n_permutations=(self.n_permutations, 0), seed=(self.seed, 0))
+        check_at_least(n_resamples=(self.n_resamples, 0))
         check_max_rows(self.max_rows)
         check_further_labels(self.also)
         check_given(self.label, given=self.given, within=self.within, units=self.units)
-        check_units(self.units, {"n_permutations": self.n_permutations})
+        check_units(self.units, {"n_permutations": self.n_permutations, "n_resamples": self.n_resamples})
+        if self.n_resamples == 1:
+            raise InputError("n_resamples is 1, but one half has no variance; give 50, or 0 for no interval")
         if self.n_permutations == 0 and (self.given or self.within):
             raise InputError(
                 "n_permutations is 0, but there is no formula for relabellings within classes of another label; give "
@@ -157,7 +167,7 @@ class TaskClusterARI(LabelledRows):
         index = self.classes.get(self.label)[0]
         labels = [_Label(self, name) for name in (self.label, *self.also)]
         shape = (len(self.sites), len(labels), max(len(label.clusters) for label in labels))
-        values = {measure: torch.full(shape, torch.nan, dtype=torch.float64) for measure in _MEASURES}
+        values = {measure: torch.full(shape, torch.nan, dtype=torch.float64) for measure in self._measures}
         values["label_silhouette"] = torch.full(shape[:2], torch.nan, dtype=torch.float64)
         values["cluster"] = torch.full((*shape, len(index)), -1, dtype=torch.int64)
         dropped = {}
@@ -173,7 +183,7 @@ class TaskClusterARI(LabelledRows):
                 for m, k in enumerate(label.clusters):
                     assigned = space.clusters(k)
                     values["cluster"][i, j, m] = torch.from_numpy(assigned)
-                    for measure, value in self._compared(label, assigned, space).items():
+                    for measure, value in self._compared(label, k, space).items():
                         values[measure][i, j, m] = value
                     notes += self._clustering_notes(label, assigned)
                     if space.distinct < k:
@@ -204,7 +214,7 @@ class TaskClusterARI(LabelledRows):
         else:
             values = {name: x if name == "label_silhouette" else x[:, :, 0] for name, x in values.items()}
         axes_by_name = {
-            **dict.fromkeys(_MEASURES, axes),
+            **dict.fromkeys(self._measures, axes),
             "label_silhouette": ("site", "label"),
             "cluster": (*axes, "example"),
         }
@@ -213,6 +223,10 @@ class TaskClusterARI(LabelledRows):
         else:
             del values["cluster"], axes_by_name["cluster"]
         return self.result(values, axes_by_name, coords, metadata=metadata, notes=list(dict.fromkeys(notes)))
+
+    @property
+    def _measures(self) -> tuple[str, ...]:
+        return (*_MEASURES, *_INTERVAL) if self.n_resamples else _MEASURES
 
     @property
     def _several(self) -> bool:
@@ -228,16 +242,20 @@ class TaskClusterARI(LabelledRows):
             return rows.float(), 0, []
         return self.preprocess.apply(rows, self.classes.get(self.given)[1] if self.given else None)
 
-    def _compared(self, label: _Label, assigned: Int[np.ndarray, "row"], space: _Space) -> dict[str, float]:
-        """Return every measure of one clustering against one label."""
+    def _compared(self, label: _Label, k: int, space: _Space) -> dict[str, float]:
+        """Return every measure of the clustering into ``k`` against one label."""
         from sklearn.metrics import adjusted_mutual_info_score
 
+        assigned = space.clusters(k)
         score = adjusted_rand_score(label.classes, assigned)
         measured = {
             "ari": score,
             "ami": float(adjusted_mutual_info_score(label.classes, assigned)),
             "silhouette": space.silhouette(assigned),
         }
+        if self.n_resamples:
+            of_halves = [adjusted_rand_score(label.classes[half], clusters) for half, clusters in space.halves(k)]
+            measured |= zip(_INTERVAL, half_interval(score, of_halves, space.n_units), strict=True)
         if label.fixed:
             return measured
         if self.n_permutations == 0:
@@ -264,6 +282,10 @@ class TaskClusterARI(LabelledRows):
                     f"{alone} classes of {self.given!r} have one example, whose state is 0 once its class mean is "
                     "removed"
                 )
+        n_units = len(np.unique(self._codes(self.units))) if self.units else len(labels[0].classes)
+        if self.n_resamples and n_units < FEWEST_UNITS:
+            what = f"units ({self.units!r})" if self.units else "examples"
+            notes.append(f"{n_units} {what} are too few for an interval of ari ({FEWEST_UNITS} are enough)")
         return notes
 
     def _clustering_notes(self, label: _Label, assigned: Int[np.ndarray, "row"]) -> list[str]:
@@ -405,6 +427,7 @@ class _Space:
 
     Attributes:
         distinct: number of different states.
+        n_units: number of units, or of examples.
     """
 
     def __init__(self, rows: Float[Tensor, "row dim"], index: Int[Tensor, "row"], probe: TaskClusterARI) -> None:
@@ -414,6 +437,9 @@ class _Space:
         self._rows: Float[np.ndarray, "row dim"] = rows.numpy()
         self._probe = probe
         self._clusters: dict[int, Int[np.ndarray, "row"]] = {}
+        self._halves: dict[int, list[tuple[Int[np.ndarray, "half"], Int[np.ndarray, "half"]]]] = {}
+        self._units = probe._codes(probe.units) if probe.units else None
+        self.n_units = len(rows) if self._units is None else int(self._units.max()) + 1
         chosen = torch.sort(hashed(index), stable=True).indices[:_MAX_SILHOUETTE_ROWS].sort().values
         self._silhouette_rows: Int[np.ndarray, "chosen"] = chosen.numpy()
 
@@ -427,6 +453,17 @@ class _Space:
         if k not in self._clusters:
             self._clusters[k] = self._fitted(k)
         return self._clusters[k]
+
+    def halves(self, k: int) -> list[tuple[Int[np.ndarray, "half"], Int[np.ndarray, "half"]]]:
+        """Return random halves of the examples, and the clusters that each half has by itself; none of too few."""
+        if self.n_units < FEWEST_UNITS:
+            return []
+        if k not in self._halves:
+            probe = self._probe
+            self._halves[k] = clusters_of_halves(
+                self._reduced, self.clusters(k), probe.n_resamples, self._units, probe.seed, probe.device
+            )
+        return self._halves[k]
 
     @cached_property
     def _reduced(self) -> Float[np.ndarray, "row kept"]:

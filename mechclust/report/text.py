@@ -28,6 +28,19 @@ def number_format(number: str) -> Callable[[float], str]:
     return f"{{:z{number}}}".format
 
 
+def with_ends(value: float, ends: Sequence[float], number: str) -> str:
+    """Return a number with the ends of its interval in brackets, if it has one.
+
+    Example:
+        >>> with_ends(0.62, (0.5, 0.71), ".2f"), with_ends(0.62, (float("nan"), float("nan")), ".2f")
+        ('0.62 (0.50 to 0.71)', '0.62')
+    """
+    low, high = ends
+    in_number = number_format(number)
+    interval = f" ({in_number(low)} to {in_number(high)})" if low == low and high == high else ""
+    return f"{in_number(value)}{interval}"
+
+
 def short_name(model: str) -> str:
     """Return a model's name for titles: a hub name, or the last part of a folder.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -13,8 +14,9 @@ from torch import Tensor
 
 from probes.functional.adjusted_rand import adjusted_rand_null, adjusted_rand_score, index_between_units
 from probes.functional.arrays import Array, Labels, computed_in_torch
+from probes.functional.kmeans import kmeans
 from probes.functional.permutation_test import permutation_p_value
-from probes.functional.units import Relabelling
+from probes.functional.units import Relabelling, half_samples
 from tasks import InputError
 from tasks.errors import check_at_least
 
@@ -147,6 +149,65 @@ def fitted_clusters(rows: Float[np.ndarray, "row dim"], k: int, *, n_init: int, 
     with threadpool_limits(1):  # the same sums in the same order, and no fight over busy cores
         fitted = KMeans(n_clusters=k, n_init=n_init, random_state=seed).fit(rows)
     return np.asarray(fitted.labels_, dtype=np.int64)
+
+
+def clusters_of_halves(
+    rows: Float[np.ndarray, "row dim"],
+    clusters: Int[np.ndarray, "row"],
+    n_resamples: int,
+    units: Int[np.ndarray, "row"] | None,
+    seed: int,
+    device: str | None,
+) -> list[tuple[Int[np.ndarray, "half"], Int[np.ndarray, "half"]]]:
+    """Cluster random halves of the rows, or of their units, into as many clusters as all rows.
+
+    Args:
+        rows: that were clustered.
+        clusters: cluster of each row, counted from 0.
+        n_resamples: number of halves.
+        units: which rows belong together; every row is a unit if not given.
+        seed: for the halves and the starts.
+        device: as in ``TaskClusterARI``.
+
+    Returns:
+        For each half, its rows and their clusters.
+    """
+    k = int(clusters.max()) + 1
+    centres = np.stack([rows[clusters == cluster].mean(axis=0) for cluster in range(k)])
+    state = np.unique(rows, axis=0, return_inverse=True)[1].ravel()
+    halves = []
+    for draw in half_samples(len(rows), n_resamples, seed, None if units is None else torch.from_numpy(units)):
+        half = draw.numpy()
+        states, found = np.unique(state[half], return_inverse=True)
+        if len(states) > k:
+            found = _better_clusters(rows[half], centres, seed=seed, device=device)
+        halves.append((half, found))
+    return halves
+
+
+def _better_clusters(
+    rows: Float[np.ndarray, "row dim"],
+    centres: Float[np.ndarray, "cluster dim"],
+    *,
+    seed: int,
+    device: str | None,
+) -> Int[np.ndarray, "row"]:
+    """Return the cluster of each row, the better of k-means from these centres and from a new start.
+
+    The new start finds clusters of another kind, if they fit these rows better.
+    """
+    k = len(centres)
+    if device is not None:
+        on_device = torch.from_numpy(rows)
+        from_centres = kmeans(on_device, k, initial=torch.from_numpy(centres), device=device)
+        from_new = kmeans(on_device, k, n_init=1, seed=seed, device=device)
+        return min(from_centres, from_new, key=attrgetter("inertia")).labels.numpy()
+    from sklearn.cluster import KMeans
+    from threadpoolctl import threadpool_limits
+
+    with threadpool_limits(1):
+        fits = [KMeans(k, init=init, n_init=1, random_state=seed).fit(rows) for init in (centres, "k-means++")]
+    return np.asarray(min(fits, key=attrgetter("inertia_")).labels_, dtype=np.int64)
 
 
 def _codes(labels: Shaped[Tensor, "..."], name: str, n: int) -> Int[np.ndarray, "row"]:

@@ -406,7 +406,7 @@ def test_moments_of_few_classes_are_nan_with_a_note(fake_model: Any, batch: Batc
     [
         {"given": "output", "n_clusters": (2, 3), "keep_clusters": True, "also": ("topic",)},
         {"within": "output", "preprocess": Preprocess(drop_outliers=3, standardise=True, pca=3, cosine=True)},
-        {"device": "cpu", "n_permutations": 0},
+        {"device": "cpu", "n_permutations": 0, "n_resamples": 20},
     ],
 )
 def test_the_contract_holds_with_every_option(fake_model: Any, batch: Batch, options: dict[str, Any]) -> None:
@@ -424,6 +424,8 @@ def test_the_contract_holds_with_every_option(fake_model: Any, batch: Batch, opt
             {"also": "output"},
             "also is the string 'output'; expected a sequence of label names such as ('output',)",
         ),
+        ({"n_resamples": -1}, "n_resamples is -1; expected at least 0"),
+        ({"n_resamples": 1}, "n_resamples is 1, but one half has no variance; give 50, or 0 for no interval"),
         ({"n_clusters": ()}, "n_clusters is empty; expected numbers such as (5, 10, 20), or None for one per class"),
         ({"n_clusters": (5, 1)}, "n_clusters is 1; expected at least 2, or None for one per class"),
         ({"n_clusters": (5, 5)}, "n_clusters is (5, 5); give each number once"),
@@ -479,3 +481,51 @@ def test_what_a_projection_refuses(fake_model: Any, batch: Batch) -> None:
         Projection(method="umap")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="3 examples cannot be projected; give at least 4"):
         run(fake_model(torch.randn(N, D)), batch.select(slice(0, 3)), Projection(readout=last_token()))
+
+
+class TestInterval:
+    """Of the index, from halves of the examples or of their units, each clustered anew."""
+
+    def test_covers_what_was_planted(self, fake_model: Any) -> None:
+        """The mean index of 24 samples of 60 examples lies in at least 21 of their intervals."""
+        task = torch.arange(N) % 3
+        batch = Batch(torch.arange(N)[:, None], labels={"task": task})
+        states = [blobs(task, 2.2, seed) for seed in range(24)]
+        result = run(fake_model(*states), batch, TaskClusterARI(**QUICK, n_resamples=20))
+        mean = float(result["ari"].mean())
+        assert 0.2 < mean < 0.9
+        covered = (result["ari_low"] <= mean) & (mean <= result["ari_high"])
+        assert int(covered.sum()) >= 21
+        assert bool((result["ari_low"] < result["ari"]).all() and (result["ari"] < result["ari_high"]).all())
+
+    def test_units_that_go_together_make_it_wider(self, fake_model: Any) -> None:
+        task, unit = torch.arange(120) % 3, torch.arange(120) % 12  # four units a task
+        shift = 0.8 * torch.randn(12, D, generator=torch.Generator().manual_seed(1))
+        model = fake_model(blobs(task, 1.8) + shift[unit])
+        batch = Batch(torch.arange(120)[:, None], labels={"task": task, "template": unit})
+        width = {}
+        for units in (None, "template"):
+            result = run(model, batch, TaskClusterARI(**QUICK, at="hook_embed", n_resamples=40, units=units))
+            width[units] = float(result["ari_high"] - result["ari_low"])
+        assert width["template"] > 1.5 * width[None]
+
+    def test_perfect_clusters_have_one_below_1(self, fake_model: Any, batch: Batch) -> None:
+        probe = TaskClusterARI(**QUICK, at="hook_embed", n_resamples=20)
+        result = run(fake_model(blobs(batch.labels["task"], 30.0)), batch, probe)
+        assert float(result["ari"]) == float(result["ari_high"]) == 1
+        assert 0.8 < float(result["ari_low"]) < 1
+
+    def test_too_few_units_have_none(self, fake_model: Any, batch: Batch) -> None:
+        unit = torch.arange(N) % 6
+        given = Batch(batch.tokens, labels={"task": batch.labels["task"], "template": unit})
+        probe = TaskClusterARI(**QUICK, at="hook_embed", n_resamples=20, units="template")
+        result = run(fake_model(blobs(batch.labels["task"], 2.0)), given, probe)
+        assert bool(result["ari_low"].isnan() & result["ari_high"].isnan())
+        assert "6 units ('template') are too few for an interval of ari (8 are enough)" in result.notes
+
+    def test_on_another_device_and_with_few_states(self, fake_model: Any, batch: Batch) -> None:
+        few = torch.eye(D)[torch.arange(N) % 2]
+        for device in (None, "cpu"):
+            probe = TaskClusterARI(**QUICK, at=residual(), n_resamples=20, device=device)
+            result = run(fake_model(few, blobs(batch.labels["task"], 2.0)), batch, probe)
+            assert bool((result["ari_low"] <= result["ari"]).all() and (result["ari"] <= result["ari_high"]).all())

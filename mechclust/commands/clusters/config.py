@@ -14,7 +14,7 @@ from probes import LinearDecodability, NeighbourPurity, Preprocess, TaskClusterA
 from probes.engine.sites import Sites
 from tasks import InputError
 from tasks.errors import repeated
-from tasks.settings import Above, Count, CountOrZero, Draws, Positive, Several
+from tasks.settings import MAX_DRAWS, Above, AtLeast, AtMost, Count, CountOrZero, Draws, Positive, Several
 
 MAX_FOLDS = 5  # of the linear classifier
 MAX_QUERIES = 5000  # prompts whose nearest neighbour is found
@@ -41,11 +41,12 @@ class ClustersConfig(UntrainedSettings, PromptSettings):
         tsne: cluster a 2-D t-SNE of the states instead of the states themselves.
         n_init: number of k-means starts.
         n_permutations: number of random relabellings for the null interval.
+        n_resamples: number of half-samples for the 95% intervals of the indices over prompts or units.
         n_shuffles: number of random relabellings for the linear classifier's null interval.
         max_rows: use at most this many prompts, chosen by their position in the file.
         max_memory: most memory, in GiB, for one layer's hidden states.
         map_prompts: most prompts on the report's map, chosen by their position in the file; 0 for no map.
-        seed: seed for k-means, t-SNE and the relabellings.
+        seed: seed for k-means, t-SNE, the relabellings and the half-samples.
 
     Example:
         >>> from pathlib import Path
@@ -65,6 +66,7 @@ class ClustersConfig(UntrainedSettings, PromptSettings):
     tsne: bool = False
     n_init: Count = 10
     n_permutations: Draws = 1000
+    n_resamples: Annotated[int, AtLeast(20), AtMost(MAX_DRAWS)] = 50
     n_shuffles: Draws = 100
     max_rows: Several | None = None
     max_memory: Positive = 8.0
@@ -120,6 +122,7 @@ class ClustersConfig(UntrainedSettings, PromptSettings):
             reduce="tsne" if self.tsne else None,
             n_init=self.n_init,
             n_permutations=self.n_permutations,
+            n_resamples=self.n_resamples,
             device=self.statistics,
             keep_clusters=keep,
             seed=self.seed,

@@ -29,7 +29,8 @@ class Statistics:
 
     Attributes:
         clusters: numbers of clusters, one for each time that states are clustered.
-        n_init: k-means starts.
+        n_starts: k-means starts of a model, on average: those of all prompts, and two for each half of the trained
+            model's.
         classes: numbers of classes that the classifier reads, one for each label.
         labelings: number of labelings: the labels as they are, and their shuffles.
         folds: of the classifier.
@@ -37,7 +38,7 @@ class Statistics:
     """
 
     clusters: Sequence[int]
-    n_init: int
+    n_starts: int
     classes: Sequence[int]
     labelings: int
     folds: int
@@ -49,14 +50,15 @@ class Statistics:
         classes = [len(set(inputs.labels[name])) for name in config.labels]
         clusters = [*config.n_clusters] * len(classes) if config.n_clusters else classes
         n_clusterings = 1 if config.given == "none" else 2
+        n_starts = config.n_init + config.n_resamples // (1 + config.untrained)
         searches = 0 if inputs.held_out is None else 2
         folds = config.folds(inputs.labels)
-        return cls(clusters * n_clusterings, config.n_init, classes, 1 + config.n_shuffles, folds, searches)
+        return cls(clusters * n_clusterings, n_starts, classes, 1 + config.n_shuffles, folds, searches)
 
     def operations(self, n: int, d: int) -> int:
         """Return roughly how many multiplications and additions ``n`` states of ``d`` dimensions take."""
         rank = min(n, d)
-        k_means = 2 * self.n_init * _K_MEANS_ITERATIONS * n * d * sum(self.clusters)
+        k_means = 2 * self.n_starts * _K_MEANS_ITERATIONS * n * d * sum(self.clusters)
         decomposition = 10 * rank**3 + 2 * n * d * rank
         fits = 4 * n * rank * sum(self.classes) * self.labelings * len(ALPHAS)
         neighbours = 2 * self.searches * min(n, MAX_QUERIES) * n * d

@@ -46,17 +46,14 @@ def clusters_panels(result: Measurements) -> list[Panel]:
 
 def _curves_caption(result: Measurements) -> str:
     sentences = [
-        "By layer (0: the embedding). Blue: adjusted Rand index between k-means clusters of the hidden states and the "
-        "labels."
+        "By layer (0: the embedding), with bars of 95% intervals over prompts. Blue: adjusted Rand index between "
+        "k-means clusters of the hidden states and the labels."
     ]
     if result.given is not None:
         given = result.followed.called(result.given)
         sentences.append(f"Orange: the same after subtracting the mean state of each value of {given}.")
     if result.trained.linear is not None:
-        sentences.append(
-            "Green: held-out accuracy of a linear classifier, with its 95% interval over prompts; nothing was "
-            "subtracted."
-        )
+        sentences.append("Green: held-out accuracy of a linear classifier; nothing was subtracted.")
     return " ".join([*sentences, *_baselines_caption(result)])
 
 
@@ -141,16 +138,13 @@ def _draw_accuracy(axis: Axes, result: Measurements, label: str) -> None:
     table = result.first_clustering(label)
     if "accuracy" not in table:
         return
-    low = table["accuracy_low"]
-    high = table["accuracy_high"]
-    axis.fill_between(table["layer"], low, high, color=_GREEN, alpha=0.18, lw=0)
     _draw_curve(axis, table, _LINEAR, "linear classifier")
     if "linear" in result.verdicts[label]:
         axis.set_title(f"linear classifier: {result.verdicts[label]['linear']}", fontsize="medium")
 
 
 def _draw_curve(axis: Axes, table: pd.DataFrame, style: CurveStyle, name: str) -> None:
-    """Draw a curve with its chance band, and the mean of models with random weights, shaded up to the highest."""
+    """Draw a curve with its intervals and chance band, and random weights: the mean, shaded up to the highest."""
     if table[style.value].isna().all():
         return
     layers = table["layer"]
@@ -160,6 +154,8 @@ def _draw_curve(axis: Axes, table: pd.DataFrame, style: CurveStyle, name: str) -
     outline = 0.8 if (high - low < _MIN_BAND_WIDTH).any() else 0
     axis.fill_between(layers, low, high, alpha=0.35, lw=outline, hatch="////", facecolor="none", edgecolor=color)
     axis.plot(layers, table[style.value], color=color, marker=style.marker, ms=4, label=name)
+    if f"{style.value}_low" in table:
+        axis.vlines(layers, table[f"{style.value}_low"], table[f"{style.value}_high"], color=color, lw=1.2, alpha=0.7)
     if style.untrained in table:
         mean = table[style.untrained]
         axis.plot(layers, mean, color=color, ls="--", lw=1.2)

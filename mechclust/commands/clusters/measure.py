@@ -28,7 +28,7 @@ from mechclust.models.pretrained import AnyModel
 from mechclust.models.resolved import ResolvedModel
 from mechclust.report.folder import check_command, rows_errors
 from mechclust.report.page import save_results
-from probes import Probe, ProbeResult, RowStore, Selector, residual, resolve
+from probes import Probe, ProbeResult, RowStore, Selector, TaskClusterARI, residual, resolve
 from probes.functional.planes import aligned_planes
 from probes.store.digest import digest_of
 
@@ -231,6 +231,8 @@ class LayerRunner:
     def _part(self, measure: str, model: str, layer: int, probe: Probe) -> MeasurementPart:
         store = self.stores[model]
         codes = self.inputs.codes
+        if model != TRAINED and isinstance(probe, TaskClusterARI):  # random weights have no interval
+            probe = TaskClusterARI(**{**probe.parameters(), "n_resamples": 0})
         return probe_part(
             store.folder / "measured",
             measure,

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 _COLUMNS: Mapping[str, Mapping[str, str]] = {  # by curve, the column of each measure
     "raw": {
         "ari": "ari",
+        "ari_low": "ari_low",
+        "ari_high": "ari_high",
         "null_low": "null_low",
         "null_high": "null_high",
         "p_value": "p_value",
@@ -31,6 +33,8 @@ _COLUMNS: Mapping[str, Mapping[str, str]] = {  # by curve, the column of each me
     },
     "given": {
         "ari": "given_ari",
+        "ari_low": "given_ari_low",
+        "ari_high": "given_ari_high",
         "null_low": "given_null_low",
         "null_high": "given_null_high",
         "p_value": "given_p",
@@ -61,9 +65,10 @@ _RANDOM_WEIGHTS = {  # by curve, its measure and the column of random weights
     "held_out": ("neighbour_purity", "untrained_held_out"),
 }
 _ORDER = [
-    "layer", "site", "label", "ari", "null_low", "null_high", "p_value", "untrained", "untrained_high",
-    "ami", "silhouette", "label_silhouette", "n_clusters",
-    "given_ari", "given_null_low", "given_null_high", "given_p", "untrained_given", "untrained_given_high", "given",
+    "layer", "site", "label", "ari", "ari_low", "ari_high", "null_low", "null_high", "p_value",
+    "untrained", "untrained_high", "ami", "silhouette", "label_silhouette", "n_clusters",
+    "given_ari", "given_ari_low", "given_ari_high", "given_null_low", "given_null_high", "given_p",
+    "untrained_given", "untrained_given_high", "given",
     "accuracy", "accuracy_low", "accuracy_high", "linear_null_low", "linear_null_high", "linear_p",
     "linear_p_corrected", "untrained_accuracy", "untrained_accuracy_high",
     "nearest", "untrained_nearest", "untrained_nearest_high",
@@ -175,14 +180,15 @@ class Measurements:
     def to_dataframe(self) -> pd.DataFrame:
         """Return one row per layer and label (and number of clusters, if there are several).
 
-        Columns: ``layer, site, label, ari, null_low, null_high, p_value, untrained, untrained_high, ami, silhouette,
-        label_silhouette, n_clusters``; after subtracting the means of ``given``: ``given_ari, given_null_low,
-        given_null_high, given_p, untrained_given, untrained_given_high, given``; of the classifier: ``accuracy,
-        accuracy_low, accuracy_high, linear_null_low, linear_null_high, linear_p, linear_p_corrected,
-        untrained_accuracy, untrained_accuracy_high``; of nearest neighbours, for the task: ``nearest,
-        untrained_nearest, untrained_nearest_high, held_out, held_out_low, held_out_high, held_out_null_low,
-        held_out_null_high, held_out_p, untrained_held_out, untrained_held_out_high``. With random weights, a column has
-        the mean over the models, and the one ending in ``_high`` the highest model's. What was not measured is missing.
+                Columns: ``layer, site, label, ari, ari_low, ari_high, null_low, null_high, p_value, untrained, untrained_high,
+        ami, silhouette, label_silhouette, n_clusters``; after subtracting the means of ``given``: ``given_ari,
+        given_ari_low, given_ari_high, given_null_low, given_null_high, given_p, untrained_given, untrained_given_high,
+        given``; of the classifier: ``accuracy, accuracy_low, accuracy_high, linear_null_low, linear_null_high,
+        linear_p, linear_p_corrected, untrained_accuracy, untrained_accuracy_high``; of nearest neighbours, for the
+        task: ``nearest, untrained_nearest, untrained_nearest_high, held_out, held_out_low, held_out_high,
+        held_out_null_low, held_out_null_high, held_out_p, untrained_held_out, untrained_held_out_high``. ``ari_low``
+        and so on are 95% intervals over prompts, or over their units. With random weights, a column has the mean over
+        the models, and the one ending in ``_high`` the highest model's. What was not measured is missing.
         """
         return self._table.copy()
 

@@ -17,7 +17,7 @@ from mechclust.commands.units import TEMPLATE
 from mechclust.models.tokenizers import in_words
 from mechclust.report.chance import CHANCE_LEVEL, least_permutations
 from mechclust.report.reading import Reading
-from mechclust.report.text import first_few, join, layers_text, ranges, span
+from mechclust.report.text import first_few, join, layers_text, ranges, span, with_ends
 from tasks.text.visible import quoted, short
 
 _SHOWN = (LabelVerdict.MORE, LabelVerdict.NOT_COMPARED)
@@ -213,7 +213,7 @@ def _held_out_reading(result: Measurements, held_out: JudgedCurve | None) -> Ite
     if held_out is not None:
         reading = _curve_reading(what, held_out, SAME_TASK)
         table = result.first_clustering("task").set_index("layer")
-        yield replace(reading, value=f"{reading.value} ({table.loc[held_out.layer, 'nearest']:.2f} of all prompts)")
+        yield replace(reading, value=f"{reading.value}; among all prompts {table.loc[held_out.layer, 'nearest']:.2f}")
 
 
 def _curve_reading(what: str, curve: JudgedCurve, measure: Measure) -> Reading:
@@ -231,7 +231,7 @@ def _curve_reading(what: str, curve: JudgedCurve, measure: Measure) -> Reading:
             random_weights += f", at most {highest} at layer {curve.untrained_best[1]}"
     return Reading(
         what,
-        f"{measure.name} {number(curve.value)}",
+        f"{measure.name} {with_ends(curve.value, curve.interval, measure.number)}",
         f"layer {curve.layer}",
         chance,
         random_weights,
@@ -288,6 +288,8 @@ def caveats(result: Measurements) -> list[str]:
         f"{CHANCE_LEVEL:g}, corrected for the number of layers looked at (Benjamini-Hochberg: of the layers "
         "named, at most 5% are there by chance, on average). Below chance, as 2.5% of layers are by chance alone: it "
         "may be the trace of another label that moves the states more and is spread evenly over the classes.",
+        f"In brackets after a value: its 95% interval over {exchanged}. That of an index is from {config.n_resamples} "
+        f"random halves of the {exchanged}, each clustered anew.",
         *_on_classifier(result),
         *_on_held_out(result),
         *_on_random_weights(result),
@@ -334,7 +336,7 @@ def _on_held_out(result: Measurements) -> Iterator[str]:
     if result.trained.held_out is not None:
         yield (
             f"Nearest neighbour of another {unit}: share of prompts whose nearest neighbour (Euclidean distance, with "
-            f"nothing subtracted) among prompts with another {unit} has their task; in brackets: among all prompts. "
+            f"nothing subtracted) among prompts with another {unit} has their task; and the same among all prompts. "
             f"States that show each {unit} alone are at chance, for which whole {unit}s exchange their tasks. "
             "Templates that differ in one word count as two; --units LABEL groups them by a label of the file."
         )
@@ -345,10 +347,10 @@ def _on_random_weights(result: Measurements) -> Iterator[str]:
         yield "Nothing was compared with random weights, because none were asked for (--untrained 0)."
         return
     yield (
-        f"{LabelVerdict.NO_MORE.capitalize()}: the highest value, less half the width of the chance range (of the "
-        "accuracy: the lower end of its interval), is not above the highest value of any model with random weights "
-        "at any layer. Of surface features, and of labels that are not given with --also: the mean agreement is "
-        f"not above the highest of random weights by more than {TIE:g}."
+        f"{LabelVerdict.NO_MORE.capitalize()}: the lower end of the highest value's interval (of an index without one, "
+        "the value less half the width of the chance range) is not above the highest value of any model with random "
+        "weights at any layer. Of surface features, and of labels that are not given with --also: the mean agreement "
+        f"is not above the highest of random weights by more than {TIE:g}."
     )
     if len(result.untrained) == 1:
         yield "One model with random weights may be far from the next: give --untrained 3 or more."

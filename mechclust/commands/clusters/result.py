@@ -14,7 +14,7 @@ from mechclust.commands.result import MeasuredResult
 from mechclust.report.analysis import Analysis, Panel
 from mechclust.report.html import table_html
 from mechclust.report.reading import Reading
-from mechclust.report.text import short_name
+from mechclust.report.text import short_name, with_ends
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,6 +24,7 @@ _SHOWN = [
     "given_ari", "given_p", "untrained_given", "accuracy", "linear_p", "untrained_accuracy",
     "nearest", "held_out", "held_out_p", "untrained_held_out",
 ]  # fmt: skip
+_WITH_INTERVAL = ("ari", "given_ari", "accuracy")
 
 
 @dataclass(frozen=True, repr=False)
@@ -73,12 +74,17 @@ class ClustersResult(Measurements, MeasuredResult):
 
     @property
     def shown_table(self) -> pd.DataFrame:
-        """The table for a terminal: the main columns by layer and label."""
+        """The table for a terminal: the main columns by layer and label, values with their intervals."""
         table = self.to_dataframe()
         names = [name for name in _SHOWN if name in table and not table[name].isna().all()]
         if table.groupby("label")["n_clusters"].nunique().max() == 1:
             names.remove("n_clusters")
-        return table[names]
+        shown = table[names].copy()
+        for name in _WITH_INTERVAL:
+            if name in shown and f"{name}_low" in table:
+                values = table[[name, f"{name}_low", f"{name}_high"]].itertuples(index=False)
+                shown[name] = [with_ends(value, ends, ".3f") if value == value else None for value, *ends in values]
+        return shown
 
     def panels(self) -> list[Panel]:
         """Draw the figures, in the report's order."""

@@ -56,6 +56,7 @@ class JudgedCurve:
     Attributes:
         value: the highest value, among the layers above chance if there are any.
         layer: its layer.
+        interval: 95% interval of this value over prompts or units; NaN if there is none.
         low: lower end of the 95% chance interval there.
         high: upper end of that interval.
         p: p-value of the highest value, for that layer alone; NaN if the examples allow too few relabellings.
@@ -73,6 +74,7 @@ class JudgedCurve:
 
     value: float
     layer: int
+    interval: tuple[float, float]
     low: float
     high: float
     p: float
@@ -129,24 +131,22 @@ class CurveColumns:
     """Columns of a table with a row per layer that make up a curve.
 
     Attributes:
-        value: the measure.
+        value: the measure; ``{value}_low`` and ``{value}_high``, if present, are the ends of its interval.
         null: prefix of its chance interval; ``{null}_low`` and ``{null}_high`` are its ends.
         p: p-value for each layer alone; jointly corrected ones are in ``{p}_corrected``, if present.
         untrained: mean of models with random weights; ``{untrained}_high`` has the highest.
-        lower_end: lower end of the measure's interval, if it has one.
     """
 
     value: str
     null: str
     p: str
     untrained: str
-    lower_end: str | None = None
 
 
 _CLUSTERS = CurveColumns("ari", "null", "p_value", "untrained")
 _GIVEN = CurveColumns("given_ari", "given_null", "given_p", "untrained_given")
-_LINEAR = CurveColumns("accuracy", "linear_null", "linear_p", "untrained_accuracy", "accuracy_low")
-_HELD_OUT = CurveColumns("held_out", "held_out_null", "held_out_p", "untrained_held_out", "held_out_low")
+_LINEAR = CurveColumns("accuracy", "linear_null", "linear_p", "untrained_accuracy")
+_HELD_OUT = CurveColumns("held_out", "held_out_null", "held_out_p", "untrained_held_out")
 
 
 def judge_label(table: pd.DataFrame, counts: tuple[int, int]) -> JudgedLabel:
@@ -184,7 +184,8 @@ def judge_curve(table: pd.DataFrame, columns: CurveColumns, n_relabellings: int)
     best = table.loc[(table[above] if above.any() else table)[value].idxmax()]
     low = float(best[f"{columns.null}_low"])
     high = float(best[f"{columns.null}_high"])
-    lower_end = best[value] - (high - low) / 2 if columns.lower_end is None else best[columns.lower_end]
+    interval = (float(best.get(f"{value}_low", np.nan)), float(best.get(f"{value}_high", np.nan)))
+    lower_end = best[value] - (high - low) / 2 if np.isnan(interval[0]) else interval[0]
     needed = least_permutations(1 if jointly else len(table))
     at_least_possible_p = n_relabellings < needed and p.min() <= 1.5 / (1 + n_relabellings)
     layer = table["layer"]
@@ -193,6 +194,7 @@ def judge_curve(table: pd.DataFrame, columns: CurveColumns, n_relabellings: int)
     return JudgedCurve(
         value=float(best[value]),
         layer=int(best["layer"]),
+        interval=interval,
         low=low,
         high=high,
         p=float(best[columns.p]),

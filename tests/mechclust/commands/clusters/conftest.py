@@ -15,4 +15,4 @@ def prompts(tmp_path):
 
 @pytest.fixture
 def config(prompts):
-    return ClustersConfig(prompts, n_init=2, n_permutations=49, n_shuffles=19, tokens_per_batch=64)
+    return ClustersConfig(prompts, n_init=2, n_permutations=49, n_resamples=20, n_shuffles=19, tokens_per_batch=64)

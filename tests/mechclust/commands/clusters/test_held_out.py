@@ -113,7 +113,7 @@ class TestTemplates:
         table = result.to_dataframe()
         assert table[table["label"] == "input"]["held_out"].isna().all()
         assert table[table["label"] == "task"]["held_out"].notna().all()
-        assert "of all prompts" in reading.value
+        assert "among all prompts" in reading.value
 
     def test_page_and_files(self, gpt2, config, tmp_path):
         result = measure_clusters(str(gpt2), config, tmp_path / "out")

@@ -295,6 +295,14 @@ class TestVerdict:
             table = a_table(HIGH, SOME, fresh={"ari": [untrained] * 4})
             assert judge_label(table, (1000, 1000)).verdicts == {"clusters": expected}
 
+    def test_the_index_has_an_interval_of_its_own(self):
+        """It counts in place of the chance range, and is in brackets."""
+        for untrained, expected in ((0.69, LabelVerdict.MORE), (0.7, LabelVerdict.NO_MORE)):
+            table = a_table(HIGH, SOME, fresh={"ari": [untrained] * 4}).assign(ari_low=0.7, ari_high=0.95)
+            result = concluded(table, followed(task=0.6))
+            assert result.verdicts["task"] == {"clusters": expected}
+            assert reading(result, "Clusters by task").value == "adjusted Rand index 0.900 (0.700 to 0.950)"
+
     def test_labels_that_could_not_be_tested(self):
         """Too few distinct relabellings: no p, no chance range, and nothing is said of chance."""
         none = [math.nan] * 4

@@ -6,8 +6,10 @@ import csv
 import html
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
+from matplotlib.collections import LineCollection
 
 from mechclust.commands.clusters import ClustersConfig, measure_clusters
 from mechclust.commands.clusters.figures import curves_figure, followed_figure
@@ -22,7 +24,14 @@ def written(gpt2, tmp_path_factory):
     folder = tmp_path_factory.mktemp("clusters")
     path = write_prompts(folder / "prompts.jsonl", last_word_tells_the_task())
     config = ClustersConfig(
-        path, also=("first",), given="first word", n_init=2, n_permutations=49, n_shuffles=19, untrained=2
+        path,
+        also=("first",),
+        given="first word",
+        n_init=2,
+        n_permutations=49,
+        n_resamples=20,
+        n_shuffles=19,
+        untrained=2,
     )
     result = measure_clusters(str(gpt2), config)
     report = result.write(folder / "deep" / "out")
@@ -55,10 +64,10 @@ class TestReport:
         with (report.parent / "clusters.csv").open() as file:
             rows = list(csv.DictReader(file))
         assert list(rows[0]) == [
-            "layer", "site", "label", "ari", "null_low", "null_high", "p_value", "untrained", "untrained_high",
-            "ami", "silhouette", "label_silhouette", "n_clusters",
-            "given_ari", "given_null_low", "given_null_high", "given_p", "untrained_given", "untrained_given_high",
-            "given",
+            "layer", "site", "label", "ari", "ari_low", "ari_high", "null_low", "null_high", "p_value",
+            "untrained", "untrained_high", "ami", "silhouette", "label_silhouette", "n_clusters",
+            "given_ari", "given_ari_low", "given_ari_high", "given_null_low", "given_null_high", "given_p",
+            "untrained_given", "untrained_given_high", "given",
             "accuracy", "accuracy_low", "accuracy_high", "linear_null_low", "linear_null_high", "linear_p",
             "linear_p_corrected", "untrained_accuracy", "untrained_accuracy_high",
         ]  # fmt: skip
@@ -69,6 +78,21 @@ class TestReport:
         surface = {"last word", "last token", "first word", "first token"}
         assert {row["name"] for row in features} == {"task", "first", *surface}
         assert {row["kind"] for row in features} == {"label", "feature"}
+
+    def test_values_stand_with_their_intervals(self, written):
+        """In one cell of the table, in readings, and as bars of the figure."""
+        result, _ = written
+        row = result.to_dataframe().iloc[2]
+        assert -1 < row["ari_low"] < row["ari"] <= row["ari_high"] <= 1
+        cell = f"{row['ari']:.3f} ({row['ari_low']:.3f} to {row['ari_high']:.3f})"
+        assert result.shown_table["ari"].iloc[2] == cell
+        by_task = next(reading for reading in result.readings if reading.what == "Clusters by task")
+        judged = result.judged["task"].clusters
+        assert by_task.value.endswith(f"({judged.interval[0]:.3f} to {judged.interval[1]:.3f})")
+        ends = result.first_clustering("task")[["ari_low", "ari_high"]].to_numpy()
+        bars = curves_figure(result).axes[0].collections
+        segments = [bar.get_segments() for bar in bars if isinstance(bar, LineCollection)]
+        assert any(np.allclose(np.array(drawn)[:, :, 1], ends) for drawn in segments)
 
     def test_every_layer_has_its_hook(self, written):
         result, report = written
