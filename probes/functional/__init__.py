@@ -27,6 +27,7 @@ from probes.functional.cka import Similarity, cka_from_moments, linear_cka
 from probes.functional.cka_draws import cka_null, cka_resamples
 from probes.functional.clustering_head import IntegerWeights, integer_weights, nearest_centroid_accuracy, within_ratio
 from probes.functional.cross_moments import CrossMoments
+from probes.functional.half_interval import half_interval
 from probes.functional.hsic import HSIC
 from probes.functional.kmeans import KMeans, kmeans
 from probes.functional.linear_decodability import (
@@ -70,6 +71,7 @@ __all__ = [  # noqa: RUF022 - which would put names in capitals first
     "cka_null",
     "cka_resamples",
     "contingency",
+    "half_interval",
     "integer_weights",
     "kmeans",
     "linear_cka",

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tasks import InputError
+
 FEWEST_UNITS = 8  # of which a half is four
 
 
@@ -22,7 +24,7 @@ def half_interval(index: float, of_halves: Sequence[float], n_units: int) -> tup
     and an index of 1 has an interval below it.
 
     Coverage at nominal 95%, for the adjusted Rand index of k-means clusters with planted classes (80 to 100 samples a
-    setting, so within 4 points; 18 to 120 units, mean index .03 to .99): 96% to 100%, cautious because half as many
+    setting, so within 4 points; 8 to 120 units, mean index .03 to .99): 96% to 100%, cautious because half as many
     units cluster less stably. It is too narrow, 76% and 82%, where another structure is as strong as the classes, so
     that samples cluster by either of them.
 
@@ -34,12 +36,17 @@ def half_interval(index: float, of_halves: Sequence[float], n_units: int) -> tup
     Returns:
         Both ends; NaN for an undefined index, fewer than two halves, or fewer than 8 units.
 
+    Raises:
+        InputError: for an index that is not between -1 and 1.
+
     Example:
         >>> [round(end, 2) for end in half_interval(0.6, [0.5, 0.55, 0.65, 0.7], 20)]
-        [0.37, 0.76]
+        [0.38, 0.76]
         >>> [round(end, 2) for end in half_interval(1.0, [1.0, 1.0], 20)]
         [0.64, 1.0]
     """
+    if abs(index) > 1:
+        raise InputError(f"index is {index}; expected a number between -1 and 1")
     if n_units < FEWEST_UNITS or len(of_halves) < 2 or math.isnan(index):
         return math.nan, math.nan
     from scipy.stats import t

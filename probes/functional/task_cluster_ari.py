@@ -178,10 +178,10 @@ def clusters_of_halves(
     halves = []
     for draw in half_samples(len(rows), n_resamples, seed, None if units is None else torch.from_numpy(units)):
         half = draw.numpy()
-        states, found = np.unique(state[half], return_inverse=True)
+        states, of_half = np.unique(state[half], return_inverse=True)  # few states are a cluster each
         if len(states) > k:
-            found = _better_clusters(rows[half], centres, seed=seed, device=device)
-        halves.append((half, found))
+            of_half = _better_clusters(rows[half], centres, seed=seed, device=device)
+        halves.append((half, of_half))
     return halves
 
 

@@ -1,0 +1,52 @@
+"""The interval of an index from its values for random halves of the units."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from probes.functional import half_interval
+from tasks import InputError
+
+
+def test_covers_a_correlation_of_dependent_rows() -> None:
+    """Correlations of 30 units of five rows: at least 91% of 300 intervals cover the mean (95% nominal)."""
+    draw = np.random.default_rng(0)
+    values, intervals = [], []
+    for _ in range(300):
+        shared = draw.normal(size=(30, 1, 2))  # of a unit
+        rows = 0.7 * shared @ [[1, 0.6], [0, 0.8]] + 0.7 * draw.normal(size=(30, 5, 2))
+        halves = [draw.permutation(30)[:15] for _ in range(40)]
+        values.append(_correlation(rows))
+        intervals.append(half_interval(values[-1], [_correlation(rows[half]) for half in halves], 30))
+    low, high = np.array(intervals).T
+    mean = np.mean(values)
+    assert 0.91 < ((low <= mean) & (mean <= high)).mean() < 0.99
+
+
+def _correlation(rows: np.ndarray) -> float:
+    return float(np.corrcoef(rows.reshape(-1, 2).T)[0, 1])
+
+
+def test_stays_within_the_range_of_the_index() -> None:
+    for index in (-1.0, -0.98, 0.0, 0.98, 1.0):
+        low, high = half_interval(index, [index - 0.3, index + 0.3], 12)
+        assert -1 <= low < high <= 1
+        assert low <= index <= high
+
+
+def test_of_more_units_it_is_narrower_for_perfect_agreement() -> None:
+    few, many = (half_interval(1.0, [1.0, 1.0], n)[0] for n in (10, 1000))
+    assert few < 0.6 < 0.99 < many
+
+
+@pytest.mark.parametrize(
+    ("index", "halves", "units"), [(0.5, [0.4, 0.6], 7), (0.5, [0.4], 20), (np.nan, [0.4, 0.6], 20)]
+)
+def test_is_undefined(index: float, halves: list[float], units: int) -> None:
+    assert np.isnan(half_interval(index, halves, units)).all()
+
+
+def test_refuses_what_is_no_index() -> None:
+    with pytest.raises(InputError, match=r"index is 1\.2; expected a number between -1 and 1"):
+        half_interval(1.2, [0.4, 0.6], 20)
