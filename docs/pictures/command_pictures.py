@@ -109,8 +109,8 @@ def clusters() -> Drawn:
     return Image.open(runs.clusters() / "figures" / "curves_by_layer.png").reduce(2), (
         f"The figure that `mechclust clusters` draws of {GPT2} (96 prompts). For the task (left), one of "
         "three models with random weights reaches as much as the trained one (dashed: their mean; shaded: to the "
-        "highest): it can be read from the prompts' wording. The answer (right) was learnt. Hatched: chance, 95% of "
-        "relabellings."
+        "highest): it can be read from the prompts' wording. The answer (right) was learnt. Bars: 95% intervals "
+        "over prompts. Hatched: chance, 95% of relabellings."
     )
 
 
