@@ -5,10 +5,12 @@ WHEEL := .venv-wheel
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export TOKENIZERS_PARALLELISM := false
+# Without compiled files, each worker and each command that a test starts would compile the packages again.
+unexport PYTHONDONTWRITEBYTECODE
 
 # The tests write and fsync many small files: in memory, where there are 4 GB for them.
 IN_MEMORY := $(shell [ "$$(df -k --output=avail /dev/shm 2> /dev/null | tail -1)" -gt 4000000 ] 2> /dev/null && \
-	echo PYTEST_DEBUG_TEMPROOT=/dev/shm)
+	echo PYTEST_DEBUG_TEMPROOT=/dev/shm TMPDIR=/dev/shm)
 
 .PHONY: demo test cluster examples docs docs-serve pictures notebooks lint bench record real faults parity dist install clean
 
