@@ -74,7 +74,7 @@ class TestSmoke:
 
 
 class TestGoingOn:
-    def test_of_a_finished_run_measures_nothing_again(self, copy, smoke_run):
+    def test_of_a_finished_run_measures_nothing_again(self, copy, smoke_run, undrawn):
         before = times(copy)
         again = run_study(STUDY, SMOKE, copy, workers=1)
         after = times(copy)
@@ -84,7 +84,7 @@ class TestGoingOn:
         assert [str(p.relative_to(copy)) for p in measured if before[p] != after[p]] == []
         assert again.findings == smoke_run[0].findings
 
-    def test_what_is_missing_is_made_again(self, copy, smoke_run, monkeypatch):
+    def test_what_is_missing_is_made_again(self, copy, smoke_run, undrawn):
         """The end of one run is lost: only it is made again, with the same numbers."""
         lost = copy / "results/shared-seed0/step-000020.validation_subset.ari.safetensors"
         content = load_result(lost)

@@ -118,8 +118,8 @@ class TestRun:
             again = run(snapshots.model(1, snapshots.steps[place]), measured_rows(task).batch, probe)
             assert torch.equal(again["within_ratio"], kept["within_ratio"])
 
-    def test_goes_on_without_training_again(self, smoke):
-        analysis, out = smoke
+    def test_goes_on_without_training_again(self, smoke, undrawn, tmp_path):
+        analysis, out = smoke[0], shutil.copytree(smoke[1], tmp_path / "run")
         before = {path: path.stat().st_mtime_ns for path in (out / "models").rglob("*.safetensors")}
         again = run_study(get_study("clustering-heads"), SMOKE, out, workers=1)
         assert again.findings == analysis.findings

@@ -188,7 +188,7 @@ class TestRun:
             right = [accuracy(loaded, suite, "test", tasks=[f"type-{k}"])[0] for k in range(4)]
             assert found.accuracy[0, 1, model] == pytest.approx(np.mean(right))
 
-    def test_goes_on_where_it_was_with_the_same_bits(self, tiny, tmp_path):
+    def test_goes_on_where_it_was_with_the_same_bits(self, tiny, undrawn, tmp_path):
         analysis, out = tiny
         copy = shutil.copytree(out, tmp_path / "run")
         gone = [

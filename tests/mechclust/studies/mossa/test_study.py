@@ -130,7 +130,7 @@ class TestRun:
         assert found.seen.tolist() == [name in suite.seen for name in suite.task_names]
         assert found.identity < 1e-9
 
-    def test_goes_on_where_it_was(self, smoke, tmp_path):
+    def test_goes_on_where_it_was(self, smoke, undrawn, tmp_path):
         analysis, out = smoke
         copy = tmp_path / "run"
         shutil.copytree(out, copy)
@@ -145,7 +145,7 @@ class TestRun:
         assert {p: p.stat().st_mtime_ns for p in others} == others
         assert repr(again.findings) == repr(analysis.findings)  # the same bits (NaN is not equal to itself)
 
-    def test_leftovers_of_a_killed_run_are_in_nobodys_way(self, smoke, tmp_path):
+    def test_leftovers_of_a_killed_run_are_in_nobodys_way(self, smoke, undrawn, tmp_path):
         """Killed while it wrote the training state, and killed between the model and the state's end."""
         _, out = smoke
         copy = tmp_path / "run"
@@ -281,9 +281,9 @@ class TestArms:
             assert value == accuracies["accuracy"][1, accuracies.coords["task"].index(name)]
         assert {c.verdict for c in analysis.findings} == {"not tested"}
 
-    def test_held_out_skills_turn_with_the_seed(self, tmp_path):
+    def test_held_out_skills_turn_with_the_seed(self, smoke, undrawn, tmp_path):
         config = replace(SMOKE, seeds=(0, 1))
-        run_study(STUDY, config, tmp_path / "run", workers=1)
+        run_study(STUDY, config, shutil.copytree(smoke[1], tmp_path / "run"), workers=1)
         one, other = (load_results(config, tmp_path / "run", seed) for seed in (0, 1))
         assert one.seen.tolist() == [name in SMOKE.suite.seen for name in SMOKE.suite.task_names]
         assert other.seen.tolist() == [not seen for seen in one.seen]  # of two arguments the other one

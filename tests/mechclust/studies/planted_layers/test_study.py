@@ -167,7 +167,7 @@ class TestRun:
                 expected = scores_of(found, panel.column, row, panel.prompts)[panel.name]
                 assert values[row] == pytest.approx(expected, nan_ok=True)
 
-    def test_goes_on_where_it_was(self, smoke, tmp_path):
+    def test_goes_on_where_it_was(self, smoke, undrawn, tmp_path):
         analysis, out = smoke
         copy = shutil.copytree(out, tmp_path / "run")
         lost = [copy / "models" / "seed0" / "steps.safetensors", result_path(copy, 0, "trained-2-2.change")]

@@ -129,7 +129,7 @@ class TestRun:
             top = np.percentile(np.abs(words[~np.eye(len(words), dtype=bool)]), 99)
             assert axis.images[0].get_clim() == pytest.approx((-top, top))
 
-    def test_goes_on_where_it_was(self, smoke, tmp_path):
+    def test_goes_on_where_it_was(self, smoke, undrawn, tmp_path):
         analysis, out, config = smoke
         copy = tmp_path / "run"
         shutil.copytree(out, copy)
