@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import uuid
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ import pytest
 from mechclust.jobs import Ray, connection
 from tasks import InputError
 
-ray = pytest.importorskip("ray")
+pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="needs ray")
 ROOT = Path(__file__).parents[3]
 HERE = "localhost:6379"
 NO_TOKEN = "AuthenticationError: RPC error: InvalidAuthToken: Authentication token is missing or incorrect."
@@ -46,9 +47,9 @@ def clusters(monkeypatch):
     monkeypatch.setattr(connection, "_joined", set())
     monkeypatch.setattr(connection, "_check_listening", lambda address: None)
     monkeypatch.setattr(connection, "_ask", stand_in.ask)
-    monkeypatch.setattr(ray, "is_initialized", lambda: False)
-    monkeypatch.setattr(ray, "init", stand_in.init)
-    monkeypatch.setattr(ray, "shutdown", lambda: None)
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+    monkeypatch.setattr("ray.init", stand_in.init)
+    monkeypatch.setattr("ray.shutdown", lambda: None)
     return stand_in
 
 
@@ -169,7 +170,7 @@ def test_gpus_that_no_node_has(monkeypatch, gpus, way):
     from mechclust.jobs import cluster
 
     node = {"Alive": True, "Resources": {"CPU": 4.0, "GPU": float(gpus)}}
-    monkeypatch.setattr(ray, "nodes", lambda: [node, {"Alive": False, "Resources": {"GPU": 8.0}}])
+    monkeypatch.setattr("ray.nodes", lambda: [node, {"Alive": False, "Resources": {"GPU": 8.0}}])
     text = cluster._no_room(Ray(gpus_per_job=2))
     assert text.startswith(f"no node of the Ray cluster has 2 GPUs for a job {way}")
 

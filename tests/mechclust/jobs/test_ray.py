@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ import pytest
 from mechclust.jobs import Ray, each_result, map_jobs
 from tasks import InputError
 
-pytest.importorskip("ray")
+pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="needs ray")
 ROOT = Path(__file__).parents[3]
 PROCESS = "__import__('os').getpid()"
 
