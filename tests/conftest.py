@@ -11,6 +11,7 @@ import gc
 import multiprocessing
 import random
 import signal
+import sys
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -40,14 +41,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("cluster")
 
 
-_frozen = ""
+_frozen = ("", 0)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """What the imports of a module's tests left is not looked at again: a ``gc.collect`` takes half a second else."""
+    """What a module's tests or an import left is not looked at again: a ``gc.collect`` takes half a second else."""
     global _frozen
-    if item.nodeid.split("::")[0] != _frozen:
-        _frozen = item.nodeid.split("::")[0]
+    state = (item.nodeid.split("::")[0], len(sys.modules))
+    if state != _frozen:
+        _frozen = state
         gc.collect()
         gc.freeze()
 
