@@ -178,7 +178,7 @@ class TestPlain:
 
 
 class TestRun:
-    def test_prints_the_findings_and_the_report(self, smoke_run, tmp_path, capsys):
+    def test_prints_the_findings_and_the_report(self, smoke_run, undrawn, tmp_path, capsys):
         out = shutil.copytree(smoke_run[1], tmp_path / "run")
         assert main([*SMOKE, "--out", str(out)]) == 0
         printed = capsys.readouterr().out
@@ -188,7 +188,7 @@ class TestRun:
         assert all("– not tested" in row for row in rows)
         assert printed.endswith(f"\nreport: {out / 'report.html'}\n")
 
-    def test_report_writes_a_run_anew(self, smoke_run, tmp_path, capsys):
+    def test_report_writes_a_run_anew(self, smoke_run, undrawn, tmp_path, capsys):
         out = shutil.copytree(smoke_run[1], tmp_path / "run")
         (out / "report.html").unlink()
         assert main(["report", str(out), "--markdown"]) == 0
@@ -196,7 +196,7 @@ class TestRun:
         assert printed.count("\n| T") == 6
         assert (out / "report.html").exists()
 
-    def test_report_records_a_run(self, smoke_run, tmp_path, capsys):
+    def test_report_records_a_run(self, smoke_run, undrawn, tmp_path, capsys):
         out = shutil.copytree(smoke_run[1], tmp_path / "run")
         assert main(["report", str(out), "--record", str(tmp_path / "kept")]) == 0
         printed = capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""`mechclust report` on a folder that nobody may write to, in a process of its own."""
+"""`mechclust report` on a folder that nobody may write to, and on one with a file in the way."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import subprocess
 import sys
 
 import pytest
+
+from mechclust.cli import main
 
 
 def test_report_on_a_read_only_folder_is_one_sentence(smoke_run, tmp_path):
@@ -34,13 +36,13 @@ def test_report_on_a_read_only_folder_is_one_sentence(smoke_run, tmp_path):
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
 
 
-def test_report_where_a_file_is_in_the_way(smoke_run, tmp_path):
+def test_report_where_a_file_is_in_the_way(smoke_run, undrawn, tmp_path, capsys):
     run = shutil.copytree(smoke_run[1], tmp_path / "run")
     shutil.rmtree(run / "figures")
     (run / "figures").write_text("in the way")
-    done = subprocess.run([sys.executable, "-m", "mechclust", "report", str(run)], capture_output=True, text=True)
-    assert done.returncode == 2, done.stderr
-    *_, said = done.stderr.strip().splitlines()
+    assert main(["report", str(run)]) == 2
+    errors = capsys.readouterr().err
+    *_, said = errors.strip().splitlines()
     assert said.startswith("mechclust: ")
     assert "figures" in said
-    assert "Traceback" not in done.stderr
+    assert "Traceback" not in errors
