@@ -76,13 +76,17 @@ TRAININGS = {
 }
 
 
-@pytest.fixture
-def expected(training, tmp_path):
-    """Losses on the CPU; asked for before the device is simulated."""
-    return TRAININGS[training]("cpu", tmp_path / "cpu")
+@pytest.fixture(scope="module", params=TRAININGS)
+def training(request):
+    return request.param
 
 
-@pytest.mark.parametrize("training", TRAININGS)
+@pytest.fixture(scope="module")
+def expected(training, tmp_path_factory):
+    """Losses on the CPU, once for all devices and before one is simulated."""
+    return TRAININGS[training]("cpu", tmp_path_factory.mktemp("cpu") / "cpu")
+
+
 def test_losses_are_those_of_the_cpu(training, expected, device, request, tmp_path):
     losses = TRAININGS[training](device, tmp_path / "device").cpu()
     if request.node.callspec.params["device"] == "cuda":
