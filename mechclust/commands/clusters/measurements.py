@@ -180,7 +180,7 @@ class Measurements:
     def to_dataframe(self) -> pd.DataFrame:
         """Return one row per layer and label (and number of clusters, if there are several).
 
-                Columns: ``layer, site, label, ari, ari_low, ari_high, null_low, null_high, p_value, untrained, untrained_high,
+        Columns: ``layer, site, label, ari, ari_low, ari_high, null_low, null_high, p_value, untrained, untrained_high,
         ami, silhouette, label_silhouette, n_clusters``; after subtracting the means of ``given``: ``given_ari,
         given_ari_low, given_ari_high, given_null_low, given_null_high, given_p, untrained_given, untrained_given_high,
         given``; of the classifier: ``accuracy, accuracy_low, accuracy_high, linear_null_low, linear_null_high,
