@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from mechclust.models.adapters import import_peft, named_base
-from mechclust.models.huggingface import find, quiet, read_config, reading
+from mechclust.models.huggingface import find, quiet, read_config
 from mechclust.models.loading import auto_class
 from mechclust.models.resolved import ResolvedModel
 from tasks import InputError
@@ -99,9 +99,7 @@ def _shapes(base: ResolvedModel, trust_remote_code: bool) -> tuple[dict[str, tup
     A shape is outputs and inputs of a linear layer, and ``None`` for other modules. There are no shapes if the model
     cannot be made without its weights.
     """
-    source = find(base.base, trust_remote_code=trust_remote_code)
-    with reading(source):
-        config = read_config(source)
+    config = read_config(find(base.base, trust_remote_code=trust_remote_code))
     shapes: dict[str, tuple[int, int] | None] = {}
     with suppress(Exception), quiet(), torch.device("meta"):
         model = auto_class(config).from_config(config, trust_remote_code=trust_remote_code)

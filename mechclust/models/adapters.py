@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import torch
 from jaxtyping import Shaped
 from torch import Tensor, nn
 
-from mechclust.models.huggingface import ADAPTER, Source, quiet
+from mechclust.models.huggingface import ADAPTER, Source, first_sentence, quiet
 from probes.engine.hooks import HookedModel
 from probes.store.digest import digest_of
 from tasks import InputError
@@ -25,6 +26,7 @@ from tasks.errors import first_line
 
 _RESIDENT = "mechclust_weights"  # the attribute of a model that holds its ``Resident``
 MAX_WEIGHTS_NAMED = 3  # in a message
+_SIZE_MISMATCH = re.compile(r"size mismatch for (\S+): .*?\[([\d, ]*)\].*?\[([\d, ]*)\]")  # of PyTorch
 _WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
 _SETTINGS_WITHOUT_EFFECT = ("base_model_name_or_path", "inference_mode", "revision")  # on the merged weights
 _QUANTISED = "the base is quantised, and an adapter cannot be added exactly to rounded weights"
@@ -129,13 +131,13 @@ def base_of(adapter: str | Path) -> str:
     """
     name = _read_config(adapter).get("base_model_name_or_path")
     fault = None
-    if not name:
+    if not isinstance(name, str) or not name:
         fault = f"its {ADAPTER} names no base"
     elif Path(name).is_absolute() and not Path(name).is_dir():
         fault = f"its base, {name!r}, is not there"
     if fault is not None:
         raise InputError(f"{str(adapter)!r} is an adapter, and {fault}; give the base, and the adapter with --adapter")
-    return str(name)
+    return name
 
 
 def named_base(adapter: str | Path) -> str | None:
@@ -242,8 +244,10 @@ def _read_config(adapter: str | Path) -> dict[str, Any]:
             f"no adapter in {str(adapter)!r} (no {ADAPTER}); give a local folder that peft saved"
         ) from None
     except ValueError:
-        raise InputError(f"{str(path)!r} is not JSON; save the adapter again") from None
-    return config if isinstance(config, dict) else {}
+        config = None
+    if not isinstance(config, dict):
+        raise InputError(f"{str(path)!r} is not a JSON object; download it, or save the adapter, again")
+    return config
 
 
 def import_peft(work: str, extra: str) -> Any:
@@ -337,9 +341,13 @@ def _attach(plain: Any, adapter: str) -> Any:
             config = peft.PeftConfig.from_pretrained(adapter)
             config.inference_mode = True
             wrapped = peft.PeftModel(plain, config)
+    except Exception as error:  # of peft: anything
+        raise InputError(_config_fault(adapter, plain, error)) from error
+    try:
+        with quiet():
             keys = wrapped.load_adapter(adapter, "default", is_trainable=False)
-    except Exception as error:  # whatever peft makes of an adapter for other modules
-        raise InputError(_other_base(adapter, plain, error)) from error
+    except Exception as error:
+        raise InputError(_weights_fault(adapter, plain, error)) from error
     missing = [key for key in keys.missing_keys if "lora" in key or "default" in key]
     if missing:
         raise InputError(f"the adapter {adapter!r} lacks the weights {_listed(missing)}; save it again")
@@ -368,14 +376,30 @@ def _listed(names: list[str]) -> str:
     return shown if hidden <= 0 else f"{shown} and {hidden} more"
 
 
-def _other_base(adapter: str, plain: Any, error: Exception) -> str:
-    text = " ".join(str(error).split())
-    if type(error).__name__ == "SafetensorError":
-        return f"the weights of the adapter {adapter!r} are damaged or cut off ({text}); download or save them again"
-    trained = named_base(adapter) or "another base"
+def _config_fault(adapter: str, plain: Any, error: Exception) -> str:
+    """Say why an adapter's configuration cannot be used on a base, and the way out."""
+    line = first_line(error)
+    if str(error).startswith("Target module"):  # not found, or of another kind
+        trained = named_base(adapter) or "another base"
+        return (
+            f"the adapter {adapter!r}, trained for {trained!r}, does not fit this base ({type(plain).__name__}): "
+            f"{line}; give the base that it was trained for"
+        )
+    return f"the {ADAPTER} of the adapter {adapter!r} cannot be used ({line}); save the adapter again"
+
+
+def _weights_fault(adapter: str, plain: Any, error: Exception) -> str:
+    """Say why an adapter's weights cannot be put beside those of a base, and the way out."""
+    mismatch = _SIZE_MISMATCH.search(" ".join(str(error).split()))
+    if mismatch is None:
+        return (
+            f"the weights of the adapter {adapter!r} are damaged or cut off ({first_sentence(error)}); download or "
+            "save them again"
+        )
+    name, saved, expected = mismatch.groups()
     return (
-        f"the adapter {adapter!r}, trained for {trained!r}, does not fit this base ({type(plain).__name__}): "
-        f"{text[:300]}; give the base that it was trained for"
+        f"the adapter {adapter!r} does not fit this base ({type(plain).__name__}) or its own {ADAPTER}: its {name!r} "
+        f"has the shape [{saved}], not [{expected}]; give the base that it was trained for, or save the adapter again"
     )
 
 

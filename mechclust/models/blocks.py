@@ -12,6 +12,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from tasks import InputError
+from tasks.errors import first_line
 
 
 @dataclass(frozen=True)
@@ -122,8 +123,7 @@ def _record(body: nn.Module, forward: Callable[[], Any]) -> tuple[list[_Call], A
         try:
             out = forward()
         except Exception as error:
-            why = f"does not run on token ids alone ({type(error).__name__}: {str(error).splitlines()[0]})"
-            raise _refusal(type(body).__name__, why) from error
+            raise _not_run(body, error) from error
     return recorder.calls, out
 
 
@@ -141,6 +141,17 @@ def _heads(attentions: Any, n_layers: int, shape: Any) -> int | None:
     if any(a is None or a.ndim != 4 or (a.shape[0], *a.shape[2:]) != square for a in attentions):
         return None
     return int(attentions[0].shape[1])
+
+
+def _not_run(body: nn.Module, error: Exception) -> InputError:
+    """Return the error that a model does not run, with the way out."""
+    is_quantised = getattr(getattr(body, "config", None), "quantization_config", None) is not None
+    if is_quantised and all(weight.device.type == "cpu" for weight in body.parameters()):
+        return InputError(
+            f"the quantised weights of this {type(body).__name__} do not run on the CPU ({first_line(error)}); give "
+            "weights that are not quantised, or a GPU"
+        )
+    return _refusal(type(body).__name__, f"does not run on token ids alone ({first_line(error)})")
 
 
 def _refusal(name: str, why: str) -> InputError:

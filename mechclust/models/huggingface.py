@@ -17,9 +17,10 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from logging import ERROR, getLogger
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from tasks import InputError
+from tasks.errors import first_line
 
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 ADAPTER = "adapter_config.json"
@@ -31,6 +32,18 @@ _PARTS = {
         "has no tokenizer (tokenizer.json); save it there with tokenizer.save_pretrained"
     ),
 }
+
+# Part of a checkpoint that is read, and the files whose contents are to blame.
+Part = Literal["config", "tokenizer", "weights"]
+_FILES = {
+    "config": "config.json",
+    "tokenizer": "tokenizer (tokenizer.json, tokenizer_config.json)",
+    "weights": "config.json",  # of which no model can be made; faults of weights have types of their own
+}
+_SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
+_DAMAGED_WEIGHTS = re.compile("SafetensorError|UnpicklingError|EOFError|OSError|JSONDecodeError|PytorchStreamReader")
+_UNKNOWN_FAMILY = re.compile("not recognize this arch|Unrecognized configuration class|architecture .* not supported")
+_NO_MEMORY = re.compile("MemoryError|out of memory|allocate memory")
 
 
 @dataclass(frozen=True)
@@ -139,7 +152,7 @@ def _on_the_hub(name: str, trusted: bool) -> Source:
             raise InputError(fault) from None
         if _is_cached(cached, "config.json"):  # no network, whatever the reason
             return cached
-        why = f"{type(error).__name__}: {_first_sentence(error)}"
+        why = f"{type(error).__name__}: {first_sentence(error)}"
         raise InputError(
             f"{no_directory} the Hugging Face hub cannot be reached ({why}); check the path, or the network"
         ) from error
@@ -209,28 +222,53 @@ def _offline() -> bool:
 
 
 def read_config(source: Source) -> Any:
-    """Read Hugging Face's configuration of a checkpoint."""
+    """Read Hugging Face's configuration of a checkpoint.
+
+    Raises:
+        InputError: for a configuration that is damaged or of an unknown family, and for sizes below 1.
+    """
     from transformers import AutoConfig
 
-    return AutoConfig.from_pretrained(source.name, **source.options)
+    if source.trusted:
+        print(f"mechclust: code that comes with {source.name!r} may be run (--trust-remote-code)", file=sys.stderr)
+    with reading(source, "config"):
+        config = AutoConfig.from_pretrained(source.name, **source.options)
+        _check_sizes(config)
+    return config
+
+
+def _check_sizes(config: Any) -> None:
+    """Refuse sizes below 1, with some of which a model can be made that fails when it runs."""
+    for name in _SIZES:
+        size = getattr(config, name, None)
+        if isinstance(size, int) and size < 1:
+            raise InputError(
+                f"its config.json has {config.attribute_map.get(name, name)} {size}; expected at least 1, so give "
+                "the config.json that was saved with the weights"
+            )
 
 
 def read_tokenizer(source: Source) -> Any:
-    """Read a checkpoint's tokenizer, as Hugging Face gives it."""
+    """Read a checkpoint's tokenizer, as Hugging Face gives it.
+
+    Raises:
+        InputError: for a tokenizer that is damaged, or encodes no text.
+    """
     from transformers import AutoTokenizer
 
-    return AutoTokenizer.from_pretrained(source.name, **source.options)
+    with reading(source, "tokenizer"):
+        tokenizer = AutoTokenizer.from_pretrained(source.name, **source.options)
+        tokenizer("a")  # with no token for unknown words, or a length that is no number, this fails
+    return tokenizer
 
 
 @contextlib.contextmanager
-def reading(source: Source) -> Iterator[None]:
-    """Read a checkpoint inside the block, quietly.
+def reading(source: Source, part: Part) -> Iterator[None]:
+    """Read a part of a checkpoint inside the block, quietly.
 
     Raises:
         InputError: for whatever a damaged or unknown checkpoint makes the libraries raise.
     """
-    if source.trusted:
-        print(f"mechclust: code that comes with {source.name!r} may be run (--trust-remote-code)", file=sys.stderr)
     if source.gguf_file is not None:
         _use_switchable_bar()
     try:
@@ -239,7 +277,7 @@ def reading(source: Source) -> Iterator[None]:
     except InputError as error:
         raise InputError(f"cannot load a model from {source}: {error}") from error
     except Exception as error:
-        raise InputError(f"cannot load a model from {source}: {_why(error, source)}") from error
+        raise InputError(f"cannot load a model from {source}: {_why(error, part, source)}") from error
 
 
 def _use_switchable_bar() -> None:
@@ -250,21 +288,24 @@ def _use_switchable_bar() -> None:
     modeling_gguf_pytorch_utils.tqdm = logging.tqdm
 
 
-def _why(error: Exception, source: Source) -> str:
+def _why(error: Exception, part: Part, source: Source) -> str:
     """Say what went wrong, and the way out."""
-    sentence = _first_sentence(error)
+    line = first_line(error)
     if "trust_remote_code" in str(error):
         return (
             "it comes with its own code (auto_map in its config), which is not run; read that code, and if you trust "
             "it give --trust-remote-code (trust_remote_code=True)"
         )
-    if type(error).__name__ in ("SafetensorError", "UnpicklingError", "EOFError") or "PytorchStreamReader" in sentence:
-        return f"its weights are damaged or cut off ({sentence}); download them, or save the model, again"
-    if isinstance(error, ValueError) and ("Expecting" in sentence or "JSON" in sentence):
-        return f"one of its JSON files is damaged or cut off ({sentence}); download it, or save the model, again"
     if isinstance(error, ImportError):
-        return f"{sentence}; install what is missing"
-    return f"{sentence}; give a checkpoint, with its tokenizer, of a family that transformers knows (docs: families)"
+        return f"{first_sentence(error)}; install what is missing"
+    if _NO_MEMORY.search(line):
+        return f"the device has too little memory ({line}); give a larger one, a smaller dtype or a quantization"
+    if part != "tokenizer" and _UNKNOWN_FAMILY.search(line):
+        return f"{first_sentence(error)}; give a checkpoint of a family that transformers knows (docs: families)"
+    if part == "weights" and _DAMAGED_WEIGHTS.search(line):
+        return f"its weights are damaged or cut off ({first_sentence(error)}); download them, or save the model, again"
+    files = _FILES[part] if source.gguf_file is None else source.gguf_file
+    return f"its {files} cannot be used ({line}); download it, or save it, again"
 
 
 @contextlib.contextmanager
@@ -292,6 +333,7 @@ def quiet() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def _first_sentence(error: BaseException) -> str:
+def first_sentence(error: BaseException) -> str:
+    """Return what another library says, without its advice."""
     text = " ".join(str(error).split()).strip("'\"")
     return re.split(r"(?<!e\.g)\. ", text)[0][:200].rstrip(".") or type(error).__name__

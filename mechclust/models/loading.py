@@ -16,7 +16,7 @@ import torch
 from mechclust.models.adapters import tokenizer_source
 from mechclust.models.huggingface import Source, find, quiet, read_config, read_tokenizer, reading
 from mechclust.models.resolved import ResolvedModel
-from probes.engine.hooks import device_of
+from probes.engine.hooks import check_device, device_of
 from tasks import InputError
 from tasks.errors import check_choice
 
@@ -40,11 +40,9 @@ class LoadOptions:
     def __post_init__(self) -> None:
         check_choice(attention=(self.attention, get_args(Attention)))
         self._check_places()
+        self._check_kinds()
         if self.device_map is not None:
             _check_installed("accelerate", "spreading a model over devices (device_map)", "llm")
-        if isinstance(self.quantization, str):
-            check_choice(quantization=(self.quantization, get_args(Quantization)))
-            _check_installed("bitsandbytes", f"quantising to {self.quantization}", "quantised")
 
     def _check_places(self) -> None:
         """Refuse options for devices that contradict each other."""
@@ -53,16 +51,32 @@ class LoadOptions:
                 f"device is {str(self.device)!r} and device_map {self.device_map!r}; give one of them: a device for "
                 "the whole model, or a map that spreads it"
             )
-        if isinstance(self.device_map, str) and self.device_map not in _DEVICE_MAPS:
+        if self.device is not None:
+            check_device(self.device)
+        if not isinstance(self.device_map, Mapping) and self.device_map not in (None, *_DEVICE_MAPS):
             try:
                 torch.device(self.device_map)
-            except RuntimeError:
+            except (RuntimeError, TypeError):
                 raise InputError(
                     f"device_map is {self.device_map!r}; expected 'auto', 'balanced', 'sequential', a device such as "
                     "'cuda:1', or a map from modules to devices"
                 ) from None
         if self.max_memory is not None and self.device_map is None:
             raise InputError("max_memory limits what device_map places; give device_map='auto' too")
+
+    def _check_kinds(self) -> None:
+        """Refuse a dtype or quantisation that transformers does not know."""
+        is_floating = isinstance(self.dtype, torch.dtype) and self.dtype.is_floating_point
+        if self.dtype is not None and not is_floating:
+            raise InputError(f"dtype is {self.dtype!r}; expected a floating-point dtype, such as torch.bfloat16")
+        if isinstance(self.quantization, str):
+            check_choice(quantization=(self.quantization, get_args(Quantization)))
+            _check_installed("bitsandbytes", f"quantising to {self.quantization}", "quantised")
+        elif self.quantization is not None and not hasattr(self.quantization, "quant_method"):
+            raise InputError(
+                f"quantization is {self.quantization!r}; expected '8bit', '4bit' or a quantisation configuration of "
+                "transformers"
+            )
 
     @property
     def for_loading(self) -> dict[str, Any]:
@@ -101,10 +115,10 @@ def load_plain(
     source = _find_base(model, options, weights=not untrained, tokenizer=tokenizer is None)
     if options.quantization is not None:  # before reading, which restores levels at its end
         getLogger("bitsandbytes").setLevel(ERROR)  # it logs every multiplication
-    with reading(source), torch.random.fork_rng(devices=[]):
-        if tokenizer is None:
-            tokenizer = read_tokenizer(tokenizer_source(model.merged_adapter, source))
-        config = read_config(source)
+    config = read_config(source)
+    if tokenizer is None:
+        tokenizer = read_tokenizer(tokenizer_source(model.merged_adapter, source))
+    with reading(source, "config" if untrained else "weights"), torch.random.fork_rng(devices=[]):
         auto = auto_class(config)
         if untrained:
             build = partial(auto.from_config, config, trust_remote_code=options.trust_remote_code)
@@ -155,10 +169,9 @@ def _refuse_adapter_beside(model: Any) -> None:
 
 def _read_weights(auto: Any, source: Source, options: LoadOptions) -> Any:
     """Read a whole checkpoint with its weights."""
-    plain, info = _with_attention(
-        partial(auto.from_pretrained, source.name, **source.options, **options.for_loading, output_loading_info=True),
-        options.attention,
-    )
+    arguments = {**source.options, **options.for_loading, "ignore_mismatched_sizes": True}  # refused below
+    build = partial(auto.from_pretrained, source.name, output_loading_info=True, **arguments)
+    plain, info = _with_attention(build, options.attention)
     if options.device is not None:
         plain = plain.to(options.device)
     _refuse_adapter_beside(plain)
@@ -210,10 +223,16 @@ def _check_complete(model: Any, info: dict[str, Any]) -> None:
     body = "" if model.base_model is model else f"{model.base_model_prefix}."
     missing = [key for key in info["missing_keys"] if key.startswith(body) and "pooler." not in key]
     surplus = [key for key in info["unexpected_keys"] if re.search(r"\.\d+\.", key)]
-    if missing:
-        raise InputError(f"the checkpoint lacks the weights {sorted(missing)[0]!r} for its config.json")
-    if surplus:
-        raise InputError(f"the checkpoint has weights {sorted(surplus)[0]!r} too many for its config.json")
+    if info["mismatched_keys"]:
+        name, saved, configured = sorted(info["mismatched_keys"])[0]
+        fault = f"has the weights {name!r} of shape {list(saved)}, not {list(configured)},"
+    elif missing:
+        fault = f"lacks the weights {sorted(missing)[0]!r}"
+    elif surplus:
+        fault = f"has weights {sorted(surplus)[0]!r} too many"
+    else:
+        return
+    raise InputError(f"the checkpoint {fault} for its config.json; give the two that were saved together")
 
 
 def auto_class(config: Any) -> Any:

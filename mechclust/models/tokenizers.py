@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from mechclust.models.adapters import tokenizer_source
-from mechclust.models.huggingface import find, read_config, read_tokenizer, reading
+from mechclust.models.huggingface import find, read_config, read_tokenizer
 from mechclust.models.resolved import ResolvedModel, resolve_model
 from mechclust.models.sizes import Sizes
 from probes.engine.texts import tokenizer_of
@@ -42,8 +42,8 @@ def tokenizer_and_config(model: ResolvedModel, *, trust_remote_code: bool = Fals
     if model.is_own_file:
         raise InputError(f"{model.source!r} has no tokenizer to read prompts; give a Hugging Face checkpoint")
     source = find(model.base, trust_remote_code=trust_remote_code)
-    with reading(source):
-        return read_tokenizer(tokenizer_source(model.source if model.is_adapter else None, source)), read_config(source)
+    config = read_config(source)
+    return read_tokenizer(tokenizer_source(model.source if model.is_adapter else None, source)), config
 
 
 def tokenizer_and_sizes(model: ResolvedModel, *, trust_remote_code: bool = False) -> tuple[Any, Sizes]:

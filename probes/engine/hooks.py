@@ -146,18 +146,23 @@ def modules_of(model: HookedModel | Mapping[str, HookedModel]) -> dict[str, Any]
     return {"the model's training flags": training_flags, "the hooks": hooks}
 
 
-def check_device(name: str) -> None:
+def check_device(name: str | torch.device) -> None:
     """Refuse a device that this machine does not have.
 
     Raises:
         InputError: for such a device.
     """
     try:
-        kind = torch.device(name).type
-    except RuntimeError:
+        device = torch.device(name)
+    except (RuntimeError, TypeError):
         raise InputError(f"no device {name!r}; expected cpu, cuda, cuda:1 or mps") from None
-    if (kind == "cuda" and not torch.cuda.is_available()) or (kind == "mps" and not torch.backends.mps.is_available()):
-        raise InputError(f"device {name!r} is not available on this machine; choose --device cpu")
+    is_there = True
+    if device.type == "cuda":
+        is_there = torch.cuda.is_available() and (device.index is None or device.index < torch.cuda.device_count())
+    elif device.type == "mps":
+        is_there = torch.backends.mps.is_available()
+    if not is_there:
+        raise InputError(f"device {str(name)!r} is not available on this machine; choose --device cpu")
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from torch import Tensor
 from mechclust.commands.history.config import HistoryConfig
 from mechclust.commands.history.series import Checkpoint
 from mechclust.commands.units import Units, units_of
-from mechclust.models.huggingface import find, read_config, reading
+from mechclust.models.huggingface import find, read_config
 from mechclust.models.resolved import resolve_model
 from mechclust.models.sizes import Sizes
 from mechclust.models.tokenizers import (
@@ -198,8 +198,7 @@ def _check_whole(checkpoint: Checkpoint, config: HistoryConfig) -> None:
 
 def _sizes(checkpoint: Checkpoint, config: HistoryConfig) -> Sizes:
     source = find(checkpoint.model.base, tokenizer=False, trust_remote_code=config.trust_remote_code)
-    with reading(source):
-        return Sizes.from_config(read_config(source))
+    return Sizes.from_config(read_config(source))
 
 
 def _words(reader: Any, batches: Sequence[Batch], place: int) -> list[str]:
