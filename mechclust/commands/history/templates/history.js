@@ -108,7 +108,7 @@ function show(root, data) {
     play.textContent = "Play";
   }
   function start() {
-    if (step === last) step = -1;
+    if (step === last) go(0);
     play.textContent = "Stop";
     playing = setInterval(() => {
       go(step + 1);

@@ -138,6 +138,18 @@ def test_the_attention_on_the_page_is_the_models(measured, spoilt_series, config
         assert np.abs(own[:, 0] - own[:, 1]).max() > 0.05  # another head would be seen
 
 
+# Play from the last checkpoint, and point everywhere on a map before the first tick.
+POINT_AFTER_PLAY = """() => {
+  const play = document.querySelector(".history button"), canvas = document.querySelectorAll(".history .maps canvas")[2];
+  const { left, top, width } = canvas.getBoundingClientRect();
+  play.click();
+  for (let x = 1; x < width; x += 4) for (let y = 1; y < width; y += 4)
+    canvas.dispatchEvent(new MouseEvent("mousemove", { clientX: left + x, clientY: top + y, bubbles: true }));
+  play.click();
+  return document.querySelector(".history .step").textContent;
+}"""
+
+
 @pytest.mark.browser
 def test_the_slider(measured, spoilt_series, config, browser):
     result, out = measured
@@ -194,6 +206,7 @@ def test_the_slider(measured, spoilt_series, config, browser):
             for row, word in enumerate(words)
             for column, other in enumerate(words)
         }
+    assert page.evaluate(POINT_AFTER_PLAY) == "checkpoint-8 (1 of 6)"
     context.close()
     assert trouble == []
 
