@@ -78,6 +78,6 @@ def check_choice(**given: tuple[object, Sequence[object]]) -> None:
         InputError: naming the first, such as ``"split is 'page'; expected 'line' or 'file'"``.
     """
     for name, (value, known) in given.items():
-        if value not in known:
+        if not any(isinstance(value, type(choice)) and value == choice for choice in known):
             *others, last = map(repr, known)
             raise InputError(f"{name} is {value!r}; expected {', '.join(others)} or {last}")

@@ -59,10 +59,12 @@ Below = partial(Limit, "below", operator.lt)
 MAX_INTEGER = 2**63 - 1  # of PyTorch's and NumPy's 64 bits
 MAX_SEED = 2**32 - 1  # of scikit-learn
 MAX_DRAWS = 10**7  # p-values of one in a million need no more
+MAX_SIZE = 10**7  # of a vocabulary, a context or a width: 40 times the largest vocabulary in use
 
 Count = Annotated[int, AtLeast(1)]
 Several = Annotated[int, AtLeast(2)]
 CountOrZero = Annotated[int, AtLeast(0)]
+Size = Annotated[int, AtLeast(1), AtMost(MAX_SIZE)]
 Draws = Annotated[int, AtLeast(1), AtMost(MAX_DRAWS)]
 DrawsOrZero = Annotated[int, AtLeast(0), AtMost(MAX_DRAWS)]
 Seed = Annotated[int, AtLeast(0), AtMost(MAX_SEED)]
@@ -72,6 +74,8 @@ Share = Annotated[float, AtLeast(0), AtMost(1)]
 ShareBelowOne = Annotated[float, AtLeast(0), Below(1)]
 PositiveShare = Annotated[float, Above(0), AtMost(1)]
 ShareBetween = Annotated[float, Above(0), Below(1)]
+
+_KINDS = {str: "a string", bool: "True or False"}
 
 
 def to_json(config: Any) -> dict[str, Any]:
@@ -118,8 +122,8 @@ def configure(config: ConfigT, **changes: Any) -> ConfigT:
 def check_settings(config: Any, prefix: str = "") -> None:
     """Refuse numbers, choices and tuples that do not fit the type of their field, or are outside the range in it.
 
-    Numbers must be finite, integers fit into 64 bits, and choices be among those of their ``Literal``. Nested
-    configurations are checked too.
+    Numbers must be finite, integers fit into 64 bits, and choices be among those of their ``Literal``. Strings, flags
+    and nested configurations are checked too.
 
     Args:
         config: a dataclass.
@@ -157,6 +161,9 @@ def _check(name: str, value: Any, kind: Any) -> None:
             _check(name, value, others[0] if len(others) == 1 else Any)
     elif origin is tuple:
         _check_parts(name, value, parts)
+    elif kind in _KINDS:
+        if not isinstance(value, kind):
+            raise InputError(f"{name} is {value!r}; expected {_KINDS[kind]}")
     elif kind is int:
         _check_integer(name, value)
     elif kind is float or isinstance(value, float):

@@ -75,6 +75,22 @@ def model_for(task: Task, **fields: Any) -> ModelConfig:
     return ModelConfig(d_vocab=task.d_vocab, n_ctx=task.n_ctx, **fields)
 
 
+def check_task(task: Task, config: AnyConfig) -> None:
+    """Refuse a task with more tokens than a model's vocabulary, or longer examples than its context.
+
+    Raises:
+        InputError: with both sizes.
+    """
+    n_ctx = getattr(config, "n_ctx", None)
+    if task.d_vocab > config.d_vocab:
+        sizes = f"{task.d_vocab} tokens, but the model's d_vocab is {config.d_vocab}"
+    elif n_ctx is not None and task.n_ctx > n_ctx:
+        sizes = f"examples of {task.n_ctx} tokens, but the model's n_ctx is {n_ctx}"
+    else:
+        return
+    raise InputError(f"the task {task.name!r} has {sizes}; build the model with model_for(task)")
+
+
 def config_of(model: HookedModel) -> AnyConfig:
     """Return the configuration a model was built with.
 

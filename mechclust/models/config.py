@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import entry_points
-from typing import Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from probes.engine.registry import load_entry_point, package_of
 from tasks import InputError
-from tasks.settings import Count, CountOrZero, Positive, check_settings, from_json, to_json
+from tasks.settings import AtLeast, AtMost, Count, CountOrZero, Positive, Size, check_settings, from_json, to_json
 
 _ENTRY_POINTS = "mechclust.models"
+MAX_LAYERS = 10_000  # of a model that is built here
 
 
 class AnyConfig:
@@ -80,12 +81,12 @@ class ModelConfig(AnyConfig):
 
     kind: ClassVar[str] = "transformer"
 
-    d_vocab: Count
-    n_ctx: Count
-    n_layers: Count = 6
-    d_model: Count = 128
+    d_vocab: Size
+    n_ctx: Size
+    n_layers: Annotated[int, AtLeast(1), AtMost(MAX_LAYERS)] = 6
+    d_model: Size = 128
     n_heads: Count = 4
-    d_mlp: Count | None = None
+    d_mlp: Size | None = None
     attention: Literal["causal", "bidirectional"] = "causal"
     init_std: Positive = 0.02
     seed: CountOrZero = 0

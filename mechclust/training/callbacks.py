@@ -17,6 +17,7 @@ from mechclust.models.checkpoint import load_model, read_metadata, save_model
 from mechclust.models.config import config_to_json
 from mechclust.models.weights import get_weights
 from probes import Probe, ProbeResult, load_result, run
+from probes.engine.batches import readable
 from probes.engine.hooks import HookedModel, device_of, evaluation_mode, forward
 from probes.engine.identity import ExamplesDigest, fingerprint
 from probes.engine.probe import as_json
@@ -327,6 +328,9 @@ def loss_result(losses: Float[Tensor, "step"]) -> ProbeResult:
 def accuracy(model: HookedModel, task: Task, split: str, **which: Any) -> tuple[float, int]:
     """Return the share of right answers on a split, and the number of examples. ``which`` goes to ``task.batches``.
 
+    Raises:
+        InputError: for tokens outside the model's vocabulary, and more of them than its context.
+
     Example:
         >>> from mechclust import build_model, model_for
         >>> from tasks import SparseModularAddition
@@ -339,7 +343,7 @@ def accuracy(model: HookedModel, task: Task, split: str, **which: Any) -> tuple[
     n = 0
     with evaluation_mode(model), torch.inference_mode():
         for batch in task.batches(split, **which):
-            moved = batch.to(device_of(model))
+            moved = readable(batch, {"": model}).to(device_of(model))
             right += float(task.accuracy(forward(model, moved), moved).sum())
             n += len(batch)
     return right / n, n

@@ -4,11 +4,23 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
-from tasks.settings import Count, CountOrZero, NotNegative, Positive, PositiveShare, ShareBelowOne, check_settings
+from tasks.settings import (
+    AtLeast,
+    AtMost,
+    Count,
+    CountOrZero,
+    NotNegative,
+    Positive,
+    PositiveShare,
+    ShareBelowOne,
+    check_settings,
+)
+
+MAX_CHECKPOINTS = 10_000  # log-spaced, of which most would be at the same step
 
 
 @dataclass(frozen=True)
@@ -51,7 +63,7 @@ class TrainConfig:
     warmup: CountOrZero = 0
     layer_decay: PositiveShare = 1.0
     freeze: tuple[str, ...] = ()
-    n_checkpoints: int = 10
+    n_checkpoints: Annotated[int, AtLeast(0), AtMost(MAX_CHECKPOINTS)] = 10
     checkpoint_every: Count | None = None
     save_every: Count = 100
 

@@ -15,7 +15,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from mechclust.jobs import progress_bar
-from mechclust.models.build import config_of
+from mechclust.models.build import check_task, config_of
 from mechclust.models.config import config_to_json
 from mechclust.models.weights import get_weights, set_weights, trainable
 from mechclust.training.callbacks import Callback, CheckpointCallback, KeepsFiles, ProbeCallback
@@ -72,9 +72,9 @@ def train(
 
     Raises:
         DivergedError: naming the step at which training diverged.
-        InputError: when ``out`` holds a run with other settings or from other weights, or a damaged state, or
-            another process trains there, when callbacks hold files of other settings, and when a file of a step
-            before that of the saved state is lost.
+        InputError: for a task with more tokens than the model, or longer examples, when ``out`` holds a run with other
+            settings or from other weights, or a damaged state, or another process trains there, when callbacks hold
+            files of other settings, and when a file of a step before that of the saved state is lost.
 
     Example:
         >>> from mechclust import TrainConfig, build_model, model_for, train
@@ -105,6 +105,7 @@ class _Training:
         callbacks: Sequence[Callback],
         stop_if_diverged: bool,
     ) -> None:
+        check_task(task, config_of(model))
         self.model = model
         self.task = task
         self.config = config

@@ -139,6 +139,8 @@ class Ranges:
     seed: Seed = 0
     whole: int = -3
     kinds: tuple[Literal["a", "b"], ...] = ()
+    name: str = ""
+    flag: bool = False
 
     def __post_init__(self):
         check_settings(self)
@@ -190,6 +192,11 @@ def test_allowed_values(changes):
         ({"depth": 1.5}, "depth is 1.5; expected an integer"),
         ({"share": True}, "share is True; expected a number"),
         ({"share": "1"}, "share is '1'; expected a number"),
+        ({"name": 5}, "name is 5; expected a string"),
+        ({"name": None}, "name is None; expected a string"),
+        ({"flag": "no"}, "flag is 'no'; expected True or False"),
+        ({"flag": 1}, "flag is 1; expected True or False"),
+        ({"kinds": ("a", np.ones(2))}, "kinds[1] is array([1., 1.]); expected 'a' or 'b'"),
         ({"kinds": ("a", "c")}, "kinds[1] is 'c'; expected 'a' or 'b'"),
     ],
 )

@@ -16,7 +16,17 @@ from mechclust.studies.clustering_heads.ablations import PADDED, Ablations
 from mechclust.studies.study import check_seeds
 from mechclust.training import Member, TrainConfig
 from tasks import InputError, SparseModularAddition
-from tasks.settings import Count, CountOrZero, NotNegative, Positive, Seed, Several, ShareBelowOne, check_settings
+from tasks.settings import (
+    Count,
+    CountOrZero,
+    NotNegative,
+    Positive,
+    Seed,
+    Several,
+    ShareBelowOne,
+    Size,
+    check_settings,
+)
 
 SOLVED = 0.98  # test accuracy above which a network has solved the task
 MLP = "blocks.0.mlp"
@@ -425,11 +435,11 @@ class PoolingTransformerConfig(AnyConfig):
 
     kind: ClassVar[str] = "pooling-transformer"
 
-    d_vocab: Count = 3
-    n_ctx: Count = 12
-    d_model: Count = 2
+    d_vocab: Size = 3
+    n_ctx: Size = 12
+    d_model: Size = 2
     n_heads: Count = 1
-    d_mlp: Count = 32
+    d_mlp: Size = 32
     eps: NotNegative = 1e-5
     eps_mlp: NotNegative | None = None
     dropout: ShareBelowOne = 0.0

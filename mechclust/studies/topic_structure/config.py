@@ -10,7 +10,18 @@ from mechclust.models.config import AnyConfig
 from mechclust.studies.study import check_left_out, check_seeds
 from tasks import InputError, TopicDocuments
 from tasks.errors import check_choice, repeated
-from tasks.settings import Count, CountOrZero, Draws, NotNegative, Positive, Seed, Several, ShareBetween, check_settings
+from tasks.settings import (
+    Count,
+    CountOrZero,
+    Draws,
+    NotNegative,
+    Positive,
+    Seed,
+    Several,
+    ShareBetween,
+    Size,
+    check_settings,
+)
 
 ROWS = {
     "Adam .003": ("adam", 0.003),
@@ -53,8 +64,8 @@ class TopicTransformerConfig(AnyConfig):
 
     kind: ClassVar[str] = "topic-transformer"
 
-    d_vocab: Count
-    d_model: Count | None = None
+    d_vocab: Size
+    d_model: Size | None = None
     embedding: Literal["trained", "one-hot"] = "trained"
     attention: Literal["trained", "uniform"] = "trained"
     value: Literal["trained", "identity", "fixed"] = "trained"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -78,6 +79,10 @@ class TestFields:
             ({"clip": -1.0}, "clip is -1.0; expected above 0"),
             ({"weight_decay": -0.1}, "weight_decay is -0.1; expected at least 0"),
             ({"betas": (0.9, 1.0)}, "betas[1] is 1.0; expected below 1"),
+            ({"n_checkpoints": -1}, "n_checkpoints is -1; expected at least 0"),
+            ({"n_checkpoints": 10**12}, "n_checkpoints is 1000000000000; expected at most 10000"),
+            ({"freeze": (1,)}, "freeze[0] is 1; expected a string"),
+            ({"schedule": np.ones(2)}, "schedule is array([1., 1.]); expected 'cosine', 'constant' or 'late-drop'"),
         ],
     )
     def test_refusals(self, fields, message):

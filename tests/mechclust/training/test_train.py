@@ -22,7 +22,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from mechclust.models.weights import get_weights, trainable
-from mechclust.training import AccuracyCallback, CheckpointCallback, ProbeCallback, TrainConfig, loop, train
+from mechclust.training import AccuracyCallback, CheckpointCallback, ProbeCallback, TrainConfig, accuracy, loop, train
 from probes import NDims, TaskClusterARI
 from probes.engine.hooks import forward
 from probes.store.files import read_safetensors, temporary_of, write_safetensors
@@ -619,3 +619,21 @@ def test_kill_minus_9_leaves_no_trace(tmp_path, monkeypatch):
     assert after.keys() == artefacts(whole).keys()
     for name in after:
         assert_identical(load_file(killed / name), load_file(whole / name))
+
+
+class TestTaskThatDoesNotFit:
+    @pytest.mark.parametrize(
+        ("size", "sizes"), [("d_vocab", "tokens, but the model's d_vocab"), ("n_ctx", "tokens, but the model's n_ctx")]
+    )
+    def test_is_refused_before_training(self, task, tiny_model, size, sizes):
+        model = tiny_model(**{size: getattr(task, size) - 1})
+        before = weights_of(model)
+        with pytest.raises(InputError, match=f"{sizes} is {getattr(task, size) - 1}; build the model with model_for"):
+            train(model, task, CONFIG)
+        assert_identical(before, weights_of(model))
+
+    @pytest.mark.parametrize("size", ["d_vocab", "n_ctx"])
+    def test_has_no_accuracy(self, task, tiny_model, size):
+        model = tiny_model(**{size: 2})
+        with pytest.raises(InputError, match=r"vocabulary of the model has 2|the model's context of 2"):
+            accuracy(model, task, "validation")

@@ -140,7 +140,8 @@ def test_the_attention_on_the_page_is_the_models(measured, spoilt_series, config
 
 # Play from the last checkpoint, and point everywhere on a map before the first tick.
 POINT_AFTER_PLAY = """() => {
-  const play = document.querySelector(".history button"), canvas = document.querySelectorAll(".history .maps canvas")[2];
+  const play = document.querySelector(".history button");
+  const canvas = document.querySelectorAll(".history .maps canvas")[2];
   const { left, top, width } = canvas.getBoundingClientRect();
   play.click();
   for (let x = 1; x < width; x += 4) for (let y = 1; y < width; y += 4)
