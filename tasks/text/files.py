@@ -11,6 +11,25 @@ from tasks.text.visible import quoted
 
 _MAX_PATH_CHARACTERS = 300  # in a message
 _HALF_CHARACTER = re.compile("[\ud800-\udfff]")
+_CONVERT = "convert it, for example with iconv -f {} -t utf-8"
+# What files are that begin with these bytes, and the way out. The first that fits counts.
+_FORMATS = {
+    b"\xff\xfe\0\0": f"is UTF-32; {_CONVERT.format('utf-32')}",
+    b"\0\0\xfe\xff": f"is UTF-32; {_CONVERT.format('utf-32')}",
+    b"\xff\xfe": f"is UTF-16; {_CONVERT.format('utf-16')}",
+    b"\xfe\xff": f"is UTF-16; {_CONVERT.format('utf-16')}",
+    b"\x1f\x8b": "is compressed (gzip); unpack it",
+    b"BZh": "is compressed (bzip2); unpack it",
+    b"\xfd7zXZ": "is compressed (xz); unpack it",
+    b"\x28\xb5\x2f\xfd": "is compressed (zstd); unpack it",
+    b"PK\x03\x04": "is a zip archive; unpack it, or save a spreadsheet as CSV",
+    b"PAR1": "is parquet; name it .parquet",
+    b"%PDF-": "is a PDF; save its text as UTF-8",
+    b"\x89PNG": "is an image; give text",
+    b"\x80\x04\x95": "is a Python pickle; save its texts as UTF-8",
+    b"\x80\x05\x95": "is a Python pickle; save its texts as UTF-8",
+}
+_ZERO_BYTES = f"begins with zero bytes, as UTF-16 or a binary file does; give text, or {_CONVERT.format('utf-16le')}"
 
 
 def read_text(path: str | Path, what: str = "a text file", called: str = "file") -> str:
@@ -23,18 +42,36 @@ def read_text(path: str | Path, what: str = "a text file", called: str = "file")
 
     Raises:
         InputError: for a file that is missing, a directory, one that cannot be read, or one that is not UTF-8 (with
-            line and byte).
+            its format, or line and byte).
     """
     data = _read_bytes(path, what, called)
+    check_begins_as_text(path, data)
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         before = data[: error.start]
         raise InputError(
             f"{str(path)!r} is not UTF-8 (line {before.count(10) + 1}, byte {error.start - before.rfind(10)}: "
-            f"0x{data[error.start]:02x}); convert it, for example with iconv -f latin1 -t utf-8"
+            f"0x{data[error.start]:02x}); {_CONVERT.format('latin1')}"
         ) from None
     return text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
+
+
+def check_begins_as_text(path: str | Path, data: bytes) -> None:
+    """Refuse a file whose first bytes are those of another format than UTF-8 text.
+
+    Args:
+        path: of the file, for the message.
+        data: its first bytes, or all of them.
+
+    Raises:
+        InputError: naming the format, and how to make text of it.
+    """
+    known = [fault for start, fault in _FORMATS.items() if data.startswith(start)]
+    if b"\0" in data[:8]:
+        known.append(_ZERO_BYTES)
+    if known:
+        raise InputError(f"{str(path)!r} {known[0]}")
 
 
 def _read_bytes(path: str | Path, what: str, called: str) -> bytes:

@@ -418,8 +418,7 @@ class TestClustersRefusals:
     def test_prompts_in_another_encoding(self, refused, clusters, prompts):
         prompts.write_bytes(prompts.read_text().encode("utf-16"))
         assert refused(*clusters) == (
-            f"{str(prompts)!r} is not UTF-8 (line 1, byte 1: 0xff); convert it, for example with iconv -f latin1 -t "
-            "utf-8"
+            f"{str(prompts)!r} is UTF-16; convert it, for example with iconv -f utf-16 -t utf-8"
         )
 
     def test_prompts_with_a_byte_order_mark_are_accepted(self, clusters, prompts):

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tasks.errors import InputError
+from tasks.text.files import check_begins_as_text
 from tasks.text.visible import quoted
 
 COMPRESSED = (".gz", ".bz2")
@@ -96,13 +97,15 @@ def text_chunks(reading: FileProgress) -> Iterator[str]:
     """Yield a UTF-8 file's text, with line ends as on Unix and without byte order mark.
 
     Raises:
-        InputError: as ``byte_chunks``, and for what is not UTF-8 (with the line).
+        InputError: as ``byte_chunks``, and for what is not UTF-8 (with its format, or the line).
     """
     characters = codecs.getincrementaldecoder("utf-8-sig")()
     decoder = io.IncrementalNewlineDecoder(characters, translate=True)
     line = 1
     try:
-        for chunk in byte_chunks(reading):
+        for number, chunk in enumerate(byte_chunks(reading)):
+            if number == 0:
+                check_begins_as_text(reading.path, chunk)
             text = decoder.decode(chunk)
             yield text
             line += text.count("\n")
