@@ -56,6 +56,14 @@ def write_adapter(base, folder, targets, **options):
     return folder
 
 
+def changed(adapter, folder, **fields):
+    """Copies an adapter with other fields in its configuration."""
+    shutil.copytree(adapter, folder)
+    config = json.loads((folder / "adapter_config.json").read_text())
+    (folder / "adapter_config.json").write_text(json.dumps({**config, **fields}))
+    return folder
+
+
 @pytest.fixture(scope="module")
 def written(tmp_path_factory, gpt2):
     """``written(family)``: a base and two adapters, the second with biases. Read only."""
@@ -226,6 +234,38 @@ class TestFolders:
         (adapter / "adapter_config.json").write_text(json.dumps({**config, "base_model_name_or_path": None}))
         assert "its adapter_config.json names no base; give the base" in self.refused(adapter)
         assert adapter_of(load_pretrained(written("llama") / "base", adapter=adapter)) == str(adapter)
+
+    @pytest.mark.parametrize("base", [5, ["a"], True])
+    def test_with_a_base_that_is_no_name(self, written, tmp_path, base):
+        adapter = changed(written("llama") / "one", tmp_path / "a", base_model_name_or_path=base)
+        assert "its adapter_config.json names no base; give the base" in self.refused(adapter)
+
+    @pytest.mark.parametrize(
+        "fields",
+        [{"r": 0}, {"r": "2"}, {"lora_alpha": None}, {"peft_type": "nope"}, {"bias": 5}, {"lora_dropout": "x"}],
+        ids=str,
+    )
+    def test_with_a_damaged_configuration(self, written, tmp_path, fields):
+        adapter = changed(written("llama") / "one", tmp_path / "a", **fields)
+        message = self.refused(adapter)
+        assert message.startswith(f"the adapter_config.json of the adapter {str(adapter)!r} cannot be used (")
+        assert message.endswith("); save the adapter again")
+
+    @pytest.mark.parametrize("data", [b"", b"[]", b"null", b"3", "{}".encode("utf-16")])
+    def test_with_a_configuration_that_is_no_object(self, written, tmp_path, data):
+        adapter = shutil.copytree(written("llama") / "one", tmp_path / "a")
+        (adapter / "adapter_config.json").write_bytes(data)
+        for arguments in ({"model": adapter}, {"model": written("llama") / "base", "adapter": adapter}):
+            assert "is not a JSON object; download it, or save the adapter, again" in self.refused(**arguments)
+
+    @pytest.mark.parametrize("share", [0.0, 0.5])
+    def test_with_weights_that_are_cut_off(self, written, tmp_path, share):
+        adapter = shutil.copytree(written("llama") / "one", tmp_path / "a")
+        weights = adapter / "adapter_model.safetensors"
+        weights.write_bytes(weights.read_bytes()[: int(share * weights.stat().st_size)])
+        message = self.refused(adapter)
+        assert message.startswith(f"the weights of the adapter {str(adapter)!r} are damaged or cut off (")
+        assert message.endswith("); download or save them again")
 
     def test_beside_a_model(self, written, tmp_path):
         both = shutil.copytree(written("llama") / "base", tmp_path / "both")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -148,6 +149,11 @@ class TestRandomWeights:
         assert before[1:] == (random.getstate(), np.random.get_state()[1].tolist())
 
 
+def set_field(path, name, value):
+    """Changes a field of a JSON file."""
+    path.write_text(json.dumps({**json.loads(path.read_text()), name: value}))
+
+
 class TestRefusals:
     @pytest.fixture
     def copy(self, checkpoint, tmp_path):
@@ -218,12 +224,71 @@ class TestRefusals:
 
     def test_unknown_architecture(self, copy):
         (copy / "config.json").write_text('{"model_type": "zork"}')
-        assert "zork" in self.refused(copy)
+        assert re.search("zork.*; give a checkpoint of a family that transformers knows", self.refused(copy))
 
-    def test_weights_of_another_width(self, copy):
-        config = json.loads((copy / "config.json").read_text())
-        (copy / "config.json").write_text(json.dumps({**config, "n_embd": 32}))
-        assert self.refused(copy).startswith(f"cannot load a model from the directory {str(copy)!r}: ")
+    @pytest.mark.parametrize("size", ["n_embd", "n_positions", "vocab_size", "n_inner"])
+    def test_weights_of_other_shapes(self, copy, size):
+        set_field(copy / "config.json", size, 48)
+        assert re.search(
+            r"has the weights '.*' of shape \[.*\], not \[.*\], for its config.json; give the two that were saved",
+            self.refused(copy),
+        )
+
+    @pytest.mark.parametrize(
+        ("file", "field", "value", "said"),
+        [
+            ("config.json", "n_embd", "16", "its config.json cannot be used (.*n_embd"),
+            ("config.json", "activation_function", "nope", "its config.json cannot be used (KeyError: 'nope')"),
+            ("config.json", "architectures", 5, "its config.json cannot be used (TypeError"),
+            ("config.json", "n_head", 3, "its config.json cannot be used (ValueError: `embed_dim`"),
+            ("config.json", "n_head", -2, "its config.json has n_head -2; expected at least 1"),
+            ("config.json", "vocab_size", 0, "its config.json has vocab_size 0; expected at least 1"),
+            ("tokenizer.json", "added_tokens", None, "its tokenizer (tokenizer.json, tokenizer_config.json) cannot"),
+            ("tokenizer.json", "model", {"type": "WordLevel", "vocab": {}, "unk_token": "<unk>"}, "its tokenizer ("),
+            ("tokenizer_config.json", "pad_token", 5, "its tokenizer ("),
+            ("tokenizer_config.json", "model_max_length", "x", "its tokenizer ("),
+        ],
+    )
+    def test_a_damaged_part_is_named(self, copy, file, field, value, said):
+        set_field(copy / file, field, value)
+        message = self.refused(copy)
+        start, _, rest = said.partition(".*")
+        assert message.startswith(f"cannot load a model from the directory {str(copy)!r}: {start}")
+        assert rest in message
+        assert "family" not in message
+
+    @pytest.mark.parametrize("file", ["config.json", "tokenizer.json", "tokenizer_config.json"])
+    @pytest.mark.parametrize("data", [b"", b"[1]", b"null", b"3", b'{"a', "{}".encode("utf-16")])
+    def test_a_part_that_is_no_object(self, copy, file, data):
+        (copy / file).write_bytes(data)
+        part = "config.json" if file == "config.json" else "tokenizer ("
+        message = self.refused(copy)
+        assert message.startswith(f"cannot load a model from the directory {str(copy)!r}: its {part}")
+        assert message.endswith("; download it, or save it, again")
+
+    @pytest.mark.parametrize(
+        "option",
+        [
+            {"dtype": torch.int64},
+            {"dtype": 5},
+            {"device": "nope"},
+            {"device": []},
+            {"device_map": []},
+            {"quantization": 5},
+            {"quantization": {}},
+        ],
+    )
+    def test_an_option_that_no_model_has(self, copy, option):
+        with pytest.raises(InputError, match=r"^(no )?(dtype|device|device_map|quantization) .*; expected "):
+            load_pretrained(copy, **option)
+
+    def test_quantised_weights_that_do_not_run_on_a_cpu(self, copy):
+        pytest.importorskip("bitsandbytes")
+        quantised = {"quant_method": "bitsandbytes", "load_in_4bit": True}
+        set_field(copy / "config.json", "quantization_config", quantised)
+        assert re.search(
+            r"^the quantised weights of this GPT2Model do not run on the CPU \(.*\); give weights", self.refused(copy)
+        )
 
     @pytest.mark.parametrize("layers", [1, 3])
     def test_weights_of_another_depth(self, copy, layers):
