@@ -130,14 +130,13 @@ def base_of(adapter: str | Path) -> str:
         InputError: if it names no base, or a folder that is not there.
     """
     name = _read_config(adapter).get("base_model_name_or_path")
-    fault = None
     if not isinstance(name, str) or not name:
         fault = f"its {ADAPTER} names no base"
     elif Path(name).is_absolute() and not Path(name).is_dir():
         fault = f"its base, {name!r}, is not there"
-    if fault is not None:
-        raise InputError(f"{str(adapter)!r} is an adapter, and {fault}; give the base, and the adapter with --adapter")
-    return name
+    else:
+        return name
+    raise InputError(f"{str(adapter)!r} is an adapter, and {fault}; give the base, and the adapter with --adapter")
 
 
 def named_base(adapter: str | Path) -> str | None:
