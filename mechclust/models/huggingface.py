@@ -33,8 +33,8 @@ _PARTS = {
     ),
 }
 
-# Part of a checkpoint that is read, and the files whose contents are to blame.
-Part = Literal["config", "tokenizer", "weights"]
+# CheckpointPart of a checkpoint that is read, and the files whose contents are to blame.
+CheckpointPart = Literal["config", "tokenizer", "weights"]
 _FILES = {
     "config": "config.json",
     "tokenizer": "tokenizer (tokenizer.json, tokenizer_config.json)",
@@ -263,7 +263,7 @@ def read_tokenizer(source: Source) -> Any:
 
 
 @contextlib.contextmanager
-def reading(source: Source, part: Part) -> Iterator[None]:
+def reading(source: Source, part: CheckpointPart) -> Iterator[None]:
     """Read a part of a checkpoint inside the block, quietly.
 
     Raises:
@@ -288,7 +288,7 @@ def _use_switchable_bar() -> None:
     modeling_gguf_pytorch_utils.tqdm = logging.tqdm
 
 
-def _why(error: Exception, part: Part, source: Source) -> str:
+def _why(error: Exception, part: CheckpointPart, source: Source) -> str:
     """Say what went wrong, and the way out."""
     line = first_line(error)
     if "trust_remote_code" in str(error):
