@@ -33,7 +33,7 @@ _PARTS = {
     ),
 }
 
-# CheckpointPart of a checkpoint that is read, and the files whose contents are to blame.
+# Part of a checkpoint that is read, and the files whose contents are to blame.
 CheckpointPart = Literal["config", "tokenizer", "weights"]
 _FILES = {
     "config": "config.json",
