@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
-from tasks.errors import InputError, check_at_least, check_count
+from tasks.errors import InputError, check_count
 
 PADDING_DIVISOR = 32  # token_batches makes no batch in which more than 1/32 of tokens_per_batch is padding
 
@@ -49,7 +49,8 @@ class Batch:
             all other names, in which ``%r`` stands for the name.
 
     Raises:
-        InputError: when a field's shape does not fit ``tokens``, or tokens, index or labels are not integers.
+        InputError: when a field is no tensor, has a shape that does not fit ``tokens``, or is not of integers: tokens,
+            targets, index and labels.
 
     Example:
         >>> batch = Batch(torch.tensor([[1, 2], [3, 4]]), labels={"task": torch.tensor([0, 1])})
@@ -69,6 +70,7 @@ class Batch:
     lacks: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self._check_types()
         self._check_tokens()
         self._fill_index()
         self._check_index()
@@ -80,33 +82,51 @@ class Batch:
 
     # ---- checks ----
 
+    def _check_types(self) -> None:
+        """Refuse lists and arrays: the batch would carry them to code that needs tensors."""
+        optional = ("attention_mask", "targets", "loss_mask", "index")
+        values = {"tokens": self.tokens}
+        values |= {name: getattr(self, name) for name in optional if getattr(self, name) is not None}
+        for kind in ("positions", "labels"):
+            named = getattr(self, kind)
+            if not isinstance(named, Mapping):
+                raise InputError(f"{kind} is a {type(named).__name__}; expected tensors by name")
+            values |= {f"{kind}[{name!r}]": value for name, value in named.items()}
+        for name, value in values.items():
+            if not isinstance(value, Tensor):
+                raise InputError(f"{name} is a {type(value).__name__}; expected a torch tensor")
+
     def _check_tokens(self) -> None:
         if self.tokens.ndim != 2:
             raise InputError(
                 f"tokens has shape {tuple(self.tokens.shape)}; expected [batch pos]: "
                 "stack the sequences, padded to one length"
             )
-        if not _is_integer(self.tokens):
-            raise InputError(f"tokens is {self.tokens.dtype}; expected integer token ids: give tokens.long()")
+        _check_integers("tokens", self.tokens, "integer token ids")
 
     def _fill_index(self) -> None:
         if self.index is None:
             object.__setattr__(self, "index", torch.arange(len(self.tokens), device=self.tokens.device))
 
     def _check_index(self) -> None:
-        if not _is_integer(self.index):
-            raise InputError(f"index is {self.index.dtype}; expected integers, one per example: give index.long()")
+        _check_integers("index", self.index, "integers, one per example")
         _check_one_per_example("index", self.index, len(self))
 
     def _turn_mask_into_bool(self) -> None:
-        if self.attention_mask is not None:
-            object.__setattr__(self, "attention_mask", self.attention_mask.bool())
+        mask = self.attention_mask
+        if mask is None or mask.dtype == torch.bool:
+            return
+        if bool(((mask != 0) & (mask != 1)).any()):
+            raise InputError("attention_mask has a number besides 0 and 1; expected 1 on real tokens and 0 on padding")
+        object.__setattr__(self, "attention_mask", mask.bool())
 
     def _check_masks_and_targets(self) -> None:
         expected = tuple(self.tokens.shape)
         for name, values in self._masks_and_targets().items():
             if values.shape != expected:
                 raise InputError(f"{name} has shape {tuple(values.shape)}; expected {expected} like tokens")
+        if self.targets is not None:
+            _check_integers("targets", self.targets, "integer token ids")
 
     def _check_positions(self) -> None:
         for name, values in self.positions.items():
@@ -253,7 +273,7 @@ class Batch:
 
     def split(self, batch_size: int) -> Iterator[Batch]:
         """Yield the examples in consecutive batches of ``batch_size``. The last may be smaller."""
-        check_at_least(batch_size=(batch_size, 1))
+        check_count(batch_size=(batch_size, 1))
         for start in range(0, len(self), batch_size):
             yield self.select(slice(start, start + batch_size))
 
@@ -342,6 +362,11 @@ def _is_integer(values: Shaped[Tensor, "..."]) -> bool:
     return not (values.is_floating_point() or values.is_complex() or values.dtype == torch.bool)
 
 
+def _check_integers(name: str, values: Shaped[Tensor, "..."], expected: str) -> None:
+    if not _is_integer(values):
+        raise InputError(f"{name} is {values.dtype}; expected {expected}: give {name}.long()")
+
+
 def _check_one_per_example(name: str, values: Shaped[Tensor, "..."], n_examples: int) -> None:
     if values.shape != (n_examples,):
         raise InputError(f"{name} has shape {tuple(values.shape)}; expected {(n_examples,)}, one per example")
@@ -372,7 +397,7 @@ def row_batches(n: int, batch_size: int) -> Iterator[Int[np.ndarray, "row"]]:
         >>> [rows.tolist() for rows in row_batches(5, 2)]
         [[0, 1], [2, 3], [4]]
     """
-    check_at_least(batch_size=(batch_size, 1))
+    check_count(batch_size=(batch_size, 1))
     for start in range(0, n, batch_size):
         yield np.arange(start, min(start + batch_size, n))
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Iterable, Sequence
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any
 
 
@@ -48,13 +49,15 @@ def repeated(values: Sequence[Any]) -> list[Any]:
     return [value for i, value in enumerate(values) if value in values[:i]]
 
 
-def check_at_least(**given: tuple[float, float]) -> None:
-    """Refuse numbers below their least value: ``check_at_least(steps=(config.steps, 1), seed=(config.seed, 0))``.
+def check_at_least(**given: tuple[object, float]) -> None:
+    """Refuse what is no finite number, or below its least value: ``check_at_least(tol=(tol, 0))``.
 
     Raises:
-        InputError: naming the first, such as ``"steps is 0; expected at least 1"``.
+        InputError: naming the first, such as ``"tol is -1; expected at least 0"``.
     """
     for name, (value, least) in given.items():
+        if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
+            raise InputError(f"{name} is {value!r}; expected a number of at least {least}")
         if value < least:
             raise InputError(f"{name} is {value}; expected at least {least}")
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import re
 
 import pytest
@@ -52,6 +53,25 @@ def fields(batch: Batch) -> dict[str, list]:
     ],
 )
 def test_a_shape_that_does_not_fit_is_refused(given: dict, message: str) -> None:
+    with pytest.raises(InputError, match=re.escape(message)):
+        Batch(**{"tokens": TOKENS, **given})
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"tokens": None}, "tokens is a NoneType; expected a torch tensor"),
+        ({"tokens": TOKENS.tolist()}, "tokens is a list; expected a torch tensor"),
+        ({"attention_mask": MASK.numpy()}, "attention_mask is a ndarray; expected a torch tensor"),
+        ({"attention_mask": 2 * MASK.long()}, "attention_mask has a number besides 0 and 1"),
+        ({"attention_mask": MASK * math.nan}, "attention_mask has a number besides 0 and 1"),
+        ({"targets": TOKENS.float()}, "targets is torch.float32; expected integer token ids: give targets.long()"),
+        ({"labels": {"task": None}}, "labels['task'] is a NoneType; expected a torch tensor"),
+        ({"positions": [1, 2]}, "positions is a list; expected tensors by name"),
+        ({"index": [0, 1, 2, 3]}, "index is a list; expected a torch tensor"),
+    ],
+)
+def test_what_is_no_tensor_is_refused(given: dict, message: str) -> None:
     with pytest.raises(InputError, match=re.escape(message)):
         Batch(**{"tokens": TOKENS, **given})
 
