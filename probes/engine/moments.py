@@ -290,7 +290,7 @@ class MomentsState(Keyed[JointMoments]):
         return self._values[key]
 
     def __getitem__(self, key: str) -> JointMoments:
-        return self._values[key]
+        return self._at(key)
 
     def merge(self, other: MomentsState) -> None:
         """Add the moments of another state."""

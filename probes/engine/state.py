@@ -62,6 +62,16 @@ class Keyed(ABC, Generic[ValueT]):
     def __len__(self) -> int:
         return len(self._values)
 
+    def _at(self, key: str) -> ValueT:
+        """Return the value at a key.
+
+        Raises:
+            InputError: when nothing was measured yet.
+        """
+        if not self._values:
+            raise InputError("no batch was measured yet; give the probe to run() or attach()")
+        return self._values[key]
+
     @abstractmethod
     def merge(self, other: Any) -> None:
         """Add the values of another state of the same kind."""
@@ -207,7 +217,7 @@ class SumState(Keyed[Tensor]):
             )
 
     def __getitem__(self, key: str) -> AnyTensor:
-        return self._values[key]
+        return self._at(key)
 
     def merge(self, other: SumState) -> None:
         """Add the sums of another state."""
@@ -252,7 +262,7 @@ class RowsState(Keyed[list[IndexedRows]]):
         return (self.cap is None or len(index) <= self.cap) and bool((index[1:] > index[:-1]).all())
 
     def _joined(self, key: str) -> IndexedRows:
-        chunks = self._values[key]
+        chunks = self._at(key)
         return torch.cat([index for index, _ in chunks]), torch.cat([rows for _, rows in chunks])
 
     def _capped(self, index: Int[Tensor, "example"], rows: Shaped[Tensor, "example ..."]) -> IndexedRows:
@@ -267,7 +277,7 @@ class RowsState(Keyed[list[IndexedRows]]):
         Raises:
             InputError: when an index was given twice.
         """
-        chunks = self._values[key]
+        chunks = self._at(key)
         if len(chunks) == 1 and self._in_order(chunks[0][0]):
             return chunks[0]
         index, rows = self._joined(key)
@@ -291,7 +301,7 @@ class RowsState(Keyed[list[IndexedRows]]):
 
     def chunks(self, key: str) -> list[IndexedRows]:
         """Return indices and rows in the parts in which they are kept."""
-        return self._values[key]
+        return self._at(key)
 
     def merge(self, other: RowsState) -> None:
         """Add the rows of another state."""

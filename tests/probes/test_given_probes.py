@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from typing import Any
 
 import pytest
 import torch
 
+import probes
 from probes import NDims, Probe, ProbeResult, Sum, last_token, residual, run
 from probes.engine.probe import each_probe
 from probes.extend import check_probe
@@ -92,3 +94,12 @@ def test_the_contract_is_of_probes_not_of_classes(tiny_model: Any) -> None:
         InputError, match=r"^NDims is a probe class; expected a probe: write NDims\(\), with its settings$"
     ):
         check_probe(NDims, tiny_model(), BATCH)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", sorted(set(probes.__all__) & {probe.__name__ for probe in Probe.__subclasses__()}))
+def test_nothing_is_computed_before_a_batch(name: str) -> None:
+    probe_class = getattr(probes, name)
+    takes_topics = "topics" in inspect.signature(probe_class).parameters
+    probe = probe_class(torch.tensor([0, 0, 1, 1])) if takes_topics else probe_class()
+    with pytest.raises(InputError, match=r"give (it|the probe) to run"):
+        probe.compute()
