@@ -14,7 +14,7 @@ from probes.engine.readout import Readout, all_tokens, check_row_readout, mean
 from probes.engine.result import ProbeResult
 from probes.engine.sites import Site, Sites, attention_pattern
 from probes.engine.state import Sum
-from probes.functional.attention_entropy import attention_entropy
+from probes.functional.attention_entropy import entropy_of_rows
 from probes.functional.mean_interval import interval_from_sums
 from tasks import Batch, InputError
 
@@ -82,7 +82,7 @@ class AttentionEntropy(Probe):
                 )
             pattern = torch.where(real[:, None, :, None] & real[:, None, None, :], pattern, 0)
             uniform = (_uniform_entropy(pattern, real) * weights).sum(dim=1)[:, None]
-            entropy = torch.einsum("bhq,bq->bh", attention_entropy(pattern), weights)
+            entropy = torch.einsum("bhq,bq->bh", entropy_of_rows(pattern), weights)
             sums = torch.stack([entropy, uniform.expand_as(entropy), entropy.square()], dim=-1)
             self.entropies.add(site, sums.sum(dim=0))
         self.count.add("examples", len(batch))

@@ -28,7 +28,7 @@ from probes.functional.representations import float64, matrix
 from probes.functional.unit_hsic import hsic_between_units
 from probes.functional.units import FEWEST_ARRANGEMENTS, n_pairings
 from tasks import InputError
-from tasks.errors import check_at_least, check_choice
+from tasks.errors import check_choice, check_count
 
 _DEBIASED = {"cka": False, "debiased_cka": True}  # by measure
 _MAX_ROUNDING = 1e-5  # that float32 may leave without a note
@@ -113,8 +113,8 @@ class CKA(Pairwise, RowsOrMoments):
     ) -> None:
         super().__init__(at, readout, label, pairs, max_memory)
         check_choice(form=(form, FORMS))
-        check_at_least(n_resamples=(n_resamples, 0), n_permutations=(n_permutations, 0), seed=(seed, 0))
-        check_at_least(remove_top=(remove_top, 0))
+        check_count(n_resamples=(n_resamples, 0), n_permutations=(n_permutations, 0), seed=(seed, 0))
+        check_count(remove_top=(remove_top, 0))
         need_rows = {
             "n_resamples": n_resamples,
             "n_permutations": n_permutations,

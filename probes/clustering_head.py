@@ -17,7 +17,7 @@ from probes.engine.repeats import repeats_note
 from probes.engine.result import ProbeResult
 from probes.engine.sites import Site, Sites, head_output
 from probes.engine.state import Rows, Sum
-from probes.functional.attention_entropy import attention_entropy
+from probes.functional.attention_entropy import entropy_of_rows
 from probes.functional.clustering_head import (
     IntegerWeights,
     check_digits,
@@ -32,7 +32,7 @@ from probes.functional.relabelling import enough_permutations, holm_over_heads, 
 from probes.functional.strata import check_given
 from probes.functional.units import check_units
 from tasks import Batch, InputError
-from tasks.errors import check_at_least
+from tasks.errors import check_count
 
 HEAD_VERDICTS = ("none", "integer-weight", "textbook")
 TEXTBOOK_WITHIN_RATIO = 0.05  # below: a textbook head
@@ -146,7 +146,7 @@ query=last_token(), max_rows=None, permutations=0, units=None)
             raise InputError("query is mean(); expected one position per example: last_token() or token_at(...)")
         check_max_rows(max_rows)
         if permutations is not None:
-            check_at_least(permutations=(permutations, 0))
+            check_count(permutations=(permutations, 0))
         check_units(units, {"permutations": permutations is None or permutations})
         self.equivalence = equivalence
         self.support = support
@@ -205,7 +205,7 @@ query=last_token(), max_rows=None, permutations=0, units=None)
                 continue
             keys = at_query(x.transpose(1, 2), where).cpu().double()  # [batch head key]
             mass = keys[..., list(self.support or ())].sum(-1)
-            self.attention.add(site, batch.index, torch.stack([mass, attention_entropy(keys)], dim=-1))
+            self.attention.add(site, batch.index, torch.stack([mass, entropy_of_rows(keys)], dim=-1))
         if self.units is not None:
             labels[self.units] = batch.label(self.units, per="example")
         for name, label in labels.items():
@@ -453,7 +453,7 @@ def _check_digit_sums(support: Sequence[int] | None, modulus: int | None) -> Non
     if support is not None:
         check_support(support)
     if modulus is not None:
-        check_at_least(modulus=(modulus, 2))
+        check_count(modulus=(modulus, 2))
         if support is None:
             raise InputError(
                 f"modulus is {modulus}, but support is None; give the positions whose digits are added, or modulus=None"

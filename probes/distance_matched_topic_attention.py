@@ -20,7 +20,7 @@ from probes.functional.distance_matched_topic_attention import (
     matched_sums,
 )
 from tasks import Batch
-from tasks.errors import check_at_least
+from tasks.errors import check_count
 
 _NO_TEST = "the interval covers the choice of documents, not of words: it does not test that the ratio is 1"
 _AXES: Mapping[str, tuple[str, ...]] = {  # of measures that have any
@@ -102,7 +102,7 @@ class DistanceMatchedTopicAttention(TopicProbe):
         units: str | None = None,
         seed: int = 0,
     ) -> None:
-        check_at_least(max_distance=(max_distance, 1), n_resamples=(n_resamples, 0))
+        check_count(max_distance=(max_distance, 1), n_resamples=(n_resamples, 0))
         super().__init__(topics, at, words, 0, seed)
         self.max_distance = max_distance
         self.n_resamples = n_resamples
@@ -161,7 +161,7 @@ class DistanceMatchedTopicAttention(TopicProbe):
         """Return how often each example counts in each resampling: the same for a unit wherever it is met."""
         units = batch.index if self.units is None else batch.label(self.units, per="example")
         numbers = [int(unit) for unit in units]
-        check_at_least(**{self.units or "index": (min(numbers, default=0), 0)})
+        check_count(**{self.units or "index": (min(numbers, default=0), 0)})
         drawn = [np.random.default_rng([self.seed, unit]).poisson(1.0, self.n_resamples) for unit in numbers]
         return torch.from_numpy(np.array(drawn, dtype=np.float64).reshape(len(numbers), self.n_resamples))
 

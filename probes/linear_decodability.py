@@ -24,7 +24,7 @@ from probes.functional.linear_decodability import (
 from probes.functional.strata import check_given, nothing_left, single_class, strata_of
 from probes.functional.units import Relabelling
 from tasks import InputError
-from tasks.errors import check_at_least
+from tasks.errors import check_count
 
 _FEW_PER_CLASS = 10  # examples, below which a note says so
 _MEASURES = ("accuracy", "accuracy_low", "accuracy_high", "null_low", "null_high", "p_value")
@@ -102,7 +102,7 @@ class LinearDecodability(LabelledRows):
         device: str | None = None,
         seed: int = 0,
     ) -> None:
-        check_at_least(folds=(folds, 2), n_shuffles=(n_shuffles, 1), seed=(seed, 0))
+        check_count(folds=(folds, 2), n_shuffles=(n_shuffles, 1), seed=(seed, 0))
         check_max_rows(max_rows)
         check_further_labels(also)
         check_given(label, given=given, units=units)

@@ -28,7 +28,7 @@ from probes.functional.permutation_test import permutation_p_value
 from probes.functional.strata import check_given
 from probes.functional.units import Relabelling
 from tasks import Batch, InputError
-from tasks.errors import check_at_least
+from tasks.errors import check_count
 
 
 class NeighbourPurity(ByClass):
@@ -90,7 +90,7 @@ class NeighbourPurity(ByClass):
     ) -> None:
         super().__init__(at, readout, label, max_memory)
         check_given(label, units=units, within=within)
-        check_at_least(k=(k, 1), n_permutations=(n_permutations, 0), seed=(seed, 0))
+        check_count(k=(k, 1), n_permutations=(n_permutations, 0), seed=(seed, 0))
         if within is not None and not n_permutations:
             raise InputError(f"within is {within!r}, but n_permutations is 0; give 1000, or leave out within")
         if max_rows is not None and max_rows < 2:

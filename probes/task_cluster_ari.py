@@ -33,7 +33,7 @@ from probes.functional.strata import check_given, nothing_left, single_class, st
 from probes.functional.task_cluster_ari import clusters_of_halves, fitted_clusters, permuted_index
 from probes.functional.units import Relabelling, check_units
 from tasks import InputError
-from tasks.errors import check_at_least, check_choice
+from tasks.errors import check_choice, check_count
 
 _ALONE = "has one example per class ({} in all), which any clustering into as many clusters agrees with"
 _LOPSIDED = "too few classes, or too unequal ones, for moments, so chance and p_value are NaN; give n_permutations=1000"
@@ -141,8 +141,8 @@ class TaskClusterARI(LabelledRows):
     def _check(self) -> None:
         check_choice(reduce=(self.reduce, (None, "tsne")))
         _check_clusters(self.n_clusters)
-        check_at_least(n_init=(self.n_init, 1), n_permutations=(self.n_permutations, 0), seed=(self.seed, 0))
-        check_at_least(n_resamples=(self.n_resamples, 0))
+        check_count(n_init=(self.n_init, 1), n_permutations=(self.n_permutations, 0), seed=(self.seed, 0))
+        check_count(n_resamples=(self.n_resamples, 0))
         check_max_rows(self.max_rows)
         check_further_labels(self.also)
         check_given(self.label, given=self.given, within=self.within, units=self.units)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from tasks._random import epoch_rows, generator
 from tasks.batch import Batch, row_batches
-from tasks.errors import InputError, check_at_least
+from tasks.errors import InputError, check_count
 from tasks.settings import (
     Count,
     CountOrZero,
@@ -348,7 +348,7 @@ class TopicDocuments(Task):
 
     def train_batch(self, step: int, batch_size: int) -> Batch:
         """Return the batch of one step: each epoch goes through the training documents in a new order."""
-        check_at_least(batch_size=(batch_size, 1))
+        check_count(batch_size=(batch_size, 1))
         if batch_size > self.n_documents:
             raise InputError(f"batch_size is {batch_size}; expected at most the {self.n_documents} documents")
         rows = epoch_rows(self.seed, step, self.n_documents, batch_size)

@@ -20,7 +20,7 @@ from probes.functional.clustering_head import within_ratio
 from probes.functional.relabelling import enough_permutations, holm_over_heads, relabelling_p_values
 from probes.store.files import versions
 from tasks import Batch, InputError
-from tasks.errors import check_at_least
+from tasks.errors import check_count
 from tasks.text.beginning import Bos
 
 _AXES: dict[str, tuple[str, ...]] = {
@@ -88,7 +88,7 @@ def head_attribution(
     attribution = Attribution.from_bench(bench)
     if permutations is None:
         permutations = enough_permutations(len(probe.outputs) * bench.n_heads)
-    check_at_least(permutations=(permutations, 1))
+    check_count(permutations=(permutations, 1))
     by_site = [_measures_of_site(bench, attribution, site, permutations, seed) for site in probe.outputs]
     values = {name: torch.stack([measures[name] for measures in by_site]) for name in by_site[0]}
     values["p_holm"] = holm_over_heads(values["p_value"])

@@ -21,7 +21,7 @@ from probes.engine.sites import head_name, renumbered
 from probes.engine.state import AnyTensor
 from probes.store.files import dump_tensors, read_safetensors, write_safetensors
 from tasks import InputError
-from tasks.errors import check_at_least, suggest
+from tasks.errors import check_count, suggest
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -230,7 +230,7 @@ class ProbeResult:
             >>> result.top_heads("ratio", 1)
             [Head(layer=0, head=1, value=3.0)]
         """
-        check_at_least(k=(k, 1))
+        check_count(k=(k, 1))
         places = self._places(measure, at)
         tensor = self._sel(measure, places)
         left = [axis for axis in self.axes[measure] if axis not in places]

@@ -16,7 +16,7 @@ from probes.engine.sites import Site, Sites
 from probes.functional.permutation_test import permutation_p_value
 from probes.functional.topic_attention import WordTopics
 from tasks import Batch, InputError
-from tasks.errors import check_at_least
+from tasks.errors import check_count
 
 
 class TopicProbe(Probe):
@@ -25,7 +25,7 @@ class TopicProbe(Probe):
     readout = all_tokens()
 
     def __init__(self, topics: ArrayLike, at: Sites, words: str | None, n_permutations: int, seed: int) -> None:
-        check_at_least(n_permutations=(n_permutations, 0), seed=(seed, 0))
+        check_count(n_permutations=(n_permutations, 0), seed=(seed, 0))
         self.topics = topics
         self.at = at
         self.words = words

@@ -8,11 +8,11 @@ from fractions import Fraction
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Float, Int
 
 from probes.functional.arrays import Array, Labels, computed_in_numpy
 from probes.functional.units import Relabelling
-from tasks import InputError
+from tasks.errors import check_count
 
 Classes: TypeAlias = Int[np.ndarray, "row"]  # numbered 0, 1, ...
 
@@ -22,7 +22,7 @@ MAX_CELLS_AT_ONCE = 2**22  # of all tables in memory
 FEWEST_EFFECTIVE_CLASSES = 2.5  # for a p-value from moments; two equal classes are 2, three are 3
 
 
-@computed_in_numpy("a", "b")
+@computed_in_numpy
 def contingency(a: Labels, b: Labels) -> Int[Array, "class_a class_b"]:
     """Return how many examples are in each class of ``a`` and of ``b``, as int64.
 
@@ -37,37 +37,16 @@ def contingency(a: Labels, b: Labels) -> Int[Array, "class_a class_b"]:
         >>> contingency([0, 0, 1, 1], ["x", "x", "x", "y"]).tolist()
         [[2, 0], [1, 1]]
     """
-    classes_a, classes_b = _codes(a, b)
+    classes_a = _codes(a)
+    classes_b = _codes(b)
     n_a = int(classes_a.max()) + 1
     n_b = int(classes_b.max()) + 1
     return np.bincount(classes_a * n_b + classes_b, minlength=n_a * n_b).reshape(n_a, n_b)
 
 
-def _codes(a: Labels, b: Labels) -> tuple[Classes, Classes]:
-    """Return the classes 0, 1, ... of each example in both labelings."""
-    labels_a = np.asarray(a).ravel()
-    labels_b = np.asarray(b).ravel()
-    if len(labels_a) != len(labels_b):
-        raise InputError(
-            f"the two labelings have {len(labels_a)} and {len(labels_b)} examples; expected the same examples"
-        )
-    if not len(labels_a):
-        raise InputError("the labelings are empty; give at least one example")
-    _check_defined(labels_a)
-    _check_defined(labels_b)
-    return np.unique(labels_a, return_inverse=True)[1], np.unique(labels_b, return_inverse=True)[1]
-
-
-def _check_defined(labels: Shaped[np.ndarray, "example"]) -> None:
-    undefined = labels != labels  # NaN
-    if labels.dtype == object:
-        undefined = undefined | np.array([label is None for label in labels])
-    places = np.flatnonzero(undefined)
-    if len(places):
-        raise InputError(
-            f"the label of example {places[0]} is {labels[places[0]]} ({len(places)} such), which is not a class; "
-            "leave these examples out, or label them"
-        )
+def _codes(labels: Labels) -> Classes:
+    """Return the classes 0, 1, ... of each example."""
+    return np.unique(labels, return_inverse=True)[1]
 
 
 def _cells(classes_a: Classes, classes_b: Classes) -> Int[np.ndarray, "cell"]:
@@ -94,7 +73,7 @@ def _index(together: int, pairs_a: int, pairs_b: int, pairs: int) -> float:
     return numerator / denominator
 
 
-@computed_in_numpy("a", "b")
+@computed_in_numpy
 def adjusted_rand_score(a: Labels, b: Labels) -> float:
     """Return how well two labelings of the same examples agree: 1 identical, 0 expected by chance.
 
@@ -119,14 +98,15 @@ def adjusted_rand_score(a: Labels, b: Labels) -> float:
         >>> adjusted_rand_score([0, 0, 1, 1], [0, 1, 0, 1])
         -0.5
     """
-    classes_a, classes_b = _codes(a, b)
+    classes_a = _codes(a)
+    classes_b = _codes(b)
     together = _pairs(_cells(classes_a, classes_b))
     pairs_a = _pairs(np.bincount(classes_a))
     pairs_b = _pairs(np.bincount(classes_b))
     return _index(together, pairs_a, pairs_b, math.comb(len(classes_a), 2))
 
 
-@computed_in_numpy("a", "b", "within", "units")
+@computed_in_numpy
 def adjusted_rand_null(
     a: Labels,
     b: Labels,
@@ -158,12 +138,14 @@ def adjusted_rand_null(
         >>> bool(abs(null.mean()) < 0.01)
         True
     """
-    classes_a, classes_b = _codes(a, b)
+    check_count(n_permutations=(n_permutations, 0), seed=(seed, 0))
+    classes_a = _codes(a)
+    classes_b = _codes(b)
     n = len(classes_a)
     rng = np.random.default_rng(seed)
-    strata = None if within is None else _codes(a, within)[1]
+    strata = None if within is None else _codes(within)
     if units is not None:
-        relabelling = Relabelling.from_classes(classes_b, _codes(a, units)[1], strata)
+        relabelling = Relabelling.from_classes(classes_b, _codes(units), strata)
         if relabelling.whole_units:
             return index_between_units(classes_a, relabelling, n_permutations, rng)
         strata = relabelling.strata
@@ -337,7 +319,7 @@ class IndexMoments(NamedTuple):
         return float(low), float(high), math.fsum(as_high) / math.fsum(probability)  # 1 for all of them, not 1 + 2e-16
 
 
-@computed_in_numpy("a", "b")
+@computed_in_numpy
 def adjusted_rand_moments(a: Labels, b: Labels) -> IndexMoments:
     """Return the exact moments of the index over all relabellings: ``a`` against every shuffle of ``b``.
 
@@ -355,7 +337,8 @@ def adjusted_rand_moments(a: Labels, b: Labels) -> IndexMoments:
         >>> moments.mean, round(moments.variance, 3)  # of 1, -0.5 and -0.5
         (0.0, 0.5)
     """
-    classes_a, classes_b = _codes(a, b)
+    classes_a = _codes(a)
+    classes_b = _codes(b)
     n = len(classes_a)
     sizes_a = np.bincount(classes_a)
     sizes_b = np.bincount(classes_b)

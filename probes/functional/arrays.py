@@ -1,9 +1,8 @@
-"""Decorators of functions that take torch tensors or NumPy arrays, and return the kind that they are given."""
+"""Decorators of functions that take torch tensors, NumPy arrays or lists, and return the kind that they are given."""
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, is_dataclass, replace
 from functools import wraps
 from inspect import Signature, signature
@@ -14,7 +13,7 @@ import torch
 from jaxtyping import Shaped
 from torch import Tensor
 
-from tasks import InputError
+from probes.functional.arguments import arguments_of, as_numpy, as_tensor, checked_arguments
 
 if TYPE_CHECKING:  # a function's body sees one of the kinds, and its caller another
     Array: TypeAlias = Any
@@ -27,146 +26,102 @@ else:
 
 P = ParamSpec("P")
 R = TypeVar("R")
-_DIRECT = (Tensor, int, float, str, type(None))  # what a function of tensors takes as it is
 
 
-def computed_in_torch(*arrays: str, labels: Sequence[str] = ()) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Let a function of tensors take NumPy arrays too, and return arrays and Python numbers if the first one is.
+def computed_in_torch(*, not_finite: Sequence[str] = ()) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Let a function of tensors take arrays and lists too, and return what it is given: tensors, or arrays and numbers.
 
-    Calls with tensors go straight to the function. Arrays are converted without a copy if possible.
+    The annotations say which arguments are arrays (``Float[Array, "row dim"]``, ``Int[Array, "batch pos"]``) or
+    ``Labels``, and these are checked in every call: numbers of this kind, these axes, the same size wherever a name is
+    written twice, nothing empty, and no NaN or infinity. Labels that are not numbers, such as strings, are numbered in
+    sorted order. Arrays are converted without a copy if possible, and tensors stay as they are.
 
     Args:
-        arrays: names of the parameters that are arrays, or lists of arrays.
-        labels: names of the parameters that are labels. These may be lists, and other labels than numbers, such as
-            strings, are numbered in sorted order.
+        not_finite: names of the arguments that may have NaN and infinity.
 
     Example:
-        >>> @computed_in_torch("x")
-        ... def double(x):
+        >>> @computed_in_torch()
+        ... def double(x: Shaped[Array, "n"]):
         ...     return x.mul(2)
-        >>> double(torch.ones(2)), double(np.ones(2)), double(np.array(0.5))
-        (tensor([2., 2.]), array([2., 2.]), 1.0)
+        >>> double(torch.ones(2)), double(np.ones(2)), double([1, 2])
+        (tensor([2., 2.]), array([2., 2.]), array([2, 4]))
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
-        """Return the function with its arguments and its result converted."""
-        parameters = _checked(function, (*arrays, *labels))
+        """Return the function with its arguments checked, and its result converted."""
+        parameters = _parameters(function)
+        arguments = arguments_of(function, not_finite)
         by_name: Callable[..., R] = function
 
         @wraps(function)
         def either(*args: P.args, **kwargs: P.kwargs) -> R:
-            """Call the function, directly if nothing has to be converted."""
-            if all(isinstance(value, _DIRECT) for value in (*args, *kwargs.values())):
-                return function(*args, **kwargs)
+            """Check the arguments, and call the function with tensors."""
             given = parameters.bind(*args, **kwargs).arguments
-            first = _first_array(given, (*arrays, *labels))
-            device = first.device if isinstance(first, Tensor) else None
-            converted = {name: _as_tensors(given[name], device) for name in arrays if name in given}
-            converted |= {name: _as_labels(given[name], name, device) for name in labels if name in given}
-            return _like(first, by_name(**(given | converted)))
+            tensors = checked_arguments(arguments, given)
+            first = _first_array(given[name] for name in tensors)
+            if isinstance(first, Tensor):
+                tensors = {name: _placed(given[name], tensor, first.device) for name, tensor in tensors.items()}
+            return _like(first, by_name(**(given | tensors)))
 
         return either
 
     return decorate
 
 
-def computed_in_numpy(*arrays: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Let a function of NumPy arrays take tensors too, and return tensors on the device of the first one if it is one.
+def computed_in_numpy(function: Callable[P, R]) -> Callable[P, R]:
+    """Let a function of NumPy arrays take tensors and lists too, and return tensors if the first array is one.
 
-    Args:
-        arrays: names of the parameters that are arrays.
+    Arguments are checked as by ``computed_in_torch``. Results are on the device of the first tensor.
 
     Example:
-        >>> @computed_in_numpy("x")
-        ... def double(x):
+        >>> @computed_in_numpy
+        ... def double(x: Shaped[Array, "n"]):
         ...     return np.multiply(x, 2)
         >>> double(torch.ones(2)), double(np.ones(2))
         (tensor([2., 2.]), array([2., 2.]))
     """
+    parameters = _parameters(function)
+    arguments = arguments_of(function)
+    by_name: Callable[..., R] = function
 
-    def decorate(function: Callable[P, R]) -> Callable[P, R]:
-        """Return the function with its arguments and its result converted."""
-        parameters = _checked(function, arrays)
-        by_name: Callable[..., R] = function
+    @wraps(function)
+    def either(*args: P.args, **kwargs: P.kwargs) -> R:
+        """Check the arguments, and call the function with arrays."""
+        given = parameters.bind(*args, **kwargs).arguments
+        arrays = {name: as_numpy(tensor) for name, tensor in checked_arguments(arguments, given).items()}
+        first = _first_array(given[name] for name in arrays)
+        return _like(first, by_name(**(given | arrays)))
 
-        @wraps(function)
-        def either(*args: P.args, **kwargs: P.kwargs) -> R:
-            """Call the function, directly if nothing has to be converted."""
-            if not any(isinstance(value, Tensor) for value in (*args, *kwargs.values())):
-                return function(*args, **kwargs)
-            given = parameters.bind(*args, **kwargs).arguments
-            converted = {name: _as_numpy(given[name]) for name in arrays if name in given}
-            return _like(_first_array(given, arrays), by_name(**(given | converted)))
-
-        return either
-
-    return decorate
+    return either
 
 
-def as_tensor(array: Shaped[Array, "*shape"]) -> Shaped[Tensor, "*shape"]:
-    """Return a tensor of the same numbers, with the array's memory if possible."""
-    if isinstance(array, Tensor):
-        return array
-    if array.dtype.kind == "u" and array.dtype.itemsize > 1:  # torch computes with few unsigned types
-        array = array.astype(np.int64)
-    array = np.asarray(array, dtype=array.dtype.newbyteorder("="))
-    if any(step < 0 for step in array.strides):
-        array = array.copy()
-    if array.flags.writeable:
-        return torch.from_numpy(array)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # of arrays that are read only: nothing writes to what is given
-        return torch.from_numpy(array)
-
-
-def _checked(function: Callable[..., Any], arrays: Sequence[str]) -> Signature:
-    """Return the function's signature, which has all these parameters, none of them variadic."""
+def _parameters(function: Callable[..., Any]) -> Signature:
+    """Return the function's signature, in which no parameter is variadic."""
     parameters = signature(function)
-    assert set(arrays) <= set(parameters.parameters), f"{function.__name__} lacks a parameter of {arrays}"
     assert not [p for p in parameters.parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.VAR_POSITIONAL)]
     return parameters
 
 
-def _first_array(given: Mapping[str, Any], names: Sequence[str]) -> Shaped[Array, "..."] | None:
-    """Return the first tensor or array among these arguments and in their lists, in the order of the parameters."""
-    for name, value in given.items():
+def _first_array(values: Iterator[Any]) -> Shaped[Array, "..."] | None:
+    """Return the first tensor or array among these values and in their lists."""
+    for value in values:
         for array in value if isinstance(value, (list, tuple)) else [value]:
-            if name in names and isinstance(array, (Tensor, np.ndarray)):
+            if isinstance(array, (Tensor, np.ndarray)):
                 return array
     return None
 
 
-def _as_tensors(value: Any, device: torch.device | None) -> Any:
-    """Return an array as a tensor, also if it is in a list, and anything else unchanged."""
-    if isinstance(value, np.ndarray):
-        return as_tensor(value).to(device)
-    if isinstance(value, (list, tuple)) and any(isinstance(item, np.ndarray) for item in value):
-        return [_as_tensors(item, device) for item in value]
-    return value
-
-
-def _as_labels(value: Any, name: str, device: torch.device | None) -> Shaped[Tensor, "..."] | None:
-    """Return labels as a tensor, those that are not numbers as 0, 1, ... in sorted order."""
-    if value is None or isinstance(value, Tensor):
-        return value
-    labels = np.asarray(value)
-    if labels.dtype.kind not in "biuf":
-        try:
-            labels = np.unique(labels, return_inverse=True)[1]
-        except TypeError:
-            raise InputError(f"{name} has labels of different types or None; give numbers or strings") from None
-    return as_tensor(labels).to(device)
-
-
-def _as_numpy(value: Any) -> Any:
-    """Return a tensor as an array, and anything else unchanged."""
-    return value.detach().cpu().numpy() if isinstance(value, Tensor) else value
+def _placed(given: Any, value: Any, device: torch.device) -> Any:
+    """Return tensors of arrays and lists on a device, and given tensors where they are."""
+    if isinstance(value, list):
+        return [_placed(item, tensor, device) for item, tensor in zip(given, value, strict=True)]
+    return value if isinstance(given, Tensor) else value.to(device)
 
 
 def _like(first: Shaped[Array, "..."] | None, value: Any) -> Any:
-    """Return a result, and all that is in it, as tensors or as arrays and Python numbers, whichever ``first`` is."""
-    if isinstance(value, Tensor) and isinstance(first, np.ndarray):
-        return _as_numpy(value) if value.ndim else value.item()
+    """Return a result, and all that is in it, as tensors if ``first`` is one, else as arrays and Python numbers."""
+    if isinstance(value, Tensor) and not isinstance(first, Tensor):
+        return as_numpy(value) if value.ndim else value.item()
     if isinstance(value, np.ndarray) and isinstance(first, Tensor):
         return as_tensor(value).to(first.device)
     if isinstance(value, list):

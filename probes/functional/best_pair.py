@@ -17,7 +17,7 @@ from probes.functional.permutation_test import permutation_p_value
 from probes.functional.representations import paired
 from probes.functional.units import FEWEST_ARRANGEMENTS, half_samples, n_pairings, pairings
 from tasks import InputError
-from tasks.errors import check_at_least
+from tasks.errors import check_count
 
 Kernels: TypeAlias = Sequence[Float[Tensor, "row row"]]
 
@@ -98,7 +98,7 @@ def best_pairs(
     if len(expected) != len(tuned) or not all(0 <= place < len(base) for place in expected):
         raise InputError("expected needs one place of a base layer for each tuned layer")
     n_permutations = 20 * len(tuned) if n_permutations is None else n_permutations
-    check_at_least(n_permutations=(n_permutations, 1), n_resamples=(n_resamples, 20), seed=(seed, 0))
+    check_count(n_permutations=(n_permutations, 1), n_resamples=(n_resamples, 20), seed=(seed, 0))
     tuned_kernels = [kernel(paired(rows, base[0])[0]) for rows in tuned]
     base_kernels = [kernel(paired(tuned[0], rows)[1]) for rows in base]
     n = len(tuned[0])

@@ -14,10 +14,10 @@ from probes.functional.arrays import Array, computed_in_torch
 from probes.functional.cross_moments import CrossMoments
 from probes.functional.hsic import HSIC, cka_from_hsic, hsic_of_blocks, linear_kernel
 from probes.functional.products import Precision, check_precision
-from probes.functional.representations import centred, paired
+from probes.functional.representations import centred, float64
 from probes.functional.top_components import top_components, without_components
 from tasks import InputError
-from tasks.errors import check_at_least
+from tasks.errors import check_count
 
 
 class Similarity(NamedTuple):
@@ -43,7 +43,7 @@ class Similarity(NamedTuple):
         return self.value
 
 
-@computed_in_torch("x", "y")
+@computed_in_torch()
 def linear_cka(
     x: Float[Array, "row dx"],
     y: Float[Array, "row dy"],
@@ -54,7 +54,7 @@ def linear_cka(
 ) -> Similarity:
     """Linear centred kernel alignment of two representations of the same examples.
 
-    Takes tensors or NumPy arrays.
+    Takes tensors, NumPy arrays or lists.
 
     Biased: ``|Xc'Yc|^2 / (|Xc'Xc| |Yc'Yc|)`` (Frobenius norms, columns centred), in [0, 1]; of independent Gaussians
     with n = 100 and d = 4096 it is .98. Debiased: every HSIC replaced by its unbiased estimate HSIC_1, which may be
@@ -85,9 +85,10 @@ def linear_cka(
         >>> linear_cka(x[:3], x[:3], debiased=True).note
         'x: there are 3 examples, and the debiased form needs at least 4'
     """
-    x, y = paired(x, y)
+    x = float64(x)
+    y = float64(y).to(x.device)
     check_precision(precision)
-    check_at_least(remove_top=(remove_top, 0))
+    check_count(remove_top=(remove_top, 0))
     n = len(x)
     d = (x.shape[1], y.shape[1])
     if remove_top:
@@ -110,11 +111,25 @@ def cka_from_moments(xy: CrossMoments, xx: CrossMoments, yy: CrossMoments, *, de
         >>> round(float(cka_from_moments(*moments)), 6) == round(float(linear_cka(x, y)), 6)
         True
     """
-    if not xy.n == xx.n == yy.n:
-        raise InputError(f"the moments are of {xy.n}, {xx.n} and {yy.n} examples; give moments of the same examples")
+    _check_moments(xy, xx, yy)
     value, why = cka_from_hsic(xy.hsic(), xx.hsic(), yy.hsic(), debiased=debiased)
     d = (len(xx.x0), len(yy.x0))
     return Similarity(value, xy.n, d, why or ("" if debiased else bias_note(xy.n, max(d))))
+
+
+def _check_moments(xy: CrossMoments, xx: CrossMoments, yy: CrossMoments) -> None:
+    """Refuse moments of other examples or dimensions than those of the other two."""
+    for name, moments in (("xy", xy), ("xx", xx), ("yy", yy)):
+        if not isinstance(moments, CrossMoments):
+            raise InputError(f"{name} is a {type(moments).__name__}; expected CrossMoments")
+    dims = [tuple(moments.product.shape) for moments in (xy, xx, yy)]
+    dx, dy = dims[0]
+    if not xy.n == xx.n == yy.n or dims[1:] != [(dx, dx), (dy, dy)]:
+        shapes = ", ".join(str(list(shape)) for shape in dims)
+        raise InputError(
+            f"the moments are of {xy.n}, {xx.n} and {yy.n} examples and of {shapes} dimensions; "
+            "give moments of (x, y), (x, x) and (y, y) of the same examples"
+        )
 
 
 def linear_hsic(
@@ -133,7 +148,7 @@ def linear_hsic(
     moments_cost = n * sum(d[x] * d[y] for x, y in pairs)
     if kernels_cost < moments_cost:
         return hsic_of_blocks({site: linear_kernel(x, precision) for site, x in rows.items()}, n, pairs, precision)
-    return {(x, y): CrossMoments.of(rows[x], rows[y], precision=precision).hsic(precision) for x, y in pairs}
+    return {(x, y): CrossMoments.of_rows(rows[x], rows[y], precision=precision).hsic(precision) for x, y in pairs}
 
 
 def compact(x: Float[Tensor, "row dim"]) -> Float[Tensor, "row kept"]:

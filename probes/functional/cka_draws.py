@@ -14,16 +14,16 @@ from probes.functional.cka import compact, linear_hsic
 from probes.functional.cross_moments import CrossMoments
 from probes.functional.hsic import HSIC, cka_from_hsic, hsic_of_kernels, kernel
 from probes.functional.products import Precision
-from probes.functional.representations import paired
+from probes.functional.representations import float64
 from probes.functional.unit_hsic import hsic_between_units
 from probes.functional.units import half_samples, pairings
-from tasks.errors import check_at_least
+from tasks.errors import check_count
 
 
-@computed_in_torch("x", "y", labels=["units"])
+@computed_in_torch()
 def cka_null(
-    x: Float[Array, "n dx"],
-    y: Float[Array, "n dy"],
+    x: Float[Array, "row dx"],
+    y: Float[Array, "row dy"],
     n_permutations: int,
     *,
     debiased: bool = False,
@@ -32,7 +32,7 @@ def cka_null(
 ) -> Float[Array, "n_permutations"]:
     """Linear CKA of rows paired at random: its chance level at this n and d.
 
-    Takes tensors or NumPy arrays, and returns the same kind.
+    Takes tensors, NumPy arrays or lists, and returns the same kind (arrays for lists).
 
     With ``units``, whole units are paired at random, each with one of as many rows, row by row in their order.
 
@@ -42,8 +42,10 @@ def cka_null(
         >>> bool(null.min() > 0.7), bool(cka_null(x, x, 20, debiased=True).abs().max() < 0.2)
         (True, True)
     """
-    check_at_least(n_permutations=(n_permutations, 1))
-    return null_of(*null_hsic(*paired(x, y), n_permutations, seed, units=units), debiased=debiased)
+    check_count(n_permutations=(n_permutations, 1))
+    x = float64(x)
+    y = float64(y).to(x.device)
+    return null_of(*null_hsic(x, y, n_permutations, seed, units=units), debiased=debiased)
 
 
 def null_hsic(
@@ -64,8 +66,8 @@ def null_hsic(
         return [hsic(k, l[order][:, order]) for order in orders], hsic(k, k), hsic(l, l)
     x = compact(x)
     y = compact(y)
-    points = CrossMoments.of(x, y, precision=precision)
-    drawn = [CrossMoments.of(x, y[order], points, precision).hsic(precision) for order in orders]
+    points = CrossMoments.of_rows(x, y, precision=precision)
+    drawn = [CrossMoments.of_rows(x, y[order], points, precision).hsic(precision) for order in orders]
     return drawn, hsic_of_pair(x, x, precision), hsic_of_pair(y, y, precision)
 
 
@@ -74,10 +76,10 @@ def null_of(drawn: Sequence[HSIC], xx: HSIC, yy: HSIC, *, debiased: bool) -> Flo
     return torch.tensor([cka_from_hsic(xy, xx, yy, debiased=debiased)[0] for xy in drawn], dtype=torch.float64)
 
 
-@computed_in_torch("x", "y", labels=["units"])
+@computed_in_torch()
 def cka_resamples(
-    x: Float[Array, "n dx"],
-    y: Float[Array, "n dy"],
+    x: Float[Array, "row dx"],
+    y: Float[Array, "row dy"],
     n_resamples: int,
     *,
     debiased: bool = False,
@@ -86,7 +88,7 @@ def cka_resamples(
 ) -> Float[Array, "n_resamples"]:
     """Variation of linear CKA with the examples: deviations of random half-samples from their mean.
 
-    Takes tensors or NumPy arrays, and returns the same kind.
+    Takes tensors, NumPy arrays or lists, and returns the same kind (arrays for lists).
 
     Halves are drawn without replacement: a draw of m = n/2 of n rows varies as much about the whole sample as n rows
     vary about the population, ``(1 - m/n) / m = 1/n`` (Shao & Wu 1989, delete-half jackknife). The usual bootstrap
@@ -103,10 +105,9 @@ def cka_resamples(
         >>> cka_resamples(x, 2 * x, 10).abs().max() < 1e-12  # always 1
         tensor(True)
     """
-    check_at_least(n_resamples=(n_resamples, 1))
-    x, y = paired(x, y)
-    x = compact(x)
-    y = compact(y)
+    check_count(n_resamples=(n_resamples, 1))
+    x = compact(float64(x))
+    y = compact(float64(y).to(x.device))
     terms = (halves_hsic(a, b, n_resamples, seed, units=units) for a, b in ((x, y), (x, x), (y, y)))
     return deviations_of(*terms, debiased=debiased)
 

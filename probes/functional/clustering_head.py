@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
+from numbers import Integral
 from typing import NamedTuple
 
 import torch
@@ -11,20 +12,21 @@ from einops import rearrange
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
+from probes.functional.arguments import check_classes
 from probes.functional.arrays import Array, Labels, Scalar, computed_in_torch
 from probes.functional.preprocess import centred_rows
 from tasks import InputError
-from tasks.errors import check_at_least
+from tasks.errors import check_count
 
 SMALLEST_UNIT = 1e-6  # a median weight that small beside the largest is 0 up to the rounding of float32
 MAX_DISTANCES_AT_ONCE = 2**22
 
 
-@computed_in_torch("points", labels=["labels"])
+@computed_in_torch()
 def within_ratio(points: Float[Array, "row dim"], labels: Labels, n_classes: int | None = None) -> Float[Scalar, ""]:
     """Return the within-cluster over the total sum of squares, each class a cluster: 0 if classes are points.
 
-    Takes tensors or NumPy arrays, and returns the same kind.
+    Takes tensors, NumPy arrays or lists, and returns the same kind (arrays for lists).
 
     Not clamped; ``within_ratio_chance`` gives its value by chance. With ``n_classes`` it runs under
     ``torch.func.vmap``, over points and labels.
@@ -61,13 +63,13 @@ def within_ratio_chance(labels: Shaped[Tensor, "row"]) -> float:
     return (n - len(torch.unique(labels))) / (n - 1) if n > 1 else math.nan
 
 
-@computed_in_torch("points", labels=["labels"])
+@computed_in_torch()
 def nearest_centroid_accuracy(
     points: Float[Array, "row dim"], labels: Labels, n_classes: int | None = None
 ) -> Float[Scalar, ""]:
     """Return the share of points whose nearest class centroid (Euclidean distance) is that of their own class.
 
-    Takes tensors or NumPy arrays, and returns the same kind.
+    Takes tensors, NumPy arrays or lists, and returns the same kind (arrays for lists).
 
     The centroids are those of the same points. Of centroids equally near, the class of the lower label
     counts. With ``n_classes`` it runs under ``torch.func.vmap``.
@@ -104,6 +106,9 @@ def _prepared(
     if n_classes is None:
         classes, labels = torch.unique(labels, return_inverse=True)
         n_classes = len(classes)
+    else:
+        check_count(n_classes=(n_classes, 1))
+        check_classes(labels, "labels", n_classes)
     return centred_rows(points), labels.long(), n_classes
 
 
@@ -142,13 +147,13 @@ class IntegerWeights(NamedTuple):
     classes: Int[Array, "row"]
 
 
-@computed_in_torch("points", "tokens")
+@computed_in_torch()
 def integer_weights(
     points: Float[Array, "row dim"], tokens: Int[Array, "row pos"], support: Sequence[int], modulus: int
 ) -> IntegerWeights:
     """Fit ``point = c + u sum_t w_t(x_t)`` and ask whether the weights are integers that add modulo ``p``.
 
-    Takes tensors or NumPy arrays, and returns the same kind.
+    Takes tensors, NumPy arrays or lists, and returns the same kind (arrays for lists).
 
     The points are regressed (least squares) on whether value ``v >= 1`` stands at position ``t``; ``u`` is
     the first principal direction of the fitted points, and ``w_t(v)``, relative to ``w_t(0) = 0``, the
@@ -279,7 +284,7 @@ def check_digits(tokens: Int[Tensor, "row pos"], support: Sequence[int], modulus
     Raises:
         InputError: see ``integer_weights``.
     """
-    check_at_least(modulus=(modulus, 2))
+    check_count(modulus=(modulus, 2))
     check_support(support, tokens.shape[1])
     outside = tokens[(tokens < 0) | (tokens >= modulus)].tolist()
     if outside:
@@ -295,7 +300,7 @@ def check_support(support: Sequence[int], length: int | None = None) -> None:
     Raises:
         InputError: if it is not.
     """
-    if not isinstance(support, Collection):
+    if not isinstance(support, Collection) or not all(_is_position(t) for t in support):
         raise InputError(f"support is {support!r}; expected different positions such as (0, 1, 2)")
     if len(support) == 0 or len(set(support)) < len(support):
         problem = "has a position twice" if len(support) else "is empty"
@@ -304,3 +309,7 @@ def check_support(support: Sequence[int], length: int | None = None) -> None:
     if outside:
         to = "up" if length is None else f"to {length - 1}, the sequence's last"
         raise InputError(f"support has position {outside[0]}; expected positions from 0 {to}")
+
+
+def _is_position(value: object) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from probes.functional.arrays import Array, as_tensor
+from probes.functional.arguments import Argument, ArrayType
+from probes.functional.arrays import Array
 from probes.functional.hsic import HSIC, LEAST_DEBIASED
 from probes.functional.products import ROUNDING, Precision, product
-from probes.functional.representations import centre, float64
+from probes.functional.representations import centre, float64, paired
+from tasks import InputError
+
+# A batch may have no row.
+PAIRED_BATCHES = (Argument("x", ArrayType(("batch", "dx"))), Argument("y", ArrayType(("batch", "dy"))))
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,9 +81,23 @@ class CrossMoments:
             y: rows of the other, in the same order.
             like: whose fixed points to take; the means if not given.
             precision: ``"float32"`` rounds rows minus the point to float32 for ``product``, block by block.
+
+        Raises:
+            InputError: for arrays that are not paired rows, or that hold NaN or infinity.
         """
-        x = float64(as_tensor(x))
-        y = float64(as_tensor(y))
+        return cls.of_rows(*paired(x, y), like, precision)
+
+    @classmethod
+    def of_rows(
+        cls,
+        x: Float[Tensor, "row dx"],
+        y: Float[Tensor, "row dy"],
+        like: CrossMoments | None = None,
+        precision: Precision = "float64",
+    ) -> CrossMoments:
+        """Return the moments of rows that are known to be paired and finite."""
+        x = float64(x)
+        y = float64(y)
         x0 = centre(x) if like is None else like.x0
         y0 = centre(y) if like is None else like.y0
         x = x - x0
@@ -99,13 +119,28 @@ class CrossMoments:
         )
 
     def update(self, x: Float[Array, "row dx"], y: Float[Array, "row dy"]) -> CrossMoments:
-        """Return the moments of these rows and the ones so far."""
+        """Return the moments of these rows, which may be none, and the ones so far.
+
+        Raises:
+            InputError: as ``of``, or for rows of other dimensions.
+        """
+        x, y = paired(x, y, PAIRED_BATCHES)
+        self._check_dimensions((x.shape[1], y.shape[1]))
         if not len(x):
             return self
-        return self.merge(CrossMoments.of(x, y, like=self if self.n >= len(x) else None))
+        return self.merge(CrossMoments.of_rows(x, y, like=self if self.n >= len(x) else None))
+
+    def _check_dimensions(self, other: Sequence[int]) -> None:
+        if tuple(other) != tuple(self.product.shape):
+            raise InputError(f"x and y have {list(other)} dimensions; expected {list(self.product.shape)}, as before")
 
     def merge(self, other: CrossMoments) -> CrossMoments:
-        """Return the moments of the rows of both."""
+        """Return the moments of the rows of both.
+
+        Raises:
+            InputError: for moments of rows of other dimensions.
+        """
+        self._check_dimensions(other.product.shape)
         if self.n < other.n:  # the fixed points of the many fit better
             return other.merge(self)
         other = other.about(self.x0, self.y0)

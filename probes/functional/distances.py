@@ -4,37 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 import xxhash
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
+from probes.functional.arguments import ROWS, checked
 from probes.functional.representations import float64
-from tasks import InputError
 
 _MAX_NUMBERS_AT_ONCE = 2**22
 MAX_NUMBERS_IN_CACHE = 2**16  # rows that are subtracted on the CPU stay in a core's cache
 CANCELLATION = 2.0**-20  # of |a|^2 + |b|^2: a squared distance below it has lost six digits or more
 ROUNDING_MATTERS = 1e3  # times a difference that matters: if |a|^2 + |b|^2 is below, rounding is below 1e-12 of it
-
-
-def finite_matrix(rows: Any, name: str) -> Shaped[Tensor, "row dim"]:
-    """Return ``rows`` as a matrix of at least one row in its own dtype.
-
-    Raises:
-        InputError: for another shape, no rows, or rows that are not finite.
-    """
-    x = torch.as_tensor(rows).detach()
-    if x.ndim != 2 or not x.numel():
-        raise InputError(f"{name} has shape {tuple(x.shape)}; expected [examples dimensions], at least one of each")
-    for start, part in _parts(x):
-        is_bad = ~torch.isfinite(part).all(dim=1)
-        if bool(is_bad.any()):
-            row = start + int(is_bad.nonzero()[0])
-            raise InputError(f"{name} has NaN or infinity in row {row}; leave the example out")
-    return x
 
 
 def first_alike(x: Shaped[Tensor, "row dim"]) -> Int[Tensor, "row"]:
@@ -120,7 +102,7 @@ class Distances:
     def __init__(
         self, x: Shaped[Tensor, "all dim"], which: Int[Tensor, "row"] | None = None, device: str | None = None
     ) -> None:
-        self._x = finite_matrix(x, "x")
+        self._x = checked(x, "x", ROWS).detach()
         self._which = which
         self._device = torch.device(device) if device is not None else float64(self._x[:1]).device
         rows = self._x if which is None else self._x[which]

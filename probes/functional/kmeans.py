@@ -14,7 +14,7 @@ from torch import Tensor
 
 from probes.functional.arrays import Array, computed_in_torch
 from tasks import InputError
-from tasks.errors import check_at_least, check_choice
+from tasks.errors import check_at_least, check_choice, check_count
 
 BLOCK_NUMBERS = {"cpu": 2**19, "cuda": 2**26}  # of a block of rows, or of its distances
 DEVICES_ADDING_BY_INDEX = ("cpu",)  # elsewhere rows are summed by a product, whose order is fixed
@@ -42,7 +42,7 @@ class KMeans:
     n_iter: int
 
 
-@computed_in_torch("rows", "initial")
+@computed_in_torch()
 def kmeans(
     rows: Shaped[Array, "row dim"] | Sequence[Shaped[Array, "_ dim"]],
     k: int,
@@ -57,7 +57,7 @@ def kmeans(
 ) -> KMeans:
     """Cluster rows around ``k`` centres such that the sum of squared distances is small; the best of several starts.
 
-    Takes tensors or NumPy arrays, and returns the same kind.
+    Takes tensors, NumPy arrays or lists, and returns the same kind (arrays for lists).
 
     Lloyd's algorithm with greedy k-means++ seeding, with scikit-learn's rules for when to stop and for clusters that
     become empty: from the same centres both give the same clusters. All starts run side by side, so that each
@@ -90,13 +90,13 @@ def kmeans(
         ([0.5, 10.5], 1.0)
     """
     check_choice(method=(method, ("lloyd", "minibatch")))
-    check_at_least(k=(k, 1), n_init=(n_init, 1), max_iter=(max_iter, 1), tol=(tol, 0), seed=(seed, 0))
-    matrix = _one_matrix([rows] if isinstance(rows, Tensor) else list(rows))
-    n, width = matrix.shape
-    if n < k:
-        raise InputError(f"{n} rows for {k} clusters; give at least as many rows as clusters, or a smaller k")
-    if initial is not None and tuple(initial.shape) != (k, width):
-        raise InputError(f"initial has shape {tuple(initial.shape)}; expected {k} centres of {width} dimensions")
+    check_count(k=(k, 1), n_init=(n_init, 1), max_iter=(max_iter, 1), seed=(seed, 0))
+    check_at_least(tol=(tol, 0))
+    matrix = torch.cat(list(rows)) if isinstance(rows, Sequence) else rows
+    if len(matrix) < k:
+        raise InputError(f"{len(matrix)} rows for {k} clusters; give at least as many rows as clusters, or a smaller k")
+    if initial is not None and len(initial) != k:
+        raise InputError(f"initial has {len(initial)} centres; expected {k}, as many as clusters")
     data = _Rows(matrix, _checked_device(matrix.device if device is None else device))
     if method == "minibatch":
         return _minibatch(data, k, n_init, seed, max_iter, initial)
@@ -105,13 +105,6 @@ def kmeans(
     else:
         centres = (initial.to(data.device, torch.float64) - data.mean)[None]
     return _lloyd(data, centres, max_iter, tol)
-
-
-def _one_matrix(parts: Sequence[Shaped[Tensor, "..."]]) -> Shaped[Tensor, "row dim"]:
-    if not parts or any(x.ndim != 2 or not x.shape[1] or x.shape[1] != parts[0].shape[1] for x in parts):
-        shapes = ", ".join(str(list(x.shape)) for x in parts[:4]) or "no tensor"
-        raise InputError(f"the rows have shape {shapes}; expected [n d], with the same d in every matrix")
-    return parts[0] if len(parts) == 1 else torch.cat(list(parts))
 
 
 def _checked_device(device: str | torch.device) -> torch.device:
@@ -141,8 +134,6 @@ class _Rows:
         total = torch.zeros(self.width, dtype=torch.float64, device=device)
         for place in self._places(1):
             block = _in_float(self._rows[place])
-            if not bool(torch.isfinite(block).all()):
-                raise InputError("some rows have NaN or infinity; leave those examples out")
             total += block.sum(0, dtype=torch.float64)
         self.mean = (total / len(rows)).float().double()
 

@@ -11,16 +11,20 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
+from probes.functional.arguments import check_classes
 from probes.functional.arrays import Array, Labels, computed_in_numpy, computed_in_torch
 from probes.functional.preprocess import without_class_means
 from tasks import InputError
+from tasks.errors import check_at_least, check_count
 
 ALPHAS = tuple(10.0**i for i in range(-1, 7))  # strengths of the ridge that are tried
 MAX_TARGET_BYTES = 2**26  # of the targets and of everything computed from them
+MAX_CLASSES = 10**7
+ROUNDING = 1e-9  # of a number of hits that is rescaled
 TARGET_COPIES = 5  # in float64: targets, fits, errors, outputs, and intermediate results
 
 
-@computed_in_torch("rows", "labels", labels=["folds", "given"])
+@computed_in_torch()
 def ridge_predictions(
     rows: Float[Array, "row dim"],
     labels: Sequence[Int[Array, "_ row"]],
@@ -31,7 +35,7 @@ def ridge_predictions(
 ) -> list[Int[Array, "_ row"]]:
     """Return the class of each example, predicted by a ridge classifier fitted on the other folds.
 
-    Takes tensors or NumPy arrays, and returns the same kind.
+    Takes tensors, NumPy arrays or lists, and returns the same kind (arrays for lists).
 
     Least squares on one-hot classes, with an intercept and squared weights times a strength, on features centred and
     scaled to standard deviation 1 on the training folds; the class with the largest output is predicted. The strength
@@ -59,17 +63,20 @@ def ridge_predictions(
         >>> ridge_predictions(rows, [torch.tensor([[0, 1, 0, 1, 0, 1]])], torch.tensor([0, 0, 1, 1, 2, 2]))
         [tensor([[0, 1, 0, 1, 0, 1]])]
     """
-    x = rows.to(device).double()
+    check_classes(folds, "folds", MAX_CLASSES)
+    if bool((folds == folds[0]).all()):
+        raise InputError("folds has one fold; expected at least 2")
+    for i, labelings in enumerate(labels):
+        check_classes(labelings, f"labels[{i}]", MAX_CLASSES)
+    x = rows.detach().to(device).double()
     fold = folds.to(device)
     strengths = torch.tensor(list(alphas), dtype=torch.float64, device=x.device)
     columns_at_once = max(1, MAX_TARGET_BYTES // (8 * TARGET_COPIES * len(x)))  # classes of labelings
     placed = [labelings.to(device) for labelings in labels]
     predictions = [torch.full_like(labelings, -1) for labelings in placed]
-    for k in range(int(fold.max()) + 1):
+    for k in torch.unique(fold):
         training = (fold != k).nonzero()[:, 0]
         test = (fold == k).nonzero()[:, 0]
-        if not len(test):
-            continue
         fitted = _Ridge(*_features(x, training, test, given), strengths)
         for labelings, predicted in zip(placed, predictions, strict=True):
             n_classes = int(labelings.max()) + 1
@@ -206,10 +213,10 @@ def _targets(
     return one_hot.sub_(mean).flatten(1), mean
 
 
-@computed_in_numpy("hits_per_fold", "n_per_fold")
+@computed_in_numpy
 def accuracy_interval(
-    hits_per_fold: Sequence[int] | Int[Array, "fold"],
-    n_per_fold: Sequence[int] | Int[Array, "fold"],
+    hits_per_fold: Float[Array, "fold"],
+    n_per_fold: Float[Array, "fold"],
     n_effective: float | None = None,
 ) -> tuple[float, float]:
     """Return the 95% interval of a cross-validated accuracy: of ``hits_per_fold`` among ``n_per_fold`` examples.
@@ -230,7 +237,7 @@ def accuracy_interval(
     Source: Wilson 1927; Nadeau & Bengio, Machine Learning 52, 2003.
 
     Raises:
-        InputError: for no example.
+        InputError: for no example, or more hits than examples in a fold.
 
     Example:
         >>> [round(x, 3) for x in accuracy_interval([9, 7, 8, 8, 8], [10] * 5)]
@@ -240,8 +247,12 @@ def accuracy_interval(
     """
     from scipy.stats import t
 
-    hits = np.asarray(hits_per_fold, dtype=np.float64)
-    n = np.asarray(n_per_fold, dtype=np.float64)
+    hits = hits_per_fold.astype(np.float64)
+    n = n_per_fold.astype(np.float64)
+    outside = np.flatnonzero((hits < 0) | (hits > n))
+    if len(outside):
+        k = outside[0]
+        raise InputError(f"hits_per_fold is {hits[k]:g} of n_per_fold {n[k]:g} in fold {k}; expected 0 to {n[k]:g}")
     size = float(n.sum()) if n_effective is None else n_effective
     low, high = wilson_interval(float(hits.sum()) * (size / max(1.0, float(n.sum()))), size)
     shares = hits[n > 0] / n[n > 0]
@@ -283,21 +294,22 @@ def wilson_interval(hits: float, n: float, z: float = 1.959963984540054) -> tupl
     """Return the 95% interval of a share: of ``hits`` among ``n`` independent examples (Wilson 1927).
 
     Raises:
-        InputError: for no example.
+        InputError: for no example, or more hits than examples.
 
     Example:
         >>> [round(x, 3) for x in wilson_interval(8, 10)]
         [0.49, 0.943]
     """
-    if n < 1:
-        raise InputError(f"n is {n:g}; expected at least 1 example")
+    check_at_least(hits=(hits, 0), n=(n, 1))
+    if hits > n * (1 + ROUNDING):
+        raise InputError(f"hits is {hits:g}; expected at most n, {n:g}")
     share = hits / n
     middle = share + z * z / (2 * n)
     half = z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
     return (middle - half) / (1 + z * z / n), (middle + half) / (1 + z * z / n)
 
 
-@computed_in_numpy("classes", "units")
+@computed_in_numpy
 def stratified_folds(classes: Labels, folds: int, units: Labels | None = None, seed: int = 0) -> Int[Array, "row"]:
     """Return the fold of each example, with about the same share of each class in each fold, and no unit in two folds.
 
@@ -315,8 +327,8 @@ def stratified_folds(classes: Labels, folds: int, units: Labels | None = None, s
     """
     from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold
 
-    if folds < 2:
-        raise InputError(f"folds is {folds}; expected at least 2")
+    check_count(folds=(folds, 2), seed=(seed, 0))
+    classes = np.unique(classes, return_inverse=True)[1]
     n = len(classes) if units is None else len(np.unique(units))
     if n < folds:
         items = "examples" if units is None else "units"
@@ -325,10 +337,11 @@ def stratified_folds(classes: Labels, folds: int, units: Labels | None = None, s
         raise InputError(
             f"every class has fewer examples than the {folds} folds; give more examples per class, or fewer folds"
         )
+    members = None if units is None else np.unique(units, return_inverse=True)[1]
     split = StratifiedKFold if units is None else StratifiedGroupKFold
     fold_of_example = np.empty(len(classes), dtype=np.int64)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # of classes with fewer examples than folds
-        for k, (_, test) in enumerate(split(folds, shuffle=True, random_state=seed).split(classes, classes, units)):
+        for k, (_, test) in enumerate(split(folds, shuffle=True, random_state=seed).split(classes, classes, members)):
             fold_of_example[test] = k
     return fold_of_example

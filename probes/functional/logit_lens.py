@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Float, Int
 
-from probes.functional.arrays import Array, Labels, computed_in_torch
+from probes.functional.arrays import Array, computed_in_torch
 from tasks import InputError
 
 
@@ -30,11 +30,11 @@ class AnswerScores:
     top: Int[Array, "row"]
 
 
-@computed_in_torch("logits", labels=["answers"])
-def answer_scores(logits: Float[Array, "row vocab"], answers: Labels) -> AnswerScores:
+@computed_in_torch(not_finite=["logits"])
+def answer_scores(logits: Float[Array, "row vocab"], answers: Int[Array, "row"]) -> AnswerScores:
     """Return the probability and the rank of one token per row of logits, in float64.
 
-    Takes tensors or NumPy arrays, and returns the same kind.
+    Takes tensors, NumPy arrays or lists, and returns the same kind (arrays for lists).
 
     Args:
         logits: one row per example.
@@ -56,8 +56,9 @@ def answer_scores(logits: Float[Array, "row vocab"], answers: Labels) -> AnswerS
     of_answer = exact.gather(1, answers[:, None])
     larger = (exact > of_answer).sum(dim=1)
     equal = (exact == of_answer).sum(dim=1)
+    total = exact.logsumexp(dim=1)
     return AnswerScores(
-        probability=torch.exp(of_answer[:, 0] - exact.logsumexp(dim=1)),
-        rank=1 + larger + (equal - 1).double() / 2,
+        probability=torch.exp(of_answer[:, 0] - total),
+        rank=torch.where(total.isnan(), torch.nan, 1 + larger + (equal - 1).double() / 2),
         top=exact.argmax(dim=1),
     )

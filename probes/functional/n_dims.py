@@ -9,17 +9,17 @@ from jaxtyping import Float
 from torch import Tensor
 
 from probes.functional.arrays import Array, computed_in_torch
-from probes.functional.representations import centre, matrix
+from probes.functional.representations import centre, float64
 from tasks import InputError
 
 SHARE_TOLERANCE = 1e-12  # a share that is met but for rounding is met
 
 
-@computed_in_torch("x")
+@computed_in_torch()
 def n_dims(x: Float[Array, "row dim"], *, variance: float = 0.99) -> float:
     """Return how many principal directions hold at least ``variance`` of the variance; NaN if all rows are the same.
 
-    Takes tensors or NumPy arrays.
+    Takes tensors, NumPy arrays or lists.
 
     Never more than n - 1: compare only values at one n.
 
@@ -31,7 +31,7 @@ def n_dims(x: Float[Array, "row dim"], *, variance: float = 0.99) -> float:
         2.0
     """
     check_share(variance)
-    x = matrix(x, "x")
+    x = float64(x)
     x = unit_(x - centre(x))
     value, is_certain = n_dims_of_scatter(x @ x.T if len(x) < x.shape[1] else x.T @ x, variance)
     return value if is_certain else float(directions(torch.linalg.svdvals(x), variance)) or math.nan

@@ -9,8 +9,9 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
+from probes.functional.arguments import LABELS, ROWS, as_numpy, checked
 from probes.functional.arrays import Array, Labels, computed_in_torch
-from probes.functional.distances import centre_and_scale, finite_matrix, first_alike, squared_differences
+from probes.functional.distances import centre_and_scale, first_alike, squared_differences
 from probes.functional.products import float32_as_it_is
 from probes.functional.representations import float64
 from probes.functional.units import Relabelling
@@ -22,11 +23,11 @@ NUMBERS_PREPARED_AT_ONCE = 2**18
 MAX_CANDIDATES = 16  # times k: if more rows may be among the nearest, products are taken again in float64
 
 
-@computed_in_torch("x", labels=["labels"])
+@computed_in_torch()
 def neighbour_purity(x: Shaped[Array, "row dim"], labels: Labels, k: int = 10, *, device: str | None = None) -> float:
     """Return the mean share of an example's ``k`` nearest neighbours (Euclidean distance) that have its label.
 
-    Takes tensors or NumPy arrays.
+    Takes tensors, NumPy arrays or lists.
 
     Its value by chance is ``neighbour_purity_chance``; ``purity_interval(nearest(x, k), labels)`` is its interval.
 
@@ -44,12 +45,10 @@ def neighbour_purity(x: Shaped[Array, "row dim"], labels: Labels, k: int = 10, *
         >>> neighbour_purity(x, torch.tensor([5, 5, 7, 7]), k=1)
         1.0
     """
-    if len(labels) != len(x):
-        raise InputError(f"x has {len(x)} rows for {len(labels)} labels; give one label per row")
     return float(same_label(nearest(x, k, device=device), labels).mean())
 
 
-@computed_in_torch(labels=["labels", "units"])
+@computed_in_torch()
 def neighbour_purity_chance(labels: Labels, units: Labels | None = None) -> float:
     """Return ``neighbour_purity`` for neighbours drawn at random: the share of pairs with one label. NaN for one row.
 
@@ -61,8 +60,8 @@ def neighbour_purity_chance(labels: Labels, units: Labels | None = None) -> floa
         >>> neighbour_purity_chance(torch.tensor([0, 0, 1, 1]))
         0.3333333333333333
     """
-    names = _labels(labels)
-    unit = np.arange(len(names)) if units is None else _labels(units)
+    names = as_numpy(labels)
+    unit = np.arange(len(names)) if units is None else as_numpy(units)
     n_pairs = len(names) ** 2 - _pairs(unit)
     same = _pairs(names) - _pairs(np.stack([names, unit], axis=1))
     return same / n_pairs if n_pairs else math.nan
@@ -106,7 +105,7 @@ def nearest_of_other_units(
     n_others = len(x) - int(member.bincount().max())
     if k > n_others:
         raise InputError(f"k is {k}, but the largest unit leaves {n_others} examples of others; give a lower k")
-    x = finite_matrix(x, "x")
+    x = checked(x, "x", ROWS)
     rows = float64(x).to(device or "cpu")
     rows = rows - rows.mean(dim=0)
     firsts, row_of = torch.unique(first_alike(x), return_inverse=True)  # rows that are the same get one distance
@@ -263,7 +262,7 @@ def nearest(
         >>> nearest(torch.tensor([[0.0], [1.0], [10.0], [2.0]]), 2).tolist()
         [[1, 3], [0, 3], [1, 3], [0, 1]]
     """
-    x = finite_matrix(x, "x")
+    x = checked(x, "x", ROWS).detach()
     n = len(x)
     if not 1 <= k < n:
         raise InputError(f"k is {k} for {n} examples; expected 1 to {n - 1}")
@@ -370,8 +369,4 @@ class _Search:
 
 
 def _labels(labels: Labels) -> Shaped[np.ndarray, "row"]:
-    values = labels.cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
-    undefined = np.flatnonzero(values != values)
-    if len(undefined):
-        raise InputError(f"the label of example {undefined[0]} is NaN; leave the example out, or label it")
-    return values
+    return as_numpy(checked(labels, "labels", LABELS))

@@ -11,24 +11,22 @@ from probes.functional.arrays import Array, computed_in_torch
 from tasks import InputError
 
 
-@computed_in_torch("x")
+@computed_in_torch(not_finite=["x"])
 def norm_jacobian(x: Float[Array, "*batch dim"]) -> Float[Array, "*batch"]:
     """Return the operator norm ``sqrt(d) / |x|`` of the Jacobian of RMS norm at vectors ``x`` of ``d`` dimensions.
 
-    Takes tensors or NumPy arrays, and returns the same kind.
+    Takes tensors, NumPy arrays or lists, and returns the same kind (arrays for lists).
 
     Exact for ``x / sqrt(mean(x^2))``, without ``eps`` and gain: the norm keeps the direction of ``x``
     alone, and a small ``x`` changes its direction fast. Infinite at 0.
 
     Raises:
-        InputError: for ``d`` below 2, where the norm is a sign, or numbers that are not floats.
+        InputError: for ``d`` below 2, where the norm is a sign.
 
     Example:
         >>> norm_jacobian(torch.tensor([[3.0, 4.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0]]))
         tensor([0.4000,    inf])
     """
-    if x.ndim < 1 or x.shape[-1] < 2 or not x.is_floating_point():
-        raise InputError(
-            f"x is {x.dtype} of shape {tuple(x.shape)}; expected vectors [... d] of floats with d of at least 2"
-        )
+    if x.shape[-1] < 2:
+        raise InputError(f"x has shape {tuple(x.shape)}; expected vectors [... d] with d of at least 2")
     return math.sqrt(x.shape[-1]) / torch.linalg.vector_norm(x, dim=-1)

@@ -50,7 +50,7 @@ class PlanarLattice(NamedTuple):
     classes: Int[Array, "row"]
 
 
-@computed_in_torch("points", "tokens")
+@computed_in_torch()
 def planar_lattice(
     points: Float[Array, "row dim"],
     tokens: Int[Array, "row pos"],
@@ -59,7 +59,7 @@ def planar_lattice(
 ) -> PlanarLattice:
     """Fit ``point = c + sum_t w_t(x_t)`` in a plane: do the weights lie on a lattice that can add modulo ``p``?
 
-    Takes tensors or NumPy arrays, and returns the same kind.
+    Takes tensors, NumPy arrays or lists, and returns the same kind (arrays for lists).
 
     As ``integer_weights`` with two directions in place of one: the points are regressed on whether value ``v >= 1``
     stands at position ``t``, and the weights are taken in the plane of the first two principal directions of the
@@ -128,7 +128,8 @@ def _in_plane(fit: DigitFit | None, device: torch.device) -> tuple[Float[Tensor,
     if fit is None:
         return None, torch.tensor(torch.nan, dtype=torch.float64, device=device)
     share = fit.scale[:2].square().sum() / fit.scale.square().sum()
-    if len(fit.scale) < 2 or not bool(fit.scale[1] > SMALLEST_UNIT * fit.scale[0]):  # also where NaN
+    is_plane = len(fit.scale) > 1 and bool(fit.scale[1] > SMALLEST_UNIT * fit.scale[0])  # not where NaN
+    if not is_plane or not bool(share.isfinite()):
         return None, share
     return fit.coefficients @ fit.directions[:2].T, share
 

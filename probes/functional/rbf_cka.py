@@ -16,7 +16,6 @@ from probes.functional.arrays import Array, computed_in_torch
 from probes.functional.cka import Similarity
 from probes.functional.distances import Distances
 from probes.functional.hsic import HSIC, cka_from_hsic
-from probes.functional.representations import paired
 from tasks import InputError
 
 MAX_BLOCK_ROWS = 512  # and columns
@@ -27,7 +26,7 @@ SAMPLED_PAIRS = 2**14  # whose distances bracket the median
 BINS = 2**12  # of distances inside the bracket
 
 
-@computed_in_torch("x", "y")
+@computed_in_torch()
 def rbf_cka(
     x: Float[Array, "row dim_x"],
     y: Float[Array, "row dim_y"],
@@ -38,7 +37,7 @@ def rbf_cka(
 ) -> Similarity:
     """Return CKA with Gaussian kernels ``exp(-|a - b|^2 / (2 s^2))``, ``s`` a fraction of the median distance.
 
-    Takes tensors or NumPy arrays.
+    Takes tensors, NumPy arrays or lists.
 
     Each side has its own median distance. This CKA sees structure that linear CKA misses (small ``fraction``), and
     tends to it as ``fraction`` grows. It does not change
@@ -61,7 +60,7 @@ def rbf_cka(
         >>> round(float(rbf_cka(x, 5 * x - 1)), 9)
         1.0
     """
-    x, y = paired(x, y)
+    y = y.to(x.device)
     kernels = {"x": GaussianKernel(x, fraction, device=device), "y": GaussianKernel(y, fraction, device=device)}
     value, reason = cka_of_kernels(kernels, [("x", "y")])["x", "y"][debiased]
     return Similarity(value, len(x), (x.shape[1], y.shape[1]), reason)

@@ -13,8 +13,7 @@ from probes.functional.holm import holm
 from probes.functional.permutation_test import permutation_p_value
 from probes.functional.preprocess import centred_rows
 from probes.functional.units import Relabelling
-from tasks import InputError
-from tasks.errors import check_at_least
+from tasks.errors import check_count
 
 FEWEST_RELABELLINGS = 999
 RELABELLINGS_PER_TEST = 40  # Holm's smallest adjusted p-value is then 1 / 40
@@ -33,7 +32,7 @@ def enough_permutations(tests: int) -> int:
     return max(FEWEST_RELABELLINGS, RELABELLINGS_PER_TEST * tests - 1)
 
 
-@computed_in_torch("points", labels=["labels", "strata", "units"])
+@computed_in_torch()
 def relabelling_p_values(
     points: Float[Array, "row head dim"],
     labels: Labels,
@@ -45,7 +44,7 @@ def relabelling_p_values(
 ) -> Float[Array, "head"]:
     """Return, for each head, the share of relabellings whose within-ratio is at most that of the given labels.
 
-    Takes tensors or NumPy arrays, and returns the same kind.
+    Takes tensors, NumPy arrays or lists, and returns the same kind (arrays for lists).
 
     The p-value of a permutation test, ``(1 + relabellings as good) / (1 + permutations)``, with ``within_ratio`` as
     the statistic: exact for any points, as the labels given are one of the equally likely relabellings. The same
@@ -99,11 +98,8 @@ def between_shares(
     Returns:
         Float64; NaN if the within-ratio is undefined.
     """
-    check_at_least(permutations=(permutations, 1), seed=(seed, 0))
-    n, n_heads, dim = points.shape
-    for name, values in (("labels", labels), ("strata", strata), ("units", units)):
-        if values is not None and len(values) != n:
-            raise InputError(f"there are {len(values)} {name} for {n} points; expected one per point")
+    check_count(permutations=(permutations, 1), seed=(seed, 0))
+    n_heads, dim = points.shape[1:]
     x = centred_rows(points)
     total = x.square().sum(dim=(0, 2))
     relabelling = relabelling_of(labels, strata, units)

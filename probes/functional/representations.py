@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
-import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from tasks import InputError
+from probes.functional.arguments import ROWS, Argument, ArrayType, checked, checked_arguments
 
 Matrix: TypeAlias = Float[Tensor, "row dim"]
 
+PAIRED = (Argument("x", ArrayType(("row", "dx"))), Argument("y", ArrayType(("row", "dy"))))
 
-def paired(x: Any, y: Any) -> tuple[Float[Tensor, "row dim_x"], Float[Tensor, "row dim_y"]]:
+
+def paired(
+    x: Any, y: Any, arguments: Sequence[Argument] = PAIRED
+) -> tuple[Float[Tensor, "row dim_x"], Float[Tensor, "row dim_y"]]:
     """Return two float64 matrices of paired rows, on the first one's device.
 
     Raises:
         InputError: for other shapes, no rows, or rows that are not finite.
     """
-    x = matrix(x, "x")
-    y = matrix(y, "y")
-    if len(x) != len(y):
-        raise InputError(f"x has {len(x)} rows and y {len(y)}; give both for the same examples, in the same order")
-    return x, y.to(x.device)
+    tensors = checked_arguments(arguments, {"x": x, "y": y})
+    x = float64(tensors["x"])
+    return x, float64(tensors["y"]).to(x.device)
 
 
 def matrix(rows: Any, name: str) -> Matrix:
@@ -32,14 +34,7 @@ def matrix(rows: Any, name: str) -> Matrix:
     Raises:
         InputError: for another shape, no rows, or rows that are not finite.
     """
-    x = torch.as_tensor(rows)
-    if x.ndim != 2 or not x.numel():
-        raise InputError(f"{name} has shape {tuple(x.shape)}; expected [examples dimensions], at least one of each")
-    x = float64(x)
-    is_bad = ~torch.isfinite(x).all(dim=1)
-    if bool(is_bad.any()):
-        raise InputError(f"{name} has NaN or infinity in row {int(is_bad.nonzero()[0])}; leave the example out of both")
-    return x
+    return float64(checked(rows, name, ROWS))
 
 
 def float64(x: Shaped[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:

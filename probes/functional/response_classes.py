@@ -7,13 +7,14 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from probes.functional.arrays import Array, computed_in_torch
+from tasks import InputError
 
 
-@computed_in_torch("answers")
+@computed_in_torch()
 def response_classes(answers: Int[Array, "recipient example"], tolerance: float = 0.0) -> Int[Array, "example"]:
     """Return the class of each example: examples of a class give the same answers in all recipients, or nearly all.
 
-    Takes tensors or NumPy arrays, and returns the same kind.
+    Takes tensors, NumPy arrays or lists, and returns the same kind (arrays for lists).
 
     Args:
         answers: of each recipient, with each example in it.
@@ -27,6 +28,8 @@ def response_classes(answers: Int[Array, "recipient example"], tolerance: float 
         >>> response_classes(torch.tensor([[5, 5, 7, 5], [1, 1, 1, 2]])).tolist()
         [0, 0, 1, 2]
     """
+    if not 0 <= tolerance <= 1:
+        raise InputError(f"tolerance is {tolerance}; expected a share from 0 to 1")
     if tolerance == 0 or answers.shape[1] < 2:
         classes = torch.unique(answers, dim=1, return_inverse=True)[1]
     else:

@@ -11,14 +11,14 @@ from torch import Tensor
 from probes.functional.arrays import Array, computed_in_torch
 from probes.functional.cka import Similarity
 from probes.functional.n_dims import directions, unit
-from probes.functional.representations import centred, matrix, paired
+from probes.functional.representations import Matrix, centred, float64, matrix
 
 
-@computed_in_torch("x", "y")
+@computed_in_torch()
 def svcca(x: Float[Array, "row dim_x"], y: Float[Array, "row dim_y"], *, variance: float = 0.99) -> Similarity:
     """Return the mean canonical correlation of the principal directions that hold ``variance`` of each side.
 
-    Takes tensors or NumPy arrays.
+    Takes tensors, NumPy arrays or lists.
 
     Not far from 1 for unrelated rows too, unless n is much larger than the numbers of directions (which ``note``
     tells). Does not change with a rotation, a common scale or a shift of either side.
@@ -35,9 +35,8 @@ def svcca(x: Float[Array, "row dim_x"], y: Float[Array, "row dim_y"], *, varianc
         >>> round(float(svcca(x, x.flip(1) + 1)), 9), svcca(x, x).note
         (1.0, '3 and 3 directions')
     """
-    x, y = paired(x, y)
-    basis_x = principal(x, variance)
-    basis_y = principal(y, variance)
+    basis_x = _basis(float64(x), variance)
+    basis_y = _basis(float64(y).to(basis_x.device), variance)
     value, reason = mean_correlation(basis_x, basis_y)
     note = reason or f"{basis_x.shape[1]} and {basis_y.shape[1]} directions"
     return Similarity(value, len(x), (x.shape[1], y.shape[1]), note)
@@ -48,7 +47,11 @@ def principal(x: Float[Tensor, "row dim"], variance: float) -> Float[Tensor, "ro
 
     It has no columns if all rows are the same.
     """
-    u, s, _ = torch.linalg.svd(unit(centred(matrix(x, "x"))), full_matrices=False)
+    return _basis(matrix(x, "x"), variance)
+
+
+def _basis(x: Matrix, variance: float) -> Float[Tensor, "row k"]:
+    u, s, _ = torch.linalg.svd(unit(centred(x)), full_matrices=False)
     return u[:, : directions(s, variance)]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -13,12 +12,13 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from probes.functional.adjusted_rand import adjusted_rand_null, adjusted_rand_score, index_between_units
+from probes.functional.arguments import check_finite
 from probes.functional.arrays import Array, Labels, computed_in_torch
 from probes.functional.kmeans import kmeans
 from probes.functional.permutation_test import permutation_p_value
 from probes.functional.units import Relabelling, half_samples
 from tasks import InputError
-from tasks.errors import check_at_least
+from tasks.errors import check_count
 
 
 class TaskClusters(NamedTuple):
@@ -45,9 +45,9 @@ class TaskClusters(NamedTuple):
     clusters: Int[Array, "row"]
 
 
-@computed_in_torch("rows", labels=["labels", "units"])
+@computed_in_torch()
 def task_cluster_ari(
-    rows: Float[Array, "row dim"] | Sequence[Sequence[float]],
+    rows: Float[Array, "row dim"],
     labels: Labels,
     *,
     n_clusters: int | None = None,
@@ -58,7 +58,7 @@ def task_cluster_ari(
 ) -> TaskClusters:
     """Cluster rows with k-means, and compare the clusters with labels by the adjusted Rand index.
 
-    Takes tensors or NumPy arrays, and returns the same kind.
+    Takes tensors, NumPy arrays or lists, and returns the same kind (arrays for lists).
 
     The numbers are those of ``TaskClusterARI`` for one site and label. Compare them with those of a model with random
     weights: the wording of prompts alone may give clusters.
@@ -84,14 +84,13 @@ def task_cluster_ari(
         >>> clusters.ari, round(clusters.p_value, 4)
         (1.0, 0.001)
     """
-    check_at_least(n_init=(n_init, 1), n_permutations=(n_permutations, 1), seed=(seed, 0))
-    states = torch.as_tensor(rows).detach().float().cpu()
-    classes = _codes(labels, "labels", len(states))
-    member = None if units is None else _codes(units, "units", len(states))
+    check_count(n_init=(n_init, 1), n_permutations=(n_permutations, 1), seed=(seed, 0))
+    states = rows.detach().float().cpu()
+    check_finite(states, "rows")  # in float32
+    classes = _codes(labels)
+    member = None if units is None else _codes(units)
     n_classes = int(classes.max()) + 1
     k = n_classes if n_clusters is None else n_clusters
-    if states.ndim != 2 or not bool(states.isfinite().all()):
-        raise InputError(f"rows has the shape {tuple(states.shape)}; expected finite numbers [n d]")
     if n_classes < 2:
         raise InputError("labels has one class only; expected at least 2")
     if not 2 <= k <= len(states):
@@ -104,8 +103,7 @@ def task_cluster_ari(
     p_value = float(permutation_p_value(ari, null))
     if not relabelling.enough(named=False):
         p_value = math.nan
-    of_rows = torch.from_numpy(clusters).to(rows.device) if isinstance(rows, Tensor) else clusters
-    return TaskClusters(ari, low, high, p_value, of_rows)
+    return TaskClusters(ari, low, high, p_value, clusters)
 
 
 def permuted_index(
@@ -210,10 +208,6 @@ def _better_clusters(
     return np.asarray(min(fits, key=attrgetter("inertia_")).labels_, dtype=np.int64)
 
 
-def _codes(labels: Shaped[Tensor, "..."], name: str, n: int) -> Int[np.ndarray, "row"]:
+def _codes(labels: Shaped[Tensor, "row"]) -> Int[np.ndarray, "row"]:
     """Return classes as numbers 0, 1, ..."""
-    if labels.shape != (n,):
-        raise InputError(f"{name} has the shape {tuple(labels.shape)}; expected one for each of the {n} rows")
-    if not n:
-        raise InputError("there are no rows")
-    return torch.unique(labels.detach().cpu(), return_inverse=True)[1].numpy()
+    return torch.unique(labels.cpu(), return_inverse=True)[1].numpy()

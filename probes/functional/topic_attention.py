@@ -100,7 +100,7 @@ def _topic_table(topics: object) -> Shaped[Tensor, "..."]:
         kind = type(topics).__name__
         raise InputError(f"topics is a {kind} that is not a table of numbers; {TOPICS_EXPECTED}") from None
     is_odd = table.ndim == 2 and table.dtype is not torch.bool and bool(((table != 0) & (table != 1)).any())
-    if table.ndim not in (1, 2) or table.is_floating_point() or is_odd:
+    if table.ndim not in (1, 2) or table.is_floating_point() or table.is_complex() or is_odd:
         raise InputError(f"topics is {table.dtype} of shape {tuple(table.shape)}; {TOPICS_EXPECTED}")
     return table
 
@@ -165,7 +165,7 @@ def exact_dtype(device: torch.device) -> torch.dtype:
     return torch.float32 if device.type == "mps" else torch.float64
 
 
-@computed_in_torch("pattern", "words")
+@computed_in_torch(not_finite=["pattern"])
 def topic_attention(
     pattern: Float[Array, "batch head query key"],
     words: Int[Array, "batch pos"],
@@ -173,7 +173,7 @@ def topic_attention(
 ) -> PairSums:
     """Sum attention between words of the same topic and of different topics over a batch.
 
-    Takes tensors or NumPy arrays, and returns the same kind.
+    Takes tensors, NumPy arrays or lists, and returns the same kind (arrays for lists).
 
     Every ordered (query, key) pair of positions whose words both have a topic falls into one bucket:
     ``same_word`` (the diagonal included), ``same_topic`` (a different word), ``different_topic``. Pairs
@@ -192,7 +192,7 @@ def topic_attention(
             column for each topic; two words share a topic when their sets meet.
 
     Raises:
-        InputError: for topics of another form, or a word that is not among them.
+        InputError: for topics of another form, a word that is not among them, or negative weights.
 
     Example:
         >>> pattern = torch.tensor([[[[0.5, 0.3, 0.2], [0.2, 0.5, 0.3], [0.1, 0.3, 0.6]]]])
@@ -202,7 +202,14 @@ def topic_attention(
         >>> sums.within_mean[0].round(decimals=3).tolist()  # the same, for one document
         [0.25, 0.225]
     """
+    _check_weights(pattern)
     return PairTable.from_words(words, WordTopics.from_topics(topics)).sums({"": pattern})[""]
+
+
+def _check_weights(pattern: Float[Tensor, "batch head query key"]) -> None:
+    """Refuse negative weights, such as logits. Weights of positions that do not count may be NaN."""
+    if bool((pattern < 0).any()):
+        raise InputError("pattern has negative weights; give attention probabilities")
 
 
 @dataclass(frozen=True)

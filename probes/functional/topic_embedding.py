@@ -52,16 +52,16 @@ class TopicSimilarity:
         return self.mean[..., 0] - self.mean[..., 1]
 
 
-@computed_in_torch("sums", "pairs")
+@computed_in_torch(not_finite=["sums"])
 def _mean(sums: Float[Array, "*batch 2"], pairs: Int[Array, "2"]) -> Float[Array, "*batch 2"]:
     return torch.where(pairs > 0, sums / pairs, torch.nan)
 
 
-@computed_in_torch("vectors")
+@computed_in_torch()
 def topic_similarity(vectors: Float[Array, "word dim"], topics: object, self_pairs: bool = False) -> TopicSimilarity:
     """Return the mean cosine and dot product over all pairs of words of the same topic, and of different topics.
 
-    Takes tensors or NumPy arrays, and returns the same kind.
+    Takes tensors, NumPy arrays or lists, and returns the same kind (arrays for lists).
 
     All pairs ``i != j`` of words that have a topic, in closed form from sums over groups of words, not
     from sampled pairs. Cost: O(n d + groups^2 d).

@@ -10,7 +10,7 @@ from typing import Any, get_args
 import numpy as np
 
 from tasks._random import generator
-from tasks.errors import InputError, check_at_least, check_choice
+from tasks.errors import InputError, check_choice, check_count
 from tasks.text.beginning import Bos
 from tasks.text.encoding import EncodedCorpus, encode
 from tasks.text.files import check_texts, corpus_files, read_text
@@ -91,7 +91,7 @@ class Corpus:
                 holds a word.
         """
         check_choice(split=(split, get_args(SplitBy)))
-        check_at_least(min_words=(min_words, 1))
+        check_count(min_words=(min_words, 1))
         files = corpus_files([paths] if isinstance(paths, (str, Path)) else paths, _is_text, "*.txt file")
         documents: list[str] = []
         sources: list[str] = []

@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from tasks._random import generator
 from tasks.batch import row_batches
-from tasks.errors import InputError, check_at_least
+from tasks.errors import InputError, check_count
 from tasks.text.corpus import Corpus
 
 
@@ -159,7 +159,7 @@ def fit_topics(
 
 def check_topics(n_topics: int, passes: int = 6, seed: int = 0, batch_size: int = 128) -> None:
     """Refuse settings that no topic model can be fitted with, before any work."""
-    check_at_least(n_topics=(n_topics, 2), passes=(passes, 1), seed=(seed, 0), batch_size=(batch_size, 1))
+    check_count(n_topics=(n_topics, 2), passes=(passes, 1), seed=(seed, 0), batch_size=(batch_size, 1))
 
 
 def check_corpus_size(n_documents: int, n_topics: int) -> None:
@@ -188,7 +188,7 @@ def count_words(
     """
     from sklearn.feature_extraction.text import CountVectorizer
 
-    check_at_least(min_documents=(min_documents, 1))
+    check_count(min_documents=(min_documents, 1))
     check_max_share(max_share)
     stop = read_stop_words(stop_words)
     numbers = tqdm(range(len(corpus)), desc="counting words", unit="document", leave=False, disable=not progress)

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Int32, Int64
 from tqdm import tqdm
 
-from tasks.errors import check_at_least
+from tasks.errors import check_count
 from tasks.text.topic_model import check_max_share, no_words_error, read_stop_words
 from tasks.text.words import words_of
 
@@ -74,9 +74,9 @@ class Vocabulary:
         Raises:
             InputError: for numbers that no word fits, and when no word is left.
         """
-        check_at_least(min_documents=(min_documents, 1), most_words=(most_words, 1))
+        check_count(min_documents=(min_documents, 1), most_words=(most_words, 1))
         if size is not None:
-            check_at_least(vocabulary=(size, 2))
+            check_count(vocabulary=(size, 2))
         check_max_share(max_share)
         stop = read_stop_words(stop_words)
         documents: Counter[str] = Counter()

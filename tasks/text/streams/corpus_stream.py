@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from tasks._random import generator
-from tasks.errors import InputError, check_at_least, check_choice
+from tasks.errors import InputError, check_choice, check_count
 from tasks.text.corpus import Corpus
 from tasks.text.files import check_texts, corpus_files
 from tasks.text.json_lines import check_field, parse_lines
@@ -70,7 +70,7 @@ class CorpusStream:
         text_field: str = "text",
     ) -> None:
         check_choice(split=(split, get_args(SplitBy)))
-        check_at_least(min_words=(min_words, 1), least_words=(least_words, 1))
+        check_count(min_words=(min_words, 1), least_words=(least_words, 1))
         self.split = split
         self.min_words = min_words
         self.least_words = least_words
@@ -140,7 +140,7 @@ class CorpusStream:
         Raises:
             InputError: for a corpus without documents.
         """
-        check_at_least(n=(n, 1))
+        check_count(n=(n, 1))
         chosen: list[tuple[float, int, str, str]] = []
         for key, (number, text) in zip(_random_keys(seed), enumerate(self), strict=False):
             entry = (-key, number, text, str(self.readings[-1].path))

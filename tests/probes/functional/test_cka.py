@@ -225,16 +225,16 @@ def test_what_is_refused() -> None:
     infinite = y.clone()
     infinite[2] = -torch.inf
     for call, message in (
-        (lambda: linear_cka(x, y[:5]), "x has 6 rows and y 5; give both for the same examples, in the same order"),
-        (lambda: linear_cka(x[0], y), "x has shape (2,); expected [examples dimensions], at least one of each"),
+        (lambda: linear_cka(x, y[:5]), "x has 6 rows and y 5; give both for the same rows"),
+        (lambda: linear_cka(x[0], y), "x has shape (2,); expected real numbers [row dx], at least one of each"),
         (lambda: linear_cka(x[:0], y[:0]), "x has shape (0, 2); expected"),
-        (lambda: linear_cka(bad, y), "x has NaN or infinity in row 4; leave the example out of both"),
+        (lambda: linear_cka(bad, y), "x has NaN or infinity in row 4; leave the example out"),
         (lambda: linear_cka(x, infinite), "y has NaN or infinity in row 2"),
         (lambda: cka_null(x, y, 0), "n_permutations is 0; expected at least 1"),
         (lambda: cka_resamples(x, y, -1), "n_resamples is -1; expected at least 1"),
         (
             lambda: cka_from_moments(*moments(x, y, [6])[:2], CrossMoments.of(y[:4], y[:4])),
-            "the moments are of 6, 6 and 4 examples; give moments of the same examples",
+            "the moments are of 6, 6 and 4 examples and of ",
         ),
     ):
         with pytest.raises(InputError, match=re.escape(message)):

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from scipy.spatial.distance import cdist
 
-from probes.functional.distances import Distances, finite_matrix, first_alike, squared_differences
+from probes.functional.distances import Distances, first_alike, squared_differences
 from tasks import InputError
 from tests.probes.functional.test_cka import gaussians
 
@@ -99,8 +99,8 @@ def test_what_is_refused() -> None:
     x[4, 1] = torch.nan
     for given, message in (
         (x, "x has NaN or infinity in row 4; leave the example out"),
-        (torch.zeros(3), "x has shape (3,); expected [examples dimensions], at least one of each"),
-        (torch.zeros(0, 3), "x has shape (0, 3); expected [examples dimensions], at least one of each"),
+        (torch.zeros(3), "x has shape (3,); expected real numbers [row dim], at least one of each"),
+        (torch.zeros(0, 3), "x has shape (0, 3); expected real numbers [row dim], at least one of each"),
     ):
         with pytest.raises(InputError, match=re.escape(message)):
-            finite_matrix(given, "x")
+            Distances(given)

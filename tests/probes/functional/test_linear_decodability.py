@@ -172,8 +172,10 @@ def test_wilson_interval_is_scipys() -> None:
     for hits, n in ((0, 10), (3, 10), (10, 10), (870, 1000)):
         expected = binomtest(hits, n).proportion_ci(method="wilson")
         assert wilson_interval(hits, n) == pytest.approx((expected.low, expected.high), abs=1e-12)
-    with pytest.raises(InputError, match="n is 0; expected at least 1 example"):
+    with pytest.raises(InputError, match="n is 0; expected at least 1"):
         wilson_interval(0, 0)
+    with pytest.raises(InputError, match="hits is 3; expected at most n, 2"):
+        wilson_interval(3, 2)
 
 
 def test_accuracy_interval_is_the_wider_one_on_either_side() -> None:
@@ -190,8 +192,10 @@ def test_accuracy_interval_is_the_wider_one_on_either_side() -> None:
     low, high = accuracy_interval([40, 39, 39, 39, 39], [40] * 5)  # Wilson's is wider below, the other above
     assert (low, high) == (wilson_interval(196, 200)[0], 1.0)
     assert accuracy_interval([49, 50], [50, 50])[1] == 1
-    with pytest.raises(InputError, match="n is 0; expected at least 1 example"):
-        accuracy_interval([], [])
+    with pytest.raises(InputError, match=r"n is 0\.0; expected at least 1"):
+        accuracy_interval([0, 0], [0, 0])
+    with pytest.raises(InputError, match="hits_per_fold is 9 of n_per_fold 8 in fold 1; expected 0 to 8"):
+        accuracy_interval([5, 9], [8, 8])
 
 
 def test_accuracy_interval_covers_the_true_accuracy() -> None:

@@ -186,7 +186,7 @@ def test_labels_that_are_nan_are_refused() -> None:
         lambda: same_label(near, labels),
         lambda: purity_interval(near, labels),
     ):
-        with pytest.raises(InputError, match="the label of example 1 is NaN"):
+        with pytest.raises(InputError, match="labels has nan at row 1; leave the example out, or label it"):
             call()
 
 
@@ -199,7 +199,7 @@ def test_shares_of_some_rows() -> None:
 def test_what_is_refused() -> None:
     (x,) = gaussians(6, 2)
     for call, message in (
-        (lambda: neighbour_purity(x, torch.arange(5)), "x has 6 rows for 5 labels; give one label per row"),
+        (lambda: neighbour_purity(x, torch.arange(5)), "x has 6 rows and labels 5; give both for the same rows"),
         (lambda: neighbour_purity(x, torch.arange(6), k=6), "k is 6 for 6 examples; expected 1 to 5"),
         (lambda: nearest(x.log(), 2), "x has NaN or infinity in row 0; leave the example out"),
     ):

@@ -84,9 +84,9 @@ def test_what_is_undefined_is_nan_and_ties_count_against() -> None:
 
 def test_what_is_refused() -> None:
     points = torch.zeros(3, 1, 1)
-    with pytest.raises(InputError, match=re.escape("there are 2 labels for 3 points; expected one per point")):
+    with pytest.raises(InputError, match=re.escape("points has 3 rows and labels 2; give both for the same rows")):
         relabelling_p_values(points, torch.zeros(2))
-    with pytest.raises(InputError, match=re.escape("there are 4 strata for 3 points; expected one per point")):
+    with pytest.raises(InputError, match=re.escape("points has 3 rows and strata 4; give both for the same rows")):
         relabelling_p_values(points, torch.zeros(3), strata=torch.zeros(4))
     with pytest.raises(InputError, match="permutations is 0"):
         relabelling_p_values(points, torch.zeros(3), 0)

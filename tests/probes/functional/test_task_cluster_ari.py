@@ -53,13 +53,18 @@ def test_few_permutations_have_no_p_value() -> None:
 @pytest.mark.parametrize(
     ("rows", "labels", "settings", "message"),
     [
-        (torch.zeros(4, 2), [0, 1, 0], {}, r"labels has the shape \(3,\); expected one for each of the 4 rows"),
-        (torch.zeros(4, 2), [0, 1, 0, 1], {"units": [1, 2]}, r"units has the shape \(2,\)"),
-        (torch.zeros(4), [0, 1, 0, 1], {}, r"rows has the shape \(4,\)"),
-        (torch.full((4, 2), math.nan), [0, 1, 0, 1], {}, "expected finite numbers"),
+        (torch.zeros(4, 2), [0, 1, 0], {}, "rows has 4 rows and labels 3; give both for the same rows"),
+        (
+            torch.zeros(4, 2),
+            [0, 1, 0, 1],
+            {"units": [1, 2]},
+            "rows has 4 rows and units 2; give both for",
+        ),
+        (torch.zeros(4), [0, 1, 0, 1], {}, r"rows has shape \(4,\); expected real numbers \[row dim\]"),
+        (torch.full((4, 2), math.nan), [0, 1, 0, 1], {}, "rows has NaN or infinity in row 0"),
         (torch.zeros(4, 2), [1, 1, 1, 1], {}, "one class only"),
         (torch.zeros(4, 2), [0, 1, 0, 1], {"n_clusters": 5}, "expected 2 to 4"),
-        (torch.zeros(0, 2), [], {}, "no rows"),
+        (torch.zeros(0, 2), [], {}, r"rows has shape \(0, 2\)"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(rows, labels, settings, message) -> None:

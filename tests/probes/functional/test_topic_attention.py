@@ -198,13 +198,14 @@ def test_a_factor_within_topics_is_found_whatever_the_documents() -> None:
 def test_what_attention_refuses() -> None:
     words = torch.tensor([[0, 1, 2]])
     topics = torch.tensor([0, 0, 1])
-    message = (
-        "an activation has shape (1, 2, 3); expected attention patterns [batch head query key]: "
-        "measure at attention_pattern()"
-    )
+    message = "pattern has shape (1, 2, 3); expected real numbers [batch head query key], at least one of each"
     with pytest.raises(InputError, match=re.escape(message)):
         topic_attention(torch.ones(1, 2, 3), words, topics)
-    for shape in ((1, 2, 3, 4), (2, 1, 3, 3), (1, 1, 5, 5), (1, 1, 2, 2)):
+    with pytest.raises(InputError, match="pattern has 2 examples and words 1; give both for the same examples"):
+        topic_attention(torch.ones(2, 1, 3, 3), words, topics)
+    with pytest.raises(InputError, match="pattern has negative weights; give attention probabilities"):
+        topic_attention(torch.ones(1, 1, 3, 3).log() - 1, words, topics)
+    for shape in ((1, 2, 3, 4), (1, 1, 5, 5), (1, 1, 2, 2)):
         with pytest.raises(InputError, match=re.escape(f"an activation has shape {shape}; expected attention")):
             topic_attention(torch.ones(shape), words, topics)
     message = "the batch has a word 3, but topics are given for 3 words; give one row per word, in the same"

@@ -1,0 +1,334 @@
+"""Check arrays that are given to a function by its annotations: kind of numbers, axes, sizes, NaN and infinity."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from inspect import signature
+from types import NoneType
+from typing import Any, NoReturn, TypeAlias, get_args, get_origin, get_type_hints
+
+import numpy as np
+import torch
+from jaxtyping import AbstractArray, Bool, Int, Shaped
+from torch import Tensor
+
+from tasks import InputError
+
+AnyTensor: TypeAlias = Shaped[Tensor, "..."]
+
+_KINDS: dict[Any, str] = {Shaped: "real numbers", Int: "integers"}
+_NOUNS = {"batch": "examples"}  # of axes whose plural does not end in s
+
+
+@dataclass(frozen=True)
+class ArrayType:
+    """Type of an array, by its annotation.
+
+    Attributes:
+        axes: their names. ``batch`` may be empty, ``*batch`` stands for any number of axes, and ``_`` may have another
+            size in each array.
+        kind: ``"real numbers"``, ``"floats"`` (into which integers are turned), ``"integers"`` or ``"labels"``.
+        finite: whether NaN and infinity are refused.
+
+    Example:
+        >>> print(ArrayType(("row", "dim")))
+        real numbers [row dim]
+    """
+
+    axes: tuple[str, ...]
+    kind: str = "real numbers"
+    finite: bool = True
+
+    def __str__(self) -> str:
+        kind = "real numbers" if self.kind == "floats" else self.kind
+        return f"{kind} [{' '.join(self.axes)}]"
+
+    def fits(self, shape: Sequence[int]) -> bool:
+        """Return whether a shape has these axes, with at least one entry in each."""
+        if self.axes[0].startswith("*"):
+            return len(shape) >= len(self.axes) - 1 and all(shape[len(shape) - len(self.axes) + 1 :])
+        if len(shape) != len(self.axes):
+            return False
+        return all(size or axis == "batch" for axis, size in zip(self.axes, shape, strict=True))
+
+    def sizes(self, shape: Sequence[int]) -> Iterator[tuple[str, int]]:
+        """Yield the axes that have one size in all arrays, and their sizes."""
+        if not self.axes[0].startswith("*"):
+            for axis, size in zip(self.axes, shape, strict=True):
+                if not axis.startswith("_"):
+                    yield axis, size
+
+
+ROWS = ArrayType(("row", "dim"))
+LABELS = ArrayType(("row",), "labels")
+
+
+@dataclass(frozen=True)
+class Argument:
+    """Type of an argument that is an array, or several, by its annotation.
+
+    Attributes:
+        name: of the argument.
+        whole: type of the array; ``None`` if only several can be given.
+        each: type of each of several arrays; ``None`` if only one can be given.
+        optional: whether ``None`` can be given.
+    """
+
+    name: str
+    whole: ArrayType | None
+    each: ArrayType | None = None
+    optional: bool = False
+
+    def takes_apart(self, value: Any) -> bool:
+        """Return whether a value is several arrays."""
+        if self.each is None or self.whole is None:
+            return self.each is not None
+        n_axes = len(self.each.axes)
+        is_list = isinstance(value, (list, tuple)) and len(value) > 0
+        return is_list and all(getattr(item, "ndim", 0) == n_axes for item in value)
+
+    def checked(self, value: Any, sizes: dict[str, tuple[str, int]]) -> AnyTensor | list[AnyTensor]:
+        """Return the tensor, or the tensors, of a value.
+
+        Args:
+            value: what is given.
+            sizes: for each axis, the first argument that has it, and its size; this argument is added.
+
+        Raises:
+            InputError: for another kind of value, other axes, or other sizes.
+        """
+        if not self.takes_apart(value):
+            assert self.whole is not None
+            return self._checked_array(value, self.name, self.whole, sizes)
+        assert self.each is not None
+        if not isinstance(value, (list, tuple)) and getattr(value, "ndim", 0) == 0:
+            _refuse(self.name, f"is {_short(value)}", f"a list of {self.each}")
+        names = [f"{self.name}[{i}]" for i in range(len(value))]
+        return [self._checked_array(*item, self.each, sizes) for item in zip(value, names, strict=True)]
+
+    def _checked_array(
+        self, value: Any, name: str, expected: ArrayType, sizes: dict[str, tuple[str, int]]
+    ) -> AnyTensor:
+        array = checked(value, name, expected)
+        for axis, size in expected.sizes(array.shape):
+            first, first_size = sizes.setdefault(axis, (name, size))
+            if size != first_size:
+                noun = _NOUNS.get(axis, f"{axis}s")
+                raise InputError(f"{first} has {first_size} {noun} and {name} {size}; give both for the same {noun}")
+        return array
+
+
+def arguments_of(function: Callable[..., Any], not_finite: Sequence[str] = ()) -> list[Argument]:
+    """Return the arguments that are arrays, in order, by the annotations of a function.
+
+    Args:
+        function: whose annotations have shapes.
+        not_finite: names of arguments that may have NaN and infinity.
+    """
+    hints = get_type_hints(function)
+    assert set(not_finite) <= set(hints), f"{function.__name__} lacks a parameter of {not_finite}"
+    arguments = []
+    for name in signature(function).parameters:
+        hint = hints.get(name)
+        whole = _array_type(hint, name not in not_finite)
+        several = [get_args(option)[0] for option in _options(hint) if get_origin(option) is Sequence]
+        each = _array_type(several[0], name not in not_finite) if several else None
+        if whole or each:
+            arguments.append(Argument(name, whole, each, optional=NoneType in _options(hint)))
+    return arguments
+
+
+def _options(hint: Any) -> tuple[Any, ...]:
+    """Return the members of a union, or the type itself."""
+    return (hint,) if get_origin(hint) is Sequence else get_args(hint) or (hint,)
+
+
+def _array_type(hint: Any, finite: bool) -> ArrayType | None:
+    """Return the type of an array by its annotation; ``None`` if it is that of something else."""
+    for option in _options(hint):
+        if isinstance(option, type) and issubclass(option, AbstractArray):
+            kind = _KINDS.get(option.dtype, "floats")
+            if Sequence in _options(hint):
+                kind = "labels"
+            return ArrayType(tuple(option.dim_str.split()), kind, finite)
+    return None
+
+
+def checked_arguments(arguments: Sequence[Argument], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the tensors of all arguments that are given and arrays.
+
+    Raises:
+        InputError: naming the first argument that is not what its annotation says.
+    """
+    sizes: dict[str, tuple[str, int]] = {}
+    tensors = {}
+    for argument in arguments:
+        value = given.get(argument.name)
+        if argument.name in given and not (value is None and argument.optional):
+            tensors[argument.name] = argument.checked(value, sizes)
+    return tensors
+
+
+def checked(value: Any, name: str, expected: ArrayType) -> AnyTensor:
+    """Return a tensor of the numbers of a tensor, an array or a list, without a copy if possible.
+
+    Raises:
+        InputError: if it is not what is expected.
+
+    Example:
+        >>> checked([[1, 2], [3, 4]], "x", ROWS)
+        tensor([[1, 2],
+                [3, 4]])
+        >>> checked([1, 2], "x", ROWS)
+        Traceback (most recent call last):
+        tasks.errors.InputError: x has shape (2,); expected real numbers [row dim], at least one of each
+    """
+    array = value if isinstance(value, (Tensor, np.ndarray)) else _array_of_list(value, name, expected)
+    if isinstance(array, np.ndarray):
+        array = _tensor_of_array(array, name, expected)
+    if array.is_complex() or array.is_meta or array.layout is not torch.strided:
+        kind = "meta" if array.is_meta else f"{array.layout} {array.dtype}".removeprefix("torch.strided ")
+        _refuse(name, f"is a {kind} tensor", expected)
+    if not expected.fits(array.shape):
+        _refuse(name, f"has shape {tuple(array.shape)}", f"{expected}, at least one of each")
+    if expected.kind == "labels":
+        return _checked_labels(array, name)
+    if expected.kind == "integers":
+        return _integers(array, name, expected)
+    if expected.kind == "floats" and not array.is_floating_point():
+        array = array.double()
+    if expected.finite:
+        check_finite(array, name)
+    return array
+
+
+def check_finite(x: AnyTensor, name: str) -> None:
+    """Refuse NaN and infinity, except under ``torch.func.vmap``, where nothing can depend on numbers.
+
+    Both survive a sum, which reads the numbers once and needs no memory.
+
+    Raises:
+        InputError: naming the first row that has one.
+    """
+    if not x.is_floating_point() or is_mapped(x):
+        return
+    x = x.detach()
+    if bool(x.sum(dtype=torch.float32 if x.element_size() < 4 else None).isfinite()):
+        return
+    is_bad = ~x.reshape(max(1, len(x)), -1).isfinite().all(dim=1)  # a sum of finite numbers may be infinite
+    if bool(is_bad.any()):
+        raise InputError(f"{name} has NaN or infinity in row {int(is_bad.nonzero()[0])}; leave the example out")
+
+
+def check_classes(labels: AnyTensor, name: str, n_classes: int) -> None:
+    """Refuse labels that are not 0 to ``n_classes - 1``, except under ``torch.func.vmap``.
+
+    Raises:
+        InputError: naming the first.
+    """
+    if is_mapped(labels):
+        return
+    outside = labels[(labels != labels.long()) | (labels < 0) | (labels >= n_classes)].tolist()
+    if outside:
+        _refuse(name, f"has {outside[0]}", f"classes 0 to {n_classes - 1}")
+
+
+def is_mapped(x: AnyTensor) -> bool:
+    """Return whether a function of ``torch.func`` runs, such as ``vmap``."""
+    return torch._C._functorch.is_functorch_wrapped_tensor(x)
+
+
+def as_tensor(array: Shaped[Tensor, "*shape"] | Shaped[np.ndarray, "*shape"]) -> Shaped[Tensor, "*shape"]:
+    """Return a tensor of the same numbers, with the array's memory if possible."""
+    if isinstance(array, Tensor):
+        return array
+    if array.dtype.kind == "u" and array.dtype.itemsize > 1:  # torch computes with few unsigned types
+        array = array.astype(np.int64)
+    if array.dtype.kind == "f" and array.dtype.itemsize > 8:  # and with no long doubles
+        array = array.astype(np.float64)
+    array = np.asarray(array, dtype=array.dtype.newbyteorder("="))
+    if any(step < 0 for step in array.strides):
+        array = array.copy()
+    if array.flags.writeable:
+        return torch.from_numpy(array)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of arrays that are read only: nothing writes to what is given
+        return torch.from_numpy(array)
+
+
+def as_numpy(value: Any) -> Any:
+    """Return a tensor as an array, and anything else unchanged."""
+    return value.detach().cpu().numpy() if isinstance(value, Tensor) else value
+
+
+def _array_of_list(value: Any, name: str, expected: ArrayType) -> Shaped[np.ndarray, "..."]:
+    """Return the array of a list, or of what else NumPy reads, such as a range or a column of a table."""
+    if not hasattr(value, "__len__") or isinstance(value, (str, bytes, set, frozenset, dict)):
+        _refuse(name, f"is {_short(value)}", f"{expected}: a tensor, an array or a list")
+    items = [as_numpy(item) for item in value] if isinstance(value, (list, tuple)) else value
+    try:
+        array = np.asarray(items)
+    except (TypeError, ValueError, RuntimeError):
+        _refuse(name, "has rows of different lengths", expected)
+    if array.dtype.kind in "SU" and not all(isinstance(item, (str, bytes)) for item in items):
+        return np.asarray(items, dtype=object)  # such as "a" and NaN, of which NumPy makes two strings
+    return array
+
+
+def _tensor_of_array(array: Shaped[np.ndarray, "..."], name: str, expected: ArrayType) -> AnyTensor:
+    """Return the tensor of an array; labels that are not numbers become 0, 1, ... in sorted order."""
+    if isinstance(array, np.ma.MaskedArray):
+        _refuse(name, "is a masked array", f"{expected}: give the entries that count")
+    if expected.kind == "labels" and array.dtype.kind in "OSUMm":
+        array = _numbered(array, name)
+    if array.dtype.kind == "O":
+        array = np.asarray(array.tolist())
+    if array.dtype.kind not in "biuf":
+        _refuse(name, f"has the type {array.dtype}", expected)
+    return as_tensor(array)
+
+
+def _numbered(labels: Shaped[np.ndarray, "*shape"], name: str) -> Int[np.ndarray, "*shape"]:
+    from pandas import isna
+
+    _check_defined(labels, isna(labels), name)
+    try:
+        return np.unique(labels, return_inverse=True)[1].reshape(labels.shape)
+    except TypeError:
+        raise InputError(f"{name} has labels of different types; give numbers or strings") from None
+
+
+def _checked_labels(labels: AnyTensor, name: str) -> AnyTensor:
+    """Return labels without their gradient, none of them NaN."""
+    labels = labels.detach()
+    if labels.is_floating_point():
+        _check_defined(labels.cpu(), labels.isnan().cpu().numpy(), name)
+    return labels
+
+
+def _check_defined(labels: Any, is_undefined: Bool[np.ndarray, "..."], name: str) -> None:
+    places = np.flatnonzero(is_undefined.any(axis=tuple(range(1, is_undefined.ndim))))
+    if len(places):
+        raise InputError(f"{name} has {labels[places[0]]} at row {places[0]}; leave the example out, or label it")
+
+
+def _integers(array: AnyTensor, name: str, expected: ArrayType) -> Int[Tensor, "..."]:
+    """Return whole numbers as int64."""
+    array = array.detach()
+    if array.is_floating_point():
+        fractions = array[~(array.isfinite() & (array == array.round()))]
+        if len(fractions):
+            _refuse(name, f"has {float(fractions[0])}", expected)
+    return array.long()
+
+
+def _refuse(name: str, problem: str, expected: object) -> NoReturn:
+    raise InputError(f"{name} {problem}; expected {expected}") from None
+
+
+def _short(value: Any) -> str:
+    """Return what a value is in a few words: itself if it is short, or its type."""
+    text = repr(value)
+    return text if len(text) <= 30 else f"a {type(value).__name__}"
