@@ -303,7 +303,7 @@ def _numbered(labels: Shaped[np.ndarray, "*shape"], name: str) -> Int[np.ndarray
 def _checked_labels(labels: AnyTensor, name: str) -> AnyTensor:
     """Return labels without their gradient, none of them NaN."""
     labels = labels.detach()
-    if labels.is_floating_point():
+    if labels.is_floating_point() and not is_mapped(labels):
         _check_defined(labels.cpu(), labels.isnan().cpu().numpy(), name)
     return labels
 
