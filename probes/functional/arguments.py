@@ -16,7 +16,7 @@ from torch import Tensor
 
 from tasks import InputError
 
-AnyTensor: TypeAlias = Shaped[Tensor, "..."]
+_AnyTensor: TypeAlias = Shaped[Tensor, "..."]
 
 _KINDS: dict[Any, str] = {Shaped: "real numbers", Int: "integers"}
 _NOUNS = {"batch": "examples"}  # of axes whose plural does not end in s
@@ -61,8 +61,8 @@ class ArrayType:
                     yield axis, size
 
 
-ROWS = ArrayType(("row", "dim"))
-LABELS = ArrayType(("row",), "labels")
+ROW_MATRIX = ArrayType(("row", "dim"))
+ROW_LABELS = ArrayType(("row",), "labels")
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Argument:
         is_list = isinstance(value, (list, tuple)) and len(value) > 0
         return is_list and all(getattr(item, "ndim", 0) == n_axes for item in value)
 
-    def checked(self, value: Any, sizes: dict[str, tuple[str, int]]) -> AnyTensor | list[AnyTensor]:
+    def checked(self, value: Any, sizes: dict[str, tuple[str, int]]) -> _AnyTensor | list[_AnyTensor]:
         """Return the tensor, or the tensors, of a value.
 
         Args:
@@ -110,7 +110,7 @@ class Argument:
 
     def _checked_array(
         self, value: Any, name: str, expected: ArrayType, sizes: dict[str, tuple[str, int]]
-    ) -> AnyTensor:
+    ) -> _AnyTensor:
         array = checked(value, name, expected)
         for axis, size in expected.sizes(array.shape):
             first, first_size = sizes.setdefault(axis, (name, size))
@@ -171,17 +171,17 @@ def checked_arguments(arguments: Sequence[Argument], given: Mapping[str, Any]) -
     return tensors
 
 
-def checked(value: Any, name: str, expected: ArrayType) -> AnyTensor:
+def checked(value: Any, name: str, expected: ArrayType) -> _AnyTensor:
     """Return a tensor of the numbers of a tensor, an array or a list, without a copy if possible.
 
     Raises:
         InputError: if it is not what is expected.
 
     Example:
-        >>> checked([[1, 2], [3, 4]], "x", ROWS)
+        >>> checked([[1, 2], [3, 4]], "x", ROW_MATRIX)
         tensor([[1, 2],
                 [3, 4]])
-        >>> checked([1, 2], "x", ROWS)
+        >>> checked([1, 2], "x", ROW_MATRIX)
         Traceback (most recent call last):
         tasks.errors.InputError: x has shape (2,); expected real numbers [row dim], at least one of each
     """
@@ -204,7 +204,7 @@ def checked(value: Any, name: str, expected: ArrayType) -> AnyTensor:
     return array
 
 
-def check_finite(x: AnyTensor, name: str) -> None:
+def check_finite(x: _AnyTensor, name: str) -> None:
     """Refuse NaN and infinity, except under ``torch.func.vmap``, where nothing can depend on numbers.
 
     Both survive a sum, which reads the numbers once and needs no memory.
@@ -222,7 +222,7 @@ def check_finite(x: AnyTensor, name: str) -> None:
         raise InputError(f"{name} has NaN or infinity in row {int(is_bad.nonzero()[0])}; leave the example out")
 
 
-def check_classes(labels: AnyTensor, name: str, n_classes: int) -> None:
+def check_classes(labels: _AnyTensor, name: str, n_classes: int) -> None:
     """Refuse labels that are not 0 to ``n_classes - 1``, except under ``torch.func.vmap``.
 
     Raises:
@@ -235,7 +235,7 @@ def check_classes(labels: AnyTensor, name: str, n_classes: int) -> None:
         _refuse(name, f"has {outside[0]}", f"classes 0 to {n_classes - 1}")
 
 
-def is_mapped(x: AnyTensor) -> bool:
+def is_mapped(x: _AnyTensor) -> bool:
     """Return whether a function of ``torch.func`` runs, such as ``vmap``."""
     return torch._C._functorch.is_functorch_wrapped_tensor(x)
 
@@ -277,7 +277,7 @@ def _array_of_list(value: Any, name: str, expected: ArrayType) -> Shaped[np.ndar
     return array
 
 
-def _tensor_of_array(array: Shaped[np.ndarray, "..."], name: str, expected: ArrayType) -> AnyTensor:
+def _tensor_of_array(array: Shaped[np.ndarray, "..."], name: str, expected: ArrayType) -> _AnyTensor:
     """Return the tensor of an array; labels that are not numbers become 0, 1, ... in sorted order."""
     if isinstance(array, np.ma.MaskedArray):
         _refuse(name, "is a masked array", f"{expected}: give the entries that count")
@@ -300,7 +300,7 @@ def _numbered(labels: Shaped[np.ndarray, "*shape"], name: str) -> Int[np.ndarray
         raise InputError(f"{name} has labels of different types; give numbers or strings") from None
 
 
-def _checked_labels(labels: AnyTensor, name: str) -> AnyTensor:
+def _checked_labels(labels: _AnyTensor, name: str) -> _AnyTensor:
     """Return labels without their gradient, none of them NaN."""
     labels = labels.detach()
     if labels.is_floating_point() and not is_mapped(labels):
@@ -314,7 +314,7 @@ def _check_defined(labels: Any, is_undefined: Bool[np.ndarray, "..."], name: str
         raise InputError(f"{name} has {labels[places[0]]} at row {places[0]}; leave the example out, or label it")
 
 
-def _integers(array: AnyTensor, name: str, expected: ArrayType) -> Int[Tensor, "..."]:
+def _integers(array: _AnyTensor, name: str, expected: ArrayType) -> Int[Tensor, "..."]:
     """Return whole numbers as int64."""
     array = array.detach()
     if array.is_floating_point():

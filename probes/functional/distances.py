@@ -10,7 +10,7 @@ import xxhash
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
-from probes.functional.arguments import ROWS, checked
+from probes.functional.arguments import ROW_MATRIX, checked
 from probes.functional.representations import float64
 
 _MAX_NUMBERS_AT_ONCE = 2**22
@@ -102,7 +102,7 @@ class Distances:
     def __init__(
         self, x: Shaped[Tensor, "all dim"], which: Int[Tensor, "row"] | None = None, device: str | None = None
     ) -> None:
-        self._x = checked(x, "x", ROWS).detach()
+        self._x = checked(x, "x", ROW_MATRIX).detach()
         self._which = which
         self._device = torch.device(device) if device is not None else float64(self._x[:1]).device
         rows = self._x if which is None else self._x[which]

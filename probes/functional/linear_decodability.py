@@ -20,7 +20,7 @@ from tasks.errors import check_at_least, check_count
 ALPHAS = tuple(10.0**i for i in range(-1, 7))  # strengths of the ridge that are tried
 MAX_TARGET_BYTES = 2**26  # of the targets and of everything computed from them
 MAX_CLASSES = 10**7
-ROUNDING = 1e-9  # of a number of hits that is rescaled
+HITS_ROUNDING = 1e-9  # of a number of hits that is rescaled
 TARGET_COPIES = 5  # in float64: targets, fits, errors, outputs, and intermediate results
 
 
@@ -301,7 +301,7 @@ def wilson_interval(hits: float, n: float, z: float = 1.959963984540054) -> tupl
         [0.49, 0.943]
     """
     check_at_least(hits=(hits, 0), n=(n, 1))
-    if hits > n * (1 + ROUNDING):
+    if hits > n * (1 + HITS_ROUNDING):
         raise InputError(f"hits is {hits:g}; expected at most n, {n:g}")
     share = hits / n
     middle = share + z * z / (2 * n)

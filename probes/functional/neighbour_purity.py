@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
-from probes.functional.arguments import LABELS, ROWS, as_numpy, checked
+from probes.functional.arguments import ROW_LABELS, ROW_MATRIX, as_numpy, checked
 from probes.functional.arrays import Array, Labels, computed_in_torch
 from probes.functional.distances import centre_and_scale, first_alike, squared_differences
 from probes.functional.products import float32_as_it_is
@@ -262,7 +262,7 @@ def nearest(
         >>> nearest(torch.tensor([[0.0], [1.0], [10.0], [2.0]]), 2).tolist()
         [[1, 3], [0, 3], [1, 3], [0, 1]]
     """
-    x = checked(x, "x", ROWS).detach()
+    x = checked(x, "x", ROW_MATRIX).detach()
     n = len(x)
     if not 1 <= k < n:
         raise InputError(f"k is {k} for {n} examples; expected 1 to {n - 1}")
@@ -369,4 +369,4 @@ class _Search:
 
 
 def _labels(labels: Labels) -> Shaped[np.ndarray, "row"]:
-    return as_numpy(checked(labels, "labels", LABELS))
+    return as_numpy(checked(labels, "labels", ROW_LABELS))

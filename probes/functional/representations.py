@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from probes.functional.arguments import ROWS, Argument, ArrayType, checked, checked_arguments
+from probes.functional.arguments import ROW_MATRIX, Argument, ArrayType, checked, checked_arguments
 
 Matrix: TypeAlias = Float[Tensor, "row dim"]
 
@@ -34,7 +34,7 @@ def matrix(rows: Any, name: str) -> Matrix:
     Raises:
         InputError: for another shape, no rows, or rows that are not finite.
     """
-    return float64(checked(rows, name, ROWS))
+    return float64(checked(rows, name, ROW_MATRIX))
 
 
 def float64(x: Shaped[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
