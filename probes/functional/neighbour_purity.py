@@ -105,7 +105,7 @@ def nearest_of_other_units(
     n_others = len(x) - int(member.bincount().max())
     if k > n_others:
         raise InputError(f"k is {k}, but the largest unit leaves {n_others} examples of others; give a lower k")
-    x = checked(x, "x", ROWS)
+    x = checked(x, "x", ROW_MATRIX)
     rows = float64(x).to(device or "cpu")
     rows = rows - rows.mean(dim=0)
     firsts, row_of = torch.unique(first_alike(x), return_inverse=True)  # rows that are the same get one distance
