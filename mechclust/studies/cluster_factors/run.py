@@ -9,7 +9,8 @@ from pathlib import Path
 
 import torch
 
-from mechclust.models import build_model, load_model, model_for
+from mechclust.models import ModelConfig, build_model, load_model, model_for
+from mechclust.studies.check_training import check_training
 from mechclust.studies.cluster_factors.config import (
     ClusterFactorsConfig,
     jobs,
@@ -22,7 +23,7 @@ from mechclust.studies.cluster_factors.measurements import probes_of
 from mechclust.studies.cluster_factors.swap import swap_centroids
 from mechclust.studies.extra_probes import TrainedModel
 from mechclust.studies.kept import on_device, once
-from mechclust.studies.study import Job
+from mechclust.studies.study import Job, check_machine
 from mechclust.training import AccuracyCallback, Callback, CheckpointCallback, ProbeCallback, train
 from mechclust.training.callbacks import loss_result
 from probes import HookedModel, ProbeResult
@@ -31,6 +32,13 @@ from tasks import Batch, InstructionFollowing
 from tasks.instructions import TRAIN_SUBSET, VALIDATION_SUBSET
 
 N_SWAPPED = 200  # validation examples whose states are changed
+
+
+def check(config: ClusterFactorsConfig) -> None:
+    """Refuse a device that is not here, and networks that cannot be trained."""
+    check_machine(config)
+    for arm in config.arms:
+        check_training(_model_config(config, Job(arm, config.seeds[0])), training_of(config, arm))
 
 
 def run_job(config: ClusterFactorsConfig, job: Job, out: Path) -> None:
@@ -55,8 +63,11 @@ def run_job(config: ClusterFactorsConfig, job: Job, out: Path) -> None:
 
 def built(config: ClusterFactorsConfig, job: Job) -> HookedModel:
     """Return the network of a run before training."""
-    model = build_model(model_for(task_of(config, job), seed=job.seed, **shape_of(config, job.arm)))
-    return on_device(model, config.device)
+    return on_device(build_model(_model_config(config, job)), config.device)
+
+
+def _model_config(config: ClusterFactorsConfig, job: Job) -> ModelConfig:
+    return model_for(task_of(config, job), seed=job.seed, **shape_of(config, job.arm))
 
 
 def _prompts(task: InstructionFollowing, split: str) -> list[Batch]:

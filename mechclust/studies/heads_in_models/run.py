@@ -12,8 +12,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mechclust.models import build_model, load_pretrained, model_for
+from mechclust.models import ModelConfig, build_model, load_pretrained, model_for
 from mechclust.models.tokenizers import encoder, load_tokenizer
+from mechclust.studies.check_training import check_training
 from mechclust.studies.extra_probes import TrainedModel
 from mechclust.studies.heads_in_models.config import (
     INSTRUCTIONS,
@@ -29,6 +30,7 @@ from mechclust.studies.heads_in_models.config import (
     UNTRAINED,
     HeadsInModelsConfig,
     addition_of,
+    arms,
     jobs,
     labels_of,
     prompt_subject,
@@ -68,12 +70,15 @@ def run_job(config: HeadsInModelsConfig, job: Job, out: Path) -> None:
 
 
 def check(config: HeadsInModelsConfig) -> None:
-    """Refuse a model that is not there, has too few heads or cannot read the prompts.
+    """Refuse networks that cannot be trained, and a model that is not there, lacks heads or cannot read the prompts.
 
     Raises:
         InputError: saying which, before anything is trained.
     """
     check_checkpoint(config)
+    for arm in arms(config):
+        if arm not in (PLANTED, PROMPTS):
+            check_training(_model_config(config, Job(arm, config.seeds[0])), training_of(config, arm))
     if config.model is None:
         return
     tokenizer, model_config = load_tokenizer(config.model)
@@ -147,11 +152,12 @@ def _measure_trained(config: HeadsInModelsConfig, job: Job, out: Path) -> None:
 
 def built(config: HeadsInModelsConfig, job: Job) -> HookedModel:
     """Return the network of a run before training."""
+    return on_device(build_model(_model_config(config, job)), config.device)
+
+
+def _model_config(config: HeadsInModelsConfig, job: Job) -> ModelConfig:
     shape: dict[str, Any] = {"n_layers": config.n_layers, "d_model": config.d_model, "n_heads": config.n_heads}
-    init_std = config.d_model**-0.5
-    return on_device(
-        build_model(model_for(task_of(config, job), seed=job.seed, init_std=init_std, **shape)), config.device
-    )
+    return model_for(task_of(config, job), seed=job.seed, init_std=config.d_model**-0.5, **shape)
 
 
 def _train(config: HeadsInModelsConfig, job: Job, out: Path) -> HookedModel:

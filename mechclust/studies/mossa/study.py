@@ -7,10 +7,13 @@ Language Models" (EMNLP 2024, arXiv 2410.20008), in miniature.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from mechclust.models import model_for
+from mechclust.studies.check_training import check_training
 from mechclust.studies.extra_probes import TrainedModel
 from mechclust.studies.mossa import report
 from mechclust.studies.mossa.config import FROZEN, SEEN_TASKS, ModelJob, MossaConfig, jobs
@@ -18,9 +21,21 @@ from mechclust.studies.mossa.origin import report as origin_report
 from mechclust.studies.mossa.origin.jobs import OriginJob, origin_jobs
 from mechclust.studies.mossa.origin.run import run_origin_job, trained_origin_models
 from mechclust.studies.mossa.run import run_job, trained_models
-from mechclust.studies.study import Study
+from mechclust.studies.study import Study, check_machine
 from mechclust.training import TrainConfig
 from tasks import SkillSuite
+
+
+def check(config: MossaConfig) -> None:
+    """Refuse a device that is not here, and networks that cannot be trained."""
+    check_machine(config)
+    model = model_for(config.suite, n_layers=config.n_layers, d_model=config.d_model, n_heads=config.n_heads)
+    if config.experiment == "origin":
+        check_training(replace(model, d_model=config.origin.width), config.origin.training)
+        return
+    check_training(model, config.pretraining)
+    if not config.rank:  # low-rank changes freeze all other weights
+        check_training(model, config.tuning)
 
 
 def jobs_of(config: MossaConfig) -> Sequence[ModelJob | OriginJob]:
@@ -113,6 +128,7 @@ STUDY = Study(
         ),
     },
     jobs=jobs_of,
+    check=check,
     run_job=run_any_job,
     trained_models=models_trained,
     load=partial(_of_experiment, "load"),

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from mechclust.evidence import Finding
+from mechclust.models import model_for
 from mechclust.report.analysis import Panel
 from mechclust.report.text import counted
+from mechclust.studies.check_training import check_training
 from mechclust.studies.planted_layers.config import FROZEN, PlantedConfig
 from mechclust.studies.planted_layers.control_findings import control_findings_of
 from mechclust.studies.planted_layers.findings import findings_of
@@ -20,7 +22,7 @@ from mechclust.studies.planted_layers.reading import SeedReadings, accuracy_tabl
 from mechclust.studies.planted_layers.results import SeedResults, load_results, loss_table, summary_table
 from mechclust.studies.planted_layers.run import run_job, trained_models
 from mechclust.studies.planted_layers.trios import CROSSED, SAME, WHOLE, trios_of
-from mechclust.studies.planted_layers.tunings import ModelJob, jobs
+from mechclust.studies.planted_layers.tunings import ModelJob, jobs, tunings
 from mechclust.studies.study import Study, check_checkpoint
 from mechclust.training import TrainConfig
 from tasks import SkillSuite
@@ -162,6 +164,15 @@ def notes(config: PlantedConfig, results: Results) -> list[str]:
     return [*texts, *chain.from_iterable(undefined)]
 
 
+def check(config: PlantedConfig) -> None:
+    """Refuse a device or a model that is not here, and networks that cannot be trained."""
+    check_checkpoint(config)
+    if config.model is None:
+        shape = {"n_layers": config.n_layers, "d_model": config.d_model, "n_heads": config.n_heads}
+        trainings = [tuning.settings(config) for tuning in tunings(config).values()]
+        check_training(model_for(config.suite, **shape), config.pretraining, *trainings)
+
+
 def stage_of(job: ModelJob) -> int:
     """Return the number of a job's stage."""
     return job.stage
@@ -204,7 +215,7 @@ STUDY = Study(
         "paper": PlantedConfig(),
     },
     jobs=jobs,
-    check=check_checkpoint,
+    check=check,
     run_job=run_job,
     trained_models=trained_models,
     load=load,

@@ -6,10 +6,11 @@ from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 
-from mechclust.models import build_model, load_model, model_for
+from mechclust.models import ModelConfig, build_model, load_model, model_for
+from mechclust.studies.check_training import check_training
 from mechclust.studies.extra_probes import TrainedModel
 from mechclust.studies.kept import on_device, once
-from mechclust.studies.study import Job
+from mechclust.studies.study import Job, check_machine
 from mechclust.studies.task_clusters.config import TaskClustersConfig, jobs, pictured_steps, task_of
 from mechclust.training import AccuracyCallback, Callback, CheckpointCallback, ProbeCallback, train
 from mechclust.training.callbacks import loss_result
@@ -19,11 +20,22 @@ from tasks import Batch
 from tasks.instructions import TRAIN_SUBSET, VALIDATION_SUBSET
 
 
+def check(config: TaskClustersConfig) -> None:
+    """Refuse a device that is not here, and networks that cannot be trained."""
+    check_machine(config)
+    check_training(model_config(config, jobs(config)[0]), config.training)
+
+
+def model_config(config: TaskClustersConfig, job: Job) -> ModelConfig:
+    """Return the configuration of a run's network."""
+    shape = {"n_layers": config.n_layers, "d_model": config.d_model, "n_heads": config.n_heads}
+    return model_for(task_of(config, job), seed=job.seed, **shape)
+
+
 def run_job(config: TaskClustersConfig, job: Job, out: Path) -> None:
     """Train one model and measure it at its checkpoints; existing results are not recomputed."""
     task = task_of(config, job)
-    shape = {"n_layers": config.n_layers, "d_model": config.d_model, "n_heads": config.n_heads}
-    model = on_device(build_model(model_for(task, seed=job.seed, **shape)), config.device)
+    model = on_device(build_model(model_config(config, job)), config.device)
     results = out / "results" / job.name
     models = out / "models" / job.name
     end = config.training.steps
