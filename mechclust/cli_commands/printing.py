@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,14 +14,28 @@ from mechclust.commands.result import MeasuredResult
 from mechclust.evidence.tables import markdown_table, shown_on_pages, text_table
 from mechclust.report.analysis import Analysis
 from mechclust.report.text import table_text
+from tasks import InputError
 from tasks.text.visible import visible
 
 Brief = Annotated[bool, tyro.conf.arg(help="print the headline and one table, and write no page")]
 
 
 def print_visible(text: object) -> None:
-    """Print lines in which users' texts may stand."""
-    print(visible(str(text), keep="\n"))
+    """Print lines in which users' texts may stand, at once.
+
+    Raises:
+        InputError: if standard output cannot be written, such as on a full disk.
+    """
+    if sys.stdout is None:  # closed, as by >&-
+        return
+    try:
+        print(visible(str(text), keep="\n"), flush=True)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter fails on it at its end
+        why = error.strerror or str(error)
+        raise InputError(f"standard output cannot be written ({why}); write it to another place") from error
 
 
 def show(result: MeasuredResult, out: Path, *, brief: bool, number: str = ".3f", below: str = "") -> None:
@@ -40,7 +55,6 @@ def show(result: MeasuredResult, out: Path, *, brief: bool, number: str = ".3f",
     show_list([*readings, *result.caveats])
     if below:
         print_visible(f"\n{below}")
-    sys.stdout.flush()
     print_visible(f"\nreport: {result.write(out)}")
 
 

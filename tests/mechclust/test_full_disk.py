@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -77,3 +79,17 @@ def test_what_can_be_written_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match=r"cannot write to '.*file/out' \(Not a directory\); choose another folder"):
         check_writable(tmp_path / "file" / "out")
+
+
+def test_a_full_output_is_said_in_one_sentence() -> None:
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run([sys.executable, "-m", "mechclust", "list"], stdout=full, stderr=subprocess.PIPE)
+    assert ended.returncode == 2
+    assert ended.stderr.decode().splitlines() == [
+        "mechclust: standard output cannot be written (No space left on device); write it to another place"
+    ]
+
+
+def test_a_closed_output_is_no_error() -> None:
+    ended = subprocess.run(f"{sys.executable} -m mechclust list >&-", shell=True, stderr=subprocess.PIPE)
+    assert (ended.returncode, ended.stderr) == (0, b"")
