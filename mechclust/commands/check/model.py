@@ -6,6 +6,7 @@ import gc
 import io
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, redirect_stdout
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,6 +25,7 @@ from mechclust.commands.check.traces import flat_memory, no_trace
 from mechclust.commands.settings import Dtype
 from mechclust.jobs import progress_bar
 from mechclust.models import build_model, load_pretrained
+from mechclust.models.adapter_bases import adapter_notes
 from mechclust.models.adapters import adapter_of, plain_model, set_adapter
 from mechclust.models.build import config_of
 from mechclust.models.pretrained import AnyModel, load_huggingface
@@ -31,7 +33,8 @@ from mechclust.models.resolved import ResolvedModel, resolve_model
 from probes import attach, embedding, resolve
 from probes.engine.hooks import check_device
 from tasks import InputError
-from tasks.errors import check_at_least, first_line
+from tasks.errors import first_line
+from tasks.settings import Seed, check_settings
 
 CheckFields = tuple[bool, str] | tuple[bool, str, bool]  # fields of ``Check`` after its name
 Attempt = Callable[[], CheckFields]
@@ -80,6 +83,14 @@ _WAYS_OUT = {
 }
 
 
+@dataclass(frozen=True)
+class _Settings:
+    """Settings of a check that have a range."""
+
+    dtype: Dtype | None
+    seed: Seed
+
+
 def check_model(
     model: AnyModel,
     *,
@@ -121,7 +132,7 @@ def check_model(
         One row per check: passed, failed with what that means and the way out, or not tried with the reason.
 
     Raises:
-        InputError: for a model that cannot be loaded or has no hooks, an unavailable device, or a negative seed.
+        InputError: for a model that cannot be loaded or has no hooks, an unavailable device, or a seed or dtype out of range.
 
     Example:
         >>> from mechclust.models import ModelConfig, build_model
@@ -130,7 +141,7 @@ def check_model(
         >>> report.passed, report["attention rows"].verdict
         (True, 'ok')
     """
-    check_at_least(seed=(seed, 0))
+    check_settings(_Settings(dtype, seed))
     resolved = resolve_model(model, adapter)
     placed = {"device": device, "dtype": dtype, "device_map": device_map}
     with torch.random.fork_rng(devices=[]), ExitStack() as afterwards:
@@ -144,7 +155,9 @@ def check_model(
             if resolved.in_memory and adapter is not None:  # the weights are shared
                 afterwards.callback(set_adapter, subject.checked.model, None)
         checks = _checks(subject)
-        rows = list(progress_bar(checks, desc="checking", unit=" check") if progress else checks)
+        first, *others = progress_bar(checks, desc="checking", unit=" check") if progress else checks
+    notes = [Check("adapter", True, note, note=True) for note in adapter_notes([resolved])]
+    rows = [first, *notes, *others]
     return CheckReport(type(resolved.source).__name__ if resolved.in_memory else resolved.source, rows)
 
 
@@ -157,7 +170,7 @@ def _placement(placed: Mapping[str, Any], *, in_memory: bool) -> dict[str, Any]:
     if in_memory:
         _refuse(placed)
         return {}
-    device = placed["device"] or "cpu"
+    device = "cpu" if placed["device"] is None else placed["device"]
     check_device(device)
     where = {"device": device} if placed["device_map"] is None else {"device_map": placed["device_map"]}
     return {"dtype": getattr(torch, placed["dtype"] or "float32"), **where}

@@ -1036,8 +1036,13 @@ class TestRefusals:
     def test_a_device_that_is_not_there(self, gpt2):
         assert self.refused(gpt2, device="cuda:77").endswith("is not available on this machine; choose --device cpu")
 
-    def test_a_negative_seed(self):
+    def test_a_seed_or_dtype_out_of_range(self):
         assert self.refused(Tiny(), seed=-1) == "seed is -1; expected at least 0"
+        assert self.refused(Tiny(), seed=10**20).startswith(f"seed is {10**20}; expected")
+        assert self.refused(Tiny(), dtype="float8").startswith("dtype is 'float8'; expected")
+
+    def test_a_device_without_a_name(self, gpt2):
+        assert self.refused(gpt2, device="").startswith("no device ''")
 
     def test_a_compiled_model(self):
         assert "went through torch.compile, which silently ignores hooks" in self.refused(torch.compile(Tiny()))

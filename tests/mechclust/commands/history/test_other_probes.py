@@ -70,8 +70,11 @@ def test_a_second_call_loads_no_model(measured, trained_series, monkeypatch):
         ("AttentionEntrpy", "or a probe that mechclust list names; did you mean 'AttentionEntropy'?"),
         ("clustrs", "expected clusters, cka, heads, topics, or a probe that mechclust list names; did you mean 'clu"),
         ("TopicEmbedding", "probe 'TopicEmbedding' needs topics, so its name alone is not enough"),
+        ("ClusteringHead", "--probes ClusteringHead does not fit these prompts: "),
+        ("CKA", "--probes CKA gives no number per layer or head; add another, such as clusters or cka"),
     ],
 )
-def test_other_names_are_refused_before_work(history_prompts, trained_series, tmp_path, name, said):
+def test_names_are_refused_before_work(history_prompts, trained_series, tmp_path, name, said):
     with pytest.raises(InputError, match=re.escape(said)):
         measure_history(trained_series, HistoryConfig(history_prompts, probes=(name,)), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
