@@ -15,7 +15,9 @@ def command() -> None:
         print_visible(f"  {found.name}{_origin(found.package)}: {study.title if study else f'broken: {found.error}'}")
         if study:
             print_visible(f"    {study.source}\n    presets: {', '.join(study.presets)}")
-    print_visible("\nProbes: probes.get_probe(NAME), mechclust run STUDY --probes NAME, mechclust history --probes NAME")
+    print_visible(
+        "\nProbes: probes.get_probe(NAME), mechclust run STUDY --probes NAME, mechclust history --probes NAME"
+    )
     for probe in list_probes():
         needs = f"; needs {', '.join(probe.needs)}" if probe.needs else ""
         about = f"broken: {probe.error}" if probe.make is None else probe.summary

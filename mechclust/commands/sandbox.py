@@ -7,13 +7,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Shaped
 from torch import Tensor
 
 from mechclust.models import build_model, load_model, load_pretrained
+from mechclust.models.resolved import resolve_model
+from mechclust.models.tokenizers import prompt_batches, tokenizer_and_sizes
 from mechclust.models.weights import set_weights
 from mechclust.report.folder import check_writable
 from mechclust.report.html import png
@@ -36,6 +38,7 @@ from tasks.text.prompts import LabelledPrompts
 SANDBOX_SUFFIXES = (".html", ".mp4", ".gif", ".png")
 PREFERRED_SPLITS = ("validation_subset", "validation", "test", "dev")
 BATCH_SIZE = 1024  # examples from which those followed are taken
+TOKENS_PER_BATCH = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +57,8 @@ class View:
         prompts: file of prompts with their tasks, as other commands read it; for checkpoints in Hugging Face's format.
         bos: whether each prompt begins with the beginning-of-sequence token: ``yes``, ``no``, or ``model``, as the
             tokenizer does.
+        too_long: what to do with a prompt longer than the model's context: ``refuse`` it, or ``truncate`` it from the
+            left.
     """
 
     label: str | None = None
@@ -65,6 +70,7 @@ class View:
     sequences: Several = 64
     prompts: Path | None = None
     bos: Bos = "model"
+    too_long: Literal["refuse", "truncate"] = "refuse"
 
     def check(self) -> None:
         """Refuse values out of range."""
@@ -198,18 +204,29 @@ def _of_checkpoints(folder: Path, by_step: dict[int, Path], max_frames: int, vie
         return record_sandbox(checkpoints, title=title, **_shown(task, view), **_of_task(task, view, checkpoints))
     if view.prompts is None:
         raise InputError(f"{str(by_step[steps[0]])!r} needs texts to read; give them with --prompts")
-    tokenizer = load_pretrained(by_step[steps[0]]).tokenizer
+    for name in ("split", "position"):
+        if getattr(view, name) is not None:
+            raise InputError(f"--{name} is for a task's examples, and --prompts gives the texts; leave --{name} out")
     prompts = LabelledPrompts.from_file(view.prompts)
-    label = view.label or "task"
+    tokenizer, sizes = tokenizer_and_sizes(resolve_model(by_step[steps[0]]))
+    label = "task" if view.label is None else view.label
     return record_sandbox(
         _Checkpoints(steps, partial(_load_pretrained, by_step)),
-        prompts.batches(tokenizer, bos=view.bos),
-        title=folder.name,
+        prompt_batches(
+            prompts, tokenizer, sizes, tokens_per_batch=TOKENS_PER_BATCH, bos=view.bos, too_long=view.too_long
+        ),
+        title=f"{folder.name}{_left_out(folder)}",
         label=label,
         label_names=prompts.classes.get(label),
         vocab=partial(_token_text, tokenizer),
         **_places(view),
     )
+
+
+def _left_out(folder: Path) -> str:
+    """Name the checkpoints that have no number in their name, and so no place among the others."""
+    names = [path.name for path in sorted(folder.glob("checkpoint-*")) if re.search(r"\d", path.name) is None]
+    return f" (without {', '.join(names)}, which has no step in its name)" if names else ""
 
 
 def _load_own(by_step: Mapping[int, Path], step: int) -> HookedModel:

@@ -35,6 +35,7 @@ class Place:
         head: number of the head, or ``None``.
         last: whether only the unembedding follows.
         group: the panels that are switched on and off together.
+        needed: whether a model in which the hook point never fires is refused, instead of shown without it.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Place:
     head: int | None = None
     last: bool = False
     group: str = ""
+    needed: bool = True
 
     @property
     def kind(self) -> Literal["plane", "heat"]:
@@ -88,7 +90,8 @@ def find_places(
         places.append(Place("token_embeddings", "Token embeddings", "hook_embed", "tokens", group="embeddings"))
     if "hook_pos_embed" in model.hook_dict:
         title = "Position embeddings"
-        places.append(Place("position_embeddings", title, "hook_pos_embed", "positions", group="embeddings"))
+        place = Place("position_embeddings", title, "hook_pos_embed", "positions", group="embeddings", needed=False)
+        places.append(place)  # models with rotary positions list it too
     blocks: dict[int, list[Place]] = {}
     for block, head in _heads(model, heads):
         blocks.setdefault(block, []).extend(_places_of_head(model, block, head))

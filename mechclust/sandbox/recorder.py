@@ -57,7 +57,7 @@ class SandboxRecorder:
 
     Raises:
         InputError: for a label or position that the batches do not have, a readout of several positions, and, when
-            called, a layer, head or site that the model does not have.
+            called, a layer, head or site that the model does not have, and values that are not finite.
 
     Example:
         >>> from mechclust import ModelConfig, TrainConfig, build_model, train
@@ -100,7 +100,11 @@ class SandboxRecorder:
             self.places = find_places(model, self.layers, self.heads, self.sites, len(self.examples.token_ids))
             cfg = model.cfg
             self._title = f"{cfg.n_layers} layers, {cfg.n_heads} heads, d_model {cfg.d_model}"
-        self._frames[int(step)] = self._look(model)
+        frame = self._look(model)
+        for name, values in frame.items():
+            if name != "loss" and not np.isfinite(values).all():
+                raise InputError(f"step {step} has NaN or infinity in {name!r}; leave this step out")
+        self._frames[int(step)] = frame
 
     @torch.no_grad()
     def _look(self, model: HookedModel) -> Frame:
@@ -109,6 +113,7 @@ class SandboxRecorder:
         sites = dict.fromkeys(place.site for place in self.places)
         with evaluation_mode(model), record(model, sites) as recorded:
             logits = forward(model, batch)
+        self.places = [place for place in self.places if place.needed or recorded[place.site]]
         frame = {}
         for place in self.places:
             try:

@@ -185,7 +185,9 @@ def caveats(result: Measurements) -> list[str]:
             "chance and their correction for the number of tests; no CKA with one of them is given."
         )
     if any(checkpoint.step is None for checkpoint in result.series):
-        notes.append("The name of at least one checkpoint has no number, so the series is in the order given.")
+        notes.append(
+            f"A name of a checkpoint has no number; the series is measured in this order: {', '.join(result.names)}."
+        )
     if result.tested:
         notes.append(
             "A layer crosses chance at the first checkpoint at which it is above chance and stays so at the next; "

@@ -14,6 +14,8 @@ from mechclust.models.resolved import ResolvedModel
 from tasks import InputError
 from tasks.text.visible import quoted
 
+LAST_NAMES = ("final", "last")  # how the name of a checkpoint without a number ends that comes after all others
+
 
 @dataclass(frozen=True)
 class Checkpoint:
@@ -31,7 +33,9 @@ class Checkpoint:
 
 
 def find_series(model: str | Path, config: HistoryConfig) -> list[Checkpoint]:
-    """Return the checkpoints in the order of their steps, or in the given order if any name has no number.
+    """Return the checkpoints in the order of their steps, with one called final or last after them.
+
+    If another name has no number, they are in the given order.
 
     Args:
         model: a hub name, or a folder; without revisions and checkpoints, its ``checkpoint-*`` folders are used.
@@ -49,9 +53,13 @@ def find_series(model: str | Path, config: HistoryConfig) -> list[Checkpoint]:
         )
     series = [Checkpoint(name, _step(name), config.resolve(source).portable) for name, source in sources]
     _check_different(series)
-    if all(checkpoint.step is not None for checkpoint in series):
-        series.sort(key=attrgetter("step"))
-    return series
+    unnumbered = [checkpoint for checkpoint in series if checkpoint.step is None]
+    if len(unnumbered) == 1 and unnumbered[0].name.endswith(LAST_NAMES):
+        series.remove(unnumbered[0])
+    elif unnumbered:
+        return series
+    series.sort(key=attrgetter("step"))
+    return series + unnumbered
 
 
 def _revisions(model: str | Path, config: HistoryConfig) -> list[tuple[str, str]]:

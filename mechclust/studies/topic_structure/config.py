@@ -196,7 +196,14 @@ class TopicStructureConfig:
                 f"check_every is {self.check_every}; expected a divisor of half of attention_steps ({half}), where the "
                 "network is compared too"
             )
-        for name in ("sgd_rates", "adam_rates", "optimum_documents", "optimum_lengths", "topics", "topics_per_document"):
+        for name in (
+            "sgd_rates",
+            "adam_rates",
+            "optimum_documents",
+            "optimum_lengths",
+            "topics",
+            "topics_per_document",
+        ):
             if not getattr(self, name):
                 raise InputError(f"{name} is empty; expected at least one value")
         for name in ("optimum_documents", "optimum_lengths", "topics_per_document"):

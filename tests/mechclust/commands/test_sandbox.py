@@ -6,6 +6,8 @@ import json
 import shutil
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
 from mechclust import ModelConfig, build_model, train
 from mechclust.cli import main
@@ -180,3 +182,37 @@ def test_views_that_cannot_be_had(folder, trained, tmp_path, capsys):
         shutil.copy(trained / "models" / name, tmp_path / "alone" / name)
     text = "has no state.safetensors that says which task was trained"
     assert text in refusal(tmp_path / "alone", *at, capsys=capsys)
+
+
+def test_a_series_that_cannot_be_shown(gpt2, tmp_path, capsys):
+    for step in (10, 200):
+        shutil.copytree(gpt2, tmp_path / f"checkpoint-{step}")
+    prompts = tmp_path / "prompts.jsonl"
+    rows = [("w1 w2", "one"), ("w3 w4 w5", "two"), ("w1 " * 2000, "one")]
+    prompts.write_text("".join(f"{json.dumps({'prompt': text, 'task': task})}\n" for text, task in rows))
+    at = ("--out", tmp_path / "x.html", "--prompts", prompts)
+    assert "has 2000 tokens" in refusal(tmp_path, *at, capsys=capsys)
+    for option in ("--split", "--position"):
+        assert f"leave {option} out" in refusal(tmp_path, *at, option, "x", capsys=capsys)
+    prompts.write_text("".join(f"{json.dumps({'prompt': text, 'task': task})}\n" for text, task in rows[:2]))
+    assert "no label ''" in refusal(tmp_path, *at, "--label", "", capsys=capsys)
+    (tmp_path / "checkpoint-final").mkdir()
+    run = open_sandbox(tmp_path, view=View(prompts=prompts))
+    assert run.epochs == [10, 200]
+    assert run.title.endswith("(without checkpoint-final, which has no step in its name)")
+    weights = load_file(tmp_path / "checkpoint-200" / "model.safetensors")
+    broken = {name: torch.full_like(weight, torch.nan) for name, weight in weights.items()}
+    save_file(broken, tmp_path / "checkpoint-200" / "model.safetensors", {"format": "pt"})
+    assert "step 200 has NaN or infinity" in refusal(tmp_path, *at, capsys=capsys)
+    assert not (tmp_path / "x.html").exists()
+
+
+def test_a_model_with_rotary_positions_has_no_panel_of_them(tmp_path, write_checkpoint):
+    for step in (1, 2):
+        write_checkpoint(tmp_path / f"checkpoint-{step}", "llama")
+    prompts = tmp_path / "prompts.jsonl"
+    rows = [("w1 w2", "one"), ("w3 w4 w5", "two")]
+    prompts.write_text("".join(f"{json.dumps({'prompt': text, 'task': task})}\n" for text, task in rows))
+    run = open_sandbox(tmp_path, view=View(prompts=prompts))
+    assert "position_embeddings" not in run.panels
+    assert "token_embeddings" in run.panels
