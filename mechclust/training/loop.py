@@ -214,7 +214,14 @@ class _Training:
 
     def _call(self, step: int) -> None:
         for callback in self.callbacks:
-            callback(step, self.model)
+            try:
+                callback(step, self.model)
+            except InputError as error:
+                where, _, _ = str(error).partition(";")
+                if not self.stop_if_diverged or not where.startswith("NaN or infinity"):
+                    raise
+                why = f"training diverged: {where} before step {step}, with lr {self.config.lr:g}"
+                raise DivergedError(f"{why}; {_WAY_OUT}") from error
 
 
 def _check_steps(callback: Callback, checkpoints: Sequence[int]) -> None:

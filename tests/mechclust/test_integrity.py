@@ -166,3 +166,16 @@ def test_the_option_of_the_command_line(
     assert "--no-verify: do not verify the checksums" in capfd.readouterr().out
     with pytest.raises(SystemExit):
         main(["check", "x", "--no-verify"])
+
+
+def test_results_that_were_exchanged(smoke_run: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Both files are whole, so without their checksums nothing tells but what they hold."""
+    out = shutil.copytree(smoke_run[1], tmp_path / "run")
+    ari = min(out.rglob("*.ari.safetensors"))
+    loss = min(out.rglob("loss.safetensors"))
+    kept = ari.read_bytes()
+    ari.write_bytes(loss.read_bytes())
+    loss.write_bytes(kept)
+    assert main(["report", str(out), "--no-verify"]) == 2
+    (sentence,) = capfd.readouterr().err.splitlines()
+    assert "leave --no-verify out" in sentence

@@ -132,7 +132,8 @@ def check_model(
         One row per check: passed, failed with what that means and the way out, or not tried with the reason.
 
     Raises:
-        InputError: for a model that cannot be loaded or has no hooks, an unavailable device, or a seed or dtype out of range.
+        InputError: for a model that cannot be loaded or has no hooks, an unavailable device, and a seed or dtype out of
+            range.
 
     Example:
         >>> from mechclust.models import ModelConfig, build_model

@@ -18,6 +18,7 @@ from mechclust.commands.compare.task_clusters import ClustersOfTasks, find_task_
 from mechclust.commands.layers import layers_bytes
 from mechclust.commands.saved_rows import Checkpoint
 from mechclust.commands.units import Units, units_of
+from mechclust.commands.whole_weights import check_weights
 from mechclust.models.adapter_bases import adapter_notes
 from mechclust.models.adapters import check_adapter
 from mechclust.models.sizes import Sizes
@@ -109,6 +110,7 @@ def read_inputs(base: Any, tuned: Any, config: CompareConfig, out: Path, tokeniz
     clusters = find_task_clusters(config.clusters, prompts)
     checkpoints = find_checkpoints(base, tuned, config, tasks, tokenizer)
     _check_adapters(checkpoints, config)
+    check_weights(checkpoint.model for checkpoint in checkpoints)
     tokenizers = {}
     sizes = {}
     for model in checkpoints:

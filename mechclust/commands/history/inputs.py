@@ -16,6 +16,7 @@ from torch import Tensor
 from mechclust.commands.history.config import HistoryConfig
 from mechclust.commands.history.series import Checkpoint
 from mechclust.commands.units import Units, units_of
+from mechclust.commands.whole_weights import check_weights
 from mechclust.models.huggingface import find, read_config
 from mechclust.models.resolved import resolve_model
 from mechclust.models.sizes import Sizes
@@ -97,6 +98,7 @@ def read_inputs(model: Any, series: Sequence[Checkpoint], config: HistoryConfig,
     prompts = units.added_to(prompts)
     for checkpoint in series:
         _check_whole(checkpoint, config)
+    check_weights(checkpoint.model for checkpoint in series)
     reader = _tokenizer(model, series, config) if tokenizer is None else tokenizer
     sizes = _sizes(series[-1], config)
     _check_map_layers(config, sizes)

@@ -15,6 +15,7 @@ from mechclust.commands.mossa.margins import Pairs, pairs_of, swapped_answers
 from mechclust.commands.mossa.models import CONTROL, UNSEEN, Model, format_of, models_of
 from mechclust.commands.sampling import drawn
 from mechclust.commands.units import few_units
+from mechclust.commands.whole_weights import check_weights
 from mechclust.models.adapter_bases import adapter_notes, check_fits_base
 from mechclust.models.adapters import check_adapter
 from mechclust.models.instructions import Answered, InstructionFormat
@@ -94,6 +95,7 @@ def read_inputs(base: str, config: MossaConfig) -> Inputs:
     adapters = [str(model.given.source) for model in models if model.given is not None and model.given.is_adapter]
     for adapter in adapters:
         check_adapter(adapter)
+    check_weights([resolved, *(model.given for model in models if model.given is not None)])
     notes += _check_checkpoints(base, tokenizer, sizes, models, collection, config)
     _check_context(collection, models, text_format, sizes.n_ctx, config)
     check_fits_base(adapters, resolved, trust_remote_code=config.trust_remote_code)

@@ -196,17 +196,11 @@ class TopicStructureConfig:
                 f"check_every is {self.check_every}; expected a divisor of half of attention_steps ({half}), where the "
                 "network is compared too"
             )
-        for name in (
-            "sgd_rates",
-            "adam_rates",
-            "optimum_documents",
-            "optimum_lengths",
-            "topics",
-            "topics_per_document",
-        ):
+        rising = ("optimum_documents", "optimum_lengths", "topics_per_document")
+        for name in ("sgd_rates", "adam_rates", "topics", *rising):
             if not getattr(self, name):
                 raise InputError(f"{name} is empty; expected at least one value")
-        for name in ("optimum_documents", "optimum_lengths", "topics_per_document"):
+        for name in rising:
             values = getattr(self, name)
             if any(a >= b for a, b in pairwise(values)):
                 raise InputError(f"{name} is {values}; expected rising numbers")

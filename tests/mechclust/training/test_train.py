@@ -78,6 +78,14 @@ class TestDivergence:
         with pytest.raises(InputError, match=r"^training diverged: .* step [1-3]; give a smaller lr"):
             train(tiny_model(), task, replace(self.TOO_FAST, lr=1e6, steps=400))
 
+    def test_what_a_callback_finds_is_blamed_on_the_rate(self, task, tiny_model):
+        def find(step, model):
+            if step > 0:
+                raise InputError("NaN or infinity in the activations at 'embed' for example index 3; leave it out")
+
+        with pytest.raises(InputError, match=r"^training diverged: NaN .* step \d+, with lr 0.\d+; give a smaller lr"):
+            train(tiny_model(), task, replace(CONFIG, lr=0.1), callbacks=[find])
+
     def test_it_goes_on_where_it_is_told_to(self, task, tiny_model):
         losses = train(tiny_model(), task, self.TOO_FAST, stop_if_diverged=False)
         assert len(losses) == self.TOO_FAST.steps
