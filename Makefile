@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 IN_MEMORY := $(shell [ "$$(df -k --output=avail /dev/shm 2> /dev/null | tail -1)" -gt 4000000 ] 2> /dev/null && \
 	echo PYTEST_DEBUG_TEMPROOT=/dev/shm TMPDIR=/dev/shm)
 
-.PHONY: demo test cluster examples docs docs-serve pictures notebooks lint bench record real faults parity dist install clean
+.PHONY: demo test cluster examples docs docs-serve pictures notebooks lint bench record real faults bad-inputs parity dist install clean
 
 demo: $(VENV)/installed
 	$(BIN)/mechclust run task-clusters --preset quick --out runs/demo
@@ -74,6 +74,10 @@ SEED ?= 16
 ONLY ?=
 faults: $(VENV)/installed-dev
 	$(BIN)/python -m tests.faults --round $(ROUND) --seed $(SEED) --only "$(ONLY)" $(if $(KINDS),--kinds $(KINDS)) $(if $(RECORD),--record)
+
+# Everything that takes inputs is given bad ones; a table of what comes back. Some kinds only: KINDS=commands.
+bad-inputs: $(VENV)/installed-dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.bad_inputs $(if $(KINDS),--kinds $(KINDS)) --only "$(ONLY)"
 
 # Old and new code side by side until the refactoring is done: tests/parity. Some calls only: make parity CALLS="check.*".
 CALLS ?= .*

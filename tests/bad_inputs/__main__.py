@@ -1,38 +1,57 @@
-"""Run the cases, and show those whose outcome is not good: ``python -m tests.bad_inputs --only linear_cka``."""
+"""Run the cases and print a table of outcomes: ``python -m tests.bad_inputs --seed 2026 --kinds commands``."""
 
 from __future__ import annotations
 
 import argparse
-import collections
-import resource
 import sys
+import tempfile
+from collections import Counter
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
 
 import numpy as np
-import torch
 
-from tests.bad_inputs import arrays
-from tests.bad_inputs.outcome import Outcome, ran
+from tests.bad_inputs.outcome import Outcome
 
-MAX_BYTES = 8 * 2**30  # so that an array for 10^12 classes fails at once
+KINDS = ("arrays", "models", "commands")
 
 
 def main() -> int:
     """Return 1 if any outcome is not good."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", default="", help="part of the name of what the inputs are given to")
-    args = parser.parse_args()
-    torch.set_num_threads(1)
-    resource.setrlimit(resource.RLIMIT_AS, (MAX_BYTES, MAX_BYTES))
-    counts: collections.Counter[str] = collections.Counter()
-    for case in arrays.cases(np.random.default_rng(args.seed)):
-        if args.only in case.name:
-            result = ran(case)
-            counts[result.outcome] += 1
-            if result.outcome is not Outcome.OK:
-                print(f"{case.name} | {case.kind} | {result.outcome} | {result.detail}")
-    print(f"{sum(counts.values())} cases: {dict(counts)}", file=sys.stderr)
-    return int(counts.total() > counts[Outcome.OK])
+    parser.add_argument("--seed", type=int, default=2026)
+    parser.add_argument("--kinds", nargs="*", choices=KINDS, default=[name for name in KINDS if _is_there(name)])
+    parser.add_argument("--only", default="", help="part of a case's kind or name")
+    given = parser.parse_args()
+    counts: dict[str, Counter[str]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for kind in given.kinds:
+            cases = import_module(f"tests.bad_inputs.{kind}").cases
+            for case in cases(Path(folder), np.random.default_rng(given.seed)):
+                if given.only not in f"{case.kind}: {case.name}":
+                    continue
+                result = case.run()
+                counts.setdefault(case.kind, Counter())[result.outcome] += 1
+                if result.outcome is not Outcome.OK:
+                    print(
+                        f"{case.kind} | {case.name} | {result.outcome} | {result.detail}", file=sys.stderr, flush=True
+                    )
+    print(table(counts))
+    return int(any(count.total() > count[Outcome.OK] for count in counts.values()))
+
+
+def _is_there(kind: str) -> bool:
+    return Path(__file__).with_name(f"{kind}.py").exists()
+
+
+def table(counts: Mapping[str, Mapping[str, int]]) -> str:
+    """Return a table of Markdown: kinds by outcomes."""
+    header = ["kind", *Outcome]
+    rows = [[kind, *(str(count.get(outcome, 0)) for outcome in Outcome)] for kind, count in counts.items()]
+    total = [str(sum(count.get(outcome, 0) for count in counts.values())) for outcome in Outcome]
+    lines = [header, ["---"] * len(header), *rows, ["all", *total]]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 if __name__ == "__main__":

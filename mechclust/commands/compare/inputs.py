@@ -18,11 +18,11 @@ from mechclust.commands.compare.task_clusters import ClustersOfTasks, find_task_
 from mechclust.commands.layers import layers_bytes
 from mechclust.commands.saved_rows import Checkpoint
 from mechclust.commands.units import Units, units_of
-from mechclust.commands.whole_weights import check_weights
 from mechclust.models.adapter_bases import adapter_notes
 from mechclust.models.adapters import check_adapter
 from mechclust.models.sizes import Sizes
 from mechclust.models.tokenizers import check_read_alike, encoder, n_leading, tokenization_of, what_is_wrong
+from mechclust.models.whole_weights import check_weights
 from mechclust.report.folder import check_command, free_space, kept_bytes
 from mechclust.report.resources import GIB
 from probes.functional.hsic import LEAST_DEBIASED

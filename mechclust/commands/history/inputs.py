@@ -16,7 +16,6 @@ from torch import Tensor
 from mechclust.commands.history.config import HistoryConfig
 from mechclust.commands.history.series import Checkpoint
 from mechclust.commands.units import Units, units_of
-from mechclust.commands.whole_weights import check_weights
 from mechclust.models.huggingface import find, read_config
 from mechclust.models.resolved import resolve_model
 from mechclust.models.sizes import Sizes
@@ -28,6 +27,7 @@ from mechclust.models.tokenizers import (
     tokenizer_and_config,
     what_is_wrong,
 )
+from mechclust.models.whole_weights import check_weights
 from probes.engine.identity import token_digests
 from probes.store.digest import digest_of
 from tasks import Batch, CorpusStream, InputError, LabelledPrompts

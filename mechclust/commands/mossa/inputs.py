@@ -15,13 +15,13 @@ from mechclust.commands.mossa.margins import Pairs, pairs_of, swapped_answers
 from mechclust.commands.mossa.models import CONTROL, UNSEEN, Model, format_of, models_of
 from mechclust.commands.sampling import drawn
 from mechclust.commands.units import few_units
-from mechclust.commands.whole_weights import check_weights
 from mechclust.models.adapter_bases import adapter_notes, check_fits_base
 from mechclust.models.adapters import check_adapter
 from mechclust.models.instructions import Answered, InstructionFormat
 from mechclust.models.resolved import resolve_model
 from mechclust.models.sizes import Sizes
 from mechclust.models.tokenizers import check_read_alike, encoder, tokenizer_and_sizes
+from mechclust.models.whole_weights import check_weights
 from mechclust.report.text import join
 from probes.functional.hsic import LEAST_DEBIASED
 from probes.store.digest import digest_of

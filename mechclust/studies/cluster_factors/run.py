@@ -10,7 +10,6 @@ from pathlib import Path
 import torch
 
 from mechclust.models import ModelConfig, build_model, load_model, model_for
-from mechclust.studies.check_training import check_training
 from mechclust.studies.cluster_factors.config import (
     ClusterFactorsConfig,
     jobs,
@@ -22,7 +21,7 @@ from mechclust.studies.cluster_factors.config import (
 from mechclust.studies.cluster_factors.measurements import probes_of
 from mechclust.studies.cluster_factors.swap import swap_centroids
 from mechclust.studies.extra_probes import TrainedModel
-from mechclust.studies.kept import on_device, once
+from mechclust.studies.kept import check_training, on_device, once
 from mechclust.studies.study import Job, check_machine
 from mechclust.training import AccuracyCallback, Callback, CheckpointCallback, ProbeCallback, train
 from mechclust.training.callbacks import loss_result

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from mechclust.models import ModelConfig, build_model, load_pretrained, model_for
 from mechclust.models.tokenizers import encoder, load_tokenizer
-from mechclust.studies.check_training import check_training
 from mechclust.studies.extra_probes import TrainedModel
 from mechclust.studies.heads_in_models.config import (
     INSTRUCTIONS,
@@ -45,7 +44,7 @@ from mechclust.studies.heads_in_models.measure import measure_heads
 from mechclust.studies.heads_in_models.planted import PlantedHeads
 from mechclust.studies.heads_in_models.prompts import ORDERS, Order
 from mechclust.studies.heads_in_models.together import Places, exchange_together
-from mechclust.studies.kept import on_device, once
+from mechclust.studies.kept import check_training, on_device, once
 from mechclust.studies.study import Job, check_checkpoint
 from mechclust.training import CheckpointCallback, train
 from probes import HookedModel, ProbeResult, Readout, TaskClusterARI, last_token, residual, run, token_at

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from mechclust.models import model_for
-from mechclust.studies.check_training import check_training
 from mechclust.studies.extra_probes import TrainedModel
+from mechclust.studies.kept import check_training
 from mechclust.studies.mossa import report
 from mechclust.studies.mossa.config import FROZEN, SEEN_TASKS, ModelJob, MossaConfig, jobs
 from mechclust.studies.mossa.origin import report as origin_report

@@ -14,7 +14,7 @@ from mechclust.evidence import Finding
 from mechclust.models import model_for
 from mechclust.report.analysis import Panel
 from mechclust.report.text import counted
-from mechclust.studies.check_training import check_training
+from mechclust.studies.kept import check_training
 from mechclust.studies.planted_layers.config import FROZEN, PlantedConfig
 from mechclust.studies.planted_layers.control_findings import control_findings_of
 from mechclust.studies.planted_layers.findings import findings_of

@@ -7,9 +7,8 @@ from functools import partial
 from pathlib import Path
 
 from mechclust.models import ModelConfig, build_model, load_model, model_for
-from mechclust.studies.check_training import check_training
 from mechclust.studies.extra_probes import TrainedModel
-from mechclust.studies.kept import on_device, once
+from mechclust.studies.kept import check_training, on_device, once
 from mechclust.studies.study import Job, check_machine
 from mechclust.studies.task_clusters.config import TaskClustersConfig, jobs, pictured_steps, task_of
 from mechclust.training import AccuracyCallback, Callback, CheckpointCallback, ProbeCallback, train

@@ -7,8 +7,8 @@ import shutil
 import pytest
 
 from mechclust.cli import main
-from mechclust.commands.whole_weights import check_weights
 from mechclust.models.resolved import resolve_model
+from mechclust.models.whole_weights import check_weights
 from tasks import InputError
 
 
