@@ -38,6 +38,7 @@ class Call:
         said: pattern of something that must be printed where the call is accepted.
         mine: files of a user, which must stay.
         stdout: ``"full"`` or ``"closed"`` for an output that cannot be written.
+        at_work: whether the fault is only seen at work, after other things were measured.
     """
 
     line: str
@@ -47,6 +48,7 @@ class Call:
     said: str = ""
     mine: tuple[str, ...] = ()
     stdout: Literal["", "full", "closed"] = ""
+    at_work: bool = False
 
 
 def result_of(call: Call, inputs: Path) -> Result:
@@ -95,8 +97,8 @@ def _run(call: Call, inputs: Path, folder: Path) -> int:
         sys.stdout = None  # as Python finds it after >&-
     words = shlex.split(call.line)
     code = command(*(word.replace("@in/", f"{inputs}/").replace("@here/", f"{folder}/") for word in words))()
-    if sys.stdout is not None:
-        sys.stdout.flush()
+    if call.stdout == "closed":
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - flushed at the end of the process
     return code or 0
 
 
@@ -114,7 +116,7 @@ def _classified(call: Call, ended: Ended, written: list[str]) -> Result:
         return Result(Outcome.OK if call.expected != "accepted" else Outcome.UNCLEAR, "refused by the parser")
     if call.expected == "accepted":
         return Result(Outcome.UNCLEAR, f"refused: {sentences[-1]}")
-    if written:
+    if written and not call.at_work:
         return Result(Outcome.LATE, f"wrote {written[0]}: {sentences[-1]}")
     if call.words and not any(word in sentences[-1] for word in call.words):
         return Result(Outcome.UNCLEAR, sentences[-1])

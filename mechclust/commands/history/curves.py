@@ -121,11 +121,17 @@ def _curve(
     numbers = np.full((4, n_checkpoints, len(sites)), np.nan)
     n = [0] * n_checkpoints
     for i, result in results.items():
-        n[i] = int(result.metadata.get("n_examples", result.metadata.get("n", 0)) or 0)
+        n[i] = _n_examples(result)
         if list(result.coords["site"]) == sites:
             numbers[:, i] = read(result)
     value, low, high, p = numbers
     return Curve(name, sites, [last.layers[site] for site in sites], value, low, high, p, n)
+
+
+def _n_examples(result: ProbeResult) -> int:
+    """Return the number of examples; of a probe that counts them by class, that of all, and 0 if it does not count."""
+    n = result.metadata.get("n_examples", result.metadata.get("n")) or 0
+    return max(n.values()) if isinstance(n, Mapping) else int(n)
 
 
 def _read_other(measure: str, prefix: str, result: ProbeResult) -> _Numbers:

@@ -58,6 +58,14 @@ def test_a_probe_without_a_number_per_layer_says_so(measured):
     assert "CKA/checkpoint-8" in result.results
 
 
+def test_a_probe_that_counts_examples_by_class(trained_series, history_prompts):
+    folders = tuple(trained_series / f"checkpoint-{step}" for step in (8, 48))
+    config = HistoryConfig(history_prompts, checkpoints=folders, probes=("NeighbourPurity",), map_prompts=0)
+    curve = measure_history(trained_series, config).curves["NeighbourPurity_neighbour_purity"]
+    n_prompts = len(LabelledPrompts.from_jsonl(history_prompts).prompts)
+    assert curve.n == [n_prompts, n_prompts]
+
+
 def test_a_second_call_loads_no_model(measured, trained_series, monkeypatch):
     result, out, config = measured
     monkeypatch.setattr(HistoryConfig, "load", lambda *_, **__: pytest.fail("a model was loaded"))
