@@ -6,7 +6,10 @@ import time
 
 import torch
 
+from tasks import InputError
+
 GIB = 2**30
+DAY_S = 24 * 3600
 _TIMED_S = 0.05  # for which the matrix product is repeated
 
 
@@ -57,3 +60,25 @@ def duration_text(seconds: float) -> str:
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def check_duration(seconds: float, *, yes: bool, fewer: str) -> None:
+    """Refuse work that takes more than a day, unless that was agreed to.
+
+    Args:
+        seconds: as estimated.
+        yes: whether it was agreed to.
+        fewer: what to give for less work, in words.
+
+    Raises:
+        InputError: with the estimate.
+
+    Example:
+        >>> check_duration(360_000, yes=False, fewer="fewer prompts")
+        Traceback (most recent call last):
+        tasks.errors.InputError: this takes about 100.0 h, more than a day; give fewer prompts, or --yes to begin anyway
+    """
+    if seconds > DAY_S and not yes:
+        raise InputError(
+            f"this takes about {duration_text(seconds)}, more than a day; give {fewer}, or --yes to begin anyway"
+        )

@@ -149,6 +149,12 @@ class Estimate:
             "free; give fewer prompts (--max-rows), --dtype bfloat16, or another folder with --out"
         )
 
+    def seconds(self, speed: float | None, statistics: float | None) -> float:
+        """Return how long one process takes, as far as that is known; the speeds are those of ``text``."""
+        forward = 0.0 if self.operations is None or speed is None else self.operations / speed
+        measuring = 0.0 if self.measuring is None or statistics is None else self.measuring / statistics
+        return forward + measuring
+
     def text(self, speed: float | None, statistics: float | None = None, *, shared: bool = False) -> str:
         """Return the estimate in words.
 

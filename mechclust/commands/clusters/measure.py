@@ -28,6 +28,7 @@ from mechclust.models.pretrained import AnyModel
 from mechclust.models.resolved import ResolvedModel
 from mechclust.report.folder import check_command, rows_errors
 from mechclust.report.page import save_results
+from mechclust.report.resources import check_duration
 from probes import Probe, ProbeResult, RowStore, Selector, TaskClusterARI, residual, resolve
 from probes.functional.planes import aligned_planes
 from probes.store.digest import digest_of
@@ -83,6 +84,8 @@ def measure_clusters(
             if progress:
                 speeds = device_speeds(estimate, inputs, config)
                 print(estimate.text(*speeds, shared=not config.here), file=sys.stderr)
+                fewer = "fewer prompts (--max-rows), shuffles (--n-shuffles) or starts (--n-init)"
+                check_duration(estimate.seconds(*speeds) / config.at_once, yes=config.yes, fewer=fewer)
                 print(inputs.units.sentence, file=sys.stderr)
             rows = rows if config.here else rows.absolute()  # for processes in other folders
             stores = _save_states(resolved, inputs, config, tokenizer, rows, progress=progress)

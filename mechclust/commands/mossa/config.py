@@ -56,6 +56,7 @@ class MossaConfig(ModelSettings):
         controls: single-task models trained elsewhere: ``TASK=MODEL``, or folders named after their tasks.
         keep_rows: keep all hidden states, not only what is computed from them.
         max_memory: most memory, in GiB, for hidden states; layers are compared in groups that fit.
+        yes: begin work that is estimated to take more than a day.
 
     Example:
         >>> from pathlib import Path
@@ -93,6 +94,7 @@ class MossaConfig(ModelSettings):
     controls: tuple[str, ...] = ()
     keep_rows: bool = False
     max_memory: Positive = 8.0
+    yes: bool = False
 
     def check(self) -> None:
         """Refuse settings that cannot be run, before anything is read."""

@@ -380,7 +380,18 @@ class TestShown:
         assert result.to_dataframe()["ari"].tolist() == pytest.approx(index, abs=1e-12)
 
 
+def slow(*_):
+    """Return the speeds of a device that makes ten multiplications per second."""
+    return 10.0, 10.0
+
+
 class TestEstimate:
+    def test_more_than_a_day_is_asked_for(self, gpt2, config, monkeypatch):
+        monkeypatch.setattr("mechclust.commands.clusters.measure.device_speeds", slow)
+        with pytest.raises(InputError, match=r"takes about .* h, more than a day; give fewer prompts .* or --yes"):
+            measure_clusters(str(gpt2), config, progress=True)
+        assert measure_clusters(str(gpt2), replace(config, yes=True), progress=True).headline
+
     def test_says_what_it_will_take(self, gpt2, config, capsys):
         measure_clusters(str(gpt2), config, progress=True)
         said = capsys.readouterr().err.splitlines()[0]
