@@ -96,10 +96,11 @@ def _run(call: Call, inputs: Path, folder: Path) -> int:
         os.close(1)
         sys.stdout = None  # as Python finds it after >&-
     words = shlex.split(call.line)
-    code = command(*(word.replace("@in/", f"{inputs}/").replace("@here/", f"{folder}/") for word in words))()
-    if call.stdout == "closed":
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - flushed at the end of the process
-    return code or 0
+    try:
+        return command(*(word.replace("@in/", f"{inputs}/").replace("@here/", f"{folder}/") for word in words))() or 0
+    finally:
+        if call.stdout == "closed":
+            sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - flushed at the end of the process
 
 
 def _classified(call: Call, ended: Ended, written: list[str]) -> Result:
