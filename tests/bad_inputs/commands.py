@@ -81,7 +81,7 @@ def cases(folder: Path, rng: np.random.Generator) -> Iterator[Case]:
     }
     for kind, calls in kinds.items():
         for name, call in calls:
-            yield Case(f"commands: {kind}", name, partial(result_of, call, inputs))
+            yield Case(kind, name, partial(result_of, call, inputs))
 
 
 Calls = Iterator[tuple[str, Call]]
