@@ -396,6 +396,7 @@ class TestDefects:
         return replace(
             STUDY,
             presets={"only": Tree()},
+            check=lambda config: None,
             jobs=lambda config: ["once"],
             run_job=job,
             trained_models=lambda config, out: [],

@@ -59,7 +59,10 @@ CASES: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "topic_similarity": ((X, LABEL), {}),
     "within_ratio": ((X, LABEL), {}),
 }
-WITHOUT_ARRAYS = {"cka_from_moments": "takes moments", "wilson_interval": "takes numbers"}
+WITHOUT_ARRAYS = {
+    "cka_from_moments": "takes moments",
+    **dict.fromkeys(("half_interval", "wilson_interval"), "takes numbers"),
+}
 
 
 def converted(value: Any, convert: Callable[[Any], Any]) -> Any:

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import nn
 
 from mechclust import measure_history
@@ -95,7 +96,7 @@ def test_tasks_that_were_corrected_after_an_interruption_are_clustered_anew(seri
 def test_an_adapter_that_was_trained_again_is_another(series, quick, tmp_path):
     adapter = tmp_path / "adapter"
     adapter.mkdir()
-    (adapter / "adapter_model.safetensors").write_bytes(b"a")
+    save_file({"weight": torch.zeros(2)}, adapter / "adapter_model.safetensors")
     config = replace(quick, checkpoints=(series / NAMES[0], series / NAMES[1]), adapter=adapter)
     found = find_series(series, config)
     inputs = read_inputs(series, found, replace(config, adapter=None))
@@ -105,7 +106,7 @@ def test_an_adapter_that_was_trained_again_is_another(series, quick, tmp_path):
 
     before = key()
     assert key() == before
-    (adapter / "adapter_model.safetensors").write_bytes(b"other")
+    save_file({"weight": torch.ones(2)}, adapter / "adapter_model.safetensors")
     assert key() != before
 
 
