@@ -10,9 +10,10 @@ from probes import list_probes
 def command() -> None:
     """Run ``mechclust list``."""
     print_visible("Studies: mechclust run STUDY")
-    for found in registered_studies():
-        study = found.study
-        print_visible(f"  {found.name}{_origin(found.package)}: {study.title if study else f'broken: {found.error}'}")
+    for registered in registered_studies():
+        study = registered.study
+        about = study.title if study else f"broken: {registered.error}"
+        print_visible(f"  {registered.name}{_origin(registered.package)}: {about}")
         if study:
             print_visible(f"    {study.source}\n    presets: {', '.join(study.presets)}")
     print_visible(

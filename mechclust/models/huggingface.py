@@ -38,7 +38,7 @@ CheckpointPart = Literal["config", "tokenizer", "weights"]
 _FILES = {
     "config": "config.json",
     "tokenizer": "tokenizer (tokenizer.json, tokenizer_config.json)",
-    "weights": "config.json",  # of which no model can be made; faults of weights have types of their own
+    "weights": "config.json",  # damaged weights are told by the type of the error; else the configuration is wrong
 }
 _SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
 _DAMAGED_WEIGHTS = re.compile("SafetensorError|UnpicklingError|EOFError|OSError|JSONDecodeError|PytorchStreamReader")

@@ -87,7 +87,7 @@ def _files(folder: Path) -> dict[str, int]:
 
 
 def _run(call: Call, inputs: Path, folder: Path) -> int:
-    """Run the command as a process of its own does, flushing its output at the end."""
+    """Run the command and flush its output at the end, as a new process would."""
     resource.setrlimit(resource.RLIMIT_AS, (MAX_BYTES, MAX_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if call.stdout == "full":
