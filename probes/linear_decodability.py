@@ -21,6 +21,7 @@ from probes.functional.linear_decodability import (
     ridge_predictions,
     stratified_folds,
 )
+from probes.functional.permutation_test import permutation_p_value
 from probes.functional.strata import check_given, nothing_left, single_class, strata_of
 from probes.functional.units import Relabelling
 from tasks import InputError
@@ -182,7 +183,7 @@ class LinearDecodability(LabelledRows):
         if label.fixed:
             return measured
         null_low, null_high = np.quantile(hits[1:] / n, [0.025, 0.975])
-        p = math.nan if label.few else (1 + int((hits[1:] >= hits[0]).sum())) / len(hits)
+        p = math.nan if label.few else float(permutation_p_value(hits[0], hits[1:]))
         return {**measured, "null_low": null_low, "null_high": null_high, "p_value": p}
 
 

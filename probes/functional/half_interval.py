@@ -57,6 +57,17 @@ def half_interval(index: float, of_halves: Sequence[float], n_units: int) -> tup
     nearly_sure = 1 / (2 * n_units)  # a share of 1 has no variance that the halves' could be compared with
     per_outcome = variance / max(of_outcomes, nearly_sure * (1 - nearly_sure))
     z2 = float(t.ppf(0.975, n_units - 1)) ** 2 * (per_outcome if variance > 0 else 1 / n_units)
+    low, high = wilson_ends(share, z2)
+    return 2 * low - 1, 2 * high - 1
+
+
+def wilson_ends(share: float, z2: float) -> tuple[float, float]:
+    """Return both ends of Wilson's interval (1927) of a share.
+
+    Args:
+        share: from 0 to 1.
+        z2: square of the quantile, times the share's variance in units of ``share (1 - share)``.
+    """
     middle = (share + z2 / 2) / (1 + z2)
-    half = math.sqrt(z2 * of_outcomes + z2 * z2 / 4) / (1 + z2)
-    return 2 * (middle - half) - 1, 2 * (middle + half) - 1
+    half = math.sqrt(z2 * (share * (1 - share)) + z2 * z2 / 4) / (1 + z2)
+    return middle - half, middle + half

@@ -12,6 +12,7 @@ from torch import Tensor
 from probes.functional.arguments import ROW_LABELS, ROW_MATRIX, as_numpy, checked
 from probes.functional.arrays import Array, Labels, computed_in_torch
 from probes.functional.distances import centre_and_scale, first_alike, squared_differences
+from probes.functional.half_interval import wilson_ends
 from probes.functional.products import float32_as_it_is
 from probes.functional.representations import float64
 from probes.functional.units import Relabelling
@@ -228,9 +229,7 @@ def _wilson(share: float, variance: float, n: int) -> tuple[float, float]:
     """Return Wilson's 95% interval of a share with this variance; that of ``n`` binary outcomes if it is 0."""
     independent = share * (1 - share)
     z2 = 1.959963984540054**2 * (variance / independent if variance > 0 else 1 / n)
-    middle = (share + z2 / 2) / (1 + z2)
-    half = math.sqrt(z2 * independent + z2 * z2 / 4) / (1 + z2)
-    return middle - half, middle + half
+    return wilson_ends(share, z2)
 
 
 def nearest(

@@ -15,6 +15,7 @@ from mechclust.commands.clusters.config import ClustersConfig
 from mechclust.commands.clusters.follow import Followed
 from mechclust.commands.clusters.verdicts import JudgedLabel, judge_label
 from probes import ProbeResult
+from probes.functional.permutation_test import permutation_p_value
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -272,4 +273,4 @@ def _p_of_highest(linear: ProbeResult, label: str, accuracy: float) -> float:
     highest = linear.sel("null", label=label).numpy().max(axis=0)
     if np.isnan(highest).any():
         return np.nan
-    return float((1 + (highest >= accuracy - 1e-12).sum()) / (1 + len(highest)))
+    return float(permutation_p_value(accuracy, highest))

@@ -13,7 +13,7 @@ from mechclust.commands.compare.control_curves import REST
 from mechclust.commands.compare.measurements import Measurements
 from mechclust.models.tokenizers import in_words
 from mechclust.report.reading import Reading
-from mechclust.report.text import LAYERS, first_few, join, layers_text, ranges, span
+from mechclust.report.text import LAYERS, first_few, join, layers_text, ranges, span, with_ends
 from tasks.text.visible import short
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ def _standing_out(result: Measurements, tasks: pd.DataFrame) -> Iterator[Reading
 
 
 def _with_interval(row: pd.Series) -> str:
-    return f"{short(row.task)} {row.change:z.2f} ({row.low:z.2f} to {row.high:z.2f})"
+    return f"{short(row.task)} {with_ends(row.change, (row.low, row.high), '.2f')}"
 
 
 def _what_is_unknown(result: Measurements, table: pd.DataFrame) -> Iterator[Reading]:
