@@ -205,9 +205,7 @@ def sandbox() -> Drawn:
     )
 
 
-@picture(
-    "topics-suite", "docs/commands/topics-suite.md", alt="Published attention ratios of five encoders by threshold"
-)
+@picture("topics-suite", "docs/commands/topics.md", alt="Published attention ratios of five encoders by threshold")
 def topics_suite() -> Drawn:
     from mechclust.commands.topics.suite.published import PUBLISHED, RANDOM, THRESHOLDS, published_ratio
 
@@ -228,7 +226,7 @@ def topics_suite() -> Drawn:
     )
 
 
-@picture("corpora", "docs/commands/corpora.md", alt="Weights of 50 words in five topics, as a heat map")
+@picture("corpora", "docs/commands/topics.md", alt="Weights of 50 words in five topics, as a heat map")
 def corpora() -> Drawn:
     from tasks import CorpusStream
     from tasks.text.bags import Bags

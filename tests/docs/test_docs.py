@@ -169,7 +169,7 @@ def test_the_numbers_are_what_their_generator_writes() -> None:
         "findings.md",
         "real-models.md",
         "commands/mossa.md",
-        "commands/topics-suite.md",
+        "commands/topics.md",
         "results.md",
         *recorded,
     }
