@@ -95,8 +95,8 @@ def own_model() -> Drawn:
     lens.plot("probability", ax=axes[1])
     entropy.plot("share", ax=axes[2])
     return figure, (
-        f"`result.plot()` of three probes in one pass: {GPT2} ({len(prompts)} prompts). The task is what the states cluster "
-        "by at layer 1 only; the answer appears from there on; heads attend widely. Hatched or grey: chance."
+        f"`result.plot()` of three probes in one pass: {GPT2} ({len(prompts)} prompts). The states cluster by the task at "
+        "layer 1 only. The answer appears from there on. Heads attend widely. Hatched or grey: chance."
     )
 
 
@@ -143,10 +143,9 @@ def topics() -> Drawn:
     axes[0].set_ylabel("same topic against different topic")
     axes[0].legend(frameon=False, fontsize=8)
     return figure, (
-        f"What `mechclust topics` measured in {BERT} of 600 documents with five planted topics (n = "
-        f"{result.encoded.n_documents} documents; words of one topic only). Token embeddings bring words of a topic "
-        "together, far above chance; attention does not: within a topic it is weaker than by chance. Hatched: chance, 95% "
-        "of reassignments of topics to words."
+        f"`mechclust topics` on {BERT} of 600 documents with five planted topics (n = {result.encoded.n_documents} "
+        "documents, words of one topic only). Token embeddings bring words of a topic together, far above chance. Attention "
+        "does not: within a topic it is weaker than by chance. Hatched: chance, 95% of reassignments of topics to words."
     )
 
 
@@ -220,9 +219,8 @@ def topics_suite() -> Drawn:
     axes[0].set_ylabel("same topic / different topic")
     axes[1].legend(frameon=False, fontsize=8)
     return figure, (
-        "What a suite compares with: attention within topics relative to attention between topics, as published by Li, Li "
-        "& Risteski for five encoders on Wikipedia (100 topics; no n or intervals were published). Chance is 1, and random "
-        "BERT is there."
+        "The published values: attention within topics relative to attention between topics, by Li, Li & Risteski, for five "
+        "encoders on Wikipedia (100 topics, without n or intervals). Chance is 1, as for random BERT."
     )
 
 
@@ -247,7 +245,7 @@ def corpora() -> Drawn:
     axis.set(yticks=range(5), ylabel="topic found")
     figure.colorbar(image, ax=axis, label="share (uniform: 0.02)")
     return figure, (
-        "Topics found in a stream of 600 documents, read one at a time: each mixes five planted topics of ten words "
-        "each, and each topic found holds the ten words of one of them. By chance, every word would have a share of 0.02. With "
-        "3 of 8 seeds two topics were merged: fit several."
+        "Topics found in a stream of 600 documents. Each document mixes five planted topics of ten words, and each topic "
+        "found holds the ten words of one of them. By chance, every word has a share of 0.02. With 3 of 8 seeds two topics "
+        "were merged: fit several."
     )

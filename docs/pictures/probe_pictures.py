@@ -154,8 +154,8 @@ def cka() -> Drawn:
         axis.set_title(name, fontsize=10)
     return figure, (
         f'`result.plot("debiased_cka")`: every layer with every other, on {len(examples)} examples, of {INSTRUCTED}. '
-        "Before training all blocks hold much the same; after it every block changes the states, and two seeds are most "
-        "alike at equal depth. Chance is 0."
+        "Before training, all blocks are alike. After it, every block changes the states, and two seeds are most similar at "
+        "equal depth. Chance is 0."
     )
 
 
@@ -241,9 +241,9 @@ def clustering_head() -> Drawn:
         axis.set(title=f"{name} of 8 seeds: within_ratio {ratios[seed]:.3f}", xlabel="output 0", ylabel="output 1")
     axes[0].legend(frameon=False, fontsize=8)
     return figure, (
-        f"What the only head of a network puts out for {len(batch)} sequences of 8 binary digits, of which 3 count, "
-        "coloured by the sum of those 3. Left, each sum has places of its own; right, a network that did not learn "
-        "mixes them. `within_ratio` is 0 if equivalent sequences share a point, and about 1 by chance."
+        f"Output of the only head of a network for {len(batch)} sequences of 8 binary digits, of which 3 count, coloured "
+        "by the sum of those 3. Left, each sum has separate places. Right, a network that did not learn mixes them. "
+        "`within_ratio` is 0 if equivalent sequences share a point, and about 1 by chance."
     )
 
 
