@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from tempfile import TemporaryDirectory
-
 import pandas as pd
 from PIL import Image
 
 from docs.pictures import runs
-from docs.pictures.models import BERT, GPT2, STEPS, bert, own, planted_texts
+from docs.pictures.models import BERT, GPT2, STEPS, bert, own
 from docs.pictures.probe_pictures import panels
 from docs.pictures.registry import ROOT, Drawn, picture
 from mechclust import TopicsConfig, measure_topics
@@ -221,31 +218,4 @@ def topics_suite() -> Drawn:
     return figure, (
         "The published values: attention within topics relative to attention between topics, by Li, Li & Risteski, for five "
         "encoders on Wikipedia (100 topics, without n or intervals). Chance is 1, as for random BERT."
-    )
-
-
-@picture("corpora", "docs/commands/topics.md", alt="Weights of 50 words in five topics, as a heat map")
-def corpora() -> Drawn:
-    from tasks import CorpusStream
-    from tasks.text.bags import Bags
-    from tasks.text.topic_model import WordCounts, fit_counts
-    from tasks.text.vocabulary import Vocabulary
-
-    with TemporaryDirectory() as folder:
-        Path(folder, "corpus.txt").write_text("\n".join(planted_texts()))
-        stream = CorpusStream(folder, split="line")
-        words = Vocabulary.count(stream, size=50, min_documents=20, max_share=1.0)
-        bags = Bags.gather(stream, words, folder, "counts")
-        shares = fit_counts(WordCounts(words.words, bags), n_topics=5, seed=1).weights.numpy()
-    places = sorted(range(50), key=lambda i: words.words[i])
-    rows = sorted(range(5), key=lambda t: words.words[int(shares[t].argmax())])
-    figure, (axis,) = panels(1, 7.6, 2.4)
-    image = axis.imshow(shares[rows][:, places], aspect="auto", interpolation="nearest")
-    axis.set_xticks(range(4, 50, 10), [f"words of {name!r}" for name in "abcde"])
-    axis.set(yticks=range(5), ylabel="topic found")
-    figure.colorbar(image, ax=axis, label="share (uniform: 0.02)")
-    return figure, (
-        "Topics found in a stream of 600 documents. Each document mixes five planted topics of ten words, and each topic "
-        "found holds the ten words of one of them. By chance, every word has a share of 0.02. With 3 of 8 seeds two topics "
-        "were merged: fit several."
     )
