@@ -133,7 +133,7 @@ class TestTables:
         assert "0.600 (-0.671 to 1.871)" in rows[1]
         assert "untrained: 0.010" in rows[1]
         assert "✗ does not hold" in rows[1]
-        assert "b >= 5" in rows[2]
+        assert "b: >= 5" in rows[2]
         assert "3.250" in rows[2]
         assert "not measured" in rows[0]
         assert "0.25 to 0.6" in rows[3]
