@@ -94,19 +94,26 @@ def write(found: dict[tuple[str, str], tuple[int, int]]) -> None:
 
 def page(found: dict[tuple[str, str], tuple[int, int]]) -> str:
     """Return the page of the documentation."""
-    lines = []
+    by_units = []
+    for case in units.CASES:
+        rates = [_rate(*found.get((case, column), (0, 0))) for column in ("without units", "with units")]
+        if any(rates):
+            by_units.append(f"| {case} | {rates[0]} | {rates[1]} |")
+    others = []
     for (what, case), (calls, draws) in found.items():
-        if draws and what not in SUMMARISED:  # some cases have no p-value
-            lines.append(f"| {what} | {case} | {_rate(calls, draws)} |")
+        if draws and what not in units.CASES and what not in SUMMARISED:  # some cases have no p-value
+            others.append(f"| {what} | {case} | {_rate(calls, draws)} |")
     for name in SUMMARISED:
-        rates = [calls / draws for (what, _), (calls, draws) in found.items() if what == name and draws]
-        lines.append(f"| {name} | {len(rates)} cases | {min(rates):.1%} to {max(rates):.1%} | 2,000 each |")
-    return _TEXT + "\n".join(lines) + "\n"
+        shares = [calls / draws for (what, _), (calls, draws) in found.items() if what == name and draws]
+        others.append(f"| {name} | {len(shares)} cases | {min(shares):.1%} to {max(shares):.1%} |")
+    return _TEXT.format(by_units="\n".join(by_units), others="\n".join(others))
 
 
 def _rate(calls: int, draws: int) -> str:
+    if not draws:
+        return ""
     low, high = wilson_interval(calls, draws)
-    return f"{calls / draws:.1%} ({low:.1%} to {high:.1%}) | {draws:,}"
+    return f"{calls / draws:.1%} ({low:.1%} to {high:.1%})"
 
 
 _TEXT = """# False positives
@@ -115,17 +122,24 @@ _TEXT = """# False positives
 share a template or are repeated give false positives in 11% to 100% of draws.** If your prompts come from templates,
 pass `units`.
 
-Classes, templates and models were drawn without any effect, so every call is false. At a nominal 5%, the interval of
-the rate should contain 5% or lie below it. *Share* is the part of the variance of hidden states that templates explain.
-Rates below 3% come from Holm's correction, from few distinct relabellings, or from an interval that is too wide. The
-interval of `DistanceMatchedTopicAttention` (*matched*) is no test, as [its
+Classes, templates and models were drawn without any effect, so every call is false. At a nominal 5%, the 95% interval
+of the rate should contain 5% or lie below it. *Share* is the part of the variance of hidden states that templates
+explain. Rates below 3% come from Holm's correction, from few distinct relabellings, or from an interval that is too
+wide.
+
+A case has 2,000 draws, or as many as fit in four minutes. Cases without a p-value are left out.
+`python -m tests.calibration` measures the tables again, and `tests/calibration/rates.csv` has all cases.
+
+| test and case: called at a nominal 5% (95% interval) | without units | with units |
+|---|---|---|
+{by_units}
+
+The interval of `DistanceMatchedTopicAttention` (*matched*) is no test, as [its
 page](probes/distance-matched-topic-attention.md) says.
 
-Cases without a p-value are left out. `python -m tests.calibration` measures the table again, and
-`tests/calibration/rates.csv` has all cases.
-
-| test | case | called at a nominal 5% (95% interval) | draws |
-|---|---|---|---|
+| test | case | called at a nominal 5% (95% interval) |
+|---|---|---|
+{others}
 """
 
 
