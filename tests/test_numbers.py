@@ -33,7 +33,7 @@ from mechclust.command_table import COMMANDS
 from mechclust.studies.registry import registered_studies
 from tests.mechclust.commands.history.walk import walked_weights
 from tests.mechclust.commands.mossa.tiny import write_base, write_tasks
-from tests.mechclust.conftest import WORDS, checkpoint, quick_print_files  # noqa: F401 - a fixture
+from tests.mechclust.conftest import WORDS, checkpoint, quick_print_files, undrawn  # noqa: F401 - fixtures
 
 RECORDED = Path(__file__).parent / "data" / "numbers"
 Numbers = dict[str, list[str]]  # digest to where such a number stands
@@ -274,6 +274,7 @@ def measured(name: str, folder: Path) -> Numbers:
     return numbers_in(folder / "run")
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("name", RUNS)
 def test_numbers_are_the_recorded_ones(name: str, tmp_path: Path, tl_major: int) -> None:
     path = RECORDED / f"{name}-transformer-lens-{tl_major}.json"

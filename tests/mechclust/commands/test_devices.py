@@ -81,7 +81,7 @@ def expected(command, on_cpu):
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_tables_are_those_of_the_cpu(command, expected, device, request, inputs, tmp_path):
+def test_tables_are_those_of_the_cpu(command, undrawn, expected, device, request, inputs, tmp_path):
     measured = tables(command, device, inputs, tmp_path / "out")
     assert measured.keys() == expected.keys()
     for name, rows in expected.items():

@@ -66,7 +66,7 @@ def test_page(page):
     assert "http" not in re.sub(r"base64,[^\"]*", "", text).replace("http-equiv", "")  # pictures may spell anything
 
 
-def test_the_same_folder_is_reported_on_again(sample, tmp_path):
+def test_the_same_folder_is_reported_on_again(sample, undrawn, tmp_path):
     first = sample.write(tmp_path)
     again = replace(sample, trained={}).write(tmp_path)
     assert again == first
@@ -80,7 +80,7 @@ def test_another_commands_folder_is_refused(sample, tmp_path):
     assert not (tmp_path / "report.html").exists()
 
 
-def test_hostile_names(tmp_path, trouble_of):
+def test_hostile_names(undrawn, tmp_path, trouble_of):
     names = [HOSTILE[name] for name in HARD]
     sample = made_result({names[0]: names[:4], names[1]: names[4:]}, held_out=(names[-1],), n_layers=4)
     out = tmp_path / "runs" / "out"
