@@ -1,0 +1,147 @@
+"""Figures of the topic-structure study: they draw the measurements of runs made by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from mechclust.studies.topic_structure.arms import DECAYED, Cell, cells
+from mechclust.studies.topic_structure.figures import mixing
+from mechclust.studies.topic_structure.optimum_figures import optimum
+from mechclust.studies.topic_structure.reading_figures import readings_figure
+from mechclust.studies.topic_structure.reading_findings import NEAR
+from mechclust.studies.topic_structure.readings import BEST, readings_of, uniform_distance
+from mechclust.studies.topic_structure.results import THEORY_G, mixing_values, shares_of, ways_of
+from mechclust.studies.topic_structure.stage_figures import changes, stages
+from tests.mechclust.studies.topic_structure.made_runs import BEST_READING, PAPER, constructed, minimisers
+
+RUNS = constructed()
+
+
+def points(axis, marker):
+    """Return (x, y) of every point with a marker, in the order drawn."""
+    lines = [line for line in axis.lines if line.get_marker() == marker]
+    return np.array([xy for line in lines for xy in zip(*map(np.ravel, line.get_data()), strict=True)])
+
+
+class TestStages:
+    def test_draw_the_share_of_every_seed_by_start_and_rate(self):
+        figure = stages(PAPER, RUNS)
+        factorial, shares = shares_of(PAPER, RUNS)
+        by_title = {axis.get_title(): axis for axis in figure.axes}
+        for optimiser in ("SGD", "Adam"):
+            rates = sorted({cell.rate for cell in factorial if cell.optimiser == optimiser})
+            axis = by_title[f"{optimiser}, squared"]
+            assert [text.get_text() for text in axis.get_xticklabels()] == [f"{rate:g}" for rate in rates]
+            for init, marker, side in (("near-zero", "o", -0.09), ("default", "s", 0.09)):
+                drawn = points(axis, marker)
+                places = [factorial.index(Cell(init, optimiser, "squared", rate)) for rate in rates]
+                assert drawn[:, 1] == pytest.approx(shares[:, places].T.ravel())
+                assert drawn[:, 0] == pytest.approx(np.repeat(np.arange(len(rates)) + side, len(shares)))
+
+    def test_draw_the_mean_of_a_cell_as_a_line_around_its_points(self):
+        (axis,) = [axis for axis in stages(PAPER, RUNS).axes if axis.get_title() == "SGD, squared"]
+        factorial, shares = shares_of(PAPER, RUNS)
+        rates = sorted({cell.rate for cell in factorial if cell.optimiser == "SGD"})
+        bars = [line for line in axis.lines if line.get_marker() == "None" and line.get_linestyle() == "-"]
+        first = shares[:, factorial.index(Cell("near-zero", "SGD", "squared", rates[0]))].mean()
+        assert bars[0].get_xdata() == pytest.approx([-0.16, -0.02])
+        assert bars[0].get_ydata() == pytest.approx([first, first])
+        assert len(bars) == 2 * len(rates)
+
+    @pytest.mark.parametrize(
+        ("change", "marker", "words"),
+        [(0.01, "x", "attention hardly moved"), (np.nan, "+", "training diverged")],
+        ids=["unmoved", "diverged"],
+    )
+    def test_mark_a_cell_without_a_share_below_the_others(self, change, marker, words):
+        cell = cells(PAPER)[0]
+        (first, *others) = RUNS[cell.arm]
+        spoilt = {weight: values * change if weight != "W_V" else values for weight, values in first.changes.items()}
+        figure = stages(PAPER, RUNS | {cell.arm: [replace(first, changes=spoilt), *others]})
+        (axis,) = [axis for axis in figure.axes if len(points(axis, marker))]
+        assert axis.get_title() == f"{cell.optimiser}, {cell.objective}"
+        assert points(axis, marker)[:, 1] == pytest.approx(-0.08)
+        assert axis.get_ylim()[0] < -0.08
+        (legend,) = figure.legends
+        assert [text.get_text() for text in legend.get_texts()][-1] == f"{words} in some seed"
+
+
+class TestChanges:
+    def test_draw_the_weights_of_the_first_seed_at_the_fastest_rate(self):
+        figure = changes(PAPER, RUNS)
+        axis = figure.axes[0]
+        rate = max(cell.rate for cell in cells(PAPER) if cell[:3] == cells(PAPER)[0][:3])
+        cell = cells(PAPER)[0]._replace(rate=rate)
+        assert axis.get_title().startswith(f"{cell.init} start, {cell.optimiser}, {cell.objective}, rate {rate:g}\n")
+        by_label = {line.get_label(): line.get_ydata() for line in axis.lines}
+        run = RUNS[cell.arm][0]
+        for weight in ("W_V", "W_K", "W_Q"):
+            assert by_label[f"${weight}$"] == pytest.approx(run.changes[weight])
+        assert axis.lines[-1].get_xdata() == pytest.approx([run.stages.boundary] * 2)
+        assert f"{100 * run.stages.early:.0f}% of" in axis.get_title()
+
+    def test_leave_out_a_rate_that_diverged(self):
+        rates = [cell for cell in cells(PAPER) if cell[:3] == cells(PAPER)[0][:3]]
+        fastest = max(rates, key=lambda cell: cell.rate)
+        second = sorted(cell.rate for cell in rates)[-2]
+        diverged = [replace(run, changes={k: v * np.nan for k, v in run.changes.items()}) for run in RUNS[fastest.arm]]
+        axis = changes(PAPER, RUNS | {fastest.arm: diverged}).axes[0]
+        assert f"rate {second:g}\n" in axis.get_title()
+
+
+class TestMixing:
+    def test_draws_g_of_every_seed_with_the_bounds(self):
+        (axis,) = mixing(PAPER, RUNS).axes
+        values = mixing_values(PAPER, RUNS)
+        drawn = points(axis, "o")
+        assert sorted(drawn[:, 1]) == pytest.approx(sorted(np.concatenate([g.ravel() for g in values.values()])))
+        levels = {float(np.ravel(line.get_ydata())[0]) for line in axis.lines if len(set(line.get_ydata())) == 1}
+        assert {1.0, *map(float, values)} <= levels
+        (population,) = [line for line in axis.lines if line.get_linestyle() == "--" and len(line.get_xdata()) > 2]
+        assert list(population.get_ydata()) == pytest.approx(list(THEORY_G.values()))
+
+    def test_draws_the_populations_optimum_with_ten_topics_only(self):
+        (axis,) = mixing(replace(PAPER, topics=PAPER.topics[1:]), RUNS).axes
+        assert 10 not in PAPER.topics[1:]
+        assert [line for line in axis.lines if line.get_linestyle() == "--" and len(line.get_xdata()) > 2] == []
+
+
+class TestReadings:
+    def test_draw_the_distance_of_every_seed_with_the_best_verdict(self):
+        readings = readings_of(PAPER, RUNS)
+        (axis,) = readings_figure(PAPER, readings).axes
+        place = readings.names.index((BEST_READING, BEST))
+        y = PAPER.readings.index(BEST_READING)
+        drawn = points(axis, "o")
+        assert drawn[np.isclose(drawn[:, 1], y - 0.24), 0] == pytest.approx(readings.distance[:, place])
+        words = [text.get_text() for text in axis.texts]
+        assert words.count("compatible") == 1
+        dotted = [float(line.get_xdata()[0]) for line in axis.lines if line.get_linestyle() == ":"]
+        assert dotted == pytest.approx([NEAR.value, uniform_distance(PAPER)])
+
+    def test_every_distance_is_in_view_on_a_logarithmic_scale(self):
+        readings = readings_of(PAPER, RUNS)
+        (axis,) = readings_figure(PAPER, readings).axes
+        low, high = axis.get_xlim()
+        assert axis.get_xscale() == "log"
+        assert low == pytest.approx(0.8 * min(0.1, readings.distance.min()))
+        assert high == pytest.approx(max(1.2, 1.2 * readings.distance.max()))
+
+
+def test_the_optimum_is_drawn_by_documents_and_by_step():
+    found = minimisers(PAPER)
+    left, right = optimum(PAPER, RUNS, found).axes
+    distances = np.mean([result["distance"].numpy() for result in found], axis=0)
+    curves = [line for line in left.lines if line.get_marker() == "."]
+    assert np.array([line.get_ydata() for line in curves]) == pytest.approx(distances)
+    assert curves[0].get_xdata() == pytest.approx(PAPER.optimum_documents)
+    (slope,) = [line for line in left.lines if line.get_linestyle() == "--"]
+    documents = np.array(PAPER.optimum_documents)
+    assert slope.get_ydata() == pytest.approx(distances[0, 0] * (documents / documents[0]) ** -0.5)
+    ways = {name: values.mean(axis=0) for name, values in ways_of(RUNS[DECAYED]).items()}
+    drawn = {line.get_label(): line.get_ydata() for line in right.lines if line.get_marker() == "."}
+    assert drawn["its own minimiser"] == pytest.approx(ways["own"])
+    assert drawn["the closed form"] == pytest.approx(ways["closed"])
