@@ -1,4 +1,4 @@
-"""No number changes unless somebody means it to: every study's smoke preset and every command, to the bit.
+"""No number and no figure changes unless somebody means it to: every study's smoke preset and every command.
 
 ``python -m tests.test_numbers`` writes ``tests/data/numbers/`` anew, after a change that is meant to change numbers.
 Bits depend on the processor and on the versions of what computes, so that elsewhere the runs are made and not compared.
@@ -31,9 +31,10 @@ from safetensors.torch import load_file, save_file
 
 from mechclust.command_table import COMMANDS
 from mechclust.studies.registry import registered_studies
+from tests.drawn import picture
 from tests.mechclust.commands.history.walk import walked_weights
 from tests.mechclust.commands.mossa.tiny import write_base, write_tasks
-from tests.mechclust.conftest import WORDS, checkpoint, quick_print_files, undrawn  # noqa: F401 - fixtures
+from tests.mechclust.conftest import WORDS, checkpoint, quick_print_files  # noqa: F401 - a fixture
 
 RECORDED = Path(__file__).parent / "data" / "numbers"
 Numbers = dict[str, list[str]]  # digest to where such a number stands
@@ -58,7 +59,8 @@ def _cpu() -> Iterator[str]:
 
 
 def numbers_in(folder: Path) -> Numbers:
-    """Digests of all tensors in the safetensors files below a folder, and of all numbers in its tables and findings."""
+    """Digests of all tensors in the safetensors files below a folder, of all numbers in its tables and findings, and of
+    all that its figures draw."""
     found: Numbers = {}
 
     def add(digest: str, where: str) -> None:
@@ -73,6 +75,9 @@ def numbers_in(folder: Path) -> Numbers:
         elif path.suffix == ".csv" and path.name != "findings.csv":  # which repeats findings.json
             for row in sorted(map(_numbers_of, _rows(path))):  # whatever the order of rows and columns
                 add(_digest(row), name)
+        elif path.parent.name == "figures" and path.suffix == ".png":
+            for line in path.read_text().splitlines():
+                add(_digest(f"{path.stem} {line}".encode()), f"{name}: {line[:60]}")
         elif path.name == "findings.json":
             for finding in json.loads(path.read_text()):
                 control = finding["control"] or {"parts": []}
@@ -274,7 +279,13 @@ def measured(name: str, folder: Path) -> Numbers:
     return numbers_in(folder / "run")
 
 
-@pytest.mark.usefixtures("undrawn")
+@pytest.fixture
+def described(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each figure's file says what it draws."""
+    monkeypatch.setattr("mechclust.report.analysis.png", picture)
+
+
+@pytest.mark.usefixtures("described")
 @pytest.mark.parametrize("name", RUNS)
 def test_numbers_are_the_recorded_ones(name: str, tmp_path: Path, tl_major: int) -> None:
     path = RECORDED / f"{name}-transformer-lens-{tl_major}.json"
@@ -295,7 +306,9 @@ def main() -> None:
     major = version("transformer-lens").split(".")[0]
     RECORDED.mkdir(exist_ok=True)
     for name in sys.argv[1:] or RUNS:
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+            patch.setattr("mechclust.report.analysis.png", picture)
+            patch.setattr("mechclust.report.page.print_files", lambda panel: {".png": panel.png})
             found = measured(name, Path(folder))
         record: dict[str, Any] = {"machine": machine(), "numbers": {k: len(found[k]) for k in sorted(found)}}
         path = RECORDED / f"{name}-transformer-lens-{major}.json"
