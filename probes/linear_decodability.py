@@ -173,17 +173,16 @@ class LinearDecodability(LabelledRows):
 
     def _measured(self, label: _Labelings, is_right: Bool[np.ndarray, "labeling row"]) -> dict[str, float]:
         """Return every measure of a label."""
-        hits = is_right.sum(1)
-        n = is_right.shape[1]
+        accuracies = is_right.mean(1)
         hits_by_fold = np.bincount(label.folds[is_right[0]], minlength=self.folds).tolist()
         sizes = np.bincount(label.folds, minlength=self.folds).tolist()
         n_independent = effective_size(is_right[0], self._codes(self.units)) if self.units else None
         low, high = accuracy_interval(hits_by_fold, sizes, n_independent)
-        measured = {"accuracy": hits[0] / n, "accuracy_low": low, "accuracy_high": high}
+        measured = {"accuracy": accuracies[0], "accuracy_low": low, "accuracy_high": high}
         if label.fixed:
             return measured
-        null_low, null_high = np.quantile(hits[1:] / n, [0.025, 0.975])
-        p = math.nan if label.few else float(permutation_p_value(hits[0], hits[1:]))
+        null_low, null_high = np.quantile(accuracies[1:], [0.025, 0.975])
+        p = math.nan if label.few else float(permutation_p_value(accuracies[0], accuracies[1:]))
         return {**measured, "null_low": null_low, "null_high": null_high, "p_value": p}
 
 

@@ -181,7 +181,7 @@ SHAPES = [
 
 @pytest.mark.parametrize(("a", "b"), SHAPES)
 def test_moments_are_those_of_all_relabellings(a: list[int], b: list[int]) -> None:
-    values = np.array([adjusted_rand_score(a, shuffled) for shuffled in permutations(b)])
+    values = np.array([adjusted_rand_score(a, shuffled) for shuffled in set(permutations(b))])
     moments = adjusted_rand_moments(a, b)
     apart = values - values.mean()
     assert moments.mean == 0 == pytest.approx(values.mean(), abs=1e-12)
@@ -197,7 +197,7 @@ def test_where_no_relabelling_changes_the_index(a: list[int], b: list[int], mean
     moments = adjusted_rand_moments(a, b)
     assert (moments.mean, moments.variance) == (mean, 0.0)
     assert np.isnan(moments.skewness)
-    assert {adjusted_rand_score(a, shuffled) for shuffled in permutations(b)} == {mean}
+    assert {adjusted_rand_score(a, shuffled) for shuffled in set(permutations(b))} == {mean}
     assert moments.null(mean) == (mean, mean, 1.0)
 
 
