@@ -19,7 +19,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from tasks.errors import InputError, check_count
 
-PADDING_DIVISOR = 32  # token_batches makes no batch in which more than 1/32 of tokens_per_batch is padding
+_PADDING_DIVISOR = 32  # token_batches makes no batch in which more than 1/32 of tokens_per_batch is padding
 
 PerExample: TypeAlias = Integer[Tensor, "batch"]
 PerToken: TypeAlias = Integer[Tensor, "batch pos"]
@@ -431,7 +431,7 @@ def token_batches(
             f"tokens_per_batch is {tokens_per_batch}, fewer than the {n_tokens.max()} tokens of "
             f"{name(int(longest_first[0]))}; give at least {n_tokens.max()}, or leave out longer examples"
         )
-    max_padding = math.ceil(tokens_per_batch / PADDING_DIVISOR)
+    max_padding = math.ceil(tokens_per_batch / _PADDING_DIVISOR)
     start = 0
     while start < len(longest_first):
         longest = max(1, int(n_tokens[longest_first[start]]))

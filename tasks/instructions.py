@@ -20,7 +20,7 @@ from tasks.errors import InputError
 from tasks.settings import AtLeast, Count, CountOrZero, Share, ShareBelowOne, ShareBetween, check_settings
 from tasks.task import Task
 
-DRAWS_PER_EXPRESSION = 100  # before InputError
+_DRAWS_PER_EXPRESSION = 100  # before InputError
 TRAIN_SUBSET = "train_subset"
 VALIDATION_SUBSET = "validation_subset"
 
@@ -195,7 +195,7 @@ class InstructionFollowing(Task):
         self, rng: np.random.Generator, n_strings: int, used: Collection[_String], task: int
     ) -> tuple[RandomRegex, list[_String]]:
         """Draw an expression with ``n_strings`` unused strings, again while other tasks have most of them."""
-        for _ in range(DRAWS_PER_EXPRESSION):
+        for _ in range(_DRAWS_PER_EXPRESSION):
             regex = RandomRegex.draw(rng, self.n_symbols, n_strings, self.regex_elements)
             strings = _unused_strings(regex, rng, n_strings, used)
             if len(strings) == n_strings:

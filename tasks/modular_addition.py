@@ -18,7 +18,7 @@ from tasks.errors import InputError
 from tasks.settings import Count, CountOrZero, Several, check_settings
 from tasks.task import Task
 
-MAX_ENUMERATED_SEQUENCES = 2**20
+_MAX_ENUMERATED_SEQUENCES = 2**20
 
 _Logits: TypeAlias = Float[Tensor, "batch pos d_vocab"] | Float[Tensor, "batch d_vocab"]
 
@@ -107,7 +107,7 @@ class SparseModularAddition(Task):
     @property
     def can_enumerate(self) -> bool:
         """Whether there are few enough sequences for the split ``"all"``, which has them all."""
-        return self.p**self.length <= MAX_ENUMERATED_SEQUENCES
+        return self.p**self.length <= _MAX_ENUMERATED_SEQUENCES
 
     @cached_property
     def _drawn(self) -> dict[str, Int[np.ndarray, "example pos"]]:
@@ -123,7 +123,7 @@ class SparseModularAddition(Task):
             return self._drawn[split]
         if not self.can_enumerate:
             raise InputError(
-                f"there are {self.p}^{self.length} sequences, more than {MAX_ENUMERATED_SEQUENCES} to enumerate; "
+                f"there are {self.p}^{self.length} sequences, more than {_MAX_ENUMERATED_SEQUENCES} to enumerate; "
                 "use the split 'test', a sample of them"
             )
         number = np.arange(self.p**self.length)[:, None]

@@ -56,18 +56,18 @@ AtMost = partial(Limit, "at most", operator.le)
 Above = partial(Limit, "above", operator.gt)
 Below = partial(Limit, "below", operator.lt)
 
-MAX_INTEGER = 2**63 - 1  # of PyTorch's and NumPy's 64 bits
-MAX_SEED = 2**32 - 1  # of scikit-learn
+_MAX_INTEGER = 2**63 - 1  # of PyTorch's and NumPy's 64 bits
+_MAX_SEED = 2**32 - 1  # of scikit-learn
 MAX_DRAWS = 10**7  # p-values of one in a million need no more
-MAX_SIZE = 10**7  # of a vocabulary, a context or a width: 40 times the largest vocabulary in use
+_MAX_SIZE = 10**7  # of a vocabulary, a context or a width: 40 times the largest vocabulary in use
 
 Count = Annotated[int, AtLeast(1)]
 Several = Annotated[int, AtLeast(2)]
 CountOrZero = Annotated[int, AtLeast(0)]
-Size = Annotated[int, AtLeast(1), AtMost(MAX_SIZE)]
+Size = Annotated[int, AtLeast(1), AtMost(_MAX_SIZE)]
 Draws = Annotated[int, AtLeast(1), AtMost(MAX_DRAWS)]
 DrawsOrZero = Annotated[int, AtLeast(0), AtMost(MAX_DRAWS)]
-Seed = Annotated[int, AtLeast(0), AtMost(MAX_SEED)]
+Seed = Annotated[int, AtLeast(0), AtMost(_MAX_SEED)]
 Positive = Annotated[float, Above(0)]
 NotNegative = Annotated[float, AtLeast(0)]
 Share = Annotated[float, AtLeast(0), AtMost(1)]
@@ -189,7 +189,7 @@ def _check_parts(name: str, values: Any, kinds: tuple[Any, ...]) -> None:
 def _check_integer(name: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise InputError(f"{name} is {value!r}; expected an integer")
-    if abs(int(value)) > MAX_INTEGER:
+    if abs(int(value)) > _MAX_INTEGER:
         raise InputError(f"{name} is {value}; expected an integer that fits into 64 bits")
 
 

@@ -35,10 +35,10 @@ class PromptFields:
     @property
     def expected(self) -> str:
         """Words for the fields that every record needs."""
-        return f"{quoted_field(self.prompt)} and {quoted_field(self.task)}"
+        return f"{_quoted_field(self.prompt)} and {_quoted_field(self.task)}"
 
 
-def quoted_field(name: str) -> str:
+def _quoted_field(name: str) -> str:
     """Return a field's name for messages."""
     return f'"{short(name)}"'
 
@@ -106,8 +106,8 @@ def _check_both(record: Mapping[str, Any], fields: PromptFields, where: str) -> 
     if len(missing) == 2:
         has = ", ".join(map(short, record)) or "nothing"
         raise InputError(
-            f"{where} has no {quoted_field(fields.prompt)} and no {quoted_field(fields.task)} (it has {has}); name the "
-            f"fields that have them: {' and '.join(options.values())}"
+            f"{where} has no {_quoted_field(fields.prompt)} and no {_quoted_field(fields.task)} (it has {has}); name "
+            f"the fields that have them: {' and '.join(options.values())}"
         )
     for field in missing:
         check_field(record, field, where, f"add it, or name the field that has it: {options[field]}")

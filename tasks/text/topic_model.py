@@ -59,7 +59,7 @@ class TopicModel:
         Raises:
             InputError: for a threshold outside 0 to 1 (1 not included).
         """
-        check_threshold(threshold)
+        _check_threshold(threshold)
         return self._likeliest(int(len(self.words) * threshold) + 1)
 
     def _likeliest(self, n: int) -> Int[Tensor, "topic kept"]:
@@ -86,7 +86,7 @@ class TopicModel:
         return [[self.words[i] for i in row] for row in self._likeliest(n).tolist()]
 
 
-def check_threshold(threshold: float) -> None:
+def _check_threshold(threshold: float) -> None:
     """Refuse a number that is not an ambiguity threshold."""
     if not 0 <= threshold < 1:
         raise InputError(f"threshold is {threshold}; expected a share of the vocabulary from 0 to below 1")

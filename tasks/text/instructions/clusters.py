@@ -14,7 +14,7 @@ from tasks.text.files import read_text
 from tasks.text.instructions.collection import check_names
 from tasks.text.visible import quoted
 
-CLUSTERS_FILE = "clusters.toml"
+_CLUSTERS_FILE = "clusters.toml"
 _TABLES = ("clusters", "held_out")
 _QUOTED = re.compile(r"\"([^\"]+)\"|'([^']+)'")
 
@@ -44,7 +44,7 @@ def find_clusters(folder: Path, given: str | Path | None) -> ClusterFile | None:
     """Return the file that was given, or the ``clusters.toml`` of a folder if there is one."""
     if given is not None:
         return read_clusters(given)
-    path = folder / CLUSTERS_FILE
+    path = folder / _CLUSTERS_FILE
     return read_clusters(path) if path.exists() else None
 
 

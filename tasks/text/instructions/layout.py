@@ -10,7 +10,7 @@ from tasks.errors import InputError
 from tasks.text.instructions.splits import Split
 from tasks.text.visible import quoted, short
 
-SUFFIXES = (".jsonl", ".parquet")
+_SUFFIXES = (".jsonl", ".parquet")
 _SILENTLY_LEFT_OUT = (".md", ".toml", ".txt", "")
 _SPLITS: dict[str, Split] = {
     "train": "train",
@@ -73,7 +73,7 @@ def task_files(folder: Path) -> tuple[list[TaskFile], list[str]]:
     notes = []
     if left_out:
         notes.append(f"sub-folders that are called as no split are left out: {_some(left_out)}")
-    expected = (*SUFFIXES, *_SILENTLY_LEFT_OUT)
+    expected = (*_SUFFIXES, *_SILENTLY_LEFT_OUT)
     others = [path.name for path in entries if path.is_file() and path.suffix.lower() not in expected]
     if others:
         notes.append(f"files that are neither .jsonl nor .parquet are left out: {_some(others)}")
@@ -98,7 +98,7 @@ def entries_of(folder: Path, wanted: str) -> list[Path]:
 
 
 def _holds_tasks(path: Path) -> bool:
-    return path.suffix.lower() in SUFFIXES and path.is_file()
+    return path.suffix.lower() in _SUFFIXES and path.is_file()
 
 
 def _task_file(path: Path, split_of_folder: Split | None) -> TaskFile:

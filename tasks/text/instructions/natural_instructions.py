@@ -18,7 +18,7 @@ from tasks.text.instructions.splits import Split
 from tasks.text.json_lines import check_field, parse_object
 from tasks.text.visible import quoted
 
-FORM = "{definition}\n\nInput: {input}\nOutput:"
+_FORM = "{definition}\n\nInput: {input}\nOutput:"
 """The form of a prompt of natural-instructions."""
 
 _NAME = re.compile(r"task\d+_.*\.json")
@@ -119,7 +119,7 @@ def _example(definition: str, instance: Any, where: str) -> Example:
         check_field(instance, field, where)
     text = checked_text(instance["input"], "input", where)
     answer = checked_text(_first(instance["output"]), "output", where)
-    return Example(FORM.format(definition=definition, input=text), answer, where)
+    return Example(_FORM.format(definition=definition, input=text), answer, where)
 
 
 def _first(value: Any) -> Any:

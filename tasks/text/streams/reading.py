@@ -93,7 +93,7 @@ def _opened(path: Path) -> gzip.GzipFile | bz2.BZ2File | io.BufferedReader:
     return bz2.open(path, "rb") if path.suffix.lower() == ".bz2" else open(path, "rb")
 
 
-def text_chunks(reading: FileProgress) -> Iterator[str]:
+def _text_chunks(reading: FileProgress) -> Iterator[str]:
     """Yield a UTF-8 file's text, with line ends as on Unix and without byte order mark.
 
     Raises:
@@ -130,11 +130,11 @@ def lines(reading: FileProgress, *, whole: bool = False) -> Iterator[str]:
         whole: yield whole lines only: refuse longer ones, and leave out the one in which a file breaks off.
 
     Raises:
-        InputError: as ``text_chunks``, and for a line that is too long.
+        InputError: as ``_text_chunks``, and for a line that is too long.
     """
     rest = ""
     number = 1
-    for chunk in text_chunks(reading):
+    for chunk in _text_chunks(reading):
         *full, rest = (rest + chunk).split("\n")
         yield from full
         number += len(full)
