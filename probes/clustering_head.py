@@ -36,7 +36,7 @@ from tasks.errors import check_count
 
 HEAD_VERDICTS = ("none", "integer-weight", "textbook")
 TEXTBOOK_WITHIN_RATIO = 0.05  # below: a textbook head
-TEXTBOOK_NEAREST_CENTROID = 0.99  # above
+_TEXTBOOK_NEAREST_CENTROID = 0.99  # above
 INTEGER_DEVIATION = 0.25  # below: an integer-weight head
 INTEGER_NEAREST_CENTROID = 0.95  # at least
 
@@ -167,23 +167,23 @@ query=last_token(), max_rows=None, permutations=0, units=None)
     def _sites_in(self, model: HookPoints) -> list[Site]:
         """Return the head outputs, and the attention patterns of the same blocks where there are any."""
         hooks = getattr(model, "hook_dict", None)
-        if hooks is not None and not any(is_output(name) for name in hooks):
+        if hooks is not None and not any(_is_output(name) for name in hooks):
             raise InputError(
                 f"a {type(model).__name__} has no head outputs (no hook point ends in attn.hook_z), so no clustering "
                 "head can be found in it; give a model built by mechclust.build_model or TransformerLens"
             )
         sites = super()._sites_in(model)
-        outputs = [site for site in sites if is_output(site.name)]
+        outputs = [site for site in sites if _is_output(site.name)]
         for site in sites:
             if site not in outputs and not (outputs and site.name.endswith("hook_pattern")):
                 raise InputError(f"{site.name!r} is not a head output (attn.hook_z); give at=head_output()")
-        patterns = [Site(pattern_of(site.name), site.layer) for site in outputs]
+        patterns = [Site(_pattern_of(site.name), site.layer) for site in outputs]
         return outputs + [site for site in patterns if site.name in model.hook_dict]
 
     @property
     def outputs(self) -> list[str]:
         """Hook names of the head outputs, in order."""
-        return [name for name in self.site_names if is_output(name)]
+        return [name for name in self.site_names if _is_output(name)]
 
     def query_positions(self, batch: Batch) -> Int[Tensor, "batch"]:
         """Return the query position of each example."""
@@ -200,7 +200,7 @@ query=last_token(), max_rows=None, permutations=0, units=None)
         labels = {name: batch.label(name, per="example") for name in self.labels}
         where = self.query_positions(batch)
         for site, x in activations.items():
-            if is_output(site):
+            if _is_output(site):
                 self.points.add(site, batch.index, at_query(x, where))
                 continue
             keys = at_query(x.transpose(1, 2), where).cpu().double()  # [batch head key]
@@ -403,15 +403,15 @@ query=last_token(), max_rows=None, permutations=0, units=None)
         """Return each head's mean mass on the support and mean entropy; NaN where no pattern was measured."""
         means = torch.full((len(self.outputs), n_heads, 2), torch.nan, dtype=torch.float64)
         for place, site in enumerate(self.outputs):
-            if pattern_of(site) in self.attention:
-                means[place] = self.attention.get(pattern_of(site))[1].mean(dim=0)
+            if _pattern_of(site) in self.attention:
+                means[place] = self.attention.get(_pattern_of(site))[1].mean(dim=0)
         if self.support is None:
             means[..., 0] = torch.nan
         return {"support_mass": means[..., 0], "entropy": means[..., 1]}
 
     def _notes(self, values: Mapping[str, Shaped[Tensor, "..."]]) -> list[str]:
         sites = self.outputs
-        unseen = [site for site in sites if pattern_of(site) not in self.attention]
+        unseen = [site for site in sites if _pattern_of(site) not in self.attention]
         notes = [f"{site}: no attention pattern was measured, so support_mass and entropy are NaN" for site in unseen]
         if self.support is None:
             notes.append("no support was given, so support_mass is NaN")
@@ -476,17 +476,17 @@ def _of_labels(labels: Mapping[str, Int[Tensor, "n"]]) -> dict[str, Shaped[Tenso
 def _verdicts(values: Mapping[str, Shaped[Tensor, "..."]]) -> Int[Tensor, "site head"]:
     """Return the places in ``HEAD_VERDICTS``; a textbook head is one of the first label, if there is one."""
     textbook = values["within_ratio"][..., :1] < TEXTBOOK_WITHIN_RATIO
-    textbook &= values["nearest_centroid"][..., :1] > TEXTBOOK_NEAREST_CENTROID
+    textbook &= values["nearest_centroid"][..., :1] > _TEXTBOOK_NEAREST_CENTROID
     textbook &= values["within_ratio_chance"][:1] >= TEXTBOOK_WITHIN_RATIO
     return torch.where(textbook.any(dim=-1), 2, values["integer_head"])
 
 
-def is_output(name: str) -> bool:
+def _is_output(name: str) -> bool:
     """Return whether a hook point is a block's head outputs."""
     return name.endswith("attn.hook_z")
 
 
-def pattern_of(output: str) -> str:
+def _pattern_of(output: str) -> str:
     """Return the hook name of the attention pattern of the same block."""
     return output.removesuffix("hook_z") + "hook_pattern"
 

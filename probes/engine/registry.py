@@ -13,7 +13,7 @@ from probes.engine.probe import Probe
 from tasks import InputError
 from tasks.errors import first_line, suggest
 
-PROBE_ENTRY_POINTS = "mechclust.probes"
+_PROBE_ENTRY_POINTS = "mechclust.probes"
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def list_probes() -> list[RegisteredProbe]:
         ['AttentionEntropy', 'CKA', 'ClusteringHead']
     """
     ours = _our_probes()
-    points = sorted(entry_points(group=PROBE_ENTRY_POINTS), key=attrgetter("name"))
+    points = sorted(entry_points(group=_PROBE_ENTRY_POINTS), key=attrgetter("name"))
     names = [*ours, *(point.name for point in points)]
     others = [_registered(point, is_unique=names.count(point.name) == 1) for point in points]
     return [*ours.values(), *others]

@@ -212,7 +212,7 @@ def check_finite(x: _AnyTensor, name: str) -> None:
     Raises:
         InputError: naming the first row that has one.
     """
-    if not x.is_floating_point() or is_mapped(x):
+    if not x.is_floating_point() or _is_mapped(x):
         return
     x = x.detach()
     if bool(x.sum(dtype=torch.float32 if x.element_size() < 4 else None).isfinite()):
@@ -228,14 +228,14 @@ def check_classes(labels: _AnyTensor, name: str, n_classes: int) -> None:
     Raises:
         InputError: naming the first.
     """
-    if is_mapped(labels):
+    if _is_mapped(labels):
         return
     outside = labels[(labels != labels.long()) | (labels < 0) | (labels >= n_classes)].tolist()
     if outside:
         _refuse(name, f"has {outside[0]}", f"classes 0 to {n_classes - 1}")
 
 
-def is_mapped(x: _AnyTensor) -> bool:
+def _is_mapped(x: _AnyTensor) -> bool:
     """Return whether a function of ``torch.func`` runs, such as ``vmap``."""
     return torch._C._functorch.is_functorch_wrapped_tensor(x)
 
@@ -303,7 +303,7 @@ def _numbered(labels: Shaped[np.ndarray, "*shape"], name: str) -> Int[np.ndarray
 def _checked_labels(labels: _AnyTensor, name: str) -> _AnyTensor:
     """Return labels without their gradient, none of them NaN."""
     labels = labels.detach()
-    if labels.is_floating_point() and not is_mapped(labels):
+    if labels.is_floating_point() and not _is_mapped(labels):
         _check_defined(labels.cpu(), labels.isnan().cpu().numpy(), name)
     return labels
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from probes.functional.arrays import Array, computed_in_torch
 
-SUM_TOLERANCE = 0.01  # rounding of bfloat16 is below it
+_SUM_TOLERANCE = 0.01  # rounding of bfloat16 is below it
 
 
 @computed_in_torch(not_finite=["pattern"])
@@ -28,7 +28,7 @@ def attention_entropy(pattern: Float[Array, "*batch key"]) -> Float[Array, "*bat
         >>> attention_entropy(torch.tensor([[1.0, 0.0, 0.0], [0.5, 0.5, 0.0]])).round(decimals=4).tolist()
         [0.0, 0.6931]
     """
-    is_distribution = (pattern.double().sum(dim=-1) - 1).abs() < SUM_TOLERANCE
+    is_distribution = (pattern.double().sum(dim=-1) - 1).abs() < _SUM_TOLERANCE
     return torch.where(is_distribution, entropy_of_rows(pattern), torch.nan)
 
 

@@ -19,7 +19,7 @@ from probes.functional.units import FEWEST_ARRANGEMENTS, half_samples, n_pairing
 from tasks import InputError
 from tasks.errors import check_count
 
-Kernels: TypeAlias = Sequence[Float[Tensor, "row row"]]
+_Kernels: TypeAlias = Sequence[Float[Tensor, "row row"]]
 
 LEVEL = 0.05
 _MAX_NUMBERS_AT_ONCE = 2**23  # in kernels that are re-paired
@@ -133,7 +133,7 @@ def _adjusted(p_value: Float[np.ndarray, "tuned"]) -> Float[np.ndarray, "tuned"]
     return adjusted
 
 
-def _cka(tuned: Kernels, base: Kernels) -> Float[np.ndarray, "tuned base"]:
+def _cka(tuned: _Kernels, base: _Kernels) -> Float[np.ndarray, "tuned base"]:
     """Return debiased CKA of every two kernels; NaN if undefined."""
     tuned_hsic = [hsic_of_kernels(k, k) for k in tuned]
     base_hsic = [hsic_of_kernels(k, k) for k in base]
@@ -143,7 +143,7 @@ def _cka(tuned: Kernels, base: Kernels) -> Float[np.ndarray, "tuned base"]:
     return cka
 
 
-def _off_diagonal(kernels: Kernels) -> Float[Tensor, "layer row row"]:
+def _off_diagonal(kernels: _Kernels) -> Float[Tensor, "layer row row"]:
     """Return the kernels with zeros on their diagonals."""
     stacked = torch.stack(list(kernels))
     return stacked - torch.diag_embed(stacked.diagonal(dim1=1, dim2=2))
@@ -165,8 +165,8 @@ def _hsic_with_itself(kernels: Float[Tensor, "layer row row"]) -> Float[Tensor, 
 
 
 def _largest_of_pairings(
-    tuned: Kernels,
-    base: Kernels,
+    tuned: _Kernels,
+    base: _Kernels,
     orders: Int[Tensor, "pairing row"],
     is_known: Bool[np.ndarray, "tuned base"],
 ) -> Float[np.ndarray, "tuned pairing"]:
@@ -187,8 +187,8 @@ def _largest_of_pairings(
 
 
 def _widths(
-    tuned: Kernels,
-    base: Kernels,
+    tuned: _Kernels,
+    base: _Kernels,
     halves: Sequence[Int[Tensor, "half"]],
     expected: Int[np.ndarray, "tuned"],
 ) -> Float[np.ndarray, "tuned base"]:
@@ -209,5 +209,5 @@ def _widths(
     return scale * float(np.quantile(ratios.max(axis=1), 1 - LEVEL))
 
 
-def _restricted(kernels: Kernels, rows: Int[Tensor, "half"]) -> list[Float[Tensor, "half half"]]:
+def _restricted(kernels: _Kernels, rows: Int[Tensor, "half"]) -> list[Float[Tensor, "half half"]]:
     return [k[rows][:, rows] for k in kernels]

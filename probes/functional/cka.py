@@ -98,7 +98,7 @@ def linear_cka(
             return Similarity(math.nan, n, d, f"x: {why_x}" if why_x else f"y: {why_y}")
     hsic = linear_hsic({"x": x, "y": y}, [("x", "y"), ("x", "x"), ("y", "y")], precision)
     value, why = cka_from_hsic(hsic["x", "y"], hsic["x", "x"], hsic["y", "y"], debiased=debiased)
-    return Similarity(value, n, d, why or ("" if debiased else bias_note(n, max(d))))
+    return Similarity(value, n, d, why or ("" if debiased else _bias_note(n, max(d))))
 
 
 def cka_from_moments(xy: CrossMoments, xx: CrossMoments, yy: CrossMoments, *, debiased: bool = False) -> Similarity:
@@ -114,7 +114,7 @@ def cka_from_moments(xy: CrossMoments, xx: CrossMoments, yy: CrossMoments, *, de
     _check_moments(xy, xx, yy)
     value, why = cka_from_hsic(xy.hsic(), xx.hsic(), yy.hsic(), debiased=debiased)
     d = (len(xx.x0), len(yy.x0))
-    return Similarity(value, xy.n, d, why or ("" if debiased else bias_note(xy.n, max(d))))
+    return Similarity(value, xy.n, d, why or ("" if debiased else _bias_note(xy.n, max(d))))
 
 
 def _check_moments(xy: CrossMoments, xx: CrossMoments, yy: CrossMoments) -> None:
@@ -157,7 +157,7 @@ def compact(x: Float[Tensor, "row dim"]) -> Float[Tensor, "row kept"]:
     return x if x.shape[1] <= len(x) else torch.linalg.qr(x.T, mode="r")[1].T
 
 
-def bias_note(n: int, d: int) -> str:
+def _bias_note(n: int, d: int) -> str:
     """Return what to know of a biased value; empty where n >= 10 d."""
     return "" if n >= 10 * d else f"n = {n} is below 10 d (d = {d}): the biased form is too high; see the debiased one"
 

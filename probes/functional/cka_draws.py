@@ -68,7 +68,7 @@ def null_hsic(
     y = compact(y)
     points = CrossMoments.of_rows(x, y, precision=precision)
     drawn = [CrossMoments.of_rows(x, y[order], points, precision).hsic(precision) for order in orders]
-    return drawn, hsic_of_pair(x, x, precision), hsic_of_pair(y, y, precision)
+    return drawn, _hsic_of_pair(x, x, precision), _hsic_of_pair(y, y, precision)
 
 
 def null_of(drawn: Sequence[HSIC], xx: HSIC, yy: HSIC, *, debiased: bool) -> Float[Tensor, "n_permutations"]:
@@ -140,13 +140,13 @@ def _hsic_of_half(
     half_x = x[half]
     half_y = half_x if x is y else y[half]
     if units is None:
-        return hsic_of_pair(half_x, half_y, precision)
+        return _hsic_of_pair(half_x, half_y, precision)
     k = kernel(half_x, precision)
     l = k if x is y else kernel(half_y, precision)  # noqa: E741
     return hsic_between_units(k, l, units[half.to(units.device)])
 
 
-def hsic_of_pair(x: Float[Tensor, "n dx"], y: Float[Tensor, "n dy"], precision: Precision) -> HSIC:
+def _hsic_of_pair(x: Float[Tensor, "n dx"], y: Float[Tensor, "n dy"], precision: Precision) -> HSIC:
     """Return HSIC of the linear kernels of two sides, or of one with itself."""
     if x is y:
         return linear_hsic({"x": x}, [("x", "x")], precision)["x", "x"]

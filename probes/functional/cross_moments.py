@@ -17,7 +17,7 @@ from probes.functional.representations import centre, float64, paired
 from tasks import InputError
 
 # A batch may have no row.
-PAIRED_BATCHES = (Argument("x", ArrayType(("batch", "dx"))), Argument("y", ArrayType(("batch", "dy"))))
+_PAIRED_BATCHES = (Argument("x", ArrayType(("batch", "dx"))), Argument("y", ArrayType(("batch", "dy"))))
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,7 +124,7 @@ class CrossMoments:
         Raises:
             InputError: as ``of``, or for rows of other dimensions.
         """
-        x, y = paired(x, y, PAIRED_BATCHES)
+        x, y = paired(x, y, _PAIRED_BATCHES)
         self._check_dimensions((x.shape[1], y.shape[1]))
         if not len(x):
             return self

@@ -15,8 +15,8 @@ from probes.functional.representations import float64
 
 _MAX_NUMBERS_AT_ONCE = 2**22
 MAX_NUMBERS_IN_CACHE = 2**16  # rows that are subtracted on the CPU stay in a core's cache
-CANCELLATION = 2.0**-20  # of |a|^2 + |b|^2: a squared distance below it has lost six digits or more
-ROUNDING_MATTERS = 1e3  # times a difference that matters: if |a|^2 + |b|^2 is below, rounding is below 1e-12 of it
+_CANCELLATION = 2.0**-20  # of |a|^2 + |b|^2: a squared distance below it has lost six digits or more
+_ROUNDING_MATTERS = 1e3  # times a difference that matters: if |a|^2 + |b|^2 is below, rounding is below 1e-12 of it
 
 
 def first_alike(x: Shaped[Tensor, "row dim"]) -> Int[Tensor, "row"]:
@@ -113,7 +113,7 @@ class Distances:
         norms = [self.block(slice(i, i + 1024)).square().sum(1) for i in range(0, self.n, 1024)]
         self.norms = torch.cat(norms)
         self._repeated = len(torch.unique(self.alike)) < self.n
-        self._far = ROUNDING_MATTERS * float(self.norms.median())
+        self._far = _ROUNDING_MATTERS * float(self.norms.median())
         self._same = self.alike.to(self._device)
 
     def resolve(self, typical: float, smallest: float) -> None:
@@ -124,8 +124,8 @@ class Distances:
             smallest: difference that matters. Of pairs so far from the mean that rounding comes near it, those that
                 are near each other are found by subtraction.
         """
-        self.exact = typical < CANCELLATION * float(self.norms.median())
-        self._far = ROUNDING_MATTERS * smallest
+        self.exact = typical < _CANCELLATION * float(self.norms.median())
+        self._far = _ROUNDING_MATTERS * smallest
 
     def block(self, rows: slice) -> Float[Tensor, "block dim"]:
         """Return a block of rows, centred and scaled."""
@@ -159,7 +159,7 @@ class Distances:
         squared.clamp_(min=0)  # rounding can go below 0
         if float(norms_a.max() + norms_b.max()) > self._far:
             norms = norms_a[:, None] + norms_b
-            is_near = (squared < CANCELLATION * norms) & (norms > self._far)
+            is_near = (squared < _CANCELLATION * norms) & (norms > self._far)
             i, j = is_near.nonzero().T
             squared[i, j] = squared_differences(torch.cat([a, b]), i, j + len(a))
         if self._repeated:

@@ -18,7 +18,7 @@ from tasks.errors import check_at_least, check_choice, check_count
 
 BLOCK_NUMBERS = {"cpu": 2**19, "cuda": 2**26}  # of a block of rows, or of its distances
 DEVICES_ADDING_BY_INDEX = ("cpu",)  # elsewhere rows are summed by a product, whose order is fixed
-DRAW_GROUP = 1024  # rows whose weights are summed before one of them is drawn
+_DRAW_GROUP = 1024  # rows whose weights are summed before one of them is drawn
 
 
 @dataclass(frozen=True)
@@ -183,8 +183,8 @@ def _seeded(data: _Rows, k: int, n_starts: int, seed: int) -> Float[Tensor, "sta
     trials = 2 + int(math.log(k))
     first = torch.randint(len(data), (n_starts,), generator=draw)
     centres = data.take(first)[:, None].double()
-    n_groups = math.ceil(len(data) / DRAW_GROUP)
-    nearest = torch.zeros(n_starts, n_groups * DRAW_GROUP, device=data.device)  # the padding is never drawn
+    n_groups = math.ceil(len(data) / _DRAW_GROUP)
+    nearest = torch.zeros(n_starts, n_groups * _DRAW_GROUP, device=data.device)  # the padding is never drawn
     nearest[:, : len(data)] = math.inf
     for _ in range(1, k):
         for place, rows in data.blocks(n_starts):
@@ -208,15 +208,15 @@ def _distances(rows: Float[Tensor, "row dim"], centres: Float[Tensor, "centre di
 
 def _drawn(weight: Float[Tensor, "start padded_row"], trials: int, draw: torch.Generator) -> Int[Tensor, "start trial"]:
     """Return rows of each start, drawn in proportion to their weight: first a group of rows, then one in it."""
-    groups = weight.view(len(weight), -1, DRAW_GROUP)
+    groups = weight.view(len(weight), -1, _DRAW_GROUP)
     below = groups.sum(-1, dtype=torch.float64).cpu().cumsum(1)
     target = torch.rand(len(weight), trials, dtype=torch.float64, generator=draw) * below[:, -1:]
     group = torch.searchsorted(below, target).clamp(max=groups.shape[1] - 1)
     before = torch.cat([torch.zeros(len(weight), 1, dtype=torch.float64), below], dim=1).gather(1, group)
     start = torch.arange(len(weight))[:, None]
     within = groups[start.to(weight.device), group.to(weight.device)].cpu().double().cumsum(-1)
-    place = torch.searchsorted(within, (target - before)[..., None])[..., 0].clamp(max=DRAW_GROUP - 1)
-    return group * DRAW_GROUP + place
+    place = torch.searchsorted(within, (target - before)[..., None])[..., 0].clamp(max=_DRAW_GROUP - 1)
+    return group * _DRAW_GROUP + place
 
 
 # ---- Lloyd ----

@@ -19,9 +19,9 @@ from tasks.errors import check_at_least, check_count
 
 ALPHAS = tuple(10.0**i for i in range(-1, 7))  # strengths of the ridge that are tried
 MAX_TARGET_BYTES = 2**26  # of the targets and of everything computed from them
-MAX_CLASSES = 10**7
-HITS_ROUNDING = 1e-9  # of a number of hits that is rescaled
-TARGET_COPIES = 5  # in float64: targets, fits, errors, outputs, and intermediate results
+_MAX_CLASSES = 10**7
+_HITS_ROUNDING = 1e-9  # of a number of hits that is rescaled
+_TARGET_COPIES = 5  # in float64: targets, fits, errors, outputs, and intermediate results
 
 
 @computed_in_torch()
@@ -63,15 +63,15 @@ def ridge_predictions(
         >>> ridge_predictions(rows, [torch.tensor([[0, 1, 0, 1, 0, 1]])], torch.tensor([0, 0, 1, 1, 2, 2]))
         [tensor([[0, 1, 0, 1, 0, 1]])]
     """
-    check_classes(folds, "folds", MAX_CLASSES)
+    check_classes(folds, "folds", _MAX_CLASSES)
     if bool((folds == folds[0]).all()):
         raise InputError("folds has one fold; expected at least 2")
     for i, labelings in enumerate(labels):
-        check_classes(labelings, f"labels[{i}]", MAX_CLASSES)
+        check_classes(labelings, f"labels[{i}]", _MAX_CLASSES)
     x = rows.detach().to(device).double()
     fold = folds.to(device)
     strengths = torch.tensor(list(alphas), dtype=torch.float64, device=x.device)
-    columns_at_once = max(1, MAX_TARGET_BYTES // (8 * TARGET_COPIES * len(x)))  # classes of labelings
+    columns_at_once = max(1, MAX_TARGET_BYTES // (8 * _TARGET_COPIES * len(x)))  # classes of labelings
     placed = [labelings.to(device) for labelings in labels]
     predictions = [torch.full_like(labelings, -1) for labelings in placed]
     for k in torch.unique(fold):
@@ -301,7 +301,7 @@ def wilson_interval(hits: float, n: float, z: float = 1.959963984540054) -> tupl
         [0.49, 0.943]
     """
     check_at_least(hits=(hits, 0), n=(n, 1))
-    if hits > n * (1 + HITS_ROUNDING):
+    if hits > n * (1 + _HITS_ROUNDING):
         raise InputError(f"hits is {hits:g}; expected at most n, {n:g}")
     share = hits / n
     middle = share + z * z / (2 * n)

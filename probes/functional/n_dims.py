@@ -12,7 +12,7 @@ from probes.functional.arrays import Array, computed_in_torch
 from probes.functional.representations import centre, float64
 from tasks import InputError
 
-SHARE_TOLERANCE = 1e-12  # a share that is met but for rounding is met
+_SHARE_TOLERANCE = 1e-12  # a share that is met but for rounding is met
 
 
 @computed_in_torch()
@@ -32,7 +32,7 @@ def n_dims(x: Float[Array, "row dim"], *, variance: float = 0.99) -> float:
     """
     check_share(variance)
     x = float64(x)
-    x = unit_(x - centre(x))
+    x = _unit_(x - centre(x))
     value, is_certain = n_dims_of_scatter(x @ x.T if len(x) < x.shape[1] else x.T @ x, variance)
     return value if is_certain else float(directions(torch.linalg.svdvals(x), variance)) or math.nan
 
@@ -48,7 +48,7 @@ def n_dims_of_scatter(scatter: Float[Tensor, "dim dim"], variance: float) -> tup
     if not len(values):
         return math.nan, True
     held = values.cumsum(0) / values.sum()
-    share = variance * (1 - SHARE_TOLERANCE)
+    share = variance * (1 - _SHARE_TOLERANCE)
     doubt = len(scatter) * torch.finfo(held.dtype).eps
     least, count, most = (int((held < share + step).sum()) + 1 for step in (-doubt, 0, doubt))
     return float(min(len(values), count)), least == most <= len(values)
@@ -63,10 +63,10 @@ def check_share(variance: float) -> float:
 
 def unit(x: Float[Tensor, "row dim"]) -> Float[Tensor, "row dim"]:
     """Return rows scaled to a largest entry of 1, so that squares neither vanish nor overflow."""
-    return unit_(x.clone())
+    return _unit_(x.clone())
 
 
-def unit_(x: Float[Tensor, "row dim"]) -> Float[Tensor, "row dim"]:
+def _unit_(x: Float[Tensor, "row dim"]) -> Float[Tensor, "row dim"]:
     """Scale rows in place to a largest entry of 1."""
     largest = torch.maximum(x.max(), -x.min())
     return x.div_(largest) if bool(largest > 0) else x
@@ -76,4 +76,4 @@ def directions(s: Float[Tensor, "value"], variance: float) -> int:
     """Return how many of these singular values hold the share; none counts that is 0 up to rounding."""
     s = s[s > s[0] * len(s) * torch.finfo(s.dtype).eps]
     held = s.square().cumsum(0) / s.square().sum()
-    return min(len(s), int((held < check_share(variance) * (1 - SHARE_TOLERANCE)).sum()) + 1)
+    return min(len(s), int((held < check_share(variance) * (1 - _SHARE_TOLERANCE)).sum()) + 1)

@@ -19,9 +19,9 @@ from probes.functional.units import Relabelling
 from tasks import InputError
 
 PRODUCTS_AT_ONCE_CPU = 2**22
-PRODUCTS_AT_ONCE_GPU = 2**27
+_PRODUCTS_AT_ONCE_GPU = 2**27
 NUMBERS_PREPARED_AT_ONCE = 2**18
-MAX_CANDIDATES = 16  # times k: if more rows may be among the nearest, products are taken again in float64
+_MAX_CANDIDATES = 16  # times k: if more rows may be among the nearest, products are taken again in float64
 
 
 @computed_in_torch()
@@ -112,7 +112,7 @@ def nearest_of_other_units(
     firsts, row_of = torch.unique(first_alike(x), return_inverse=True)  # rows that are the same get one distance
     distinct = rows[firsts.to(rows.device)]
     row_of = row_of.to(rows.device)
-    at_once = PRODUCTS_AT_ONCE_CPU if rows.device.type == "cpu" else PRODUCTS_AT_ONCE_GPU
+    at_once = PRODUCTS_AT_ONCE_CPU if rows.device.type == "cpu" else _PRODUCTS_AT_ONCE_GPU
     neighbours = torch.empty(len(queries), k, dtype=torch.int64)
     for unit in torch.unique(member[queries]).tolist():
         same_unit = (member == unit).to(rows.device)
@@ -322,14 +322,14 @@ class _Search:
 
     def nearest(self, queries: Int[Tensor, "query"]) -> Int[Tensor, "query k"]:
         """Return the nearest columns of each query, as places of rows, on the CPU."""
-        at_once = PRODUCTS_AT_ONCE_CPU if self.x.device.type == "cpu" else PRODUCTS_AT_ONCE_GPU
+        at_once = PRODUCTS_AT_ONCE_CPU if self.x.device.type == "cpu" else _PRODUCTS_AT_ONCE_GPU
         size = max(64, at_once // len(self.columns))
         queries = queries.to(self.x.device)
         return torch.cat([self._block(queries[i : i + size]) for i in range(0, len(queries), size)])
 
     def _block(self, queries: Int[Tensor, "query"]) -> Int[Tensor, "query k"]:
         candidates = self._candidates(queries)
-        if self.dtype == torch.float32 and len(candidates) > MAX_CANDIDATES * self.k * len(queries):
+        if self.dtype == torch.float32 and len(candidates) > _MAX_CANDIDATES * self.k * len(queries):
             self._prepare(torch.float64)
             candidates = self._candidates(queries)
         counts = torch.bincount(candidates[:, 0], minlength=len(queries))

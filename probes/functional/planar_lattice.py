@@ -20,7 +20,7 @@ from probes.functional.clustering_head import (
     integer_sum,
 )
 
-MAX_BASES_TRIED = 300  # pairs of weights
+_MAX_BASES_TRIED = 300  # pairs of weights
 
 
 class PlanarLattice(NamedTuple):
@@ -155,7 +155,7 @@ def _bases(weights: Float[Tensor, "weight 2"]) -> Float[Tensor, "pair 2 2"]:
     """Return pairs of the longest weights that are not multiples of each other."""
     white = weights / weights.square().mean(dim=0).sqrt()
     longest = white.norm(dim=1).argsort(descending=True, stable=True)
-    n_longest = int((1 + (1 + 8 * MAX_BASES_TRIED) ** 0.5) / 2)  # weights that have so many pairs
+    n_longest = int((1 + (1 + 8 * _MAX_BASES_TRIED) ** 0.5) / 2)  # weights that have so many pairs
     first, second = torch.combinations(longest[:n_longest].sort().values).T
     area = torch.linalg.det(torch.stack([white[first], white[second]], dim=1)).abs()
     return torch.stack([weights[first], weights[second]], dim=1)[area > SMALLEST_UNIT**0.5]

@@ -14,10 +14,10 @@ from torch import Tensor
 from probes.functional.representations import centred, matrix
 from tasks import InputError
 
-MAX_SIZE_OF_SVD = 256  # rows or dimensions, whichever are fewer; for more, a Krylov space is searched
-KRYLOV_VECTORS_PER_STEP = 8
-MAX_KRYLOV_STEPS = 40
-MAX_RESIDUAL = 1e-7  # of the largest eigenvalue
+_MAX_SIZE_OF_SVD = 256  # rows or dimensions, whichever are fewer; for more, a Krylov space is searched
+_KRYLOV_VECTORS_PER_STEP = 8
+_MAX_KRYLOV_STEPS = 40
+_MAX_RESIDUAL = 1e-7  # of the largest eigenvalue
 
 
 class Planes(NamedTuple):
@@ -89,7 +89,7 @@ def _plane(x: Shaped[Tensor, "row dim"]) -> tuple[Float[np.ndarray, "row 2"], fl
     if not bool(largest):
         return np.zeros((len(x), 2)), math.nan
     x = x.div_(largest)
-    scores = _scores_by_svd(x) if min(x.shape) <= MAX_SIZE_OF_SVD else _scores_by_krylov(x)
+    scores = _scores_by_svd(x) if min(x.shape) <= _MAX_SIZE_OF_SVD else _scores_by_krylov(x)
     variance = scores.square().sum()
     xy = torch.zeros(len(x), 2, dtype=torch.float64)
     xy[:, : scores.shape[1]] = (scores * (len(x) / variance).sqrt()).cpu()
@@ -109,10 +109,10 @@ def _scores_by_krylov(x: Float[Tensor, "row dim"]) -> Float[Tensor, "row 2"]:
     If they never are (many directions of almost one variance), the best directions of the space are taken.
     """
     draw = torch.Generator().manual_seed(0)
-    block = x.T @ torch.randn(len(x), KRYLOV_VECTORS_PER_STEP, generator=draw, dtype=torch.float64).to(x.device)
+    block = x.T @ torch.randn(len(x), _KRYLOV_VECTORS_PER_STEP, generator=draw, dtype=torch.float64).to(x.device)
     basis = x.new_zeros(x.shape[1], 0)
     images = x.new_zeros(x.shape[1], 0)
-    for _ in range(MAX_KRYLOV_STEPS):
+    for _ in range(_MAX_KRYLOV_STEPS):
         for _ in range(2):  # twice: once leaves rounding behind
             block = torch.linalg.qr(block - basis @ (basis.T @ block))[0]
         basis = torch.cat([basis, block], dim=1)
@@ -122,6 +122,6 @@ def _scores_by_krylov(x: Float[Tensor, "row dim"]) -> Float[Tensor, "row 2"]:
         values = values[-2:].flip(0)
         vectors = vectors[:, -2:].flip(1)
         residual = images @ vectors - basis @ (vectors * values)
-        if float(residual.norm(dim=0).max()) <= MAX_RESIDUAL * float(values[0]):
+        if float(residual.norm(dim=0).max()) <= _MAX_RESIDUAL * float(values[0]):
             break
     return x @ (basis @ vectors)

@@ -9,7 +9,7 @@ from jaxtyping import Float
 
 from tasks import InputError
 
-MAX_DIMENSIONS = 50  # of rows given to openTSNE; of wider rows, so many principal components
+_MAX_DIMENSIONS = 50  # of rows given to openTSNE; of wider rows, so many principal components
 
 
 def project_2d(rows: Float[np.ndarray, "row dim"], seed: int = 0) -> Float[np.ndarray, "row 2"]:
@@ -44,8 +44,8 @@ def open_tsne_2d(rows: Float[np.ndarray, "row dim"], seed: int = 0) -> Float[np.
     from threadpoolctl import threadpool_limits
 
     with threadpool_limits(1):
-        if min(rows.shape) > MAX_DIMENSIONS:
-            rows = PCA(MAX_DIMENSIONS, random_state=seed).fit_transform(rows)
+        if min(rows.shape) > _MAX_DIMENSIONS:
+            rows = PCA(_MAX_DIMENSIONS, random_state=seed).fit_transform(rows)
         tsne = TSNE(perplexity=_perplexity(rows), initialization="pca", random_state=seed, n_jobs=1)
         return np.asarray(tsne.fit(rows))
 

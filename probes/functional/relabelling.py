@@ -16,7 +16,7 @@ from probes.functional.units import Relabelling
 from tasks.errors import check_count
 
 FEWEST_RELABELLINGS = 999
-RELABELLINGS_PER_TEST = 40  # Holm's smallest adjusted p-value is then 1 / 40
+_RELABELLINGS_PER_TEST = 40  # Holm's smallest adjusted p-value is then 1 / 40
 _MAX_NUMBERS_AT_ONCE = 2**22
 
 
@@ -29,7 +29,7 @@ def enough_permutations(tests: int) -> int:
         >>> enough_permutations(4), enough_permutations(270)
         (999, 10799)
     """
-    return max(FEWEST_RELABELLINGS, RELABELLINGS_PER_TEST * tests - 1)
+    return max(FEWEST_RELABELLINGS, _RELABELLINGS_PER_TEST * tests - 1)
 
 
 @computed_in_torch()

@@ -12,11 +12,11 @@ from probes.functional.arguments import ROW_MATRIX, Argument, ArrayType, checked
 
 Matrix: TypeAlias = Float[Tensor, "row dim"]
 
-PAIRED = (Argument("x", ArrayType(("row", "dx"))), Argument("y", ArrayType(("row", "dy"))))
+_PAIRED = (Argument("x", ArrayType(("row", "dx"))), Argument("y", ArrayType(("row", "dy"))))
 
 
 def paired(
-    x: Any, y: Any, arguments: Sequence[Argument] = PAIRED
+    x: Any, y: Any, arguments: Sequence[Argument] = _PAIRED
 ) -> tuple[Float[Tensor, "row dim_x"], Float[Tensor, "row dim_y"]]:
     """Return two float64 matrices of paired rows, on the first one's device.
 

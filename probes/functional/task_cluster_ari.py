@@ -95,7 +95,7 @@ def task_cluster_ari(
         raise InputError("labels has one class only; expected at least 2")
     if not 2 <= k <= len(states):
         raise InputError(f"n_clusters is {k}; expected 2 to {len(states)}, the number of rows")
-    clusters = cluster_rows(states, k, n_init=n_init, seed=seed)
+    clusters = _cluster_rows(states, k, n_init=n_init, seed=seed)
     ari = adjusted_rand_score(classes, clusters)
     relabelling = Relabelling.from_classes(classes, member)
     null = permuted_index(classes, clusters, relabelling, n_permutations, seed)
@@ -128,7 +128,7 @@ def permuted_index(
     return adjusted_rand_null(classes, clusters, n_permutations, seed, within)
 
 
-def cluster_rows(rows: Float[Tensor, "row dim"], k: int, *, n_init: int, seed: int) -> Int[np.ndarray, "row"]:
+def _cluster_rows(rows: Float[Tensor, "row dim"], k: int, *, n_init: int, seed: int) -> Int[np.ndarray, "row"]:
     """Return the cluster of each row, by scikit-learn's k-means.
 
     With at most ``k`` distinct rows, each is a cluster: that is the optimum of k-means, found without its warnings.

@@ -18,7 +18,7 @@ from torch import Tensor
 from probes.functional.arrays import Array, computed_in_torch
 from tasks import InputError
 
-TOPICS_EXPECTED = "expected one integer per word (negative: none) or a [words topics] table of true and false"
+_TOPICS_EXPECTED = "expected one integer per word (negative: none) or a [words topics] table of true and false"
 BUCKETS = ("same_word", "same_topic", "different_topic")
 _MAX_NUMBERS_AT_ONCE = 2**22  # in the largest intermediate tensor
 
@@ -98,10 +98,10 @@ def _topic_table(topics: object) -> Shaped[Tensor, "..."]:
         table = torch.as_tensor(topics).cpu()
     except (TypeError, ValueError, RuntimeError):
         kind = type(topics).__name__
-        raise InputError(f"topics is a {kind} that is not a table of numbers; {TOPICS_EXPECTED}") from None
+        raise InputError(f"topics is a {kind} that is not a table of numbers; {_TOPICS_EXPECTED}") from None
     is_odd = table.ndim == 2 and table.dtype is not torch.bool and bool(((table != 0) & (table != 1)).any())
     if table.ndim not in (1, 2) or table.is_floating_point() or table.is_complex() or is_odd:
-        raise InputError(f"topics is {table.dtype} of shape {tuple(table.shape)}; {TOPICS_EXPECTED}")
+        raise InputError(f"topics is {table.dtype} of shape {tuple(table.shape)}; {_TOPICS_EXPECTED}")
     return table
 
 

@@ -16,7 +16,7 @@ from tasks import InputError
 
 SIMILARITIES = ("cosine", "dot")
 _MAX_NUMBERS_AT_ONCE = 2**22  # in the largest intermediate tensor
-MAX_GRAM_ENTRIES = 2**25
+_MAX_GRAM_ENTRIES = 2**25
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ class GroupSums:
         Overlapping groups may be as many as words: then the pairs that meet are less work.
         """
         gram = None
-        if not self.topics.disjoint and len(x) ** 2 <= MAX_GRAM_ENTRIES:
+        if not self.topics.disjoint and len(x) ** 2 <= _MAX_GRAM_ENTRIES:
             gram = x @ x.T
         squares = x.square().sum()
         same = x.new_empty(len(orders))

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tasks import InputError
 
-Ranges: TypeAlias = Int64[np.ndarray, "range 2"]
+_Ranges: TypeAlias = Int64[np.ndarray, "range 2"]
 """First and last index of each range, ascending, with a gap between any two."""
 
 _GIVE_ONCE = "give every example an index of its own and every batch once (after reset() a probe may measure it again)"
@@ -36,7 +36,7 @@ batch once (after reset() a probe may measure it again)
     """
 
     def __init__(self) -> None:
-        self._ranges: Ranges = np.empty((0, 2), dtype=np.int64)
+        self._ranges: _Ranges = np.empty((0, 2), dtype=np.int64)
         self._recent: set[int] = set()  # in no range yet: joining ranges after every batch would be slow
 
     def __repr__(self) -> str:
@@ -133,11 +133,11 @@ batch once (after reset() a probe may measure it again)
             self._recent = set()
 
 
-def _count(ranges: Ranges) -> int:
+def _count(ranges: _Ranges) -> int:
     return int((ranges[:, 1] - ranges[:, 0] + 1).sum())
 
 
-def _are_in(ranges: Ranges, numbers: Integer[np.ndarray, "number"]) -> Bool[np.ndarray, "number"]:
+def _are_in(ranges: _Ranges, numbers: Integer[np.ndarray, "number"]) -> Bool[np.ndarray, "number"]:
     """Return for each number whether it is in one of the ranges."""
     if not len(ranges):
         return np.zeros(len(numbers), dtype=bool)
@@ -150,7 +150,7 @@ def _by_first_index(one: Int64[np.ndarray, "a 2"], other: Int64[np.ndarray, "b 2
     return ranges[np.argsort(ranges[:, 0], kind="stable")]  # stable: fast for two sorted halves
 
 
-def _union(one: Int64[np.ndarray, "a 2"], other: Int64[np.ndarray, "b 2"]) -> Ranges:
+def _union(one: Int64[np.ndarray, "a 2"], other: Int64[np.ndarray, "b 2"]) -> _Ranges:
     """Return the ranges of two sets that share no index; those without a gap between them are joined."""
     ranges = _by_first_index(one, other)
     gaps = np.flatnonzero(ranges[1:, 0] - 1 != ranges[:-1, 1])
