@@ -16,7 +16,7 @@ from tasks import InputError
 from tasks.errors import suggest
 from tasks.settings import from_json
 
-STUDY_ENTRY_POINTS = "mechclust.studies"
+_STUDY_ENTRY_POINTS = "mechclust.studies"
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def open_run(out: str | Path) -> tuple[Study, Any]:
 
 
 def _points() -> list[EntryPoint]:
-    return sorted(entry_points(group=STUDY_ENTRY_POINTS), key=_ours_first)
+    return sorted(entry_points(group=_STUDY_ENTRY_POINTS), key=_ours_first)
 
 
 def _ours_first(point: EntryPoint) -> tuple[bool, str, str]:

@@ -60,20 +60,20 @@ def overlap_arm(overlap: float) -> str:
 OVERLAP_ARMS = tuple(overlap_arm(overlap) for overlap in OVERLAPS)
 PRIVATE = overlap_arm(0)
 SHARED = overlap_arm(1)
-ONE = "outputs-1"
+_ONE = "outputs-1"
 TWO = "outputs-2"
 CONSTANT = "outputs-2-constant-rate"
-UNSEEN = "outputs-2-unseen"
+_UNSEEN = "outputs-2-unseen"
 PRIVATE_Y = "overlap-0-output-loss"
 SHARED_Y = "overlap-1-output-loss"
 PRIVATE_WIDE = "overlap-0-wide"
 SHARED_WIDE = "overlap-1-wide"
 ARMS: Mapping[str, Arm] = {
     **{overlap_arm(overlap): Arm({"overlap": overlap}) for overlap in OVERLAPS},
-    ONE: Arm({"n_outputs": 1}),
+    _ONE: Arm({"n_outputs": 1}),
     TWO: Arm({"n_outputs": 2}),
     CONSTANT: Arm({"n_outputs": 2}, {"schedule": "constant"}),
-    UNSEEN: Arm({"n_outputs": 2, "split_by": "instruction"}),
+    _UNSEEN: Arm({"n_outputs": 2, "split_by": "instruction"}),
     PRIVATE_Y: Arm({"overlap": 0.0, "loss_on": "output"}),
     SHARED_Y: Arm({"overlap": 1.0, "loss_on": "output"}),
     PRIVATE_WIDE: Arm({"overlap": 0.0}, width=2),

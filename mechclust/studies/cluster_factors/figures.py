@@ -37,8 +37,8 @@ from mechclust.studies.cluster_factors.results import ArmResults, Results
 from mechclust.studies.cluster_factors.swap import HALVES, KINDS, POSITIONS, PROMPT, RANDOM
 from mechclust.studies.cluster_factors.swap import TASK as TASK_MEANS
 
-MAX_STEPS_DRAWN = 7  # checkpoints of the phase diagram
-LABEL_SIZE = 7.5  # points
+_MAX_STEPS_DRAWN = 7  # checkpoints of the phase diagram
+_LABEL_SIZE = 7.5  # points
 
 _Look = tuple[str, str]  # name and colour of a curve
 _Label = tuple[float, str, str]  # last value of a curve, its name, its colour
@@ -68,9 +68,9 @@ OUTPUT = "output"
 BOTH = "both"
 UNDECIDED = "undecided"
 PHASE_COLORS = {NEITHER: "#d9d9d9", TASK: BLUE, OUTPUT: RED, BOTH: PURPLE, UNDECIDED: "#ffffff"}
-PHASE_NAMES = {NEITHER: "neither task nor output", BOTH: "task and output"}
-HATCHES = {UNDECIDED: "////"}
-EDGES = {UNDECIDED: "#aaaaaa"}
+_PHASE_NAMES = {NEITHER: "neither task nor output", BOTH: "task and output"}
+_HATCHES = {UNDECIDED: "////"}
+_EDGES = {UNDECIDED: "#aaaaaa"}
 
 
 def verdicts(index: Float[np.ndarray, "seed layer"], clear: float) -> Shaped[np.ndarray, "layer"]:
@@ -105,7 +105,7 @@ def phase_diagram(config: ClusterFactorsConfig, results: Results) -> Figure:
     """Draw the phases: overlap of the outputs along x, layer along y, a column per checkpoint, a row per position."""
     overlaps = [overlap for overlap in OVERLAPS if overlap_arm(overlap) in results]
     steps = results[PRIVATE].steps
-    drawn = np.linspace(0, len(steps) - 1, min(MAX_STEPS_DRAWN, len(steps))).round().astype(int)
+    drawn = np.linspace(0, len(steps) - 1, min(_MAX_STEPS_DRAWN, len(steps))).round().astype(int)
     where = {"x": "at x", "instruction": "end of instruction", "mean": "mean of prompt"}
     titles = [f"step {step}" for step in steps[drawn]]
     ylabels = [f"layer\n{name}" for name in where.values()]
@@ -129,9 +129,9 @@ def _phase_column(axis: Axes, x: int, arm: ArmResults, position: str, checkpoint
     """Draw the layers of one arm: a cell for the phase, and a dot where states cluster by x."""
     for layer, phase in enumerate(phases(arm, checkpoint, clear, position)):
         color = PHASE_COLORS[phase]
-        edge = EDGES.get(phase, "#ffffff")
+        edge = _EDGES.get(phase, "#ffffff")
         corner = (x - 0.5, layer - 0.5)
-        axis.add_patch(Rectangle(corner, 1, 1, facecolor=color, edgecolor=edge, hatch=HATCHES.get(phase), lw=0.8))
+        axis.add_patch(Rectangle(corner, 1, 1, facecolor=color, edgecolor=edge, hatch=_HATCHES.get(phase), lw=0.8))
     if f"{position} input" in arm.ari:
         by_input = verdicts(arm.ari[f"{position} input"][:, checkpoint], clear) == "holds"
         layers = np.flatnonzero(by_input)
@@ -141,8 +141,8 @@ def _phase_column(axis: Axes, x: int, arm: ArmResults, position: str, checkpoint
 def _phase_legend(figure: Figure) -> None:
     handles: list[Artist] = []
     for phase, color in PHASE_COLORS.items():
-        name = PHASE_NAMES.get(phase, phase)
-        handles.append(Patch(facecolor=color, edgecolor="#888888", hatch=HATCHES.get(phase), label=name))
+        name = _PHASE_NAMES.get(phase, phase)
+        handles.append(Patch(facecolor=color, edgecolor="#888888", hatch=_HATCHES.get(phase), label=name))
     handles.append(Line2D([], [], ls="", marker="o", ms=5, color=GREEN, mec="white", label="x (on any colour)"))
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False, title="clusters by")
 
@@ -158,7 +158,7 @@ def by_layer(results: Results) -> Figure:
         labels = _curves(axis, arm, curves, ["x task"])
         linear = arm.linear[:, -1].mean(axis=0)
         axis.plot(linear, color=BLUE, ls=":", lw=1.2)
-        direct_labels(axis, [*labels, (float(linear[-1]), "task, linear", BLUE)], LABEL_SIZE)
+        direct_labels(axis, [*labels, (float(linear[-1]), "task, linear", BLUE)], _LABEL_SIZE)
     return figure
 
 
@@ -168,7 +168,7 @@ def within_the_other(results: Results) -> Figure:
     results = {name: arm for name, arm in results.items() if curves.keys() <= arm.ari.keys()}
     figure, axes = panel_rows(_arm_titles(results), ["ARI at the end"], size=(3.2, 2.7), x_axis=layer_axis)
     for axis, arm in zip(axes, results.values(), strict=True):
-        direct_labels(axis, _curves(axis, arm, curves, list(curves)), LABEL_SIZE)
+        direct_labels(axis, _curves(axis, arm, curves, list(curves)), _LABEL_SIZE)
     return figure
 
 
@@ -203,7 +203,7 @@ def _layers_over_training(axis: Axes, arm: ArmResults, curve: str) -> None:
         if interval is not None:
             axis.vlines(arm.steps[-1] * 1.12 ** (k + 1), *interval, color=color, lw=1.2)
         labels.append((float(values[:, -1].mean()), str(k), color))
-    direct_labels(axis, labels, LABEL_SIZE)
+    direct_labels(axis, labels, _LABEL_SIZE)
 
 
 def accuracy_figure(results: Results) -> Figure:
@@ -227,5 +227,5 @@ def swaps(results: Results) -> Figure:
         became = arm.became[:, POSITIONS.index(position)]
         labels = [layer_curve(axis, became[:, KINDS.index(kind)], *look) for kind, look in curves.items()]
         if n % len(results) == 0:
-            direct_labels(axis, labels, LABEL_SIZE)
+            direct_labels(axis, labels, _LABEL_SIZE)
     return figure

@@ -37,11 +37,11 @@ from mechclust.studies.cluster_factors.results import ArmResults, Results
 from mechclust.studies.cluster_factors.swap import HALVES, KINDS, POSITIONS, RANDOM, TASK
 from mechclust.studies.study import Job
 
-START = 0
-END = -1
-SHARED_NETWORKS = "networks whose tasks share all outputs"
-PRIVATE_NETWORKS = "networks whose tasks have private outputs"
-ARMS_NEEDED: Mapping[str, Sequence[str]] = {
+_START = 0
+_END = -1
+_SHARED_NETWORKS = "networks whose tasks share all outputs"
+_PRIVATE_NETWORKS = "networks whose tasks have private outputs"
+_ARMS_NEEDED: Mapping[str, Sequence[str]] = {
     **dict.fromkeys(("T11", "T12", "T13", "T14"), OVERLAP_ARMS),
     "T15": (TWO,),
     "T16": (CONSTANT,),
@@ -89,7 +89,7 @@ def _not_tested(config: ClusterFactorsConfig, id: str) -> str:
     """Return why a run cannot test a finding; ``""`` if it can."""
     if not config.test_findings:
         return TOO_SMALL
-    for arm in ARMS_NEEDED.get(id, ()):
+    for arm in _ARMS_NEEDED.get(id, ()):
         if arm not in config.arms:
             return f"needs the arm {arm!r}"
     return ""
@@ -100,7 +100,7 @@ def _earlier(changed: str) -> tuple[EarlierRun, ...]:
 
 
 def _checks(config: ClusterFactorsConfig, results: Results) -> list[Finding]:
-    accuracies = [arm.accuracy[:, END] for arm in results.values()]
+    accuracies = [arm.accuracy[:, _END] for arm in results.values()]
     embedding = results[PRIVATE].ari["x task"][:, :, 0]
     guesses = [task_of(config, Job(PRIVATE, seed)).input_only_accuracy() for seed in config.seeds]
     n_tasks = _n_tasks(config)
@@ -153,9 +153,9 @@ def _shared_outputs(config: ClusterFactorsConfig, arms: Results) -> list[Finding
             "T9",
             f"all outputs shared: layer {n} clusters by output more than by task (difference of ARI)",
             {"": Bound(">", 0)},
-            [_output_minus_task(shared)[:, END]],
-            PRIVATE_NETWORKS,
-            [_output_minus_task(arms[PRIVATE])[:, END]],
+            [_output_minus_task(shared)[:, _END]],
+            _PRIVATE_NETWORKS,
+            [_output_minus_task(arms[PRIVATE])[:, _END]],
             shown="headline",
             history=_earlier("five outputs shared by all tasks"),
         ),
@@ -200,9 +200,9 @@ def _overlaps(config: ClusterFactorsConfig, arms: Results) -> list[Finding]:
             "T13",
             f"at the end of the instruction, layer {n} clusters by task at every overlap (ARI)",
             clear,
-            [index[:, END, -1] for index in instruction],
+            [index[:, _END, -1] for index in instruction],
             "untrained networks, the layer that clusters most",
-            [index[:, START].max(axis=1) for index in instruction],
+            [index[:, _START].max(axis=1) for index in instruction],
             shown="headline",
         ),
     ]
@@ -219,7 +219,7 @@ def _correlation_with_overlap(arms: Results) -> _Curve:
     """Return Spearman's correlation of overlap and task-ARI in the last layer, at the start and at the end."""
     overlaps = np.array(OVERLAPS)
     task = _by_overlap(arms, "x task")[..., -1]
-    by_step = [[spearman(overlaps, ari) for ari in task[:, :, step].T] for step in (START, END)]
+    by_step = [[spearman(overlaps, ari) for ari in task[:, :, step].T] for step in (_START, _END)]
     return np.array(by_step).T
 
 
@@ -241,15 +241,15 @@ def _layers(config: ClusterFactorsConfig, arms: Results) -> list[Finding]:
             {"layer 1: x - output": Bound(">", 0), f"layer {n}: output - x": Bound(">", 0)},
             [-difference[..., 1], difference[..., n]],
         ),
-        _finding("T15", f"two private outputs per task: {moves}", rises, two, SHARED_NETWORKS, shared),
-        _finding("T16", f"constant learning rate: {moves}", rises, constant, SHARED_NETWORKS, shared),
+        _finding("T15", f"two private outputs per task: {moves}", rises, two, _SHARED_NETWORKS, shared),
+        _finding("T16", f"constant learning rate: {moves}", rises, constant, _SHARED_NETWORKS, shared),
     ]
 
 
 def _falls_and_rises(config: ClusterFactorsConfig, arm: ArmResults, third: int) -> list[_Seeds]:
     """Return how much task-ARI falls in the lowest layers and rises in the highest, from the early step on."""
     task = arm.ari["x task"]
-    rise = task[:, END] - task[:, measured_steps(config).index(config.early_step)]
+    rise = task[:, _END] - task[:, measured_steps(config).index(config.early_step)]
     return [-rise[:, 1 : third + 1].mean(axis=1), rise[:, -third:].mean(axis=1)]
 
 
@@ -264,7 +264,7 @@ def _swapped_means(config: ClusterFactorsConfig, arms: Results) -> list[Finding]
             "to the other task's, more often than control directions of the same norm do (best layer of each)",
             {"": Bound(">=", 0.3)},
             [private],
-            SHARED_NETWORKS,
+            _SHARED_NETWORKS,
             [shared],
             shown="page",
         ),
@@ -273,7 +273,7 @@ def _swapped_means(config: ClusterFactorsConfig, arms: Results) -> list[Finding]
             "all outputs shared: adding this difference rarely changes the answer to the other task's",
             {"": Bound("<=", 0.1)},
             [shared],
-            PRIVATE_NETWORKS,
+            _PRIVATE_NETWORKS,
             [private],
         ),
         _finding(
@@ -335,9 +335,9 @@ def _losses_and_widths(config: ClusterFactorsConfig, arms: Results) -> list[Find
 
 def _instruction_and_x(private: ArmResults, shared: ArmResults) -> list[_Seeds]:
     return [
-        _last_layer(private, "instruction task")[:, END],
-        _output_minus_task(shared)[:, END],
-        _last_layer(shared, "instruction task")[:, END],
+        _last_layer(private, "instruction task")[:, _END],
+        _output_minus_task(shared)[:, _END],
+        _last_layer(shared, "instruction task")[:, _END],
     ]
 
 
@@ -346,7 +346,7 @@ def _bag_of_symbols(config: ClusterFactorsConfig, private: ArmResults) -> Findin
         "T23",
         "a bag of symbols clusters by task: mean of the prompt's untrained embeddings (ARI)",
         {"": Bound(">=", config.clear)},
-        [private.ari["mean task"][:, START, 0]],
+        [private.ari["mean task"][:, _START, 0]],
         "the last token of the instruction alone",
-        [private.ari["instruction task"][:, START, 0]],
+        [private.ari["instruction task"][:, _START, 0]],
     )

@@ -22,7 +22,7 @@ from tasks.instructions import VALIDATION_SUBSET
 if TYPE_CHECKING:
     import pandas as pd
 
-LINEAR = "x task, linear (accuracy)"
+_LINEAR = "x task, linear (accuracy)"
 _Curves = Mapping[str, Float[np.ndarray, "seed step layer"]]
 _Measured = Mapping[str, Sequence[Sequence[ProbeResult]]]  # by probe, seed and step
 
@@ -63,10 +63,10 @@ def load(config: ClusterFactorsConfig, out: Path) -> dict[str, ArmResults]:
     """
     for job in jobs(config):
         check_there(out, result_files(config, job, out))
-    return {arm: load_arm(config, out, arm) for arm in config.arms}
+    return {arm: _load_arm(config, out, arm) for arm in config.arms}
 
 
-def load_arm(config: ClusterFactorsConfig, out: Path, arm: str) -> ArmResults:
+def _load_arm(config: ClusterFactorsConfig, out: Path, arm: str) -> ArmResults:
     """Read the results of one arm, in the order of the seeds."""
     steps = measured_steps(config)
     folders = [out / "results" / Job(arm, seed).name for seed in config.seeds]
@@ -107,5 +107,5 @@ def table_of(results: Results, measure: Literal["ari", "ami"]) -> pd.DataFrame:
     for name, arm in results.items():
         curves = arm.ari if measure == "ari" else arm.ami
         cells = {curve: mean_text(index[:, -1, -1]) for curve, index in curves.items()}
-        rows.append({"arm": name, **cells, LINEAR: mean_text(arm.linear[:, -1, -1], share=True)})
-    return pd.DataFrame(rows, columns=["arm", *CURVES, LINEAR]).fillna(UNKNOWN)
+        rows.append({"arm": name, **cells, _LINEAR: mean_text(arm.linear[:, -1, -1], share=True)})
+    return pd.DataFrame(rows, columns=["arm", *CURVES, _LINEAR]).fillna(UNKNOWN)

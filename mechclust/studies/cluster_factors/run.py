@@ -30,7 +30,7 @@ from probes.engine.identity import fingerprint
 from tasks import Batch, InstructionFollowing
 from tasks.instructions import TRAIN_SUBSET, VALIDATION_SUBSET
 
-N_SWAPPED = 200  # validation examples whose states are changed
+_N_SWAPPED = 200  # validation examples whose states are changed
 
 
 def check(config: ClusterFactorsConfig) -> None:
@@ -83,7 +83,7 @@ def _without_answer(batch: Batch) -> Batch:
 def _swapped(model: HookedModel, task: InstructionFollowing, seed: int) -> ProbeResult:
     (known,) = task.batches(TRAIN_SUBSET, task.n_eval)
     (validation,) = task.batches(VALIDATION_SUBSET, task.n_eval)
-    spread = torch.arange(0, len(validation), max(1, len(validation) // N_SWAPPED))  # examples are ordered by task
+    spread = torch.arange(0, len(validation), max(1, len(validation) // _N_SWAPPED))  # examples are ordered by task
     return swap_centroids(model, task, known, validation.select(spread), seed)
 
 

@@ -30,7 +30,7 @@ from tasks import InstructionFollowing
 if TYPE_CHECKING:
     import pandas as pd
 
-CAPTIONS = {
+_CAPTIONS = {
     "phases": "What hidden states cluster by, as a function of the share of output tokens that tasks have in common, "
     "layer and training step; {seeds}. States cluster by a label if the whole 95% interval of its adjusted Rand index "
     "over seeds is at least {clear:g}; undecided: an interval straddles this bound. At the end of the instruction only "
@@ -67,7 +67,7 @@ def panels(config: ClusterFactorsConfig, results: Results) -> list[Panel]:
         "accuracy": figures.accuracy_figure(results),
     }
     seeds = counted(len(config.seeds), "seed")
-    captions = {name: caption.format(seeds=seeds, clear=config.clear) for name, caption in CAPTIONS.items()}
+    captions = {name: caption.format(seeds=seeds, clear=config.clear) for name, caption in _CAPTIONS.items()}
     return [Panel(name, figure, captions[name]) for name, figure in drawn.items()]
 
 

@@ -24,7 +24,7 @@ HALVES = "halves"
 KINDS = (TASK, RANDOM, HALVES)
 PROMPT = "prompt"
 POSITIONS = ("instruction_end", "input", PROMPT)
-OUTCOMES = ("became", "stayed")
+_OUTCOMES = ("became", "stayed")
 
 _Numbers = Int[np.ndarray, "example"]
 _Rows = Float[np.ndarray, "example d"]
@@ -83,7 +83,7 @@ def swap_centroids(
     to_other_task = _averages(of_b) - _averages(of_a)
     between_halves = _averages(of_a & half) - _averages(of_a & ~half)
     over_same_input = _averages(known_input == known_input[:, None])
-    shares = np.zeros((len(OUTCOMES), len(POSITIONS), len(KINDS), len(sites)))
+    shares = np.zeros((len(_OUTCOMES), len(POSITIONS), len(KINDS), len(sites)))
     for p, position in enumerate(POSITIONS):
         places = _places(batch, position)
         for layer, site in enumerate(sites):
@@ -113,7 +113,7 @@ def _result(
             "position": list(POSITIONS),
             "kind": list(KINDS),
             "layer": [str(layer) for layer in range(shares.shape[-1])],
-            "outcome": list(OUTCOMES),
+            "outcome": list(_OUTCOMES),
         },
         metadata=metadata,
     )

@@ -43,7 +43,7 @@ IDEAL_POSITIONS = "start ideal positions"
 CURRICULUM = "curriculum"
 ABLATIONS = ("batch", "lr", "width", "discount", "dropout", "bias")
 # Parts of a network whose initial weights are scaled, by the beginning of their names.
-SCALED = {"embeddings": "embed", "positions": "pos_embed", "attention": "blocks.0.attn", "feed-forward": MLP}
+_SCALED = {"embeddings": "embed", "positions": "pos_embed", "attention": "blocks.0.attn", "feed-forward": MLP}
 HEAD_PARTS = ("embed", "pos_embed", "blocks.0.attn")  # everything that computes the sequence embedding
 _BIASES = (f"{MLP}.b_in", f"{MLP}.b_out")
 
@@ -286,7 +286,7 @@ def _starts(config: ClusteringHeadsConfig) -> list[Arm]:
     p = config.task.p
     seeds = config.starts.seeds
     starts = []
-    for (part, prefix), scale in product(SCALED.items(), config.starts.scales):
+    for (part, prefix), scale in product(_SCALED.items(), config.starts.scales):
         starts.append(Arm(f"start {part} x{scale:g}", seeds, p, scales={prefix: scale}, measure="head"))
     starts.append(Arm(IDEAL_POSITIONS, seeds, p, ideal="positions", measure="head"))
     if seeds and config.starts.second_stage:
@@ -389,10 +389,10 @@ def _group_size(config: ClusteringHeadsConfig, arm: Arm) -> int:
 
 def unfinished(config: ClusteringHeadsConfig, out: Path) -> list[EnsembleJob]:
     """Return the jobs whose results are not complete yet."""
-    return [job for job in jobs(config) if not all(path.exists() for path in results_of(config, job, out))]
+    return [job for job in jobs(config) if not all(path.exists() for path in _results_of(config, job, out))]
 
 
-def results_of(config: ClusteringHeadsConfig, job: EnsembleJob, out: Path) -> list[Path]:
+def _results_of(config: ClusteringHeadsConfig, job: EnsembleJob, out: Path) -> list[Path]:
     """Return the file of every measurement of one job's networks."""
     if job.arms[0] == CURRICULUM:
         return [curriculum_result(out, seed) for seed in job.seeds]

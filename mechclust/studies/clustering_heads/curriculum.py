@@ -31,7 +31,7 @@ from probes import HookedModel, ProbeResult
 from probes.engine.identity import fingerprint
 from tasks import SparseModularAddition
 
-ARMS = (SCRATCH, CURRICULUM)
+_ARMS = (SCRATCH, CURRICULUM)
 
 
 def run_curriculum(config: ClusteringHeadsConfig, job: EnsembleJob, out: Path) -> None:
@@ -91,7 +91,7 @@ def _measured(points: int, first: Snapshots, ends: Mapping[str, Snapshots], memb
     halfway = {arm: _at(snapshots, member, 1) for arm, snapshots in ends.items()}
     end = {arm: _at(snapshots, member, -1) for arm, snapshots in ends.items()}
     matched = neurons_matched(end[CURRICULUM], end[SCRATCH])
-    accuracies = [_accuracies(model, end[arm], hard) for arm in ARMS]
+    accuracies = [_accuracies(model, end[arm], hard) for arm in _ARMS]
     first_accuracies = _accuracies(model, _at(first, member, -1), task_of(first, member))
     return ProbeResult(
         "Curriculum",
@@ -100,7 +100,7 @@ def _measured(points: int, first: Snapshots, ends: Mapping[str, Snapshots], memb
             "first_accuracy": torch.tensor(first_accuracies, dtype=torch.float64),
             "line": line(end[SCRATCH], end[CURRICULUM]),
             "matched_line": line(end[SCRATCH], matched),
-            "own_line": torch.stack([line(halfway[arm], end[arm]) for arm in ARMS]),
+            "own_line": torch.stack([line(halfway[arm], end[arm]) for arm in _ARMS]),
         },
         {
             "accuracy": ("arm", "split"),
@@ -109,7 +109,7 @@ def _measured(points: int, first: Snapshots, ends: Mapping[str, Snapshots], memb
             "matched_line": ("place",),
             "own_line": ("arm", "place"),
         },
-        {"arm": list(ARMS), "split": ["train", "test"], "place": [f"{place:.4g}" for place in places(points)]},
+        {"arm": list(_ARMS), "split": ["train", "test"], "place": [f"{place:.4g}" for place in places(points)]},
     )
 
 

@@ -15,8 +15,8 @@ from tasks import Batch, InputError
 from tasks.errors import check_at_least
 
 CENTROID = "centroid"
-RANDOM = "random classes"
-KINDS = (CENTROID, RANDOM)
+_RANDOM = "random classes"
+KINDS = (CENTROID, _RANDOM)
 
 _Classes = Int[Tensor, "example"]
 

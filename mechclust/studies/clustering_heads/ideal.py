@@ -19,7 +19,7 @@ from tasks import SparseModularAddition
 Ideal = Literal["", "positions", "head"]
 
 
-def ideal_positions(config: PoolingTransformerConfig, task: SparseModularAddition) -> Float[Tensor, "n_ctx d_model"]:
+def _ideal_positions(config: PoolingTransformerConfig, task: SparseModularAddition) -> Float[Tensor, "n_ctx d_model"]:
     """Return position embeddings: one up on the support, one down off it, 0 in further dimensions."""
     positions = torch.zeros(config.n_ctx, config.d_model)
     positions[:, 1] = -1.0
@@ -52,7 +52,7 @@ def ideal_head(
     query[0, 1] = beta
     return {
         "embed.W_E": embedding,
-        "pos_embed.W_pos": ideal_positions(config, task),
+        "pos_embed.W_pos": _ideal_positions(config, task),
         "blocks.0.attn.query": query,
         "blocks.0.attn.W_V": torch.eye(config.d_model),
     }
@@ -77,7 +77,7 @@ def started(member: Member, scales: Mapping[str, float], ideal: Ideal, beta: flo
     for start, scale in scales.items():
         weights |= {name: scale * values for name, values in weights.items() if name.startswith(start)}
     if ideal == "positions":
-        weights["pos_embed.W_pos"] = ideal_positions(config, task)
+        weights["pos_embed.W_pos"] = _ideal_positions(config, task)
     elif ideal == "head":
         weights |= ideal_head(config, task, beta)
     return replace(member, weights=weights)

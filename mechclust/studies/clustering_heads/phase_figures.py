@@ -37,7 +37,7 @@ def draw(config: ClusteringHeadsConfig, results: HeadsResults) -> dict[str, Figu
     }
     largest = _largest_spike(results)
     if largest is not None:
-        drawn["spike"] = spike_strip(config, results, *largest)
+        drawn["spike"] = _spike_strip(config, results, *largest)
     if results.second_stage:
         drawn["ideal"] = ideal(config, results)
     return drawn
@@ -93,7 +93,7 @@ def _largest_spike(results: HeadsResults) -> tuple[TrainedNetwork, Spike] | None
     return largest
 
 
-def spike_strip(config: ClusteringHeadsConfig, results: HeadsResults, network: TrainedNetwork, spike: Spike) -> Figure:
+def _spike_strip(config: ClusteringHeadsConfig, results: HeadsResults, network: TrainedNetwork, spike: Spike) -> Figure:
     """Draw consecutive epochs of one spike."""
     epochs = list(range(spike.epoch - 1, spike.epoch + _EPOCHS_AFTER_SPIKE))
     loss = network.curve("train_loss")

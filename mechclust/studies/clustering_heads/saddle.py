@@ -19,7 +19,7 @@ from mechclust.studies.clustering_heads.dynamics import MeasuredRows, measured_r
 from mechclust.training import Snapshots
 from probes import ProbeResult
 
-SMALLEST = 4  # eigenvalues kept at each snapshot
+_SMALLEST = 4  # eigenvalues kept at each snapshot
 
 
 class TrainingLoss:
@@ -105,8 +105,8 @@ def curvature(snapshots: Snapshots, member: int, places: Sequence[int]) -> Probe
     spectra = torch.from_numpy(np.stack([eigenvalues(loss, point) for point in points]))
     return ProbeResult(
         "Curvature",
-        {"smallest": spectra[:, :SMALLEST], "largest": spectra[:, -1]},
+        {"smallest": spectra[:, :_SMALLEST], "largest": spectra[:, -1]},
         {"smallest": ("snapshot", "rank"), "largest": ("snapshot",)},
-        {"snapshot": [str(place) for place in places], "rank": [str(i) for i in range(SMALLEST)]},
+        {"snapshot": [str(place) for place in places], "rank": [str(i) for i in range(_SMALLEST)]},
         metadata={"weights": len(points[0]), "steps": steps},
     )

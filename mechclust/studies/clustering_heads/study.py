@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-NOTES = (
+_NOTES = (
     "Training is chaotic in float32: the order of additions alone changes single seeds after a few hundred epochs. "
     "Compare shares and distributions over seeds, never lists of seeds.",
     "The within-ratio over training uses the clusters of a network's final head: the points of its planar lattice, "
@@ -71,7 +71,7 @@ def views(config: ClusteringHeadsConfig, results: HeadsResults) -> dict[str, str
 
 def notes(config: ClusteringHeadsConfig, results: HeadsResults) -> list[str]:
     """Return what a reader of the report must know."""
-    texts = list(NOTES)
+    texts = list(_NOTES)
     if not can_measure_all(config.task):
         texts.append(
             f"There are {config.task.p}^{config.task.length} sequences, too many to measure heads on all of them; "

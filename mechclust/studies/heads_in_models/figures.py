@@ -28,7 +28,7 @@ from mechclust.studies.heads_in_models.prompts import ORDERS
 from mechclust.studies.heads_in_models.together import DONORS
 
 HeadsByModel = Mapping[str, Sequence[Heads]]
-DOT_SIZE = 16  # points squared
+_DOT_SIZE = 16  # points squared
 
 
 class _Look(NamedTuple):
@@ -83,7 +83,7 @@ def _dots(
         n_layers, n_heads = values.shape
         beside = (np.arange(n_heads) - (n_heads - 1) / 2) * 0.7 / n_heads
         x = np.arange(n_layers)[:, None] + beside
-        _filled_or_open(axis, x, values, heads.called(config, label), look, size=DOT_SIZE, edge=0.8)
+        _filled_or_open(axis, x, values, heads.called(config, label), look, size=_DOT_SIZE, edge=0.8)
         axis.set_xticks(range(n_layers))
     _legend_entry(axis, look)
 
@@ -105,7 +105,7 @@ def _filled_or_open(
 
 
 def _legend_entry(axis: Axes, look: _Look) -> None:
-    axis.scatter([], [], s=DOT_SIZE, marker=look.marker, color=look.color, label=look.name)
+    axis.scatter([], [], s=_DOT_SIZE, marker=look.marker, color=look.color, label=look.name)
 
 
 def instructions(config: HeadsInModelsConfig, models: HeadsByModel) -> Figure:

@@ -38,24 +38,24 @@ from mechclust.studies.heads_in_models.prompts import ORDERS
 from mechclust.studies.heads_in_models.results import Data, key, rise_where_called
 from mechclust.studies.heads_in_models.together import IRRELEVANT, RANDOM_HEADS, RELEVANT
 
-NO_MODEL = "needs a pretrained model; give its name or folder with --model"
-ATTENTION = "each sum is one multiset of digits, which a head maps to a point by attention alone, trained or not"
-UNDECIDED_BEFORE = ("A3", "I6")
-MOST = Bound(">", 0.5)
-FEW = Bound("<", 0.3)
-POSITIVE = Bound(">", 0)
+_NO_MODEL = "needs a pretrained model; give its name or folder with --model"
+_ATTENTION = "each sum is one multiset of digits, which a head maps to a point by attention alone, trained or not"
+_UNDECIDED_BEFORE = ("A3", "I6")
+_MOST = Bound(">", 0.5)
+_FEW = Bound("<", 0.3)
+_POSITIVE = Bound(">", 0)
 
-ValuesByPart = Mapping[str, Float[np.ndarray, "_"]]  # over seeds or draws of words, by the name of a part
-Values = Callable[[str, str], ValuesByPart]  # of a subject and a measure
+_ValuesByPart = Mapping[str, Float[np.ndarray, "_"]]  # over seeds or draws of words, by the name of a part
+_Values = Callable[[str, str], _ValuesByPart]  # of a subject and a measure
 
 
 def _finding(
     id: str,
     statement: str,
     bound: Bound,
-    values: ValuesByPart,
+    values: _ValuesByPart,
     control: str,
-    control_values: ValuesByPart,
+    control_values: _ValuesByPart,
     *,
     shares: bool = False,
     **details: Any,
@@ -73,14 +73,14 @@ def _finding(
     )
 
 
-def _beyond_untrained(id: str, statement: str, bound: Bound, values: Values, measure: str, **details: Any) -> Finding:
+def _beyond_untrained(id: str, statement: str, bound: Bound, values: _Values, measure: str, **details: Any) -> Finding:
     """Return a finding about trained networks whose control are the untrained ones."""
     trained = values(TRAINED, measure)
     untrained = values(UNTRAINED, measure)
     return _finding(id, statement, bound, trained, "untrained networks", untrained, **details)
 
 
-def _beyond_random(id: str, statement: str, bound: Bound, values: Values, measure: str, **details: Any) -> Finding:
+def _beyond_random(id: str, statement: str, bound: Bound, values: _Values, measure: str, **details: Any) -> Finding:
     """Return a finding about the pretrained model whose control is the same model with random weights."""
     pretrained = values(PRETRAINED, measure)
     random = values(RANDOM, measure)
@@ -115,7 +115,7 @@ def _history(id: str) -> tuple[EarlierRun, ...]:
     if id[0] in "WK":
         return ()
     fresh = "30 fresh seeds, because A3, A4 and I6 were undecided; the bounds are the same"
-    verdict: Verdict = "undecided" if id in UNDECIDED_BEFORE else "holds"
+    verdict: Verdict = "undecided" if id in _UNDECIDED_BEFORE else "holds"
     return (EarlierRun("2026-11-25, seeds 100 to 109", 10, verdict, fresh),)
 
 
@@ -138,7 +138,7 @@ def _addition(config: HeadsInModelsConfig, data: Data) -> list[Finding]:
             "A7",
             "the classes discovered at a head follow the answer (largest agreement over heads, minus that with the "
             f"sum {OFF}; adjusted Rand index)",
-            POSITIVE,
+            _POSITIVE,
             _minus(values(TRAINED, "agreement answer"), values(TRAINED, f"agreement {OFF}")),
             "untrained networks",
             _minus(values(UNTRAINED, "agreement answer"), values(UNTRAINED, f"agreement {OFF}")),
@@ -155,7 +155,7 @@ def _called_for_sum(config: HeadsInModelsConfig, data: Data) -> list[Finding]:
         _finding(
             "A2",
             "a head of the last layer is called a clustering head of the sum (share of networks)",
-            MOST,
+            _MOST,
             values(TRAINED, "last layer"),
             f"any head of the untrained network, or any for the sum {OFF}",
             _larger(values(UNTRAINED, "any"), values(TRAINED, "any control")),
@@ -179,8 +179,8 @@ def _called_for_sum(config: HeadsInModelsConfig, data: Data) -> list[Finding]:
             "called in last layer",
         ),
     ]
-    note = f"p = {', '.join(map(str, refused))} is not tested: {ATTENTION}" if refused else ""
-    not_tested = "" if moduli else ATTENTION
+    note = f"p = {', '.join(map(str, refused))} is not tested: {_ATTENTION}" if refused else ""
+    not_tested = "" if moduli else _ATTENTION
     return [replace(finding, note=note, not_tested=not_tested) for finding in findings]
 
 
@@ -191,7 +191,7 @@ def _prompts(config: HeadsInModelsConfig, data: Data) -> list[Finding]:
     """Return W1 to W10; their values are over draws of words."""
     data = data if config.model is not None else defaultdict(_no_values)
     findings = [*_heads_alike(config, data), *_heads_together(data), *_discovered(config, data)]
-    not_tested = NO_MODEL if config.model is None else ""
+    not_tested = _NO_MODEL if config.model is None else ""
     return [replace(finding, unit="draws of words", not_tested=not_tested) for finding in findings]
 
 
@@ -224,7 +224,7 @@ def _heads_alike(config: HeadsInModelsConfig, data: Data) -> list[Finding]:
         _finding(
             "W3",
             "with random weights there are fewer such heads (pretrained - random)",
-            POSITIVE,
+            _POSITIVE,
             _minus(both_ends(PRETRAINED, "switching"), both_ends(RANDOM, "switching")),
             "heads that follow the other thing",
             _minus(both_ends(PRETRAINED, "switching other"), both_ends(RANDOM, "switching other")),
@@ -250,7 +250,7 @@ def _heads_together(data: Data) -> list[Finding]:
             source="ours",
             statement="interchanged together, these heads carry the thing asked for (share of answers that become the "
             "donor's, minus that with as many other heads of the same or the nearest blocks)",
-            parts=tuple(mean_part(name, shares, POSITIVE) for name, shares in beyond_others.items()),
+            parts=tuple(mean_part(name, shares, _POSITIVE) for name, shares in beyond_others.items()),
             note="with random weights no head is alike for the thing asked for, so there is nothing to interchange",
         ),
         _finding(
@@ -314,7 +314,7 @@ def _instructions(config: HeadsInModelsConfig, data: Data) -> list[Finding]:
         _beyond_untrained(
             "I2",
             "a head's output is similar for all instructions of a task: one is called for the task (share of networks)",
-            MOST,
+            _MOST,
             values,
             "any",
             shares=True,
@@ -323,7 +323,7 @@ def _instructions(config: HeadsInModelsConfig, data: Data) -> list[Finding]:
         _finding(
             "I3",
             "in untrained networks, none is called for the task (share with one)",
-            FEW,
+            _FEW,
             values(UNTRAINED, "any"),
             "trained networks",
             called,
@@ -332,7 +332,7 @@ def _instructions(config: HeadsInModelsConfig, data: Data) -> list[Finding]:
         _finding(
             "I6",
             "none is called for the input, which is not what is interchanged (share with one)",
-            FEW,
+            _FEW,
             values(TRAINED, "any control"),
             "the task",
             called,
@@ -361,7 +361,7 @@ def _where_heads_are(data: Data) -> list[Finding]:
             "I5",
             "task clusters of the residual stream grow most in the block with most heads called (rise of the task-ARI "
             "there, minus the mean rise in other blocks)",
-            POSITIVE,
+            _POSITIVE,
             _rises_where_called(task_ari, called),
             "the block with most heads called in another network",
             _rises_where_called(task_ari, called[of_another]),
@@ -372,7 +372,7 @@ def _where_heads_are(data: Data) -> list[Finding]:
 
 def _rises_where_called(
     task_ari: Float[np.ndarray, "seed layer"], called: Shaped[np.ndarray, "seed block"]
-) -> ValuesByPart:
+) -> _ValuesByPart:
     return {"": np.array([rise_where_called(*of_seed) for of_seed in zip(task_ari, called, strict=True)])}
 
 
@@ -399,23 +399,23 @@ def _checks(data: Data) -> list[Finding]:
 # ---- values by part ----
 
 
-def _by_modulus(data: Data, moduli: Iterable[int], subject: str, measure: str) -> ValuesByPart:
+def _by_modulus(data: Data, moduli: Iterable[int], subject: str, measure: str) -> _ValuesByPart:
     return {f"p = {p}": data[key(addition_arm(p), subject, measure)] for p in moduli}
 
 
-def _at_ends(data: Data, kind: str, measure: str) -> ValuesByPart:
+def _at_ends(data: Data, kind: str, measure: str) -> _ValuesByPart:
     """Return a measure at both endings of the prompts."""
     return {f"{order} name last": data[key(PROMPTS, prompt_subject(kind, order), measure)] for order in ORDERS}
 
 
-def _of_arm(data: Data, arm: str, subject: str, measure: str) -> ValuesByPart:
+def _of_arm(data: Data, arm: str, subject: str, measure: str) -> _ValuesByPart:
     """Return a measure that is the only part of a finding."""
     return {"": data[key(arm, subject, measure)]}
 
 
-def _minus(values: ValuesByPart, subtracted: ValuesByPart) -> ValuesByPart:
+def _minus(values: _ValuesByPart, subtracted: _ValuesByPart) -> _ValuesByPart:
     return {name: of_part - subtracted[name] for name, of_part in values.items()}
 
 
-def _larger(values: ValuesByPart, others: ValuesByPart) -> ValuesByPart:
+def _larger(values: _ValuesByPart, others: _ValuesByPart) -> _ValuesByPart:
     return {name: np.maximum(of_part, others[name]) for name, of_part in values.items()}

@@ -53,7 +53,7 @@ from probes.engine.identity import fingerprint
 from tasks import Batch, InputError, SparseModularAddition
 from tasks.instructions import VALIDATION_SUBSET
 
-BATCH_SIZE = 128
+_BATCH_SIZE = 128
 
 _Logits = Float[Tensor, "batch pos d_vocab"]
 
@@ -178,12 +178,12 @@ def examples_of(config: HeadsInModelsConfig, task: Any) -> list[Batch]:
         (batch,) = task.batches(VALIDATION_SUBSET, task.n_eval)
         # They are ordered by task.
         rows = torch.linspace(0, len(batch) - 1, min(len(batch), config.n_measured)).round().long()
-        return list(batch.select(rows).split(BATCH_SIZE))
+        return list(batch.select(rows).split(_BATCH_SIZE))
     (batch,) = task.batches("test", task.n_test)
     off_support = [position for position in range(task.length) if position not in task.positions]
     counted = off_support[-len(task.positions) :]
     labels = {**batch.labels, OFF: batch.tokens[:, counted].sum(dim=1)}
-    return list(replace(batch, labels=labels).select(slice(config.n_measured)).split(BATCH_SIZE))
+    return list(replace(batch, labels=labels).select(slice(config.n_measured)).split(_BATCH_SIZE))
 
 
 # ---- the pretrained model ----

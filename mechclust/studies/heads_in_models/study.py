@@ -35,14 +35,14 @@ from tasks import InstructionFollowing, SparseModularAddition
 if TYPE_CHECKING:
     import pandas as pd
 
-CALLED = "Filled: called a clustering head; open: not."
-CAPTIONS = {
+_CALLED = "Filled: called a clustering head; open: not."
+_CAPTIONS = {
     "addition": "Heads of transformers that add modulo p, {seeds}, one dot per head. Above: within-ratio of a head's "
     "output as a share of what random labels give. Below: share of interchanges that change the answer, between "
-    f"classes minus within. Orange: the same heads, equally many digits that do not count. {CALLED}",
+    f"classes minus within. Orange: the same heads, equally many digits that do not count. {_CALLED}",
     "instructions": "A network that follows instructions, {seeds}. Left: clusters of the residual stream at x by "
     "layer, against task and output. Middle and right: its heads at x, one dot per head: how similar outputs are "
-    f"within a task, and how far interchanged outputs carry the task. {CALLED}",
+    f"within a task, and how far interchanged outputs carry the task. {_CALLED}",
     "prompts": "A pretrained model, {draws}, each with different words. First: how far the answer depends on each "
     "head, mean over seeds and both endings. Second: how alike each head's outputs are for the thing asked for at one "
     "ending and at the other (dotted: chance); filled: heads alike for it at both endings, but not for the other "
@@ -72,7 +72,7 @@ def panels(config: HeadsInModelsConfig, results: Results) -> list[Panel]:
         drawn["prompts"] = figures.prompts(config, by_subject(config, results, PROMPTS))
     seeds = counted(len(config.seeds), "seed")
     draws = counted(len(config.word_seeds), "seed")
-    return [Panel(name, figure, CAPTIONS[name].format(seeds=seeds, draws=draws)) for name, figure in drawn.items()]
+    return [Panel(name, figure, _CAPTIONS[name].format(seeds=seeds, draws=draws)) for name, figure in drawn.items()]
 
 
 def tables(config: HeadsInModelsConfig, results: Results) -> dict[str, pd.DataFrame]:
@@ -102,7 +102,7 @@ def notes(config: HeadsInModelsConfig, results: Results) -> list[str]:
     return texts
 
 
-SMALL = HeadsInModelsConfig(
+_SMALL = HeadsInModelsConfig(
     seeds=(0,),
     word_seeds=(0,),
     moduli=(2, 3),
@@ -130,7 +130,7 @@ STUDY = Study(
     title="Clustering heads in models of several layers, trained and pretrained",
     source="ours, on Odonnat, Bouaziz & Cabannes, Clustering Head (arXiv 2410.24050)",
     presets={
-        "smoke": SMALL,
+        "smoke": _SMALL,
         "quick": replace(HeadsInModelsConfig(), seeds=(0, 1), word_seeds=(0, 1), moduli=(3,), n_measured=256),
         "paper": HeadsInModelsConfig(),
     },

@@ -17,9 +17,9 @@ from tasks.skills import OPERATIONS
 MODELS = ("base", "tuned")
 FROZEN = ("embed", "pos_embed", "unembed")
 # One argument of each operation is never tuned on (its words are, but never together); which one depends on the seed.
-HELD_OUT_TASKS = ("copy-3", "swap-0", "translate-1", "type-2", "classify-3", "sentiment-0")
+_HELD_OUT_TASKS = ("copy-3", "swap-0", "translate-1", "type-2", "classify-3", "sentiment-0")
 _TASKS = [f"{operation}-{argument}" for operation, argument in product(OPERATIONS, range(4))]
-SEEN_TASKS = tuple(task for task in _TASKS if task not in HELD_OUT_TASKS)
+SEEN_TASKS = tuple(task for task in _TASKS if task not in _HELD_OUT_TASKS)
 
 
 @dataclass(frozen=True)

@@ -34,15 +34,15 @@ from mechclust.report.style import (
 from mechclust.studies.mossa.results import SeedResults, boundaries_by_seed
 from probes import ProbeResult
 
-MODEL_COLORS: Mapping[Which, str] = {"base": BLUE, "tuned": RED}  # the paper's
-NAMES = {"base": "pre", "tuned": "tuned"}
-LINES = {"base": "--", "tuned": "-"}
-BOX_SHIFT = {"base": -0.19, "tuned": 0.19}  # of a layer's boxes, in layers
-CEILING: Mapping[str, Any] = {"ls": ":", "color": "#555555", "lw": 1.4, "label": "ceiling"}
-ENCODED = "encoded"
-NOT_ENCODED = "not encoded by pre-training"
-IMAGE: Mapping[str, Any] = {"aspect": "auto", "interpolation": "none"}
-POINT: Mapping[str, Any] = {"ls": "", "marker": "o", "ms": 4, "color": GREY}
+_MODEL_COLORS: Mapping[Which, str] = {"base": BLUE, "tuned": RED}  # the paper's
+_NAMES = {"base": "pre", "tuned": "tuned"}
+_LINES = {"base": "--", "tuned": "-"}
+_BOX_SHIFT = {"base": -0.19, "tuned": 0.19}  # of a layer's boxes, in layers
+_CEILING: Mapping[str, Any] = {"ls": ":", "color": "#555555", "lw": 1.4, "label": "ceiling"}
+_ENCODED = "encoded"
+_NOT_ENCODED = "not encoded by pre-training"
+_IMAGE: Mapping[str, Any] = {"aspect": "auto", "interpolation": "none"}
+_POINT: Mapping[str, Any] = {"ls": "", "marker": "o", "ms": 4, "color": GREY}
 
 Runs = Sequence[SeedResults]
 _Masks = list[Bool[np.ndarray, "task"]]  # one for each seed
@@ -67,24 +67,26 @@ def boxes(runs: Runs) -> Figure:
     figure, axes = subplots(len(parts), size=(6.0, 4.2), grid="y", sharey=True)
     rng = np.random.default_rng(0)
     for axis, (title, masks) in zip(axes, parts.items(), strict=True):
-        for model in MODEL_COLORS:
+        for model in _MODEL_COLORS:
             values = np.concatenate([run.cka[model][mask] for run, mask in zip(runs, masks, strict=True)])
             encoded = np.concatenate([run.encoded[mask] for run, mask in zip(runs, masks, strict=True)])
-            places = _layers(runs) + BOX_SHIFT[model]
+            places = _layers(runs) + _BOX_SHIFT[model]
             x = places + rng.uniform(-0.13, 0.13, values.shape)
-            axis.plot(x[~encoded], values[~encoded], ".", ms=2, mew=0, color=MODEL_COLORS[model], alpha=0.5)
-            axis.plot(x[encoded], values[encoded], "o", ms=2, mew=0.4, mfc="none", color=MODEL_COLORS[model], alpha=0.7)
-            _draw_boxes(axis, places, values, MODEL_COLORS[model])
+            axis.plot(x[~encoded], values[~encoded], ".", ms=2, mew=0, color=_MODEL_COLORS[model], alpha=0.5)
+            axis.plot(
+                x[encoded], values[encoded], "o", ms=2, mew=0.4, mfc="none", color=_MODEL_COLORS[model], alpha=0.7
+            )
+            _draw_boxes(axis, places, values, _MODEL_COLORS[model])
         layer_axis(axis)
         axis.axhline(0, color=GREY, lw=0.8)
         axis.set_title(f"{title} ({int(masks[0].sum())} in each of {len(runs)} seeds)")
     handles: list[Patch | Line2D] = [
-        Patch(facecolor=MODEL_COLORS[model], alpha=0.45, label=NAMES[model]) for model in MODEL_COLORS
+        Patch(facecolor=_MODEL_COLORS[model], alpha=0.45, label=_NAMES[model]) for model in _MODEL_COLORS
     ]
-    handles += [Line2D([], [], label=NOT_ENCODED, **POINT), Line2D([], [], label=ENCODED, mfc="none", **POINT)]
+    handles += [Line2D([], [], label=_NOT_ENCODED, **_POINT), Line2D([], [], label=_ENCODED, mfc="none", **_POINT)]
     ceilings = [np.median(run.ceiling, axis=0) for run in runs if run.ceiling is not None]
     if ceilings:
-        handles += axes[0].plot(_layers(runs), np.mean(ceilings, axis=0), **CEILING)
+        handles += axes[0].plot(_layers(runs), np.mean(ceilings, axis=0), **_CEILING)
     axes[0].set_ylabel("debiased CKA with the controls")
     figure.legend(handles=handles, frameon=False, loc="outside lower center", ncols=len(handles))
     return figure
@@ -116,8 +118,8 @@ def groups(runs: Runs) -> Figure:
     gap, spread, dims = axes
     _draw_seeds(gap, [run.curves.seen.gap for run in runs], color="black", label="tuned - pre")
     _draw_boundaries(gap, runs)
-    _draw_models(spread, {model: [run.spread(model) for run in runs] for model in MODEL_COLORS})
-    _draw_models(dims, {model: [run.dims[model] for run in runs] for model in MODEL_COLORS})
+    _draw_models(spread, {model: [run.spread(model) for run in runs] for model in _MODEL_COLORS})
+    _draw_models(dims, {model: [run.dims[model] for run in runs] for model in _MODEL_COLORS})
     gap.axhline(0, color=GREY, lw=0.8)
     gap.axhline(MARGIN, color=GREY, lw=0.8, ls=":")
     gap.set(ylabel="median CKA, tuned - pre")
@@ -134,7 +136,7 @@ def groups(runs: Runs) -> Figure:
 def _draw_models(axis: Axes, values: Mapping[Which, Sequence[_ByLayer]]) -> None:
     """Draw a measure of both models by layer."""
     for model, by_seed in values.items():
-        _draw_seeds(axis, by_seed, line=LINES[model], color=MODEL_COLORS[model], label=NAMES[model])
+        _draw_seeds(axis, by_seed, line=_LINES[model], color=_MODEL_COLORS[model], label=_NAMES[model])
 
 
 def _draw_seeds(axis: Axes, by_seed: Sequence[_ByLayer], *, line: str = "-", color: str, label: str) -> None:
@@ -174,14 +176,14 @@ def _draw_boundaries(axis: Axes, runs: Runs) -> None:
 def purity(runs: Runs) -> Figure:
     """Draw the share of nearest neighbours in one cluster by layer, one line per seed."""
     figure, (axis,) = subplots(1, size=(5.2, 3.6))
-    _draw_models(axis, {model: [run.purity[model] for run in runs] for model in MODEL_COLORS})
+    _draw_models(axis, {model: [run.purity[model] for run in runs] for model in _MODEL_COLORS})
     axis.axhline(runs[0].purity_chance, color=GREY, ls=":")
     layer_axis(axis)
     axis.set(ylabel="neighbour purity", ylim=(0, 1.02))
     labels = []
-    for model, color in MODEL_COLORS.items():
+    for model, color in _MODEL_COLORS.items():
         last = float(np.mean([run.purity[model][-1] for run in runs]))
-        labels.append((last, NAMES[model], color))
+        labels.append((last, _NAMES[model], color))
     direct_labels(axis, [*labels, (runs[0].purity_chance, "chance", SOFT)])
     return figure
 
@@ -213,9 +215,9 @@ def operations(runs: Runs, names: Sequence[str]) -> Figure:
     figure, axes = subplots(3, size=(11 / 3, 0.26 * len(kinds) + 1.2), grid=None, sharey=True)
     lowest = min(0.0, float(np.nanmin([base, tuned])))
     largest = max(0.1, float(np.nanmax(np.abs(tuned - base))))
-    difference = axes[2].imshow(tuned - base, cmap="RdBu", vmin=-largest, vmax=largest, **IMAGE)
-    axes[0].imshow(base, cmap="viridis", vmin=lowest, vmax=1.0, **IMAGE)
-    similarity = axes[1].imshow(tuned, cmap="viridis", vmin=lowest, vmax=1.0, **IMAGE)
+    difference = axes[2].imshow(tuned - base, cmap="RdBu", vmin=-largest, vmax=largest, **_IMAGE)
+    axes[0].imshow(base, cmap="viridis", vmin=lowest, vmax=1.0, **_IMAGE)
+    similarity = axes[1].imshow(tuned, cmap="viridis", vmin=lowest, vmax=1.0, **_IMAGE)
     for axis, title in zip(axes, ("pre", "tuned", "tuned - pre"), strict=True):
         axis.set_xticks(np.arange(base.shape[1]), [str(layer) for layer in _layers(runs)])
         axis.set(title=title, xlabel="layer")
@@ -243,13 +245,15 @@ def clusters(runs: Runs, names: Sequence[str]) -> Figure:
     figure, axes = subplots(len(names), columns, size=(3.5, 2.7), sharex=True, sharey=True)
     encoded = _encoded_operations(runs[:1], names)
     for number, (axis, name) in enumerate(zip(axes, names, strict=True)):
-        for (group, seen, color), model in product((("seen", True, PURPLE), ("held out", False, ORANGE)), MODEL_COLORS):
+        for (group, seen, color), model in product(
+            (("seen", True, PURPLE), ("held out", False, ORANGE)), _MODEL_COLORS
+        ):
             tasks = [run.cka[model][(run.cluster == number) & (run.seen == seen)] for run in runs]
             values = np.concatenate(tasks)
             if len(values):
                 median = np.median(values, axis=0)
-                label = f"{group}, {NAMES[model]}"
-                axis.plot(_layers(runs), median, LINES[model], marker=".", color=color, label=label)
+                label = f"{group}, {_NAMES[model]}"
+                axis.plot(_layers(runs), median, _LINES[model], marker=".", color=color, label=label)
         axis.set_title(f"{name} (encoded by pre-training)" if name in encoded else name, fontsize=10)
         layer_axis(axis)
     outer_labels(axes, columns)
@@ -267,8 +271,8 @@ def accuracy_figure(runs: Runs, names: Sequence[str]) -> Figure:
     chance = np.nanmean(_accuracies_by_kind([run.chance for run in runs], kinds), axis=1)
     axis.bar(places, chance, width=0.9, color="#dddddd", label="without the skill")
     for model, shift, color, label in (
-        ("base", -0.27, MODEL_COLORS["base"], "pre"),
-        ("tuned", 0.0, MODEL_COLORS["tuned"], "tuned on the seen tasks"),
+        ("base", -0.27, _MODEL_COLORS["base"], "pre"),
+        ("tuned", 0.0, _MODEL_COLORS["tuned"], "tuned on the seen tasks"),
         ("control", 0.27, GREEN, "control"),
     ):
         values = _accuracies_by_kind([run.accuracy[model] for run in runs], kinds)
@@ -304,7 +308,7 @@ def projection(pictures: Mapping[str, ProbeResult], names: Sequence[str]) -> Fig
             x, y = points[classes == number].T
             axis.scatter(x, y, s=12, lw=0, color=color, marker=marker, label=name)
         picture(axis)
-        axis.set(xlabel=f"layer {result.layers[site]}", ylabel=NAMES[model])
+        axis.set(xlabel=f"layer {result.layers[site]}", ylabel=_NAMES[model])
         axis.label_outer()
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside right center", frameon=False, markerscale=2)

@@ -35,7 +35,7 @@ _TWO_ENCODED = (
 )
 
 
-def encoded_difference(curves: TaskCurves) -> float:
+def _encoded_difference(curves: TaskCurves) -> float:
     """Return the mean gain of the tasks that pre-training did not encode, minus that of the others."""
     not_encoded = np.asarray(curves.covariates[_NOT_ENCODED]) > 0
     return float(curves.gain[not_encoded].mean() - curves.gain[~not_encoded].mean())
@@ -45,7 +45,7 @@ _C7 = CurveFinding(
     id="C7",
     statement="in the upper half of the layers, the tuned model gains more on the base for operations that "
     "pre-training did not encode (difference of means over seen tasks)",
-    parts=(CurvePart("", encoded_difference, Bound(">", 0)),),
+    parts=(CurvePart("", _encoded_difference, Bound(">", 0)),),
     control=CurveControl("other operations called encoded", other_clusters),
     shown="page",
 )

@@ -21,7 +21,7 @@ from probes import ProbeResult
 if TYPE_CHECKING:
     import pandas as pd
 
-CAPTIONS = {
+_CAPTIONS = {
     "boxes": "Debiased CKA with the single-task controls over each task's own test prompts (n = {n}, d = {d}), by "
     "layer, for the base model (pre) and the model tuned on all seen tasks. Boxes and points: tasks of {seeds}; a task "
     "that pre-training encoded is a ring. Dotted: two controls of one task tuned with different orders of the data "
@@ -98,7 +98,7 @@ def panels(config: MossaConfig, results: Results) -> list[Panel]:
         "neighbours": config.n_neighbours,
         "n_purity": min(config.n_purity, suite.n_eval),
     }
-    return [Panel(name, figure, CAPTIONS[name].format(**facts)) for name, figure in drawn.items()]
+    return [Panel(name, figure, _CAPTIONS[name].format(**facts)) for name, figure in drawn.items()]
 
 
 def tables(config: MossaConfig, results: Results) -> dict[str, pd.DataFrame]:

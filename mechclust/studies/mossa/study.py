@@ -38,17 +38,17 @@ def check(config: MossaConfig) -> None:
         check_training(model, config.tuning)
 
 
-def jobs_of(config: MossaConfig) -> Sequence[ModelJob | OriginJob]:
+def _jobs_of(config: MossaConfig) -> Sequence[ModelJob | OriginJob]:
     """Return the jobs of the configured experiment."""
     return origin_jobs(config) if config.experiment == "origin" else jobs(config)
 
 
-def stage_of(job: ModelJob | OriginJob) -> int:
+def _stage_of(job: ModelJob | OriginJob) -> int:
     """Return the number of a job's stage."""
     return job.stage
 
 
-def run_any_job(config: MossaConfig, job: ModelJob | OriginJob, out: Path) -> None:
+def _run_any_job(config: MossaConfig, job: ModelJob | OriginJob, out: Path) -> None:
     """Do a job of either experiment."""
     if isinstance(job, OriginJob):
         run_origin_job(config, job, out)
@@ -56,7 +56,7 @@ def run_any_job(config: MossaConfig, job: ModelJob | OriginJob, out: Path) -> No
         run_job(config, job, out)
 
 
-def models_trained(config: MossaConfig, out: Path) -> Iterable[TrainedModel]:
+def _models_trained(config: MossaConfig, out: Path) -> Iterable[TrainedModel]:
     """Return the models that the configured experiment trained."""
     return trained_origin_models(config, out) if config.experiment == "origin" else trained_models(config, out)
 
@@ -67,7 +67,7 @@ def _of_experiment(function: str, config: MossaConfig, argument: Any) -> Any:
     return getattr(module, function)(config, argument)
 
 
-ARM_SEEDS = (100, 101, 102, 103)
+_ARM_SEEDS = (100, 101, 102, 103)
 
 STUDY = Study(
     name="mossa",
@@ -105,19 +105,19 @@ STUDY = Study(
         "paper": MossaConfig(),
         # The arms use the first bases of the preset above.
         "lora": MossaConfig(
-            seeds=ARM_SEEDS,
+            seeds=_ARM_SEEDS,
             tuning=TrainConfig(steps=18 * 240, batch_size=32, lr=5e-3, warmup=20, freeze=FROZEN),
             rank=8,
             control_steps=240,
             ceiling=False,
         ),
         "layer-decay": MossaConfig(
-            seeds=ARM_SEEDS,
+            seeds=_ARM_SEEDS,
             tuning=TrainConfig(steps=18 * 120, batch_size=32, lr=2e-3, warmup=20, layer_decay=0.5, freeze=FROZEN),
             ceiling=False,
         ),
         "equal-steps": MossaConfig(
-            seeds=ARM_SEEDS,
+            seeds=_ARM_SEEDS,
             tuning=TrainConfig(steps=480, batch_size=32, lr=5e-4, warmup=20, freeze=FROZEN),
             control_steps=480,
             controls="seen",
@@ -127,14 +127,14 @@ STUDY = Study(
             experiment="origin", seeds=(40, 41, 42, 43, 44), suite=SkillSuite(n_eval=500), n_layers=4, n_heads=4
         ),
     },
-    jobs=jobs_of,
+    jobs=_jobs_of,
     check=check,
-    run_job=run_any_job,
-    trained_models=models_trained,
+    run_job=_run_any_job,
+    trained_models=_models_trained,
     load=partial(_of_experiment, "load"),
     findings=partial(_of_experiment, "findings"),
     panels=partial(_of_experiment, "panels"),
     tables=partial(_of_experiment, "tables"),
     notes=partial(_of_experiment, "notes"),
-    stage=stage_of,
+    stage=_stage_of,
 )

@@ -27,21 +27,21 @@ from mechclust.studies.planted_layers.reading import (
 from mechclust.studies.planted_layers.rows import RESIDUAL
 from mechclust.studies.planted_layers.trios import CROSSED, SAME
 
-ERRORS = (*FIRST_LAYER_SCORES, *LAST_LAYER_SCORES)
-MEASURE_COLORS = dict(zip(CONTROL_MEASURES, COLORS, strict=False))
-HATCHED = {"fill": False, "edgecolor": GREY, "hatch": "//"}
-PANELS_IN_A_ROW = 4
+_ERRORS = (*FIRST_LAYER_SCORES, *LAST_LAYER_SCORES)
+_MEASURE_COLORS = dict(zip(CONTROL_MEASURES, COLORS, strict=False))
+_HATCHED = {"fill": False, "edgecolor": GREY, "hatch": "//"}
+_PANELS_IN_A_ROW = 4
 
 
 def gains(config: PlantedConfig, runs: Sequence[SeedReadings]) -> Figure:
     """Draw the gain by layer of every trio, by every measure."""
     by_trio = list(zip(*[run.readings for run in runs], strict=True))
-    figure, axes = subplots(len(by_trio), PANELS_IN_A_ROW, size=(3.6, 2.7), sharey=True)
+    figure, axes = subplots(len(by_trio), _PANELS_IN_A_ROW, size=(3.6, 2.7), sharey=True)
     for axis, readings in zip(axes, by_trio, strict=True):
         _shade_trained(axis, readings[0], runs[0])
         axis.axhline(config.gain_margin, color=GREY, lw=0.8, ls="--")
         _draw_gain(axis, readings)
-    for axis in axes[::PANELS_IN_A_ROW]:
+    for axis in axes[::_PANELS_IN_A_ROW]:
         axis.set_ylabel("gain over the base")
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
     return figure
@@ -55,12 +55,12 @@ def _shade_trained(axis: Axes, reading: TrioReading, run: SeedReadings) -> None:
     if trio.column in CROSSED:
         for same in run.of(SAME):
             if same.trio.controls == trio.controls:
-                shade_layers(axis, same.trio.truth, HATCHED)
+                shade_layers(axis, same.trio.truth, _HATCHED)
 
 
 def _draw_gain(axis: Axes, readings: Sequence[TrioReading]) -> None:
     layers = np.arange(1, readings[0].n_layers + 1)
-    for measure, color in MEASURE_COLORS.items():
+    for measure, color in _MEASURE_COLORS.items():
         values = np.stack([reading.gain[place(RESIDUAL, measure)] for reading in readings])
         if np.isfinite(values).all():
             seed_curve(axis, layers, values, color=color, marker=".", label=measure)
@@ -74,13 +74,13 @@ def reading_errors(config: PlantedConfig, runs: Sequence[SeedReadings]) -> Figur
     """Draw how far each reading is from the layers that were trained, by measure."""
     figure, axes = subplots(2, size=(6.2, 3.4), grid=None)
     scores = read_scores(runs, SAME, config.gain_margin)
-    chances = [reading_chance(runs[0].of(SAME), name) for name in ERRORS]
+    chances = [reading_chance(runs[0].of(SAME), name) for name in _ERRORS]
     largest = runs[0].readings[0].n_layers / 3
-    names = [f"groups: {name}" if name in OF_GROUPS else f"gain: {name}" for name in ERRORS]
+    names = [f"groups: {name}" if name in OF_GROUPS else f"gain: {name}" for name in _ERRORS]
     for axis, prompts in zip(axes, (ALL, FEW), strict=True):
         rows = []
         for measure in CONTROL_MEASURES:
-            rows.append([scores[name][:, *place(RESIDUAL, measure, prompts)].mean() for name in ERRORS])
+            rows.append([scores[name][:, *place(RESIDUAL, measure, prompts)].mean() for name in _ERRORS])
         _draw_cells(axis, np.array([*rows, chances]), largest)
         axis.set_xticks(range(len(names)), names, rotation=45, ha="right", fontsize=8)
         axis.set_yticks(range(len(rows) + 1), [*CONTROL_MEASURES, "chance, a random layer"], fontsize=7)

@@ -30,10 +30,10 @@ from mechclust.studies.planted_layers.reading import (
 from mechclust.studies.planted_layers.rows import RESIDUAL, SAME_INPUT
 from mechclust.studies.planted_layers.trios import ALL_DECAYED, CROSSED, EVERYWHERE, LONGER, SAME
 
-LEAST_LEARNT = 0.1  # share of correct answers above both the base and chance
-MOST_SEEDS = Bound(">=", 0.7)  # a share of ten seeds; with ten of ten, Wilson's interval begins at .72
-SAME_LAYERS = "if E and its controls were trained in the same layers"
-DIFFERENT_LAYERS = "E and its controls trained in different layers"
+_LEAST_LEARNT = 0.1  # share of correct answers above both the base and chance
+_MOST_SEEDS = Bound(">=", 0.7)  # a share of ten seeds; with ten of ten, Wilson's interval begins at .72
+_SAME_LAYERS = "if E and its controls were trained in the same layers"
+_DIFFERENT_LAYERS = "E and its controls trained in different layers"
 
 Runs = Sequence[SeedReadings]
 _Seeds = Float[np.ndarray, "seed"]
@@ -68,11 +68,11 @@ def control_findings_of(config: PlantedConfig, runs: Runs) -> list[Finding]:
 def _learnt_too_little(runs: Runs) -> str:
     """Return which model learnt too little for a comparison; ``""`` if all learnt enough."""
     gain, model = least_learnt(runs)
-    if not gain < LEAST_LEARNT:
+    if not gain < _LEAST_LEARNT:
         return ""
     return (
         f"a model learnt too little: {model}, {gain:.2f} more correct answers than the base or than without the "
-        f"skill, where {LEAST_LEARNT:g} are required"
+        f"skill, where {_LEAST_LEARNT:g} are required"
     )
 
 
@@ -95,36 +95,36 @@ def _of_same_layers(config: PlantedConfig, runs: Runs) -> list[Finding]:
     end = f"{reading_chance(runs[0].of(SAME), 'end'):.2f}"
     same = _scores(config, runs, (SAME,))
     crossed = _scores(config, runs, CROSSED)
-    lasts = {"the gain lasts": MOST_SEEDS, "the transition ends elsewhere": MOST_SEEDS}
+    lasts = {"the gain lasts": _MOST_SEEDS, "the transition ends elsewhere": _MOST_SEEDS}
     findings = [
         _finding(
             "P11",
-            f"{SAME_LAYERS}, E's gain over the base begins at the first of them, and the shared layers end there "
+            f"{_SAME_LAYERS}, E's gain over the base begins at the first of them, and the shared layers end there "
             "(errors in layers; debiased CKA, residual stream)",
             {"first layer with a gain": NEAR, "crossing": NEAR, "first layer that is not shared": NEAR},
             _first_read(same),
-            DIFFERENT_LAYERS,
+            _DIFFERENT_LAYERS,
             _first_read(crossed),
             note=f"a gain is above {config.gain_margin:g}, as in layer groups; crossing: the layer from which it is "
             f"above 0, with at most one exception; a random layer: {onset}",
         ),
         _finding(
             "P12",
-            f"{SAME_LAYERS}, nothing marks the last of them: the gain lasts to the last layer of the model, and the "
+            f"{_SAME_LAYERS}, nothing marks the last of them: the gain lasts to the last layer of the model, and the "
             "transition ends a layer or more off (shares of trios; debiased CKA, residual stream)",
             lasts,
             _last_not_read(same),
-            DIFFERENT_LAYERS,
+            _DIFFERENT_LAYERS,
             _last_not_read(crossed),
             shares=list(lasts),
         ),
         _finding(
             "P13",
-            f"{SAME_LAYERS}, the gain in what each block adds to the base's stream finds both ends (errors in layers; "
+            f"{_SAME_LAYERS}, the gain in what each block adds to the base's stream finds both ends (errors in layers; "
             "debiased CKA)",
             {"onset": NEAR, "end": NEAR},
             _both_ends_read(same),
-            DIFFERENT_LAYERS,
+            _DIFFERENT_LAYERS,
             _both_ends_read(crossed),
             note=f"that no other layer has a gain holds by construction; a random layer: onset {onset}, end {end}",
         ),
@@ -153,7 +153,7 @@ def _both_ends_read(scores: _Scores) -> list[_Seeds]:
 def _of_few_prompts(scores: _Scores) -> Finding:
     return _finding(
         "P17",
-        f"{SAME_LAYERS} and there are few prompts, biased CKA shows a gain in fewer of them than debiased CKA does "
+        f"{_SAME_LAYERS} and there are few prompts, biased CKA shows a gain in fewer of them than debiased CKA does "
         "(share of layers, debiased - biased)",
         {"": Bound(">", 0)},
         [_missed_if_biased(scores, FEW)],
@@ -191,7 +191,7 @@ def _of_all_layers(config: PlantedConfig, runs: Runs) -> list[Finding]:
             "P15",
             "if all layers were trained with one rate, layer groups still call a layer or more shared (share of seeds; "
             "debiased CKA)",
-            {"": MOST_SEEDS},
+            {"": _MOST_SEEDS},
             [_at_least_one(_n_shared(config, runs, EVERYWHERE))],
             "layers in one random order",
             [_at_least_one(_n_shared(config, shuffled, EVERYWHERE))],
@@ -203,7 +203,7 @@ def _of_all_layers(config: PlantedConfig, runs: Runs) -> list[Finding]:
             "P16",
             "doubling E's steps does not move the end of the shared layers by more than a layer (share of seeds; "
             "debiased CKA)",
-            {"": MOST_SEEDS},
+            {"": _MOST_SEEDS},
             [_at_most_one(longer)],
             "learning rates that fall from block to block",
             [_at_most_one(falling)],

@@ -36,12 +36,12 @@ from mechclust.studies.planted_layers.results import (
 from mechclust.studies.planted_layers.rows import CONTRIBUTION, RESIDUAL, SAME_INPUT
 from mechclust.studies.planted_layers.score import Span
 
-VIEW_COLORS = {RESIDUAL: BLUE, RISE: PURPLE, CONTRIBUTION: ORANGE, SAME_INPUT: GREEN, PATCHING: RED}
-VIEW_MARKERS = {RESIDUAL: "o", RISE: "^", CONTRIBUTION: "s", SAME_INPUT: "D", PATCHING: "*"}
-CURVE_VIEWS = (RESIDUAL, CONTRIBUTION, SAME_INPUT)
-SHORT_NAMES = {"debiased CKA without the top component": "debiased CKA\nwithout top", "n99": "dimensions (99%)"}
-SHADED = {"color": GREY, "alpha": 0.2}
-DOT_SPREAD = 0.17  # between the dots of a measure, of the distance between two measures
+_VIEW_COLORS = {RESIDUAL: BLUE, RISE: PURPLE, CONTRIBUTION: ORANGE, SAME_INPUT: GREEN, PATCHING: RED}
+_VIEW_MARKERS = {RESIDUAL: "o", RISE: "^", CONTRIBUTION: "s", SAME_INPUT: "D", PATCHING: "*"}
+_CURVE_VIEWS = (RESIDUAL, CONTRIBUTION, SAME_INPUT)
+_SHORT_NAMES = {"debiased CKA without the top component": "debiased CKA\nwithout top", "n99": "dimensions (99%)"}
+_SHADED = {"color": GREY, "alpha": 0.2}
+_DOT_SPREAD = 0.17  # between the dots of a measure, of the distance between two measures
 
 
 class DotPanel(NamedTuple):
@@ -77,11 +77,11 @@ def curves(config: PlantedConfig, runs: Sequence[SeedResults]) -> Figure:
         _draw_patching(axis, runs, pair, last=place == n_spans - 1)
         if place == 0:
             axis.set_ylabel(f"1 - {DEBIASED}")
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(CURVE_VIEWS))
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(_CURVE_VIEWS))
     return figure
 
 
-def shade_layers(axis: Axes, span: Span, style: Mapping[str, Any] = SHADED) -> None:
+def shade_layers(axis: Axes, span: Span, style: Mapping[str, Any] = _SHADED) -> None:
     """Draw a band over a span of layers."""
     axis.axvspan(span[0] - 0.4, span[1] + 0.4, lw=0, **style)
 
@@ -91,13 +91,13 @@ def _draw_plant(axis: Axes, runs: Sequence[SeedResults], pair: Pair) -> None:
     assert pair.truth is not None
     shade_layers(axis, pair.truth)
     layers = np.arange(1, runs[0].n_layers + 1)
-    for view in CURVE_VIEWS:
+    for view in _CURVE_VIEWS:
         row = Row(view, DEBIASED)
         values = np.stack([run.curve(pair, row) for run in runs])
         if np.isfinite(values).all():
-            seed_curve(axis, layers, values, color=VIEW_COLORS[view], marker=".", label=view)
+            seed_curve(axis, layers, values, color=_VIEW_COLORS[view], marker=".", label=view)
         bars = np.stack([run.threshold(pair, row) for run in runs])
-        axis.plot(layers, bars.mean(axis=0), color=VIEW_COLORS[view], ls=":", lw=1)
+        axis.plot(layers, bars.mean(axis=0), color=_VIEW_COLORS[view], ls=":", lw=1)
     axis.set_title(f"{pair.column}, layers {pair.truth[0]}-{pair.truth[1]}", fontsize=10)
     layer_axis(axis)
 
@@ -168,7 +168,7 @@ def dots(config: PlantedConfig, runs: Sequence[SeedResults], panels: Sequence[Do
     for axis, panel in zip(axes, panels, strict=True):
         axis.set_xlim(-0.03 * largest, largest)
         _draw_chance(axis, chance_of(panel.column, panel.name, runs[0]))
-    names = [SHORT_NAMES.get(measure, measure) for measure in MEASURES]
+    names = [_SHORT_NAMES.get(measure, measure) for measure in MEASURES]
     if any(panel.column in planted_columns(config) for panel in panels):
         names.append(PATCHING)
     axes[0].set_yticks(range(len(names)), names)
@@ -185,18 +185,18 @@ def _draw_dots(axis: Axes, values: Mapping[Row, BySeed], *, share: bool) -> None
             continue
         y = _height(row)
         low, high = interval_over_seeds(seeds.tolist(), share=share) or (seeds.mean(), seeds.mean())
-        color = VIEW_COLORS[row.view]
+        color = _VIEW_COLORS[row.view]
         axis.plot([low, high], [y, y], color=color, lw=1, alpha=0.6)
         label = row.view if row.measure == MEASURES[0] else None
-        axis.plot(seeds.mean(), y, color=color, marker=VIEW_MARKERS[row.view], ms=5, ls="", label=label)
+        axis.plot(seeds.mean(), y, color=color, marker=_VIEW_MARKERS[row.view], ms=5, ls="", label=label)
 
 
 def _height(row: Row) -> float:
     """Return where a row's dot lies: measures from above, the views of a measure one below the other."""
     if row == PATCHED:
         return float(len(MEASURES))
-    views = list(VIEW_COLORS)[:-1]
-    return MEASURES.index(row.measure) + DOT_SPREAD * (views.index(row.view) - (len(views) - 1) / 2)
+    views = list(_VIEW_COLORS)[:-1]
+    return MEASURES.index(row.measure) + _DOT_SPREAD * (views.index(row.view) - (len(views) - 1) / 2)
 
 
 def _draw_chance(axis: Axes, chance: float) -> None:

@@ -32,14 +32,14 @@ from mechclust.studies.planted_layers.rows import CONTRIBUTION, RESIDUAL, SAME_I
 from mechclust.studies.planted_layers.score import score
 
 NEAR = Bound("<=", 0.5)  # error in layers
-OFTEN = Bound(">=", 0.8)
-LARGER = Bound(">", 0)
-SMALL_SHARE = 0.3  # Wilson's interval of ten models without a called layer is 0 to .28: no lower bound could hold
-BY_CONSTRUCTION = "layers below planted noise are identical by construction, and the noise is far above its null"
-NOT_TUNED = "a given model is not tuned"
-STREAM = Row(RESIDUAL, DEBIASED)
-ADDED = Row(CONTRIBUTION, DEBIASED)
-ADDED_TO_SAME = Row(SAME_INPUT, DEBIASED)
+_OFTEN = Bound(">=", 0.8)
+_LARGER = Bound(">", 0)
+_SMALL_SHARE = 0.3  # Wilson's interval of ten models without a called layer is 0 to .28: no lower bound could hold
+_BY_CONSTRUCTION = "layers below planted noise are identical by construction, and the noise is far above its null"
+_NOT_TUNED = "a given model is not tuned"
+_STREAM = Row(RESIDUAL, DEBIASED)
+_ADDED = Row(CONTRIBUTION, DEBIASED)
+_ADDED_TO_SAME = Row(SAME_INPUT, DEBIASED)
 
 Runs = Sequence[SeedResults]
 
@@ -60,7 +60,7 @@ class _Pairs:
     planted: str
     measured_on: str
 
-    def scores(self, name: str, row: Row = STREAM, prompts: str = ALL_PROMPTS) -> BySeed:
+    def scores(self, name: str, row: Row = _STREAM, prompts: str = ALL_PROMPTS) -> BySeed:
         """Return a score of ``score.score``, mean over the planted spans of layers.
 
         A pair in which no layer is called has the error of a layer drawn at random.
@@ -92,8 +92,8 @@ def _why_not_tested(config: PlantedConfig, id: str) -> str:
     if config.model is None:
         return ""
     if id in ("P1", "P10"):
-        return BY_CONSTRUCTION
-    return NOT_TUNED if id in ("P7", "P8") else ""
+        return _BY_CONSTRUCTION
+    return _NOT_TUNED if id in ("P7", "P8") else ""
 
 
 def _how(config: PlantedConfig) -> str:
@@ -130,7 +130,7 @@ def _of_the_stream(config: PlantedConfig, planted: _Pairs, unplanted: _Pairs) ->
             "P2",
             f"whichever layers were {how}, the model's last layer is called changed (share of models; debiased CKA, "
             "residual stream)",
-            {"": OFTEN},
+            {"": _OFTEN},
             [planted.scores("top")],
             control,
             [unplanted.scores("top")],
@@ -141,7 +141,7 @@ def _of_the_stream(config: PlantedConfig, planted: _Pairs, unplanted: _Pairs) ->
             "P3",
             f"with few prompts, biased CKA calls fewer of the layers that were {how} than debiased CKA does (share "
             "called, debiased - biased; residual stream)",
-            {"": LARGER},
+            {"": _LARGER},
             [_missed_if_biased(planted, FEW)],
             f"{planted.runs[0].n} prompts per task",
             [_missed_if_biased(planted, ALL_PROMPTS)],
@@ -151,7 +151,7 @@ def _of_the_stream(config: PlantedConfig, planted: _Pairs, unplanted: _Pairs) ->
 
 
 def _missed_if_biased(pairs: _Pairs, prompts: str) -> BySeed:
-    return pairs.scores("hit", STREAM, prompts) - pairs.scores("hit", Row(RESIDUAL, "CKA"), prompts)
+    return pairs.scores("hit", _STREAM, prompts) - pairs.scores("hit", Row(RESIDUAL, "CKA"), prompts)
 
 
 # ---- what blocks add ----
@@ -176,7 +176,7 @@ def _of_what_blocks_add(config: PlantedConfig, planted: _Pairs, unplanted: _Pair
             "P5",
             f"what each block adds separates the layers that were {how} from others better than the residual stream "
             "does (difference of the area under the ROC curve; debiased CKA)",
-            {"": LARGER},
+            {"": _LARGER},
             [_better_separated(planted)],
             control,
             [_better_separated(unplanted)],
@@ -186,7 +186,7 @@ def _of_what_blocks_add(config: PlantedConfig, planted: _Pairs, unplanted: _Pair
             "P6",
             f"what each block adds to the same input shows most of the layers that were {how}, and the last of them "
             "(debiased CKA)",
-            {"share called": OFTEN, "end": NEAR},
+            {"share called": _OFTEN, "end": NEAR},
             _called_to_the_end(planted),
             control,
             _called_to_the_end(unplanted),
@@ -198,15 +198,15 @@ def _of_what_blocks_add(config: PlantedConfig, planted: _Pairs, unplanted: _Pair
 
 
 def _both_ends(pairs: _Pairs) -> list[BySeed]:
-    return [pairs.scores("onset", ADDED), pairs.scores("end", ADDED)]
+    return [pairs.scores("onset", _ADDED), pairs.scores("end", _ADDED)]
 
 
 def _better_separated(pairs: _Pairs) -> BySeed:
-    return pairs.scores("auc", ADDED) - pairs.scores("auc", STREAM)
+    return pairs.scores("auc", _ADDED) - pairs.scores("auc", _STREAM)
 
 
 def _called_to_the_end(pairs: _Pairs) -> list[BySeed]:
-    return [pairs.scores("hit", ADDED_TO_SAME), pairs.scores("end", ADDED_TO_SAME)]
+    return [pairs.scores("hit", _ADDED_TO_SAME), pairs.scores("end", _ADDED_TO_SAME)]
 
 
 # ---- changes in all layers, or in none ----
@@ -222,7 +222,7 @@ def _of_all_layers(config: PlantedConfig, runs: Runs) -> list[Finding]:
             "if learning rates shrink from each block to the one below, the layers called changed are an upper group "
             "only more often than with one rate (difference of shares of models tuned in all layers; debiased CKA, "
             "residual stream)",
-            {"": LARGER},
+            {"": _LARGER},
             [_more_upper_calls(runs)],
             "layers in one random order",
             [_more_upper_calls(runs, shuffled)],
@@ -231,7 +231,7 @@ def _of_all_layers(config: PlantedConfig, runs: Runs) -> list[Finding]:
             "P8",
             "a model tuned for twice the steps is not called changed against one tuned for the usual steps (share of "
             "layers called; debiased CKA, residual stream)",
-            {"": Bound("<=", SMALL_SHARE)},
+            {"": Bound("<=", _SMALL_SHARE)},
             [_scores_of_one(runs, TWICE_STEPS, "false")],
             "a base and its tuned model",
             [tuned],
@@ -243,7 +243,7 @@ def _of_all_layers(config: PlantedConfig, runs: Runs) -> list[Finding]:
             "P10",
             "if all layers were changed with one learning rate, most are called (share of layers; debiased CKA, "
             "residual stream)",
-            {"": Bound(">=", 1 - SMALL_SHARE)},
+            {"": Bound(">=", 1 - _SMALL_SHARE)},
             [tuned],
             _unplanted_name(config),
             [_scores_of_one(runs, ORDER, "false")],
@@ -266,8 +266,8 @@ def _scores_of_one(runs: Runs, column: str, name: str, order: Int[np.ndarray, "l
         return np.empty(0)
     (pair,) = pairs
     layers = np.arange(runs[0].n_layers) if order is None else order
-    curves = np.stack([run.curve(pair, STREAM)[layers] for run in runs])
-    thresholds = np.stack([run.threshold(pair, STREAM)[layers] for run in runs])
+    curves = np.stack([run.curve(pair, _STREAM)[layers] for run in runs])
+    thresholds = np.stack([run.threshold(pair, _STREAM)[layers] for run in runs])
     return score(curves, thresholds, None)[name]
 
 
@@ -305,8 +305,8 @@ def _checks(config: PlantedConfig, runs: Runs) -> list[Finding]:
 def _rounding(run: SeedResults) -> float:
     """Return the largest change by rounding, relative to the threshold of its layer."""
     (pair,) = run.of(ROUNDED)
-    curve = run.curve(pair, STREAM)
-    threshold = run.threshold(pair, STREAM)
+    curve = run.curve(pair, _STREAM)
+    threshold = run.threshold(pair, _STREAM)
     # NaN fails the check: a change where the threshold is 0
     relative = curve / np.where(threshold > 0, threshold, np.nan)
     return float(np.max(np.where(curve > 0, relative, 0.0)))

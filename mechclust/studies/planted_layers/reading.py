@@ -34,9 +34,9 @@ from mechclust.studies.planted_layers.trios import CROSSED, SAME, Trio, base_nam
 if TYPE_CHECKING:
     import pandas as pd
 
-KNOWN_ACCURACY = 0.9  # from which on the base knows a skill
+_KNOWN_ACCURACY = 0.9  # from which on the base knows a skill
 CONTROL_MEASURES = tuple(SIMILARITY_MEASURES)
-SHARES = ("hit", "false", "found", "top", "transition off")  # scores that are shares of layers or trios
+_SHARES = ("hit", "false", "found", "top", "transition off")  # scores that are shares of layers or trios
 OF_GROUPS = ("shared", "transition", "by spread", "shared layers", "transition off")  # scores of layer groups
 FIRST_LAYER_SCORES = ("onset", "crossing", "shared")
 LAST_LAYER_SCORES = ("end", "transition", "by spread")
@@ -99,12 +99,12 @@ class SeedReadings:
 
 
 def reading_scores(reading: TrioReading, margin: float) -> dict[str, Float[np.ndarray, "prompts view measure"]]:
-    """Score how far the readings of a trio are from the layers in which E was trained; see ``score_curves``."""
+    """Score how far the readings of a trio are from the layers in which E was trained; see ``_score_curves``."""
     dims = reading.dims[:, None, None]
-    return score_curves(reading.trio.truth, reading.base, reading.tuned, reading.spread, dims, margin)
+    return _score_curves(reading.trio.truth, reading.base, reading.tuned, reading.spread, dims, margin)
 
 
-def score_curves(
+def _score_curves(
     span: Span,
     base: Float[np.ndarray, "*curve layer"],
     tuned: Float[np.ndarray, "*curve layer"],
@@ -158,7 +158,7 @@ def read_scores(
         tuned = np.stack([reading.tuned for reading in readings])
         spread = np.stack([reading.spread for reading in readings])
         dims = np.stack([reading.dims[:, None, None] for reading in readings])
-        by_trio.append(score_curves(readings[0].trio.truth, base, tuned, spread, dims, margin))
+        by_trio.append(_score_curves(readings[0].trio.truth, base, tuned, spread, dims, margin))
     if by_trio:
         return {name: np.mean([scores[name] for scores in by_trio], axis=0) for name in by_trio[0]}
     example = reading_scores(runs[0].readings[0], margin)
@@ -189,7 +189,7 @@ def least_learnt(runs: Sequence[SeedReadings]) -> tuple[float, str]:
     for skill in runs[0].chance:
         base = np.array([run.accuracy["base"][skill] for run in runs])
         chance = np.array([run.chance[skill] for run in runs])
-        if base.mean() >= KNOWN_ACCURACY:
+        if base.mean() >= _KNOWN_ACCURACY:
             continue
         for name in runs[0].accuracy:
             if name != "base":
@@ -245,7 +245,7 @@ def reading_table(
         chance = reading_chance(readings, name)
         has_chance = has_chance or math.isfinite(chance)
         for prompts in PROMPTS:
-            cells = [mean_text(scores[:, *place(*row, prompts)], share=name in SHARES) for row in rows]
+            cells = [mean_text(scores[:, *place(*row, prompts)], share=name in _SHARES) for row in rows]
             table[column if prompts == ALL else f"{column}, few prompts"] = [*cells, f"{chance:.2f}"]
     return table if has_chance else table[:-1]
 

@@ -47,7 +47,7 @@ SHARES = ("hit", "false", "found", "top", "upper")  # scores that are shares of 
 
 ByRow = Float[np.ndarray, "prompts view measure layer"]  # the views are ROW_VIEWS
 BySeed = Float[np.ndarray, "seed"]
-Scores = dict[str, Float[np.ndarray, "*curve"]]
+_Scores = dict[str, Float[np.ndarray, "*curve"]]
 
 
 class Row(NamedTuple):
@@ -59,7 +59,7 @@ class Row(NamedTuple):
 
 ROWS = tuple(Row(view, measure) for view in ROW_VIEWS for measure in MEASURES)
 PATCHED = Row(PATCHING, "")
-CHANCE_ROW = Row("chance", "a random layer")
+_CHANCE_ROW = Row("chance", "a random layer")
 
 
 @dataclass(frozen=True)
@@ -95,14 +95,14 @@ class SeedResults:
 
     def curve(self, pair: Pair, row: Row, prompts: str = ALL_PROMPTS) -> ByLayer:
         """Return one measure by layer."""
-        return self.curves[pair.name][PROMPTS.index(prompts), *place_of(row)]
+        return self.curves[pair.name][PROMPTS.index(prompts), *_place_of(row)]
 
     def threshold(self, pair: Pair, row: Row, prompts: str = ALL_PROMPTS) -> ByLayer:
         """Return the value above which a layer is called changed, by layer."""
-        return self.thresholds[pair.null][PROMPTS.index(prompts), *place_of(row)]
+        return self.thresholds[pair.null][PROMPTS.index(prompts), *_place_of(row)]
 
 
-def place_of(row: Row) -> tuple[int, int]:
+def _place_of(row: Row) -> tuple[int, int]:
     """Return the indices of a row's view and measure."""
     return ROW_VIEWS.index(row.view), MEASURES.index(row.measure)
 
@@ -110,7 +110,7 @@ def place_of(row: Row) -> tuple[int, int]:
 # ---- scores ----
 
 
-def all_scores_of(
+def _all_scores_of(
     runs: Sequence[SeedResults], column: str, measured_on: str | None = None
 ) -> dict[str, Float[np.ndarray, "seed prompts view measure"]]:
     """Return every score, mean over the pairs of a column.
@@ -140,13 +140,13 @@ def scores_of(
     *,
     measured_on: str | None = None,
 ) -> dict[str, BySeed]:
-    """Return the scores of one view and measure. Other arguments as ``all_scores_of``."""
-    view, measure = place_of(row)
-    scores = all_scores_of(runs, column, measured_on)
+    """Return the scores of one view and measure. Other arguments as ``_all_scores_of``."""
+    view, measure = _place_of(row)
+    scores = _all_scores_of(runs, column, measured_on)
     return {name: values[:, PROMPTS.index(prompts), view, measure] for name, values in scores.items()}
 
 
-def patching_scores(config: PlantedConfig, runs: Sequence[SeedResults], column: str) -> dict[str, BySeed]:
+def _patching_scores(config: PlantedConfig, runs: Sequence[SeedResults], column: str) -> dict[str, BySeed]:
     """Return the scores of the causal reference: how much more loss is restored at a layer than at the one below."""
     by_pair = []
     for pair in runs[0].of(column):
@@ -155,7 +155,7 @@ def patching_scores(config: PlantedConfig, runs: Sequence[SeedResults], column: 
     return _means(by_pair)
 
 
-def _means(by_pair: Sequence[Scores]) -> Scores:
+def _means(by_pair: Sequence[_Scores]) -> _Scores:
     """Return means over the pairs of a column, which are the same in all seeds."""
     return {name: np.mean([scores[name] for scores in by_pair], axis=0) for name in by_pair[0]}
 
@@ -164,10 +164,10 @@ def scores_by_row(
     config: PlantedConfig, runs: Sequence[SeedResults], column: str, name: str, prompts: str = ALL_PROMPTS
 ) -> dict[Row, BySeed]:
     """Return a score of a column for every view and measure, and for patching if a loss was patched."""
-    scores = all_scores_of(runs, column)[name][:, PROMPTS.index(prompts)]
-    by_row: dict[Row, BySeed] = {row: scores[:, *place_of(row)] for row in ROWS}
+    scores = _all_scores_of(runs, column)[name][:, PROMPTS.index(prompts)]
+    by_row: dict[Row, BySeed] = {row: scores[:, *_place_of(row)] for row in ROWS}
     if prompts == ALL_PROMPTS and column in planted_columns(config):
-        by_row[PATCHED] = patching_scores(config, runs, column)[name]
+        by_row[PATCHED] = _patching_scores(config, runs, column)[name]
     return by_row
 
 
@@ -213,9 +213,9 @@ def summary_table(config: PlantedConfig, runs: Sequence[SeedResults]) -> pd.Data
         cells[head] = {row: mean_text(seeds, share=name in SHARES) for row, seeds in values.items()}
         chance = chance_of(column, name, runs[0])
         if column == main and math.isfinite(chance):
-            cells[head][CHANCE_ROW] = f"{chance:.2f}"
+            cells[head][_CHANCE_ROW] = f"{chance:.2f}"
     rows = []
-    for row in (*ROWS, PATCHED, CHANCE_ROW):
+    for row in (*ROWS, PATCHED, _CHANCE_ROW):
         rows.append([row.view, row.measure or "loss restored", *(column.get(row, "") for column in cells.values())])
     return pd.DataFrame(rows, columns=["measured on", "measure", *cells])
 

@@ -39,7 +39,7 @@ def states_of(
         return forward(model, batch.to(device_of(model))), states
 
 
-def pre_hooks(model: HookedModel) -> list[str]:
+def _pre_hooks(model: HookedModel) -> list[str]:
     """Return the hook points of the residual stream before each block."""
     return [f"blocks.{layer}.hook_resid_pre" for layer in range(n_layers_of(model))]
 
@@ -57,14 +57,14 @@ def stream_of(model: HookedModel, batch: Batch, inputs: StatesByHook | None = No
         batch: of examples.
         inputs: another model's stream, which each block is given instead of its own input.
     """
-    pres = pre_hooks(model)
+    pres = _pre_hooks(model)
     written = None if inputs is None else {name: inputs[name] for name in pres}
     return states_of(model, batch, [*pres, *post_hooks(model)], written)[1]
 
 
 def read_rows(model: HookedModel, stream: StatesByHook, batch: Batch, readout: Readout) -> RowsByView:
     """Return a batch's rows of the residual stream after each block, and of what the block adds, in float64."""
-    before = [readout(stream[name], batch).cpu() for name in pre_hooks(model)]
+    before = [readout(stream[name], batch).cpu() for name in _pre_hooks(model)]
     after = [readout(stream[name], batch).cpu() for name in post_hooks(model)]
     added = [post.double() - pre.double() for pre, post in zip(before, after, strict=True)]
     return {RESIDUAL: after, CONTRIBUTION: added}

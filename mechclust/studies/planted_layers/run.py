@@ -41,7 +41,7 @@ from probes.engine.identity import fingerprint
 from tasks import Batch, SkillSuite
 from tasks.text.prompts import LabelledPrompts
 
-TOKENS_PER_BATCH = 1024  # of a given model: the residual streams of all layers are held at once
+_TOKENS_PER_BATCH = 1024  # of a given model: the residual streams of all layers are held at once
 
 
 def run_job(config: PlantedConfig, job: ModelJob, out: Path) -> None:
@@ -151,7 +151,7 @@ class _GivenModel:
         prompts = _first_of_each(self.prompts, n_per_task)
         sizes = Sizes.from_model(self.loaded)
         tokenizer = self.loaded.tokenizer
-        return prompt_batches(prompts, tokenizer, sizes, tokens_per_batch=TOKENS_PER_BATCH, too_long="truncate")
+        return prompt_batches(prompts, tokenizer, sizes, tokens_per_batch=_TOKENS_PER_BATCH, too_long="truncate")
 
 
 def _first_of_each(prompts: LabelledPrompts, n_per_task: int) -> LabelledPrompts:

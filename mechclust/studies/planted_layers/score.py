@@ -120,11 +120,11 @@ def share_called(called: Called, chosen: Truth) -> PerCurve:
     return np.asarray(called[..., chosen].mean(axis=-1))
 
 
-def upper_call(called: Called) -> Bool[np.ndarray, "*curve"]:
+def _upper_call(called: Called) -> Bool[np.ndarray, "*curve"]:
     """Return whether the layers called changed are those from some layer up to the last, and not all.
 
     Example:
-        >>> upper_call(np.array([[False, True, True], [True, True, True], [False, True, False]])).tolist()
+        >>> _upper_call(np.array([[False, True, True], [True, True, True], [False, True, False]])).tolist()
         [True, False, False]
     """
     rising = (np.diff(called.astype(int), axis=-1) >= 0).all(axis=-1)
@@ -157,7 +157,7 @@ def score(curve: Curve, bar: Curve, truth: Span | None) -> dict[str, PerCurve]:
         "false": share_called(called, ~planted),
         "found": called.any(axis=-1).astype(float),
         "top": called[..., -1].astype(float),
-        "upper": upper_call(called).astype(float),
+        "upper": _upper_call(called).astype(float),
     }
     known = np.isfinite(curve).all(axis=-1) & np.isfinite(bar).all(axis=-1)
     return {name: np.where(known, values, math.nan) for name, values in scores.items()}

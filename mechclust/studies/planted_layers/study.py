@@ -30,36 +30,36 @@ from tasks import SkillSuite
 if TYPE_CHECKING:
     import pandas as pd
 
-PLANTED = (SAME, *CROSSED)  # trios with a first and a last trained layer
-READING_TABLES = {
-    "Gain over the base, area under the ROC curve": ("auc", PLANTED),
-    "First layer with a gain: error in layers": ("onset", PLANTED),
-    "Layer from which E is above the base: error in layers": ("crossing", PLANTED),
-    "First layer that is not shared: error in layers": ("shared", PLANTED),
-    "Last layer with a gain: error in layers": ("end", PLANTED),
-    "Last layer of the transition: error in layers": ("transition", PLANTED),
-    "Last layer of the transition, without dimensions: error in layers": ("by spread", PLANTED),
-    "Share of the trained layers that have a gain": ("hit", (*PLANTED, *WHOLE)),
-    "Share of the other layers that have a gain": ("false", PLANTED),
-    "Share of trios with a gain": ("found", PLANTED),
-    "Number of layers called shared": ("shared layers", (*PLANTED, *WHOLE)),
+_PLANTED = (SAME, *CROSSED)  # trios with a first and a last trained layer
+_READING_TABLES = {
+    "Gain over the base, area under the ROC curve": ("auc", _PLANTED),
+    "First layer with a gain: error in layers": ("onset", _PLANTED),
+    "Layer from which E is above the base: error in layers": ("crossing", _PLANTED),
+    "First layer that is not shared: error in layers": ("shared", _PLANTED),
+    "Last layer with a gain: error in layers": ("end", _PLANTED),
+    "Last layer of the transition: error in layers": ("transition", _PLANTED),
+    "Last layer of the transition, without dimensions: error in layers": ("by spread", _PLANTED),
+    "Share of the trained layers that have a gain": ("hit", (*_PLANTED, *WHOLE)),
+    "Share of the other layers that have a gain": ("false", _PLANTED),
+    "Share of trios with a gain": ("found", _PLANTED),
+    "Number of layers called shared": ("shared layers", (*_PLANTED, *WHOLE)),
 }
-DOTS = "Mean over plants and {seeds}, with the 95% interval over seeds; dashed: a random layer."
-CALLED = (
+_DOTS = "Mean over plants and {seeds}, with the 95% interval over seeds; dashed: a random layer."
+_CALLED = (
     "A layer is called changed if a measure exceeds {margin:g} times its largest value among the null's pairs at that "
     "layer."
 )
-CAPTIONS = {
+_CAPTIONS = {
     "curves": "1 - debiased CKA between the base and the changed model by layer, mean over {seeds}, band: minimum to "
     "maximum. Grey: changed layers. Blue: residual stream; orange: what each block adds to it; green: what each "
     "block adds to the same input; dotted in the same colours: the threshold. Red, dotted: share of the loss "
     "difference that patching restores. {prompts}.",
-    "auc": f"How often a changed layer has a larger value than an unchanged one. {DOTS} {{prompts}}.",
-    "errors": f"How far the first and the last layer called changed are from those that were. {DOTS} {CALLED} If none "
-    "is called, the error of a random layer counts. {prompts}.",
-    "calls": f"Share of layers called changed. {DOTS} {CALLED} {{prompts}}.",
+    "auc": f"How often a changed layer has a larger value than an unchanged one. {_DOTS} {{prompts}}.",
+    "errors": f"How far the first and the last layer called changed are from those that were. {_DOTS} {_CALLED} If "
+    "none is called, the error of a random layer counts. {prompts}.",
+    "calls": f"Share of layers called changed. {_DOTS} {_CALLED} {{prompts}}.",
     "unplanted": "Share of layers called changed if no layer was singled out, or all were changed. "
-    f"{DOTS} {CALLED} {{prompts}}.",
+    f"{_DOTS} {_CALLED} {{prompts}}.",
     "gains": "Gain of E over the base in similarity with single-task controls, residual stream, mean over {seeds}, "
     "band: minimum to maximum. Grey: the layers in which E was trained, hatched: its controls if these differ; if "
     "nothing is grey, all were. Dashed: the margin of layer groups. {prompts}.",
@@ -115,7 +115,7 @@ def panels(config: PlantedConfig, results: Results) -> list[Panel]:
     seeds = counted(len(config.seeds), "seed")
     prompts = f"{runs[0].n} prompts per task, or {config.n_few} with few prompts"
     captions = {
-        name: caption.format(seeds=seeds, margin=config.margin, prompts=prompts) for name, caption in CAPTIONS.items()
+        name: caption.format(seeds=seeds, margin=config.margin, prompts=prompts) for name, caption in _CAPTIONS.items()
     }
     return [Panel(name, figure, captions[name]) for name, figure in drawn.items()]
 
@@ -126,7 +126,7 @@ def tables(config: PlantedConfig, results: Results) -> dict[str, pd.DataFrame]:
     if config.model is None:
         titled["Loss of the base and of the trained models"] = loss_table(results.changes)
     if results.readings:
-        for title, (name, columns) in READING_TABLES.items():
+        for title, (name, columns) in _READING_TABLES.items():
             titled[title] = reading_table(config, results.readings, name, columns)
         titled["What was learnt: share of correct answers"] = accuracy_table(results.readings)
     return titled
@@ -173,7 +173,7 @@ def check(config: PlantedConfig) -> None:
         check_training(model_for(config.suite, **shape), config.pretraining, *trainings)
 
 
-def stage_of(job: ModelJob) -> int:
+def _stage_of(job: ModelJob) -> int:
     """Return the number of a job's stage."""
     return job.stage
 
@@ -223,5 +223,5 @@ STUDY = Study(
     panels=panels,
     tables=tables,
     notes=notes,
-    stage=stage_of,
+    stage=_stage_of,
 )

@@ -16,7 +16,7 @@ from tasks.errors import check_choice
 from tasks.instructions import TRAIN_SUBSET, VALIDATION_SUBSET
 from tasks.settings import Count, DrawsOrZero, Seed, check_settings
 
-ARMS: Mapping[str, Mapping[str, Any]] = {
+_ARMS: Mapping[str, Mapping[str, Any]] = {
     "private": {"outputs": "private", "split_by": "instance"},
     "instruction": {"outputs": "private", "split_by": "instruction"},
     "shared": {"outputs": "shared", "split_by": "instance"},
@@ -63,7 +63,7 @@ class TaskClustersConfig:
         check_seeds(self.seeds)
         check_left_out("task", self.task, ("seed", "outputs", "split_by"), "each run, from seeds and arms")
         for arm in self.arms:
-            check_choice(arms=(arm, tuple(ARMS)))
+            check_choice(arms=(arm, tuple(_ARMS)))
         if "private" not in self.arms:
             raise InputError("arms lacks 'private', the primary arm that the findings are about; add it")
 
@@ -75,7 +75,7 @@ def jobs(config: TaskClustersConfig) -> list[Job]:
 
 def task_of(config: TaskClustersConfig, job: Job) -> InstructionFollowing:
     """Return the data of one run."""
-    task = replace(config.task, seed=job.seed, **ARMS[job.arm])
+    task = replace(config.task, seed=job.seed, **_ARMS[job.arm])
     return replace(task, n_outputs=config.shared_outputs) if job.arm == "shared" else task
 
 

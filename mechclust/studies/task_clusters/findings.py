@@ -17,11 +17,11 @@ from mechclust.studies.task_clusters.config import TaskClustersConfig, task_of
 from mechclust.studies.task_clusters.results import RunResults, by_arm
 from tasks.instructions import TRAIN_SUBSET, VALIDATION_SUBSET
 
-START = 0
-END = -1
+_START = 0
+_END = -1
 _PAPER = "Wu & Varshney"
 
-Runs = Sequence[RunResults]
+_Runs = Sequence[RunResults]
 _Seeds = Float[np.ndarray, "seed"]
 
 
@@ -48,7 +48,7 @@ def findings_of(config: TaskClustersConfig, runs: Mapping[Job, RunResults]) -> l
 # ---- the top layer ----
 
 
-def _top_layer_clusters(config: TaskClustersConfig, private: Runs, shared: Runs) -> Finding:
+def _top_layer_clusters(config: TaskClustersConfig, private: _Runs, shared: _Runs) -> Finding:
     n = config.n_layers
     low, high = np.mean([run.null for run in private], axis=(0, 1, 2))[:2]
     finding = _grows(
@@ -63,14 +63,14 @@ def _top_layer_clusters(config: TaskClustersConfig, private: Runs, shared: Runs)
     return replace(finding, note=f"{chance}; {finding.note}" if finding.note else chance)
 
 
-def _unseen_instructions(config: TaskClustersConfig, unseen: Runs, shared: Runs) -> Finding:
+def _unseen_instructions(config: TaskClustersConfig, unseen: _Runs, shared: _Runs) -> Finding:
     n = config.n_layers
     statement = f"instructions never seen cluster too (layer {n - 1} or {n}, the better at the end)"
     finding = _grows(config, "T10", statement, unseen, shared)
     return replace(finding, not_tested="" if unseen else "needs the arm 'instruction'")
 
 
-def _grows(config: TaskClustersConfig, id: str, statement: str, runs: Runs, shared: Runs) -> Finding:
+def _grows(config: TaskClustersConfig, id: str, statement: str, runs: _Runs, shared: _Runs) -> Finding:
     """Judge whether the top layer clusters by task at the end, and five times as much as at the start."""
     finding = compared(
         id,
@@ -85,10 +85,10 @@ def _grows(config: TaskClustersConfig, id: str, statement: str, runs: Runs, shar
     return finding if shared else replace(finding, control=None, note="no control without the arm 'shared'")
 
 
-def _end_and_growth(config: TaskClustersConfig, runs: Runs) -> list[_Seeds]:
+def _end_and_growth(config: TaskClustersConfig, runs: _Runs) -> list[_Seeds]:
     curves = [_top(config, run) for run in runs]
-    end = np.array([curve[END] for curve in curves])
-    start = np.array([curve[START] for curve in curves])
+    end = np.array([curve[_END] for curve in curves])
+    start = np.array([curve[_START] for curve in curves])
     return [end, end - 5 * start]
 
 
@@ -96,13 +96,13 @@ def _top(config: TaskClustersConfig, run: RunResults) -> Float[np.ndarray, "chec
     """Return the task-ARI of the better of the two top layers, by its end."""
     last = run.ari[VALIDATION_SUBSET][:, config.n_layers]
     before_last = run.ari[VALIDATION_SUBSET][:, config.n_layers - 1]
-    return last if last[END] > before_last[END] else before_last
+    return last if last[_END] > before_last[_END] else before_last
 
 
 # ---- over training and layers ----
 
 
-def _growth(config: TaskClustersConfig, private: Runs) -> list[Finding]:
+def _growth(config: TaskClustersConfig, private: _Runs) -> list[Finding]:
     """Return T3 and T4."""
     steps = private[0].steps
     top = np.array([_top(config, run) for run in private])
@@ -121,64 +121,64 @@ def _growth(config: TaskClustersConfig, private: Runs) -> list[Finding]:
             id="T4",
             statement=f"task-ARI at the end rises with layer, 0 to {config.n_layers}",
             source=_PAPER,
-            parts=climbing(layers[:, END]),
-            control=Control("untrained networks", climbing(layers[:, START])),
+            parts=climbing(layers[:, _END]),
+            control=Control("untrained networks", climbing(layers[:, _START])),
         ),
     ]
 
 
-def _subsets_agree(config: TaskClustersConfig, private: Runs) -> Finding:
+def _subsets_agree(config: TaskClustersConfig, private: _Runs) -> Finding:
     n = config.n_layers
     return compared(
         "T6",
         f"training subset and validation agree at layer {n}, at the end (difference of task-ARI)",
         {"": Bound("<=", 0.1)},
-        [_difference_of_subsets(config, private, END)],
+        [_difference_of_subsets(config, private, _END)],
         "untrained networks",
-        [_difference_of_subsets(config, private, START)],
+        [_difference_of_subsets(config, private, _START)],
         source=_PAPER,
         shown="table",
     )
 
 
-def _difference_of_subsets(config: TaskClustersConfig, runs: Runs, step: int) -> _Seeds:
+def _difference_of_subsets(config: TaskClustersConfig, runs: _Runs, step: int) -> _Seeds:
     n = config.n_layers
     return np.array([abs(run.ari[VALIDATION_SUBSET][step, n] - run.ari[TRAIN_SUBSET][step, n]) for run in runs])
 
 
-def _starts_unclustered(private: Runs) -> Finding:
+def _starts_unclustered(private: _Runs) -> Finding:
     return compared(
         "T7",
         "before training, no layer clusters by task beyond what x explains (largest task-ARI minus its mean under "
         "relabelling within the classes of x)",
         {"": Bound("<=", 0.1)},
-        [_beyond_input(private, START)],
+        [_beyond_input(private, _START)],
         "trained networks",
-        [_beyond_input(private, END)],
+        [_beyond_input(private, _END)],
         source=f"{_PAPER}; bound ours",
         shown="table",
     )
 
 
-def _beyond_input(runs: Runs, step: int) -> _Seeds:
+def _beyond_input(runs: _Runs, step: int) -> _Seeds:
     return np.array([(run.ari[VALIDATION_SUBSET][step] - run.null[step, :, 2]).max() for run in runs])
 
 
-def _by_output(config: TaskClustersConfig, shared: Runs) -> Finding:
+def _by_output(config: TaskClustersConfig, shared: _Runs) -> Finding:
     return compared(
         "T9",
         f"shared outputs: layer {config.n_layers} clusters by output more than by task (difference of ARI)",
         {"": Bound(">", 0)},
-        [_output_minus_task(config, shared, END)],
+        [_output_minus_task(config, shared, _END)],
         "untrained networks",
-        [_output_minus_task(config, shared, START)],
+        [_output_minus_task(config, shared, _START)],
         source="ours",
         shown="table",
         not_tested="" if shared else "needs the arm 'shared'",
     )
 
 
-def _output_minus_task(config: TaskClustersConfig, runs: Runs, step: int) -> _Seeds:
+def _output_minus_task(config: TaskClustersConfig, runs: _Runs, step: int) -> _Seeds:
     n = config.n_layers
     return np.array([run.output_ari[step, n] - run.ari[VALIDATION_SUBSET][step, n] for run in runs])
 
@@ -186,7 +186,7 @@ def _output_minus_task(config: TaskClustersConfig, runs: Runs, step: int) -> _Se
 # ---- checks ----
 
 
-def _checks(config: TaskClustersConfig, private: Runs) -> list[Finding]:
+def _checks(config: TaskClustersConfig, private: _Runs) -> list[Finding]:
     embedding = [run.ari[VALIDATION_SUBSET][:, 0] for run in private]
     guesses = [task_of(config, Job("private", seed)).input_only_accuracy() for seed in config.seeds]
     n_tasks = min(config.task.n_eval_tasks, config.task.n_tasks)

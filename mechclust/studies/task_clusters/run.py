@@ -22,10 +22,10 @@ from tasks.instructions import TRAIN_SUBSET, VALIDATION_SUBSET
 def check(config: TaskClustersConfig) -> None:
     """Refuse a device that is not here, and networks that cannot be trained."""
     check_machine(config)
-    check_training(model_config(config, jobs(config)[0]), config.training)
+    check_training(_model_config(config, jobs(config)[0]), config.training)
 
 
-def model_config(config: TaskClustersConfig, job: Job) -> ModelConfig:
+def _model_config(config: TaskClustersConfig, job: Job) -> ModelConfig:
     """Return the configuration of a run's network."""
     shape = {"n_layers": config.n_layers, "d_model": config.d_model, "n_heads": config.n_heads}
     return model_for(task_of(config, job), seed=job.seed, **shape)
@@ -34,7 +34,7 @@ def model_config(config: TaskClustersConfig, job: Job) -> ModelConfig:
 def run_job(config: TaskClustersConfig, job: Job, out: Path) -> None:
     """Train one model and measure it at its checkpoints; existing results are not recomputed."""
     task = task_of(config, job)
-    model = on_device(build_model(model_config(config, job)), config.device)
+    model = on_device(build_model(_model_config(config, job)), config.device)
     results = out / "results" / job.name
     models = out / "models" / job.name
     end = config.training.steps

@@ -20,7 +20,7 @@ from mechclust.training import TrainConfig, load_steps
 from tasks import InstructionFollowing
 from tasks.instructions import VALIDATION_SUBSET
 
-CAPTIONS = {
+_CAPTIONS = {
     "ari_over_training": "Task-ARI over training, one line per layer (mean over seeds, band: minimum to maximum); "
     "training subset left, validation right. FN: after the final norm. Hatched: 95% of the index when examples are "
     "relabelled within the classes of x, the widest of all seeds and layers.",
@@ -31,7 +31,7 @@ CAPTIONS = {
     "{run}, coloured by task.",
     "accuracy_and_loss": "Validation accuracy and loss of every run.",
 }
-NOTES = [
+_NOTES = [
     "Whether tasks share outputs decides the result: with shared outputs, the top layers cluster by output, not by "
     "task. All findings except T9 and T10 are about the arm with private outputs.",
     "Layer 0 is the token embedding of x without position: at most one point per input token, so k-means has fewer "
@@ -76,7 +76,7 @@ def panels(config: TaskClustersConfig, results: Results) -> list[Panel]:
         "projection": figures.projections(pictures),
         "accuracy_and_loss": figures.accuracy_and_loss(results.runs),
     }
-    return [Panel(name, figure, CAPTIONS[name].format(run=first.name)) for name, figure in drawn.items()]
+    return [Panel(name, figure, _CAPTIONS[name].format(run=first.name)) for name, figure in drawn.items()]
 
 
 def views(config: TaskClustersConfig, results: Results) -> dict[str, str]:
@@ -93,10 +93,10 @@ def views(config: TaskClustersConfig, results: Results) -> dict[str, str]:
 
 def notes(config: TaskClustersConfig, results: Results) -> list[str]:
     """Return what a reader must know."""
-    return NOTES
+    return _NOTES
 
 
-def conclusion(config: TaskClustersConfig, results: Results) -> str:
+def _conclusion(config: TaskClustersConfig, results: Results) -> str:
     """Return how well clusters agree with the task."""
     return headline(config, results.runs)
 
@@ -137,6 +137,6 @@ STUDY = Study(
     panels=panels,
     views=views,
     notes=notes,
-    headline=conclusion,
+    headline=_conclusion,
     trained_models=trained_models,
 )

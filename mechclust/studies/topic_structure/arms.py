@@ -23,7 +23,7 @@ MINIMISER = "E2 minimiser"  # solved for, not trained
 DECAY = 6e-5  # well above the variance of a word's share within its topic, well below that of a topic's share
 PUBLISHED = "published"
 FEWER = "fewer words"
-TOGETHER = "all three"
+_TOGETHER = "all three"
 INDEPENDENT = "independent topics"
 CORRELATED = "correlated topics"
 _LEAST_DECAY_LENGTH = 400  # words
@@ -147,7 +147,7 @@ def beyond_documents(config: TopicStructureConfig) -> dict[str, dict[str, Any]]:
         "Zipf": zipf,
         INDEPENDENT: independent,
         CORRELATED: correlated,
-        TOGETHER: {"overlap": beyond.overlaps[0], **zipf, **correlated},
+        _TOGETHER: {"overlap": beyond.overlaps[0], **zipf, **correlated},
     }
 
 

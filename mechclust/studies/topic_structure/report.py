@@ -17,7 +17,7 @@ from probes import ProbeResult
 if TYPE_CHECKING:
     import pandas as pd
 
-CAPTIONS = {
+_CAPTIONS = {
     "heat_maps": "Entries between words, ordered by topic, run of seed {first}: W_E^T W_E (E1), W_V (E2, paper's "
     "orientation), and the mean attention from one word to another if both occur in a document (lower left E4a theory; "
     "lower right E4, everything trained: attention goes to a few words, nearly the same for queries of all topics).",
@@ -77,7 +77,7 @@ def published_panels(
         "end": config.attention_steps,
         "comparisons": len(config.readings) * len(STOPS),
     }
-    return [Panel(name, figure, CAPTIONS[name].format(**facts)) for name, figure in drawn.items()]
+    return [Panel(name, figure, _CAPTIONS[name].format(**facts)) for name, figure in drawn.items()]
 
 
 def published_tables(config: TopicStructureConfig, runs: ArmRuns) -> dict[str, pd.DataFrame]:

@@ -37,7 +37,7 @@ PUBLISHED = {
     "SGD .03": (0.0140, 0.0103, 0.00641),
 }
 _ATTENTION_WEIGHTS = ("W_K", "W_Q")
-MOVED = 0.1
+_MOVED = 0.1
 """Attention counts as moved if W_K or W_Q has changed by this share of the norm of a weight at the default start."""
 # g at the population optimum with ten topics, by topics in a document (O3).
 THEORY_G = {2: 5.76, 3: 7.01, 4: 7.72, 5: 8.18, 8: 8.95}
@@ -87,7 +87,7 @@ class TrainedRun:
         """Whether ``W_K`` or ``W_Q`` moved, by the same distance from either start; false if training diverged."""
         if not self.finite:
             return False
-        least = MOVED * math.sqrt(self.width / 3)  # d x d entries drawn uniformly from -1/sqrt(d) to 1/sqrt(d)
+        least = _MOVED * math.sqrt(self.width / 3)  # d x d entries drawn uniformly from -1/sqrt(d) to 1/sqrt(d)
         return any(self.changes[name][-1] >= least for name in _ATTENTION_WEIGHTS)
 
     def g(self, words_per_topic: int) -> float:

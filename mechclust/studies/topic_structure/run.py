@@ -58,7 +58,7 @@ def run_job(config: TopicStructureConfig, job: Job, out: Path) -> None:
     """Train one network and measure what its experiment needs; existing results are not recomputed."""
     if job.arm == MINIMISER:
         (path,) = results_of(config, job, out)
-        once(path, partial(minimiser_result, config, job.seed), "none: solved for")
+        once(path, partial(_minimiser_result, config, job.seed), "none: solved for")
     elif not _is_complete(config, job, out):
         _train(config, job, out)
 
@@ -128,7 +128,7 @@ def _followers(config: TopicStructureConfig, arm: Arm, task: TopicDocuments) -> 
     return {}
 
 
-def minimiser_result(config: TopicStructureConfig, seed: int) -> ProbeResult:
+def _minimiser_result(config: TopicStructureConfig, seed: int) -> ProbeResult:
     """Measure how far the minimisers of increasing numbers of documents are from the limits.
 
     ``distance``: from the closed form; ``own``: from the minimiser of all documents, both with axes (length,

@@ -11,8 +11,8 @@ from numpy.typing import ArrayLike
 
 from tasks import InputError
 
-LATE_SHARE = 0.1  # of its change, at which a late group counts as moving
-EARLY_SHARE = 0.5  # of its change, which the early group must have made
+_LATE_SHARE = 0.1  # of its change, at which a late group counts as moving
+_EARLY_SHARE = 0.5  # of its change, which the early group must have made
 
 
 def covered(values: ArrayLike) -> Float[np.ndarray, "step"]:
@@ -69,9 +69,9 @@ def two_stages(changes: Mapping[str, ArrayLike], early: str = "W_V", late: Seque
     shares = {name: covered(changes[name]) for name in (early, *late)}
     if len({len(curve) for curve in shares.values()}) > 1:
         raise InputError("the curves have different numbers of steps; expected one step axis for all")
-    moved = np.any([shares[name] >= LATE_SHARE for name in late], axis=0)
+    moved = np.any([shares[name] >= _LATE_SHARE for name in late], axis=0)
     if not moved.any():
         return TwoStages(None, float("nan"), False)
     boundary = int(moved.argmax())
     share = float(shares[early][boundary])
-    return TwoStages(boundary, share, share >= EARLY_SHARE)
+    return TwoStages(boundary, share, share >= _EARLY_SHARE)

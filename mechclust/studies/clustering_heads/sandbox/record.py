@@ -19,19 +19,19 @@ from tasks import SparseModularAddition
 WeightsByFrame = Mapping[str, Float[Tensor, "frame ..."]]
 
 # name in the sandbox -> hook point
-SEQUENCE_SITES = {
+_SEQUENCE_SITES = {
     "attention": "blocks.0.attn.hook_pattern",
     "xi": XI,
     "xi_normalized": "blocks.0.ln2.hook_normalized",
     "mlp_out": "blocks.0.hook_mlp_out",
     "output": "blocks.0.hook_resid_post",
 }
-PAIR_SITES = {
+_PAIR_SITES = {
     "sums": "blocks.0.hook_resid_pre",
     "normalized": "blocks.0.ln1.hook_normalized",
     "values": "blocks.0.attn.hook_v",
 }
-WEIGHTS = {
+_WEIGHTS = {
     "token_embeddings": "embed.W_E",
     "position_embeddings": "pos_embed.W_pos",
     "query": "blocks.0.attn.query",
@@ -41,7 +41,7 @@ WEIGHTS = {
 }
 
 
-def frames_of(model: HookedModel, weights: WeightsByFrame) -> Iterator[dict[str, Float[Tensor, "..."]]]:
+def _frames_of(model: HookedModel, weights: WeightsByFrame) -> Iterator[dict[str, Float[Tensor, "..."]]]:
     """Load the weights of each frame into the model, one after the other.
 
     Args:
@@ -65,7 +65,7 @@ def record_frames(
     """Return everything that a sandbox shows of a network at each frame, by name.
 
     Args:
-        model, weights: as in ``frames_of``.
+        model, weights: as in ``_frames_of``.
         tokens: sequences to follow.
         cloud: further sequences, of which only xi is kept.
         task: gives the digits and the length.
@@ -74,20 +74,20 @@ def record_frames(
     alike = torch.arange(task.p)[:, None].expand(-1, task.length)
     together = torch.cat([tokens, alike, cloud])
     n = len(tokens)
-    sites = {**SEQUENCE_SITES, **PAIR_SITES}
+    sites = {**_SEQUENCE_SITES, **_PAIR_SITES}
     frames: list[dict[str, Tensor]] = []
-    for weights_now in frames_of(model, weights):
+    for weights_now in _frames_of(model, weights):
         with record(model, sites.values()) as seen:
             logits = model(together)
         at = {name: seen[site][0] for name, site in sites.items()}
-        frame = {name: weights_now[weight] for name, weight in WEIGHTS.items()}
+        frame = {name: weights_now[weight] for name, weight in _WEIGHTS.items()}
         # The answer that a feed-forward neuron supports: the one whose embedding its output points along.
         frame["votes"] = (frame["assemblers"] @ frame["token_embeddings"][: task.p].T).argmax(dim=-1)
         frame["query"] = frame["query"].flatten()
         frame["receptors"] = frame["receptors"].T
-        for name in SEQUENCE_SITES:
+        for name in _SEQUENCE_SITES:
             frame[name] = (at[name][:, 0, 0] if name == "attention" else at[name][:, 0])[:n]
-        for name in PAIR_SITES:
+        for name in _PAIR_SITES:
             frame[name] = at[name][n : n + task.p].reshape(task.p * task.length, -1)
         frame["cloud"] = at["xi"][n + task.p :, 0]
         frame["probabilities"] = logits[:n].softmax(dim=-1)
@@ -102,14 +102,14 @@ def answers_over(
     """Return p(y | point) for points that replace xi or, with ``after``, the output.
 
     Args:
-        model, weights: as in ``frames_of``.
+        model, weights: as in ``_frames_of``.
         points: the points.
         after: the points replace the feed-forward layer's output with the residual.
     """
     at = torch.from_numpy(np.ascontiguousarray(points, dtype=np.float32))
     answers = []
-    for frame in frames_of(model, weights):
-        logits = at @ frame[WEIGHTS["token_embeddings"]].T if after else classified(model, frame, at)
+    for frame in _frames_of(model, weights):
+        logits = at @ frame[_WEIGHTS["token_embeddings"]].T if after else classified(model, frame, at)
         answers.append(logits.softmax(dim=-1))
     return torch.stack(answers).numpy()
 
@@ -119,7 +119,7 @@ def measure_frames(model: HookedModel, weights: WeightsByFrame, task: SparseModu
     """Return loss and accuracy of both splits at each frame, by name."""
     batches = {split: next(task.batches(split, n)) for split, n in (("train", task.n_train), ("test", task.n_test))}
     curves: dict[str, list[float]] = defaultdict(list)
-    for _ in frames_of(model, weights):
+    for _ in _frames_of(model, weights):
         for split, batch in batches.items():
             logits = model(batch.tokens)
             curves[f"{split}_loss"].append(task.loss(logits, batch).item())

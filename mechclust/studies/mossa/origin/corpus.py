@@ -16,7 +16,7 @@ from torch import Tensor
 from tasks import Batch, SkillSuite, Task
 from tasks.skills import OPERATIONS
 
-EXAMPLES_PER_DRAW = 1000  # for any corpus size, so that a smaller corpus is the beginning of a larger one
+_EXAMPLES_PER_DRAW = 1000  # for any corpus size, so that a smaller corpus is the beginning of a larger one
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,8 @@ class DomainCorpus(Task):
     def _examples_of(self, domain: str) -> Batch:
         # Each domain has its own stream: otherwise domains would have the same prompts except for the operation.
         stream = replace(self.suite, skills=skills_of(self.suite, domain), stream_seed=1 + OPERATIONS.index(domain))
-        n_draws = math.ceil(self.n_examples / EXAMPLES_PER_DRAW)
-        draws = [stream.train_batch(step, EXAMPLES_PER_DRAW) for step in range(n_draws)]
+        n_draws = math.ceil(self.n_examples / _EXAMPLES_PER_DRAW)
+        draws = [stream.train_batch(step, _EXAMPLES_PER_DRAW) for step in range(n_draws)]
         return Batch.concat(draws).select(slice(self.n_examples))
 
     def batches(self, split: str, batch_size: int = 250) -> Iterator[Batch]:

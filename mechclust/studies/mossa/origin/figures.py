@@ -14,13 +14,13 @@ from matplotlib.figure import Figure
 from mechclust.report.style import BLUE, GREEN, GREY, ORANGE, layer_axis, seed_curve, subplots
 from mechclust.studies.mossa.origin.results import OriginResults, Sweep
 
-STYLES: Mapping[str, Mapping[str, Any]] = {
+_STYLES: Mapping[str, Mapping[str, Any]] = {
     "own": {"color": BLUE, "label": "E with the domain's control", "marker": "."},
     "others": {"color": ORANGE, "label": "E with other domains' controls", "marker": "."},
     "ceiling": {"color": "#555555", "label": "two controls of the domain (ceiling)", "ls": ":"},
     "chance": {"color": GREY, "label": "randomly paired rows", "ls": "--"},
 }
-SWEEPS: Mapping[Sweep, str] = {"widths": "width", "sizes": "training data, times the reference's"}
+_SWEEPS: Mapping[Sweep, str] = {"widths": "width", "sizes": "training data, times the reference's"}
 
 Runs = Sequence[OriginResults]
 
@@ -29,12 +29,12 @@ def sweeps(runs: Runs) -> Figure:
     """Draw SVCCA by width and by data size, at the first and the last layer; means over domains."""
     n_layers = runs[0].chance.shape[2]
     figure, axes = subplots(4, 2, size=(5.0, 3.3), sharey=True)
-    for axis, (layer, sweep) in zip(axes, product((1, n_layers), SWEEPS), strict=True):
+    for axis, (layer, sweep) in zip(axes, product((1, n_layers), _SWEEPS), strict=True):
         x = _sweep_axis(axis, runs, sweep)
         cells = list(runs[0].along(sweep))
-        for name in STYLES:
+        for name in _STYLES:
             values = [_over_domains(run, name)[cells, layer - 1] for run in runs]
-            _draw(axis, x, values, STYLES[name])
+            _draw(axis, x, values, _STYLES[name])
         axis.set_title(f"layer {layer}")
     for axis in axes[::2]:
         axis.set_ylabel("SVCCA")
@@ -47,8 +47,8 @@ def layers(runs: Runs) -> Figure:
     """Draw SVCCA by layer at the reference and, for the domain's own control, at every width."""
     figure, (reference, widths) = subplots(2, size=(5.0, 3.6))
     x = np.arange(1.0, runs[0].chance.shape[2] + 1)
-    for name in STYLES:
-        _draw(reference, x, [_over_domains(run, name)[run.at_reference] for run in runs], STYLES[name])
+    for name in _STYLES:
+        _draw(reference, x, [_over_domains(run, name)[run.at_reference] for run in runs], _STYLES[name])
     cells = runs[0].along("widths")
     for place, (cell, width) in enumerate(cells.items()):
         above = [(run.own - run.others)[cell].mean(axis=0) for run in runs]
@@ -66,7 +66,7 @@ def layers(runs: Runs) -> Figure:
 def accuracy_figure(runs: Runs) -> Figure:
     """Draw test accuracy of the model of all domains and of the controls, by width and by data size."""
     figure, axes = subplots(2, size=(5.0, 3.2), sharey=True)
-    for axis, sweep in zip(axes, SWEEPS, strict=True):
+    for axis, sweep in zip(axes, _SWEEPS, strict=True):
         x = _sweep_axis(axis, runs, sweep)
         cells = list(runs[0].along(sweep))
         for model, (label, color) in enumerate((("E", BLUE), ("controls", GREEN))):
@@ -96,5 +96,5 @@ def _sweep_axis(axis: Axes, runs: Runs, sweep: Sweep) -> Float[np.ndarray, "cell
     x = np.array(list(runs[0].along(sweep).values()), dtype=float)
     axis.set_xscale("log", base=2)
     axis.set_xticks(x, [f"{value:g}" for value in x], minor=False)
-    axis.set_xlabel(SWEEPS[sweep])
+    axis.set_xlabel(_SWEEPS[sweep])
     return x

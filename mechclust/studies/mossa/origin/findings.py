@@ -15,10 +15,10 @@ from mechclust.studies.mossa.config import MossaConfig
 from mechclust.studies.mossa.origin.results import OriginResults, Sweep
 
 # Only the paper's abstract was available. It gives no numbers and, for capacity and layers, no direction.
-ABSTRACT = "Zhao, Ziser & Cohen 2022, abstract"
-CONTROL = "the next domain's control in place of the domain's own"
-LEAST_ACCURACY = 0.8  # of E and its controls at the reference
-FIRST = 0
+_ABSTRACT = "Zhao, Ziser & Cohen 2022, abstract"
+_CONTROL = "the next domain's control in place of the domain's own"
+_LEAST_ACCURACY = 0.8  # of E and its controls at the reference
+_FIRST = 0
 LAST = -1
 
 
@@ -46,7 +46,7 @@ def origin_findings(config: MossaConfig, seeds: Sequence[OriginResults]) -> list
                 prediction.statement,
                 {"": prediction.bound},
                 [np.array([prediction.measure(one) for one in measured], dtype=float)],
-                CONTROL,
+                _CONTROL,
                 [np.array([prediction.measure(one.next_controls()) for one in measured], dtype=float)],
                 source=prediction.source,
                 not_tested=not_tested,
@@ -60,9 +60,9 @@ def _untested(config: MossaConfig, seeds: Sequence[OriginResults]) -> str:
     if not config.test_findings:
         return TOO_SMALL
     least = min(float(one.accuracy[one.at_reference].mean(axis=0).min()) for one in seeds)
-    if least >= LEAST_ACCURACY:
+    if least >= _LEAST_ACCURACY:
         return ""
-    return f"at the reference, E or its controls answer {least:.2f} correctly; expected {LEAST_ACCURACY}: not learnt"
+    return f"at the reference, E or its controls answer {least:.2f} correctly; expected {_LEAST_ACCURACY}: not learnt"
 
 
 def _accuracies(seeds: Sequence[OriginResults]) -> str:
@@ -86,7 +86,7 @@ def _rise_with_data(results: OriginResults) -> float:
 
 def _steeper_at_the_top(results: OriginResults) -> float:
     above_chance = results.own - results.chance
-    return _slope(results, above_chance, "widths", LAST) - _slope(results, above_chance, "widths", FIRST)
+    return _slope(results, above_chance, "widths", LAST) - _slope(results, above_chance, "widths", _FIRST)
 
 
 def _more_than_others(results: OriginResults) -> float:
@@ -98,7 +98,7 @@ def _more_than_others_with_width(results: OriginResults) -> float:
 
 
 def _more_than_others_at_the_top(results: OriginResults) -> float:
-    return _excess(results, LAST) - _excess(results, FIRST)
+    return _excess(results, LAST) - _excess(results, _FIRST)
 
 
 def _shortfall_with_width(results: OriginResults) -> float:
@@ -119,25 +119,25 @@ _PREDICTIONS = (
     _Prediction(
         "O1",
         "E and C_i, last layer: SVCCA above randomly paired rows rises with width (per doubling)",
-        f"{ABSTRACT}; the direction is ours",
+        f"{_ABSTRACT}; the direction is ours",
         _rise_with_width,
     ),
     _Prediction(
         "O2",
         "width affects the last layer differently from the first: that slope is larger there",
-        f"{ABSTRACT}: capacity affects upper and lower layers differently; the direction is ours",
+        f"{_ABSTRACT}: capacity affects upper and lower layers differently; the direction is ours",
         _steeper_at_the_top,
     ),
     _Prediction(
         "O3",
         "E on domain i, last layer: more similar to C_i than to the other controls (SVCCA, difference)",
-        f"{ABSTRACT}: E is like its controls conjoined",
+        f"{_ABSTRACT}: E is like its controls conjoined",
         _more_than_others,
     ),
     _Prediction(
         "O4",
         "that difference rises with width (per doubling)",
-        f"{ABSTRACT}: larger E are like their controls conjoined",
+        f"{_ABSTRACT}: larger E are like their controls conjoined",
         _more_than_others_with_width,
     ),
     _Prediction(
@@ -152,7 +152,7 @@ _PREDICTIONS = (
     _Prediction(
         "O7",
         "E falls less short of a second control as width grows: ceiling - SVCCA falls (per doubling)",
-        f"{ABSTRACT}: larger E are like their controls conjoined; the ceiling is ours",
+        f"{_ABSTRACT}: larger E are like their controls conjoined; the ceiling is ours",
         _shortfall_with_width,
         Bound("<", 0),
     ),

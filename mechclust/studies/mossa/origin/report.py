@@ -16,7 +16,7 @@ from mechclust.studies.mossa.origin.results import OriginResults, cells_table, l
 if TYPE_CHECKING:
     import pandas as pd
 
-CAPTIONS = {
+_CAPTIONS = {
     "sweeps": "SVCCA (99% of the variance) of the model of all domains, E, with single-domain controls: mean over "
     "domains ({domains}; n = {n:,} test prompts of each domain), and its range over {seeds} as a band. Left: by width, "
     "with the reference's data. Right: by data size, at width {width}.",
@@ -58,7 +58,7 @@ def panels(config: MossaConfig, results: Runs) -> list[Panel]:
         "seeds": counted(len(results), "seed"),
         "width": config.origin.width,
     }
-    return [Panel(name, figure, CAPTIONS[name].format(**facts)) for name, figure in drawn.items()]
+    return [Panel(name, figure, _CAPTIONS[name].format(**facts)) for name, figure in drawn.items()]
 
 
 def tables(config: MossaConfig, results: Runs) -> dict[str, pd.DataFrame]:

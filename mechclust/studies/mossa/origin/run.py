@@ -28,10 +28,10 @@ from probes.functional.svcca import mean_correlation, principal
 from probes.store.files import versions
 from tasks import Batch
 
-VARIANCE = 0.99  # share kept of each side, as published
+_VARIANCE = 0.99  # share kept of each side, as published
 
-ModelsByJob = Mapping[OriginJob, HookedModel]
-Bases = list[Float[Tensor, "row _"]]  # by layer: an orthonormal basis of the principal components
+_ModelsByJob = Mapping[OriginJob, HookedModel]
+_Bases = list[Float[Tensor, "row _"]]  # by layer: an orthonormal basis of the principal components
 
 
 def run_origin_job(config: MossaConfig, job: OriginJob, out: Path) -> None:
@@ -44,7 +44,7 @@ def run_origin_job(config: MossaConfig, job: OriginJob, out: Path) -> None:
         train_once(job.model_path(out), partial(_train, config, job))
 
 
-def corpus_of(config: MossaConfig, job: OriginJob) -> DomainCorpus:
+def _corpus_of(config: MossaConfig, job: OriginJob) -> DomainCorpus:
     """Return the data that a model is trained on."""
     domains = (job.domain,) if job.domain else config.origin.domains
     n_examples = round(job.cell.size * config.origin.examples)
@@ -65,7 +65,7 @@ def trained_origin_models(config: MossaConfig, out: Path) -> list[TrainedModel]:
 
 
 def _model_and_prompts(config: MossaConfig, out: Path, job: OriginJob) -> tuple[HookedModel, Iterable[Batch]]:
-    return _load(config, out, job), corpus_of(config, job).batches("test")
+    return _load(config, out, job), _corpus_of(config, job).batches("test")
 
 
 def _load(config: MossaConfig, out: Path, job: OriginJob) -> HookedModel:
@@ -73,7 +73,7 @@ def _load(config: MossaConfig, out: Path, job: OriginJob) -> HookedModel:
 
 
 def _train(config: MossaConfig, job: OriginJob, state: Path) -> tuple[HookedModel, int]:
-    corpus = corpus_of(config, job)
+    corpus = _corpus_of(config, job)
     settings = training_of(config, job)
     model = new_model(
         corpus,
@@ -97,7 +97,7 @@ def _initial_seed(config: MossaConfig, job: OriginJob) -> int:
 # ---- measuring ----
 
 
-def _compared(config: MossaConfig, job: OriginJob, models: ModelsByJob) -> ProbeResult:
+def _compared(config: MossaConfig, job: OriginJob, models: _ModelsByJob) -> ProbeResult:
     """Compare the model of all domains with every control on each domain's test prompts, with ceiling and chance."""
     domains = list(config.origin.domains)
     suite = suite_of(config, job.seed)
@@ -115,13 +115,13 @@ def _compared(config: MossaConfig, job: OriginJob, models: ModelsByJob) -> Probe
         values,
         {**axes, "svcca": ("domain", "control", "layer"), "accuracy": ("domain", "model")},
         {"domain": domains, "control": domains, "layer": layers, "model": ["experimental", "control"]},
-        metadata={"n": suite.n_eval * suite.n_arguments, "variance": VARIANCE, "versions": versions()},
+        metadata={"n": suite.n_eval * suite.n_arguments, "variance": _VARIANCE, "versions": versions()},
         notes=notes,
     )
 
 
 def _on_domain(
-    config: MossaConfig, job: OriginJob, models: ModelsByJob, domain: str
+    config: MossaConfig, job: OriginJob, models: _ModelsByJob, domain: str
 ) -> tuple[dict[str, list[Any]], list[str]]:
     """Return each measure by layer (``svcca`` by control and layer), and why some are NaN."""
     suite = suite_of(config, job.seed)
@@ -153,12 +153,12 @@ def _on_domain(
     return measured, notes
 
 
-def _bases(config: MossaConfig, model: HookedModel, prompts: Iterable[Batch]) -> Bases:
+def _bases(config: MossaConfig, model: HookedModel, prompts: Iterable[Batch]) -> _Bases:
     rows = collect_rows(model, prompts, sites(config), readout())
-    return [principal(x.double(), VARIANCE) for x in rows.values()]
+    return [principal(x.double(), _VARIANCE) for x in rows.values()]
 
 
-def _shuffled(bases: Bases, seed: Sequence[int]) -> Bases:
+def _shuffled(bases: _Bases, seed: Sequence[int]) -> _Bases:
     """Return the bases with their rows in one random order."""
     order = torch.from_numpy(np.random.default_rng(seed).permutation(len(bases[0])))
     return [basis[order] for basis in bases]

@@ -13,7 +13,7 @@ from mechclust.studies.topic_structure.config import TopicStructureConfig
 if TYPE_CHECKING:
     import pandas as pd
 
-CAPTIONS = {
+_CAPTIONS = {
     "after_two_stages": "The published documents, training continued to step {steps:,}; dotted: step {after:,}. Mean "
     "over {seeds}, band: minimum to maximum. The rank is that of attention scores between words; the share explained "
     "is that of attention in a document in which every word occurs once. Dashed: chance; for the rank, before "
@@ -50,7 +50,7 @@ def beyond_panels(config: TopicStructureConfig, runs: BeyondRuns, out: Path) -> 
         "seeds": counted(len(config.seeds), "seed"),
         "first": config.seeds[0],
     }
-    return [Panel(name, figure, CAPTIONS[name].format(**facts)) for name, figure in drawn.items()]
+    return [Panel(name, figure, _CAPTIONS[name].format(**facts)) for name, figure in drawn.items()]
 
 
 def beyond_tables(runs: BeyondRuns) -> dict[str, pd.DataFrame]:
