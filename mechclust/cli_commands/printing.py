@@ -52,7 +52,7 @@ def show(result: MeasuredResult, out: Path, *, brief: bool, number: str = ".3f",
     if brief:
         return
     _, *readings = result.sentences
-    show_list([*readings, *result.caveats])
+    _show_list([*readings, *result.caveats])
     if below:
         print_visible(f"\n{below}")
     print_visible(f"\nreport: {result.write(out)}")
@@ -75,7 +75,7 @@ def show_findings(analysis: Analysis, folder: Path, *, markdown: bool = False, b
     print_visible(f"\nreport: {folder / 'report.html'}")
 
 
-def show_list(sentences: Sequence[str]) -> None:
+def _show_list(sentences: Sequence[str]) -> None:
     """Print sentences as a list."""
     if sentences:
         print_visible("\n" + "\n".join(f"- {visible(sentence)}" for sentence in sentences))

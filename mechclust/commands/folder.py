@@ -20,7 +20,7 @@ from probes.store.files import remove_leftovers
 from probes.store.locks import locked
 from tasks import InputError
 
-MAX_PART_LENGTH = 40  # characters of a part of a folder's name
+_MAX_PART_LENGTH = 40  # characters of a part of a folder's name
 _OWNED_FOLDERS: ContextVar[tuple[ExitStack, set[Path]] | None] = ContextVar("owned folders", default=None)
 _RESUME = "run the same command again to resume"
 
@@ -47,7 +47,7 @@ def _short(part: Any) -> str:
     path = Path(part)
     name = (path if path.name else path.absolute()).name
     name = re.sub(r"\.(jsonl?|csv|tsv|parquet|txt|gguf|safetensors)$", "", name) or "x"
-    plain = re.sub("[^A-Za-z0-9._+]+", "-", name)[:MAX_PART_LENGTH].strip("-.")
+    plain = re.sub("[^A-Za-z0-9._+]+", "-", name)[:_MAX_PART_LENGTH].strip("-.")
     if plain == name:
         return name
     return f"{plain}-{xxhash.xxh32(name.encode(errors='surrogatepass')).hexdigest()}".removeprefix("-")

@@ -35,10 +35,10 @@ from tasks.settings import Several, check_settings
 from tasks.text.beginning import Bos
 from tasks.text.prompts import LabelledPrompts
 
-SANDBOX_SUFFIXES = (".html", ".mp4", ".gif", ".png")
-PREFERRED_SPLITS = ("validation_subset", "validation", "test", "dev")
-BATCH_SIZE = 1024  # examples from which those followed are taken
-TOKENS_PER_BATCH = 4096
+_SANDBOX_SUFFIXES = (".html", ".mp4", ".gif", ".png")
+_PREFERRED_SPLITS = ("validation_subset", "validation", "test", "dev")
+_BATCH_SIZE = 1024  # examples from which those followed are taken
+_TOKENS_PER_BATCH = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,7 +213,7 @@ def _of_checkpoints(folder: Path, by_step: dict[int, Path], max_frames: int, vie
     return record_sandbox(
         _Checkpoints(steps, partial(_load_pretrained, by_step)),
         prompt_batches(
-            prompts, tokenizer, sizes, tokens_per_batch=TOKENS_PER_BATCH, bos=view.bos, too_long=view.too_long
+            prompts, tokenizer, sizes, tokens_per_batch=_TOKENS_PER_BATCH, bos=view.bos, too_long=view.too_long
         ),
         title=f"{folder.name}{_left_out(folder)}",
         label=label,
@@ -256,8 +256,8 @@ def _task_of(folder: Path) -> Task:
 
 def _shown(task: Task, view: View) -> dict[str, Any]:
     """Return the examples of a task and what is known of them."""
-    split = view.split or next((name for name in PREFERRED_SPLITS if name in task.splits), task.splits[0])
-    batch = next(iter(task.batches(split, BATCH_SIZE)))
+    split = view.split or next((name for name in _PREFERRED_SPLITS if name in task.splits), task.splits[0])
+    batch = next(iter(task.batches(split, _BATCH_SIZE)))
     position = view.position or ("input" if "input" in batch.positions else None)
     label = view.label or ("task" if "task" in batch.labels else None)
     return {
@@ -322,8 +322,8 @@ def check_output(out: Path, epoch: int | None, panels: tuple[str, ...]) -> None:
     Raises:
         InputError: saying which.
     """
-    if out.suffix not in SANDBOX_SUFFIXES:
-        raise InputError(f"--out is {str(out)!r}; expected a name that ends in {', '.join(SANDBOX_SUFFIXES)}")
+    if out.suffix not in _SANDBOX_SUFFIXES:
+        raise InputError(f"--out is {str(out)!r}; expected a name that ends in {', '.join(_SANDBOX_SUFFIXES)}")
     if epoch is not None and out.suffix != ".png":
         raise InputError(f"--epoch is for a figure; {str(out)!r} shows them all: give --out a name that ends in .png")
     if panels and out.suffix == ".html":

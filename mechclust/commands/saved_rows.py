@@ -85,7 +85,7 @@ class Checkpoint:
 
 
 @dataclass(frozen=True)
-class WeightsJob:
+class _WeightsJob:
     """Checkpoints that are one set of weights with different adapters.
 
     Attributes:
@@ -142,12 +142,12 @@ def saved_rows(
     jobs = []
     for checkpoints in groups:
         prompts = {each if settings.here else portable(each): batches[each] for each in checkpoints}
-        jobs.append(WeightsJob(prompts, settings, readout, labels, rows, fewer_prompts))
+        jobs.append(_WeightsJob(prompts, settings, readout, labels, rows, fewer_prompts))
     if settings.here:
         for job in jobs:
-            save_job(job, progress=progress)
+            _save_job(job, progress=progress)
     else:
-        map_jobs(save_job, jobs, **settings.on, folder=rows, progress="hidden states" if progress else None)
+        map_jobs(_save_job, jobs, **settings.on, folder=rows, progress="hidden states" if progress else None)
     return {checkpoint: RowStore(rows / checkpoint.name) for checkpoint in batches}
 
 
@@ -163,7 +163,7 @@ def portable(checkpoint: Checkpoint) -> Checkpoint:
     return replace(checkpoint, model=checkpoint.model.portable)
 
 
-def save_job(job: WeightsJob, *, progress: bool = False) -> None:
+def _save_job(job: _WeightsJob, *, progress: bool = False) -> None:
     """Save the hidden states of a job's models; weights that were loaded for it are freed."""
     first, *_ = job.batches
     try:
@@ -172,7 +172,7 @@ def save_job(job: WeightsJob, *, progress: bool = False) -> None:
         free_memory(first.device)
 
 
-def _save_models(job: WeightsJob, progress: bool) -> None:
+def _save_models(job: _WeightsJob, progress: bool) -> None:
     first, *others = job.batches
     check_without_adapter(job.batches, job.fewer_prompts)
     with loaded(first, job.settings, job.fewer_prompts) as hooked:

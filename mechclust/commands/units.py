@@ -19,10 +19,10 @@ from probes.functional.units import FEWEST_ARRANGEMENTS, Relabelling, n_pairings
 from tasks import InputError, LabelledPrompts
 from tasks.errors import suggest
 
-AUTO = "auto"
+_AUTO = "auto"
 NONE = "none"
 TEMPLATE = "template"
-LEAST_UNITS = 2 * LEAST_DEBIASED  # for CKA with an interval, which is from halves of the units
+_LEAST_UNITS = 2 * LEAST_DEBIASED  # for CKA with an interval, which is from halves of the units
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def units_of(
     """
     if chosen == NONE:
         return _independent("Prompts are taken as independent (--units none).")
-    if chosen != AUTO:
+    if chosen != _AUTO:
         return _by_label(prompts, chosen, relabelled, compared_in)
     values = _found_templates(prompts)
     if values is None:
@@ -178,7 +178,7 @@ def _unfound(prompts: LabelledPrompts, templates: Sequence[str]) -> str:
     return f" In {n} of {len(templates)} the input is not a word of the prompt; each of these is its own template."
 
 
-def few_units(units: Sequence[str], groups: Sequence[str | None], least: int = LEAST_UNITS) -> str:
+def few_units(units: Sequence[str], groups: Sequence[str | None], least: int = _LEAST_UNITS) -> str:
     """Return which group has fewer units than CKA needs; empty if none has.
 
     Example:

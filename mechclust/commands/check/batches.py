@@ -13,9 +13,9 @@ from mechclust.commands.check.result import NotTried
 from tasks import Batch
 from tasks.errors import first_line
 
-N_ALONE = 4  # examples that are also measured alone
-MAX_ON_PADDING = 1e-6  # attention from a real token to padding
-ONE_LENGTH = "give batches of sequences of one length"
+_N_ALONE = 4  # examples that are also measured alone
+_MAX_ON_PADDING = 1e-6  # attention from a real token to padding
+_ONE_LENGTH = "give batches of sequences of one length"
 
 
 def repeats(checked: CheckedModel) -> tuple[bool, str]:
@@ -37,7 +37,7 @@ def alone(checked: CheckedModel) -> tuple[bool, str]:
     """Check that an example gives the same residual stream alone and in a batch, within rounding."""
     largest = 0.0
     where = checked.working("residual")[0]
-    for row in range(N_ALONE):
+    for row in range(_N_ALONE):
         values = checked.values(checked.standard.select(slice(row, row + 1)), "residual")
         for name, value in values.items():
             difference = relative(checked.seen[name][row : row + 1], value)
@@ -48,7 +48,7 @@ def alone(checked: CheckedModel) -> tuple[bool, str]:
         checked,
         largest,
         where,
-        f"{N_ALONE} examples alone and in a batch of {EXAMPLES}",
+        f"{_N_ALONE} examples alone and in a batch of {EXAMPLES}",
         "an example's state depends on its neighbours in the batch (batch norms, routing with a capacity), so results "
         "depend on the batch size; measure with batches of one",
     )
@@ -71,18 +71,18 @@ def padding(checked: CheckedModel) -> tuple[bool, str]:
     try:
         on_the_right, on_padding = _padded(checked, unpadded, left=False)
     except Exception as error:
-        raise NotTried(f"padded batches are refused ({first_line(error)}); {ONE_LENGTH}") from None
-    if on_padding > MAX_ON_PADDING:
+        raise NotTried(f"padded batches are refused ({first_line(error)}); {_ONE_LENGTH}") from None
+    if on_padding > _MAX_ON_PADDING:
         return False, (
             f"up to {on_padding:.2g} of attention goes to padding although it is masked, so that states depend on how "
-            f"far a batch was padded; {ONE_LENGTH}"
+            f"far a batch was padded; {_ONE_LENGTH}"
         )
     passed, detail = _within_rounding(
         checked,
         on_the_right,
         "residual()",
         f"{len(unpadded.lengths)} examples padded on the right and without padding",
-        f"padding changes what is measured; {ONE_LENGTH}",
+        f"padding changes what is measured; {_ONE_LENGTH}",
     )
     return passed, detail + _on_the_left(checked, unpadded) if passed else detail
 

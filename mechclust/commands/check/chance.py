@@ -25,14 +25,14 @@ from probes.functional.permutation_test import permutation_p_value
 from probes.rows.collect import Gather
 from tasks import Batch
 
-N_RELABELLINGS = 499
+_N_RELABELLINGS = 499
 N_PAIRINGS = 99  # random ones behind the chance level of CKA, which costs more
-N_BATCHES = 6
-N_WORDS = 24
-N_FEATURES = 64  # dimensions of random features
-MAX_SELF_DIFFERENCE = 1e-6  # of a model's CKA with itself from 1
-LABELS = {"random": "labels drawn at random", "batch": "the batch an example was measured in"}
-CAUSES = {"random": "labels reach what is measured", "batch": "the forward pass keeps state from batch to batch"}
+_N_BATCHES = 6
+_N_WORDS = 24
+_N_FEATURES = 64  # dimensions of random features
+_MAX_SELF_DIFFERENCE = 1e-6  # of a model's CKA with itself from 1
+_LABELS = {"random": "labels drawn at random", "batch": "the batch an example was measured in"}
+_CAUSES = {"random": "labels reach what is measured", "batch": "the forward pass keeps state from batch to batch"}
 
 
 class ChanceTest(NamedTuple):
@@ -42,7 +42,7 @@ class ChanceTest(NamedTuple):
     p: float
 
 
-Tests = Mapping[str, ChanceTest]
+_Tests = Mapping[str, ChanceTest]
 Build = Callable[..., Any]  # seed=... -> an untrained model
 
 
@@ -66,37 +66,37 @@ class Chance:
     def odd(self, kind: str, n: int) -> str:
         """Return the name of a test with the smallest p-value in both draws; ``""`` if there is none."""
         smallest = 1 / (1 + n)
-        first: Tests = getattr(self.draw(0), kind)
+        first: _Tests = getattr(self.draw(0), kind)
         odd_once = [name for name, test in first.items() if test.p <= smallest]
-        second: Tests = getattr(self.draw(1), kind) if odd_once else {}
+        second: _Tests = getattr(self.draw(1), kind) if odd_once else {}
         return next((name for name in odd_once if name in second and second[name].p <= smallest), "")
 
     def clusters(self) -> tuple[bool, str]:
         """Check that states cluster neither by random labels nor by the batch they were measured in."""
-        tests: Tests = self.draw(0).clusters
-        odd = self.odd("clusters", N_RELABELLINGS)
+        tests: _Tests = self.draw(0).clusters
+        odd = self.odd("clusters", _N_RELABELLINGS)
         if odd:
             site, label = odd.split(" by ")
             return False, (
-                f"states at {site!r} cluster by {LABELS[label]} ({_shown(tests[odd], 'ARI')}, twice): {CAUSES[label]}, "
-                f"and clusters found in this model may be of that kind; {self._again}"
+                f"states at {site!r} cluster by {_LABELS[label]} ({_shown(tests[odd], 'ARI')}, twice): "
+                f"{_CAUSES[label]}, and clusters found in this model may be of that kind; {self._again}"
             )
         name, largest = _largest(tests)
         return True, (
-            f"largest {_shown(largest, 'ARI')} at {name}, of {len(tests)} tests on {N_BATCHES * EXAMPLES} random "
-            f"sequences with {' and '.join(LABELS.values())}; {_risk(len(tests), N_RELABELLINGS)}"
+            f"largest {_shown(largest, 'ARI')} at {name}, of {len(tests)} tests on {_N_BATCHES * EXAMPLES} random "
+            f"sequences with {' and '.join(_LABELS.values())}; {_risk(len(tests), _N_RELABELLINGS)}"
         )
 
     def topics(self) -> tuple[bool, str]:
         """Check that attention does not prefer pairs of words that share a random topic."""
-        tests: Tests = self.draw(0).topics
+        tests: _Tests = self.draw(0).topics
         ratio = _shown(tests["ratio"], "attention ratio")
-        if self.odd("topics", N_RELABELLINGS):
+        if self.odd("topics", _N_RELABELLINGS):
             return False, (
                 f"attention prefers words of the same topic where topics are random ({ratio}, twice), and a ratio "
                 f"found in this model may be of that kind; {self._again}"
             )
-        return True, f"{ratio} of same over different topic, topics drawn at random; {_risk(1, N_RELABELLINGS)}"
+        return True, f"{ratio} of same over different topic, topics drawn at random; {_risk(1, _N_RELABELLINGS)}"
 
     def cka(self) -> tuple[bool, str]:
         """Check that CKA is 1 between the model and itself, and at chance between it and random features."""
@@ -104,17 +104,17 @@ class Chance:
         same = run({"once": self.checked.model, "again": self.checked.model}, draw.batches[:2], CKA(at=draw.names))
         for measure in ("cka", "debiased_cka"):
             difference = float(torch.nan_to_num(same[measure] - 1).abs().max())
-            if difference > MAX_SELF_DIFFERENCE:
+            if difference > _MAX_SELF_DIFFERENCE:
                 return False, (
                     f"{measure} of the model with itself differs from 1 by {difference:.2g}: values differ from pass "
                     "to pass, and no similarity to another model means anything; turn dropout or state off for "
                     "evaluation"
                 )
-        tests: Tests = draw.noise
+        tests: _Tests = draw.noise
         odd = self.odd("noise", N_PAIRINGS)
         if odd:
             return False, (
-                f"states at {odd!r} are like {N_FEATURES} random features ({_shown(tests[odd], 'debiased CKA')}, "
+                f"states at {odd!r} are like {_N_FEATURES} random features ({_shown(tests[odd], 'debiased CKA')}, "
                 f"twice), and a similarity found in this model may be of that kind; {self._again}"
             )
         if not tests:
@@ -122,7 +122,7 @@ class Chance:
         n_sites = int(same["cka"].isfinite().sum())
         name, largest = _largest(tests)
         return True, (
-            f"1 with itself at {counted(n_sites, 'site')}; with {N_FEATURES} random features at most "
+            f"1 with itself at {counted(n_sites, 'site')}; with {_N_FEATURES} random features at most "
             f"{_shown(largest, 'debiased CKA')} at {name}, where the biased form is {draw.biased[name]:.2f} by chance; "
             f"{_risk(len(tests), N_PAIRINGS)}"
         )
@@ -142,11 +142,11 @@ class _Draw:
         self.checked = checked
         self.number = number
         self.names = checked.working("residual")
-        words = checked.random("words", number).permutation(checked.ids)[:N_WORDS]
+        words = checked.random("words", number).permutation(checked.ids)[:_N_WORDS]
         self.n_words = len(words)
         draw = checked.random("chance", number)
-        word = draw.integers(len(words), size=(N_BATCHES * EXAMPLES, checked.length))
-        batch = np.repeat(np.arange(N_BATCHES), EXAMPLES)
+        word = draw.integers(len(words), size=(_N_BATCHES * EXAMPLES, checked.length))
+        batch = np.repeat(np.arange(_N_BATCHES), EXAMPLES)
         labels = {"random": draw.permutation(batch), "batch": batch, "word": word}
         examples = Batch(
             torch.from_numpy(words[word]).long(),
@@ -157,7 +157,7 @@ class _Draw:
     @cached_property
     def _measured(self) -> tuple[dict[str, Float[Tensor, "example d"]], list[ProbeResult]]:
         """States by site, and the results of the clusters and, if they can be tried, of topics."""
-        options: dict[str, Any] = {"n_permutations": N_RELABELLINGS, "seed": self.number}
+        options: dict[str, Any] = {"n_permutations": _N_RELABELLINGS, "seed": self.number}
         states = Gather(self.names, last_token())
         clusters = TaskClusterARI("random", self.names, last_token(), ("batch",), n_init=2, **options)
         probes: list[Probe] = [states, clusters]
@@ -169,7 +169,7 @@ class _Draw:
         return states.by_site(), results
 
     @property
-    def clusters(self) -> Tests:
+    def clusters(self) -> _Tests:
         """Adjusted Rand index of each site and label."""
         clusters = self._measured[1][0]
         tests = {}
@@ -180,7 +180,7 @@ class _Draw:
         return tests
 
     @property
-    def topics(self) -> Tests:
+    def topics(self) -> _Tests:
         """Ratio of attention within random topics and between them.
 
         Raises:
@@ -206,7 +206,7 @@ class _Draw:
         return "" if self.n_words > 2 else f"{counted(self.n_words, 'ordinary token')}; topics need at least 3"
 
     @cached_property
-    def noise(self) -> Tests:
+    def noise(self) -> _Tests:
         """Debiased CKA with random features, at the first, middle and last site."""
         tests = {}
         self.biased: dict[str, float] = {}
@@ -214,7 +214,7 @@ class _Draw:
         states = self._measured[0]
         for site in dict.fromkeys([self.names[0], self.names[len(self.names) // 2], self.names[-1]]):
             rows = states[site].cpu().double()
-            features = torch.randn(len(rows), N_FEATURES, dtype=torch.float64, generator=draw)
+            features = torch.randn(len(rows), _N_FEATURES, dtype=torch.float64, generator=draw)
             value = float(linear_cka(rows, features, debiased=True))
             if np.isfinite(value):
                 null = cka_null(rows, features, N_PAIRINGS, debiased=True, seed=self.number)
@@ -242,7 +242,7 @@ def chance_of_untrained(build: Build | None, checked: CheckedModel) -> tuple[boo
     return passed, f"{clusters}; {topics}" if passed else topics
 
 
-def _largest(tests: Tests) -> tuple[str, ChanceTest]:
+def _largest(tests: _Tests) -> tuple[str, ChanceTest]:
     values = {name: test.value for name, test in tests.items()}
     name = max(values, key=values.__getitem__)
     return name, tests[name]

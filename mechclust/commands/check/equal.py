@@ -44,17 +44,17 @@ _READ_WITH_HUGGING_FACE = (
     "Hugging Face computes them"
 )
 
-RealTokens = Bool[Tensor, "batch pos"]
+_RealTokens = Bool[Tensor, "batch pos"]
 
 
-class Difference(NamedTuple):
+class _Difference(NamedTuple):
     """Distance of a model from Hugging Face at one place: relative, as said in this file's head."""
 
     where: str
     distance: float
 
 
-class Compared(NamedTuple):
+class _Compared(NamedTuple):
     """A model and Hugging Face on one batch.
 
     Attributes:
@@ -68,10 +68,10 @@ class Compared(NamedTuple):
     padded: str
     positions: str
     other_positions: float | None
-    differences: list[Difference]
+    differences: list[_Difference]
     output: Shaped[Tensor, "..."]
 
-    def beyond(self, bound: float) -> list[Difference]:
+    def beyond(self, bound: float) -> list[_Difference]:
         """Return the differences that are larger than a bound."""
         return [difference for difference in self.differences if difference.distance > bound]
 
@@ -135,8 +135,8 @@ def equals_hugging_face(
 
 
 def _without_adapter(
-    checked: CheckedModel, reference: Reference, bound: float, before: Compared, swap: Callable[[bool], None]
-) -> tuple[list[Compared], str]:
+    checked: CheckedModel, reference: Reference, bound: float, before: _Compared, swap: Callable[[bool], None]
+) -> tuple[list[_Compared], str]:
     """Compare without the adapter, and put it in again; return the comparisons, and what is wrong, if anything is."""
     with _taken_out(swap):
         comparisons, _ = _compare_cases(checked, reference.base)
@@ -171,7 +171,7 @@ def read_only_equals(checked: CheckedModel, reference: Reference | str) -> tuple
     return True, f"as clusters and compare read it: {equal}{''.join(refused)}"
 
 
-def _compare_cases(checked: CheckedModel, cases: list[ReferenceCase]) -> tuple[list[Compared], list[str]]:
+def _compare_cases(checked: CheckedModel, cases: list[ReferenceCase]) -> tuple[list[_Compared], list[str]]:
     """Compare every case. Padded batches that the model refuses give no wrong numbers, so they become remarks."""
     comparisons = [_compare(checked, cases[0])]
     refused = []
@@ -183,7 +183,7 @@ def _compare_cases(checked: CheckedModel, cases: list[ReferenceCase]) -> tuple[l
     return comparisons, refused
 
 
-def _compare(checked: CheckedModel, case: ReferenceCase) -> Compared:
+def _compare(checked: CheckedModel, case: ReferenceCase) -> _Compared:
     """Compare one pass with Hugging Face's whose output is nearest."""
     n_layers = case.as_it_is.n_layers
     names = {0: "blocks.0.hook_resid_pre", **{i + 1: f"blocks.{i}.hook_resid_post" for i in range(n_layers)}}
@@ -199,7 +199,7 @@ def _compare(checked: CheckedModel, case: ReferenceCase) -> Compared:
     others = [distance for way, distance in distances.items() if way != nearest]
     activations = {name: values[0] for name, values in fired.items() if len(values) == 1}
     inside = _inside_differences(activations, names, case.by_positions[nearest], real)
-    return Compared(
+    return _Compared(
         padded=case.padded,
         positions=nearest,
         other_positions=others[0] if others else None,
@@ -213,24 +213,24 @@ def _pattern_name(layer: int) -> str:
 
 
 def _inside_differences(
-    activations: dict[str, Values], names: dict[int, str], expected: ReferenceValues, real: RealTokens
-) -> Iterator[Difference]:
+    activations: dict[str, Values], names: dict[int, str], expected: ReferenceValues, real: _RealTokens
+) -> Iterator[_Difference]:
     """Yield the differences of the embedding, and of attention and state of each block, upwards."""
     if "hook_embed" in activations:
         embedding = activations["hook_embed"]
         nearest = min(_state_distance(embedding, state, real) for state in expected.embeddings)
-        yield Difference("the embedding", nearest)
+        yield _Difference("the embedding", nearest)
     for layer, name in names.items():
         pattern = _pattern_name(layer)
         if 0 < layer <= len(expected.patterns) and pattern in activations:
             distance = _pattern_distance(activations[pattern], expected.patterns[layer - 1], real)
-            yield Difference(f"the attention of block {layer - 1}", distance)
+            yield _Difference(f"the attention of block {layer - 1}", distance)
         if layer in expected.states and name in activations:
             where = f"block {layer - 1}" if layer else "the embedding"
-            yield Difference(where, _state_distance(activations[name], expected.states[layer], real))
+            yield _Difference(where, _state_distance(activations[name], expected.states[layer], real))
 
 
-def _output_difference(output: Values, expected: ReferenceValues, real: RealTokens) -> Difference:
+def _output_difference(output: Values, expected: ReferenceValues, real: _RealTokens) -> _Difference:
     """Return how far the output is from logits, or from the last hidden state if that is what the model gives."""
     names = ["the logits", "the last hidden state"][-len(expected.outputs) :]
     distances = {
@@ -239,12 +239,12 @@ def _output_difference(output: Values, expected: ReferenceValues, real: RealToke
         if value.shape == output.shape
     }
     if not distances:
-        return Difference(f"the output, which has shape {list(output.shape)}", torch.inf)
+        return _Difference(f"the output, which has shape {list(output.shape)}", torch.inf)
     nearest = min(distances, key=distances.__getitem__)
-    return Difference(nearest, distances[nearest])
+    return _Difference(nearest, distances[nearest])
 
 
-def _largest_distance(value: Shaped[Tensor, "*shape"], expected: Shaped[Tensor, "*shape"], real: RealTokens) -> float:
+def _largest_distance(value: Shaped[Tensor, "*shape"], expected: Shaped[Tensor, "*shape"], real: _RealTokens) -> float:
     """Return the largest difference at real tokens as a share of the largest value; NaN counts as infinite."""
     compared = real if value.shape[:2] == real.shape else torch.ones(value.shape[0], dtype=torch.bool)
     reference = expected[compared].double()
@@ -253,13 +253,13 @@ def _largest_distance(value: Shaped[Tensor, "*shape"], expected: Shaped[Tensor, 
     return float(torch.nan_to_num(share, nan=torch.inf))
 
 
-def _state_distance(value: Values, expected: Values, real: RealTokens) -> float:
+def _state_distance(value: Values, expected: Values, real: _RealTokens) -> float:
     if value.shape != expected.shape or value.shape[:2] != real.shape:
         return torch.inf
     return relative(value[real], expected[real])
 
 
-def _pattern_distance(value: Values, expected: Values, real: RealTokens) -> float:
+def _pattern_distance(value: Values, expected: Values, real: _RealTokens) -> float:
     """Return the largest difference at queries that are real tokens."""
     if value.shape != expected.shape:
         return torch.inf
@@ -291,7 +291,7 @@ class _AdapterEffect(NamedTuple):
         return self.size > 4 * self.eps and self.to_tuned > 4 * self.to_base
 
 
-def _adapter_effect(reference: Reference, compared: Compared) -> _AdapterEffect:
+def _adapter_effect(reference: Reference, compared: _Compared) -> _AdapterEffect:
     output = compared.output.double().flatten()
     outputs = zip(reference.cases[0].as_it_is.outputs, reference.base[0].as_it_is.outputs, strict=True)
     fitting = [(tuned, base) for tuned, base in outputs if tuned.numel() == output.numel()]
@@ -325,11 +325,11 @@ def _taken_out(swap: Callable[[bool], None]) -> Iterator[None]:
         swap(True)
 
 
-def _first_wrong(comparisons: list[Compared], bound: float) -> Compared | None:
+def _first_wrong(comparisons: list[_Compared], bound: float) -> _Compared | None:
     return next((compared for compared in comparisons if compared.beyond(bound)), None)
 
 
-def _failure(wrong: Compared, bound: float, checked: CheckedModel, reference: Reference, adapter: str) -> str:
+def _failure(wrong: _Compared, bound: float, checked: CheckedModel, reference: Reference, adapter: str) -> str:
     """Say by how much the model differs, where that begins, what it may mean, and the way out."""
     first = wrong.beyond(bound)[0]
     output = wrong.differences[-1]
@@ -355,7 +355,7 @@ def _failure(wrong: Compared, bound: float, checked: CheckedModel, reference: Re
     )
 
 
-def _meaning(wrong: Compared, checked: CheckedModel, reference: Reference, adapter: str) -> str:
+def _meaning(wrong: _Compared, checked: CheckedModel, reference: Reference, adapter: str) -> str:
     if not wrong.padded and adapter == "with the adapter" and _adapter_effect(reference, wrong).is_lost:
         return f"these are the base's values: {_ADAPTER_LOST}"
     dtypes = dtypes_of(checked.model)
@@ -373,7 +373,7 @@ def _meaning(wrong: Compared, checked: CheckedModel, reference: Reference, adapt
     return f"numbers from it are not those of this checkpoint; {_READ_WITH_HUGGING_FACE}"
 
 
-def _success(comparisons: list[Compared], bound: float, reference: Reference, *, swapped: bool) -> str:
+def _success(comparisons: list[_Compared], bound: float, reference: Reference, *, swapped: bool) -> str:
     """Say what is equal, and within what."""
     output = _largest([compared.differences[-1] for compared in comparisons])
     below = list(chain.from_iterable(compared.differences[:-1] for compared in comparisons))
@@ -392,12 +392,12 @@ def _success(comparisons: list[Compared], bound: float, reference: Reference, *,
     )
 
 
-def _largest(differences: list[Difference]) -> Difference:
+def _largest(differences: list[_Difference]) -> _Difference:
     distances = [difference.distance for difference in differences]
     return differences[distances.index(max(distances))]
 
 
-def _inside_text(values: str, unit: str, differences: list[Difference]) -> str:
+def _inside_text(values: str, unit: str, differences: list[_Difference]) -> str:
     """Say within what states or attention are equal; ``""`` if none were compared."""
     if not differences:
         return ""
@@ -405,7 +405,7 @@ def _inside_text(values: str, unit: str, differences: list[Difference]) -> str:
     return f"; {values} of {counted(len(places), unit)} {_within(_largest(differences).distance)}"
 
 
-def _on_the_left(comparisons: list[Compared], bound: float) -> str:
+def _on_the_left(comparisons: list[_Compared], bound: float) -> str:
     """Say which of Hugging Face's two ways to count positions the model has, if that matters."""
     left = next((compared for compared in comparisons if compared.padded == "left"), None)
     if left is None or left.other_positions is None or left.other_positions <= bound:

@@ -26,8 +26,8 @@ from tasks import Batch, InputError
 SELECTORS = (embedding(), residual(), attention_pattern(), head_output())
 EXAMPLES = 8  # in most batches
 LENGTH = 8  # tokens per sequence: the checks need a few positions, not a long text
-MAX_LENGTH = 512  # tokens per sequence, for a model that reads one length only
-SIZES = ("n_layers", "n_heads", "d_model", "d_head", "d_vocab", "n_ctx")
+_MAX_LENGTH = 512  # tokens per sequence, for a model that reads one length only
+_SIZES = ("n_layers", "n_heads", "d_model", "d_head", "d_vocab", "n_ctx")
 
 Values = Shaped[Tensor, "..."]
 
@@ -51,7 +51,7 @@ class CheckedModel:
     flags: dict[str, Any] = field(init=False)
 
     def __post_init__(self) -> None:
-        for name in SIZES:
+        for name in _SIZES:
             if not hasattr(getattr(self.model, "cfg", None), name):
                 raise InputError(
                     f"a {type(self.model).__name__} has no cfg.{name}, so its shapes cannot be checked; build it with "
@@ -88,7 +88,7 @@ class CheckedModel:
         try:
             self.output(self.batch("length", 2, first))
         except Exception:
-            if n_ctx is None or not first < n_ctx <= MAX_LENGTH:
+            if n_ctx is None or not first < n_ctx <= _MAX_LENGTH:
                 raise
             self.output(self.batch("length", 2, n_ctx))
             return int(n_ctx)

@@ -37,7 +37,7 @@ from tasks.errors import first_line
 from tasks.settings import Seed, check_settings
 
 CheckFields = tuple[bool, str] | tuple[bool, str, bool]  # fields of ``Check`` after its name
-Attempt = Callable[[], CheckFields]
+_Attempt = Callable[[], CheckFields]
 _ATTEMPTS: dict[str, Callable[[CheckedModel], CheckFields] | None] = {
     "finite values": finite,
     "same values twice": repeats,
@@ -337,10 +337,10 @@ def _checks(subject: _Subject) -> Iterator[Check]:
     yield _tried("chance: untrained", partial(chance_of_untrained, subject.build, checked))
 
 
-def _attempts(subject: _Subject) -> dict[str, Attempt]:
+def _attempts(subject: _Subject) -> dict[str, _Attempt]:
     """Return the checks of what the model computes, in the order in which they are made."""
     chance = Chance(subject.checked)
-    attempts: dict[str, Attempt] = {}
+    attempts: dict[str, _Attempt] = {}
     for name, attempt in _ATTEMPTS.items():
         attempts[name] = partial(_equals, subject) if attempt is None else partial(attempt, subject.checked)
     return {**attempts, "chance: clusters": chance.clusters, "chance: topics": chance.topics, "chance: CKA": chance.cka}
@@ -371,7 +371,7 @@ def _read_only(subject: _Subject) -> tuple[bool, str]:
     return read_only_equals(loaded, subject.known.reference)
 
 
-def _tried(name: str, attempt: Attempt) -> Check:
+def _tried(name: str, attempt: _Attempt) -> Check:
     """Return a check's row, whatever happens in it."""
     try:
         return Check(name, *attempt())

@@ -14,7 +14,7 @@ from mechclust.report.text import short_name
 if TYPE_CHECKING:
     import pandas as pd
 
-LINE_WIDTH = 120  # characters
+_LINE_WIDTH = 120  # characters
 
 
 class NotTried(Exception):
@@ -137,7 +137,7 @@ class CheckReport:
             start = f"{check.verdict:<{verdict_width}}  {check.name:<{name_width}}  "
             wrapped = textwrap.wrap(
                 check.detail,
-                max(LINE_WIDTH, len(start) + 40),
+                max(_LINE_WIDTH, len(start) + 40),
                 initial_indent=start,
                 subsequent_indent=" " * len(start),
                 break_long_words=False,

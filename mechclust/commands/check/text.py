@@ -12,8 +12,8 @@ from mechclust.report.text import counted
 from tasks import LabelledPrompts
 from tasks.text.beginning import special_around
 
-MAX_IDS = 4000  # among which plain words are looked for
-TEXT_LENGTHS = (2, 3, 5)  # words per text
+_MAX_IDS = 4000  # among which plain words are looked for
+_TEXT_LENGTHS = (2, 3, 5)  # words per text
 
 
 def text(checked: CheckedModel) -> tuple[bool, str] | tuple[bool, str, bool]:
@@ -30,12 +30,12 @@ def text(checked: CheckedModel) -> tuple[bool, str] | tuple[bool, str, bool]:
             "model.resize_token_embeddings"
         )
     words = _words(checked)
-    if len(words) < max(TEXT_LENGTHS):
+    if len(words) < max(_TEXT_LENGTHS):
         raise NotTried(
-            f"{counted(len(words), 'plain word')} among {min(MAX_IDS, len(checked.ids))} ordinary tokens of the "
+            f"{counted(len(words), 'plain word')} among {min(_MAX_IDS, len(checked.ids))} ordinary tokens of the "
             "vocabulary: too few to write a text with"
         )
-    texts = [" ".join(words[i : i + n]) for i, n in enumerate(TEXT_LENGTHS)]
+    texts = [" ".join(words[i : i + n]) for i, n in enumerate(_TEXT_LENGTHS)]
     encoded = encoder(tokenizer)(texts)
     losses = {text: _lost(tokenizer, text, ids) for text, ids in zip(texts, encoded, strict=True)}
     lost = {text: loss for text, loss in losses.items() if loss}
@@ -74,10 +74,10 @@ def _tokenizer(checked: CheckedModel) -> Any:
 
 def _words(checked: CheckedModel) -> list[str]:
     """Return a few words that the tokenizer knows."""
-    order = checked.random("words").permutation(checked.ids)[:MAX_IDS]
+    order = checked.random("words").permutation(checked.ids)[:_MAX_IDS]
     decoded = (checked.tokenizer.decode([int(i)]).strip() for i in order)
     words = (word for word in decoded if _is_plain(word) and _is_known(checked.tokenizer, word))
-    return list(islice(words, max(TEXT_LENGTHS) + len(TEXT_LENGTHS)))
+    return list(islice(words, max(_TEXT_LENGTHS) + len(_TEXT_LENGTHS)))
 
 
 def _is_plain(word: str) -> bool:

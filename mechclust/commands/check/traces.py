@@ -21,8 +21,8 @@ from probes.engine.hooks import modules_of, record
 from probes.engine.sites import Sites
 from tasks import Batch
 
-FEW_BATCHES = 4
-MANY_BATCHES = 16
+_FEW_BATCHES = 4
+_MANY_BATCHES = 16
 
 
 class _Total(Probe):
@@ -144,7 +144,7 @@ def flat_memory(checked: CheckedModel) -> tuple[bool, str]:
     arrays, other processes) is not seen.
     """
     sites = _sites(checked)
-    drawn = [checked.batch(f"memory {i}", 2) for i in range(MANY_BATCHES)]
+    drawn = [checked.batch(f"memory {i}", 2) for i in range(_MANY_BATCHES)]
     batches = [replace(batch, index=batch.index + 2 * i) for i, batch in enumerate(drawn)]
     devices = sorted({parameter.device.index or 0 for parameter in checked.model.parameters() if parameter.is_cuda})
     growths = []
@@ -153,14 +153,14 @@ def flat_memory(checked: CheckedModel) -> tuple[bool, str]:
         if growth <= 0:
             given_out = ", and what CUDA gave out" if devices else ""
             return True, (
-                f"no more bytes are held in tensors after {MANY_BATCHES} batches than after {FEW_BATCHES} (all tensors "
-                f"that Python reaches{given_out})"
+                f"no more bytes are held in tensors after {_MANY_BATCHES} batches than after {_FEW_BATCHES} (all "
+                f"tensors that Python reaches{given_out})"
             )
         growths.append(growth)
     growth = min(growths)
-    per_batch = growth / (MANY_BATCHES - FEW_BATCHES)
+    per_batch = growth / (_MANY_BATCHES - _FEW_BATCHES)
     return False, (
-        f"{growth / 1024:,.1f} KiB more stay in tensors after {MANY_BATCHES} batches than after {FEW_BATCHES}, "
+        f"{growth / 1024:,.1f} KiB more stay in tensors after {_MANY_BATCHES} batches than after {_FEW_BATCHES}, "
         f"{per_batch / 1024:.1f} KiB per batch: a forward pass keeps something, and a long measurement runs out of "
         "memory; look for a list or cache in the model, or in a hook left on it, that grows with every call"
     )
@@ -177,7 +177,7 @@ def _growth(model: Any, batches: list[Batch], sites: list[str], devices: list[in
 
 def _watched(batches: list[Batch], held: list[int], older: list[Values], devices: list[int]) -> Iterator[Batch]:
     for i, batch in enumerate(batches, start=1):
-        if i in (FEW_BATCHES, MANY_BATCHES):
+        if i in (_FEW_BATCHES, _MANY_BATCHES):
             held.append(_bytes_held(older, devices))
         yield batch
 

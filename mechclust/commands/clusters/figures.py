@@ -40,7 +40,7 @@ def clusters_panels(result: Measurements) -> list[Panel]:
         )
         panels.append(Panel("what_clusters_follow", followed_figure(result), caption))
     if result.trained.held_out is not None:
-        panels.append(Panel("nearest_neighbours", nearest_figure(result), _nearest_caption(result)))
+        panels.append(Panel("nearest_neighbours", _nearest_figure(result), _nearest_caption(result)))
     return panels
 
 
@@ -77,7 +77,7 @@ def _baselines_caption(result: Measurements) -> Iterator[str]:
 
 
 @dataclass(frozen=True)
-class CurveStyle:
+class _CurveStyle:
     """Columns, colour and marker of a curve.
 
     Attributes:
@@ -95,10 +95,10 @@ class CurveStyle:
     marker: str
 
 
-_RAW = CurveStyle("ari", "null", "untrained", _BLUE, "o")
-_GIVEN = CurveStyle("given_ari", "given_null", "untrained_given", _ORANGE, "s")
-_LINEAR = CurveStyle("accuracy", "linear_null", "untrained_accuracy", _GREEN, "^")
-_HELD_OUT = CurveStyle("held_out", "held_out_null", "untrained_held_out", _BLUE, "o")
+_RAW = _CurveStyle("ari", "null", "untrained", _BLUE, "o")
+_GIVEN = _CurveStyle("given_ari", "given_null", "untrained_given", _ORANGE, "s")
+_LINEAR = _CurveStyle("accuracy", "linear_null", "untrained_accuracy", _GREEN, "^")
+_HELD_OUT = _CurveStyle("held_out", "held_out_null", "untrained_held_out", _BLUE, "o")
 
 
 def curves_figure(result: Measurements) -> Figure:
@@ -143,7 +143,7 @@ def _draw_accuracy(axis: Axes, result: Measurements, label: str) -> None:
         axis.set_title(f"linear classifier: {result.verdicts[label]['linear']}", fontsize="medium")
 
 
-def _draw_curve(axis: Axes, table: pd.DataFrame, style: CurveStyle, name: str) -> None:
+def _draw_curve(axis: Axes, table: pd.DataFrame, style: _CurveStyle, name: str) -> None:
     """Draw a curve with its intervals and chance band, and random weights: the mean, shaded up to the highest."""
     if table[style.value].isna().all():
         return
@@ -174,7 +174,7 @@ def _add_legend(figure: Figure, axes: list[Axes], has_random_weights: bool) -> N
     figure.legend(list(entries.values()), list(entries), loc="outside right upper", frameon=False, fontsize="small")
 
 
-def nearest_figure(result: Measurements) -> Figure:
+def _nearest_figure(result: Measurements) -> Figure:
     """Draw how many prompts have a nearest neighbour with their task, of all prompts and of other templates."""
     figure, axes = subplots(1, size=(6.0, 3.0))
     axis = axes[0]

@@ -26,7 +26,7 @@ MOSTLY = 0.5
 """Mean adjusted mutual information from which clusters follow a label or feature."""
 PARTLY = 0.1
 """Mean adjusted mutual information from which clusters follow a label or feature in part."""
-ALIKE = 0.9
+_ALIKE = 0.9
 """Adjusted mutual information from which two labels or features are named together."""
 TIE = 0.01
 """Difference of mean agreements up to which neither of two labels or features is followed more."""
@@ -108,14 +108,14 @@ class Followed:
 
     def same_as(self, name: str) -> list[str]:
         """Return the candidates that divide the prompts nearly as ``name`` does."""
-        return [other for other in self.means if other != name and self._alike(name, other) >= ALIKE]
+        return [other for other in self.means if other != name and self._alike(name, other) >= _ALIKE]
 
     def as_much_as(self, name: str) -> list[str]:
         """Return the candidates followed as much as ``name`` that divide the prompts in another way."""
         return [
             other
             for other, mean in self.shown.items()
-            if other != name and abs(mean - self.means[name]) <= TIE and self._alike(name, other) < ALIKE
+            if other != name and abs(mean - self.means[name]) <= TIE and self._alike(name, other) < _ALIKE
         ]
 
     def besides_task(self, first: Sequence[str]) -> str | None:
@@ -128,7 +128,7 @@ class Followed:
 
 
 @dataclass(frozen=True)
-class Candidate:
+class _Candidate:
     """A label or surface feature that clusters may follow.
 
     Attributes:
@@ -187,14 +187,14 @@ def what_clusters_follow(
     return Followed(table, alike, unshown)
 
 
-def _candidates(kind: str, values_by_name: Mapping[str, Sequence[str]]) -> Iterator[Candidate]:
+def _candidates(kind: str, values_by_name: Mapping[str, Sequence[str]]) -> Iterator[_Candidate]:
     """Yield the labels or features that clusters can follow: not all the same, and not all different."""
     for name, values in values_by_name.items():
         if 1 < len(set(values)) < len(values):
-            yield Candidate(name, kind, np.unique(values, return_inverse=True)[1])
+            yield _Candidate(name, kind, np.unique(values, return_inverse=True)[1])
 
 
-def _agreement(candidate: Candidate, trained: Codes, random_weights: Sequence[Codes]) -> dict[str, Any]:
+def _agreement(candidate: _Candidate, trained: Codes, random_weights: Sequence[Codes]) -> dict[str, Any]:
     """Return the columns of a candidate's agreement with clusters at one layer, also those of random weights."""
     from sklearn.metrics import adjusted_mutual_info_score
 

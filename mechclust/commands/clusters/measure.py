@@ -33,7 +33,7 @@ from probes import Probe, ProbeResult, RowStore, Selector, TaskClusterARI, resid
 from probes.functional.planes import aligned_planes
 from probes.store.digest import digest_of
 
-TRAINED = "trained"
+_TRAINED = "trained"
 
 
 def measure_clusters(
@@ -99,7 +99,7 @@ def _save_states(
     model: ResolvedModel, inputs: Inputs, config: ClustersConfig, tokenizer: Any, rows: Path, *, progress: bool
 ) -> dict[str, RowStore]:
     """Save the hidden states of the model and of copies with random weights; return them with the prompts' labels."""
-    trained = Checkpoint(TRAINED, model, config.device, config.dtype, tokenizer=tokenizer)
+    trained = Checkpoint(_TRAINED, model, config.device, config.dtype, tokenizer=tokenizer)
     checkpoints = [trained]
     for seed in range(config.untrained):
         copied = replace(trained, role=f"untrained-seed{seed}", model=model.without_adapter, untrained=seed)
@@ -110,7 +110,7 @@ def _save_states(
         save_rows_sharded(
             config.loader(model, "prompts", tokenizer=tokenizer, attention="sdpa"),
             inputs.batches,
-            rows / TRAINED,
+            rows / _TRAINED,
             readout=config.readout,
             shard_rows=shard_rows(len(inputs), shared=True),
             progress=progress,
@@ -130,7 +130,7 @@ def _measure(
     progress: bool,
 ) -> ClustersResult:
     """Cluster the hidden states, find what the clusters follow, remove it, and fit the linear classifier."""
-    runner = LayerRunner(stores, inputs, config, folder, progress)
+    runner = _LayerRunner(stores, inputs, config, folder, progress)
     sites = [residual(layer) for layer in runner.layers]
     raw = runner.run({"raw": [config.clustering(site, config.labels, keep=True) for site in sites]})["raw"]
     followed = _follow(raw, runner.layers, inputs, config)
@@ -144,12 +144,12 @@ def _measure(
     return ClustersResult(
         model=title,
         config=config,
-        trained=curves.pop(TRAINED),
+        trained=curves.pop(_TRAINED),
         untrained=list(curves.values()),
         followed=followed,
         given=given,
         values={name: list(values) for name, values in inputs.values.items()},
-        shown=_map_contents(stores[TRAINED], inputs, raw[TRAINED], runner.layers, config.map_prompts),
+        shown=_map_contents(stores[_TRAINED], inputs, raw[_TRAINED], runner.layers, config.map_prompts),
         input_notes=inputs.notes,
         one_template=inputs.units.with_one(inputs.labels["task"]),
     )
@@ -177,18 +177,18 @@ def _follow(raw: Mapping[str, ProbeResult], layers: Sequence[int], inputs: Input
     """Compare the clusters of every model with all labels and features."""
     clusters = {model: _first_clustering(result, "cluster", "task") for model, result in raw.items()}
     return what_clusters_follow(
-        clusters.pop(TRAINED),
+        clusters.pop(_TRAINED),
         layers,
         inputs.labels,
         inputs.features,
-        {label: _first_clustering(raw[TRAINED], "p_value", label).tolist() for label in config.labels},
+        {label: _first_clustering(raw[_TRAINED], "p_value", label).tolist() for label in config.labels},
         inputs.units.codes,
         list(clusters.values()),
     )
 
 
 @dataclass
-class LayerRunner:
+class _LayerRunner:
     """Run probes on the hidden states of every model, one layer at a time, in parts that are kept beside the states.
 
     Attributes:
@@ -210,7 +210,7 @@ class LayerRunner:
     @property
     def layers(self) -> list[int]:
         """Numbers of the layers."""
-        return [site.layer for site in resolve(self.stores[TRAINED], residual())]
+        return [site.layer for site in resolve(self.stores[_TRAINED], residual())]
 
     def run(self, probes: Mapping[str, Sequence[Probe]]) -> dict[str, dict[str, ProbeResult]]:
         """Return the results by measure and model.
@@ -234,7 +234,7 @@ class LayerRunner:
     def _part(self, measure: str, model: str, layer: int, probe: Probe) -> MeasurementPart:
         store = self.stores[model]
         codes = self.inputs.codes
-        if model != TRAINED and isinstance(probe, TaskClusterARI):  # random weights have no interval
+        if model != _TRAINED and isinstance(probe, TaskClusterARI):  # random weights have no interval
             probe = TaskClusterARI(**{**probe.parameters(), "n_resamples": 0})
         return probe_part(
             store.folder / "measured",

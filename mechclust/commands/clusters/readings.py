@@ -37,9 +37,9 @@ class Measure(NamedTuple):
     option: str
 
 
-INDEX = Measure("adjusted Rand index", ".3f", "--n-permutations")
-ACCURACY = Measure("accuracy", ".2f", "--n-shuffles")
-SAME_TASK = Measure("same task", ".2f", "--n-permutations")
+_INDEX = Measure("adjusted Rand index", ".3f", "--n-permutations")
+_ACCURACY = Measure("accuracy", ".2f", "--n-shuffles")
+_SAME_TASK = Measure("same task", ".2f", "--n-permutations")
 
 # ---- the conclusion ----
 
@@ -194,12 +194,12 @@ def _label_readings(result: Measurements, label: str) -> Iterator[Reading]:
     if judged.clusters is None:
         yield Reading(by_label, "no index at any layer", verdict="The notes say why.")
     else:
-        yield _curve_reading(by_label, judged.clusters, INDEX)
+        yield _curve_reading(by_label, judged.clusters, _INDEX)
         yield from _at_embedding(by_label, judged.clusters)
     if judged.given is not None and result.given is not None:
-        yield _curve_reading(f"{by_label}, given {result.followed.called(result.given)}", judged.given, INDEX)
+        yield _curve_reading(f"{by_label}, given {result.followed.called(result.given)}", judged.given, _INDEX)
     if judged.linear is not None:
-        yield _curve_reading(f"Linear classifier of {name}", judged.linear, ACCURACY)
+        yield _curve_reading(f"Linear classifier of {name}", judged.linear, _ACCURACY)
     if label == "task":
         yield from _held_out_reading(result, judged.held_out)
 
@@ -211,7 +211,7 @@ def _held_out_reading(result: Measurements, held_out: JudgedCurve | None) -> Ite
         one = f"with one {unit_name(result)} only: {first_few(result.one_template, most=3)}"
         yield Reading(what, "undefined", verdict=f"Tasks {one}. Their wording cannot be held out.")
     if held_out is not None:
-        reading = _curve_reading(what, held_out, SAME_TASK)
+        reading = _curve_reading(what, held_out, _SAME_TASK)
         table = result.first_clustering("task").set_index("layer")
         yield replace(reading, value=f"{reading.value}; among all prompts {table.loc[held_out.layer, 'nearest']:.2f}")
 
@@ -261,7 +261,7 @@ def _at_embedding(what: str, curve: JudgedCurve) -> Iterator[Reading]:
     if curve.embedding is not None and 0 in curve.above and curve.layer != 0:
         yield Reading(
             f"{what}, at the embedding",
-            f"{INDEX.name} {curve.embedding:z.3f}",
+            f"{_INDEX.name} {curve.embedding:z.3f}",
             "layer 0",
             verdict="The words themselves (with their places, where the model adds these first) tell the classes apart "
             "before context is read.",

@@ -127,7 +127,7 @@ class JudgedLabel:
 
 
 @dataclass(frozen=True)
-class CurveColumns:
+class _CurveColumns:
     """Columns of a table with a row per layer that make up a curve.
 
     Attributes:
@@ -143,10 +143,10 @@ class CurveColumns:
     untrained: str
 
 
-_CLUSTERS = CurveColumns("ari", "null", "p_value", "untrained")
-_GIVEN = CurveColumns("given_ari", "given_null", "given_p", "untrained_given")
-_LINEAR = CurveColumns("accuracy", "linear_null", "linear_p", "untrained_accuracy")
-_HELD_OUT = CurveColumns("held_out", "held_out_null", "held_out_p", "untrained_held_out")
+_CLUSTERS = _CurveColumns("ari", "null", "p_value", "untrained")
+_GIVEN = _CurveColumns("given_ari", "given_null", "given_p", "untrained_given")
+_LINEAR = _CurveColumns("accuracy", "linear_null", "linear_p", "untrained_accuracy")
+_HELD_OUT = _CurveColumns("held_out", "held_out_null", "held_out_p", "untrained_held_out")
 
 
 def judge_label(table: pd.DataFrame, counts: tuple[int, int]) -> JudgedLabel:
@@ -158,14 +158,14 @@ def judge_label(table: pd.DataFrame, counts: tuple[int, int]) -> JudgedLabel:
     """
     n_permutations, n_shuffles = counts
     return JudgedLabel(
-        clusters=judge_curve(table, _CLUSTERS, n_permutations),
-        given=judge_curve(table, _GIVEN, n_permutations),
-        linear=judge_curve(table, _LINEAR, n_shuffles),
-        held_out=judge_curve(table, _HELD_OUT, n_permutations),
+        clusters=_judge_curve(table, _CLUSTERS, n_permutations),
+        given=_judge_curve(table, _GIVEN, n_permutations),
+        linear=_judge_curve(table, _LINEAR, n_shuffles),
+        held_out=_judge_curve(table, _HELD_OUT, n_permutations),
     )
 
 
-def judge_curve(table: pd.DataFrame, columns: CurveColumns, n_relabellings: int) -> JudgedCurve | None:
+def _judge_curve(table: pd.DataFrame, columns: _CurveColumns, n_relabellings: int) -> JudgedCurve | None:
     """Judge a curve; return ``None`` if it has no value.
 
     Args:
