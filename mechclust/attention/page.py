@@ -66,10 +66,10 @@ def packed_pattern(patterns: Float[Tensor, "head query key"], causal: bool) -> s
 
 def least_bytes(n_patterns: int, n_tokens: int) -> int:
     """Return a lower bound of the size of a page with so many patterns."""
-    return code_bytes() + n_patterns * n_tokens * (n_tokens + 1) * 8 // 6
+    return _code_bytes() + n_patterns * n_tokens * (n_tokens + 1) * 8 // 6
 
 
-def code_bytes() -> int:
+def _code_bytes() -> int:
     """Return the size of the JavaScript and styles on every page."""
     return len(_code().html.encode())
 

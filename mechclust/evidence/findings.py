@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 FILE = "findings.json"
 TOO_SMALL = "this size of the study cannot test it"
-HISTORY = "history.json"
+_HISTORY = "history.json"
 _COLUMNS = (
     "id", "kind", "shown", "statement", "part", "measured", "low", "high", "n", "unit", "bound", "control",
     "control_measured", "control_low", "control_high", "verdict", "paper", "source", "note",
@@ -185,7 +185,7 @@ def with_history(findings: Sequence[Finding], folder: str | Path) -> Findings:
     Raises:
         InputError: if it is something else.
     """
-    path = Path(folder) / HISTORY
+    path = Path(folder) / _HISTORY
     if not path.exists():
         return Findings(findings)
     try:

@@ -51,12 +51,12 @@ def _student(values: Sequence[float], scale: float) -> Interval | None:
     if len(values) < 2 or not np.isfinite(values).all():
         return None
     mean = float(np.mean(values))
-    half = t_quantile(len(values) - 1) * float(np.std(values, ddof=1)) * scale
+    half = _t_quantile(len(values) - 1) * float(np.std(values, ddof=1)) * scale
     return mean - half, mean + half
 
 
 @cache
-def t_quantile(freedom: float) -> float:
+def _t_quantile(freedom: float) -> float:
     """Return the upper 2.5% point of Student's distribution."""
     from scipy.stats import t
 
@@ -94,7 +94,7 @@ def share_interval(values: Sequence[float]) -> Interval | None:
         raise InputError(f"{outside[0]} is not between 0 and 1, so it is no share; give the interval of the mean")
     trials, freedom = share_trials(values)
     share = float(np.mean(values))
-    z = t_quantile(freedom)
+    z = _t_quantile(freedom)
     scale = 1 + z**2 / trials
     middle = (share + z**2 / (2 * trials)) / scale
     half = z / scale * math.sqrt(share * (1 - share) / trials + (z / (2 * trials)) ** 2)
@@ -166,5 +166,5 @@ def paired_share_interval(differences: Sequence[float]) -> Interval | None:
     values = np.asarray(differences)
     more = float((values == 1).sum() + 1) / (n + 2)
     less = float((values == -1).sum() + 1) / (n + 2)
-    half = t_quantile(math.inf) * math.sqrt((more + less - (more - less) ** 2) / (n + 2))
+    half = _t_quantile(math.inf) * math.sqrt((more + less - (more - less) ** 2) / (n + 2))
     return max(-1.0, more - less - half), min(1.0, more - less + half)

@@ -57,7 +57,7 @@ class Shard:
     def batches(self, models: Mapping[str, HookedModel], reading: TextTokenizer) -> Iterator[Batch]:
         """Yield the batches as ``run`` would give them to these models."""
         if isinstance(self.source, bytes):
-            return (readable(batch, models) for batch in unpacked_batches(self.source))
+            return (readable(batch, models) for batch in _unpacked_batches(self.source))
         first = self.number * _INDICES_PER_FUNCTION
         return each_batch(self.source(), models, reading=reading, tokens_per_batch=self.tokens_per_batch, first=first)
 
@@ -79,7 +79,7 @@ def shards_of(batches: ShardedBatches, size: int, *, reading: TextTokenizer, tok
     if not functions:
         drawn = each_batch(cast(Batches, batches), {}, reading=reading, tokens_per_batch=tokens_per_batch)
         for number, group in enumerate(_grouped(drawn, size)):
-            yield Shard(number, packed_batches(group), {}, tokens_per_batch)
+            yield Shard(number, _packed_batches(group), {}, tokens_per_batch)
 
 
 def count_shards(batches: ShardedBatches) -> int | None:
@@ -143,7 +143,7 @@ def batch_of_tensors(
     return Batch(**fields, lacks=lacks or {})
 
 
-def packed_batches(batches: Iterable[Batch]) -> bytes:
+def _packed_batches(batches: Iterable[Batch]) -> bytes:
     """Return batches as bytes. As arrays: a tensor that is part of another would take all of that with it."""
     packed = []
     for batch in batches:
@@ -152,8 +152,8 @@ def packed_batches(batches: Iterable[Batch]) -> bytes:
     return pickle.dumps(packed)
 
 
-def unpacked_batches(packed: bytes) -> Iterator[Batch]:
-    """Yield the batches that ``packed_batches`` was given."""
+def _unpacked_batches(packed: bytes) -> Iterator[Batch]:
+    """Yield the batches that ``_packed_batches`` was given."""
     for arrays, lacks in pickle.loads(packed):
         tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
         yield batch_of_tensors(tensors, lacks)

@@ -91,7 +91,7 @@ class RayPool(WorkerPool[RayWorker]):
         self.token = _write_token(folder) if folder is not None else None
         terminal = sys.stderr.isatty()
         if terminal:
-            place_bars(RayBar)
+            place_bars(_RayBar)
         else:
             _without_colours()
         self.facts = {
@@ -105,7 +105,7 @@ class RayPool(WorkerPool[RayWorker]):
             "flush": _FLUSH_TERMINAL_S if terminal else _FLUSH_FILE_S,
         }
         work = cloudpickle.dumps((self.fn, self.setup))
-        self.work = ray.put((cloudpickle.dumps((begin_work, do)), work))  # the first is opened once versions agree
+        self.work = ray.put((cloudpickle.dumps((_begin_work, do)), work))  # the first is opened once versions agree
         self.kind = ray.remote(ray_worker.MechclustWorker).options(
             num_cpus=engine.cpus_per_job, num_gpus=engine.gpus_per_job, scheduling_strategy="SPREAD", max_restarts=0
         )
@@ -246,7 +246,7 @@ def _refusal(answer: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
     return f"{node} has {node_has}, but this process has {driver_has}; install the same versions on all nodes"
 
 
-class RayBar:
+class _RayBar:
     """A bar of tqdm_ray, which the driver draws; closed when its items are done."""
 
     def __init__(self, items: Iterable[Any] | None = None, **options: Any) -> None:
@@ -275,13 +275,13 @@ def _without_colours() -> None:
         tqdm_ray.instance().should_colorize = False
 
 
-def begin_work(work: bytes, facts: Mapping[str, Any]) -> tuple[Callable[..., Any] | None, bytes]:
+def _begin_work(work: bytes, facts: Mapping[str, Any]) -> tuple[Callable[..., Any] | None, bytes]:
     """Return the function of a job on a node, with the value of ``setup``, and the reply that says so."""
     import torch
 
     torch.set_num_threads(facts["threads"])
     wait_for_dead_owners()
-    place_bars(RayBar, flush_interval_s=facts["flush"])
+    place_bars(_RayBar, flush_interval_s=facts["flush"])
     functions: list[Callable[..., Any]] = []
     reply = attempt(load_function, work, functions, dumps=cloudpickle.dumps)
     return (functions[0] if functions else None), reply

@@ -38,12 +38,12 @@ class Ray:
     def __post_init__(self) -> None:
         check_settings(self)
         if self.address is not None:
-            check_address(self.address)
+            _check_address(self.address)
         _check_amount("gpus_per_job (--gpus-per-job)", self.gpus_per_job, "GPU", none=True)
         _check_amount("cpus_per_job", self.cpus_per_job, "CPU", none=False)
 
 
-def check_address(address: str, name: str = "address") -> None:
+def _check_address(address: str, name: str = "address") -> None:
     """Refuse an invalid address of a cluster.
 
     Raises:
@@ -69,7 +69,7 @@ def address_of(engine: Ray) -> str:
     if engine.address is not None:
         return engine.address
     address = os.environ.get("RAY_ADDRESS") or "local"
-    check_address(address, "RAY_ADDRESS")
+    _check_address(address, "RAY_ADDRESS")
     return address
 
 

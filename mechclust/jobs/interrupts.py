@@ -14,22 +14,22 @@ _CLEAN_UP = 5.0  # seconds after an interrupt in which others are ignored
 _RESEND_AFTER_S = 0.05  # an interrupt that Python dropped
 
 
-class Interrupt(KeyboardInterrupt):
+class _Interrupt(KeyboardInterrupt):
     """Ctrl-C within ``one_interrupt``. Unlike ``KeyboardInterrupt`` itself, it can be referred to weakly."""
 
 
 class _Handler:
-    """Raises ``Interrupt`` at Ctrl-C, unless an earlier one is being acted on."""
+    """Raises ``_Interrupt`` at Ctrl-C, unless an earlier one is being acted on."""
 
     def __init__(self) -> None:
-        self.newest: weakref.ref[Interrupt] | None = None
+        self.newest: weakref.ref[_Interrupt] | None = None
         self.raised_at = 0.0
 
     def __call__(self, number: int, frame: object) -> None:
         recent = time.monotonic() - self.raised_at < _CLEAN_UP
         if recent and self.newest is not None and self.newest() is not None:
             return
-        stop = Interrupt()
+        stop = _Interrupt()
         self.newest = weakref.ref(stop)
         self.raised_at = time.monotonic()
         try:
@@ -47,7 +47,7 @@ class _Resender:
         self.timers: list[threading.Timer] = []
 
     def __call__(self, unraisable: sys.UnraisableHookArgs) -> None:
-        if not isinstance(unraisable.exc_value, Interrupt):
+        if not isinstance(unraisable.exc_value, _Interrupt):
             self.before(unraisable)
             return
         timer = threading.Timer(_RESEND_AFTER_S, signal.pthread_kill, (self.main_thread, signal.SIGINT))

@@ -15,8 +15,8 @@ from typing import Any
 
 import ray
 
-LOOKS_FOR_TOKEN = 6
-SECONDS_BETWEEN_LOOKS = 0.5
+_LOOKS_FOR_TOKEN = 6
+_SECONDS_BETWEEN_LOOKS = 0.5
 
 
 class MechclustWorker:
@@ -62,8 +62,8 @@ def installed_versions(packages: Iterable[str]) -> dict[str, str]:
 
 def _appears(path: str) -> bool:
     """Return whether a file is there, or appears soon: shared file systems show a new file a little later."""
-    for _ in range(LOOKS_FOR_TOKEN):
+    for _ in range(_LOOKS_FOR_TOKEN):
         if os.path.exists(path):
             return True
-        time.sleep(SECONDS_BETWEEN_LOOKS)
+        time.sleep(_SECONDS_BETWEEN_LOOKS)
     return False

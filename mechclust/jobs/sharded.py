@@ -53,7 +53,7 @@ from tasks import Batch, InputError
 from tasks.text.beginning import Bos
 
 Load: TypeAlias = Callable[[], HookedModels]
-SavedStates: TypeAlias = Path | tuple[bytes, dict[str, str]]  # a file of safetensors, or its tensors and header
+_SavedStates: TypeAlias = Path | tuple[bytes, dict[str, str]]  # a file of safetensors, or its tensors and header
 
 _FORMAT = "mechclust-shards-1"
 _MAX_SHARDS_AHEAD = 4  # shards per worker whose states may wait for an earlier one's
@@ -271,7 +271,7 @@ class _Worker:
         return cls(model, models, {name: fingerprint(each) for name, each in models.items()})
 
 
-def _measure(probes: Sequence[Probe], folder: Path | None, worker: _Worker, shard: Shard) -> SavedStates:
+def _measure(probes: Sequence[Probe], folder: Path | None, worker: _Worker, shard: Shard) -> _SavedStates:
     """Measure a shard, and return the probes' states or their file, which is not made again if it is there."""
     header = {
         "format": _FORMAT,
@@ -320,7 +320,7 @@ class _Total:
         for probe in probes:  # whatever model it saw before
             probe.load_state_dict({"sites": [], "examples": IndexSet().tensor(), "tensors": {}})
 
-    def add(self, states: SavedStates) -> None:
+    def add(self, states: _SavedStates) -> None:
         """Merge the states of a shard, from its file or as they came."""
         tensors, header = read_safetensors(states) if isinstance(states, Path) else (tensors_of(states[0]), states[1])
         sites = json.loads(header["sites"])

@@ -15,7 +15,7 @@ from mechclust.models.loading import auto_class
 from mechclust.models.resolved import ResolvedModel
 from tasks import InputError
 
-MAX_ADAPTERS_NAMED = 3  # in a note
+_MAX_ADAPTERS_NAMED = 3  # in a note
 
 
 def adapter_notes(models: Iterable[ResolvedModel]) -> list[str]:
@@ -36,9 +36,9 @@ def adapter_notes(models: Iterable[ResolvedModel]) -> list[str]:
 
 
 def _note(adapters: Sequence[str], trained: str, base: str) -> str:
-    names = ", ".join(map(repr, adapters[:MAX_ADAPTERS_NAMED]))
-    if len(adapters) > MAX_ADAPTERS_NAMED:
-        names += f" and {len(adapters) - MAX_ADAPTERS_NAMED} more"
+    names = ", ".join(map(repr, adapters[:_MAX_ADAPTERS_NAMED]))
+    if len(adapters) > _MAX_ADAPTERS_NAMED:
+        names += f" and {len(adapters) - _MAX_ADAPTERS_NAMED} more"
     if len(adapters) == 1:
         note = f"The adapter {names} says that it was trained for {trained!r}, and is measured on"
     else:

@@ -24,17 +24,17 @@ from probes.store.digest import digest_of
 from tasks import InputError
 from tasks.errors import first_line
 
-_RESIDENT = "mechclust_weights"  # the attribute of a model that holds its ``Resident``
-MAX_WEIGHTS_NAMED = 3  # in a message
+_RESIDENT = "mechclust_weights"  # the attribute of a model that holds its ``_Resident``
+_MAX_WEIGHTS_NAMED = 3  # in a message
 _SIZE_MISMATCH = re.compile(r"size mismatch for (\S+): .*?\[([\d, ]*)\].*?\[([\d, ]*)\]")  # of PyTorch
 _WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
 _SETTINGS_WITHOUT_EFFECT = ("base_model_name_or_path", "inference_mode", "revision")  # on the merged weights
 _QUANTISED = "the base is quantised, and an adapter cannot be added exactly to rounded weights"
 
-WeightsByName = Mapping[str, Shaped[Tensor, "..."]]
+_WeightsByName = Mapping[str, Shaped[Tensor, "..."]]
 
 
-class Resident:
+class _Resident:
     """The weights of a resident model under Hugging Face's names, and what an adapter put aside.
 
     There is one per Hugging Face model, whatever wraps it, since all that wraps it shares its weights. It is made
@@ -53,12 +53,12 @@ class Resident:
         self.weights: dict[str, nn.Parameter] = dict(plain.named_parameters())
         self.adapter: str | None = None
         self.wrappers: WeakSet[Any] = WeakSet()
-        self._base_weights: WeightsByName = {}
+        self._base_weights: _WeightsByName = {}
 
-    def __deepcopy__(self, memo: Any) -> Resident:
+    def __deepcopy__(self, memo: Any) -> _Resident:
         return self
 
-    def put_in(self, changed: WeightsByName, adapter: str) -> None:
+    def put_in(self, changed: _WeightsByName, adapter: str) -> None:
         """Write the weights that an adapter changes, and keep the base's."""
         self._base_weights = {name: self.weights[name].detach().clone() for name in changed}
         self._write(changed)
@@ -70,7 +70,7 @@ class Resident:
         self._base_weights = {}
         self.adapter = None
 
-    def _write(self, weights: WeightsByName) -> None:
+    def _write(self, weights: _WeightsByName) -> None:
         with torch.no_grad():
             for name, value in weights.items():
                 self.weights[name].copy_(value)
@@ -202,16 +202,16 @@ def keep_resident(model: Any, plain: Any) -> None:
     """Note on a hooked model which weights it has, for ``set_adapter``."""
     resident = _resident_of(plain)
     if resident is None:
-        resident = Resident(plain)
+        resident = _Resident(plain)
         object.__setattr__(plain, _RESIDENT, resident)
     resident.wrappers.add(model)
     object.__setattr__(model, _RESIDENT, resident)
 
 
-def _resident_of(model: Any) -> Resident | None:
+def _resident_of(model: Any) -> _Resident | None:
     """Return the resident weights of a model, hooked or plain, or ``None`` if ``load_pretrained`` did not see it."""
     resident = getattr(model, _RESIDENT, None)
-    if not isinstance(resident, Resident):
+    if not isinstance(resident, _Resident):
         return None
     return resident if model is resident.plain or model in resident.wrappers else None  # not a deep copy of these
 
@@ -303,7 +303,7 @@ def _check(adapter: str, plain: Any) -> None:
         raise InputError("part of the base is on disk, where no adapter can be added; place all of it in memory")
 
 
-def _merged(plain: Any, adapter: str) -> WeightsByName:
+def _merged(plain: Any, adapter: str) -> _WeightsByName:
     """Return the weights that an adapter changes, merged with it."""
     copied = shared_copy(plain)
     base = dict(copied.named_parameters())
@@ -370,8 +370,8 @@ def _copy_biases(model: Any) -> None:
 
 
 def _listed(names: list[str]) -> str:
-    shown = ", ".join(repr(name) for name in sorted(names)[:MAX_WEIGHTS_NAMED])
-    hidden = len(names) - MAX_WEIGHTS_NAMED
+    shown = ", ".join(repr(name) for name in sorted(names)[:_MAX_WEIGHTS_NAMED])
+    hidden = len(names) - _MAX_WEIGHTS_NAMED
     return shown if hidden <= 0 else f"{shown} and {hidden} more"
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from mechclust.evidence import Bound, Finding, check_part
 
-PROMPTS_PER_DIMENSION = 10  # with fewer, the biased form is too high
+_PROMPTS_PER_DIMENSION = 10  # with fewer, the biased form is too high
 
 
 def forms_agree(differences: Sequence[float], n: int, d: int, not_tested: str = "") -> Finding:
@@ -23,8 +23,8 @@ def forms_agree(differences: Sequence[float], n: int, d: int, not_tested: str = 
         'holds'
     """
     few = ""
-    if n < PROMPTS_PER_DIMENSION * d:
-        few = f"{n:,} prompts for {d:,} dimensions; expected {PROMPTS_PER_DIMENSION} per dimension"
+    if n < _PROMPTS_PER_DIMENSION * d:
+        few = f"{n:,} prompts for {d:,} dimensions; expected {_PROMPTS_PER_DIMENSION} per dimension"
     return Finding(
         id="C10",
         kind="check",

@@ -44,10 +44,10 @@ from mechclust.mossa.published import COLEMAN_LIAU, DATA_SIZE, FLESCH_KINCAID
 from mechclust.mossa.task_curves import LEAST_TASKS, MOST_UNDEFINED, Statistic, TaskCurves, percentiles
 from mechclust.report.text import join
 
-PAPER = "Zhao, Ziser & Cohen"
+_PAPER = "Zhao, Ziser & Cohen"
 RESAMPLES = 1000
-LEAST_LAYERS = 8  # an eighth of the depth is then a layer
-LEAST_SEEDS = 3
+_LEAST_LAYERS = 8  # an eighth of the depth is then a layer
+_LEAST_SEEDS = 3
 
 
 @dataclass(frozen=True)
@@ -96,18 +96,18 @@ class CurveFinding:
         source: where it comes from.
         paper: the paper's own value.
         shown: where tables show it.
-        by_depth: whether it needs ``LEAST_LAYERS`` layers, because it uses quarters or eighths of the depth, a
+        by_depth: whether it needs ``_LEAST_LAYERS`` layers, because it uses quarters or eighths of the depth, a
             correlation with depth, or layer groups.
         share: whether its values over seeds are shares.
         condition: what must exist for the statistics to be defined, such as a transition; ``""`` if they always are.
-            Seeds without it are left out, and at least ``LEAST_SEEDS`` must remain.
+            Seeds without it are left out, and at least ``_LEAST_SEEDS`` must remain.
     """
 
     id: str
     statement: str
     parts: tuple[CurvePart, ...]
     control: CurveControl
-    source: str = PAPER
+    source: str = _PAPER
     paper: float | None = None
     shown: Shown = "table"
     by_depth: bool = False
@@ -305,7 +305,7 @@ _FINDINGS = (
         statement="there are shared layers, a transition, and refinement above (1 if all three)",
         parts=(CurvePart("", all_groups, Bound(">", 0.5)),),
         control=_LAYERS,
-        source=f"{PAPER}; bound ours",
+        source=f"{_PAPER}; bound ours",
         paper=1.0,
         shown="headline",
         by_depth=True,
@@ -382,9 +382,9 @@ def _few_seeds(stated: CurveFinding, curves: Sequence[TaskCurves]) -> str:
     if not stated.condition:
         return ""
     defined = int(np.isfinite(_values(stated, curves)).all(axis=0).sum())
-    if defined >= LEAST_SEEDS:
+    if defined >= _LEAST_SEEDS:
         return ""
-    return f"defined in {defined} of {len(curves)} seeds; at least {LEAST_SEEDS} are needed"
+    return f"defined in {defined} of {len(curves)} seeds; at least {_LEAST_SEEDS} are needed"
 
 
 # ---- over tasks ----
@@ -463,9 +463,9 @@ def _undefined(stated: CurveFinding, curves: TaskCurves) -> str:
 
 
 def _few_layers(stated: CurveFinding, curves: TaskCurves) -> str:
-    if not stated.by_depth or curves.n_layers >= LEAST_LAYERS:
+    if not stated.by_depth or curves.n_layers >= _LEAST_LAYERS:
         return ""
-    return f"{curves.n_layers} layers; expected at least {LEAST_LAYERS}, or eighths of the depth mean little"
+    return f"{curves.n_layers} layers; expected at least {_LEAST_LAYERS}, or eighths of the depth mean little"
 
 
 def _finding_from(

@@ -64,7 +64,7 @@ class LayerGroupsInterval:
         no_transition: share of draws without a transition.
         draws: how often tasks were drawn. 0 if there were too few.
         notes: remarks for the reader.
-        farther: layers in which tuned is less similar to the controls than base, see ``farther_layers``.
+        farther: layers in which tuned is less similar to the controls than base, see ``_farther_layers``.
         tuned_alone: the subset of ``farther`` in which the controls are like base, so that only tuned changed.
     """
 
@@ -286,7 +286,7 @@ def boundaries_of(curves: TaskCurves) -> tuple[Layers, Layers]:
     return boundaries(curves.median("base"), curves.median("tuned"), curves.spread("tuned"), curves.dims.get("tuned"))
 
 
-def farther_layers(curves: TaskCurves, draws: int = 1000, seed: int = 0) -> tuple[int, ...]:
+def _farther_layers(curves: TaskCurves, draws: int = 1000, seed: int = 0) -> tuple[int, ...]:
     """Return the layers, from 1, where tuned is less similar to the controls than base.
 
     There the median over tasks is lower by more than ``MARGIN``. With enough tasks for a bootstrap, the 95% interval of
@@ -296,7 +296,7 @@ def farther_layers(curves: TaskCurves, draws: int = 1000, seed: int = 0) -> tupl
         >>> base, tuned = np.array([[1.0, 1.0, 0.9]] * 6), np.array([[1.0, 0.4, 0.9]] * 6)
         >>> seen = np.zeros(6, dtype=bool)
         >>> curves = TaskCurves(tuple("abcdef"), tuple("123"), base, tuned, None, None, seen, (None,) * 6)
-        >>> farther_layers(curves)
+        >>> _farther_layers(curves)
         (2,)
     """
     farther = curves.gap < -MARGIN
@@ -324,7 +324,7 @@ def layer_groups_interval(curves: TaskCurves, draws: int = 1000, seed: int = 0) 
         shared 1 (95% over tasks: end at 1), transition 2-3 (end at 3), no refinement
     """
     groups = groups_of(curves)
-    farther = farther_layers(curves, draws, seed)
+    farther = _farther_layers(curves, draws, seed)
     tuned_alone = tuple(layer for layer in farther if curves.median("base")[layer - 1] >= 1 - MARGIN)
     if curves.few:
         count = "1 task" if len(curves.tasks) == 1 else f"{len(curves.tasks)} tasks"

@@ -41,7 +41,7 @@ class Quartiles:
 
 
 @dataclass(frozen=True)
-class Correlation:
+class _Correlation:
     """Over tasks, with CKA in some layers: the range that the figure shows.
 
     Attributes:
@@ -139,10 +139,10 @@ CLUSTERS: Mapping[str, tuple[int, float, float]] = {
 
 # Figure 6: correlations over tasks of CKA with readability and with the size of the training data.
 CORRELATIONS = (
-    Correlation(FLESCH_KINCAID, "tuned", (15, 29), 0.38, 0.43),
-    Correlation(FLESCH_KINCAID, "base", (1, 32), -0.18, 0.18),
-    Correlation(COLEMAN_LIAU, "tuned", (15, 23), 0.41, 0.45),
-    Correlation(DATA_SIZE, "base", (1, 1), 0.46, 0.46),
+    _Correlation(FLESCH_KINCAID, "tuned", (15, 29), 0.38, 0.43),
+    _Correlation(FLESCH_KINCAID, "base", (1, 32), -0.18, 0.18),
+    _Correlation(COLEMAN_LIAU, "tuned", (15, 23), 0.41, 0.45),
+    _Correlation(DATA_SIZE, "base", (1, 1), 0.46, 0.46),
 )
 
 # The paper's groups of layers, and how many tasks its figures are of.

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from mechclust.report.analysis import Panel
 
-PRINT_DPI = 300
+_PRINT_DPI = 300
 
 
 def pdf(figure: Figure) -> bytes:
@@ -37,4 +37,4 @@ def print_files(panel: Panel) -> dict[str, bytes]:
         >>> {suffix: file[1:4] for suffix, file in print_files(Panel("empty", figure, "")).items()}
         {'.png': b'PNG', '.pdf': b'PDF'}
     """
-    return {".png": png(panel.figure, PRINT_DPI), ".pdf": pdf(panel.figure)}
+    return {".png": png(panel.figure, _PRINT_DPI), ".pdf": pdf(panel.figure)}

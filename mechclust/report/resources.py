@@ -9,7 +9,7 @@ import torch
 from tasks import InputError
 
 GIB = 2**30
-DAY_S = 24 * 3600
+_DAY_S = 24 * 3600
 _TIMED_S = 0.05  # for which the matrix product is repeated
 
 
@@ -78,7 +78,7 @@ def check_duration(seconds: float, *, yes: bool, fewer: str) -> None:
         Traceback (most recent call last):
         tasks.errors.InputError: this takes about 100.0 h, more than a day; give fewer prompts, or --yes to begin anyway
     """
-    if seconds > DAY_S and not yes:
+    if seconds > _DAY_S and not yes:
         raise InputError(
             f"this takes about {duration_text(seconds)}, more than a day; give {fewer}, or --yes to begin anyway"
         )

@@ -27,7 +27,7 @@ BLUE, RED, GREEN, PURPLE, ORANGE = COLORS[:5]
 TEXT = "#1d2733"  # of text, and of a curve that is first among others
 SOFT = "#5b6875"  # of ticks and of words beside curves
 CHANCE = "chance (95%)"  # what a band of chance is called
-STYLE: dict[str, Any] = {
+_STYLE: dict[str, Any] = {
     "font.size": 9,
     "axes.titlesize": 10,
     "axes.labelsize": 9,
@@ -51,14 +51,14 @@ STYLE: dict[str, Any] = {
 
 @contextmanager
 def styled() -> Iterator[None]:
-    """Matplotlib's own settings with ``STYLE`` over them, whatever the user's are; also a decorator.
+    """Matplotlib's own settings with ``_STYLE`` over them, whatever the user's are; also a decorator.
 
     Example:
         >>> with styled():
         ...     matplotlib.rcParams["pdf.fonttype"]
         42
     """
-    with matplotlib.style.context(["default", STYLE]):
+    with matplotlib.style.context(["default", _STYLE]):
         yield
 
 

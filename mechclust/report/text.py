@@ -12,7 +12,7 @@ from tasks.text.visible import short, visible
 if TYPE_CHECKING:
     import pandas as pd
 
-HOOKS = ("site", "base_site", "hook")  # columns that name the hook beside a layer's number
+_HOOKS = ("site", "base_site", "hook")  # columns that name the hook beside a layer's number
 LAYERS = "Layer 0 is hook_embed, and layer l is blocks.{l - 1}.hook_resid_post."
 _ANSWERS = {True: "yes", False: "no"}
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")  # full-width ones too
@@ -52,12 +52,12 @@ def short_name(model: str) -> str:
     return path.name if path.is_dir() or path.is_absolute() or len(path.parts) > 2 else model
 
 
-def short_hook(name: str) -> str:
+def _short_hook(name: str) -> str:
     """Return a hook name without ``hook_``, for narrow tables.
 
     Example:
-        >>> short_hook("blocks.0.hook_resid_post"), short_hook("blocks.0.attn.hook_pattern"), short_hook("hook_embed")
-        ('blocks.0.resid_post', 'blocks.0.attn.pattern', 'embed')
+        >>> _short_hook("blocks.0.hook_resid_post"), _short_hook("hook_embed")
+        ('blocks.0.resid_post', 'embed')
     """
     *place, last = name.split(".")
     return ".".join([*place, last.removeprefix("hook_")])
@@ -66,13 +66,13 @@ def short_hook(name: str) -> str:
 def table_text(table: pd.DataFrame, number: str) -> str:
     """Return a table for a terminal, without its index.
 
-    Control characters are written out, long texts are cut, and hooks named as by ``short_hook``.
+    Control characters are written out, long texts are cut, and hooks named as by ``_short_hook``.
 
     Args:
         table: with final column names.
         number: format of floats, such as ``".3f"``.
     """
-    hooks = {name: with_texts(table[[name]], short_hook)[name] for name in HOOKS if name in table}
+    hooks = {name: with_texts(table[[name]], _short_hook)[name] for name in _HOOKS if name in table}
     shown = with_texts(in_english(table.assign(**hooks)), short)
     return str(shown.to_string(index=False, float_format=number_format(number), na_rep="-"))
 

@@ -15,7 +15,7 @@ from probes.engine.readout import Readout
 from tasks import Batch, InputError
 from tasks.errors import check_at_least
 
-OTHER = "others"
+_OTHER = "others"
 _MAX_LETTERS = 24  # of a token or a name
 
 
@@ -72,7 +72,7 @@ class Examples:
     def answer_names(self) -> list[str]:
         """Names of the answers, with all other tokens as the last. Empty without answers."""
         names = [self._name(token) for token in self.answer_ids.tolist()]
-        return [*names, OTHER] if names else []
+        return [*names, _OTHER] if names else []
 
     @cached_property
     def token_ids(self) -> list[int]:

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from tasks import InputError
 
 PlaneName = Literal["pca", "last", "classes"]
-PLANE_NAMES = ("pca", "last", "classes")
+_PLANE_NAMES = ("pca", "last", "classes")
 
 
 class Plane(NamedTuple):
@@ -67,7 +67,7 @@ def fit_plane(
     d = points.shape[-1]
     if not isinstance(how, str):
         return Plane(_orthonormal(np.asarray(how, dtype=np.float64), d), np.zeros(d))
-    if how not in PLANE_NAMES:
+    if how not in _PLANE_NAMES:
         raise InputError(f"plane is {how!r}; expected 'pca', 'last', 'classes', or two directions [2 {d}]")
     rows = points.reshape(-1, d) if how == "pca" else points[-1]
     if how == "classes" and classes is not None:

@@ -26,7 +26,7 @@ from tasks import InputError, Task
 _FORMAT = "mechclust-snapshots-2"
 _MAX_SPANS_LISTED = 6
 
-Headers: TypeAlias = dict[int, tuple[Path, dict[str, str]]]  # the files of a folder, by their first step
+_Headers: TypeAlias = dict[int, tuple[Path, dict[str, str]]]  # the files of a folder, by their first step
 
 
 class Snapshots:
@@ -191,11 +191,11 @@ def lost_files(folder: Path, step: int, every: int) -> list[Path]:
     """
     for path, _ in _files(folder).values():
         _check(path)
-    paths = [file_of(folder, start) for start in range(0, step, every)]
+    paths = [_file_of(folder, start) for start in range(0, step, every)]
     return [path for path in paths if not path.exists()]
 
 
-def file_of(folder: Path, start: int) -> Path:
+def _file_of(folder: Path, start: int) -> Path:
     """Return the path of the snapshots from a step to the next save."""
     return folder / f"snapshots-{start:08d}.safetensors"
 
@@ -228,7 +228,7 @@ class Segment:
         tensors = {name: torch.stack([kept[name] for kept in self._weights]) for name in names}
         tensors["losses"] = torch.stack(self.losses)
         record = {**header, "format": _FORMAT, "held": json.dumps(self._steps)}
-        write_safetensors(file_of(folder, self.start), tensors, record)
+        write_safetensors(_file_of(folder, self.start), tensors, record)
 
     @property
     def end(self) -> int:
@@ -236,13 +236,13 @@ class Segment:
         return self.start + len(self.losses)
 
 
-def _files(folder: Path) -> Headers:
+def _files(folder: Path) -> _Headers:
     """Return the files of a folder and their headers, in order."""
     paths = {p.stem.removeprefix("snapshots-"): p for p in folder.glob("snapshots-*.safetensors")}
     return {int(start): (paths[start], _header(paths[start])) for start in sorted(paths, key=int)}
 
 
-def _trained_steps(files: Headers) -> set[int]:
+def _trained_steps(files: _Headers) -> set[int]:
     """Return the steps of which files hold the losses, and the snapshots if one was due."""
     steps: set[int] = set()
     for start, (_, header) in files.items():

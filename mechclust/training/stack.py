@@ -164,7 +164,7 @@ class Stack:
         with self._dropout_at(step):
             gradients, losses = self.gradients(self._detached(), self.fixed, data)
         if self._clip is not None:
-            gradients = clipped(gradients, self._clip)
+            gradients = _clipped(gradients, self._clip)
         for name, values in self.weights.items():
             # The fused optimisers read memory in order, whatever the strides.
             values.grad = gradients[name].contiguous()
@@ -225,11 +225,11 @@ class Stack:
         return None
 
 
-def clipped(gradients: StackedWeights, most: float) -> StackedWeights:
+def _clipped(gradients: StackedWeights, most: float) -> StackedWeights:
     """Return the gradients, those of a member scaled down if their norm together is above ``most``.
 
     Example:
-        >>> gradients = clipped({"w": torch.tensor([[3.0, 4.0], [0.3, 0.4]])}, 1.0)["w"]
+        >>> gradients = _clipped({"w": torch.tensor([[3.0, 4.0], [0.3, 0.4]])}, 1.0)["w"]
         >>> [[round(x, 3) for x in row] for row in gradients.tolist()]
         [[0.6, 0.8], [0.3, 0.4]]
     """
@@ -238,11 +238,11 @@ def clipped(gradients: StackedWeights, most: float) -> StackedWeights:
     return {name: values * _broadcast(scale, values.ndim) for name, values in gradients.items()}
 
 
-def zero_padded(values: Float[Tensor, "..."], shape: Sequence[int]) -> Float[Tensor, "..."]:
+def _zero_padded(values: Float[Tensor, "..."], shape: Sequence[int]) -> Float[Tensor, "..."]:
     """Return the values with zeros behind them, along every axis that is shorter than in ``shape``.
 
     Example:
-        >>> zero_padded(torch.ones(2), (3,)).tolist()
+        >>> _zero_padded(torch.ones(2), (3,)).tolist()
         [1.0, 1.0, 0.0]
     """
     if tuple(values.shape) == tuple(shape):
@@ -256,7 +256,7 @@ def _stacked(parameters: Sequence[MemberWeights], widest: MemberWeights, device:
     """Return the members' parameters as one tensor per name, each as wide as in the widest member."""
     stacked = {}
     for name, like in widest.items():
-        padded = [zero_padded(member[name].detach(), like.shape) for member in parameters]
+        padded = [_zero_padded(member[name].detach(), like.shape) for member in parameters]
         stacked[name] = torch.stack(padded).to(device)
     return stacked
 
