@@ -276,7 +276,7 @@ def direct_labels(axis: Axes, labels: Sequence[tuple[float, str, Any]], size: fl
     gap = 1.15 * size / height
     wanted = [float(axis.transAxes.inverted().transform(axis.transData.transform((0, y)))[1]) for y, _, _ in known]
     wanted = [min(max(y, 0.0), 1.0) for y in wanted]
-    places = apart(wanted, gap)
+    places = _apart(wanted, gap)
     moved = np.abs(np.subtract(places, wanted)) > gap / 4
     for place, at, led, (_, name, color) in zip(places, wanted, moved, known, strict=True):
         if led:
@@ -287,11 +287,11 @@ def direct_labels(axis: Axes, labels: Sequence[tuple[float, str, Any]], size: fl
         axis.text(x, place, name, color=color, fontsize=size, va="center", transform=axis.transAxes)
 
 
-def apart(places: Sequence[float], gap: float) -> list[float]:
+def _apart(places: Sequence[float], gap: float) -> list[float]:
     """Return ascending places at least ``gap`` apart, near the given ones, and within 0 and 1 if there is room.
 
     Example:
-        >>> [round(place, 3) for place in apart([0.2, 0.5, 0.5, 0.9], gap=0.1)]
+        >>> [round(place, 3) for place in _apart([0.2, 0.5, 0.5, 0.9], gap=0.1)]
         [0.2, 0.45, 0.55, 0.9]
     """
     groups: list[tuple[float, int]] = []  # centre and number of places that touch

@@ -354,7 +354,7 @@ def load_result(path: str | Path) -> ProbeResult:
             meta["layers"] = {site: renumbered(site, layer) for site, layer in meta["layers"].items()}
             if "parameters" in meta["metadata"]:
                 parameters = meta["metadata"]["parameters"]
-                meta["metadata"]["parameters"] = {name: value_of(text) for name, text in parameters.items()}
+                meta["metadata"]["parameters"] = {name: _value_of(text) for name, text in parameters.items()}
         return ProbeResult(
             probe=meta["probe"],
             values=tensors,
@@ -368,11 +368,11 @@ def load_result(path: str | Path) -> ProbeResult:
         raise InputError(f"{str(path)!r} is a damaged probe result ({error}); measure it again") from None
 
 
-def value_of(text: Any) -> Any:
+def _value_of(text: Any) -> Any:
     """Return the value with this ``repr`` if JSON has it, or else the text.
 
     Example:
-        >>> value_of("('task', 2.0)"), value_of("residual()")
+        >>> _value_of("('task', 2.0)"), _value_of("residual()")
         (['task', 2.0], 'residual()')
     """
     try:

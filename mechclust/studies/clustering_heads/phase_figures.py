@@ -33,7 +33,7 @@ def draw(config: ClusteringHeadsConfig, results: HeadsResults) -> dict[str, Figu
     drawn = {
         "phases": phases(config, results),
         "attention": attention(config, results),
-        "graph": graph(config, results),
+        "graph": _graph(config, results),
     }
     largest = _largest_spike(results)
     if largest is not None:
@@ -102,7 +102,7 @@ def _spike_strip(config: ClusteringHeadsConfig, results: HeadsResults, network: 
     return sandbox_strip(run, epochs, ("class_map", "xi_normalized"), titles=titles)
 
 
-def graph(config: ClusteringHeadsConfig, results: HeadsResults) -> Figure:
+def _graph(config: ClusteringHeadsConfig, results: HeadsResults) -> Figure:
     """Draw one network at the start, when it solves the task (otherwise after a third of training), and at the end."""
     network = shown_networks(config, results)[0]
     snapshots, member = snapshots_of(config, "base", network.seed, results.folder)
