@@ -101,7 +101,7 @@ def phases(arm: ArmResults, checkpoint: int, clear: float, position: str = "x") 
     return np.select(conditions, [UNDECIDED, BOTH, TASK, OUTPUT], NEITHER)
 
 
-def phase_diagram(config: ClusterFactorsConfig, results: Results) -> Figure:
+def phase_diagram_figure(config: ClusterFactorsConfig, results: Results) -> Figure:
     """Draw the phases: overlap of the outputs along x, layer along y, a column per checkpoint, a row per position."""
     overlaps = [overlap for overlap in OVERLAPS if overlap_arm(overlap) in results]
     steps = results[PRIVATE].steps
@@ -150,7 +150,7 @@ def _phase_legend(figure: Figure) -> None:
 # ---- by layer, at the end of training ----
 
 
-def by_layer(results: Results) -> Figure:
+def by_layer_figure(results: Results) -> Figure:
     """Draw ARI at x by layer at the end, against task, output and x, one panel per arm."""
     curves = {"x task": ("task", BLUE), "x output": ("output", RED), "x input": ("x", GREEN)}
     figure, axes = panel_rows(_arm_titles(results), ["ARI at the end; accuracy"], size=(3.2, 2.7), x_axis=layer_axis)
@@ -162,7 +162,7 @@ def by_layer(results: Results) -> Figure:
     return figure
 
 
-def within_the_other(results: Results) -> Figure:
+def within_the_other_figure(results: Results) -> Figure:
     """Draw ARI at x by layer at the end: task within outputs and output within tasks, for arms that have both."""
     curves = {"x task|output": ("task within output", BLUE), "x output|task": ("output within task", RED)}
     results = {name: arm for name, arm in results.items() if curves.keys() <= arm.ari.keys()}
@@ -182,7 +182,7 @@ def _curves(axis: Axes, arm: ArmResults, looks: Mapping[str, _Look], chance: Seq
 # ---- over training ----
 
 
-def over_training(results: Results, arms: Sequence[str]) -> Figure:
+def over_training_figure(results: Results, arms: Sequence[str]) -> Figure:
     """Draw task-ARI over training, one line per layer: above at x, below at the end of the instruction."""
     arms = [arm for arm in arms if arm in results]
     rows = {"x task": "task-ARI, at x", "instruction task": "task-ARI, end of the instruction"}
@@ -217,7 +217,7 @@ def accuracy_figure(results: Results) -> Figure:
 # ---- swapped means ----
 
 
-def swaps(results: Results) -> Figure:
+def swaps_figure(results: Results) -> Figure:
     """Draw how often the answer becomes the other task's, by the layer at which mean states are swapped."""
     curves = {TASK_MEANS: ("tasks' means", BLUE), RANDOM: ("random", COLORS[7]), HALVES: ("halves of a task", ORANGE)}
     where = {"instruction_end": "end of the instruction", "input": "at x", PROMPT: "whole prompt"}

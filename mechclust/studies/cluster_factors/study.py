@@ -59,11 +59,11 @@ def panels(config: ClusterFactorsConfig, results: Results) -> list[Panel]:
 
     swapped = {arm: results[arm] for arm in (*OVERLAP_ARMS, TWO) if arm in results}
     drawn = {
-        "phases": figures.phase_diagram(config, results),
-        "ari_by_layer": figures.by_layer(results),
-        "within_the_other": figures.within_the_other(results),
-        "ari_over_training": figures.over_training(results, (TWO, CONSTANT, PRIVATE, SHARED)),
-        "swaps": figures.swaps(swapped),
+        "phases": figures.phase_diagram_figure(config, results),
+        "ari_by_layer": figures.by_layer_figure(results),
+        "within_the_other": figures.within_the_other_figure(results),
+        "ari_over_training": figures.over_training_figure(results, (TWO, CONSTANT, PRIVATE, SHARED)),
+        "swaps": figures.swaps_figure(swapped),
         "accuracy": figures.accuracy_figure(results),
     }
     seeds = counted(len(config.seeds), "seed")

@@ -46,24 +46,24 @@ _SETTINGS = {
 }
 
 
-def draw(config: ClusteringHeadsConfig, results: HeadsResults) -> dict[str, Figure]:
+def draw_arm_figures(config: ClusteringHeadsConfig, results: HeadsResults) -> dict[str, Figure]:
     """Draw the figures of the arms that were run."""
     drawn = {}
     if results.started:
-        drawn["starts"] = starts(results)
+        drawn["starts"] = starts_figure(results)
     if results.second_stage:
-        drawn["second_stage"] = second_stage(config, results)
+        drawn["second_stage"] = second_stage_figure(config, results)
     if any(_varied(config, results).values()):
-        drawn["ablations"] = ablations(config, results)
+        drawn["ablations"] = ablations_figure(config, results)
     if results.curriculum:
-        drawn["curriculum"] = curriculum(config.curriculum, results.curriculum)
+        drawn["curriculum"] = curriculum_figure(config.curriculum, results.curriculum)
     return drawn
 
 
 # ---- other initial weights ----
 
 
-def circuits(results: HeadsResults, arm: str) -> dict[str, int]:
+def circuits_figure(results: HeadsResults, arm: str) -> dict[str, int]:
     """Count the networks of an arm, or of the base setting with the same seeds, that end with each circuit."""
     if arm == "base":
         seeds: set[int] = set()
@@ -77,9 +77,9 @@ def circuits(results: HeadsResults, arm: str) -> dict[str, int]:
     return {kind: kinds.count(kind) for kind in _CIRCUIT_COLORS}
 
 
-def starts(results: HeadsResults) -> Figure:
+def starts_figure(results: HeadsResults) -> Figure:
     """Draw stacked shares of circuits, one bar per start."""
-    counts = {arm: circuits(results, arm) for arm in ("base", *results.started)}
+    counts = {arm: circuits_figure(results, arm) for arm in ("base", *results.started)}
     counts = {arm: count for arm, count in counts.items() if any(count.values())}
     figure, (axis,) = subplots(1, size=(8, 1.2 + 0.3 * len(counts)), grid=None)
     for row, count in enumerate(counts.values()):
@@ -96,7 +96,7 @@ def starts(results: HeadsResults) -> Figure:
     return figure
 
 
-def second_stage(config: ClusteringHeadsConfig, results: HeadsResults) -> Figure:
+def second_stage_figure(config: ClusteringHeadsConfig, results: HeadsResults) -> Figure:
     """Draw accuracy of the second stage alone and of the base setting, and the share solved by each epoch."""
     figure, (left, right) = subplots(2, size=(5, 3.6), grid=None)
     alone = results.second_stage
@@ -184,7 +184,7 @@ def _share_solved(tests: Iterable[float]) -> tuple[float, float, float]:
     return float(np.mean(solved)), low, high
 
 
-def ablations(config: ClusteringHeadsConfig, results: HeadsResults) -> Figure:
+def ablations_figure(config: ClusteringHeadsConfig, results: HeadsResults) -> Figure:
     """Draw accuracy, and the share that solves the task (with its 95% interval), against each varied setting."""
     base = dict(zip(ABLATIONS, (config.batch_size, config.lr, config.d_mlp, 1.0, 0.0, 1.0), strict=True))
     varied = _varied(config, results)
@@ -257,7 +257,7 @@ def ablation_table(config: ClusteringHeadsConfig, results: HeadsResults) -> pd.D
 # ---- the curriculum ----
 
 
-def curriculum(c: Curriculum, results: Mapping[int, ProbeResult]) -> Figure:
+def curriculum_figure(c: Curriculum, results: Mapping[int, ProbeResult]) -> Figure:
     """Draw accuracy by arm and split, and the loss between the two solutions and along the way to each."""
     figure, (left, right) = subplots(2, size=(5, 3.9), grid=None)
     runs = list(results.values())

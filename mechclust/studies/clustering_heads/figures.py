@@ -21,24 +21,24 @@ from probes.clustering_head import INTEGER_DEVIATION, TEXTBOOK_WITHIN_RATIO
 LEAST_LOSS = 1e-10  # nats, as drawn; in float32 a smaller loss is often 0
 
 
-def draw(config: ClusteringHeadsConfig, results: HeadsResults) -> dict[str, Figure]:
+def draw_figures(config: ClusteringHeadsConfig, results: HeadsResults) -> dict[str, Figure]:
     """Draw every figure for which there are runs, in the report's order."""
     drawn = {
-        "training": training(config, results),
-        "heads": heads(results),
-        "spikes": spikes(results),
-        "gradients": gradients(config, results),
-        **intervention_figures.draw(config, results),
-        **arm_figures.draw(config, results),
+        "training": training_figure(config, results),
+        "heads": heads_figure(results),
+        "spikes": spikes_figure(results),
+        "gradients": gradients_figure(config, results),
+        **intervention_figures.draw_intervention_figures(config, results),
+        **arm_figures.draw_arm_figures(config, results),
     }
     if config.sandbox:
-        drawn |= phase_figures.draw(config, results)
+        drawn |= phase_figures.draw_phase_figures(config, results)
         run = sandbox_of(config, shown_networks(config, results)[0], results.folder)
         drawn["sandbox"] = sandbox_figure(run, run.epochs[-1])
     return drawn
 
 
-def training(config: ClusteringHeadsConfig, results: HeadsResults) -> Figure:
+def training_figure(config: ClusteringHeadsConfig, results: HeadsResults) -> Figure:
     """Draw test loss over epochs of solved and of other networks, and the distribution of accuracy."""
     figure, (*losses, right) = subplots(3, size=(4.2, 3.4), grid=None)
     networks = list(results.networks.values())
@@ -68,7 +68,7 @@ def _test_loss(axis: Axes, group: str, networks: list[TrainedNetwork], color: st
     median_curve(axis, range(curves.shape[1]), curves, (0, 0.25), color=color)
 
 
-def heads(results: HeadsResults) -> Figure:
+def heads_figure(results: HeadsResults) -> Figure:
     """Draw what the detector sees, against accuracy."""
     figure, (left, right) = subplots(2, size=(5.5, 4), grid=None, sharex=True)
     for kind, color in HEAD_COLORS.items():
@@ -87,7 +87,7 @@ def heads(results: HeadsResults) -> Figure:
     return figure
 
 
-def spikes(results: HeadsResults) -> Figure:
+def spikes_figure(results: HeadsResults) -> Figure:
     """Draw loss, smallest norm and margin of one network over training, with its spikes marked."""
     network = max(results.solved or results.networks.values(), key=_n_spikes)
     epochs = [spike.epoch for spike in network.spikes]
@@ -108,7 +108,7 @@ def _n_spikes(network: TrainedNetwork) -> int:
     return len(network.spikes)
 
 
-def gradients(config: ClusteringHeadsConfig, results: HeadsResults) -> Figure:
+def gradients_figure(config: ClusteringHeadsConfig, results: HeadsResults) -> Figure:
     """Draw gradient norms by group of parameters over training, on a logarithmic and a linear scale."""
     network = shown_networks(config, results)[0]
     figure, axes = subplots(2, size=(5.5, 3.6))

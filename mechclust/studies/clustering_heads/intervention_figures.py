@@ -46,25 +46,25 @@ _STITCHED = {
 }
 
 
-def draw(config: ClusteringHeadsConfig, results: HeadsResults) -> dict[str, Figure]:
+def draw_intervention_figures(config: ClusteringHeadsConfig, results: HeadsResults) -> dict[str, Figure]:
     """Draw the figures of the interventions that were run."""
-    drawn = {"stitching": stitching(results)}
+    drawn = {"stitching": stitching_figure(results)}
     if results.solved and results.weak:
-        drawn["roc"] = roc(results)
+        drawn["roc"] = roc_figure(results)
     if _replays(results):
-        drawn["replay"] = replay(results)
+        drawn["replay"] = replay_figure(results)
     if results.mitigated.get(MITIGATIONS[0]):
-        drawn["mitigations"] = mitigations(config, results)
+        drawn["mitigations"] = mitigations_figure(config, results)
     if results.solved:
-        drawn["donors"] = donors(results)
+        drawn["donors"] = donors_figure(results)
     if results.full_batch:
-        drawn["full_batch"] = full_batch(config, results)
+        drawn["full_batch"] = full_batch_figure(config, results)
     if results.curvature:
-        drawn["saddle"] = saddle(config, results)
+        drawn["saddle"] = saddle_figure(config, results)
     return drawn
 
 
-def stitching(results: HeadsResults) -> Figure:
+def stitching_figure(results: HeadsResults) -> Figure:
     """Draw accuracies of stitched networks over epochs, and the dates at which both parts are ready."""
     shown = sorted(results.networks.values(), key=lambda network: (not network.solved, network.seed))[:3]
     figure, (*axes, dates) = subplots(len(shown) + 1, size=(4, 3.4), grid=None)
@@ -92,7 +92,7 @@ def _stitched(axis: Axes, network: TrainedNetwork) -> None:
     title_left(axis, f"seed {network.seed}" if network.solved else f"seed {network.seed}, not solved")
 
 
-def roc(results: HeadsResults) -> Figure:
+def roc_figure(results: HeadsResults) -> Figure:
     """Draw ROC curves of the detector on the line alone, and on the line or a plane."""
     from sklearn.metrics import roc_auc_score, roc_curve
 
@@ -118,7 +118,7 @@ def _replays(results: HeadsResults) -> list[ProbeResult]:
     return [network.replay for network in results.networks.values() if len(network.replay["gone"])]
 
 
-def replay(results: HeadsResults) -> Figure:
+def replay_figure(results: HeadsResults) -> Figure:
     """Draw which spikes disappear when a part is frozen, and what is left of each spike's loss."""
     figure, (left, right) = subplots(2, size=(6, 3.6), grid=None)
     runs = _replays(results)
@@ -154,7 +154,7 @@ def _name_frozen(axis: Axes, names: tuple[str, ...]) -> None:
     axis.set_xticks(range(len(names)), [_FROZEN_NAMES.get(name, name.replace(" ", "\n")) for name in names], fontsize=8)
 
 
-def mitigations(config: ClusteringHeadsConfig, results: HeadsResults) -> Figure:
+def mitigations_figure(config: ClusteringHeadsConfig, results: HeadsResults) -> Figure:
     """Draw spikes in the base setting against those with a mitigation, one point per seed."""
     arms = [arm for arm in MITIGATIONS if results.mitigated.get(arm)]
     figure, axes = subplots(len(arms), size=(3.8, 3.6), grid=None)
@@ -174,7 +174,7 @@ def mitigations(config: ClusteringHeadsConfig, results: HeadsResults) -> Figure:
     return figure
 
 
-def donors(results: HeadsResults) -> Figure:
+def donors_figure(results: HeadsResults) -> Figure:
     """Draw the share of predictions that follow a donor, by what replaces the sequence embedding."""
     figure, axes = subplots(2, size=(4.4, 3.4), grid=None, sharey=True)
     draw = np.random.default_rng(0)
@@ -194,7 +194,7 @@ def donors(results: HeadsResults) -> Figure:
 # ---- full batch ----
 
 
-def full_batch(config: ClusteringHeadsConfig, results: HeadsResults) -> Figure:
+def full_batch_figure(config: ClusteringHeadsConfig, results: HeadsResults) -> Figure:
     """Draw loss and gradient norms by layer, linear and logarithmic, with the phases in which the loss falls."""
     p = config.task.p
     shown = shown_full_batch(results, p)
@@ -245,7 +245,7 @@ def _gradient_norms(axes: list[Axes], run: NetworkTraining, p: int) -> None:
         logarithmic.set(ylim=(0.7 * np.nanmin(norms[norms > 0]), 1.5 * np.nanmax(norms)))
 
 
-def saddle(config: ClusteringHeadsConfig, results: HeadsResults) -> Figure:
+def saddle_figure(config: ClusteringHeadsConfig, results: HeadsResults) -> Figure:
     """Draw loss and smallest eigenvalues of the Hessian along one run, and negative curvature of all runs."""
     p = config.task.p
     saddles = results.saddles(p)

@@ -28,25 +28,25 @@ _IDEAL_PANELS = (
 )
 
 
-def draw(config: ClusteringHeadsConfig, results: HeadsResults) -> dict[str, Figure]:
+def draw_phase_figures(config: ClusteringHeadsConfig, results: HeadsResults) -> dict[str, Figure]:
     """Draw the figures of the runs that were made."""
     drawn = {
-        "phases": phases(config, results),
-        "attention": attention(config, results),
+        "phases": phases_figure(config, results),
+        "attention": attention_figure(config, results),
         "graph": _graph(config, results),
     }
     largest = _largest_spike(results)
     if largest is not None:
         drawn["spike"] = _spike_strip(config, results, *largest)
     if results.second_stage:
-        drawn["ideal"] = ideal(config, results)
+        drawn["ideal"] = ideal_head_figure(config, results)
     return drawn
 
 
 # ---- phases ----
 
 
-def phases(config: ClusteringHeadsConfig, results: HeadsResults) -> Figure:
+def phases_figure(config: ClusteringHeadsConfig, results: HeadsResults) -> Figure:
     """Draw four moments of the run whose loss falls most often, among those that solve the task if there are any."""
     arm, seed, run = _most_falls(config, results)
     snapshots, member = snapshots_of(config, arm, seed, results.folder)
@@ -114,7 +114,7 @@ def _graph(config: ClusteringHeadsConfig, results: HeadsResults) -> Figure:
 # ---- the ideal head ----
 
 
-def ideal(config: ClusteringHeadsConfig, results: HeadsResults) -> Figure:
+def ideal_head_figure(config: ClusteringHeadsConfig, results: HeadsResults) -> Figure:
     """Draw the ideal head and a classifier trained on it, if possible one that solves the task."""
     solved = [seed for seed, run in results.second_stage.items() if run.solved_at is not None]
     seed = min(solved or results.second_stage)
@@ -144,7 +144,7 @@ def name_positions(axis: Axes, places: Shaped[np.ndarray, "pos 2"]) -> None:
 # ---- attention ----
 
 
-def attention(config: ClusteringHeadsConfig, results: HeadsResults) -> Figure:
+def attention_figure(config: ClusteringHeadsConfig, results: HeadsResults) -> Figure:
     """Draw attention to every position over training, of some networks."""
     unsolved = [network for network in results.networks.values() if not network.solved]
     shown = [*results.solved[:2], *unsolved][:3]

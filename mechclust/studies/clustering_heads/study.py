@@ -46,7 +46,7 @@ def panels(config: ClusteringHeadsConfig, results: HeadsResults) -> list[Panel]:
     from mechclust.studies.clustering_heads.shown import shown_networks
 
     shown = f"seed {shown_networks(config, results)[0].seed}"
-    drawn = figures.draw(config, results)
+    drawn = figures.draw_figures(config, results)
     return [Panel(name, figure, CAPTIONS[name].format(shown=shown)) for name, figure in drawn.items()]
 
 

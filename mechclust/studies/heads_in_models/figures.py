@@ -42,7 +42,7 @@ class _Look(NamedTuple):
 # ---- networks that are trained ----
 
 
-def addition(config: HeadsInModelsConfig, arms: Mapping[str, HeadsByModel]) -> Figure:
+def addition_figure(config: HeadsInModelsConfig, arms: Mapping[str, HeadsByModel]) -> Figure:
     """Draw one dot per head and seed: how tightly it clusters by the sum, and how far answers follow the sum."""
     figure, axes = subplots(2 * len(arms), len(arms), size=(3.6, 3.2), sharex="row", sharey="row")
     for i, (title, models) in enumerate(arms.items()):
@@ -108,7 +108,7 @@ def _legend_entry(axis: Axes, look: _Look) -> None:
     axis.scatter([], [], s=_DOT_SIZE, marker=look.marker, color=look.color, label=look.name)
 
 
-def instructions(config: HeadsInModelsConfig, models: HeadsByModel) -> Figure:
+def instructions_figure(config: HeadsInModelsConfig, models: HeadsByModel) -> Figure:
     """Draw both papers' structures: clusters of the residual stream by layer, and heads that are alike within tasks."""
     figure, (clusters, similarity, following) = subplots(3, size=(4.2, 3.8))
     _cluster_curves(clusters, models)
@@ -141,7 +141,7 @@ def _cluster_curves(axis: Axes, models: HeadsByModel) -> None:
 # ---- the pretrained model ----
 
 
-def prompts(config: HeadsInModelsConfig, models: HeadsByModel) -> Figure:
+def prompts_figure(config: HeadsInModelsConfig, models: HeadsByModel) -> Figure:
     """Draw each head's effect, the prompts that its outputs are alike for, and what interchanges carry."""
     figure, (effects, alike, causal, together) = subplots(4, columns=2, size=(5.2, 3.9), grid=None)
     _draw_effects(figure, effects, models)

@@ -65,11 +65,11 @@ def panels(config: HeadsInModelsConfig, results: Results) -> list[Panel]:
 
     additions = {f"p = {p}": by_subject(config, results, addition_arm(p)) for p in config.moduli}
     drawn = {
-        "addition": figures.addition(config, additions),
-        "instructions": figures.instructions(config, by_subject(config, results, INSTRUCTIONS)),
+        "addition": figures.addition_figure(config, additions),
+        "instructions": figures.instructions_figure(config, by_subject(config, results, INSTRUCTIONS)),
     }
     if PROMPTS in arms(config):
-        drawn["prompts"] = figures.prompts(config, by_subject(config, results, PROMPTS))
+        drawn["prompts"] = figures.prompts_figure(config, by_subject(config, results, PROMPTS))
     seeds = counted(len(config.seeds), "seed")
     draws = counted(len(config.word_seeds), "seed")
     return [Panel(name, figure, _CAPTIONS[name].format(seeds=seeds, draws=draws)) for name, figure in drawn.items()]

@@ -56,7 +56,7 @@ def _layers(runs: Runs) -> Int[np.ndarray, "layer"]:
 # ---- CKA of every task ----
 
 
-def boxes(runs: Runs) -> Figure:
+def boxes_figure(runs: Runs) -> Figure:
     """Draw CKA of every task and seed by layer, for pre and tuned, seen and held-out tasks, as the paper does.
 
     Points in the boxes: filled, of tasks that pre-training did not encode; rings, of the others.
@@ -112,7 +112,7 @@ def _draw_boxes(
 # ---- curves and layer groups ----
 
 
-def groups(runs: Runs) -> Figure:
+def layer_groups_figure(runs: Runs) -> Figure:
     """Draw what the layer groups are read from: median difference with the two boundaries, spread and dimensions."""
     figure, axes = subplots(3, size=(4.0, 3.6))
     gap, spread, dims = axes
@@ -173,7 +173,7 @@ def _draw_boundaries(axis: Axes, runs: Runs) -> None:
         )
 
 
-def purity(runs: Runs) -> Figure:
+def purity_figure(runs: Runs) -> Figure:
     """Draw the share of nearest neighbours in one cluster by layer, one line per seed."""
     figure, (axis,) = subplots(1, size=(5.2, 3.6))
     _draw_models(axis, {model: [run.purity[model] for run in runs] for model in _MODEL_COLORS})
@@ -207,7 +207,7 @@ def _encoded_operations(runs: Runs, names: Sequence[str]) -> set[str]:
     return {names[number] for number in numbers}
 
 
-def operations(runs: Runs, names: Sequence[str]) -> Figure:
+def operations_figure(runs: Runs, names: Sequence[str]) -> Figure:
     """Draw heat maps of CKA, one row per operation, one column per layer: pre, tuned and their difference."""
     kinds = _tasks_by_kind(runs, names)
     base = _means_by_kind(runs, kinds, "base")
@@ -239,7 +239,7 @@ def _means_by_kind(runs: Runs, kinds: Mapping[str, _Masks], model: str) -> Float
     return np.array(rows)
 
 
-def clusters(runs: Runs, names: Sequence[str]) -> Figure:
+def clusters_figure(runs: Runs, names: Sequence[str]) -> Figure:
     """Draw the median over a cluster's tasks and all seeds by layer, pre dashed, tuned solid, a panel per cluster."""
     columns = 3
     figure, axes = subplots(len(names), columns, size=(3.5, 2.7), sharex=True, sharey=True)
@@ -296,7 +296,7 @@ def _accuracies_by_kind(
     return means
 
 
-def projection(pictures: Mapping[str, ProbeResult], names: Sequence[str]) -> Figure:
+def projection_figure(pictures: Mapping[str, ProbeResult], names: Sequence[str]) -> Figure:
     """Draw states at ANS in two dimensions, one row per model, one column per layer, coloured by cluster."""
     sites = next(iter(pictures.values())).coords["site"]
     figure, axes = subplots(len(pictures) * len(sites), len(sites), size=(3.6, 3.2), grid=None)

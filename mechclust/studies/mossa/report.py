@@ -81,13 +81,13 @@ def panels(config: MossaConfig, results: Results) -> list[Panel]:
     runs = results.runs
     operations = suite.cluster_names
     drawn = {
-        "boxes": figures.boxes(runs),
-        "groups": figures.groups(runs),
-        "operations": figures.operations(runs, operations),
-        "clusters": figures.clusters(runs, operations),
+        "boxes": figures.boxes_figure(runs),
+        "groups": figures.layer_groups_figure(runs),
+        "operations": figures.operations_figure(runs, operations),
+        "clusters": figures.clusters_figure(runs, operations),
         "accuracy": figures.accuracy_figure(runs, operations),
-        "projection": figures.projection(results.pictures, operations),
-        "purity": figures.purity(runs),
+        "projection": figures.projection_figure(results.pictures, operations),
+        "purity": figures.purity_figure(runs),
     }
     facts = {
         "n": suite.n_eval,

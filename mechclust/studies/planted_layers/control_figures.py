@@ -33,7 +33,7 @@ _HATCHED = {"fill": False, "edgecolor": GREY, "hatch": "//"}
 _PANELS_IN_A_ROW = 4
 
 
-def gains(config: PlantedConfig, runs: Sequence[SeedReadings]) -> Figure:
+def gains_figure(config: PlantedConfig, runs: Sequence[SeedReadings]) -> Figure:
     """Draw the gain by layer of every trio, by every measure."""
     by_trio = list(zip(*[run.readings for run in runs], strict=True))
     figure, axes = subplots(len(by_trio), _PANELS_IN_A_ROW, size=(3.6, 2.7), sharey=True)
@@ -70,7 +70,7 @@ def _draw_gain(axis: Axes, readings: Sequence[TrioReading]) -> None:
     layer_axis(axis)
 
 
-def reading_errors(config: PlantedConfig, runs: Sequence[SeedReadings]) -> Figure:
+def reading_errors_figure(config: PlantedConfig, runs: Sequence[SeedReadings]) -> Figure:
     """Draw how far each reading is from the layers that were trained, by measure."""
     figure, axes = subplots(2, size=(6.2, 3.4), grid=None)
     scores = read_scores(runs, SAME, config.gain_margin)

@@ -65,7 +65,7 @@ class DotPanel(NamedTuple):
 # ---- curves ----
 
 
-def curves(config: PlantedConfig, runs: Sequence[SeedResults]) -> Figure:
+def curves_figure(config: PlantedConfig, runs: Sequence[SeedResults]) -> Figure:
     """Draw the change by layer for every plant: residual stream, what blocks add, and loss restored by patching."""
     columns = planted_columns(config)
     n_spans = len(runs[0].of(columns[0]))
@@ -154,7 +154,7 @@ def unplanted_panels(config: PlantedConfig) -> list[DotPanel]:
     return panels
 
 
-def dots(config: PlantedConfig, runs: Sequence[SeedResults], panels: Sequence[DotPanel]) -> Figure:
+def dots_figure(config: PlantedConfig, runs: Sequence[SeedResults], panels: Sequence[DotPanel]) -> Figure:
     """Draw a score for each measure, a dot for each view, with the 95% interval over seeds; chance is dashed."""
     columns = min(3, len(panels))
     width = 8.0 if columns == 2 else 10.5

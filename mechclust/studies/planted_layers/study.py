@@ -103,15 +103,15 @@ def panels(config: PlantedConfig, results: Results) -> list[Panel]:
 
     runs = results.changes
     drawn = {
-        "curves": figures.curves(config, runs),
-        "auc": figures.dots(config, runs, figures.separation_panels(config)),
-        "errors": figures.dots(config, runs, figures.errors_panels(config)),
-        "calls": figures.dots(config, runs, figures.call_panels(config)),
-        "unplanted": figures.dots(config, runs, figures.unplanted_panels(config)),
+        "curves": figures.curves_figure(config, runs),
+        "auc": figures.dots_figure(config, runs, figures.separation_panels(config)),
+        "errors": figures.dots_figure(config, runs, figures.errors_panels(config)),
+        "calls": figures.dots_figure(config, runs, figures.call_panels(config)),
+        "unplanted": figures.dots_figure(config, runs, figures.unplanted_panels(config)),
     }
     if results.readings:
-        drawn["gains"] = control_figures.gains(config, results.readings)
-        drawn["reading_errors"] = control_figures.reading_errors(config, results.readings)
+        drawn["gains"] = control_figures.gains_figure(config, results.readings)
+        drawn["reading_errors"] = control_figures.reading_errors_figure(config, results.readings)
     seeds = counted(len(config.seeds), "seed")
     prompts = f"{runs[0].n} prompts per task, or {config.n_few} with few prompts"
     captions = {

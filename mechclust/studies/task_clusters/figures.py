@@ -35,7 +35,7 @@ def _names(n_sites: int) -> list[str]:
     return [*map(str, range(n_sites - 1)), "FN"]
 
 
-def ari_over_training(runs: Sequence[RunResults]) -> Figure:
+def ari_over_training_figure(runs: Sequence[RunResults]) -> Figure:
     """Draw task-ARI over training steps, one line per layer: training subset and validation (the paper's Figure 1)."""
     figure, axes = subplots(2, size=(5.5, 4.2), sharey=True)
     steps = runs[0].steps
@@ -54,7 +54,7 @@ def ari_over_training(runs: Sequence[RunResults]) -> Figure:
     return figure
 
 
-def ari_by_layer(arms: Mapping[str, Sequence[RunResults]]) -> Figure:
+def ari_by_layer_figure(arms: Mapping[str, Sequence[RunResults]]) -> Figure:
     """Draw ARI by layer at the end of training, against task and against output, one panel per arm."""
     titles = {
         "private": "private outputs",
@@ -84,7 +84,7 @@ def ari_by_layer(arms: Mapping[str, Sequence[RunResults]]) -> Figure:
     return figure
 
 
-def projections(results: Mapping[int, ProbeResult]) -> Figure:
+def projections_figure(results: Mapping[int, ProbeResult]) -> Figure:
     """Draw hidden states in two dimensions, one row per step, one column per layer, coloured by task."""
     sites = next(iter(results.values())).coords["site"]
     figure, axes = subplots(len(results) * len(sites), len(sites), size=(1.75, 1.85), grid=None)
@@ -100,7 +100,7 @@ def projections(results: Mapping[int, ProbeResult]) -> Figure:
     return figure
 
 
-def accuracy_and_loss(runs: Mapping[Job, RunResults]) -> Figure:
+def accuracy_and_loss_figure(runs: Mapping[Job, RunResults]) -> Figure:
     """Draw validation accuracy and training loss over steps, one line per run, one colour per arm."""
     figure, (left, right) = subplots(2, size=(5.0, 3.6))
     colors = {"private": BLUE, "instruction": GREEN, "shared": RED}

@@ -71,10 +71,10 @@ def panels(config: TaskClustersConfig, results: Results) -> list[Panel]:
     first = next(iter(results.runs))
     pictures = load_steps(results.out / "results" / first.name, f"{VALIDATION_SUBSET}.projection")
     drawn = {
-        "ari_over_training": figures.ari_over_training(arms["private"]),
-        "ari_by_layer": figures.ari_by_layer(arms),
-        "projection": figures.projections(pictures),
-        "accuracy_and_loss": figures.accuracy_and_loss(results.runs),
+        "ari_over_training": figures.ari_over_training_figure(arms["private"]),
+        "ari_by_layer": figures.ari_by_layer_figure(arms),
+        "projection": figures.projections_figure(pictures),
+        "accuracy_and_loss": figures.accuracy_and_loss_figure(results.runs),
     }
     return [Panel(name, figure, _CAPTIONS[name].format(run=first.name)) for name, figure in drawn.items()]
 

@@ -29,7 +29,7 @@ _JOINT = "one-hot visible trained cross-entropy"
 _Tokens = Float[Tensor, "d_vocab d_vocab"]
 
 
-def heat_maps(config: TopicStructureConfig, out: Path) -> Figure:
+def heat_maps_figure(config: TopicStructureConfig, out: Path) -> Figure:
     """Draw word-by-word matrices ordered by topic: embeddings (E1), values (E2), attention (E4a theory, E4)."""
     seed = config.seeds[0]
     theory = theory_arm(config.topics[0], config.topics_per_document[0])
@@ -82,7 +82,7 @@ def _mean_attention(config: TopicStructureConfig, out: Path, job: Job) -> _Token
     return (total / count).reshape(task.d_vocab, task.d_vocab)
 
 
-def everything_trained(config: TopicStructureConfig, runs: ArmRuns, out: Path) -> Figure:
+def everything_trained_figure(config: TopicStructureConfig, runs: ArmRuns, out: Path) -> Figure:
     """Draw ``W_E^T W_E`` between words when everything is trained, one panel per loss, optimiser and rate."""
     figure, axes = subplots(len(OBJECTIVES) * len(ROWS), len(ROWS), size=(2.5, 2.9), grid=None)
     for axis, (loss, row) in zip(axes, product(OBJECTIVES, ROWS), strict=True):
@@ -99,7 +99,7 @@ def everything_trained(config: TopicStructureConfig, runs: ArmRuns, out: Path) -
     return figure
 
 
-def mixing(config: TopicStructureConfig, runs: ArmRuns) -> Figure:
+def mixing_figure(config: TopicStructureConfig, runs: ArmRuns) -> Figure:
     """Draw the mixing measure g against the number of topics in a document, with this number and that of all topics."""
     figure, (axis,) = subplots(1, size=(5.6, 3.9))
     labels: list[tuple[float, str, Any]] = []

@@ -17,7 +17,7 @@ from probes import ProbeResult
 _WAYS = {"closed": (RED, "the closed form"), "other": (GREY, "others' minimiser"), "own": (BLUE, "its own minimiser")}
 
 
-def optimum(config: TopicStructureConfig, runs: ArmRuns, minimisers: Sequence[ProbeResult]) -> Figure:
+def optimum_figure(config: TopicStructureConfig, runs: ArmRuns, minimisers: Sequence[ProbeResult]) -> Figure:
     """Draw relative distances: the minimiser by number and length of documents, and the trained network by step."""
     figure, (left, right) = subplots(2, size=(5.6, 4.2), sharey=True)
     _from_closed_form(left, config, minimisers)

@@ -57,18 +57,18 @@ def published_panels(
 ) -> list[Panel]:
     """Draw the figures, with their captions."""
     from mechclust.studies.topic_structure import figures  # loads matplotlib
-    from mechclust.studies.topic_structure.optimum_figures import optimum
+    from mechclust.studies.topic_structure.optimum_figures import optimum_figure
     from mechclust.studies.topic_structure.reading_figures import readings_figure
-    from mechclust.studies.topic_structure.stage_figures import changes, stages
+    from mechclust.studies.topic_structure.stage_figures import changes_figure, stages_figure
 
     drawn = {
-        "heat_maps": figures.heat_maps(config, out),
-        "everything_trained": figures.everything_trained(config, runs, out),
-        "optimum": optimum(config, runs, minimisers),
-        "stages": stages(config, runs),
-        "two_stages": changes(config, runs),
+        "heat_maps": figures.heat_maps_figure(config, out),
+        "everything_trained": figures.everything_trained_figure(config, runs, out),
+        "optimum": optimum_figure(config, runs, minimisers),
+        "stages": stages_figure(config, runs),
+        "two_stages": changes_figure(config, runs),
         "readings": readings_figure(config, readings_of(config, runs)),
-        "mixing": figures.mixing(config, runs),
+        "mixing": figures.mixing_figure(config, runs),
     }
     facts = {
         "seeds": counted(len(config.seeds), "seed"),

@@ -26,7 +26,7 @@ _DIVERGED = "+"
 _WITHOUT_SHARE = {_UNMOVED: "attention hardly moved", _DIVERGED: "training diverged"}
 
 
-def stages(config: TopicStructureConfig, runs: ArmRuns) -> Figure:
+def stages_figure(config: TopicStructureConfig, runs: ArmRuns) -> Figure:
     """Draw the share of ``W_V``'s total change by learning rate, one panel per optimiser and loss."""
     factorial, shares = shares_of(config, runs)
     by_cell = dict(zip(factorial, shares.T, strict=True))
@@ -76,7 +76,7 @@ def _stage_legend(figure: Figure, without: list[str]) -> None:
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False)
 
 
-def changes(config: TopicStructureConfig, runs: ArmRuns) -> Figure:
+def changes_figure(config: TopicStructureConfig, runs: ArmRuns) -> Figure:
     """Draw how far weights are from where they began, with the end of stage 1.
 
     Each start, optimiser and loss is shown at its fastest rate that diverged in no seed.

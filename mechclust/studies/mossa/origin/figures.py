@@ -25,7 +25,7 @@ _SWEEPS: Mapping[Sweep, str] = {"widths": "width", "sizes": "training data, time
 Runs = Sequence[OriginResults]
 
 
-def sweeps(runs: Runs) -> Figure:
+def sweeps_figure(runs: Runs) -> Figure:
     """Draw SVCCA by width and by data size, at the first and the last layer; means over domains."""
     n_layers = runs[0].chance.shape[2]
     figure, axes = subplots(4, 2, size=(5.0, 3.3), sharey=True)
@@ -43,7 +43,7 @@ def sweeps(runs: Runs) -> Figure:
     return figure
 
 
-def layers(runs: Runs) -> Figure:
+def layers_figure(runs: Runs) -> Figure:
     """Draw SVCCA by layer at the reference and, for the domain's own control, at every width."""
     figure, (reference, widths) = subplots(2, size=(5.0, 3.6))
     x = np.arange(1.0, runs[0].chance.shape[2] + 1)

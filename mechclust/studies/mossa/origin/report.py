@@ -48,8 +48,8 @@ def panels(config: MossaConfig, results: Runs) -> list[Panel]:
     from mechclust.studies.mossa.origin import figures  # loads matplotlib
 
     drawn = {
-        "sweeps": figures.sweeps(results),
-        "layers": figures.layers(results),
+        "sweeps": figures.sweeps_figure(results),
+        "layers": figures.layers_figure(results),
         "accuracy": figures.accuracy_figure(results),
     }
     facts = {

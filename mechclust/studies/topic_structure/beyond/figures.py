@@ -34,7 +34,7 @@ _RATIO_CURVES: dict[str, _CurveOf] = {_RATIO: attrgetter("ratio"), _OWN: attrget
 _TABLE_CURVES: dict[str, _CurveOf] = {_RANK: attrgetter("rank"), _EXPLAINED: attrgetter("explained_above_random")}
 
 
-def after(config: TopicStructureConfig, runs: BeyondRuns) -> Figure:
+def after_training_figure(config: TopicStructureConfig, runs: BeyondRuns) -> Figure:
     """Draw the published documents by step: attention, and rank and topics of the attention among all words."""
     names = [beyond_arm(optimizer, objective=loss) for loss, optimizer in product(OBJECTIVES, OPTIMIZERS)]
     chance = {_RATIO: 1.0, _OWN: 1.0, _RANK: _rank_before_training(runs, names), _EXPLAINED: 0.0}
@@ -56,7 +56,7 @@ def _rank_before_training(runs: BeyondRuns, names: Iterable[str]) -> float:
     return float(np.mean([[run.rank[0] for run in runs[name]] for name in names]))
 
 
-def documents(config: TopicStructureConfig, runs: BeyondRuns) -> Figure:
+def documents_figure(config: TopicStructureConfig, runs: BeyondRuns) -> Figure:
     """Draw the ratio by step for all kinds of documents, one panel per optimiser."""
     figure, axes = subplots(len(OPTIMIZERS), size=(5.6, 3.8), sharey=True)
     labels: dict[str, list[_Label]] = {optimizer: [] for optimizer in OPTIMIZERS}
@@ -87,7 +87,7 @@ def _step_axis(axis: Axes, config: TopicStructureConfig) -> None:
     axis.set(xlim=(0, config.beyond.steps), xlabel="training step")
 
 
-def ends(config: TopicStructureConfig, runs: BeyondRuns) -> Figure:
+def ends_figure(config: TopicStructureConfig, runs: BeyondRuns) -> Figure:
     """Draw both ratios of attention at two steps, one point per seed and arm."""
     names = list(runs)
     figure, axes = subplots(2, size=(5.2, 0.9 + 0.36 * len(names)), sharey=True, grid="x")
@@ -105,7 +105,7 @@ def ends(config: TopicStructureConfig, runs: BeyondRuns) -> Figure:
     return figure
 
 
-def score_tables(config: TopicStructureConfig, out: Path) -> Figure:
+def score_tables_figure(config: TopicStructureConfig, out: Path) -> Figure:
     """Draw attention scores between words at the end of training, rows centred, words ordered by topic; first seed."""
     names = list(arms(config))
     figure, axes = subplots(len(names), 4, size=(2.9, 2.9), grid=None)

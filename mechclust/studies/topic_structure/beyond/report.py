@@ -39,10 +39,10 @@ def beyond_panels(config: TopicStructureConfig, runs: BeyondRuns, out: Path) -> 
     from mechclust.studies.topic_structure.beyond import figures  # loads matplotlib
 
     drawn = {
-        "after_two_stages": figures.after(config, runs),
-        "documents": figures.documents(config, runs),
-        "ends": figures.ends(config, runs),
-        "scores": figures.score_tables(config, out),
+        "after_two_stages": figures.after_training_figure(config, runs),
+        "documents": figures.documents_figure(config, runs),
+        "ends": figures.ends_figure(config, runs),
+        "scores": figures.score_tables_figure(config, out),
     }
     facts = {
         "steps": config.beyond.steps,

@@ -42,7 +42,7 @@ def has_curve(axis: Axes, values: list[np.ndarray]) -> bool:
 
 
 def test_curves_by_layer_are_of_the_end_of_training(found: Runs) -> None:
-    figure = figures.by_layer(results_of(found))
+    figure = figures.by_layer_figure(results_of(found))
     panels = dict(zip(found, figure.axes, strict=False))
     for arm, of_arm in found.items():
         for label in ("task", "output", "input"):
@@ -50,7 +50,7 @@ def test_curves_by_layer_are_of_the_end_of_training(found: Runs) -> None:
         linear = sum(run.linear[-1] for run in of_arm) / len(of_arm)
         assert any(np.allclose(line.get_ydata(), linear) for line in panels[arm].lines)
     assert panels[TWO].get_title() == "2 private outputs"
-    within = figures.within_the_other(results_of(found))
+    within = figures.within_the_other_figure(results_of(found))
     titles = [axis.get_title() for axis in within.axes]
     assert "overlap 0" not in titles  # an output belongs to one task there
     shared = within.axes[titles.index("overlap 1")]
@@ -59,7 +59,7 @@ def test_curves_by_layer_are_of_the_end_of_training(found: Runs) -> None:
 
 
 def test_curves_over_training_have_a_line_and_an_interval_for_each_layer(found: Runs) -> None:
-    figure = figures.over_training(results_of(found), (TWO, CONSTANT, "not run"))
+    figure = figures.over_training_figure(results_of(found), (TWO, CONSTANT, "not run"))
     assert len(figure.axes) == 4
     for row, curve in enumerate(("x task", "instruction task")):
         for column, arm in enumerate((TWO, CONSTANT)):
@@ -74,7 +74,7 @@ def test_curves_over_training_have_a_line_and_an_interval_for_each_layer(found: 
 
 def test_swaps_and_accuracy_are_means_over_seeds(found: Runs) -> None:
     chosen = {arm: found[arm] for arm in (PRIVATE, SHARED)}
-    figure = figures.swaps(results_of(chosen))
+    figure = figures.swaps_figure(results_of(chosen))
     for row in range(len(POSITIONS)):
         for column, arm in enumerate(chosen):
             for kind in range(len(KINDS)):
@@ -87,7 +87,7 @@ def test_swaps_and_accuracy_are_means_over_seeds(found: Runs) -> None:
 
 def test_the_phase_diagram_has_the_phase_of_every_overlap_layer_and_step() -> None:
     ideal = results_of(runs())
-    figure = figures.phase_diagram(CONFIG, ideal)
+    figure = figures.phase_diagram_figure(CONFIG, ideal)
     for column, step in enumerate(STEPS):
         axis = figure.axes[column]  # the top row: at x
         assert axis.get_title() == f"step {step}"

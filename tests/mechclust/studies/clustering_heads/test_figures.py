@@ -11,19 +11,29 @@ from matplotlib.figure import Figure
 
 from mechclust.evidence.intervals import share_interval
 from mechclust.studies import get_study
-from mechclust.studies.clustering_heads.arm_figures import ablation_table, ablations, circuits, curriculum
-from mechclust.studies.clustering_heads.figures import training
-from mechclust.studies.clustering_heads.intervention_figures import (
-    donors,
-    draw,
-    full_batch,
-    mitigations,
-    replay,
-    saddle,
-    shown_full_batch,
-    stitching,
+from mechclust.studies.clustering_heads.arm_figures import (
+    ablation_table,
+    ablations_figure,
+    circuits_figure,
+    curriculum_figure,
 )
-from mechclust.studies.clustering_heads.phase_figures import attention, ideal, name_positions, phases
+from mechclust.studies.clustering_heads.figures import training_figure
+from mechclust.studies.clustering_heads.intervention_figures import (
+    donors_figure,
+    draw_intervention_figures,
+    full_batch_figure,
+    mitigations_figure,
+    replay_figure,
+    saddle_figure,
+    shown_full_batch,
+    stitching_figure,
+)
+from mechclust.studies.clustering_heads.phase_figures import (
+    attention_figure,
+    ideal_head_figure,
+    name_positions,
+    phases_figure,
+)
 from mechclust.studies.clustering_heads.results import HeadsResults, NetworkTraining, load_results
 from probes import ProbeResult
 from tests.mechclust.studies.clustering_heads import made_runs as made
@@ -82,7 +92,7 @@ class TestFullBatch:
         assert list(shown_full_batch(of(full_batch={1: run(falls=()), 2: self.once}), 2)) == [2, 1]
 
     def test_a_short_peak_does_not_hide_the_falls(self):
-        figure = full_batch(SMOKE, of(full_batch={1: run(peak=80.0)}))
+        figure = full_batch_figure(SMOKE, of(full_batch={1: run(peak=80.0)}))
         loss, linear, logarithmic = figure.axes
         assert linear.get_ylim() == (0, pytest.approx(0.1))
         assert linear.get_title(loc="right") == "cut off; largest 80"
@@ -92,14 +102,14 @@ class TestFullBatch:
         assert [text.get_text() for text in legend.get_texts()] == ["embeddings", "attention", "feed-forward"]
 
     def test_a_run_that_never_falls_is_shown_whole(self):
-        loss, *_ = full_batch(SMOKE, of(full_batch={1: run(falls=())})).axes
+        loss, *_ = full_batch_figure(SMOKE, of(full_batch={1: run(falls=())})).axes
         assert loss.get_xlim()[1] == 10 * (N - 1)
 
 
 class TestSaddle:
     def test_every_run_stands_apart_and_no_half_of_a_panel_is_empty(self):
         found = of(full_batch={i: run() for i in range(2)}, curvature={0: curved(-0.1, -1e-6), 1: curved(-1e-3, -1e-5)})
-        _, values, right = saddle(SMOKE, found).axes
+        _, values, right = saddle_figure(SMOKE, found).axes
         assert (values.get_yscale(), right.get_yscale()) == ("symlog", "symlog")
         places = right.transAxes.inverted().transform(right.transData.transform([(1, 1e-6), (1, 1e-5), (0, 0.1)]))[:, 1]
         assert np.diff(places).min() > 0.1
@@ -110,7 +120,7 @@ class TestSaddle:
 
     def test_positive_eigenvalues_are_in_view(self):
         found = of(full_batch={0: run()}, curvature={0: curved(0.5, 0.2)})
-        _, values, right = saddle(SMOKE, found).axes
+        _, values, right = saddle_figure(SMOKE, found).axes
         assert values.get_ylim()[1] >= 0.5
         assert right.get_ylim()[0] <= -0.5
 
@@ -120,7 +130,7 @@ def test_a_loss_of_0_is_drawn_as_the_least(results):
     curve = network.dynamics["test_loss"].clone()
     network.dynamics["test_loss"][-3:] = 0
     try:
-        axes = training(SMOKE, results).axes
+        axes = training_figure(SMOKE, results).axes
     finally:
         network.dynamics["test_loss"][:] = curve
     drawn = np.concatenate([path.vertices[:, 1] for axis in axes for band in axis.collections
@@ -129,7 +139,7 @@ def test_a_loss_of_0_is_drawn_as_the_least(results):
 
 
 def test_attention_has_one_scale_with_its_name(results):
-    *maps, bar = attention(SMOKE, results).axes
+    *maps, bar = attention_figure(SMOKE, results).axes
     limits = {axis.images[0].get_clim() for axis in maps}
     assert len(maps) == 2
     assert limits == {(0, max(axis.images[0].get_array().max() for axis in maps))}
@@ -138,13 +148,13 @@ def test_attention_has_one_scale_with_its_name(results):
 
 
 def test_moments_of_a_run_say_what_they_count(results):
-    titles = [axis.get_title(loc="left").split("\n")[0] for axis in phases(SMOKE, results).axes]
+    titles = [axis.get_title(loc="left").split("\n")[0] for axis in phases_figure(SMOKE, results).axes]
     assert titles[0] in ("step 0: start", "epoch 0: start")
 
 
 class TestIdeal:
     def test_positions_that_coincide_have_one_name(self, results):
-        first, *_ = ideal(SMOKE, results).axes
+        first, *_ = ideal_head_figure(SMOKE, results).axes
         assert {text.get_text() for text in first.texts} - {""} == {"0-2", "3-5"}
 
     def test_positions_apart_are_listed(self):
@@ -156,7 +166,7 @@ class TestIdeal:
 def test_ablations_show_every_setting_with_the_interval_of_its_share(results):
     found = {"bias 0": {200: (1.0, 0.9)}, "dropout 0.5": {200: (1.0, 0.6), 201: (1.0, 1.0)}}
     results = replace(results, final={**results.final, **found})
-    figure = ablations(SMOKE, results)
+    figure = ablations_figure(SMOKE, results)
     names = [axis.get_xlabel() for axis in figure.axes]
     assert len(names) == 6
     bias = figure.axes[names.index("biases of the feed-forward layer")]
@@ -188,7 +198,7 @@ class TestInterventions:
             made.network(follows=1.0, by_sum=0.6, draws=(0.6, 0.8)),
             made.weak(follows=0.1),
         ]
-        by_head, by_sum = donors(made.results_of(*networks)).axes
+        by_head, by_sum = donors_figure(made.results_of(*networks)).axes
         assert points(by_head) == [[0.9, 1.0], pytest.approx([0.45, 0.7])]
         assert points(by_sum) == [[0.3, 0.6], pytest.approx([0.45, 0.7])]
 
@@ -199,7 +209,7 @@ class TestInterventions:
             made.network(gone=[(1, 0, 1, 0, 1, 1)]),
             made.network(),
         ]
-        left, _ = replay(made.results_of(*networks)).axes
+        left, _ = replay_figure(made.results_of(*networks)).axes
         assert heights(left) == [0.75, 0, 0.75, 0, 1, 0.5]
         assert points(left)[0] == [0.5, 1]
 
@@ -207,18 +217,18 @@ class TestInterventions:
         base = [made.network(spikes=(200, 250, 300)), made.network()]
         treated = {0: made.training(spikes=(200,)), 1: made.training(spikes=(220, 250))}
         results = made.results_of(*base, mitigated={"larger eps": treated})
-        (axis,) = mitigations(made.CONFIG, results).axes
+        (axis,) = mitigations_figure(made.CONFIG, results).axes
         seeds = axis.lines[1].get_xydata()
         assert seeds.round().tolist() == [[3, 1], [0, 2]]
 
     def test_dates_of_stitched_networks(self):
         networks = [made.network(ready=(140, 180)), made.network(ready=(190, 150)), made.weak(ready=(10, 20))]
-        *_, dates = stitching(made.results_of(*networks)).axes
+        *_, dates = stitching_figure(made.results_of(*networks)).axes
         assert dates.collections[0].get_offsets().tolist() == [[140, 180], [190, 150]]
 
     def test_areas_stand_in_the_legend_of_the_roc(self):
         solved = [made.network(), made.network(line=None, plane=0.1)]
-        drawn = draw(made.CONFIG, made.results_of(*solved, made.weak(), made.weak()))
+        drawn = draw_intervention_figures(made.CONFIG, made.results_of(*solved, made.weak(), made.weak()))
         assert list(drawn) == ["stitching", "roc", "donors"]
         (axis,) = drawn["roc"].axes
         assert [text.get_text() for text in axis.get_legend().get_texts()] == [
@@ -230,7 +240,7 @@ class TestInterventions:
 def test_the_curriculum_shows_shares_of_networks_that_solve_the_task():
     accuracies = [(0.25, 1.0), (1.0, 0.99), (0.5, 0.3)]
     runs = {seed: made.curriculum(scratch, after) for seed, (scratch, after) in enumerate(accuracies)}
-    left, _ = curriculum(made.CONFIG.curriculum, runs).axes
+    left, _ = curriculum_figure(made.CONFIG.curriculum, runs).axes
     assert heights(left) == pytest.approx([1, 1 / 3, 1, 2 / 3])  # scratch: train, test; curriculum: train, test
     assert points(left)[1] == [0.25, 0.5, 1.0]
 
@@ -241,5 +251,10 @@ def test_circuits_of_a_start_and_of_the_base_setting():
     arm = "start positions x3"
     results = made.results_of(*base, started={arm: heads}, final={arm: made.ends(True, True, False)})
     none = dict.fromkeys(("textbook", "integer-weight", "planar", "neither", "not solved"), 0)
-    assert circuits(results, arm) == {**none, "textbook": 1, "neither": 1, "not solved": 1}
-    assert circuits(results, "base") == {**none, "textbook": 1, "integer-weight": 1, "not solved": 1}  # same seeds
+    assert circuits_figure(results, arm) == {**none, "textbook": 1, "neither": 1, "not solved": 1}
+    assert circuits_figure(results, "base") == {
+        **none,
+        "textbook": 1,
+        "integer-weight": 1,
+        "not solved": 1,
+    }  # same seeds

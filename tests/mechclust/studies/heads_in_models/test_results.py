@@ -182,7 +182,7 @@ def test_the_table_has_no_count_for_a_label_that_attention_clusters(models: Resu
 
 def test_addition_has_a_dot_for_each_head_filled_if_it_is_called(models: Results) -> None:
     of_arms = {f"p = {p}": by_subject(CONFIG, models, addition_arm(p)) for p in CONFIG.moduli}
-    figure = figures.addition(CONFIG, of_arms)
+    figure = figures.addition_figure(CONFIG, of_arms)
     axis = figure.axes[1]  # above, p = 3
     dots = {tuple(dot) for of in axis.collections for dot in np.round(of.get_offsets(), 9).tolist()}
     filled = set()
@@ -200,7 +200,7 @@ def test_addition_has_a_dot_for_each_head_filled_if_it_is_called(models: Results
 
 def test_prompts_show_means_over_draws_and_endings(models: Results) -> None:
     of_models = by_subject(CONFIG, models, PROMPTS)
-    figure = figures.prompts(CONFIG, of_models)
+    figure = figures.prompts_figure(CONFIG, of_models)
     image, alike, causal, together = figure.axes[:4]
     ends = [models[Job(PROMPTS, seed)][f"pretrained-{order}"] for seed in CONFIG.word_seeds for order in ORDERS]
     effect = sum(heads.values["effect"] for heads in ends) / len(ends)
@@ -232,7 +232,7 @@ def set_index(name: str) -> int:
 
 
 def test_instructions_show_the_mean_clusters_by_layer(models: Results) -> None:
-    figure = figures.instructions(CONFIG, by_subject(CONFIG, models, INSTRUCTIONS))
+    figure = figures.instructions_figure(CONFIG, by_subject(CONFIG, models, INSTRUCTIONS))
     lines = [np.asarray(line.get_ydata()) for line in figure.axes[0].lines]
     for subject in ("trained", "untrained"):
         of_seeds = [models[Job(INSTRUCTIONS, seed)][subject].clusters for seed in CONFIG.seeds]

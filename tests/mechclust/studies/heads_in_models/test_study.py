@@ -110,7 +110,7 @@ def test_a_pretrained_model_is_measured_with_its_random_twin(write_checkpoint, t
     data = data_of(config, {job: found})
     assert 0 <= float(data[key(PROMPTS, "pretrained", "common")][0]) <= 1
     assert np.isnan(found["random-first"].changed[RELEVANT])  # nothing is alike
-    figures.prompts(config, by_subject(config, {job: found}, PROMPTS)).savefig(tmp_path / "drawn.png")
+    figures.prompts_figure(config, by_subject(config, {job: found}, PROMPTS)).savefig(tmp_path / "drawn.png")
     assert (tmp_path / "drawn.png").stat().st_size > 5000
 
 

@@ -13,7 +13,7 @@ from mechclust.studies.topic_structure.reading_figures import readings_figure
 from mechclust.studies.topic_structure.reading_findings import distance_table, nearest_readings, verdicts_of
 from mechclust.studies.topic_structure.readings import BEST, END, HALF, TABLE, attention_table, readings_of, stops_of
 from mechclust.studies.topic_structure.results import THEORY_G, block, shares_of
-from mechclust.studies.topic_structure.stage_figures import changes, stages
+from mechclust.studies.topic_structure.stage_figures import changes_figure, stages_figure
 from tests.mechclust.studies.topic_structure.made_runs import (
     BEST_READING,
     GAP,
@@ -242,17 +242,17 @@ class TestStages:
         found = judged(runs)
         assert (found["P4"].verdict, found["P4a"].verdict) == ("holds", "holds")
         assert [part.name for part in found["P4"].parts] == ["SGD, lowest of 6", "Adam, lowest of 8"]
-        drawn = stages(PAPER, runs)
+        drawn = stages_figure(PAPER, runs)
         assert [axis.get_title() for axis in drawn.axes][:2] == ["SGD, cross-entropy", "SGD, squared"]
         (legend,) = drawn.legends
         said = [text.get_text() for text in legend.get_texts()]
         assert said[2:] == ["training diverged in some seed", "attention hardly moved in some seed"]
         assert "near-zero start, SGD, cross-entropy, rate 10\n" in "".join(
-            axis.get_title() for axis in changes(PAPER, runs).axes
+            axis.get_title() for axis in changes_figure(PAPER, runs).axes
         )
         partly = {name: np.where(np.arange(len(x)) < 2, x, np.nan) for name, x in RUNS[gone][0].changes.items()}
         runs[gone] = [replace(run, changes=partly) for run in RUNS[gone]]
-        assert not any("cross-entropy, rate 30" in axis.get_title() for axis in changes(PAPER, runs).axes[:1])
+        assert not any("cross-entropy, rate 30" in axis.get_title() for axis in changes_figure(PAPER, runs).axes[:1])
 
     def test_one_number_of_topics_has_no_rise_with_it(self):
         one = replace(PAPER, topics=(10,))
