@@ -21,10 +21,10 @@ from probes.engine.sites import Sites, residual
 from probes.functional.cka import compact, linear_hsic, without_top_components
 from probes.functional.cka_draws import deviations_of, halves_hsic, null_hsic, null_of
 from probes.functional.cross_moments import CrossMoments
-from probes.functional.hsic import HSIC, cka_from_hsic, kernel
+from probes.functional.hsic import HSIC, centred_kernel, cka_from_hsic
 from probes.functional.permutation_test import ROUNDING_TIE, permutation_p_value
 from probes.functional.products import Precision, check_precision
-from probes.functional.representations import float64, matrix
+from probes.functional.representations import in_float64, row_matrix
 from probes.functional.unit_hsic import hsic_between_units
 from probes.functional.units import FEWEST_ARRANGEMENTS, n_pairings
 from tasks import InputError
@@ -232,8 +232,8 @@ class CKA(Pairwise, RowsOrMoments):
 
     def _null(self, group: _Group, x: str, y: str, values: Mapping[str, float]) -> Iterator[_Measured]:
         """Yield the interval by chance, and the p-value, of each measure with a value."""
-        rows_x = matrix(group.rows[x], x)
-        rows_y = matrix(group.rows[y], y)
+        rows_x = row_matrix(group.rows[x], x)
+        rows_y = row_matrix(group.rows[y], y)
         drawn, xx, yy = null_hsic(rows_x, rows_y, self.n_permutations, self.seed, self.precision, group.units)
         enough = n_pairings(xx.n, group.units) >= FEWEST_ARRANGEMENTS
         tie = ROUNDING_TIE if self.precision == "float64" else _MAX_ROUNDING
@@ -319,7 +319,7 @@ class _Group:
         rows = self.probe._rows_of(site, self.name)
         if not self.probe.remove_top:
             return rows
-        rows, why = without_top_components(float64(rows), self.probe.remove_top)
+        rows, why = without_top_components(in_float64(rows), self.probe.remove_top)
         if why:
             self.undefined[site] = why
         return rows
@@ -335,7 +335,7 @@ class _Group:
         pairs = list(self.probe._pairs())
         if self.units is None:
             return linear_hsic(self.rows, pairs, self.probe.precision)
-        kernels = {site: kernel(rows, self.probe.precision) for site, rows in self.rows.items()}
+        kernels = {site: centred_kernel(rows, self.probe.precision) for site, rows in self.rows.items()}
         return {(x, y): hsic_between_units(kernels[x], kernels[y], self.units) for x, y in pairs}
 
     def half_hsics(self, x: str, y: str) -> list[HSIC]:
@@ -348,4 +348,4 @@ class _Group:
 
 
 def _compact_rows(rows: Mapping[str, Float[Tensor, "row _"]], site: str) -> Float[Tensor, "row kept"]:
-    return compact(matrix(rows[site], site))
+    return compact(row_matrix(rows[site], site))

@@ -28,7 +28,7 @@ from probes.functional.clustering_head import (
     within_ratio_chance,
 )
 from probes.functional.planar_lattice import PlanarLattice, planar_lattice
-from probes.functional.relabelling import enough_permutations, holm_over_heads, relabelled, relabelling_of
+from probes.functional.relabelling import enough_permutations, holm_over_heads, relabelled_heads, relabelling_of
 from probes.functional.strata import check_given
 from probes.functional.units import check_units
 from tasks import Batch, InputError
@@ -329,7 +329,7 @@ query=last_token(), max_rows=None, permutations=0, units=None)
         by_site = []
         for site in self.outputs:
             points = self.head_outputs(site)[1]
-            by_label = [relabelled(points, label, draws, self.unit_of_examples) for label in labels.values()]
+            by_label = [relabelled_heads(points, label, draws, self.unit_of_examples) for label in labels.values()]
             by_site.append(_stacked(by_label, dim=-1))
         values = _stacked(by_site)
         values["p_holm"] = holm_over_heads(values["p_value"])

@@ -15,10 +15,10 @@ from probes.engine.pairwise import ByClass
 from probes.engine.readout import Readout, last_token
 from probes.engine.result import ProbeResult
 from probes.engine.sites import Sites, residual
-from probes.engine.state import hashed
+from probes.engine.state import hashed_indices
 from probes.functional.neighbour_purity import (
-    nearest,
     nearest_of_other_units,
+    nearest_rows,
     neighbour_purity_chance,
     purity_interval,
     relabelled_purity,
@@ -124,7 +124,7 @@ class NeighbourPurity(ByClass):
         queries = None
         notes = []
         if self.max_rows is not None and self.max_rows < len(index):
-            queries = torch.argsort(hashed(index), stable=True)[: self.max_rows].sort().values
+            queries = torch.argsort(hashed_indices(index), stable=True)[: self.max_rows].sort().values
             notes = [f"neighbour_purity is that of {len(queries)} of {len(index)} examples, among all of them"]
         units = self._units_of("all")
         relabelling = self._relabelling(labels, units)
@@ -166,7 +166,7 @@ class NeighbourPurity(ByClass):
         """Return every measure at a site, with chance if labels are permuted."""
         rows = self._rows_of(site, "all")
         if units is None:
-            near = nearest(rows, self.k, queries, device=self.device)
+            near = nearest_rows(rows, self.k, queries, device=self.device)
         else:
             near = nearest_of_other_units(rows, self.k, units, queries, device=self.device)
         purity = float(same_label(near, labels, queries).mean())

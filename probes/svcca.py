@@ -14,7 +14,7 @@ from probes.engine.readout import Readout, last_token
 from probes.engine.result import ProbeResult
 from probes.engine.sites import Sites, residual
 from probes.functional.n_dims import check_share
-from probes.functional.svcca import mean_correlation, principal
+from probes.functional.svcca import mean_correlation, principal_basis
 
 
 class SVCCA(Pairwise):
@@ -83,7 +83,7 @@ class _Directions:
         self.basis = lru_cache(len(probe.sites))(self._basis)
 
     def _basis(self, site: str, group: str) -> Float[Tensor, "row kept"]:
-        basis = principal(self.probe._rows_of(site, group), self.probe.variance)
+        basis = principal_basis(self.probe._rows_of(site, group), self.probe.variance)
         self.largest[group] = max(self.largest.get(group, 0), basis.shape[1])
         return basis
 

@@ -18,7 +18,7 @@ from probes.engine.preprocess import Preprocess
 from probes.engine.readout import Readout, check_row_readout, token_at
 from probes.engine.result import ProbeResult
 from probes.engine.sites import Sites, residual
-from probes.engine.state import hashed
+from probes.engine.state import hashed_indices
 from probes.functional.adjusted_rand import (
     FEWEST_EFFECTIVE_CLASSES,
     adjusted_rand_moments,
@@ -440,7 +440,7 @@ class _Space:
         self._halves: dict[int, list[tuple[Int[np.ndarray, "half"], Int[np.ndarray, "half"]]]] = {}
         self._units = probe._codes(probe.units) if probe.units else None
         self.n_units = len(rows) if self._units is None else int(self._units.max()) + 1
-        chosen = torch.sort(hashed(index), stable=True).indices[:_MAX_SILHOUETTE_ROWS].sort().values
+        chosen = torch.sort(hashed_indices(index), stable=True).indices[:_MAX_SILHOUETTE_ROWS].sort().values
         self._silhouette_rows: Int[np.ndarray, "chosen"] = chosen.numpy()
 
     def clusters(self, k: int) -> Int[np.ndarray, "row"]:

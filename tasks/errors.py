@@ -39,11 +39,11 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
-def repeated(values: Sequence[Any]) -> list[Any]:
+def repeated_values(values: Sequence[Any]) -> list[Any]:
     """Return the values that stand further to the left already, in order.
 
     Example:
-        >>> repeated(["a", "b", "a"])
+        >>> repeated_values(["a", "b", "a"])
         ['a']
     """
     return [value for i, value in enumerate(values) if value in values[:i]]

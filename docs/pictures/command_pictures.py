@@ -10,7 +10,7 @@ from docs.pictures.models import BERT, GPT2, STEPS, bert, own
 from docs.pictures.probe_pictures import panels
 from docs.pictures.registry import ROOT, Drawn, picture
 from mechclust import TopicsConfig, measure_topics
-from mechclust.report.style import COLORS, MARKERS, shades
+from mechclust.report.style import COLORS, MARKERS, layer_shades
 from probes import AttentionEntropy, LogitLens, TaskClusterARI, last_token, load_result, run
 from probes.engine.plots import chance_band
 
@@ -171,7 +171,7 @@ def history() -> Drawn:
     left.set_xticks(range(len(STEPS)), list(map(str, STEPS)))
     figure.colorbar(image, ax=left)
     high, low = (table.pivot(index="layer", columns="step", values=end) for end in ("null_high", "null_low"))
-    for layer, colour in zip(values.index, shades(len(values)), strict=True):
+    for layer, colour in zip(values.index, layer_shades(len(values)), strict=True):
         right.plot(range(len(STEPS)), values.loc[layer], color=colour, marker="o", ms=4, label=f"layer {layer}")
     chance_band(right, range(len(STEPS)), low.min().to_numpy(), high.max().to_numpy())
     right.set_xticks(range(len(STEPS)), list(map(str, STEPS)))

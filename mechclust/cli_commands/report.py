@@ -12,7 +12,7 @@ from mechclust.cli_settings import Perhaps
 from mechclust.evidence.tables import markdown_table, shown_on_pages, text_table
 from mechclust.studies import open_run, report_run
 from mechclust.studies.record import is_record, judge_again, record_run
-from probes.store.files import verifies
+from probes.store.files import verifies_checksums
 from tasks import InputError
 
 
@@ -35,7 +35,7 @@ def command(
     try:
         _report(run_folder, markdown, record, figures)
     except KeyError as error:
-        if verifies():
+        if verifies_checksums():
             raise
         raise InputError(
             f"files in {str(run_folder)!r} are not what they are called ({error.args[0]}); leave --no-verify out, and "

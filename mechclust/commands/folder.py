@@ -17,7 +17,7 @@ from mechclust.jobs.interrupts import telling_what_is_kept
 from mechclust.report.folder import check_command, check_subject, record_command
 from mechclust.report.manifest import WAY_OUT
 from probes.store.files import remove_leftovers
-from probes.store.locks import locked
+from probes.store.locks import locked_folder
 from tasks import InputError
 
 _MAX_PART_LENGTH = 40  # characters of a part of a folder's name
@@ -137,11 +137,11 @@ def _so_far(out: Path) -> str:
 def _owned(out: Path) -> Iterator[None]:
     owned = _OWNED_FOLDERS.get()
     if owned is None:
-        with locked(out, way=WAY_OUT):
+        with locked_folder(out, way=WAY_OUT):
             yield
         return
     stack, folders = owned
     if out.absolute() not in folders:
-        stack.enter_context(locked(out, way=WAY_OUT))
+        stack.enter_context(locked_folder(out, way=WAY_OUT))
         folders.add(out.absolute())
     yield

@@ -8,13 +8,13 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from probes.engine.state import hashed
+from probes.engine.state import hashed_indices
 
 
-def drawn(index: Int[Tensor, "prompts"], most: int) -> Int[Tensor, "drawn"]:
+def draw_prompts(index: Int[Tensor, "prompts"], most: int) -> Int[Tensor, "drawn"]:
     """Draw at most ``most`` prompts, by a hash of their index alone, and sort them."""
     if len(index) > most:
-        index = index[torch.sort(hashed(index), stable=True).indices[:most]]
+        index = index[torch.sort(hashed_indices(index), stable=True).indices[:most]]
     return torch.sort(index).values
 
 
@@ -22,4 +22,4 @@ def drawn_of_each(of_task: Mapping[str, Int[Tensor, "_"]], most: int | None) -> 
     """Draw at most ``most`` prompts of each task; ``None`` takes all."""
     if most is None or all(len(index) <= most for index in of_task.values()):
         return of_task
-    return {task: drawn(index, most) for task, index in of_task.items()}
+    return {task: draw_prompts(index, most) for task, index in of_task.items()}

@@ -18,7 +18,7 @@ from mechclust.models.resolved import resolve_model
 from mechclust.models.tokenizers import prompt_batches, tokenizer_and_sizes
 from mechclust.models.weights import set_weights
 from mechclust.report.folder import check_writable
-from mechclust.report.html import png
+from mechclust.report.html import png_bytes
 from mechclust.sandbox import SandboxRun, record_sandbox, sandbox_figure, sandbox_film, sandbox_page
 from mechclust.sandbox.frames import change_shares, choose_frames
 from mechclust.sandbox.planes import PlaneName
@@ -311,7 +311,7 @@ def write_sandbox(run: SandboxRun, out: str | Path, *, epoch: int | None = None,
         return sandbox_page(run, out)
     if out.suffix == ".png":
         epoch = run.epochs[-1] if epoch is None else epoch
-        write_atomic(out, png(sandbox_figure(run, epoch, panels=panels or None)))
+        write_atomic(out, png_bytes(sandbox_figure(run, epoch, panels=panels or None)))
         return out
     return sandbox_film(run, out, panels=panels or None)
 

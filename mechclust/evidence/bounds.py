@@ -99,14 +99,14 @@ def verdict_of(bound: Bound | Within, interval: Interval | None) -> Verdict:
     return "does not hold" if apart else "undecided"
 
 
-def together(verdicts: Iterable[Verdict]) -> Verdict:
+def joint_verdict(verdicts: Iterable[Verdict]) -> Verdict:
     """Return the verdict of a finding whose parts have these verdicts.
 
     It holds if all parts do, and does not hold if one does not. Otherwise a part that is not tested leaves it not
     tested, and what remains is undecided.
 
     Example:
-        >>> together(["holds", "undecided"]), together(["does not hold", "undecided"])
+        >>> joint_verdict(["holds", "undecided"]), joint_verdict(["does not hold", "undecided"])
         ('undecided', 'does not hold')
     """
     distinct = set(verdicts)

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Shaped
 
-from mechclust.evidence.bounds import Bound, Verdict, Within, together, verdict_of
+from mechclust.evidence.bounds import Bound, Verdict, Within, joint_verdict, verdict_of
 from mechclust.evidence.intervals import (
     Interval,
     mean_interval,
@@ -171,7 +171,7 @@ class Control:
     @property
     def verdict(self) -> Verdict:
         """The verdict on the control, judged in the same way."""
-        return together(part.verdict for part in self.parts)
+        return joint_verdict(part.verdict for part in self.parts)
 
 
 @dataclass(frozen=True)
@@ -296,7 +296,7 @@ def judge(finding: Finding) -> Verdict:
     """
     if finding.not_tested:
         return "not tested"
-    verdict = together(part.verdict for part in finding.parts)
+    verdict = joint_verdict(part.verdict for part in finding.parts)
     if verdict == "holds" and finding.control is not None and finding.control.verdict == "holds":
         return "not specific"
     return verdict

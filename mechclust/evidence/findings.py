@@ -108,7 +108,7 @@ def _measured(part: Part) -> dict[str, float | None]:
     return {"measured": part.measured, "low": low, "high": high}
 
 
-def untested(findings: Sequence[Finding], reason: str = TOO_SMALL) -> list[Finding]:
+def untested_findings(findings: Sequence[Finding], reason: str = TOO_SMALL) -> list[Finding]:
     """Return findings as not tested. Those that have a reason keep it."""
     return [replace(finding, not_tested=finding.not_tested or reason) for finding in findings]
 

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Shaped
 from torch import Tensor
 
-from probes.engine.batches import Batches, each_batch, readable
+from probes.engine.batches import Batches, each_batch, readable_batch
 from probes.engine.hooks import HookedModel
 from probes.engine.texts import TextTokenizer
 from probes.store.digest import digest_of
@@ -57,7 +57,7 @@ class Shard:
     def batches(self, models: Mapping[str, HookedModel], reading: TextTokenizer) -> Iterator[Batch]:
         """Yield the batches as ``run`` would give them to these models."""
         if isinstance(self.source, bytes):
-            return (readable(batch, models) for batch in _unpacked_batches(self.source))
+            return (readable_batch(batch, models) for batch in _unpacked_batches(self.source))
         first = self.number * _INDICES_PER_FUNCTION
         return each_batch(self.source(), models, reading=reading, tokens_per_batch=self.tokens_per_batch, first=first)
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mechclust.jobs.connection import connect, leave
+from mechclust.jobs.connection import connect_to_ray, leave_ray
 from mechclust.jobs.engine import Ray, address_of
-from mechclust.jobs.outcome import attempt, call, load_function, opened
+from mechclust.jobs.outcome import call, load_function, pickled_outcome, unpickled_outcome
 from mechclust.jobs.pool import Reply, Worker, WorkerLost, WorkerPool
 from mechclust.jobs.progress import place_bars
 from probes.store.files import temporary_of
@@ -85,7 +85,7 @@ class RayPool(WorkerPool[RayWorker]):
         """Join or start the cluster, and see that jobs fit on it."""
         engine = self.engine
         folder = self.folder
-        connect(address_of(engine))
+        connect_to_ray(address_of(engine))
         if self.workers is None and not self._look():
             raise InputError(_no_room(engine))
         self.token = _write_token(folder) if folder is not None else None
@@ -165,7 +165,7 @@ class RayPool(WorkerPool[RayWorker]):
         except RayError as error:
             return WorkerLost(f"{worker.where}, {_cause(error)}")
         if isinstance(answer, bytes):
-            return Reply(*opened(answer))
+            return Reply(*unpickled_outcome(answer))
         worker.where = f"process {answer['process']} on node {answer['node']}"
         worker.placed = True
         return Reply(None, InputError(_refusal(answer, self.facts))) if answer["refused"] else None
@@ -182,7 +182,7 @@ class RayPool(WorkerPool[RayWorker]):
             self.token.unlink(missing_ok=True)
         place_bars()
         if broken:
-            leave()
+            leave_ray()
 
 
 def _wanted(engine: Ray) -> dict[str, float]:
@@ -283,13 +283,13 @@ def _begin_work(work: bytes, facts: Mapping[str, Any]) -> tuple[Callable[..., An
     wait_for_dead_owners()
     place_bars(_RayBar, flush_interval_s=facts["flush"])
     functions: list[Callable[..., Any]] = []
-    reply = attempt(load_function, work, functions, dumps=cloudpickle.dumps)
+    reply = pickled_outcome(load_function, work, functions, dumps=cloudpickle.dumps)
     return (functions[0] if functions else None), reply
 
 
 def do(fn: Callable[..., Any], job: bytes) -> bytes:
     """Do a job on a node, and return its reply."""
-    return attempt(call, fn, job, dumps=cloudpickle.dumps)
+    return pickled_outcome(call, fn, job, dumps=cloudpickle.dumps)
 
 
 def _cause(error: RayError) -> str:

@@ -23,7 +23,7 @@ ray.load()()
 _joined: set[str] = set()  # the address that this process was told to join
 
 
-def connect(address: str) -> None:
+def connect_to_ray(address: str) -> None:
     """Join the cluster, or start one on this machine; a connection that is there already serves.
 
     A new cluster on this machine uses Ray's token authentication, as Ray does by itself: the token stands in
@@ -38,7 +38,7 @@ def connect(address: str) -> None:
     if ray.is_initialized():
         if not _joined or address in _joined:
             return
-        leave()
+        leave_ray()
     options: dict[str, Any] = {}
     if address == "local":
         options["include_dashboard"] = False
@@ -52,7 +52,7 @@ def connect(address: str) -> None:
     _joined.add(address)
 
 
-def leave() -> None:
+def leave_ray() -> None:
     """End the connection that we made; with it ends a cluster that we started."""
     import ray
 

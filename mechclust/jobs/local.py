@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-from mechclust.jobs.outcome import attempt, call, load_function, opened
+from mechclust.jobs.outcome import call, load_function, pickled_outcome, unpickled_outcome
 from mechclust.jobs.pool import Reply, Worker, WorkerLost, WorkerPool
 from mechclust.jobs.progress import PatientLock, place_bars
 from probes.store.locks import wait_for_dead_owners
@@ -106,7 +106,7 @@ def _receive_from(worker: LocalWorker) -> Reply | WorkerLost:
     except (EOFError, OSError):
         worker.process.join()
     else:
-        return Reply(*opened(reply))
+        return Reply(*unpickled_outcome(reply))
     code = worker.process.exitcode or 0
     if code == -signal.SIGKILL:
         return WorkerLost(f"killed by signal {-code}, often for too little memory")
@@ -141,10 +141,10 @@ def _serve(pipe: Connection, work: bytes, lock: PatientLock, line: int) -> None:
     jobs: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(pipe, jobs), daemon=True).start()
     functions: list[Callable[..., Any]] = []
-    pipe.send_bytes(attempt(load_function, work, functions))
+    pipe.send_bytes(pickled_outcome(load_function, work, functions))
     while True:
         job = jobs.get()
-        pipe.send_bytes(attempt(call, functions[0], job))
+        pipe.send_bytes(pickled_outcome(call, functions[0], job))
 
 
 def _receive(pipe: Connection, jobs: queue.SimpleQueue[bytes]) -> None:

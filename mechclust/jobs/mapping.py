@@ -15,7 +15,7 @@ import torch
 
 from mechclust.jobs.engine import Engine, Ray
 from mechclust.jobs.local import LocalPool
-from mechclust.jobs.outcome import Outcome, first_of, named
+from mechclust.jobs.outcome import Outcome, error_naming_job, first_of
 from mechclust.jobs.pool import Rules, each_outcome
 from mechclust.jobs.progress import progress_bar
 from tasks import InputError
@@ -161,7 +161,7 @@ def _in_this_process(
         try:
             yield Outcome(position, _with_one_thread(fn, job))
         except Exception as failure:
-            yield Outcome(position, None, named(failure, f"job {rules.name(position, job)}"))
+            yield Outcome(position, None, error_naming_job(failure, f"job {rules.name(position, job)}"))
 
 
 def _with_one_thread(fn: Callable[..., _Out], *args: Any) -> _Out:

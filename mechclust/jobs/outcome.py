@@ -29,8 +29,8 @@ class Outcome(Generic[_Out]):
     error: Exception | None = None
 
 
-def attempt(fn: Callable[..., Any], *args: Any, dumps: Callable[[Any], bytes] = pickle.dumps) -> bytes:
-    """Call ``fn``, and return its value or its error, pickled for ``opened``."""
+def pickled_outcome(fn: Callable[..., Any], *args: Any, dumps: Callable[[Any], bytes] = pickle.dumps) -> bytes:
+    """Call ``fn``, and return its value or its error, pickled for ``unpickled_outcome``."""
     try:
         return dumps((fn(*args), None))
     except BaseException as error:
@@ -48,7 +48,7 @@ def call(fn: Callable[..., Any], job: bytes) -> Any:
     return fn(pickle.loads(job))
 
 
-def opened(reply: bytes) -> tuple[Any, Exception | None]:
+def unpickled_outcome(reply: bytes) -> tuple[Any, Exception | None]:
     """Return value and error, one of which is ``None``."""
     value, error = pickle.loads(reply)
     return value, error
@@ -71,7 +71,7 @@ def _can_travel(error: Exception, dumps: Callable[[Any], bytes]) -> bool:
         return False
 
 
-def named(error: Exception, job: str) -> Exception:
+def error_naming_job(error: Exception, job: str) -> Exception:
     """Return the error, which now says in which job it was."""
     if isinstance(error, InputError):
         again = InputError(f"{job}: {error}")

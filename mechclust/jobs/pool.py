@@ -11,7 +11,7 @@ from itertools import chain
 from typing import Any, Generic, TypeVar
 
 from mechclust.jobs.interrupts import without_interrupts
-from mechclust.jobs.outcome import Outcome, named
+from mechclust.jobs.outcome import Outcome, error_naming_job
 from tasks import InputError
 
 
@@ -211,7 +211,7 @@ class _Run(Generic[W]):
     def _reply(self, worker: W, event: Reply) -> None:
         item = worker.items.popleft()
         worker.since = time.monotonic()
-        error = event.error and named(event.error, self._name(item))
+        error = event.error and error_naming_job(event.error, self._name(item))
         self.outcomes.append(Outcome(item.position, event.value, error))
 
     def _ready(self, worker: W, event: Reply) -> None:

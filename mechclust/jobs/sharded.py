@@ -33,7 +33,7 @@ from probes.engine.probe import Probe, each_probe
 from probes.engine.readout import Readout, last_token
 from probes.engine.recorder import HookedModels
 from probes.engine.result import ProbeResult
-from probes.engine.run import finished, measuring
+from probes.engine.run import finished_results, measuring_batches
 from probes.engine.sites import Sites, residual
 from probes.rows.kept_rows import Keeping, Stored, check_space, count_given, files_of, kept_shards
 from probes.rows.row_store import RowStore, next_shard, prepare_shard, publish_shard, write_header
@@ -48,7 +48,7 @@ from probes.store.files import (
     write_safetensors,
 )
 from probes.store.index_set import IndexSet
-from probes.store.locks import locked
+from probes.store.locks import locked_folder
 from tasks import Batch, InputError
 from tasks.text.beginning import Bos
 
@@ -169,7 +169,7 @@ def run_sharded(
             for states in _in_order(outcomes, kept=folder is not None):
                 total.add(states)
                 bar.update()
-    results = finished(several, total.states, total.fingerprints, tokenization=reading.tokenization)
+    results = finished_results(several, total.states, total.fingerprints, tokenization=reading.tokenization)
     return results[0] if isinstance(probes, Probe) else results
 
 
@@ -242,7 +242,7 @@ def save_rows_sharded(
     shards = shards_of(batches, shard_rows, reading=reading, tokens_per_batch=tokens_per_batch)
     n_examples = None if count_shards(batches) else count_given(batches)
     setup = partial(_RowWorker.from_function, load, keeping, folder, n_examples)
-    with locked(folder, way="give a new folder"):
+    with locked_folder(folder, way="give a new folder"):
         remove_leftovers(folder, everyones=True)  # workers of an earlier driver, on whatever node
         store = _Store(Stored.from_shards(folder, keeping.labels, kept_shards(folder, keeping.settings)))
         outcomes = each_result(
@@ -291,7 +291,7 @@ def _measure(probes: Sequence[Probe], folder: Path | None, worker: _Worker, shar
         if saved is not None:
             _check_same(path, saved, header)
             return path
-    with measuring(worker.model, probes) as step:
+    with measuring_batches(worker.model, probes) as step:
         for batch in batches:
             step(batch)
     states = [probe.state_dict() for probe in probes]
@@ -355,7 +355,7 @@ def _in_order(outcomes: Iterator[Outcome[Any]], *, kept: bool) -> Iterator[Any]:
 @contextmanager
 def _folder_of_shards(folder: Path, probes: Sequence[Probe]) -> Iterator[None]:
     """Own a folder of shards of these probes, new or begun, for the block."""
-    with locked(folder):
+    with locked_folder(folder):
         remove_leftovers(folder, everyones=True)  # workers of an earlier driver, on whatever node
         path = folder / "shards.json"
         record = {"format": _FORMAT, "probes": list(map(repr, probes)), "versions": versions()}
@@ -443,7 +443,7 @@ def _measure_rows(worker: _RowWorker, shard: Shard) -> _SavedRows:
     probe = worker.keeping.probe()
     saved = _SavedRows(worker.header, [])
     reading = shard.reading({"": worker.model})
-    with measuring(worker.model, [probe]) as step:
+    with measuring_batches(worker.model, [probe]) as step:
         for batch in shard.batches({"": worker.model}, reading):
             saved.index += batch.index.tolist()
             new = stored.new(batch)

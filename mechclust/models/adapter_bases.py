@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from mechclust.models.adapters import import_peft, named_base
-from mechclust.models.huggingface import find, quiet, read_config
+from mechclust.models.huggingface import find_checkpoint, quiet_transformers, read_config
 from mechclust.models.loading import auto_class
 from mechclust.models.resolved import ResolvedModel
 from tasks import InputError
@@ -99,9 +99,9 @@ def _shapes(base: ResolvedModel, trust_remote_code: bool) -> tuple[dict[str, tup
     A shape is outputs and inputs of a linear layer, and ``None`` for other modules. There are no shapes if the model
     cannot be made without its weights.
     """
-    config = read_config(find(base.base, trust_remote_code=trust_remote_code))
+    config = read_config(find_checkpoint(base.base, trust_remote_code=trust_remote_code))
     shapes: dict[str, tuple[int, int] | None] = {}
-    with suppress(Exception), quiet(), torch.device("meta"):
+    with suppress(Exception), quiet_transformers(), torch.device("meta"):
         model = auto_class(config).from_config(config, trust_remote_code=trust_remote_code)
         for name, module in model.named_modules():
             shapes[name] = _linear_shape(module)
@@ -131,7 +131,7 @@ def _weights_of(adapter: str) -> dict[str, tuple[int, ...]]:
     """Return the shapes of an adapter's weights by name, or nothing for a damaged file, which is refused later."""
     peft = import_peft("reading an adapter", "adapters")
     try:
-        with quiet():
+        with quiet_transformers():
             weights = peft.utils.load_peft_weights(adapter, device="cpu")
     except Exception:
         return {}

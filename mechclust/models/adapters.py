@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Shaped
 from torch import Tensor, nn
 
-from mechclust.models.huggingface import ADAPTER, Source, first_sentence, quiet
+from mechclust.models.huggingface import ADAPTER, Source, first_sentence, quiet_transformers
 from probes.engine.hooks import HookedModel
 from probes.store.digest import digest_of
 from tasks import InputError
@@ -100,7 +100,7 @@ def merged_copy(tuned: Any) -> Any:
         raise InputError(f"{_QUANTISED}; save checkpoints and run mechclust history on them")
     copied = shared_copy(tuned)
     _copy_merged_weights(copied)
-    with quiet(), torch.no_grad():
+    with quiet_transformers(), torch.no_grad():
         return copied.merge_and_unload()
 
 
@@ -260,7 +260,7 @@ def import_peft(work: str, extra: str) -> Any:
         InputError: if it is not installed, or cannot be imported, with the reason.
     """
     try:
-        with quiet():
+        with quiet_transformers():
             import peft
     except ImportError as error:
         missing = isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] == "peft"
@@ -310,7 +310,7 @@ def _merged(plain: Any, adapter: str) -> _WeightsByName:
     wrapped = _attach(copied, adapter)
     _copy_merged_weights(wrapped)
     try:
-        with quiet():
+        with quiet_transformers():
             merged = wrapped.merge_and_unload(safe_merge=True)
     except ValueError as error:
         raise InputError(f"the adapter {adapter!r} cannot be merged: {first_line(error)}; save it again") from error
@@ -336,14 +336,14 @@ def _attach(plain: Any, adapter: str) -> Any:
     peft = import_peft("reading an adapter", "adapters")
     _copy_biases(plain)
     try:
-        with quiet():
+        with quiet_transformers():
             config = peft.PeftConfig.from_pretrained(adapter)
             config.inference_mode = True
             wrapped = peft.PeftModel(plain, config)
     except Exception as error:  # of peft: anything
         raise InputError(_config_fault(adapter, plain, error)) from error
     try:
-        with quiet():
+        with quiet_transformers():
             keys = wrapped.load_adapter(adapter, "default", is_trainable=False)
     except Exception as error:
         raise InputError(_weights_fault(adapter, plain, error)) from error

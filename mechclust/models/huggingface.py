@@ -81,7 +81,7 @@ class Source:
         return f"{self.name!r}{revision} from the Hugging Face hub"
 
 
-def find(
+def find_checkpoint(
     name_or_path: str | Path, *, weights: bool = True, tokenizer: bool = True, trust_remote_code: bool = False
 ) -> Source:
     """Find the checkpoint of a name: a directory that has everything that is needed, a GGUF file, or a hub name.
@@ -231,7 +231,7 @@ def read_config(source: Source) -> Any:
 
     if source.trusted:
         print(f"mechclust: code that comes with {source.name!r} may be run (--trust-remote-code)", file=sys.stderr)
-    with reading(source, "config"):
+    with reading_checkpoint_part(source, "config"):
         config = AutoConfig.from_pretrained(source.name, **source.options)
         _check_sizes(config)
     return config
@@ -256,14 +256,14 @@ def read_tokenizer(source: Source) -> Any:
     """
     from transformers import AutoTokenizer
 
-    with reading(source, "tokenizer"):
+    with reading_checkpoint_part(source, "tokenizer"):
         tokenizer = AutoTokenizer.from_pretrained(source.name, **source.options)
         tokenizer("a")  # with no token for unknown words, or a length that is no number, this fails
     return tokenizer
 
 
 @contextlib.contextmanager
-def reading(source: Source, part: CheckpointPart) -> Iterator[None]:
+def reading_checkpoint_part(source: Source, part: CheckpointPart) -> Iterator[None]:
     """Read a part of a checkpoint inside the block, quietly.
 
     Raises:
@@ -272,7 +272,7 @@ def reading(source: Source, part: CheckpointPart) -> Iterator[None]:
     if source.gguf_file is not None:
         _use_switchable_bar()
     try:
-        with quiet():
+        with quiet_transformers():
             yield
     except InputError as error:
         raise InputError(f"cannot load a model from {source}: {error}") from error
@@ -309,7 +309,7 @@ def _why(error: Exception, part: CheckpointPart, source: Source) -> str:
 
 
 @contextlib.contextmanager
-def quiet() -> Iterator[None]:
+def quiet_transformers() -> Iterator[None]:
     """Silence warnings, loading bars and advice inside the block. The caller shows its own progress."""
     from transformers.utils import logging
 

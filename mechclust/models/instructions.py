@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mechclust.models.tokenizers import OWN_TEMPLATE, encoder, rendered
+from mechclust.models.tokenizers import OWN_TEMPLATE, encoder, rendered_chat
 from tasks import InputError
 from tasks.errors import check_at_least
 from tasks.text.beginning import Bos, leading_bos, special_around
@@ -209,8 +209,8 @@ class InstructionFormat:
         return ids if len(ids) <= most else [*ids[:kept], *ids[len(ids) - most + kept :]]
 
     def _rendered(self, *turns: str) -> str:
-        """Return messages in the chat template, see ``rendered``."""
-        return rendered(self.tokenizer, *turns, called=self._called, mend=self._mend)
+        """Return messages in the chat template, see ``rendered_chat``."""
+        return rendered_chat(self.tokenizer, *turns, called=self._called, mend=self._mend)
 
     def _check_template(self) -> None:
         """Refuse a template that leaves out prompts or answers, before anything is read with it."""

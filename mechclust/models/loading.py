@@ -14,7 +14,14 @@ from typing import Any, Literal, get_args
 import torch
 
 from mechclust.models.adapters import tokenizer_source
-from mechclust.models.huggingface import Source, find, quiet, read_config, read_tokenizer, reading
+from mechclust.models.huggingface import (
+    Source,
+    find_checkpoint,
+    quiet_transformers,
+    read_config,
+    read_tokenizer,
+    reading_checkpoint_part,
+)
 from mechclust.models.resolved import ResolvedModel
 from probes.engine.hooks import check_device, device_of
 from tasks import InputError
@@ -118,7 +125,7 @@ def load_plain(
     config = read_config(source)
     if tokenizer is None:
         tokenizer = read_tokenizer(tokenizer_source(model.merged_adapter, source))
-    with reading(source, "config" if untrained else "weights"), torch.random.fork_rng(devices=[]):
+    with reading_checkpoint_part(source, "config" if untrained else "weights"), torch.random.fork_rng(devices=[]):
         auto = auto_class(config)
         if untrained:
             build = partial(auto.from_config, config, trust_remote_code=options.trust_remote_code)
@@ -142,7 +149,7 @@ def _from_memory(model: Any, options: LoadOptions, untrained: bool, seed: int) -
     like = replace(
         options, device=options.device or device_of(model), dtype=options.dtype or next(model.parameters()).dtype
     )
-    with quiet(), torch.random.fork_rng(devices=[]):
+    with quiet_transformers(), torch.random.fork_rng(devices=[]):
         return _build_random(partial(type(model)._from_config, copy.deepcopy(model.config)), like, seed)
 
 
@@ -150,7 +157,7 @@ def _find_base(model: ResolvedModel, options: LoadOptions, *, weights: bool, tok
     """Find the checkpoint, or the base of an adapter, naming the adapter in errors."""
     base = model.base
     try:
-        return find(base, weights=weights, tokenizer=tokenizer, trust_remote_code=options.trust_remote_code)
+        return find_checkpoint(base, weights=weights, tokenizer=tokenizer, trust_remote_code=options.trust_remote_code)
     except InputError as error:
         if not model.is_adapter:
             raise

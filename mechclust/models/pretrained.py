@@ -13,7 +13,7 @@ from torch import nn
 from mechclust.models.adapters import keep_resident, plain_model, set_adapter, shared_copy, with_adapter
 from mechclust.models.build import build_model, config_of
 from mechclust.models.checkpoint import load_model
-from mechclust.models.huggingface import quiet
+from mechclust.models.huggingface import quiet_transformers
 from mechclust.models.loading import Attention, LoadOptions, Quantization, load_plain
 from mechclust.models.resolved import ResolvedModel, resolve_model
 from probes.engine.hooks import HookedModel
@@ -126,7 +126,7 @@ def _from_own_file(model: ResolvedModel, options: LoadOptions, untrained: bool, 
         raise InputError(
             f"{model.source!r} is a file from save_model, which has no adapters; give a Hugging Face model"
         )
-    with quiet():
+    with quiet_transformers():
         hooked: Any = load_model(model.source)
         if untrained:
             hooked = build_model(config_of(hooked).with_seed(seed))
@@ -162,7 +162,7 @@ def _add_hooks(plain: Any, tokenizer: Any, options: LoadOptions, name: str | Non
             "TransformerLens made a bridge of this model and replaced its modules; give the bridge, or make the bridge "
             "of copy.deepcopy(model)"
         )
-    with quiet(), torch.random.fork_rng(devices=[]):  # the bridge makes layers, which draw weights
+    with quiet_transformers(), torch.random.fork_rng(devices=[]):  # the bridge makes layers, which draw weights
         inner = shared_copy(plain)
         inner.config.architectures = [type(plain).__name__]  # that of a model in memory may be another's
         if options.attention == "eager":  # what was loaded so already, and what is in memory perhaps not

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from mechclust.models.adapters import tokenizer_source
-from mechclust.models.huggingface import find, read_config, read_tokenizer
+from mechclust.models.huggingface import find_checkpoint, read_config, read_tokenizer
 from mechclust.models.resolved import ResolvedModel, resolve_model
 from mechclust.models.sizes import Sizes
 from probes.engine.texts import tokenizer_of
@@ -41,7 +41,7 @@ def tokenizer_and_config(model: ResolvedModel, *, trust_remote_code: bool = Fals
     """Return the tokenizer and the configuration of a model that was given by name, as ``load_tokenizer``."""
     if model.is_own_file:
         raise InputError(f"{model.source!r} has no tokenizer to read prompts; give a Hugging Face checkpoint")
-    source = find(model.base, trust_remote_code=trust_remote_code)
+    source = find_checkpoint(model.base, trust_remote_code=trust_remote_code)
     config = read_config(source)
     return read_tokenizer(tokenizer_source(model.source if model.is_adapter else None, source)), config
 
@@ -96,13 +96,13 @@ def encoder(tokenizer: Any, chat: bool = False, template: Any = None, bos: Bos =
 
 def _encode_messages(template: Any, read: TextEncoder, texts: Sequence[str]) -> list[list[int]]:
     """Return the tokens of texts as a user's messages in a chat template."""
-    messages = [rendered(template, text) for text in texts]
+    messages = [rendered_chat(template, text) for text in texts]
     if len(set(messages)) == 1 < len(set(texts)):
         raise InputError(f"{OWN_TEMPLATE} renders every prompt alike; {_TEMPLATE_REMEDY}")
     return read(messages, add_special_tokens=False)
 
 
-def rendered(template: Any, *turns: str, called: str = OWN_TEMPLATE, mend: str = _TEMPLATE_REMEDY) -> str:
+def rendered_chat(template: Any, *turns: str, called: str = OWN_TEMPLATE, mend: str = _TEMPLATE_REMEDY) -> str:
     """Render alternating messages of a user and an assistant in a tokenizer's chat template, which is a program.
 
     After a user's message it goes up to where the answer begins.

@@ -92,7 +92,7 @@ def set_weights(model: HookedModel, weights: dict[str, Weight]) -> None:
     model.load_state_dict({**weights, **constants})
 
 
-def trainable(model: HookedModel) -> dict[str, Weight]:
+def trainable_weights(model: HookedModel) -> dict[str, Weight]:
     """Return the parameters that require gradients, in the model's order, under the names of ``get_weights``."""
     parameters: dict[str, Weight] = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
     if not _is_bridge(model):

@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 from jaxtyping import Bool, Float
 
-from mechclust.mossa.layer_groups import boundaries_of
+from mechclust.mossa.layer_groups import group_boundaries_of
 from mechclust.mossa.published import GROUPS, N_LAYERS
 from mechclust.mossa.task_curves import Numbers, TaskCurves, Which, defined_mean, over_tasks
 
@@ -108,21 +108,21 @@ def gain_correlation(curves: TaskCurves, covariate: str) -> Numbers:
 
 def shared_end_distance(curves: TaskCurves) -> Numbers:
     """Distance of the shared layers' end from the paper's, as a share of the depth. NaN without a transition."""
-    shared, end = boundaries_of(curves)
+    shared, end = group_boundaries_of(curves)
     expected = GROUPS["shared"][1] / N_LAYERS
     return np.where(end > shared, np.abs(shared / curves.n_layers - expected), np.nan)
 
 
 def transition_end_distance(curves: TaskCurves) -> Numbers:
     """Distance of the transition's end from the paper's, as a share of the depth. NaN without a transition."""
-    shared, end = boundaries_of(curves)
+    shared, end = group_boundaries_of(curves)
     expected = GROUPS["transition"][1] / N_LAYERS
     return np.where(end > shared, np.abs(end / curves.n_layers - expected), np.nan)
 
 
 def all_groups(curves: TaskCurves) -> Numbers:
     """1 if some layers are shared, some in transition and some refine, else 0."""
-    shared, end = boundaries_of(curves)
+    shared, end = group_boundaries_of(curves)
     return ((shared > 0) & (shared < end) & (end < curves.n_layers)).astype(float)
 
 

@@ -41,7 +41,7 @@ from mechclust.mossa.curve_statistics import (
     wider_spread,
 )
 from mechclust.mossa.published import COLEMAN_LIAU, DATA_SIZE, FLESCH_KINCAID
-from mechclust.mossa.task_curves import LEAST_TASKS, MOST_UNDEFINED, Statistic, TaskCurves, percentiles
+from mechclust.mossa.task_curves import LEAST_TASKS, MOST_UNDEFINED, Statistic, TaskCurves, central_interval
 from mechclust.report.text import join
 
 _PAPER = "Zhao, Ziser & Cohen"
@@ -432,7 +432,7 @@ def _parts_over_tasks(stated: CurveFinding, curves: TaskCurves, seed: int) -> tu
 
 
 def _interval(over_draws: Float[np.ndarray, "draw"]) -> Interval | None:
-    low, high = percentiles(over_draws)
+    low, high = central_interval(over_draws)
     return (float(low), float(high)) if np.isfinite([low, high]).all() else None
 
 

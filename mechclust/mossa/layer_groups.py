@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Int, Shaped
 from numpy.typing import ArrayLike
 
-from mechclust.mossa.task_curves import LEAST_TASKS, ByLayer, TaskCurves, percentiles
+from mechclust.mossa.task_curves import LEAST_TASKS, ByLayer, TaskCurves, central_interval
 from mechclust.report.text import ranges
 from tasks import InputError
 
@@ -198,7 +198,7 @@ def layer_groups(
     curves = [np.asarray(values, dtype=float) for values in given]
     if len({len(values) for values in curves}) != 1 or not len(curves[0]):
         raise InputError(f"the curves have {', '.join(str(len(v)) for v in curves)} layers; expected one number each")
-    shared, end = boundaries(*curves, margin=margin)
+    shared, end = group_boundaries(*curves, margin=margin)
     return _groups(int(shared), int(end), len(curves[0]))
 
 
@@ -206,7 +206,7 @@ def _groups(shared: int, end: int, last: int) -> LayerGroups:
     return LayerGroups(range(1, shared + 1), range(shared + 1, end + 1), range(end + 1, last + 1))
 
 
-def boundaries(
+def group_boundaries(
     base: ByLayer,
     tuned: ByLayer,
     spread: ByLayer,
@@ -221,7 +221,7 @@ def boundaries(
 
     Example:
         >>> base, tuned = np.array([[1.0, 0.9, 0.7], [1.0, 1.0, 1.0]]), np.full((2, 3), 0.9)
-        >>> [layers.tolist() for layers in boundaries(base, tuned, np.full((2, 3), 0.05))]
+        >>> [layers.tolist() for layers in group_boundaries(base, tuned, np.full((2, 3), 0.05))]
         [[2, 3], [3, 3]]
     """
     last = base.shape[-1]
@@ -277,13 +277,15 @@ def groups_of(curves: TaskCurves) -> LayerGroups:
         >>> print(groups_of(TaskCurves(tuple("abc"), tuple("123"), base, tuned, None, None, seen, (None,) * 3)))
         shared 1-1, transition 2-3, no refinement
     """
-    shared, end = boundaries_of(curves)
+    shared, end = group_boundaries_of(curves)
     return _groups(int(shared), int(end), curves.n_layers)
 
 
-def boundaries_of(curves: TaskCurves) -> tuple[Layers, Layers]:
-    """Return ``boundaries`` of the curves, which may have leading axes."""
-    return boundaries(curves.median("base"), curves.median("tuned"), curves.spread("tuned"), curves.dims.get("tuned"))
+def group_boundaries_of(curves: TaskCurves) -> tuple[Layers, Layers]:
+    """Return ``group_boundaries`` of the curves, which may have leading axes."""
+    return group_boundaries(
+        curves.median("base"), curves.median("tuned"), curves.spread("tuned"), curves.dims.get("tuned")
+    )
 
 
 def _farther_layers(curves: TaskCurves, draws: int = 1000, seed: int = 0) -> tuple[int, ...]:
@@ -301,7 +303,7 @@ def _farther_layers(curves: TaskCurves, draws: int = 1000, seed: int = 0) -> tup
     """
     farther = curves.gap < -MARGIN
     if not curves.few:
-        _, high = percentiles(curves.resampled(draws, seed).gap)
+        _, high = central_interval(curves.resampled(draws, seed).gap)
         farther &= high < 0
     return tuple(int(layer) for layer in np.flatnonzero(farther) + 1)
 
@@ -330,7 +332,7 @@ def layer_groups_interval(curves: TaskCurves, draws: int = 1000, seed: int = 0) 
         count = "1 task" if len(curves.tasks) == 1 else f"{len(curves.tasks)} tasks"
         why = f"{count}: boundaries have no interval over tasks, which needs {LEAST_TASKS}"
         return LayerGroupsInterval(groups, None, None, float(not groups.transition), 0, (why,), farther, tuned_alone)
-    shared, end = map(np.asarray, boundaries_of(curves.resampled(draws, seed)))
+    shared, end = map(np.asarray, group_boundaries_of(curves.resampled(draws, seed)))
     has_transition = end > shared
     notes = [f"intervals are over {len(curves.tasks)} tasks drawn with replacement"]
     if "tuned" in curves.dims:
@@ -351,5 +353,5 @@ def layer_groups_interval(curves: TaskCurves, draws: int = 1000, seed: int = 0) 
 
 def _whole(layers: Int[np.ndarray, "draw"]) -> tuple[int, int]:
     """Return the central 95% of layers, rounded outwards."""
-    low, high = percentiles(layers)
+    low, high = central_interval(layers)
     return math.floor(low), math.ceil(high)

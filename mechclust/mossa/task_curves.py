@@ -281,17 +281,17 @@ def bootstrap(
     if curves.few:
         ends = (np.full(value.shape, np.nan),) * 2
     else:
-        ends = percentiles(np.asarray(statistic(curves.resampled(draws, seed)), dtype=float))
+        ends = central_interval(np.asarray(statistic(curves.resampled(draws, seed)), dtype=float))
     if value.ndim:
         return value, ends
     return float(value), (float(ends[0]), float(ends[1]))
 
 
-def percentiles(drawn: ArrayLike) -> tuple[Float[np.ndarray, "..."], Float[np.ndarray, "..."]]:
+def central_interval(drawn: ArrayLike) -> tuple[Float[np.ndarray, "..."], Float[np.ndarray, "..."]]:
     """Return the ends of the central 95% of the first axis, or NaN where more than 5% of it is NaN.
 
     Example:
-        >>> low, high = percentiles(np.arange(1001.0))
+        >>> low, high = central_interval(np.arange(1001.0))
         >>> float(low), float(high)
         (25.0, 975.0)
     """

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from mechclust.evidence import Finding, Findings
-from mechclust.report.html import findings_html, list_html, picture_html, png, safe, table_html
+from mechclust.report.html import escaped_text, findings_html, list_html, picture_html, png_bytes, table_html
 from mechclust.report.reading import Reading, readings_table
 from tasks.text.visible import quoted
 
@@ -36,7 +36,7 @@ class Panel:
     @cached_property
     def png(self) -> bytes:
         """The figure as PNG bytes, drawn once."""
-        return png(self.figure)
+        return png_bytes(self.figure)
 
     def _repr_html_(self) -> str:
         return picture_html(self.name, self.png, self.caption)
@@ -76,7 +76,7 @@ class Analysis:
             object.__setattr__(self, "headline", Findings(self.findings).headline)
 
     def _repr_html_(self) -> str:
-        lead = f"<p><b>{safe(self.headline)}</b></p>" if self.headline else ""
+        lead = f"<p><b>{escaped_text(self.headline)}</b></p>" if self.headline else ""
         figures = [panel._repr_html_() for panel in self.panels]
         return "".join([lead, self.readings_html, findings_html(self.findings), list_html(self.notes), *figures])
 

@@ -29,7 +29,7 @@ def pack(folder: Path, without: Collection[str] = ()) -> bytes:
     return lzma.compress(held.getvalue(), preset=9)
 
 
-def unpack(path: Path, folder: Path) -> None:
+def unpack_folder(path: Path, folder: Path) -> None:
     """Write the files of an archive into ``folder``.
 
     Raises:

@@ -9,14 +9,14 @@ from numpy.typing import ArrayLike
 CHANCE_LEVEL = 0.05  # the level of every "above chance"
 
 
-def corrected(p: ArrayLike) -> Float[np.ndarray, "..."]:
+def corrected_p_values(p: ArrayLike) -> Float[np.ndarray, "..."]:
     """Return p-values corrected for their number (Benjamini & Hochberg 1995), in the same order.
 
     Of the places at or below a level, at most that share are there by chance on average. That holds for independent
     tests and for positively dependent ones, such as consecutive layers. NaN stays NaN and is not counted as a test.
 
     Example:
-        >>> corrected([0.01, 0.5, 0.02, float("nan")]).tolist()
+        >>> corrected_p_values([0.01, 0.5, 0.02, float("nan")]).tolist()
         [0.03, 0.5, 0.03, nan]
     """
     from scipy.stats import false_discovery_control

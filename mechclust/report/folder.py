@@ -166,7 +166,7 @@ def rows_errors(fewer: str) -> Iterator[None]:
         raise
 
 
-def machine() -> dict[str, Any]:
+def machine_facts() -> dict[str, Any]:
     """Return date, versions and machine, for reports."""
     return {
         "date": time.strftime("%Y-%m-%d"),
@@ -199,7 +199,7 @@ def open_folder(out: Path, study: str, config: Mapping[str, Any]) -> Iterator[No
     held = read_record(out, "choose another folder with --out")
     different = "" if held["study"] == study else f"study {held['study']}"
     if not different and held["config"] != config:
-        name, (old, new) = next(differences(held["config"], config), ("", ("", "")))
+        name, (old, new) = next(differing_fields(held["config"], config), ("", ("", "")))
         different = f"{name} = {old!r}, not {new!r}" if name else "other fields"
         if name == "seeds":
             different += "; seeds can only be added after these"
@@ -219,7 +219,7 @@ def open_folder(out: Path, study: str, config: Mapping[str, Any]) -> Iterator[No
 
 
 def _begin(out: Path, study: str, config: Mapping[str, Any]) -> None:
-    write_json(out / "config.json", {"study": study, "config": config, "machine": machine()})
+    write_json(out / "config.json", {"study": study, "config": config, "machine": machine_facts()})
 
 
 def read_record(out: Path, way_out: str) -> dict[str, Any]:
@@ -241,18 +241,18 @@ def read_record(out: Path, way_out: str) -> dict[str, Any]:
     raise InputError(f"{str(out)!r} holds no run (no readable config.json); {way_out}")
 
 
-def differences(
+def differing_fields(
     held: Mapping[str, Any], wanted: Mapping[str, Any], prefix: str = ""
 ) -> Iterator[tuple[str, tuple[Any, Any]]]:
     """Fields whose value is another, nested ones by dots, with both values.
 
     Example:
-        >>> dict(differences({"seed": 0, "training": {"lr": 0.1}}, {"seed": 0, "training": {"lr": 0.2}}))
+        >>> dict(differing_fields({"seed": 0, "training": {"lr": 0.1}}, {"seed": 0, "training": {"lr": 0.2}}))
         {'training.lr': (0.1, 0.2)}
     """
     for name, new in wanted.items():
         old = held.get(name)
         if isinstance(old, dict) and isinstance(new, dict):
-            yield from differences(old, new, f"{prefix}{name}.")
+            yield from differing_fields(old, new, f"{prefix}{name}.")
         elif old != new:
             yield f"{prefix}{name}", (old, new)

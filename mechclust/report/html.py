@@ -33,7 +33,7 @@ _STYLE = """
 """
 
 
-def png(figure: Figure, dpi: int = 130) -> bytes:
+def png_bytes(figure: Figure, dpi: int = 130) -> bytes:
     """A figure as PNG bytes. No text in it is read as a formula but those that ``style.MATHTEXT`` marks.
 
     Args:
@@ -49,7 +49,7 @@ def png(figure: Figure, dpi: int = 130) -> bytes:
     return buffer.getvalue()
 
 
-def safe(text: object) -> Markup:
+def escaped_text(text: object) -> Markup:
     """Return a text for a page: escaped, its control characters written out."""
     return escape(visible(str(text), keep="\n"))
 
@@ -77,12 +77,12 @@ def _as_read(script: str) -> bytes:
 
 def picture_html(name: str, picture: bytes, caption: str) -> str:
     """Return a PNG with its caption, embedded in the page."""
-    text = safe(caption)
+    text = escaped_text(caption)
     data = base64.b64encode(picture).decode()
     wide = int.from_bytes(picture[16:20], "big")  # of the PNG, for pages that set a least width
     style = f"max-width:100%;--wide:{wide}px"
     return (
-        f'<figure id="{safe(name)}"><img alt="{text}" style="{style}" src="data:image/png;base64,{data}">'
+        f'<figure id="{escaped_text(name)}"><img alt="{text}" style="{style}" src="data:image/png;base64,{data}">'
         f"<figcaption>{text}</figcaption></figure>"
     )
 
@@ -101,22 +101,22 @@ def table_html(
     """
     shown = with_texts(in_english(table), visible)
     rows: str = shown.to_html(index=False, border=0, float_format=number_format(number), na_rep=missing)
-    above = f"<p><b>{safe(title)}</b></p>" if title else ""
-    below = "".join(f"<p>Note: {safe(note)}</p>" for note in notes)
+    above = f"<p><b>{escaped_text(title)}</b></p>" if title else ""
+    below = "".join(f"<p>Note: {escaped_text(note)}</p>" for note in notes)
     return f"<div>{above}{rows}{below}</div>"
 
 
 def list_html(notes: Sequence[str]) -> str:
     """Return a list of sentences, or nothing for none."""
-    return f"<ul>{''.join(f'<li>{safe(note)}</li>' for note in notes)}</ul>" if notes else ""
+    return f"<ul>{''.join(f'<li>{escaped_text(note)}</li>' for note in notes)}</ul>" if notes else ""
 
 
 def findings_html(findings: Sequence[Finding]) -> str:
     """Return the table of findings as it stands in reports; nothing for none."""
-    return f"<style>{_STYLE}</style>{template('findings').render(findings=findings)}" if findings else ""
+    return f"<style>{_STYLE}</style>{page_template('findings').render(findings=findings)}" if findings else ""
 
 
-def template(name: str, package: str = "mechclust.report") -> jinja2.Template:
+def page_template(name: str, package: str = "mechclust.report") -> jinja2.Template:
     """Return a package's template, which escapes its values and writes control characters out."""
     import jinja2
 
@@ -134,7 +134,7 @@ def template(name: str, package: str = "mechclust.report") -> jinja2.Template:
 
 
 def _safe_if_text(value: object) -> object:
-    return safe(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+    return escaped_text(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def _number_or_dash(x: float | None) -> str:

@@ -11,7 +11,15 @@ from typing import Any
 
 import xxhash
 
-from probes.store.files import DamagedError, is_whole, read_json, verifies, write_atomic, write_errors, write_json
+from probes.store.files import (
+    DamagedError,
+    is_whole,
+    read_json,
+    verifies_checksums,
+    write_atomic,
+    write_errors,
+    write_json,
+)
 from tasks import InputError
 
 MANIFEST = "mechclust.json"
@@ -199,7 +207,7 @@ def check_measured(folder: Path) -> None:
         InputError: naming the first file that is not what the run measured.
     """
     measured = read_manifest(folder).measured
-    if not (measured and verifies()):
+    if not (measured and verifies_checksums()):
         return
     for name, digest in _measurements(folder).items():
         path = folder / name

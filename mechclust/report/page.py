@@ -12,11 +12,11 @@ from markupsafe import Markup
 
 from mechclust.evidence.findings import FILE, Findings, findings_bytes
 from mechclust.report.analysis import Analysis, Panel
-from mechclust.report.folder import check_command, machine, record_command
-from mechclust.report.html import content_policy, template
+from mechclust.report.folder import check_command, machine_facts, record_command
+from mechclust.report.html import content_policy, page_template
 from mechclust.report.manifest import add_files, replace_files
 from mechclust.report.pictures import print_files
-from mechclust.report.text import csv
+from mechclust.report.text import table_as_csv
 from probes import ProbeResult
 from tasks import InputError
 
@@ -65,17 +65,17 @@ def write_report(
     out = Path(out)
     check_command(out, command)
     page = render_report(
-        title=title, source=source, analysis=analysis, facts=machine() if facts is None else facts, config=config
+        title=title, source=source, analysis=analysis, facts=machine_facts() if facts is None else facts, config=config
     )
     contents: dict[str, bytes] = {}
     for panel in analysis.panels:
         pictures = print_files(panel)
         contents |= {f"figures/{panel.name}{suffix}": picture for suffix, picture in pictures.items()}
     contents |= {f"results/{name}.safetensors": result.to_bytes() for name, result in (results or {}).items()}
-    contents |= {f"{name}.csv": csv(table) for name, table in (tables or {}).items()}
+    contents |= {f"{name}.csv": table_as_csv(table) for name, table in (tables or {}).items()}
     if analysis.findings:
         contents[FILE] = findings_bytes(analysis.findings)
-        contents["findings.csv"] = csv(Findings(analysis.findings).to_dataframe())
+        contents["findings.csv"] = table_as_csv(Findings(analysis.findings).to_dataframe())
     contents["report.html"] = page.encode(errors="backslashreplace")
     try:
         record_command(out, command)
@@ -125,7 +125,7 @@ def render_report(
     """
     first, *others = [Markup(panel._repr_html_()) for panel in analysis.panels] or [Markup()]
     captions = [_summary(panel.caption) for panel in analysis.panels]
-    return template("report").render(
+    return page_template("report").render(
         policy=content_policy(*analysis.views.values(), *analysis.folded.values()),
         title=title,
         source=source,

@@ -6,7 +6,7 @@ import io
 import warnings
 from typing import TYPE_CHECKING
 
-from mechclust.report.html import png
+from mechclust.report.html import png_bytes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _PRINT_DPI = 300
 
 
-def pdf(figure: Figure) -> bytes:
+def pdf_bytes(figure: Figure) -> bytes:
     """A figure as PDF bytes: text as text, fonts embedded (type 42), no date, so that equal figures are equal files."""
     from mechclust.report.style import styled, without_formulas
 
@@ -37,4 +37,4 @@ def print_files(panel: Panel) -> dict[str, bytes]:
         >>> {suffix: file[1:4] for suffix, file in print_files(Panel("empty", figure, "")).items()}
         {'.png': b'PNG', '.pdf': b'PDF'}
     """
-    return {".png": png(panel.figure, _PRINT_DPI), ".pdf": pdf(panel.figure)}
+    return {".png": png_bytes(panel.figure, _PRINT_DPI), ".pdf": pdf_bytes(panel.figure)}

@@ -78,7 +78,7 @@ def prompt_map(
     for name, xy in coordinates.items():
         models.append(
             {
-                "name": clean(name),
+                "name": without_surrogates(name),
                 "layers": numbers[name],
                 "start": first[name],
                 "xy": [packed_plane(layer) for layer in xy],
@@ -88,21 +88,23 @@ def prompt_map(
         )
     data = {
         "n": len(texts),
-        "texts": [shortened(text) for text in texts],
+        "texts": [shortened_text(text) for text in texts],
         "models": models,
         "shared": len(set(map(tuple, numbers.values()))) == 1,
-        "colours": [{"name": clean(name), **label_classes(values)} for name, values in _varied(colours).items()],
+        "colours": [
+            {"name": without_surrogates(name), **label_classes(values)} for name, values in _varied(colours).items()
+        ],
         "clusters": None if clusters is None else _colour_slots(clusters),
     }
     return _fragment(data, len(texts), sum(map(len, numbers.values())))
 
 
-def shortened(text: str) -> str:
+def shortened_text(text: str) -> str:
     """Return a text as the page shows it: cut, with an ellipsis, if it is long."""
-    return clean(text if len(text) <= MAX_CHARACTERS else text[: MAX_CHARACTERS - 1] + "…")
+    return without_surrogates(text if len(text) <= MAX_CHARACTERS else text[: MAX_CHARACTERS - 1] + "…")
 
 
-def clean(text: str) -> str:
+def without_surrogates(text: str) -> str:
     """Return a text without halves of surrogate pairs, which no page can hold."""
     return str(text).encode("utf-8", "surrogatepass").decode("utf-8", "replace")
 
@@ -120,7 +122,7 @@ def packed_plane(layer: Float[np.ndarray, "example 2"]) -> str:
     outside = reach > half
     steps = np.round(placed / np.where(outside, reach, half)[:, None] * _STEPS)
     steps[outside] = np.where(np.abs(steps[outside]) == _STEPS, np.sign(steps[outside]) * _EDGE, steps[outside])
-    return packed(steps, "<i2")
+    return base64_numbers(steps, "<i2")
 
 
 def _check_given(
@@ -235,7 +237,7 @@ def label_classes(values: Sequence[str]) -> dict[str, Any]:
 
     Numbers come in ascending order, other values with the most frequent first.
     """
-    texts = [clean(value) for value in values]
+    texts = [without_surrogates(value) for value in values]
     counts = Counter(texts)
     numbers = {text: _number(text) for text in counts}
     is_numeric = None not in numbers.values()
@@ -243,8 +245,8 @@ def label_classes(values: Sequence[str]) -> dict[str, Any]:
     names = [text for _, text in sorted((order[text], text) for text in counts)]
     place = {text: i for i, text in enumerate(names)}
     return {
-        "classes": [shortened(name) for name in names],
-        "codes": packed([place[text] for text in texts], "<u4"),
+        "classes": [shortened_text(name) for name in names],
+        "codes": base64_numbers([place[text] for text in texts], "<u4"),
         "numbers": [numbers[name] for name in names] if is_numeric and len(names) > _MAX_NUMERIC_CLASSES else None,
     }
 
@@ -280,11 +282,11 @@ def _colour_slots(clusters: Integer[np.ndarray, "layer example"]) -> dict[str, A
         for i, at in enumerate(slot):
             name_of_slot[at] = str(ids[i])
         names.append(name_of_slot)
-        codes.append(packed(before, "<u4"))
+        codes.append(base64_numbers(before, "<u4"))
     return {"names": names, "codes": codes}
 
 
-def packed(values: Any, dtype: str) -> str:
+def base64_numbers(values: Any, dtype: str) -> str:
     """Return numbers in base64, as the scripts read them."""
     return base64.b64encode(np.asarray(values).astype(dtype).tobytes()).decode()
 

@@ -62,17 +62,17 @@ def styled() -> Iterator[None]:
         yield
 
 
-def category(code: int) -> tuple[str, str]:
+def category_style(code: int) -> tuple[str, str]:
     """Return the colour and marker of one class of many. No two of the first 64 share both.
 
     Example:
-        >>> category(0), category(8)
+        >>> category_style(0), category_style(8)
         (('#0072B2', 'o'), ('#0072B2', 's'))
     """
     return COLORS[code % len(COLORS)], MARKERS[(code + code // len(COLORS)) % len(MARKERS)]
 
 
-def shades(n: int) -> Float[np.ndarray, "n 4"]:
+def layer_shades(n: int) -> Float[np.ndarray, "n 4"]:
     """Return colours from dark to light, for ordered curves such as layers."""
     return matplotlib.colormaps["viridis"](np.linspace(0.0, 0.86, n))
 

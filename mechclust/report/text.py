@@ -96,7 +96,7 @@ def _is_answer(column: pd.Series) -> bool:
     return len(held) > 0 and all(value is True or value is False for value in held.astype(object).tolist())
 
 
-def csv(table: pd.DataFrame) -> bytes:
+def table_as_csv(table: pd.DataFrame) -> bytes:
     r"""Return a table as CSV, without its index.
 
     A text that a spreadsheet would take for a formula begins with ``'``. Control characters are written out, so that
@@ -104,7 +104,7 @@ def csv(table: pd.DataFrame) -> bytes:
 
     Example:
         >>> import pandas as pd
-        >>> csv(pd.DataFrame({"task": ["=1+2", "sort"], "x": [-1.5, 2.0]}))
+        >>> table_as_csv(pd.DataFrame({"task": ["=1+2", "sort"], "x": [-1.5, 2.0]}))
         b"task,x\n'=1+2,-1.5\nsort,2.0\n"
     """
     text: str = with_texts(table, _no_formula).to_csv(index=False, lineterminator="\n")

@@ -38,7 +38,7 @@ _SHAPES = {"circle": "o", "square": "s", "dot": ".", "arrow": r"$\rightarrow$", 
 _LEGEND_LINE = 110  # letters of a legend's line
 
 
-def wipe(axis: Axes) -> None:
+def wipe_axis(axis: Axes) -> None:
     """Remove what was drawn. The ticks stay, since ``axis.clear()`` would spend most of a film on making them."""
     for artist in [*axis.lines, *axis.collections, *axis.images, *axis.texts, *axis.patches]:
         artist.remove()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mechclust.report.text import figure_text
-from mechclust.sandbox.draw import draw_legend, draw_panel, wipe
+from mechclust.sandbox.draw import draw_legend, draw_panel, wipe_axis
 from mechclust.sandbox.film import check_film, write_film
 from mechclust.sandbox.panels import Grid, SandboxPanel, panel_grid
 from mechclust.sandbox.run import SandboxRun
@@ -144,6 +144,6 @@ def _layout(
 
 def _draw(title: Text, axes: Sequence[tuple[SandboxPanel, Axes]], run: SandboxRun, frame: int) -> None:
     for panel, axis in axes:
-        wipe(axis)
+        wipe_axis(axis)
         draw_panel(axis, panel, run, frame)
     title.set_text(f"{figure_text(run.title, 120)}: {run.unit} {run.epochs[frame]:,} of {run.epochs[-1]:,}")

@@ -11,7 +11,7 @@ import numpy as np
 from einops import rearrange
 from jaxtyping import Float, Shaped
 
-from mechclust.report.html import content_policy, template
+from mechclust.report.html import content_policy, page_template
 from mechclust.sandbox.legend import legend_of
 from mechclust.sandbox.run import Lines, SandboxRun
 from mechclust.sandbox.style import cluster_colors, curves_of, line_color, run_colors, token_colors
@@ -67,7 +67,7 @@ def render_sandbox(run: SandboxRun) -> str:
 
     script = f'<script>\n(() => {{\n"use strict";\n{with_kit(_PACKAGE, *_SCRIPTS)}\n}})();\n</script>'
     plotly = f"<script>{get_plotlyjs()}</script>"
-    return template("sandbox", _PACKAGE).render(
+    return page_template("sandbox", _PACKAGE).render(
         policy=content_policy(plotly, script, images="data: blob:"),
         title=run.title,
         style=Markup(template_text(_PACKAGE, "sandbox.css")),

@@ -13,14 +13,14 @@ from jaxtyping import Float, Shaped
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from mechclust.sandbox.class_map import GRID, answers_at, grid
+from mechclust.sandbox.class_map import GRID, answers_at, map_grid
 from mechclust.sandbox.curves import Curves
 from mechclust.sandbox.examples import Examples
 from mechclust.sandbox.frames import change_shares, choose_frames
 from mechclust.sandbox.panels import SandboxPanel
 from mechclust.sandbox.places import Place, find_places
 from mechclust.sandbox.planes import Plane, PlaneName, fit_plane
-from mechclust.sandbox.run import SandboxRun, reach
+from mechclust.sandbox.run import SandboxRun, largest_coordinate
 from mechclust.sandbox.views import curve_panels, panel_of, probability_panel
 from probes.engine.hooks import HookedModel, device_of, evaluation_mode, forward, record
 from probes.engine.readout import Readout, last_token
@@ -289,9 +289,9 @@ def _with_map(
         lacks = "right answers" if examples.answers is None else "the last layer"
         raise InputError(f"a class map needs {lacks}, which this sandbox does not have; record it, or class_map=False")
     place = streams[0]
-    half = reach(run.values[place.name])
+    half = largest_coordinate(run.values[place.name])
     plane = fitted[place.name]
-    cells = grid(half)
+    cells = map_grid(half)
     maps: dict[int, Float[np.ndarray, "point answer"]] = {}
     for step, model in models:
         if step in run.epochs:

@@ -117,10 +117,10 @@ class SandboxRun:
 
     def half_width(self, name: str) -> float:
         """Return the largest distance from 0 of a panel's points over the run, without outlier checkpoints."""
-        half = reach(self.values[name])
+        half = largest_coordinate(self.values[name])
         if name == "token_embeddings" and 0 < self.n_digits < self.values[name].shape[1]:
             # Rows of no digit drift far away, and would leave the digits one dot.
-            half = min(half, 3 * reach(self.values[name][:, : self.n_digits]))
+            half = min(half, 3 * largest_coordinate(self.values[name][:, : self.n_digits]))
         return half
 
     def frame(self, epoch: int) -> int:
@@ -139,7 +139,7 @@ class SandboxRun:
         return f"SandboxRun({self.title!r}, {self.unit}s {self.epochs[0]}-{self.epochs[-1]}, {self.kept})"
 
 
-def reach(points: Shaped[np.ndarray, "frame ..."]) -> float:
+def largest_coordinate(points: Shaped[np.ndarray, "frame ..."]) -> float:
     """Return the largest coordinate without outlier frames, with a margin."""
     furthest = np.abs(points.reshape(len(points), -1)).max(axis=1)
     return 1.08 * float(np.nanpercentile(furthest, 98)) or 1.0

@@ -11,7 +11,7 @@ from typing import Any
 from mechclust.evidence import EarlierRun, Finding, load_findings
 from mechclust.evidence.finding import SEEDS_ADDED
 from mechclust.evidence.findings import FILE
-from mechclust.report.folder import differences, read_record
+from mechclust.report.folder import differing_fields, read_record
 from mechclust.report.manifest import check_measured, read_manifest
 from probes.store.files import write_json
 from tasks import InputError
@@ -38,7 +38,7 @@ def add_seeds(study: str, jobs_of: Callable[[Any], Sequence[Any]], config: Any, 
     record = read_record(out, "choose another folder with --out")
     held = record["config"]
     wanted = to_json(config)
-    if record["study"] != study or list(dict(differences(held, wanted))) != ["seeds"]:
+    if record["study"] != study or list(dict(differing_fields(held, wanted))) != ["seeds"]:
         return
     n_held = len(held["seeds"])
     if wanted["seeds"][:n_held] != held["seeds"]:

@@ -11,10 +11,10 @@ from typing import Any
 
 from mechclust.evidence.findings import FILE, Findings, findings_bytes, with_history
 from mechclust.report.analysis import Analysis
-from mechclust.report.archive import pack, unpack
-from mechclust.report.folder import check_command, check_writable, differences, read_record, record_command
+from mechclust.report.archive import pack, unpack_folder
+from mechclust.report.folder import check_command, check_writable, differing_fields, read_record, record_command
 from mechclust.report.manifest import MANIFEST, add_files, check_files, read_manifest, replace_files
-from mechclust.report.text import csv
+from mechclust.report.text import table_as_csv
 from mechclust.studies.added_seeds import with_seen_verdicts
 from mechclust.studies.registry import open_run
 from mechclust.studies.study import Study, check_findings, judge_run, report_run
@@ -73,7 +73,7 @@ def record_run(run_folder: str | Path, folder: str | Path, figures: Sequence[str
 
 
 def _findings_files(findings: Findings) -> dict[str, bytes]:
-    return {FILE: findings_bytes(findings), "findings.csv": csv(findings.to_dataframe())}
+    return {FILE: findings_bytes(findings), "findings.csv": table_as_csv(findings.to_dataframe())}
 
 
 def _check_record(folder: Path, study: Study, run_folder: Path) -> None:
@@ -118,7 +118,7 @@ def judge_again(folder: str | Path) -> Findings:
         raise InputError(f"{str(folder)!r} has no {_RESULTS}; {_RECORD_AGAIN}")
     check_files(folder, [FILE], _JUDGE_COPY)
     with tempfile.TemporaryDirectory() as place:
-        unpack(archive, Path(place))
+        unpack_folder(archive, Path(place))
         try:
             judged = with_seen_verdicts(judge_run(study, config, Path(place)), read_record(folder, _WAY_OUT))
             findings = with_history(judged, folder)
@@ -138,7 +138,7 @@ def command_of(study: Study, config: Mapping[str, Any]) -> str:
         study: the study.
         config: settings as in ``config.json``.
     """
-    changes = {name: dict(differences(to_json(preset), config)) for name, preset in study.presets.items()}
+    changes = {name: dict(differing_fields(to_json(preset), config)) for name, preset in study.presets.items()}
     n_changes = {name: len(changed) for name, changed in changes.items()}
     preset = min(n_changes, key=n_changes.__getitem__)
     options: list[str] = []

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mechclust.evidence import Finding, Findings, family_notes
 from mechclust.jobs import Engine, map_jobs
-from mechclust.models.huggingface import find
+from mechclust.models.huggingface import find_checkpoint
 from mechclust.report.analysis import Analysis, Panel
 from mechclust.report.folder import check_command, check_writable, open_folder, read_record, record_command
 from mechclust.report.html import table_html
@@ -21,9 +21,9 @@ from mechclust.report.page import write_report
 from mechclust.studies.added_seeds import add_seeds, with_seen_verdicts
 from mechclust.studies.extra_probes import TrainedModel, chosen_probes, further_notes, further_views, measure_further
 from probes.engine.hooks import check_device
-from probes.store.locks import locked
+from probes.store.locks import locked_folder
 from tasks import InputError
-from tasks.errors import repeated, suggest
+from tasks.errors import repeated_values, suggest
 from tasks.settings import check_settings, to_json
 from tasks.text.visible import quoted
 
@@ -42,7 +42,7 @@ def check_checkpoint(config: Any) -> None:
     """Refuse a ``device`` that is not here, and a ``model`` that is no checkpoint here or on the hub."""
     check_machine(config)
     if config.model is not None:
-        find(config.model)
+        find_checkpoint(config.model)
 
 
 def no_notes(config: Any, results: object) -> Sequence[str]:
@@ -181,7 +181,7 @@ def check_seeds(seeds: Sequence[int], name: str = "seeds") -> None:
     """
     if not seeds:
         raise InputError(f"{name} is empty; expected at least one seed, such as --{name.replace('_', '-')} 0")
-    twice = repeated(seeds)
+    twice = repeated_values(seeds)
     if twice:
         raise InputError(f"{name} has {twice[0]} twice; expected different seeds")
 
@@ -250,7 +250,7 @@ def run_study(
         raise InputError(f"study {study.name!r} has no jobs with these settings; change them, or its jobs")
     check_writable(out)
     with ExitStack() as held:
-        held.enter_context(locked(out, way="give another folder with --out"))
+        held.enter_context(locked_folder(out, way="give another folder with --out"))
         add_seeds(study.name, study.jobs, config, out)
         held.enter_context(open_folder(out, study.name, to_json(config)))
         check_measured(out)
@@ -314,7 +314,7 @@ def analyse_run(study: Study, config: Any, out: Path) -> Analysis:
     findings = study.findings(config, results)
     check_findings(findings)
     panels = study.panels(config, results)
-    twice = repeated([panel.name for panel in panels])
+    twice = repeated_values([panel.name for panel in panels])
     if twice:
         raise InputError(f"figure {twice[0]!r} is there twice; rename one")
     tables = study.tables(config, results)
@@ -334,7 +334,7 @@ def check_findings(findings: Sequence[Finding]) -> None:
     Raises:
         InputError: naming the first such finding.
     """
-    twice = repeated([finding.id for finding in findings])
+    twice = repeated_values([finding.id for finding in findings])
     if twice:
         raise InputError(f"finding {twice[0]!r} is there twice; rename one")
     for finding in findings:

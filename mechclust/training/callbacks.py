@@ -17,7 +17,7 @@ from mechclust.models.checkpoint import load_model, read_metadata, save_model
 from mechclust.models.config import config_to_json
 from mechclust.models.weights import get_weights
 from probes import Probe, ProbeResult, load_result, run
-from probes.engine.batches import readable
+from probes.engine.batches import readable_batch
 from probes.engine.hooks import HookedModel, device_of, evaluation_mode, forward
 from probes.engine.identity import ExamplesDigest, fingerprint
 from probes.engine.probe import as_json
@@ -320,7 +320,7 @@ def load_steps(out: Path, name: str) -> dict[int, ProbeResult]:
     return {step: load_result(path) for step, path in _steps(out, name)}
 
 
-def loss_result(losses: Float[Tensor, "step"]) -> ProbeResult:
+def training_loss_result(losses: Float[Tensor, "step"]) -> ProbeResult:
     """Return the losses that ``train`` returned as a result with the axis step."""
     return ProbeResult("Loss", {"loss": losses}, {"loss": ("step",)}, {"step": [str(i) for i in range(len(losses))]})
 
@@ -343,7 +343,7 @@ def accuracy(model: HookedModel, task: Task, split: str, **which: Any) -> tuple[
     n = 0
     with evaluation_mode(model), torch.inference_mode():
         for batch in task.batches(split, **which):
-            moved = readable(batch, {"": model}).to(device_of(model))
+            moved = readable_batch(batch, {"": model}).to(device_of(model))
             right += float(task.accuracy(forward(model, moved), moved).sum())
             n += len(batch)
     return right / n, n

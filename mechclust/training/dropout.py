@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 
-def drops(model: Any) -> bool:
+def has_dropout(model: Any) -> bool:
     """Return whether a model has dropout in training."""
     return any(isinstance(module, nn.Dropout) and module.p > 0 for module in model.modules())
 
@@ -33,7 +33,7 @@ def dropout_of(model: Any, *seeds: int) -> Callable[[int], AbstractContextManage
         >>> dropped(3) == dropped(3), dropped(3) == dropped(4)
         (True, False)
     """
-    return partial(_seeded, seeds) if drops(model) else nullcontext
+    return partial(_seeded, seeds) if has_dropout(model) else nullcontext
 
 
 @contextmanager

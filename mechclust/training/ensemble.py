@@ -24,7 +24,7 @@ from mechclust.training.stack_data import StackData
 from mechclust.training.state import load_state, save_state
 from probes.engine.hooks import check_device
 from probes.store.files import remove_leftovers, versions
-from probes.store.locks import locked
+from probes.store.locks import locked_folder
 from tasks import InputError
 from tasks.errors import check_choice
 from tasks.settings import to_json
@@ -107,7 +107,7 @@ def train_ensemble(
     (first,) = data(range(1))
     stack.check({name: values[0] for name, values in first.items()}, answers=data.answers)
     path = out / "state.safetensors"
-    with locked(out, wait=WAIT):
+    with locked_folder(out, wait=WAIT):
         remove_leftovers(out)
         start = _resume(path, stack, run, header, config)
         if start == config.steps:

@@ -17,7 +17,7 @@ from torch import Tensor
 from mechclust.jobs import progress_bar
 from mechclust.models.build import check_task, config_of
 from mechclust.models.config import config_to_json
-from mechclust.models.weights import get_weights, set_weights, trainable
+from mechclust.models.weights import get_weights, set_weights, trainable_weights
 from mechclust.training.callbacks import Callback, CheckpointCallback, KeepsFiles, ProbeCallback
 from mechclust.training.config import TrainConfig
 from mechclust.training.dropout import dropout_of
@@ -26,7 +26,7 @@ from mechclust.training.tuning.errors import DivergedError
 from probes.engine.hooks import HookedModel, device_of, forward
 from probes.engine.identity import fingerprint
 from probes.store.files import remove_leftovers, versions
-from probes.store.locks import locked
+from probes.store.locks import locked_folder
 from tasks import Batch, InputError, Task
 from tasks.settings import to_json
 
@@ -88,7 +88,7 @@ def train(
     run = _Training(model, task, config, None if out is None else Path(out), callbacks, stop_if_diverged)
     if out is None:
         return run(progress, name)
-    with locked(out, wait=WAIT):
+    with locked_folder(out, wait=WAIT):
         remove_leftovers(out, recursive=True)  # also what callbacks were writing
         return run(progress, name)
 
@@ -148,7 +148,7 @@ class _Training:
 
     def _check_weights(self, step: int) -> None:
         """Refuse weights that are not finite, before they are measured or replace those that were saved."""
-        if self.stop_if_diverged and not all(bool(w.isfinite().all()) for w in trainable(self.model).values()):
+        if self.stop_if_diverged and not all(bool(w.isfinite().all()) for w in trainable_weights(self.model).values()):
             raise DivergedError(f"training diverged: weights are not finite before step {step}; {_WAY_OUT}")
 
     def _record(self) -> dict[str, Any]:
@@ -250,7 +250,7 @@ def lost_error(state: Path, step: int, lost: Sequence[Path]) -> InputError:
 
 def _groups(model: HookedModel, config: TrainConfig) -> list[dict[str, Any]]:
     """Return the parameters that are trained, in groups of one share of the learning rate each."""
-    named = trainable(model)
+    named = trainable_weights(model)
     shares = trained_names(named, config, type(model).__name__)
     return [{"params": [named[name] for name in names], "share": share} for share, names in shares.items()]
 
@@ -259,7 +259,7 @@ def trained_names(named: Mapping[str, Shaped[Tensor, "..."]], config: TrainConfi
     """Return the names of the parameters that are trained, by their share of the learning rate.
 
     Args:
-        named: the parameters, as ``trainable`` names them.
+        named: the parameters, as ``trainable_weights`` names them.
         config: what is frozen, and how the rate falls from block to block.
         kind: the class of the model, for errors.
 

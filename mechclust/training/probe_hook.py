@@ -110,7 +110,7 @@ class ProbeHook:
         for result in results:
             if self.out is not None:
                 result.save(self.out / f"step-{step:06d}.{result.probe}.safetensors")
-            numbers |= scalars(result)
+            numbers |= result_scalars(result)
         if self.log is not None:
             self.log({**numbers, "step": step})
         return numbers
@@ -129,7 +129,7 @@ class ProbeHook:
         return self._prompts
 
 
-def scalars(result: ProbeResult) -> dict[str, float]:
+def result_scalars(result: ProbeResult) -> dict[str, float]:
     """Return a result's numbers by name, for loggers: measures by site and label, without heads, examples and NaN.
 
     A label is part of the name if there are several.
@@ -137,7 +137,7 @@ def scalars(result: ProbeResult) -> dict[str, float]:
     Example:
         >>> import torch
         >>> values, axes = {"d": torch.tensor([1.0, 2.0])}, {"d": ("label",)}
-        >>> scalars(ProbeResult("Depth", values, axes, {"label": ["a", "b"]}))
+        >>> result_scalars(ProbeResult("Depth", values, axes, {"label": ["a", "b"]}))
         {'Depth/d/a': 1.0, 'Depth/d/b': 2.0}
     """
     numbers = {}

@@ -16,9 +16,9 @@ from torch.func import functional_call, grad_and_value, vmap
 from mechclust.jobs.batches import batch_of_tensors
 from mechclust.models.build import build_model
 from mechclust.models.config import ModelConfig
-from mechclust.models.weights import get_weights, set_weights, trainable
+from mechclust.models.weights import get_weights, set_weights, trainable_weights
 from mechclust.training.config import TrainConfig
-from mechclust.training.dropout import dropout_of, drops
+from mechclust.training.dropout import dropout_of, has_dropout
 from mechclust.training.loop import make_optimizer, trained_names
 from mechclust.training.low_rank import LowRank
 from mechclust.training.member import Member, width_of
@@ -59,7 +59,7 @@ class Stack:
         self, members: Sequence[Member], config: TrainConfig, device: str, low_rank: LowRank | None = None
     ) -> None:
         models = [_initial_model(member) for member in members]
-        parameters = [trainable(model) for model in models]
+        parameters = [trainable_weights(model) for model in models]
         widths = [width_of(member.model) for member in members]
         seeds = [member.model.seed for member in members]
         widest = widths.index(max(widths))
@@ -88,7 +88,7 @@ class Stack:
         self._native_names = _native_names(self._model)
         self._is_transformer = isinstance(members[0].model, ModelConfig)
         self._dropout_at = dropout_of(self._model, *seeds)
-        self._mapped = vmap(grad_and_value(self._loss), randomness="different" if drops(self._model) else "error")
+        self._mapped = vmap(grad_and_value(self._loss), randomness="different" if has_dropout(self._model) else "error")
         self.gradients: Callable[[StackedWeights, StackedWeights, StackedData], GradientsAndLosses] = self._mapped
 
     def check(self, data: MemberData, *, answers: bool) -> None:
@@ -184,7 +184,7 @@ class Stack:
 
     def _converted(self, weights: MemberWeights) -> MemberWeights:
         """Return copies of one member's weights as ``get_weights`` names and lays them out."""
-        for name, parameter in trainable(self._model).items():
+        for name, parameter in trainable_weights(self._model).items():
             parameter.copy_(weights[name])
         return {name: values.clone() for name, values in get_weights(self._model).items()}
 
@@ -281,12 +281,12 @@ def _initial_model(member: Member) -> Any:
 
 
 def _native_names(model: Any) -> dict[str, list[str]]:
-    """Return the model's own names of each parameter, one for each module that has it, by its name in ``trainable``."""
+    """Return the model's own names of each parameter, one for each module that has it, by its name in weights."""
     names_by_parameter: dict[int, list[str]] = {}
     for prefix, module in model.named_modules():  # each once, although a bridge reaches them by several paths
         for name, parameter in module.named_parameters(prefix, recurse=False):
             names_by_parameter.setdefault(id(parameter), []).append(name)
-    return {name: names_by_parameter[id(parameter)] for name, parameter in trainable(model).items()}
+    return {name: names_by_parameter[id(parameter)] for name, parameter in trainable_weights(model).items()}
 
 
 def _rate_factors(members: Sequence[Member], weights: StackedWeights) -> StackedWeights:

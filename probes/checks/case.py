@@ -90,10 +90,10 @@ class Case:
         """Raise ``Broken`` with ``clause`` unless the probe's result is that of all examples at once."""
         declared = [getattr(type(probe), name) for name in probe.states]
         exact |= all(isinstance(d, Rows) or (isinstance(d, Sum) and d.dtype is torch.int64) for d in declared)
-        compare(probe.compute(), self.expected, 0.0 if exact else self.rtol, clause)
+        compare_results(probe.compute(), self.expected, 0.0 if exact else self.rtol, clause)
 
 
-def compare(result: ProbeResult, expected: ProbeResult, rtol: float, clause: str) -> None:
+def compare_results(result: ProbeResult, expected: ProbeResult, rtol: float, clause: str) -> None:
     """Raise ``Broken`` with ``clause`` unless two results are the same within ``rtol`` of a measure's largest value."""
     for name in ("axes", "coords", "layers"):
         if getattr(result, name) != getattr(expected, name):
@@ -111,7 +111,7 @@ def compare(result: ProbeResult, expected: ProbeResult, rtol: float, clause: str
         raise Broken(f"{clause}, but notes or metadata differ; derive them from the state alone")
 
 
-def equal(a: Mapping[str, AnyTensor], b: Mapping[str, AnyTensor]) -> bool:
+def equal_tensors(a: Mapping[str, AnyTensor], b: Mapping[str, AnyTensor]) -> bool:
     """Return whether two dictionaries of tensors are the same to the bit; NaN equals NaN."""
     return a.keys() == b.keys() and all(_same(a[name], b[name]) for name in a)
 

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from probes.checks.case import Broken, Case, compare, equal
-from probes.engine.batches import readable
+from probes.checks.case import Broken, Case, compare_results, equal_tensors
+from probes.engine.batches import readable_batch
 from probes.engine.hooks import by_name, modules_of
 from probes.engine.probe import STATE_ATTRIBUTES, Probe, check_no_class, parameter_text
 from probes.engine.recorder import HookedModels
@@ -75,7 +75,7 @@ def check_probe(
     if len(whole) < 4:
         raise InputError(f"check_probe was given {len(whole)} examples; give at least 4, to split them")
     IndexSet().add(whole.index)
-    whole = readable(whole, by_name(model))
+    whole = readable_batch(whole, by_name(model))
     case = Case(probe, model, whole, rtol)
     for clause, check in _CLAUSES.items():
         if clause == "two processes" and not processes:
@@ -195,7 +195,7 @@ def _unchanged(case: Case, what: str) -> Iterator[None]:
     for name, value in after.items():
         if before[name] != value:
             raise Broken(f"{what} leaves {name} changed; undo it, and draw from a generator of your own")
-    if not equal(outputs, case.outputs()):
+    if not equal_tensors(outputs, case.outputs()):
         raise Broken(f"{what} leaves a model with other outputs; do not touch its weights")
 
 
@@ -225,7 +225,7 @@ def _inputs(case: Case) -> None:
     activations, batch = case.part(case.rows)
     case.fresh().update(activations, batch)
     untouched, untouched_batch = case.part(case.rows)
-    if not (equal(activations, untouched) and equal(_tensors(batch), _tensors(untouched_batch))):
+    if not (equal_tensors(activations, untouched) and equal_tensors(_tensors(batch), _tensors(untouched_batch))):
         raise Broken("update changes the activations or the batch, which other probes see too; work on copies")
 
 
@@ -243,9 +243,9 @@ def _compute(case: Case) -> None:
     probe = case.fed(case.rows)
     before = {name: tensor.clone() for name, tensor in probe.state_dict()["tensors"].items()}
     first = probe.compute()
-    if not equal(before, probe.state_dict()["tensors"]):
+    if not equal_tensors(before, probe.state_dict()["tensors"]):
         raise Broken("compute changes the state; work on copies (nothing in place, no add)")
-    compare(probe.compute(), first, 0.0, "compute called twice has to give the same result")
+    compare_results(probe.compute(), first, 0.0, "compute called twice has to give the same result")
 
 
 def _memory(case: Case) -> None:
@@ -334,7 +334,7 @@ def _round_trip(case: Case) -> None:
     for way, copied in ways.items():
         whole = case.fed(case.rows)
         copy = copied(whole, case.probe.clone())
-        if not equal(_state_tensors(whole), _state_tensors(copy)):
+        if not equal_tensors(_state_tensors(whole), _state_tensors(copy)):
             raise Broken(f"{way} must preserve every bit of the state; leave them to Probe")
         case.check(copy, f"{way} have to give the same result", exact=True)
         half = copied(case.fed(first), case.probe.clone())
@@ -375,7 +375,9 @@ def _result(case: Case) -> None:
     with TemporaryDirectory() as folder:
         case.expected.save(Path(folder) / "result")
         loaded = load_result(Path(folder) / "result")
-    compare(loaded, case.expected, 0.0, "a saved result has to come back as it was (names and JSON values only)")
+    compare_results(
+        loaded, case.expected, 0.0, "a saved result has to come back as it was (names and JSON values only)"
+    )
     case.expected.to_dataframe()
 
 

@@ -54,7 +54,7 @@ def each_batch(
 
     Raises:
         InputError: for anything else, for an example of more tokens than ``tokens_per_batch``, and for tokens that a
-            model cannot read, see ``readable``.
+            model cannot read, see ``readable_batch``.
     """
     check_count(tokens_per_batch=(tokens_per_batch, 1))
     source: Iterable[Batch] = _gathered(given, reading or TextTokenizer(models), tokens_per_batch, first)
@@ -66,7 +66,7 @@ def each_batch(
         source = tqdm(source, desc=progress, unit="batch", leave=False, total=total)
     for batch in source:
         if len(batch):
-            yield readable(batch, models)
+            yield readable_batch(batch, models)
 
 
 def one_batch(given: Batch | TokenIds | Mapping[str, Any], model: HookedModel) -> Batch:
@@ -87,13 +87,13 @@ def one_batch(given: Batch | TokenIds | Mapping[str, Any], model: HookedModel) -
     if len(batches) != 1 or not len(batches[0]):
         n = sum(len(batch) > 0 for batch in batches)
         raise InputError(f"on() measures one forward pass, but was given {n} batches; give one with examples")
-    return readable(batches[0], {"": model})
+    return readable_batch(batches[0], {"": model})
 
 
 # ---- what a model can read ----
 
 
-def readable(batch: Batch, models: Mapping[str, HookedModel]) -> Batch:
+def readable_batch(batch: Batch, models: Mapping[str, HookedModel]) -> Batch:
     """Return the batch as the models can read it.
 
     Ids that the attention mask hides and the vocabulary lacks become 0. A mask that hides nothing is left out.

@@ -14,7 +14,7 @@ from torch import Tensor
 from tasks import InputError
 
 
-def gather(state: dict[str, Any]) -> list[dict[str, Any]]:
+def gather_states(state: dict[str, Any]) -> list[dict[str, Any]]:
     """Return every process's ``state_dict``, in the order of the ranks.
 
     Raises:

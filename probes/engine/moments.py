@@ -15,7 +15,7 @@ from torch import Tensor
 from probes.engine.state import AnyTensor, Declared, Keyed
 from probes.functional.cross_moments import CrossMoments
 from probes.functional.products import Precision, add_product
-from probes.functional.representations import centre, float64
+from probes.functional.representations import in_float64, row_mean
 
 _SUMS_OF_SITE = ("product", "fourth", "cube_x", "sum_x", "square_x")  # a site paired with itself has each sum once
 _SUMS_OF_PAIR = ("product", "fourth", "cube_x", "cube_y")  # the other sums of a pair are those of its two sites
@@ -153,10 +153,10 @@ class JointMoments:
         """
         n = len(rows[0])
         if n > self.n:  # the mean of more examples is a better point
-            self._move_to(torch.cat([centre(float64(x.to(self.point.device))) for x in rows]))
+            self._move_to(torch.cat([row_mean(in_float64(x.to(self.point.device))) for x in rows]))
         size = max(_MIN_ROWS_PER_BLOCK, _MAX_ELEMENTS_PER_BLOCK // len(self.point))
         for block in zip(*(torch.split(x, size) for x in rows), strict=True):
-            self._add_block(torch.cat([float64(x.to(self.point.device)) for x in block], dim=1), precision)
+            self._add_block(torch.cat([in_float64(x.to(self.point.device)) for x in block], dim=1), precision)
 
     def _add_block(self, rows: Float64[Tensor, "n dim"], precision: Precision) -> None:
         """Add examples, with the dimensions of all sites side by side. Changes ``rows``."""

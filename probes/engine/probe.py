@@ -262,10 +262,10 @@ class Probe(ABC):
         Raises:
             InputError: if two processes hold the same example, as after a second ``all_reduce``. Nothing changes then.
         """
-        from probes.engine.distributed import gather
+        from probes.engine.distributed import gather_states
 
         merged = self.clone()
-        for state in gather(self.state_dict()):
+        for state in gather_states(self.state_dict()):
             part = self.clone()
             part.load_state_dict(state)
             merged.merge(part)

@@ -112,11 +112,11 @@ def run(
         tokens_per_batch=tokens_per_batch,
         progress="probing" if progress else None,
     )
-    with measuring(model, probe_list) as step:
+    with measuring_batches(model, probe_list) as step:
         for batch in source:  # outside inference mode: what a generator keeps must stay usable in training
             step(batch)
             del batch  # let go before the next one is drawn
-    results = finished(
+    results = finished_results(
         probe_list,
         [step.state()],
         [{name: fingerprint(each) for name, each in models.items()}],
@@ -125,7 +125,7 @@ def run(
     return results[0] if isinstance(probes, Probe) else results
 
 
-def finished(
+def finished_results(
     probes: Sequence[Probe],
     states: Sequence[Mapping[str, Any]],
     fingerprints: Sequence[Mapping[str, str]],
@@ -174,7 +174,7 @@ def _check_same_models(fingerprints: Sequence[Mapping[str, str]]) -> None:
 
 
 class Measuring:
-    """Runs one forward pass for each batch that it is called with, and updates the probes. See ``measuring``.
+    """Runs one forward pass for each batch that it is called with, and updates the probes. See ``measuring_batches``.
 
     Attributes:
         examples: digest of the examples measured so far.
@@ -202,12 +202,12 @@ class Measuring:
         self._real += batch.tokens.numel() if batch.attention_mask is None else int(batch.attention_mask.sum())
 
     def state(self) -> dict[str, Any]:
-        """Return what ``finished`` needs, as JSON: the examples, and how many positions were real tokens."""
+        """Return what ``finished_results`` needs, as JSON: the examples, and how many positions were real tokens."""
         return {"examples": self.examples.state(), "positions": self._positions, "real": self._real}
 
 
 @contextmanager
-def measuring(model: HookedModels, probes: Sequence[Probe]) -> Iterator[Measuring]:
+def measuring_batches(model: HookedModels, probes: Sequence[Probe]) -> Iterator[Measuring]:
     """Hook probes to models, and yield a function that measures one batch. Like ``run``, batch by batch.
 
     The probes are reset on entry, and may be reset between batches. Dropout is off inside, and afterwards the model is
@@ -218,7 +218,7 @@ def measuring(model: HookedModels, probes: Sequence[Probe]) -> Iterator[Measurin
         probes: that see every batch.
 
     Example:
-        >>> # with measuring(model, [probe]) as step:
+        >>> # with measuring_batches(model, [probe]) as step:
         >>> #     for batch in each_batch(texts, {"": model}):
         >>> #         step(batch)
         >>> # probe.compute()

@@ -268,7 +268,7 @@ class RowsState(Keyed[list[IndexedRows]]):
     def _capped(self, index: Int[Tensor, "example"], rows: Shaped[Tensor, "example ..."]) -> IndexedRows:
         if self.cap is None or len(index) <= self.cap:
             return index, rows
-        keep = torch.sort(hashed(index), stable=True).indices[: self.cap]
+        keep = torch.sort(hashed_indices(index), stable=True).indices[: self.cap]
         return index[keep], rows[keep]
 
     def get(self, key: str) -> IndexedRows:
@@ -326,7 +326,7 @@ class RowsState(Keyed[list[IndexedRows]]):
                 self._values[key] = [(index, tensors[f"{key}/rows"])]
 
 
-def hashed(index: Int[Tensor, "*shape"]) -> Int64[Tensor, "*shape"]:
+def hashed_indices(index: Int[Tensor, "*shape"]) -> Int64[Tensor, "*shape"]:
     """Return splitmix64 of each integer, which gives the integers a fixed pseudo-random order."""
     x = index.to(torch.int64) + -7046029254386353131
     x = (x ^ _shift(x, 30)) * -4658895280553007687

@@ -111,7 +111,7 @@ class Argument:
     def _checked_array(
         self, value: Any, name: str, expected: ArrayType, sizes: dict[str, tuple[str, int]]
     ) -> _AnyTensor:
-        array = checked(value, name, expected)
+        array = checked_tensor(value, name, expected)
         for axis, size in expected.sizes(array.shape):
             first, first_size = sizes.setdefault(axis, (name, size))
             if size != first_size:
@@ -171,17 +171,17 @@ def checked_arguments(arguments: Sequence[Argument], given: Mapping[str, Any]) -
     return tensors
 
 
-def checked(value: Any, name: str, expected: ArrayType) -> _AnyTensor:
+def checked_tensor(value: Any, name: str, expected: ArrayType) -> _AnyTensor:
     """Return a tensor of the numbers of a tensor, an array or a list, without a copy if possible.
 
     Raises:
         InputError: if it is not what is expected.
 
     Example:
-        >>> checked([[1, 2], [3, 4]], "x", ROW_MATRIX)
+        >>> checked_tensor([[1, 2], [3, 4]], "x", ROW_MATRIX)
         tensor([[1, 2],
                 [3, 4]])
-        >>> checked([1, 2], "x", ROW_MATRIX)
+        >>> checked_tensor([1, 2], "x", ROW_MATRIX)
         Traceback (most recent call last):
         tasks.errors.InputError: x has shape (2,); expected real numbers [row dim], at least one of each
     """

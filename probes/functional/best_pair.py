@@ -12,10 +12,10 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from probes.functional.holm import holm
-from probes.functional.hsic import cka_from_hsic, hsic_of_kernels, kernel
+from probes.functional.hsic import centred_kernel, cka_from_hsic, hsic_of_kernels
 from probes.functional.permutation_test import permutation_p_value
-from probes.functional.representations import paired
-from probes.functional.units import FEWEST_ARRANGEMENTS, half_samples, n_pairings, pairings
+from probes.functional.representations import paired_matrices
+from probes.functional.units import FEWEST_ARRANGEMENTS, half_samples, n_pairings, unit_pairings
 from tasks import InputError
 from tasks.errors import check_count
 
@@ -99,14 +99,14 @@ def best_pairs(
         raise InputError("expected needs one place of a base layer for each tuned layer")
     n_permutations = 20 * len(tuned) if n_permutations is None else n_permutations
     check_count(n_permutations=(n_permutations, 1), n_resamples=(n_resamples, 20), seed=(seed, 0))
-    tuned_kernels = [kernel(paired(rows, base[0])[0]) for rows in tuned]
-    base_kernels = [kernel(paired(tuned[0], rows)[1]) for rows in base]
+    tuned_kernels = [centred_kernel(paired_matrices(rows, base[0])[0]) for rows in tuned]
+    base_kernels = [centred_kernel(paired_matrices(tuned[0], rows)[1]) for rows in base]
     n = len(tuned[0])
     cka = _cka(tuned_kernels, base_kernels)
     is_known = np.isfinite(cka).any(axis=1)
     ranked = np.where(np.isfinite(cka), cka, -np.inf)
     best = np.where(is_known, ranked.argmax(axis=1), -1)
-    orders = torch.stack(list(pairings(n, n_permutations, seed, units)))
+    orders = torch.stack(list(unit_pairings(n, n_permutations, seed, units)))
     largest = _largest_of_pairings(tuned_kernels, base_kernels, orders, np.isfinite(cka))
     p_value = permutation_p_value(torch.from_numpy(ranked.max(axis=1)), largest.T).numpy()
     p_value = np.where(is_known & (n_pairings(n, units) >= FEWEST_ARRANGEMENTS), p_value, np.nan)

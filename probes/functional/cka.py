@@ -14,7 +14,7 @@ from probes.functional.arrays import Array, computed_in_torch
 from probes.functional.cross_moments import CrossMoments
 from probes.functional.hsic import HSIC, cka_from_hsic, hsic_of_blocks, linear_kernel
 from probes.functional.products import Precision, check_precision
-from probes.functional.representations import centred, float64
+from probes.functional.representations import centred_matrix, in_float64
 from probes.functional.top_components import top_components, without_components
 from tasks import InputError
 from tasks.errors import check_count
@@ -85,8 +85,8 @@ def linear_cka(
         >>> linear_cka(x[:3], x[:3], debiased=True).note
         'x: there are 3 examples, and the debiased form needs at least 4'
     """
-    x = float64(x)
-    y = float64(y).to(x.device)
+    x = in_float64(x)
+    y = in_float64(y).to(x.device)
     check_precision(precision)
     check_count(remove_top=(remove_top, 0))
     n = len(x)
@@ -153,7 +153,7 @@ def linear_hsic(
 
 def compact(x: Float[Tensor, "row dim"]) -> Float[Tensor, "row kept"]:
     """Return centred rows in at most n dimensions with the same inner products."""
-    x = centred(x)
+    x = centred_matrix(x)
     return x if x.shape[1] <= len(x) else torch.linalg.qr(x.T, mode="r")[1].T
 
 
@@ -164,6 +164,6 @@ def _bias_note(n: int, d: int) -> str:
 
 def without_top_components(x: Float[Tensor, "row dim"], k: int) -> tuple[Float[Tensor, "row dim"], str]:
     """Return centred rows without their ``k`` largest components, and why these cannot be told (empty if they can)."""
-    rows = centred(x)
+    rows = centred_matrix(x)
     components, why = top_components(rows, k)
     return without_components(rows, components), why

@@ -12,11 +12,11 @@ from torch import Tensor
 from probes.functional.arrays import Array, Labels, computed_in_torch
 from probes.functional.cka import compact, linear_hsic
 from probes.functional.cross_moments import CrossMoments
-from probes.functional.hsic import HSIC, cka_from_hsic, hsic_of_kernels, kernel
+from probes.functional.hsic import HSIC, centred_kernel, cka_from_hsic, hsic_of_kernels
 from probes.functional.products import Precision
-from probes.functional.representations import float64
+from probes.functional.representations import in_float64
 from probes.functional.unit_hsic import hsic_between_units
-from probes.functional.units import half_samples, pairings
+from probes.functional.units import half_samples, unit_pairings
 from tasks.errors import check_count
 
 
@@ -43,8 +43,8 @@ def cka_null(
         (True, True)
     """
     check_count(n_permutations=(n_permutations, 1))
-    x = float64(x)
-    y = float64(y).to(x.device)
+    x = in_float64(x)
+    y = in_float64(y).to(x.device)
     return null_of(*null_hsic(x, y, n_permutations, seed, units=units), debiased=debiased)
 
 
@@ -57,11 +57,11 @@ def null_hsic(
     units: Shaped[Tensor, "n"] | None = None,
 ) -> tuple[list[HSIC], HSIC, HSIC]:
     """Return HSIC of rows, or whole units, paired at random, and of either side with itself: for both forms."""
-    orders = (order.to(y.device) for order in pairings(len(x), n_permutations, seed, units))
+    orders = (order.to(y.device) for order in unit_pairings(len(x), n_permutations, seed, units))
     kernels_fit = len(x) <= min(x.shape[1], y.shape[1])  # they are no larger than the rows, and made once
     if kernels_fit or units is not None:
-        k = kernel(x, precision)
-        l = kernel(y, precision)  # noqa: E741
+        k = centred_kernel(x, precision)
+        l = centred_kernel(y, precision)  # noqa: E741
         hsic = hsic_of_kernels if units is None else partial(hsic_between_units, units=units)
         return [hsic(k, l[order][:, order]) for order in orders], hsic(k, k), hsic(l, l)
     x = compact(x)
@@ -106,8 +106,8 @@ def cka_resamples(
         tensor(True)
     """
     check_count(n_resamples=(n_resamples, 1))
-    x = compact(float64(x))
-    y = compact(float64(y).to(x.device))
+    x = compact(in_float64(x))
+    y = compact(in_float64(y).to(x.device))
     terms = (halves_hsic(a, b, n_resamples, seed, units=units) for a, b in ((x, y), (x, x), (y, y)))
     return deviations_of(*terms, debiased=debiased)
 
@@ -141,8 +141,8 @@ def _hsic_of_half(
     half_y = half_x if x is y else y[half]
     if units is None:
         return _hsic_of_pair(half_x, half_y, precision)
-    k = kernel(half_x, precision)
-    l = k if x is y else kernel(half_y, precision)  # noqa: E741
+    k = centred_kernel(half_x, precision)
+    l = k if x is y else centred_kernel(half_y, precision)  # noqa: E741
     return hsic_between_units(k, l, units[half.to(units.device)])
 
 

@@ -13,7 +13,7 @@ from probes.functional.arguments import Argument, ArrayType
 from probes.functional.arrays import Array
 from probes.functional.hsic import HSIC, LEAST_DEBIASED
 from probes.functional.products import ROUNDING, Precision, product
-from probes.functional.representations import centre, float64, paired
+from probes.functional.representations import in_float64, paired_matrices, row_mean
 from tasks import InputError
 
 # A batch may have no row.
@@ -85,7 +85,7 @@ class CrossMoments:
         Raises:
             InputError: for arrays that are not paired rows, or that hold NaN or infinity.
         """
-        return cls.of_rows(*paired(x, y), like, precision)
+        return cls.of_rows(*paired_matrices(x, y), like, precision)
 
     @classmethod
     def of_rows(
@@ -96,10 +96,10 @@ class CrossMoments:
         precision: Precision = "float64",
     ) -> CrossMoments:
         """Return the moments of rows that are known to be paired and finite."""
-        x = float64(x)
-        y = float64(y)
-        x0 = centre(x) if like is None else like.x0
-        y0 = centre(y) if like is None else like.y0
+        x = in_float64(x)
+        y = in_float64(y)
+        x0 = row_mean(x) if like is None else like.x0
+        y0 = row_mean(y) if like is None else like.y0
         x = x - x0
         y = y - y0
         square_x = x.square().sum(dim=1)
@@ -124,7 +124,7 @@ class CrossMoments:
         Raises:
             InputError: as ``of``, or for rows of other dimensions.
         """
-        x, y = paired(x, y, _PAIRED_BATCHES)
+        x, y = paired_matrices(x, y, _PAIRED_BATCHES)
         self._check_dimensions((x.shape[1], y.shape[1]))
         if not len(x):
             return self

@@ -10,8 +10,8 @@ import xxhash
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
-from probes.functional.arguments import ROW_MATRIX, checked
-from probes.functional.representations import float64
+from probes.functional.arguments import ROW_MATRIX, checked_tensor
+from probes.functional.representations import in_float64
 
 _MAX_NUMBERS_AT_ONCE = 2**22
 MAX_NUMBERS_IN_CACHE = 2**16  # rows that are subtracted on the CPU stay in a core's cache
@@ -41,18 +41,18 @@ def centre_and_scale(x: Shaped[Tensor, "row dim"]) -> tuple[Float[Tensor, "dim"]
     The centre is the mean of the half that is nearest to the mean of all: rows far off would draw it away from most.
     """
     middle = _mean(x, torch.ones(len(x), dtype=torch.bool))
-    far = torch.cat([(float64(part) - middle).abs().amax(1).cpu() for _, part in _parts(x)])
+    far = torch.cat([(in_float64(part) - middle).abs().amax(1).cpu() for _, part in _parts(x)])
     middle = _mean(x, far <= far.median())
-    largest = max(float((float64(part) - middle).abs().max()) for _, part in _parts(x))
+    largest = max(float((in_float64(part) - middle).abs().max()) for _, part in _parts(x))
     return middle, 2.0 ** min(1000, -math.frexp(largest)[1])
 
 
 def _mean(x: Shaped[Tensor, "row dim"], is_chosen: Bool[Tensor, "row"]) -> Float[Tensor, "dim"]:
-    first = float64(x[int(is_chosen.nonzero()[0])])
+    first = in_float64(x[int(is_chosen.nonzero()[0])])
     total = torch.zeros_like(first)
     for start, part in _parts(x):
         chosen = is_chosen[start : start + len(part)].to(part.device)
-        total += (float64(part[chosen]) - first).sum(0)
+        total += (in_float64(part[chosen]) - first).sum(0)
     return first + total / is_chosen.sum().to(first.device)
 
 
@@ -63,12 +63,12 @@ def squared_differences(
 
     A pair's value does not depend on the other pairs.
     """
-    squared = torch.empty(len(i), dtype=torch.float64, device=float64(x[:1]).device)
+    squared = torch.empty(len(i), dtype=torch.float64, device=in_float64(x[:1]).device)
     at_once = MAX_NUMBERS_IN_CACHE if squared.device.type == "cpu" else _MAX_NUMBERS_AT_ONCE
     step = max(1, at_once // x.shape[1])
     for start in range(0, len(i), step):
         pairs = slice(start, start + step)
-        difference = float64(x[i[pairs]]).sub_(float64(x[j[pairs]])).mul_(scale)
+        difference = in_float64(x[i[pairs]]).sub_(in_float64(x[j[pairs]])).mul_(scale)
         squared[pairs] = difference.square_().sum(1)
     return squared
 
@@ -102,9 +102,9 @@ class Distances:
     def __init__(
         self, x: Shaped[Tensor, "all dim"], which: Int[Tensor, "row"] | None = None, device: str | None = None
     ) -> None:
-        self._x = checked(x, "x", ROW_MATRIX).detach()
+        self._x = checked_tensor(x, "x", ROW_MATRIX).detach()
         self._which = which
-        self._device = torch.device(device) if device is not None else float64(self._x[:1]).device
+        self._device = torch.device(device) if device is not None else in_float64(self._x[:1]).device
         rows = self._x if which is None else self._x[which]
         self._middle, self.scale = centre_and_scale(rows)
         self.alike = first_alike(rows)
@@ -130,7 +130,7 @@ class Distances:
     def block(self, rows: slice) -> Float[Tensor, "block dim"]:
         """Return a block of rows, centred and scaled."""
         block = self._x[rows if self._which is None else self._which[rows]]
-        return (float64(block).to(self._device) - self._middle.to(self._device)) * self.scale
+        return (in_float64(block).to(self._device) - self._middle.to(self._device)) * self.scale
 
     def pairs(self, i: Int[Tensor, "pair"], j: Int[Tensor, "pair"]) -> Float[Tensor, "pair"]:
         """Return squared distances of some pairs of rows, by subtraction."""

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from probes.functional.products import ROUNDING, Precision, float32_as_it_is
-from probes.functional.representations import Matrix, centre, float64
+from probes.functional.representations import Matrix, in_float64, row_mean
 
 LEAST_DEBIASED = 4  # examples that HSIC_1 needs
 # Of a difference this many times the rounding below its terms fewer than four digits are left: it counts as 0.
@@ -120,7 +120,7 @@ def cka_from_hsic(xy: HSIC, xx: HSIC, yy: HSIC, *, debiased: bool = False) -> tu
 # ---- whole kernel matrices ----
 
 
-def kernel(x: Matrix, precision: Precision = "float64") -> Kernel:
+def centred_kernel(x: Matrix, precision: Precision = "float64") -> Kernel:
     """Return the inner products of the centred rows, in ``precision``."""
     everything = slice(0, len(x))
     return linear_kernel(x, precision)(everything, everything)
@@ -181,17 +181,17 @@ def hsic_of_blocks(
 
 
 def linear_kernel(x: Matrix, precision: Precision = "float64") -> KernelBlock:
-    """Return a function of rows and columns that gives a block of ``kernel(x, precision)``."""
-    return partial(_linear_block, x, centre(float64(x)), precision)
+    """Return a function of rows and columns that gives a block of ``centred_kernel(x, precision)``."""
+    return partial(_linear_block, x, row_mean(in_float64(x)), precision)
 
 
 def _linear_block(
     x: Matrix, middle: Float[Tensor, "dim"], precision: Precision, rows: slice, columns: slice
 ) -> Float[Tensor, "some others"]:
-    some = float64(x[rows]) - middle
+    some = in_float64(x[rows]) - middle
     if precision == "float32":
         some = some.float()
-    others = some if rows == columns else (float64(x[columns]) - middle).to(some.dtype)
+    others = some if rows == columns else (in_float64(x[columns]) - middle).to(some.dtype)
     with float32_as_it_is():
         return some @ others.T
 

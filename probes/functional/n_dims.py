@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from probes.functional.arrays import Array, computed_in_torch
-from probes.functional.representations import centre, float64
+from probes.functional.representations import in_float64, row_mean
 from tasks import InputError
 
 _SHARE_TOLERANCE = 1e-12  # a share that is met but for rounding is met
@@ -31,10 +31,10 @@ def n_dims(x: Float[Array, "row dim"], *, variance: float = 0.99) -> float:
         2.0
     """
     check_share(variance)
-    x = float64(x)
-    x = _unit_(x - centre(x))
+    x = in_float64(x)
+    x = _unit_(x - row_mean(x))
     value, is_certain = n_dims_of_scatter(x @ x.T if len(x) < x.shape[1] else x.T @ x, variance)
-    return value if is_certain else float(directions(torch.linalg.svdvals(x), variance)) or math.nan
+    return value if is_certain else float(count_directions(torch.linalg.svdvals(x), variance)) or math.nan
 
 
 def n_dims_of_scatter(scatter: Float[Tensor, "dim dim"], variance: float) -> tuple[float, bool]:
@@ -61,7 +61,7 @@ def check_share(variance: float) -> float:
     return variance
 
 
-def unit(x: Float[Tensor, "row dim"]) -> Float[Tensor, "row dim"]:
+def unit_scaled(x: Float[Tensor, "row dim"]) -> Float[Tensor, "row dim"]:
     """Return rows scaled to a largest entry of 1, so that squares neither vanish nor overflow."""
     return _unit_(x.clone())
 
@@ -72,7 +72,7 @@ def _unit_(x: Float[Tensor, "row dim"]) -> Float[Tensor, "row dim"]:
     return x.div_(largest) if bool(largest > 0) else x
 
 
-def directions(s: Float[Tensor, "value"], variance: float) -> int:
+def count_directions(s: Float[Tensor, "value"], variance: float) -> int:
     """Return how many of these singular values hold the share; none counts that is 0 up to rounding."""
     s = s[s > s[0] * len(s) * torch.finfo(s.dtype).eps]
     held = s.square().cumsum(0) / s.square().sum()

@@ -9,12 +9,12 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
-from probes.functional.arguments import ROW_LABELS, ROW_MATRIX, as_numpy, checked
+from probes.functional.arguments import ROW_LABELS, ROW_MATRIX, as_numpy, checked_tensor
 from probes.functional.arrays import Array, Labels, computed_in_torch
 from probes.functional.distances import centre_and_scale, first_alike, squared_differences
 from probes.functional.half_interval import wilson_ends
 from probes.functional.products import float32_as_it_is
-from probes.functional.representations import float64
+from probes.functional.representations import in_float64
 from probes.functional.units import Relabelling
 from tasks import InputError
 
@@ -36,17 +36,17 @@ def neighbour_purity(x: Shaped[Array, "row dim"], labels: Labels, k: int = 10, *
         x: rows.
         labels: of each row.
         k: neighbours, fewer than there are rows.
-        device: as in ``nearest``.
+        device: as in ``nearest_rows``.
 
     Raises:
-        InputError: for another number of labels than of rows, a label that is NaN, and where ``nearest`` raises it.
+        InputError: for another number of labels than of rows, a label that is NaN, and as ``nearest_rows`` does.
 
     Example:
         >>> x = torch.tensor([[0.0], [1.0], [10.0], [11.0]])
         >>> neighbour_purity(x, torch.tensor([5, 5, 7, 7]), k=1)
         1.0
     """
-    return float(same_label(nearest(x, k, device=device), labels).mean())
+    return float(same_label(nearest_rows(x, k, device=device), labels).mean())
 
 
 @computed_in_torch()
@@ -106,8 +106,8 @@ def nearest_of_other_units(
     n_others = len(x) - int(member.bincount().max())
     if k > n_others:
         raise InputError(f"k is {k}, but the largest unit leaves {n_others} examples of others; give a lower k")
-    x = checked(x, "x", ROW_MATRIX)
-    rows = float64(x).to(device or "cpu")
+    x = checked_tensor(x, "x", ROW_MATRIX)
+    rows = in_float64(x).to(device or "cpu")
     rows = rows - rows.mean(dim=0)
     firsts, row_of = torch.unique(first_alike(x), return_inverse=True)  # rows that are the same get one distance
     distinct = rows[firsts.to(rows.device)]
@@ -129,7 +129,7 @@ def same_label(
     """Return for each query the share of its neighbours that have its label.
 
     Args:
-        near: its neighbours, from ``nearest``.
+        near: its neighbours, from ``nearest_rows``.
         labels: of every row.
         queries: places of the rows that are queries; all of them if not given.
 
@@ -157,7 +157,7 @@ def relabelled_purity(
         queries: places of the rows that are queries; all of them if not given.
 
     Example:
-        >>> near = nearest(torch.tensor([[0.0], [1.0], [10.0], [11.0]]), 1)
+        >>> near = nearest_rows(torch.tensor([[0.0], [1.0], [10.0], [11.0]]), 1)
         >>> relabelled_purity(near, Relabelling.from_classes(np.array([5, 5, 7, 7])), 4, seed=0).tolist()
         [1.0, 1.0, 0.0, 0.0]
     """
@@ -197,7 +197,7 @@ def purity_interval(
     Source: Efron & Stein 1981, for the variance; Wilson 1927, with Kish's design effect (1965).
 
     Args:
-        near: neighbours of each query, from ``nearest``.
+        near: neighbours of each query, from ``nearest_rows``.
         labels: of every row.
         queries: places of the rows that are queries; all of them if not given.
         units: of every row. The jackknife is then over units, which are independent.
@@ -207,7 +207,7 @@ def purity_interval(
 
     Example:
         >>> x = torch.arange(60.0)[:, None]
-        >>> [round(end, 2) for end in purity_interval(nearest(x, 2), torch.arange(60) % 5 // 3)]
+        >>> [round(end, 2) for end in purity_interval(nearest_rows(x, 2), torch.arange(60) % 5 // 3)]
         [0.5, 0.71]
     """
     names = _labels(labels)
@@ -232,7 +232,7 @@ def _wilson(share: float, variance: float, n: int) -> tuple[float, float]:
     return wilson_ends(share, z2)
 
 
-def nearest(
+def nearest_rows(
     x: Shaped[Tensor, "row dim"],
     k: int,
     queries: Int[Tensor, "query"] | None = None,
@@ -258,10 +258,10 @@ def nearest(
         InputError: for a ``k`` that there are not enough rows for, and rows that are not finite.
 
     Example:
-        >>> nearest(torch.tensor([[0.0], [1.0], [10.0], [2.0]]), 2).tolist()
+        >>> nearest_rows(torch.tensor([[0.0], [1.0], [10.0], [2.0]]), 2).tolist()
         [[1, 3], [0, 3], [1, 3], [0, 1]]
     """
-    x = checked(x, "x", ROW_MATRIX).detach()
+    x = checked_tensor(x, "x", ROW_MATRIX).detach()
     n = len(x)
     if not 1 <= k < n:
         raise InputError(f"k is {k} for {n} examples; expected 1 to {n - 1}")
@@ -316,7 +316,7 @@ class _Search:
         step = max(1, NUMBERS_PREPARED_AT_ONCE // self.x.shape[1])
         for start in range(0, len(self.columns), step):
             part = slice(start, start + step)
-            rows = float64(self.x[self.columns[part]]).sub_(self.middle).mul_(self.scale)
+            rows = in_float64(self.x[self.columns[part]]).sub_(self.middle).mul_(self.scale)
             self.rows[part] = rows
             self.norms[part] = rows.square_().sum(1)
 
@@ -368,4 +368,4 @@ class _Search:
 
 
 def _labels(labels: Labels) -> Shaped[np.ndarray, "row"]:
-    return as_numpy(checked(labels, "labels", ROW_LABELS))
+    return as_numpy(checked_tensor(labels, "labels", ROW_LABELS))

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from probes.functional.representations import centred, matrix
+from probes.functional.representations import centred_matrix, row_matrix
 from tasks import InputError
 
 _MAX_SIZE_OF_SVD = 256  # rows or dimensions, whichever are fewer; for more, a Krylov space is searched
@@ -84,7 +84,7 @@ def aligned_planes(rows: Iterable[Shaped[Tensor, "row _"]], start: Float[np.ndar
 
 def _plane(x: Shaped[Tensor, "row dim"]) -> tuple[Float[np.ndarray, "row 2"], float]:
     """Return coordinates of unit mean square, and their share of the variance."""
-    x = centred(matrix(x, "x"))
+    x = centred_matrix(row_matrix(x, "x"))
     largest = x.abs().max()
     if not bool(largest):
         return np.zeros((len(x), 2)), math.nan

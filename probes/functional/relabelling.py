@@ -152,7 +152,7 @@ def _numbered(labels: Shaped[Tensor, "row"]) -> Int[np.ndarray, "row"]:
     return torch.unique(labels.cpu(), return_inverse=True)[1].numpy()
 
 
-def relabelled(
+def relabelled_heads(
     points: Float[Tensor, "row head dim"],
     labels: Shaped[Tensor, "row"],
     permutations: int,

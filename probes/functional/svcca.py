@@ -10,8 +10,8 @@ from torch import Tensor
 
 from probes.functional.arrays import Array, computed_in_torch
 from probes.functional.cka import Similarity
-from probes.functional.n_dims import directions, unit
-from probes.functional.representations import Matrix, centred, float64, matrix
+from probes.functional.n_dims import count_directions, unit_scaled
+from probes.functional.representations import Matrix, centred_matrix, in_float64, row_matrix
 
 
 @computed_in_torch()
@@ -35,24 +35,24 @@ def svcca(x: Float[Array, "row dim_x"], y: Float[Array, "row dim_y"], *, varianc
         >>> round(float(svcca(x, x.flip(1) + 1)), 9), svcca(x, x).note
         (1.0, '3 and 3 directions')
     """
-    basis_x = _basis(float64(x), variance)
-    basis_y = _basis(float64(y).to(basis_x.device), variance)
+    basis_x = _basis(in_float64(x), variance)
+    basis_y = _basis(in_float64(y).to(basis_x.device), variance)
     value, reason = mean_correlation(basis_x, basis_y)
     note = reason or f"{basis_x.shape[1]} and {basis_y.shape[1]} directions"
     return Similarity(value, len(x), (x.shape[1], y.shape[1]), note)
 
 
-def principal(x: Float[Tensor, "row dim"], variance: float) -> Float[Tensor, "row k"]:
+def principal_basis(x: Float[Tensor, "row dim"], variance: float) -> Float[Tensor, "row k"]:
     """Return an orthonormal basis of the rows' coordinates in the directions that hold ``variance`` of the variance.
 
     It has no columns if all rows are the same.
     """
-    return _basis(matrix(x, "x"), variance)
+    return _basis(row_matrix(x, "x"), variance)
 
 
 def _basis(x: Matrix, variance: float) -> Float[Tensor, "row k"]:
-    u, s, _ = torch.linalg.svd(unit(centred(x)), full_matrices=False)
-    return u[:, : directions(s, variance)]
+    u, s, _ = torch.linalg.svd(unit_scaled(centred_matrix(x)), full_matrices=False)
+    return u[:, : count_directions(s, variance)]
 
 
 def mean_correlation(x: Float[Tensor, "row k_x"], y: Float[Tensor, "row k_y"]) -> tuple[float, str]:

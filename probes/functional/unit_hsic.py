@@ -7,8 +7,8 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from probes.functional.cka import Similarity
-from probes.functional.hsic import HSIC, LEAST_DEBIASED, cka_from_hsic, hsic_of_kernels, kernel
-from probes.functional.representations import paired
+from probes.functional.hsic import HSIC, LEAST_DEBIASED, centred_kernel, cka_from_hsic, hsic_of_kernels
+from probes.functional.representations import paired_matrices
 
 
 def hsic_between_units(
@@ -70,9 +70,9 @@ def cka_between_units(
         >>> round(float(cka_between_units(x, 2 * x, torch.arange(20) // 2)), 9)
         1.0
     """
-    x, y = paired(x, y)
-    k = kernel(x)
-    l = kernel(y)  # noqa: E741
+    x, y = paired_matrices(x, y)
+    k = centred_kernel(x)
+    l = centred_kernel(y)  # noqa: E741
     terms = (hsic_between_units(a, b, units) for a, b in ((k, l), (k, k), (l, l)))
     value, why = cka_from_hsic(*terms, debiased=debiased)
     return Similarity(value, len(x), (x.shape[1], y.shape[1]), why)

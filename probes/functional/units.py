@@ -171,13 +171,13 @@ def _log_relabellings(n_classes: int, k: int, named: bool) -> float:
     return log if named else log - math.lgamma(n_classes + 1)
 
 
-def pairings(
+def unit_pairings(
     n: int, times: int, seed: int, units: Shaped[Tensor, "example"] | None = None
 ) -> Iterator[Int[Tensor, "example"]]:
     """Yield random orders of ``n`` examples that keep units together: a unit changes places with one of its size.
 
     Example:
-        >>> [order.tolist() for order in pairings(4, 2, 0, torch.tensor([3, 3, 7, 7]))]
+        >>> [order.tolist() for order in unit_pairings(4, 2, 0, torch.tensor([3, 3, 7, 7]))]
         [[0, 1, 2, 3], [2, 3, 0, 1]]
     """
     generator = torch.Generator().manual_seed(seed)
@@ -194,7 +194,7 @@ def pairings(
 
 
 def n_pairings(n: int, units: Shaped[Tensor, "example"] | None = None) -> float:
-    """Return the number of different orders that ``pairings`` draws from, as a float that may be infinite.
+    """Return the number of different orders that ``unit_pairings`` draws from, as a float that may be infinite.
 
     Example:
         >>> n_pairings(4), n_pairings(4, torch.tensor([3, 3, 7, 7])), n_pairings(4, torch.tensor([3, 3, 3, 7]))

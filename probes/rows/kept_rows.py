@@ -19,7 +19,7 @@ from probes.engine.readout import Readout, check_row_readout
 from probes.engine.sites import Sites, resolve
 from probes.engine.state import RowsState
 from probes.rows.collect import Gather
-from probes.rows.row_store import ROWS_FORMAT, check_shards, read_header, read_index, shards
+from probes.rows.row_store import ROWS_FORMAT, check_shards, read_header, read_index, store_shards
 from probes.store.files import is_temporary
 from probes.store.index_set import IndexSet
 from tasks import Batch, InputError
@@ -231,7 +231,7 @@ def kept_shards(folder: Path, header: Mapping[str, Any]) -> list[Path]:
         InputError: for a folder that is not a row store, or holds other rows.
     """
     old = read_header(folder)
-    kept = shards(folder)
+    kept = store_shards(folder)
     if old is None and kept:
         raise InputError(
             f"{str(folder)!r} has shards of rows but no rows.json, which says which model they are of; put it "

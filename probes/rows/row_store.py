@@ -85,7 +85,7 @@ class RowStore(AlignedRows):
         self.tokenization: dict[str, Any] | None = header.get("tokenization")
         self.dtype: torch.dtype | None = header["dtype"] and getattr(torch, header["dtype"])
         self.hook_dict: dict[str, None] = dict.fromkeys(header["hooks"])  # selectors resolve against these
-        self._shards = shards(self.folder)
+        self._shards = store_shards(self.folder)
         self._checksums = [_read_marker(shard).checksums for shard in self._shards]
         self._checked: set[Path] = set()  # shared with the stores that select() returns
         parts = [read_index(path) for path in self._shards]
@@ -142,14 +142,14 @@ class RowStore(AlignedRows):
 # ---- one shard ----
 
 
-def shards(folder: Path) -> list[Path]:
+def store_shards(folder: Path) -> list[Path]:
     """Return the shards of a store, in the order in which they were written."""
     return sorted(path for path in folder.glob(f"{_SHARD_PREFIX}*") if path.is_dir())
 
 
 def next_shard(folder: Path) -> Path:
     """Return where the next shard goes."""
-    last = max((int(path.name.removeprefix(_SHARD_PREFIX)) for path in shards(folder)), default=-1)
+    last = max((int(path.name.removeprefix(_SHARD_PREFIX)) for path in store_shards(folder)), default=-1)
     return folder / f"{_SHARD_PREFIX}{last + 1:05d}"
 
 

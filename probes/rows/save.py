@@ -14,14 +14,14 @@ import torch
 from probes.engine.batches import Batches, each_batch
 from probes.engine.hooks import HookedModel
 from probes.engine.readout import Readout, last_token
-from probes.engine.run import measuring
+from probes.engine.run import measuring_batches
 from probes.engine.sites import Sites, residual
 from probes.engine.state import RowsState
 from probes.engine.texts import TextTokenizer
 from probes.rows.kept_rows import Keeping, Stored, _KeptRows, check_space, count_given, files_of, kept_shards
 from probes.rows.row_store import RowStore, next_shard, write_header, write_shard
 from probes.store.files import remove_leftovers
-from probes.store.locks import locked
+from probes.store.locks import locked_folder
 from tasks import Batch, InputError
 from tasks.errors import check_count
 from tasks.text.beginning import Bos
@@ -89,7 +89,7 @@ def save_rows(
     header = keeping.header(model)
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{str(folder)!r} is a file; give a new folder")
-    with locked(folder, way="give a new folder"):
+    with locked_folder(folder, way="give a new folder"):
         remove_leftovers(folder)
         kept = kept_shards(folder, header)
         if not kept:
@@ -131,7 +131,7 @@ def _write_shards(
     probe = keeping.probe()
     waiting = 0
     size_checked = False
-    with _Writer(header, stored, probe) as writer, measuring(model, [probe]) as step:
+    with _Writer(header, stored, probe) as writer, measuring_batches(model, [probe]) as step:
         for batch in batches:
             new = stored.new(batch)
             if not len(new):

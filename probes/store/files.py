@@ -199,7 +199,7 @@ def _is_being_made(path: Path, host: str, process: int) -> bool:
 # ---- checksums ----
 
 
-def verifies() -> bool:
+def verifies_checksums() -> bool:
     """Return whether checksums are compared: unless the environment has ``MECHCLUST_VERIFY=0``."""
     return os.environ.get(VERIFY) != "0"
 
@@ -306,7 +306,7 @@ def check_safetensors(path: str | Path) -> dict[str, str]:
         with safe_open(str(path), framework="pt") as file:
             header: dict[str, str] = dict(file.metadata() or {})
         named = header.get("checksum")
-        if not verifies():
+        if not verifies_checksums():
             return header
         if named is not None and named != _checksum_of(Path(path), named):
             raise DamagedError(f"{str(path)!r} is damaged (its checksum does not match); {_RECREATE}")
@@ -399,7 +399,7 @@ def read_json(path: str | Path, *, handwritten: bool = False) -> Any:
         raise InputError(f"{str(path)!r} cannot be read ({error.strerror or error})") from None
     except (ValueError, RecursionError):  # no UTF-8, an integer of 4,301 digits, lists in lists too deep
         raise InputError(f"{str(path)!r} is damaged (it is not JSON); {_RECREATE_OURS}") from None
-    if not verifies():
+    if not verifies_checksums():
         return value
     if None in named and not handwritten:
         raise InputError(f"{str(path)!r} has no checksum (it is damaged, or from another version); {_RECREATE}")

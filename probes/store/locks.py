@@ -18,7 +18,7 @@ _ERRORS_WITHOUT_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EIN
 
 
 @contextmanager
-def locked(folder: str | Path, *, wait: float = 0.0, way: str = "give another folder") -> Iterator[None]:
+def locked_folder(folder: str | Path, *, wait: float = 0.0, way: str = "give another folder") -> Iterator[None]:
     """Own a folder until the block ends or the process dies, ``kill -9`` included. A missing folder is made.
 
     The empty file ``.mechclust.lock`` stays behind. A file system without locks gives one warning for each folder, and
@@ -35,7 +35,7 @@ def locked(folder: str | Path, *, wait: float = 0.0, way: str = "give another fo
 
     Example:
         >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder, locked(folder), locked(folder):
+        >>> with tempfile.TemporaryDirectory() as folder, locked_folder(folder), locked_folder(folder):
         ...     pass
         Traceback (most recent call last):
         tasks.errors.InputError: '...' is in use by another process; wait until it is done, or give another folder

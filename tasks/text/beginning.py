@@ -37,7 +37,7 @@ def beginning_id(tokenizer: Any, bos: Bos) -> int:
     return known[0] if known else -1
 
 
-def begun(ids: list[int], beginning: int, bos: Bos) -> list[int]:
+def begin_tokens(ids: list[int], beginning: int, bos: Bos) -> list[int]:
     """Apply the rule to the ids that a tokenizer gives. The token is never added twice.
 
     Args:
@@ -46,9 +46,9 @@ def begun(ids: list[int], beginning: int, bos: Bos) -> list[int]:
         bos: ``"model"`` leaves the ids as they are, ``"yes"`` adds the token if it is missing, ``"no"`` removes it.
 
     Example:
-        >>> [begun([1, 2], 0, bos) for bos in ("model", "yes", "no")]
+        >>> [begin_tokens([1, 2], 0, bos) for bos in ("model", "yes", "no")]
         [[1, 2], [0, 1, 2], [1, 2]]
-        >>> [begun([0, 1, 2], 0, bos) for bos in ("model", "yes", "no")]
+        >>> [begin_tokens([0, 1, 2], 0, bos) for bos in ("model", "yes", "no")]
         [[0, 1, 2], [0, 1, 2], [1, 2]]
     """
     begins = ids[:1] == [beginning]
@@ -70,7 +70,7 @@ def _encode(tokenizer: Any, beginning: int, bos: Bos, texts: Sequence[str], **op
     if not texts:
         return []
     encoded = tokenizer(list(texts), **options)["input_ids"]
-    return [begun(_as_list(ids), beginning, bos) for ids in encoded]
+    return [begin_tokens(_as_list(ids), beginning, bos) for ids in encoded]
 
 
 def special_around(tokenizer: Any, text: str = "a", bos: Bos = "model") -> tuple[list[int], list[int]]:

@@ -12,7 +12,7 @@ import numpy as np
 from tasks._random import generator
 from tasks.errors import InputError, check_choice, check_count
 from tasks.text.beginning import Bos
-from tasks.text.encoding import EncodedCorpus, encode
+from tasks.text.encoding import EncodedCorpus, encode_documents
 from tasks.text.files import check_texts, corpus_files, read_text
 from tasks.text.splitting import SplitBy, split_lines
 from tasks.text.words import words_of
@@ -136,7 +136,9 @@ class Corpus:
                 or take, or gives ids beyond the model's embeddings, and for a ``max_length`` that leaves room for
                 special tokens only.
         """
-        return encode(self.documents, tokenizer, words, max_length, bos=bos, d_vocab=d_vocab, progress=progress)
+        return encode_documents(
+            self.documents, tokenizer, words, max_length, bos=bos, d_vocab=d_vocab, progress=progress
+        )
 
 
 def _is_text(path: Path) -> bool:

@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from tasks.batch import Batch, pad_right, token_batches
 from tasks.errors import InputError
-from tasks.text.beginning import Bos, beginning_id, begun
+from tasks.text.beginning import Bos, begin_tokens, beginning_id
 from tasks.text.words import word_spans
 
 _Spans: TypeAlias = list[tuple[int, int]]  # start and end of each token in the characters of a text
@@ -117,7 +117,7 @@ def check_tokenizer(tokenizer: Any) -> None:
         )
 
 
-def encode(
+def encode_documents(
     documents: Sequence[str],
     tokenizer: Any,
     words: Sequence[str],
@@ -184,7 +184,7 @@ def pad_within(pad_id: int | None, d_vocab: int | None) -> int:
 
 
 class _Beginning:
-    """Applies the rule of ``begun`` to windows, and to the characters that their tokens stand for.
+    """Applies the rule of ``begin_tokens`` to windows, and to the characters that their tokens stand for.
 
     Attributes:
         n_added: special tokens that the rule adds to each window, -1 if it removes one.
@@ -194,13 +194,13 @@ class _Beginning:
         self._token = beginning_id(tokenizer, bos)
         self._bos = bos
         ids = list(tokenizer("a")["input_ids"])
-        self.n_added = len(begun(ids, self._token, bos)) - len(ids)
+        self.n_added = len(begin_tokens(ids, self._token, bos)) - len(ids)
 
     def apply(self, windows: list[list[int]], spans: list[_Spans]) -> tuple[list[list[int]], list[_Spans]]:
         """Return windows and spans with the token added or removed."""
         if self.n_added == 0:  # also if a later window begins with such a token of the text
             return windows, spans
-        new_windows = [begun(window, self._token, self._bos) for window in windows]
+        new_windows = [begin_tokens(window, self._token, self._bos) for window in windows]
         new_spans = []
         for window, new_window, window_spans in zip(windows, new_windows, spans, strict=True):
             if len(new_window) > len(window):

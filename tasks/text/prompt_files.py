@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tasks.errors import InputError, repeated, suggest
+from tasks.errors import InputError, repeated_values, suggest
 from tasks.text.files import read_text
 from tasks.text.json_lines import Records, check_field, parse_lines
 from tasks.text.parquet import parquet_rows
@@ -158,7 +158,7 @@ def _csv(path: Path, delimiter: str) -> Records:
     reader = csv.reader(io.StringIO(_read_prompts_text(path)), delimiter=delimiter, strict=True)
     try:
         header = next(reader, [])
-        twice = repeated(header)
+        twice = repeated_values(header)
         if twice:
             raise InputError(f"{path} has two columns {quoted(twice[0])}; rename one")
         for row in reader:

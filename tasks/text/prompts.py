@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tasks.batch import Batch, pad_right, token_batches
 from tasks.errors import InputError, check_choice
-from tasks.text.beginning import Bos, beginning_id, begun
+from tasks.text.beginning import Bos, begin_tokens, beginning_id
 from tasks.text.encoding import check_ids, pad_within
 from tasks.text.files import check_texts
 from tasks.text.prompt_files import PromptFields, read_json_lines, read_prompt_file
@@ -189,7 +189,7 @@ class LabelledPrompts:
         beginning = beginning_id(encode, bos)
         encoded = encode(list(self.prompts))
         sequences = encoded["input_ids"] if isinstance(encoded, Mapping) else encoded
-        return [begun(list(ids), beginning, bos) for ids in sequences]
+        return [begin_tokens(list(ids), beginning, bos) for ids in sequences]
 
     def _name_of(self, i: int) -> str:
         return f"{self.source}: prompt {i + 1}"

@@ -63,11 +63,11 @@ def kernels_by_definition(n: int, d: int) -> float:
 
 def neighbours_over_products(n: int, d: int) -> float:
     """The ten nearest of every row against the distances alone, in float64."""
-    from probes.functional.neighbour_purity import nearest
+    from probes.functional.neighbour_purity import nearest_rows
 
     x = _rows(n, d)
     whole = x.double()
-    return alternate(lambda: nearest(x, 10), lambda: _products(whole), rounds=5)
+    return alternate(lambda: nearest_rows(x, 10), lambda: _products(whole), rounds=5)
 
 
 def neighbours_by_scikit_learn(n: int, d: int) -> float:
@@ -75,7 +75,7 @@ def neighbours_by_scikit_learn(n: int, d: int) -> float:
     from sklearn.neighbors import NearestNeighbors
     from threadpoolctl import threadpool_limits
 
-    from probes.functional.neighbour_purity import nearest
+    from probes.functional.neighbour_purity import nearest_rows
 
     x = _rows(n, d)
     whole = x.double().numpy()
@@ -84,7 +84,7 @@ def neighbours_by_scikit_learn(n: int, d: int) -> float:
         with threadpool_limits(1):
             NearestNeighbors(n_neighbors=10, algorithm="brute").fit(whole).kneighbors(return_distance=False)
 
-    return alternate(theirs, lambda: nearest(x, 10), rounds=5)
+    return alternate(theirs, lambda: nearest_rows(x, 10), rounds=5)
 
 
 def planes_over_pca(n: int, d: int) -> float:
@@ -124,10 +124,10 @@ def _peak_mib(what: str, n: int) -> float:
 
 def _peak(what: str, n: int) -> None:
     from probes.functional import rbf_cka
-    from probes.functional.neighbour_purity import nearest
+    from probes.functional.neighbour_purity import nearest_rows
 
     x, small = _rows(n, 64), _rows(300, 64)
-    run = {"nearest": lambda x: nearest(x, 10), "rbf_cka": lambda x: rbf_cka(x, x)}[what]
+    run = {"nearest": lambda x: nearest_rows(x, 10), "rbf_cka": lambda x: rbf_cka(x, x)}[what]
     run(small)  # what is imported on first use
     forget_peak()
     before = held()

@@ -62,7 +62,7 @@ def _plain(model: Any, rows: list[list[int]], folder: Path, all_logits: bool) ->
     from transformers import Trainer, TrainingArguments
 
     from mechclust.models.adapters import shared_copy
-    from mechclust.models.huggingface import quiet
+    from mechclust.models.huggingface import quiet_transformers
 
     def collate(batch: list[list[int]]) -> dict[str, torch.Tensor]:
         tokens = torch.tensor(batch)
@@ -72,7 +72,7 @@ def _plain(model: Any, rows: list[list[int]], folder: Path, all_logits: bool) ->
             return {**given, "labels": labels}
         return {**given, "labels": labels[:, 47:], "logits_to_keep": torch.arange(47, 96)}
 
-    with quiet():
+    with quiet_transformers():
         lora = peft.LoraConfig(r=8, lora_alpha=16, target_modules=["q_proj", "v_proj"])
         wrapped = peft.get_peft_model(shared_copy(model), lora)
         arguments = TrainingArguments(

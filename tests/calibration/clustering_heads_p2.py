@@ -8,7 +8,7 @@ from mechclust.studies import get_study
 from mechclust.studies.heads_in_models.config import addition_arm, clustered_by_attention, task_of
 from mechclust.studies.heads_in_models.heads import heads_from
 from mechclust.studies.heads_in_models.measure import measure_heads
-from mechclust.studies.heads_in_models.run import built, examples_of
+from mechclust.studies.heads_in_models.run import build_network, examples_of
 from mechclust.studies.study import Job
 
 CASES: dict[str, int] = {f"p = {p}, {label}": p for p in (2, 3, 4) for label in ("sum", "answer")}
@@ -25,7 +25,7 @@ def false_positive_rate(draws: int, seed: int, case: str) -> tuple[int, int]:
         job = Job(arm, 1_000_000 * (seed + 1) + i)
         task = task_of(config, job)
         measured = measure_heads(
-            built(config, job),
+            build_network(config, job),
             examples_of(replace(config, n_measured=128), task),
             [label],
             task.accuracy,

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from probes.functional.neighbour_purity import nearest, neighbour_purity_chance, purity_interval
+from probes.functional.neighbour_purity import nearest_rows, neighbour_purity_chance, purity_interval
 
 
 class Case(NamedTuple):
@@ -36,7 +36,7 @@ def false_positive_rate(draws: int, seed: int, case: str) -> tuple[int, int]:
     chance = neighbour_purity_chance(labels)
     called = 0
     for _ in range(draws):
-        near = nearest(torch.from_numpy(draw.standard_normal((len(labels), d))), k)
+        near = nearest_rows(torch.from_numpy(draw.standard_normal((len(labels), d))), k)
         low, high = purity_interval(near, labels[draw.permutation(len(labels))])
         called += not low <= chance <= high
     return called, draws

@@ -16,7 +16,7 @@ from probes.functional import cka_null, cka_resamples, linear_cka
 from probes.functional.adjusted_rand import adjusted_rand_null, adjusted_rand_score
 from probes.functional.holm import holm
 from probes.functional.linear_decodability import ridge_predictions, stratified_folds
-from probes.functional.neighbour_purity import nearest, nearest_of_other_units, relabelled_purity, same_label
+from probes.functional.neighbour_purity import nearest_of_other_units, nearest_rows, relabelled_purity, same_label
 from probes.functional.relabelling import between_shares
 from probes.functional.unit_hsic import cka_between_units
 from probes.functional.units import Relabelling
@@ -101,7 +101,7 @@ def neighbours_called(design: Design, seed: int, use_units: bool) -> bool:
     """Return whether nearest neighbours are said to be of one class, as ``NeighbourPurity`` does it with ``k=1``."""
     classes, units = design.labels()
     rows = design.states(torch.Generator().manual_seed(seed))[:, 0]
-    near = nearest_of_other_units(rows, 1, torch.from_numpy(units)) if use_units else nearest(rows, 1)
+    near = nearest_of_other_units(rows, 1, torch.from_numpy(units)) if use_units else nearest_rows(rows, 1)
     relabelling = Relabelling.from_classes(classes, units if use_units else None)
     null = relabelled_purity(near, relabelling, SHUFFLES, seed)
     return _called(null, same_label(near, classes).mean() - 1e-12)

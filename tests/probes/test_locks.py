@@ -10,7 +10,7 @@ import warnings
 import pytest
 
 from probes.store.files import LOCK, is_temporary
-from probes.store.locks import locked, wait_for_dead_owners
+from probes.store.locks import locked_folder, wait_for_dead_owners
 from tasks import InputError
 
 _OWNER = """
@@ -46,19 +46,19 @@ def test_a_second_owner_is_refused_until_the_first_is_killed(tmp_path, owner):
     words = "is in use by another process; wait until it is done, or give another folder with --out"
     with (
         pytest.raises(InputError, match=words) as refused,
-        locked(tmp_path / "x", way="give another folder with --out"),
+        locked_folder(tmp_path / "x", way="give another folder with --out"),
     ):
         pytest.fail("there are two owners")
     assert repr(str(tmp_path / "x")) in str(refused.value)
     os.kill(first.pid, signal.SIGKILL)
     first.wait()
-    with locked(tmp_path / "x"):
+    with locked_folder(tmp_path / "x"):
         pass
 
 
 def test_waits_for_an_owner_that_is_about_to_end(tmp_path, owner):
     owner(1.0)
-    with locked(tmp_path / "x", wait=600.0):
+    with locked_folder(tmp_path / "x", wait=600.0):
         pass
 
 
@@ -66,17 +66,17 @@ def test_a_worker_waits_for_an_owner_that_is_dead(tmp_path, owner, monkeypatch):
     monkeypatch.setenv("MECHCLUST_LOCK_WAIT", "0")  # so that what is set below goes again
     owner(1.0)
     wait_for_dead_owners(30.0)
-    with locked(tmp_path / "x"):
+    with locked_folder(tmp_path / "x"):
         pass
     monkeypatch.delenv("MECHCLUST_LOCK_WAIT")
     owner()
-    with pytest.raises(InputError, match="is in use by another process"), locked(tmp_path / "x"):
+    with pytest.raises(InputError, match="is in use by another process"), locked_folder(tmp_path / "x"):
         pytest.fail("there are two owners")
 
 
 def test_released_at_the_end_and_after_an_exception(tmp_path):
     for _ in range(2):
-        with pytest.raises(ZeroDivisionError), locked(tmp_path / "x"):
+        with pytest.raises(ZeroDivisionError), locked_folder(tmp_path / "x"):
             _ = 1 // 0
     assert [is_temporary(path) for path in (tmp_path / "x").iterdir()] == [True]
 
@@ -84,7 +84,7 @@ def test_released_at_the_end_and_after_an_exception(tmp_path):
 def test_a_folder_that_cannot_be_made(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match=r"cannot write '.*file/x' \(Not a directory\); give another folder"):
-        locked(tmp_path / "file" / "x").__enter__()
+        locked_folder(tmp_path / "file" / "x").__enter__()
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP, errno.EIO, errno.ENOSYS])
@@ -96,7 +96,7 @@ def test_a_file_system_without_locks_gives_one_warning(tmp_path, monkeypatch, nu
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for _ in range(2):
-            with locked(tmp_path):
+            with locked_folder(tmp_path):
                 assert not (tmp_path / LOCK).exists() or (tmp_path / LOCK).read_bytes() == b""
     told = [str(each.message) for each in caught if each.category is UserWarning]
     assert len(told) == 1

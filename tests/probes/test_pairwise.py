@@ -24,11 +24,11 @@ from probes import (
     run_stores,
     save_rows,
 )
-from probes.engine.run import measuring
-from probes.engine.state import SumState, hashed
+from probes.engine.run import measuring_batches
+from probes.engine.state import SumState, hashed_indices
 from probes.extend import check_probe
 from probes.functional import n_dims, neighbour_purity, neighbour_purity_chance, rbf_cka, svcca
-from probes.functional.neighbour_purity import nearest, purity_interval, same_label
+from probes.functional.neighbour_purity import nearest_rows, purity_interval, same_label
 from tasks import Batch, InputError
 from tests.probes.test_cka import every_token, states
 
@@ -109,7 +109,7 @@ def test_purity(two: Any) -> None:
     expected = [neighbour_purity(x, task, k=4) for x in (*planted[0], *planted[1])]
     assert result["neighbour_purity"].tolist() == expected
     assert float(result["chance"]) == neighbour_purity_chance(task)
-    intervals = [purity_interval(nearest(x, 4), task) for x in (*planted[0], *planted[1])]
+    intervals = [purity_interval(nearest_rows(x, 4), task) for x in (*planted[0], *planted[1])]
     for end, name in enumerate(("neighbour_purity_low", "neighbour_purity_high")):
         assert result[name].tolist() == [interval[end] for interval in intervals]
     assert result.axes == {
@@ -130,8 +130,8 @@ def test_purity_of_some_examples(two: Any) -> None:
         for batches in (every_token(30).split(7), every_token(30, order).split(4))
     ]
     assert all(torch.equal(found[0][measure], found[1][measure]) for measure in found[0].values)
-    asked, task = torch.argsort(hashed(torch.arange(30)))[:12], torch.arange(30) % 3
-    expected = [same_label(nearest(x, 4), task)[asked].mean() for x in (*planted[0], *planted[1])]
+    asked, task = torch.argsort(hashed_indices(torch.arange(30)))[:12], torch.arange(30) % 3
+    expected = [same_label(nearest_rows(x, 4), task)[asked].mean() for x in (*planted[0], *planted[1])]
     assert found[0]["neighbour_purity"].tolist() == pytest.approx(expected)
     assert float(found[0]["chance"]) == neighbour_purity_chance(task)
     assert found[0].metadata["n_asked"] == 12
@@ -275,7 +275,7 @@ def test_what_a_batch_costs_does_not_grow_with_the_labels(
     tokens = torch.randint(30, (n, 3), generator=torch.Generator().manual_seed(0))
     batch = Batch(tokens, labels={"task": torch.arange(n)})  # every example is of a class of its own
     found = []
-    with measuring(models, [probe]) as step, monkeypatch.context() as patched:
+    with measuring_batches(models, [probe]) as step, monkeypatch.context() as patched:
         patched.setattr(SumState, "__getitem__", counted)
         for part in batch.split(20):
             before = looks[0]

@@ -33,7 +33,7 @@ from probes import (
 )
 from probes.engine.hooks import evaluation_mode
 from probes.engine.identity import fingerprint
-from probes.engine.run import finished, measuring
+from probes.engine.run import finished_results, measuring_batches
 from tasks import Batch, InputError
 
 TOKENS = torch.tensor([[1, 2], [3, 0], [2, 2], [4, 1], [0, 3]])
@@ -334,12 +334,12 @@ def test_a_wrong_readout_is_told(fake_model: Any, keep: Any) -> None:
 def test_measuring_step_by_step_is_a_run(model: Any, batch: Batch, keep: Any, hooks_of: Any) -> None:
     probe, expected, clean = keep(), keep(), hooks_of(model)
     result = run(model, batch.split(5), expected)
-    with measuring(model, [probe]) as step:
+    with measuring_batches(model, [probe]) as step:
         for part in batch.split(5):
             step(part)
     assert hooks_of(model) == clean
     assert step.examples.digest == result.metadata["examples"]
-    assert finished([probe], [step.state()], [{"": fingerprint(model)}])[0].metadata == result.metadata
+    assert finished_results([probe], [step.state()], [{"": fingerprint(model)}])[0].metadata == result.metadata
     assert 0 < result.metadata["padding"] < 1
     for site in expected.site_names:
         assert torch.equal(probe.kept(site), expected.kept(site))
@@ -350,16 +350,16 @@ def test_shards_are_finished_as_a_run(model: Any, batch: Batch, keep: Any) -> No
     expected = run(model, batch.split(5), whole)
     for part in batch.split(5):
         shard = keep()
-        with measuring(model, [shard]) as step:
+        with measuring_batches(model, [shard]) as step:
             step(part)
         steps.append(json.loads(json.dumps(step.state())))
         merged.merge(shard)
     marks = [{"": fingerprint(model)}] * len(steps)
-    result = finished([merged], steps, marks)[0]
+    result = finished_results([merged], steps, marks)[0]
     assert result.metadata == expected.metadata
     assert torch.equal(result["sum"], expected["sum"])
     with pytest.raises(InputError, match=r"^there are no examples to measure; give at least one non-empty batch$"):
-        finished([keep()], [], [])
+        finished_results([keep()], [], [])
 
 
 def test_shards_of_different_models_are_refused(keep: Any) -> None:
@@ -370,11 +370,11 @@ def test_shards_of_different_models_are_refused(keep: Any) -> None:
         "every worker the same model and measure again"
     )
     with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
-        finished([keep()], [state] * 3, marks)
+        finished_results([keep()], [state] * 3, marks)
     with pytest.raises(InputError, match=r"^shard 1 was measured on a different model from shard 0 "):
-        finished([keep()], [state] * 2, [{"": "x"}, {"": "y"}])
+        finished_results([keep()], [state] * 2, [{"": "x"}, {"": "y"}])
     with pytest.raises(InputError, match=r"^shard 1 was measured on a different model 'b' from shard 0 "):
-        finished([keep()], [state] * 2, [*marks[:1], {"a": "x"}])
+        finished_results([keep()], [state] * 2, [*marks[:1], {"a": "x"}])
 
 
 TOPICS = torch.arange(21) % 3
@@ -398,7 +398,7 @@ def test_a_probe_may_be_reset_between_steps(model: Any, batch: Batch, keep: Any)
     run(model, batch.split(4), whole)
     run(model, batch, probe)  # what it holds goes on entry
     found: dict[str, list[torch.Tensor]] = {}
-    with measuring(model, [probe]) as step:
+    with measuring_batches(model, [probe]) as step:
         for part in batch.split(4):
             step(part)
             for site in probe.site_names:
@@ -413,7 +413,7 @@ def test_what_fails_in_a_step_leaves_no_hooks(fake_model: Any, keep: Any, hooks_
     model = fake_model(*planted())
     failing = keep()
     vars(failing)["update"] = lambda activations, batch: 1 / 0
-    with pytest.raises(ZeroDivisionError), measuring(model, [failing]) as step:
+    with pytest.raises(ZeroDivisionError), measuring_batches(model, [failing]) as step:
         step(Batch(TOKENS))
     assert hooks_of(model) == {}
 

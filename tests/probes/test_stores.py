@@ -290,7 +290,7 @@ def test_what_was_measured_is_kept_whatever_fails(
             patched.setattr(whose, name, failing(getattr(whose, name), calls, first))
             with pytest.raises(error):
                 save_rows(model, every_token(30).split(4), tmp_path / str(k), shard_rows=8)
-        found = [part["index"] for part in map(row_store.read_index, row_store.shards(tmp_path / str(k)))]
+        found = [part["index"] for part in map(row_store.read_index, row_store.store_shards(tmp_path / str(k)))]
         assert torch.cat(found).tolist() == list(range(kept)), name
         store = save_rows(model, every_token(30).split(4), tmp_path / str(k), shard_rows=8)
         for site, rows in expected.items():

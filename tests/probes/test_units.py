@@ -17,7 +17,7 @@ from probes.functional import cka_null, cka_resamples, linear_cka
 from probes.functional.neighbour_purity import nearest_of_other_units
 from probes.functional.relabelling import relabelling_p_values
 from probes.functional.unit_hsic import hsic_between_units
-from probes.functional.units import Relabelling, half_samples, n_pairings, pairings, units_needed
+from probes.functional.units import Relabelling, half_samples, n_pairings, unit_pairings, units_needed
 from tasks import Batch, InputError
 
 TASKS, TEMPLATES, PROMPTS, D = 6, 3, 6, 8
@@ -180,7 +180,7 @@ def test_relabellings_are_counted_as_listed(classes: list[int], strata: list[int
 
 def test_pairings_and_halves_keep_units_together() -> None:
     units = torch.tensor([3, 1, 3, 1, 2, 2, 5, 5, 5])
-    for order in pairings(9, 20, 0, units):
+    for order in unit_pairings(9, 20, 0, units):
         assert sorted(order.tolist()) == list(range(9))
         for unit in units.unique():
             assert len(units[order][units == unit].unique()) == 1

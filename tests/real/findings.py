@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Float
 
 from mechclust.evidence import Bound, Control, Finding, Findings, Part, Within, check_part, mean_part, share_part
-from mechclust.report.growth import spearman
+from mechclust.report.growth import spearman_correlation
 
 Found = Mapping[str, Any]  # what run.py gathered, by name
 Values = Sequence[float] | np.ndarray
@@ -239,7 +239,7 @@ def _within(values: Values, low: float, high: float) -> tuple[Part, ...]:
 def _falls(cka: Sequence[Values]) -> tuple[Part, ...]:
     """Judge whether CKA falls with depth; layer 0, where every [CLS] is the same, is left out."""
     curves = np.array(cka)[:, 1:]
-    ranks = [spearman(np.arange(len(curve)), curve) for curve in curves]
+    ranks = [spearman_correlation(np.arange(len(curve)), curve) for curve in curves]
     return (
         mean_part("last layer", curves[:, -1], Bound("<=", 0.45)),
         mean_part("layer 1", curves[:, 0], Bound(">=", 0.85)),

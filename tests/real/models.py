@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from mechclust.models.huggingface import quiet
+from mechclust.models.huggingface import quiet_transformers
 from tests.real import convert
 from tests.real.packages import CACHE, Package, whole
 
@@ -54,7 +54,7 @@ class RealModel:
         recipe = hashlib.sha256(b"".join(Path(f).read_bytes() for f in (__file__, convert.__file__))).hexdigest()[:8]
         folder = CACHE / "models" / recipe / self.name
         if not folder.exists():
-            with whole(folder) as out, quiet():
+            with whole(folder) as out, quiet_transformers():
                 self.write(out)
         return folder
 

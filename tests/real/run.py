@@ -26,8 +26,8 @@ from mechclust.cli import main as mechclust
 from mechclust.evidence import load_findings, save_findings
 from mechclust.evidence.tables import text_table
 from mechclust.jobs import map_jobs
-from mechclust.report.folder import machine
-from mechclust.report.text import csv
+from mechclust.report.folder import machine_facts
+from mechclust.report.text import table_as_csv
 from probes import Readout, mean
 from probes.store.files import write_atomic, write_json
 from tasks import LabelledPrompts
@@ -77,8 +77,8 @@ def main() -> None:
     found |= {key: {k: v for part in parts for k, v in part.get(key, {}).items()} for key in _BY_MODEL}
     table = findings(found)
     save_findings(table, options.out / "findings.json")
-    write_atomic(options.out / "findings.csv", csv(table.to_dataframe()))
-    write_json(options.out / "models.json", {"settings": _SETTINGS, "machine": machine(), "models": _rows(found)})
+    write_atomic(options.out / "findings.csv", table_as_csv(table.to_dataframe()))
+    write_json(options.out / "models.json", {"settings": _SETTINGS, "machine": machine_facts(), "models": _rows(found)})
     by_layer(found["reactions"], options.out / "figures" / "reactions.png")
     print(f"\n{text_table(table)}\n\n{time.time() - start:.0f} s; reports in {options.out}")
     if failed := [name for name, row in found["checks"].items() if row["failed"]]:

@@ -18,7 +18,7 @@ _MAX_ON_PADDING = 1e-6  # attention from a real token to padding
 _ONE_LENGTH = "give batches of sequences of one length"
 
 
-def repeats(checked: CheckedModel) -> tuple[bool, str]:
+def check_repeats(checked: CheckedModel) -> tuple[bool, str]:
     """Check that the same batch gives the same values, to the bit, also with another batch in between."""
     first = checked.seen
     checked.output(checked.batch("between", 2))
@@ -33,14 +33,14 @@ def repeats(checked: CheckedModel) -> tuple[bool, str]:
     return True, f"{len(first)} hook points give the same bits before and after another batch"
 
 
-def alone(checked: CheckedModel) -> tuple[bool, str]:
+def check_same_alone(checked: CheckedModel) -> tuple[bool, str]:
     """Check that an example gives the same residual stream alone and in a batch, within rounding."""
     largest = 0.0
     where = checked.working("residual")[0]
     for row in range(_N_ALONE):
         values = checked.values(checked.standard.select(slice(row, row + 1)), "residual")
         for name, value in values.items():
-            difference = relative(checked.seen[name][row : row + 1], value)
+            difference = relative_distance(checked.seen[name][row : row + 1], value)
             if difference > largest:
                 largest = difference
                 where = name
@@ -62,7 +62,7 @@ class _Unpadded(NamedTuple):
     streams: list[dict[str, Float[Tensor, "1 _ d"]]]
 
 
-def padding(checked: CheckedModel) -> tuple[bool, str]:
+def check_padding(checked: CheckedModel) -> tuple[bool, str]:
     """Check that nobody attends to padding on the right, and that states are those without it, within rounding."""
     if checked.length < 2:
         raise NotTried("this model reads one token at a time")
@@ -123,7 +123,7 @@ def _padded(checked: CheckedModel, unpadded: _Unpadded, *, left: bool) -> tuple[
     for row, (place, stream) in enumerate(zip(places, unpadded.streams, strict=True)):
         for name, expected in stream.items():
             value = values[name][row : row + 1]
-            differences.append(relative(value[:, place] if value.shape[1] == size else value, expected))
+            differences.append(relative_distance(value[:, place] if value.shape[1] == size else value, expected))
     patterns = [values[name] for name in checked.sites.get("attention_pattern", ())]
     return max(differences), max((_on_padding(pattern, mask) for pattern in patterns), default=0.0)
 
@@ -136,7 +136,7 @@ def _on_padding(pattern: Float[Tensor, "example head query key"], mask: Bool[Ten
     return float(to_padding.max())
 
 
-def relative(value: Float[Tensor, "*place d"], reference: Float[Tensor, "*place d"]) -> float:
+def relative_distance(value: Float[Tensor, "*place d"], reference: Float[Tensor, "*place d"]) -> float:
     """Return the largest distance of two vectors at one place, as a share of the reference's length.
 
     NaN counts as infinite.

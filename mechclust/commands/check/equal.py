@@ -23,7 +23,7 @@ import torch
 from jaxtyping import Bool, Shaped
 from torch import Tensor
 
-from mechclust.commands.check.batches import relative
+from mechclust.commands.check.batches import relative_distance
 from mechclust.commands.check.inputs import CheckedModel, Values, dtypes_of
 from mechclust.commands.check.reference import FROM_THE_MASK, Reference, ReferenceCase, ReferenceValues
 from mechclust.commands.check.result import NotTried
@@ -76,7 +76,7 @@ class _Compared(NamedTuple):
         return [difference for difference in self.differences if difference.distance > bound]
 
 
-def allowed(dtype: torch.dtype, n_layers: int, *, merged: bool = False) -> float:
+def allowed_rounding(dtype: torch.dtype, n_layers: int, *, merged: bool = False) -> float:
     """Return the largest difference that is rounding; see the head of this file.
 
     Args:
@@ -85,7 +85,8 @@ def allowed(dtype: torch.dtype, n_layers: int, *, merged: bool = False) -> float
         merged: whether an adapter is in the weights.
 
     Example:
-        >>> f"{allowed(torch.float32, 2):.1g} {allowed(torch.float16, 2):.1g} {allowed(torch.bfloat16, 12):.1g}"
+        >>> dtypes = {torch.float32: 2, torch.float16: 2, torch.bfloat16: 12}
+        >>> " ".join(f"{allowed_rounding(dtype, n_layers):.1g}" for dtype, n_layers in dtypes.items())
         '2e-05 0.007 0.1'
     """
     factor = _FACTOR.get(dtype, _HALF_MERGED_FACTOR if merged else _HALF_FACTOR)
@@ -93,7 +94,7 @@ def allowed(dtype: torch.dtype, n_layers: int, *, merged: bool = False) -> float
 
 
 def _bound_of(reference: Reference) -> float:
-    return allowed(reference.dtype, reference.cases[0].as_it_is.n_layers, merged=bool(reference.base))
+    return allowed_rounding(reference.dtype, reference.cases[0].as_it_is.n_layers, merged=bool(reference.base))
 
 
 def equals_hugging_face(
@@ -256,7 +257,7 @@ def _largest_distance(value: Shaped[Tensor, "*shape"], expected: Shaped[Tensor, 
 def _state_distance(value: Values, expected: Values, real: _RealTokens) -> float:
     if value.shape != expected.shape or value.shape[:2] != real.shape:
         return torch.inf
-    return relative(value[real], expected[real])
+    return relative_distance(value[real], expected[real])
 
 
 def _pattern_distance(value: Values, expected: Values, real: _RealTokens) -> float:

@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 
 import torch
 
-from mechclust.commands.check.batches import alone, padding, repeats
+from mechclust.commands.check.batches import check_padding, check_repeats, check_same_alone
 from mechclust.commands.check.chance import Build, Chance, chance_of_untrained
 from mechclust.commands.check.equal import equals_hugging_face, read_only_equals
-from mechclust.commands.check.hooks import attention_direction, attention_rows, blocks_join, finite, hook_points
+from mechclust.commands.check.hooks import attention_direction, attention_rows, blocks_join, check_finite, hook_points
 from mechclust.commands.check.inputs import SELECTORS, CheckedModel
 from mechclust.commands.check.reference import Reference, take_reference
 from mechclust.commands.check.result import Check, CheckReport, NotTried
-from mechclust.commands.check.text import beginning, text
+from mechclust.commands.check.text import check_beginning_token, text
 from mechclust.commands.check.traces import flat_memory, no_trace
 from mechclust.commands.settings import Dtype
 from mechclust.jobs import progress_bar
@@ -39,18 +39,18 @@ from tasks.settings import Seed, check_settings
 CheckFields = tuple[bool, str] | tuple[bool, str, bool]  # fields of ``Check`` after its name
 _Attempt = Callable[[], CheckFields]
 _ATTEMPTS: dict[str, Callable[[CheckedModel], CheckFields] | None] = {
-    "finite values": finite,
-    "same values twice": repeats,
+    "finite values": check_finite,
+    "same values twice": check_repeats,
     "equals Hugging Face": None,  # needs the reference too
     "attention rows": attention_rows,
     "attention direction": attention_direction,
     "blocks join": blocks_join,
-    "alone as in a batch": alone,
-    "padding": padding,
+    "alone as in a batch": check_same_alone,
+    "padding": check_padding,
     "no trace": no_trace,
     "flat memory": flat_memory,
     "tokenizer": text,
-    "beginning of sequence": beginning,
+    "beginning of sequence": check_beginning_token,
 }
 
 

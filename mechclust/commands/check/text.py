@@ -48,7 +48,7 @@ def text(checked: CheckedModel) -> tuple[bool, str] | tuple[bool, str, bool]:
     return True, detail, only_pad
 
 
-def beginning(checked: CheckedModel) -> tuple[bool, str] | tuple[bool, str, bool]:
+def check_beginning_token(checked: CheckedModel) -> tuple[bool, str] | tuple[bool, str, bool]:
     """Say which token begins a text, if any: states depend on it, and tokenizers differ in whether they add it."""
     tokenizer = _tokenizer(checked)
     token = getattr(tokenizer, "bos_token", None) or getattr(tokenizer, "cls_token", None)

@@ -13,7 +13,7 @@ from mechclust.commands.settings import PromptSettings, UntrainedSettings, check
 from probes import LinearDecodability, NeighbourPurity, Preprocess, TaskClusterARI
 from probes.engine.sites import Sites
 from tasks import InputError
-from tasks.errors import repeated
+from tasks.errors import repeated_values
 from tasks.settings import MAX_DRAWS, Above, AtLeast, AtMost, Count, CountOrZero, Draws, Positive, Several
 
 MAX_FOLDS = 5  # of the linear classifier
@@ -80,7 +80,7 @@ class ClustersConfig(UntrainedSettings, PromptSettings):
         check_map_prompts(self.map_prompts)
         if "task" in self.also:
             raise InputError("task is measured anyway; leave it out of --also")
-        if twice := repeated(self.also):
+        if twice := repeated_values(self.also):
             raise InputError(f"--also has {twice[0]!r} twice; give each label once")
         if self.within in self.labels:
             raise InputError(

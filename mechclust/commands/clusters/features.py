@@ -43,9 +43,9 @@ def surface_features(
     words = word_features(texts)
     features = {
         "last word": words["last word"],
-        "last token": pooled([names[i] for i in last]),
+        "last token": pool_rare_values([names[i] for i in last]),
         "first word": words["first word"],
-        "first token": pooled([names[i] for i in first]),
+        "first token": pool_rare_values([names[i] for i in first]),
         "length": _length_bins([len(row) for row in ids]),
     }
     return {name: values for name, values in features.items() if len(set(values)) > 1}
@@ -59,25 +59,28 @@ def word_features(texts: Sequence[str]) -> dict[str, list[str]]:
         ['Sort', 'Sort', 'Sort', 'Sort', 'Sort']
     """
     words = [text.split() for text in texts]
-    return {"last word": pooled([row[-1] for row in words]), "first word": pooled([row[0] for row in words])}
+    return {
+        "last word": pool_rare_values([row[-1] for row in words]),
+        "first word": pool_rare_values([row[0] for row in words]),
+    }
 
 
-def pooled(values: Sequence[str], least: int = MIN_PROMPTS) -> list[str]:
+def pool_rare_values(values: Sequence[str], least: int = MIN_PROMPTS) -> list[str]:
     """Return the values, with those of fewer than ``least`` examples replaced by ``(rare)``.
 
     Example:
-        >>> pooled(["a", "a", "b", "c"], least=2)
+        >>> pool_rare_values(["a", "a", "b", "c"], least=2)
         ['a', 'a', '(rare)', '(rare)']
     """
     counts = Counter(values)
     return [value if counts[value] >= least else RARE for value in values]
 
 
-def determines(label: Sequence[str], *given: Sequence[str]) -> bool:
+def labels_determine(label: Sequence[str], *given: Sequence[str]) -> bool:
     """Return whether prompts with the same values of all of ``given`` have the same ``label`` too.
 
     Example:
-        >>> determines(["a", "a", "b"], ["x", "x", "y"]), determines(["a", "b", "b"], ["x", "x", "y"])
+        >>> labels_determine(["a", "a", "b"], ["x", "x", "y"]), labels_determine(["a", "b", "b"], ["x", "x", "y"])
         (True, False)
     """
     strata = list(zip(*given, strict=True))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Int
 
-from mechclust.report.chance import CHANCE_LEVEL, corrected, least_permutations
+from mechclust.report.chance import CHANCE_LEVEL, corrected_p_values, least_permutations
 from probes.functional.adjusted_rand import adjusted_rand_moments, adjusted_rand_null, adjusted_rand_score
 from probes.functional.permutation_test import permutation_p_value
 from probes.functional.units import Relabelling
@@ -179,11 +179,11 @@ def what_clusters_follow(
                 | {"p_value": _p_value(candidate.codes, trained, n_tests, units)}
             )
     table = pd.DataFrame(rows, columns=_COLUMNS)
-    table["p_corrected"] = corrected(table["p_value"]) if len(table) else []
+    table["p_corrected"] = corrected_p_values(table["p_value"]) if len(table) else []
     alike = {}
     for one, other in combinations(sorted(candidates, key=attrgetter("name")), 2):
         alike[one.name, other.name] = float(adjusted_mutual_info_score(one.codes, other.codes))
-    unshown = [name for name, p in (p_values or {}).items() if not (corrected(p) <= CHANCE_LEVEL).any()]
+    unshown = [name for name, p in (p_values or {}).items() if not (corrected_p_values(p) <= CHANCE_LEVEL).any()]
     return Followed(table, alike, unshown)
 
 

@@ -15,8 +15,8 @@ from jaxtyping import Int
 from torch import Tensor
 
 from mechclust.commands.clusters.config import ClustersConfig
-from mechclust.commands.clusters.features import TOKENS, WORDS, determines, surface_features, word_features
-from mechclust.commands.sampling import drawn
+from mechclust.commands.clusters.features import TOKENS, WORDS, labels_determine, surface_features, word_features
+from mechclust.commands.sampling import draw_prompts
 from mechclust.commands.units import Units, units_of
 from mechclust.models.adapter_bases import adapter_notes
 from mechclust.models.resolved import ResolvedModel
@@ -26,7 +26,7 @@ from mechclust.report.chance import CHANCE_LEVEL
 from mechclust.report.text import join
 from probes.engine.identity import token_digests
 from probes.functional.adjusted_rand import n_relabellings
-from probes.rows.row_store import read_index, shards
+from probes.rows.row_store import read_index, store_shards
 from tasks import Batch, InputError, LabelledPrompts
 from tasks.errors import did_you_mean, suggest
 from tasks.text.visible import quoted
@@ -64,7 +64,7 @@ class Inputs:
     def undetermined(self, given: str, config: ClustersConfig) -> list[str]:
         """Return the compared labels that are not determined by ``given``, together with ``within`` if there is one."""
         strata = [self.values[name] for name in (given, config.within) if name is not None]
-        return [name for name in config.labels if not determines(self.labels[name], *strata)]
+        return [name for name in config.labels if not labels_determine(self.labels[name], *strata)]
 
     @property
     def held_out(self) -> str | None:
@@ -150,7 +150,7 @@ def check_same_prompts(inputs: Inputs, out: Path, rows: Path) -> None:
     digests = torch.cat([token_digests(batch) for batch in inputs.batches])
     digest_of_prompt = dict(zip(index.tolist(), digests.tolist(), strict=True))
     for model in ("trained", *(path.name for path in rows.glob("untrained-seed*"))):
-        for shard in shards(rows / model):
+        for shard in store_shards(rows / model):
             saved = read_index(shard)
             for i, digest in zip(saved["index"].tolist(), saved["tokens"].tolist(), strict=True):
                 if digest_of_prompt.get(i) != digest:
@@ -232,7 +232,7 @@ def _check_within(within: str, prompts: LabelledPrompts, config: ClustersConfig)
     if within not in prompts.labels:
         raise InputError(f"{config.prompts} has no label {within!r}{suggest(within, prompts.labels)}")
     for name in config.labels:
-        if determines(prompts.labels[name], prompts.labels[within]):
+        if labels_determine(prompts.labels[name], prompts.labels[within]):
             raise InputError(
                 f"within each {within!r}, the prompts of {config.prompts} have only one {name!r}, so labels "
                 "cannot be permuted; choose another label, or leave out --within"
@@ -270,12 +270,12 @@ def _check_given(
     """Refuse a ``given`` label or feature after whose removal nothing is left of the task."""
     if len(set(values)) < 2:
         raise InputError(f"given is {given!r}, which is the same for every prompt of {config.prompts}; choose another")
-    if determines(labels["task"], values):
+    if labels_determine(labels["task"], values):
         raise InputError(
             f"given is {given!r}, which determines the task in {config.prompts}: no value of it has two tasks, so "
             "nothing is left to compare; choose another, or --given none"
         )
-    if config.within is not None and determines(labels["task"], values, labels[config.within]):
+    if config.within is not None and labels_determine(labels["task"], values, labels[config.within]):
         raise InputError(
             f"given is {given!r} and within {config.within!r}, which together determine the task in {config.prompts}, "
             "so labels cannot be permuted; leave out one of them"
@@ -287,7 +287,7 @@ def _sample(prompts: LabelledPrompts, config: ClustersConfig) -> tuple[LabelledP
     index = torch.arange(len(prompts))
     if config.max_rows is None or config.max_rows >= len(prompts):
         return prompts, index
-    index = drawn(index, config.max_rows)
+    index = draw_prompts(index, config.max_rows)
     places = index.tolist()
     sample = LabelledPrompts(
         [prompts.prompts[i] for i in places],

@@ -20,7 +20,7 @@ from mechclust.commands.clusters.measurements import MapContents, ModelCurves
 from mechclust.commands.clusters.result import ClustersResult
 from mechclust.commands.folder import folder_or_temporary, own_folder
 from mechclust.commands.parts import MeasurementPart, merged_results, probe_part, remove_others, run_on_one, shard_rows
-from mechclust.commands.sampling import drawn
+from mechclust.commands.sampling import draw_prompts
 from mechclust.commands.saved_rows import Checkpoint, saved_rows
 from mechclust.commands.units import NONE
 from mechclust.jobs import save_rows_sharded
@@ -275,7 +275,7 @@ def _map_contents(
     """Return what the map of at most ``most`` prompts shows; ``None`` for no map."""
     if not most:
         return None
-    index = drawn(inputs.index, most)
+    index = draw_prompts(inputs.index, most)
     places = torch.searchsorted(inputs.index, index)
     names = [f"rows/{site.name}" for site in resolve(store, residual())]
     planes = aligned_planes(store.take(index, [name])[name] for name in names)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mechclust.report.chance import CHANCE_LEVEL, corrected, least_permutations
+from mechclust.report.chance import CHANCE_LEVEL, corrected_p_values, least_permutations
 from mechclust.report.text import layers_text, ranges
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ def _judge_curve(table: pd.DataFrame, columns: _CurveColumns, n_relabellings: in
     table = table[table[value].notna()].reset_index(drop=True)
     jointly = f"{columns.p}_corrected" in table
     p = table[columns.p]
-    p_corrected = table[f"{columns.p}_corrected"].to_numpy() if jointly else corrected(p)
+    p_corrected = table[f"{columns.p}_corrected"].to_numpy() if jointly else corrected_p_values(p)
     above = p_corrected <= CHANCE_LEVEL
     best = table.loc[(table[above] if above.any() else table)[value].idxmax()]
     low = float(best[f"{columns.null}_low"])

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mechclust.commands.compare.config import CompareConfig
 from mechclust.commands.parts import MeasurementPart, part_path
-from mechclust.commands.sampling import drawn
+from mechclust.commands.sampling import draw_prompts
 from probes import ProbeResult, RowStore, residual, resolve
 from probes.functional.best_pair import best_pairs
 
@@ -63,7 +63,7 @@ def measure_best_pairs(
         config: gives the pairings, at least twenty for each tuned layer, the half-samples and the seed.
         pair: hidden states of both models.
     """
-    index = drawn(index, BEST_PAIR_PROMPTS)
+    index = draw_prompts(index, BEST_PAIR_PROMPTS)
     tuned_sites = resolve(pair["tuned"], residual())
     tuned = [_column(pair["tuned"], index, f"rows/{site.name}").flatten(1) for site in tuned_sites]
     base = [_column(pair["base"], index, f"rows/{site.name}").flatten(1) for site in resolve(pair["base"], residual())]

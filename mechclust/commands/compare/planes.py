@@ -11,7 +11,7 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from mechclust.commands.compare.inputs import Inputs
-from mechclust.commands.sampling import drawn
+from mechclust.commands.sampling import draw_prompts
 from mechclust.jobs import progress_bar
 from mechclust.report.prompt_map import prompt_map
 from probes import RowStore, residual, resolve
@@ -63,7 +63,7 @@ def prompt_planes(
     """
     if most < 2:
         return None
-    index = drawn(pair["base"].index, most)
+    index = draw_prompts(pair["base"].index, most)
     layers = {name: [site.layer for site in resolve(pair[name], residual())] for name in ("base", "tuned")}
     base = aligned_planes(_rows(pair["base"], index, "base", progress))
     tuned_rows = _rows(pair["tuned"], index, "tuned", progress)

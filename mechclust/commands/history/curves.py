@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Bool, Float
 
-from mechclust.report.chance import CHANCE_LEVEL, corrected
+from mechclust.report.chance import CHANCE_LEVEL, corrected_p_values
 from probes import ProbeResult
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ def _stacked(result: ProbeResult, measures: Sequence[str], **at: str) -> _Number
 def above_chance(curve: Curve, right: Sequence[int]) -> Bool[np.ndarray, "right layer"]:
     """Return where p-values are at most .05 when corrected for all layers of the checkpoints ``right``."""
     p = curve.p[list(right)]
-    corrected_p = corrected(p.reshape(-1)).reshape(p.shape)
+    corrected_p = corrected_p_values(p.reshape(-1)).reshape(p.shape)
     return np.nan_to_num(corrected_p, nan=1.0) <= CHANCE_LEVEL
 
 

@@ -25,7 +25,7 @@ from mechclust.report.style import (
     chance_band,
     direct_labels,
     layer_axis,
-    shades,
+    layer_shades,
     styled,
     subplots,
 )
@@ -125,7 +125,7 @@ def layers_figure(result: Measurements, curve: Curve) -> Figure:
     low = _over_checkpoints(np.nanmin, curve.low[measured])
     high = _over_checkpoints(np.nanmax, curve.high[measured])
     _draw_band(axis, np.asarray(curve.layers), low, high, CHANCE)
-    for i, colour in zip(chosen, shades(len(chosen)), strict=True):
+    for i, colour in zip(chosen, layer_shades(len(chosen)), strict=True):
         if i not in wrong:
             axis.plot(curve.layers, curve.value[i], color=colour, marker="o", ms=3, label=figure_text(result.names[i]))
     for i in wrong[:MAX_CURVES]:

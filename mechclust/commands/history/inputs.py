@@ -16,7 +16,7 @@ from torch import Tensor
 from mechclust.commands.history.config import HistoryConfig
 from mechclust.commands.history.series import Checkpoint
 from mechclust.commands.units import Units, units_of
-from mechclust.models.huggingface import find, read_config
+from mechclust.models.huggingface import find_checkpoint, read_config
 from mechclust.models.resolved import resolve_model
 from mechclust.models.sizes import Sizes
 from mechclust.models.tokenizers import (
@@ -193,13 +193,13 @@ def _check_whole(checkpoint: Checkpoint, config: HistoryConfig) -> None:
     if not Path(checkpoint.model.source).is_dir() or checkpoint.model.is_adapter:
         return
     try:
-        find(checkpoint.model.source, tokenizer=False, trust_remote_code=config.trust_remote_code)
+        find_checkpoint(checkpoint.model.source, tokenizer=False, trust_remote_code=config.trust_remote_code)
     except InputError as error:
         raise InputError(f"{error}, or leave this checkpoint out") from None
 
 
 def _sizes(checkpoint: Checkpoint, config: HistoryConfig) -> Sizes:
-    source = find(checkpoint.model.base, tokenizer=False, trust_remote_code=config.trust_remote_code)
+    source = find_checkpoint(checkpoint.model.base, tokenizer=False, trust_remote_code=config.trust_remote_code)
     return Sizes.from_config(read_config(source))
 
 

@@ -11,9 +11,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mechclust.commands.sampling import drawn
+from mechclust.commands.sampling import draw_prompts
 from probes import RowStore, residual, resolve
-from probes.functional.representations import centred
+from probes.functional.representations import centred_matrix
 from tasks import LabelledPrompts
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def fixed_planes(stores: Sequence[RowStore], prompts: LabelledPrompts, config: H
     sites = resolve(last, residual())
     layers = config.map_layers or [sites[i].layer for i in spread(len(sites), _DEFAULT_LAYERS)]
     shown = [site for site in sites if site.layer in layers]
-    index = drawn(last.index, config.map_prompts)
+    index = draw_prompts(last.index, config.map_prompts)
     xy = np.full((len(stores), len(shown), len(index), 2), np.nan)
     variance = np.full((len(stores), len(shown)), np.nan)
     for column, site in enumerate(shown):
@@ -84,7 +84,7 @@ def fixed_planes(stores: Sequence[RowStore], prompts: LabelledPrompts, config: H
 
 def _scaled_rows(store: RowStore, index: Int[Tensor, "prompt"], site: str) -> _Rows:
     """Return rows that are centred, with a mean square distance of 1; zeros if all are the same."""
-    rows = centred(store.take(index, [f"rows/{site}"])[f"rows/{site}"].double())
+    rows = centred_matrix(store.take(index, [f"rows/{site}"])[f"rows/{site}"].double())
     size = rows.square().sum(dim=1).mean().sqrt()
     return rows / size if float(size) > 0 else rows
 

@@ -11,7 +11,7 @@ from jaxtyping import Float
 
 from mechclust.commands.history.measurements import Measurements, PatternBytes
 from mechclust.commands.history.planes import FixedPlanes, spread
-from mechclust.report.prompt_map import clean, label_classes, packed, points_script, shortened
+from mechclust.report.prompt_map import base64_numbers, label_classes, points_script, shortened_text, without_surrogates
 from mechclust.web.scripts import template_text
 from probes.engine.sites import head_name
 
@@ -51,12 +51,14 @@ def _data(result: Measurements, planes: FixedPlanes) -> dict[str, Any]:
         for i in finding.checkpoints:
             findings[i].append(finding.text)
     return {
-        "names": [clean(name) for name in result.names],
+        "names": [without_surrogates(name) for name in result.names],
         "findings": findings,
         "layers": [f"layer {layer} ({site})" for layer, site in zip(planes.layers, planes.sites, strict=True)],
-        "texts": [shortened(text) for text in planes.texts],
+        "texts": [shortened_text(text) for text in planes.texts],
         "places": list(planes.places),
-        "labels": [{"name": clean(name), **label_classes(values)} for name, values in planes.labels.items()],
+        "labels": [
+            {"name": without_surrogates(name), **label_classes(values)} for name, values in planes.labels.items()
+        ],
         "xy": [[_packed_plane(layer / reach) for layer in checkpoint] for checkpoint in planes.xy],
         "variance": [[_share(share) for share in checkpoint] for checkpoint in planes.variance.tolist()],
         "reach": _STEPS,
@@ -68,7 +70,7 @@ def _data(result: Measurements, planes: FixedPlanes) -> dict[str, Any]:
 def _packed_plane(xy: Float[np.ndarray, "prompt 2"]) -> str:
     """Return coordinates from -1 to 1 in base64 of 16-bit integers, x and y in turn."""
     steps = np.clip(np.round(xy * _STEPS), -_STEPS, _STEPS)
-    return packed(np.where(np.isnan(xy), _MISSING, np.nan_to_num(steps)), "<i2")
+    return base64_numbers(np.where(np.isnan(xy), _MISSING, np.nan_to_num(steps)), "<i2")
 
 
 def _share(share: float) -> float | None:
@@ -86,7 +88,7 @@ def _attention(result: Measurements, place: int) -> dict[str, Any]:
     blocks = [n_blocks - 1 - i for i in reversed(spread(n_blocks, max(1, most)))]
     return {
         "place": place,
-        "tokens": [clean(word) for word in result.words[place][:n]],
+        "tokens": [without_surrogates(word) for word in result.words[place][:n]],
         "blocks": [f"blocks.{block}" for block in blocks],
         "heads": [[head_name(block, head) for head in range(n_heads)] for block in blocks],
         "patterns": [_packed_patterns(patterns.get(place), last, blocks) for patterns in result.attention],
@@ -97,4 +99,4 @@ def _packed_patterns(patterns: PatternBytes | None, last: PatternBytes, blocks: 
     """Return the patterns of some blocks, or ``None`` if they are not those of the last checkpoint's heads."""
     if patterns is None or patterns.shape != last.shape:
         return None
-    return packed(patterns[torch.tensor(blocks)].numpy(), "u1")
+    return base64_numbers(patterns[torch.tensor(blocks)].numpy(), "u1")

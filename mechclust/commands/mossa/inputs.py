@@ -13,7 +13,7 @@ from mechclust.commands.controls import task_and_model
 from mechclust.commands.mossa.config import MossaConfig
 from mechclust.commands.mossa.margins import Pairs, pairs_of, swapped_answers
 from mechclust.commands.mossa.models import CONTROL, UNSEEN, Model, format_of, models_of
-from mechclust.commands.sampling import drawn
+from mechclust.commands.sampling import draw_prompts
 from mechclust.commands.units import few_units
 from mechclust.models.adapter_bases import adapter_notes, check_fits_base
 from mechclust.models.adapters import check_adapter
@@ -344,4 +344,4 @@ def chosen_prompts(task: InstructionTask, most: int) -> list[str]:
 
 def chosen_examples(task: InstructionTask, most: int) -> list[Example]:
     """Return at most so many of a task's test examples, drawn by a hash, since files may be ordered by answers."""
-    return [task.test[i] for i in drawn(torch.arange(len(task.test)), most).tolist()]
+    return [task.test[i] for i in draw_prompts(torch.arange(len(task.test)), most).tolist()]

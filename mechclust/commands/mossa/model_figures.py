@@ -29,7 +29,7 @@ from mechclust.report.style import (
     GREY,
     ORANGE,
     SOFT,
-    category,
+    category_style,
     direct_labels,
     picture,
     subplots,
@@ -207,7 +207,7 @@ def picture_figure(result: Measurements) -> Figure:
         xy = projection["xy"][place].numpy()
         codes = projection["label"].numpy()
         for code in np.unique(codes).tolist():
-            color, marker = category(code)
+            color, marker = category_style(code)
             x, y = xy[codes == code].T
             axis.scatter(x, y, s=13, lw=0, marker=marker, color=color, alpha=0.8, label=_cluster_name(result, code))
         picture(axis)

@@ -19,7 +19,7 @@ from mechclust.report.style import (
     chance_band,
     direct_labels,
     layer_axis,
-    shades,
+    layer_shades,
     styled,
     subplots,
 )
@@ -135,7 +135,7 @@ def _draw_measure(axis: Axes, table: pd.DataFrame, measures: pd.DataFrame, name:
 
 def _by_layer(table: pd.DataFrame, thresholds: Sequence[float]) -> Figure:
     figure, axes = subplots(2, size=(5, 3.8))
-    colors = shades(len(thresholds))
+    colors = layer_shades(len(thresholds))
     for axis, (measure, untrained, even, title) in zip(axes, _LAYER_MEASURES, strict=True):
         labels = []
         for threshold, color in zip(thresholds, colors, strict=True):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from mechclust.commands.topics.tables import first_measured
 from mechclust.commands.topics.variants import variant_title
-from mechclust.report.chance import CHANCE_LEVEL, corrected, least_permutations
+from mechclust.report.chance import CHANCE_LEVEL, corrected_p_values, least_permutations
 from mechclust.report.reading import Reading
 from mechclust.report.text import join, number_format
 from probes.engine.sites import head_name
@@ -86,7 +86,7 @@ def readings(measures: pd.DataFrame, heads: pd.DataFrame, n_permutations: int) -
 def _tested(table: pd.DataFrame, measure: str) -> pd.DataFrame:
     """Return the rows with a value, with p corrected for their number."""
     measured = table[table[measure].notna()]
-    return measured.assign(corrected=corrected(measured["p_value"]))
+    return measured.assign(corrected=corrected_p_values(measured["p_value"]))
 
 
 def _above(tested: pd.DataFrame) -> pd.DataFrame:

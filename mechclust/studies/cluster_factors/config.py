@@ -156,7 +156,7 @@ def training_of(config: ClusterFactorsConfig, arm: str) -> TrainConfig:
     return replace(settings, lr=settings.lr / 2) if settings.schedule == "constant" else settings
 
 
-def shape_of(config: ClusterFactorsConfig, arm: str) -> dict[str, int]:
+def network_shape(config: ClusterFactorsConfig, arm: str) -> dict[str, int]:
     """Return the size of an arm's networks."""
     width = ARMS[arm].width
     return {"n_layers": config.n_layers, "d_model": width * config.d_model, "n_heads": width * config.n_heads}

@@ -26,10 +26,10 @@ from mechclust.report.style import (
     direct_labels,
     layer_axis,
     layer_curve,
+    layer_shades,
     log_steps,
     panel_rows,
     seed_curve,
-    shades,
     widest_chance,
 )
 from mechclust.studies.cluster_factors.config import OVERLAPS, PRIVATE, ClusterFactorsConfig, overlap_arm
@@ -73,13 +73,13 @@ _HATCHES = {UNDECIDED: "////"}
 _EDGES = {UNDECIDED: "#aaaaaa"}
 
 
-def verdicts(index: Float[np.ndarray, "seed layer"], clear: float) -> Shaped[np.ndarray, "layer"]:
+def layer_verdicts(index: Float[np.ndarray, "seed layer"], clear: float) -> Shaped[np.ndarray, "layer"]:
     """Return whether states cluster by a label: the whole 95% interval of its index over seeds is at least ``clear``.
 
     A single seed decides nothing.
 
     Example:
-        >>> verdicts(np.array([[0.9, 0.1, 0.2], [0.8, 0.2, 0.9]]), 0.1).tolist()
+        >>> layer_verdicts(np.array([[0.9, 0.1, 0.2], [0.8, 0.2, 0.9]]), 0.1).tolist()
         ['holds', 'undecided', 'undecided']
     """
     return np.array([verdict_of(Bound(">=", clear), mean_interval(of_layer)) for of_layer in index.T.tolist()])
@@ -92,8 +92,8 @@ def phases(arm: ArmResults, checkpoint: int, clear: float, position: str = "x") 
     """
     task = arm.ari[f"{position} task"]
     output = arm.ari.get(f"{position} output", np.zeros_like(task))
-    by_task = verdicts(task[:, checkpoint], clear)
-    by_output = verdicts(output[:, checkpoint], clear)
+    by_task = layer_verdicts(task[:, checkpoint], clear)
+    by_output = layer_verdicts(output[:, checkpoint], clear)
     undecided = (by_task == "undecided") | (by_output == "undecided")
     held_by_task = by_task == "holds"
     held_by_output = by_output == "holds"
@@ -133,7 +133,7 @@ def _phase_column(axis: Axes, x: int, arm: ArmResults, position: str, checkpoint
         corner = (x - 0.5, layer - 0.5)
         axis.add_patch(Rectangle(corner, 1, 1, facecolor=color, edgecolor=edge, hatch=_HATCHES.get(phase), lw=0.8))
     if f"{position} input" in arm.ari:
-        by_input = verdicts(arm.ari[f"{position} input"][:, checkpoint], clear) == "holds"
+        by_input = layer_verdicts(arm.ari[f"{position} input"][:, checkpoint], clear) == "holds"
         layers = np.flatnonzero(by_input)
         axis.plot(np.full(len(layers), x), layers, ls="", marker="o", ms=5, color=GREEN, mec="white", mew=0.5)
 
@@ -197,7 +197,7 @@ def _layers_over_training(axis: Axes, arm: ArmResults, curve: str) -> None:
     null = einops.rearrange(arm.null[curve], "seed step layer end -> (seed layer) step end")
     labels: list[tuple[float, str, object]] = [widest_chance(axis, arm.steps, null)]
     layers = einops.rearrange(arm.ari[curve], "seed step layer -> layer seed step")
-    for k, (values, color) in enumerate(zip(layers, shades(len(layers)), strict=True)):
+    for k, (values, color) in enumerate(zip(layers, layer_shades(len(layers)), strict=True)):
         axis.plot(arm.steps, values.mean(axis=0), color=color, marker=".", ms=3)
         interval = mean_interval(values[:, -1].tolist())
         if interval is not None:

@@ -16,7 +16,7 @@ from jaxtyping import Float
 from mechclust.evidence import Bound, EarlierRun, Finding, check_part
 from mechclust.evidence.compared import beyond_untrained, compared
 from mechclust.evidence.findings import TOO_SMALL, id_number
-from mechclust.report.growth import spearman
+from mechclust.report.growth import spearman_correlation
 from mechclust.studies.cluster_factors.config import (
     ARMS,
     CONSTANT,
@@ -219,7 +219,7 @@ def _correlation_with_overlap(arms: Results) -> _Curve:
     """Return Spearman's correlation of overlap and task-ARI in the last layer, at the start and at the end."""
     overlaps = np.array(OVERLAPS)
     task = _by_overlap(arms, "x task")[..., -1]
-    by_step = [[spearman(overlaps, ari) for ari in task[:, :, step].T] for step in (_START, _END)]
+    by_step = [[spearman_correlation(overlaps, ari) for ari in task[:, :, step].T] for step in (_START, _END)]
     return np.array(by_step).T
 
 

@@ -14,7 +14,7 @@ from mechclust.studies.cluster_factors.config import (
     ClusterFactorsConfig,
     jobs,
     measured_steps,
-    shape_of,
+    network_shape,
     task_of,
     training_of,
 )
@@ -24,7 +24,7 @@ from mechclust.studies.extra_probes import TrainedModel
 from mechclust.studies.kept import check_training, on_device, once
 from mechclust.studies.study import Job, check_machine
 from mechclust.training import AccuracyCallback, Callback, CheckpointCallback, ProbeCallback, train
-from mechclust.training.callbacks import loss_result
+from mechclust.training.callbacks import training_loss_result
 from probes import HookedModel, ProbeResult
 from probes.engine.identity import fingerprint
 from tasks import Batch, InstructionFollowing
@@ -53,20 +53,20 @@ def run_job(config: ClusterFactorsConfig, job: Job, out: Path) -> None:
         ProbeCallback(results, {VALIDATION_SUBSET: _prompts(task, VALIDATION_SUBSET)}, probes, at=steps),
         ProbeCallback(results, {TRAIN_SUBSET: _prompts(task, TRAIN_SUBSET)}, {"x": probes["x"]}, at=steps[-1:]),
     ]
-    model = built(config, job)
+    model = build_network(config, job)
     losses = train(model, task, training_of(config, job.arm), models, callbacks, progress=True, name=job.name)
     identity = fingerprint(model)
-    once(results / "loss.safetensors", partial(loss_result, losses), identity)
+    once(results / "loss.safetensors", partial(training_loss_result, losses), identity)
     once(results / "swap.safetensors", partial(_swapped, model, task, job.seed), identity)
 
 
-def built(config: ClusterFactorsConfig, job: Job) -> HookedModel:
+def build_network(config: ClusterFactorsConfig, job: Job) -> HookedModel:
     """Return the network of a run before training."""
     return on_device(build_model(_model_config(config, job)), config.device)
 
 
 def _model_config(config: ClusterFactorsConfig, job: Job) -> ModelConfig:
-    return model_for(task_of(config, job), seed=job.seed, **shape_of(config, job.arm))
+    return model_for(task_of(config, job), seed=job.seed, **network_shape(config, job.arm))
 
 
 def _prompts(task: InstructionFollowing, split: str) -> list[Batch]:

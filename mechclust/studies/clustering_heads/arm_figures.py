@@ -24,7 +24,7 @@ from mechclust.studies.clustering_heads.config import (
     Curriculum,
 )
 from mechclust.studies.clustering_heads.detector import INTEGER, NEITHER, PLANAR, TEXTBOOK, head_kind
-from mechclust.studies.clustering_heads.drawing import GUIDE, REMARK, SHARE_SOLVED, cloud, name_guide
+from mechclust.studies.clustering_heads.drawing import GUIDE, REMARK, SHARE_SOLVED, draw_cloud, name_guide
 from mechclust.studies.clustering_heads.results import WEAK, HeadsResults, NetworkTraining
 from probes import ProbeResult
 
@@ -273,7 +273,7 @@ def _curriculum_accuracies(axis: Axes, c: Curriculum, runs: Sequence[ProbeResult
     for x, (arm, split) in enumerate(product((SCRATCH, CURRICULUM), colors)):
         accuracies = np.array([float(run.sel("accuracy", arm=arm, split=split)) for run in runs])
         axis.bar(x, _share_solved(accuracies)[0], color=colors[split], alpha=0.35)
-        cloud(axis, x, accuracies, spread, colors[split])
+        draw_cloud(axis, x, accuracies, spread, colors[split])
         labels.append(f"{arm},\n{split}")
     axis.axhline(1 / c.p, **GUIDE)
     name_guide(axis, 1 / c.p, "chance")

@@ -387,7 +387,7 @@ def _group_size(config: ClusteringHeadsConfig, arm: Arm) -> int:
     return config.ablations.group if arm.kind in ABLATIONS else config.group
 
 
-def unfinished(config: ClusteringHeadsConfig, out: Path) -> list[EnsembleJob]:
+def unfinished_jobs(config: ClusteringHeadsConfig, out: Path) -> list[EnsembleJob]:
     """Return the jobs whose results are not complete yet."""
     return [job for job in jobs(config) if not all(path.exists() for path in _results_of(config, job, out))]
 

@@ -24,7 +24,7 @@ from mechclust.studies.clustering_heads.config import (
 )
 from mechclust.studies.clustering_heads.cut import Weights
 from mechclust.studies.clustering_heads.dynamics import task_of
-from mechclust.studies.clustering_heads.interpolation import loss_between, neurons_matched, places
+from mechclust.studies.clustering_heads.interpolation import loss_between, neurons_matched, places_on_line
 from mechclust.studies.kept import once
 from mechclust.training import Member, Snapshots, accuracy, train_ensemble
 from probes import HookedModel, ProbeResult
@@ -109,7 +109,7 @@ def _measured(points: int, first: Snapshots, ends: Mapping[str, Snapshots], memb
             "matched_line": ("place",),
             "own_line": ("arm", "place"),
         },
-        {"arm": list(_ARMS), "split": ["train", "test"], "place": [f"{place:.4g}" for place in places(points)]},
+        {"arm": list(_ARMS), "split": ["train", "test"], "place": [f"{place:.4g}" for place in places_on_line(points)]},
     )
 
 

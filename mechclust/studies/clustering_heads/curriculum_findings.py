@@ -12,7 +12,7 @@ from mechclust.evidence.compared import compared
 from mechclust.evidence.intervals import prediction_interval
 from mechclust.studies.clustering_heads.claims import SECOND_PAPER
 from mechclust.studies.clustering_heads.config import CURRICULUM, SCRATCH, SOLVED, ClusteringHeadsConfig
-from mechclust.studies.clustering_heads.interpolation import barrier
+from mechclust.studies.clustering_heads.interpolation import loss_barrier
 from mechclust.studies.clustering_heads.results import HeadsResults
 from probes import ProbeResult
 
@@ -26,7 +26,7 @@ def curriculum_findings(config: ClusteringHeadsConfig, results: HeadsResults) ->
     runs = list(results.curriculum.values())
     size = f"p = {config.curriculum.p}, {config.curriculum.d_model} dimensions"
     not_tested = "" if runs else "the curriculum was not run"
-    within = [[barrier(line) for line in run["own_line"].numpy()] for run in runs]
+    within = [[loss_barrier(line) for line in run["own_line"].numpy()] for run in runs]
     within_scratch, within_curriculum = np.array(within).reshape(-1, 2).T
     between = np.minimum(_barriers(runs, "line"), _barriers(runs, "matched_line"))
     return [
@@ -71,7 +71,7 @@ def _solve(runs: _Runs, arm: str, split: str) -> Bool[np.ndarray, "seed"]:
 
 
 def _barriers(runs: _Runs, line: str) -> _Seeds:
-    return np.array([barrier(run[line].numpy()) for run in runs])
+    return np.array([loss_barrier(run[line].numpy()) for run in runs])
 
 
 def _accuracies_note(runs: _Runs) -> str:

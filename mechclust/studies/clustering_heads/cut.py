@@ -19,22 +19,24 @@ Weights = Mapping[str, Float[Tensor, "..."]]
 _Values = Mapping[str, Float[Tensor, "..."]]
 
 
-def embedded(model: Any, weights: Weights, tokens: Int[Tensor, "row pos"]) -> Float[Tensor, "row d_model"]:
+def sequence_embeddings(model: Any, weights: Weights, tokens: Int[Tensor, "row pos"]) -> Float[Tensor, "row d_model"]:
     """Return the sequence embedding xi of each row."""
     with record(model, [XI]) as seen:
         functional_call(model, dict(weights), (tokens,))
     return seen[XI][0][:, 0]
 
 
-def classified(model: Any, weights: Weights, xi: Float[Tensor, "row d_model"]) -> Float[Tensor, "row d_vocab"]:
+def logits_of_embeddings(
+    model: Any, weights: Weights, xi: Float[Tensor, "row d_model"]
+) -> Float[Tensor, "row d_vocab"]:
     """Return the logits for given sequence embeddings. Nothing behind them reads the tokens."""
     tokens = torch.zeros(1, model.cfg.n_ctx, dtype=torch.int64, device=xi.device)
-    with holding(model, {XI: xi[:, None]}):
+    with holding_activations(model, {XI: xi[:, None]}):
         logits: Tensor = functional_call(model, dict(weights), (tokens,))
     return logits
 
 
-def holding(model: Any, values: _Values) -> AbstractContextManager[Any]:
+def holding_activations(model: Any, values: _Values) -> AbstractContextManager[Any]:
     """Give hook points these values inside the block, whatever the weights."""
     return record(model, values, partial(_instead, values))
 

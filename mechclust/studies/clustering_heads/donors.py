@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mechclust.studies.clustering_heads.cut import Weights, classified, embedded
+from mechclust.studies.clustering_heads.cut import Weights, logits_of_embeddings, sequence_embeddings
 from probes import HookedModel, ProbeResult
 from tasks import Batch, InputError
 from tasks.errors import check_at_least
@@ -56,8 +56,8 @@ def follow_the_donor(
     draw = np.random.default_rng(seed)
     weights = {name: value.detach() for name, value in model.named_parameters()}
     with torch.no_grad():
-        xi = embedded(model, weights, batch.tokens)
-        before = classified(model, weights, xi).argmax(dim=-1)
+        xi = sequence_embeddings(model, weights, batch.tokens)
+        before = logits_of_embeddings(model, weights, xi).argmax(dim=-1)
         donors = _donors(sums, answers, draw)
         follows, stays = _follow_and_stay(model, weights, before, _centroids(xi, classes), donors)
         random = []
@@ -116,7 +116,7 @@ def _follow_and_stay(
     donors: Int[Tensor, "example"],
 ) -> tuple[float, float]:
     """Return the shares of predictions that become the donor's, and that stay, if each donor's point is read."""
-    after = classified(model, weights, points[donors]).argmax(dim=-1)
+    after = logits_of_embeddings(model, weights, points[donors]).argmax(dim=-1)
     differ = before[donors] != before
     follows = (after == before[donors])[differ]
     stays = (after == before)[differ]

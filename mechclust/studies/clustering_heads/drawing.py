@@ -34,14 +34,14 @@ def say_none(axis: Axes, text: str, y: float) -> None:
     axis.text(0.5, y, text, ha="center", transform=axis.transAxes, color=GREY)
 
 
-def cloud(
+def draw_cloud(
     axis: Axes, x: float, values: Float[np.ndarray, "unit"], spread: Float[np.ndarray, "unit"], color: str
 ) -> None:
     """Draw a point for each unit at ``x``, moved sideways so that equal ones show."""
     axis.plot(x + spread, values, "o", color=color, ms=4, mew=0, alpha=0.6)
 
 
-def level(axis: Axes, x: float, y: float, color: str) -> None:
+def draw_level(axis: Axes, x: float, y: float, color: str) -> None:
     """Draw a short horizontal line, such as a mean, at ``x``."""
     axis.plot([x - 0.3, x + 0.3], [y, y], color=color, lw=2)
 

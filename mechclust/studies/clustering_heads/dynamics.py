@@ -16,7 +16,7 @@ from torch.func import functional_call, grad, vmap
 from mechclust.models import build_model
 from mechclust.studies.clustering_heads.boundary import boundary_distance
 from mechclust.studies.clustering_heads.config import MLP, XI
-from mechclust.studies.clustering_heads.cut import Weights, classified
+from mechclust.studies.clustering_heads.cut import Weights, logits_of_embeddings
 from mechclust.training import Snapshots
 from probes import ProbeResult
 from probes.engine.hooks import record
@@ -172,7 +172,7 @@ class _Measure:
         n = int(self.labels.max()) + 1
         member = (self.labels == torch.arange(n)[:, None]).float()
         centroids = (member @ xi) / member.sum(dim=1, keepdim=True)
-        distance = boundary_distance(partial(classified, self.model, weights), centroids)
+        distance = boundary_distance(partial(logits_of_embeddings, self.model, weights), centroids)
         return {
             "within_ratio": within_ratio(xi, self.labels, n),
             "margin": (distance / centroids.norm(dim=-1)).min(),

@@ -35,7 +35,7 @@ from operator import attrgetter
 from mechclust.evidence import EarlierRun, Finding, Verdict
 from mechclust.evidence.finding import Shown
 from mechclust.evidence.findings import TOO_SMALL
-from mechclust.studies.clustering_heads.claims import joined
+from mechclust.studies.clustering_heads.claims import joined_notes
 from mechclust.studies.clustering_heads.config import ClusteringHeadsConfig
 from mechclust.studies.clustering_heads.curriculum_findings import curriculum_findings
 from mechclust.studies.clustering_heads.dynamics_findings import dynamics_findings
@@ -104,7 +104,7 @@ def _described(finding: Finding, *, tested: bool) -> Finding:
     return replace(
         finding,
         control=control if measured else None,
-        note=joined(f"predicted: {_PREDICTED[finding.id]}", finding.note),
+        note=joined_notes(f"predicted: {_PREDICTED[finding.id]}", finding.note),
         history=_history(finding.id),
         shown=_SHOWN.get(finding.id, "table"),
         not_tested=finding.not_tested or ("" if tested else TOO_SMALL),

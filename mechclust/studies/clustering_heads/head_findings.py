@@ -9,7 +9,7 @@ from jaxtyping import Float
 
 from mechclust.evidence import Bound, Finding
 from mechclust.evidence.compared import compared
-from mechclust.studies.clustering_heads.claims import joined
+from mechclust.studies.clustering_heads.claims import joined_notes
 from mechclust.studies.clustering_heads.donors import CENTROID
 from mechclust.studies.clustering_heads.results import WEAK, HeadsResults, TrainedNetwork
 
@@ -42,7 +42,7 @@ def _follow_the_donor(id: str, results: HeadsResults, partition: str, name: str,
         shares=[""],
         source="ours",
         not_tested="" if draws else "no network is solved",
-        note=joined(note, _in_weak_networks(results, partition)),
+        note=joined_notes(note, _in_weak_networks(results, partition)),
     )
 
 

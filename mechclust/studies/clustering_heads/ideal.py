@@ -58,7 +58,7 @@ def ideal_head(
     }
 
 
-def started(member: Member, scales: Mapping[str, float], ideal: Ideal, beta: float = 8.0) -> Member:
+def member_with_start(member: Member, scales: Mapping[str, float], ideal: Ideal, beta: float = 8.0) -> Member:
     """Return the member with initial weights that differ from those drawn from its seed.
 
     Args:

@@ -17,7 +17,7 @@ from tasks import SparseModularAddition
 _NEURON_AXES = {f"{MLP}.W_in": 1, f"{MLP}.b_in": 0, f"{MLP}.W_out": 0}
 
 
-def places(points: int) -> list[float]:
+def places_on_line(points: int) -> list[float]:
     """Return ``points`` numbers from 0 to 1, both included, in equal steps."""
     return torch.linspace(0, 1, points, dtype=torch.float64).tolist()
 
@@ -37,7 +37,7 @@ def loss_between(
     """
     (batch,) = task.batches("train", task.n_train)
     losses = []
-    for place in places(points):
+    for place in places_on_line(points):
         between = {name: torch.lerp(values, end[name], place) for name, values in start.items()}
         losses.append(task.loss(functional_call(model, between, (batch.tokens,)), batch).double())
     return torch.stack(losses)
@@ -73,11 +73,11 @@ def _neurons(weights: Weights) -> Float[np.ndarray, "neuron weight"]:
     return torch.cat([values.reshape(len(values), -1) for values in by_neuron], dim=1).double().numpy()
 
 
-def barrier(line: Float[np.ndarray, "place"]) -> float:
+def loss_barrier(line: Float[np.ndarray, "place"]) -> float:
     """Return how far the loss on a line exceeds that of its worse end, in nats; 0 if it never does.
 
     Example:
-        >>> barrier(np.array([0.5, 3.0, 0.0]))
+        >>> loss_barrier(np.array([0.5, 3.0, 0.0]))
         2.5
     """
     return float(line.max() - max(line[0], line[-1]))

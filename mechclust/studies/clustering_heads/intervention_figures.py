@@ -14,8 +14,8 @@ from mechclust.studies.clustering_heads.donors import KINDS
 from mechclust.studies.clustering_heads.drawing import (
     GUIDE,
     REMARK,
-    cloud,
-    level,
+    draw_cloud,
+    draw_level,
     say_none,
     shade_falls,
     steps_of,
@@ -127,7 +127,7 @@ def replay_figure(results: HeadsResults) -> Figure:
     for x, name in enumerate(FROZEN):
         color = _color_of(name)
         left.bar(x, means[:, x].mean(), color=color, alpha=0.3)
-        cloud(left, x, means[:, x], spread[:, x], color)
+        draw_cloud(left, x, means[:, x], spread[:, x], color)
         interval = mean_interval(means[:, x].tolist())
         if interval is not None:
             left.vlines(x, *interval, color=color, lw=2)
@@ -138,8 +138,8 @@ def replay_figure(results: HeadsResults) -> Figure:
     right.axhline(1, **GUIDE)
     spread = np.random.default_rng(1).uniform(-0.25, 0.25, len(remaining))
     for x, name in enumerate((_BEFORE, *FROZEN)):
-        cloud(right, x, remaining[:, x], spread, _color_of(name))
-        level(right, x, np.median(remaining[:, x]), _color_of(name))
+        draw_cloud(right, x, remaining[:, x], spread, _color_of(name))
+        draw_level(right, x, np.median(remaining[:, x]), _color_of(name))
     _name_frozen(right, (_BEFORE, *FROZEN))
     right.set(ylabel="loss / loss at the spike", yscale="log")
     return figure
@@ -183,8 +183,8 @@ def donors_figure(results: HeadsResults) -> Figure:
         for x, (kind, color) in enumerate(zip(KINDS, (BLUE, RED), strict=True)):
             follows = [network.donors.sel("follows", partition=partition, kind=kind) for network in results.solved]
             values = np.array(follows, dtype=float)
-            cloud(axis, x, values, draw.uniform(-0.15, 0.15, len(values)), color)
-            level(axis, x, values.mean(), color)
+            draw_cloud(axis, x, values, draw.uniform(-0.15, 0.15, len(values)), color)
+            draw_level(axis, x, values.mean(), color)
         axis.set_xticks(range(len(KINDS)), ["mean of the donor's class", "of a random class"], fontsize=8)
         axis.set(title=title, ylim=(-0.03, 1.03))
     axes[0].set_ylabel("predictions that follow")

@@ -16,7 +16,7 @@ from torch.func import functional_call
 from mechclust.models import build_model
 from mechclust.studies.clustering_heads.config import MLP, SOLVED, XI
 from mechclust.studies.clustering_heads.curves import Spike, spike_threshold, spikes_after_solving
-from mechclust.studies.clustering_heads.cut import holding
+from mechclust.studies.clustering_heads.cut import holding_activations
 from mechclust.studies.clustering_heads.dynamics import MeasuredRows, measured_rows, task_of
 from mechclust.training import Snapshots
 from probes import ProbeResult
@@ -91,11 +91,11 @@ def _replayed(snapshots: Snapshots, member: int, spike: Spike, rows: MeasuredRow
     losses.append(_loss(model, rows, after))
     quiet = {site: seen[site][0] for site in _SITES}
     for frozen in (
-        holding(model, {_DIRECTION: quiet[_DIRECTION]}),
-        holding(model, {_SCALE: quiet[_SCALE]}),
+        holding_activations(model, {_DIRECTION: quiet[_DIRECTION]}),
+        holding_activations(model, {_SCALE: quiet[_SCALE]}),
         gates_of(model, quiet[_PRE]),
-        holding(model, {_PATTERN: quiet[_PATTERN]}),
-        holding(model, {XI: quiet[XI]}),
+        holding_activations(model, {_PATTERN: quiet[_PATTERN]}),
+        holding_activations(model, {XI: quiet[XI]}),
     ):
         with frozen:
             losses.append(_loss(model, rows, after))

@@ -30,9 +30,9 @@ from mechclust.studies.clustering_heads.cut import Weights
 from mechclust.studies.clustering_heads.detector import on_plane
 from mechclust.studies.clustering_heads.donors import donors_by
 from mechclust.studies.clustering_heads.dynamics import dynamics, measured_rows, task_of
-from mechclust.studies.clustering_heads.ideal import started
+from mechclust.studies.clustering_heads.ideal import member_with_start
 from mechclust.studies.clustering_heads.replay import replay
-from mechclust.studies.clustering_heads.saddle import curvature, worth_measuring
+from mechclust.studies.clustering_heads.saddle import measure_curvature, worth_measuring
 from mechclust.studies.clustering_heads.stitching import stitching
 from mechclust.studies.extra_probes import TrainedModel
 from mechclust.studies.kept import kept, once
@@ -78,7 +78,7 @@ def _trained(
     members = []
     for arm, seed in networks:
         member = member_of(config, arm, seed, weights.get(seed))
-        members.append(started(member, arm.scales, arm.ideal, config.starts.beta))
+        members.append(member_with_start(member, arm.scales, arm.ideal, config.starts.beta))
     every = training.steps if first.measure == "end" else first.every
     return train_ensemble(
         members, training, folder, snapshot_every=every, device=config.device, progress=True, name=name
@@ -97,7 +97,11 @@ def _measure(config: ClusteringHeadsConfig, snapshots: Snapshots, member: int, a
         result = once(path.with_suffix(".dynamics.safetensors"), measure, network)
         if arm.measure == "gradients" and config.full_batch.curvature:
             places = worth_measuring(result["train_loss"].numpy(), config.task.p, config.full_batch.curvature)
-            once(path.with_suffix(".curvature.safetensors"), partial(curvature, snapshots, member, places), network)
+            once(
+                path.with_suffix(".curvature.safetensors"),
+                partial(measure_curvature, snapshots, member, places),
+                network,
+            )
 
 
 def _measure_head(snapshots: Snapshots, member: int, path: Path) -> None:

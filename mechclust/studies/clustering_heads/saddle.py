@@ -85,7 +85,7 @@ def worth_measuring(loss: Float[np.ndarray, "snapshot"], p: int, n: int) -> list
     return sorted({*np.linspace(0, end, n).round().astype(int).tolist(), last})
 
 
-def curvature(snapshots: Snapshots, member: int, places: Sequence[int]) -> ProbeResult:
+def measure_curvature(snapshots: Snapshots, member: int, places: Sequence[int]) -> ProbeResult:
     """Measure the Hessian of one member's training loss at some snapshots.
 
     Measures:

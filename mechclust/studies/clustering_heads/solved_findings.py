@@ -11,7 +11,7 @@ from jaxtyping import Float
 
 from mechclust.evidence import Bound, Control, Finding, Part, Within, paired_share_part, resampled_part
 from mechclust.evidence.compared import compared
-from mechclust.studies.clustering_heads.claims import FIRST_PAPER, joined
+from mechclust.studies.clustering_heads.claims import FIRST_PAPER, joined_notes
 from mechclust.studies.clustering_heads.config import (
     IDEAL_POSITIONS,
     MITIGATIONS,
@@ -66,7 +66,7 @@ def _shares(config: ClusteringHeadsConfig, results: HeadsResults) -> list[Findin
             [slower],
             shares=[""],
             source=_REPLICATION,
-            note=joined(_fall_note(results), _larger_eps_note(results)),
+            note=joined_notes(_fall_note(results), _larger_eps_note(results)),
         ),
         compared(
             "H1b",

@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechclust.models import build_model
-from mechclust.studies.clustering_heads.cut import Weights, classified, embedded
+from mechclust.studies.clustering_heads.cut import Weights, logits_of_embeddings, sequence_embeddings
 from mechclust.studies.clustering_heads.dynamics import at_every_snapshot, measured_rows, task_of
 from mechclust.training import Snapshots
 from probes import ProbeResult
@@ -43,7 +43,7 @@ def stitching(snapshots: Snapshots, member: int) -> ProbeResult:
     measure = _Stitch(
         model,
         end,
-        embedded(model, end, tokens),
+        sequence_embeddings(model, end, tokens),
         tokens,
         rows.batch.label("answer")[tested],
         rows.test[tested].double(),
@@ -70,11 +70,11 @@ class _Stitch:
     share: Float[Tensor, "row"]
 
     def __call__(self, weights: Weights) -> dict[str, Float[Tensor, ""]]:
-        xi = embedded(self.model, weights, self.tokens)
+        xi = sequence_embeddings(self.model, weights, self.tokens)
         return {
-            "head_accuracy": self._accuracy(classified(self.model, self.end, xi)),
-            "classifier_accuracy": self._accuracy(classified(self.model, weights, self.xi_at_end)),
-            "accuracy": self._accuracy(classified(self.model, weights, xi)),
+            "head_accuracy": self._accuracy(logits_of_embeddings(self.model, self.end, xi)),
+            "classifier_accuracy": self._accuracy(logits_of_embeddings(self.model, weights, self.xi_at_end)),
+            "accuracy": self._accuracy(logits_of_embeddings(self.model, weights, xi)),
         }
 
     def _accuracy(self, logits: Float[Tensor, "row answer"]) -> Float[Tensor, ""]:

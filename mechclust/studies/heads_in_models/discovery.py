@@ -20,13 +20,13 @@ _MEASURES_OF_SET = ("changed", "classes", "stability", "within_ratio", "within_r
 _MEASURES_OF_LABEL = ("changed_within", "changed_between", "response_within_ratio", "agreement", "p_value")
 
 
-def largest(n: int) -> str:
+def largest_heads(n: int) -> str:
     """Return the name of the set of the ``n`` heads with the largest effect."""
     return f"largest effect, {n}"
 
 
-def others(n: int) -> str:
-    """Return the name of the control of ``largest(n)``: as many other heads."""
+def control_heads(n: int) -> str:
+    """Return the name of the control of ``largest_heads(n)``: as many other heads."""
     return f"other heads, {n}"
 
 
@@ -40,8 +40,8 @@ def head_sets(heads: Heads, following: Places, sizes: Sequence[int], seed: int) 
         seed: draws the control: as many other heads of the same blocks or, where these have too few, the nearest.
 
     Returns:
-        Pairs of block and head, by the names of ``largest`` and ``others`` and ``FOLLOWING``. A control with too few
-        heads left is empty.
+        Pairs of block and head, by the names of ``largest_heads``, ``control_heads`` and ``FOLLOWING``. A control with
+        too few heads left is empty.
     """
     n_blocks, n_heads = heads.values["effect"].shape
     draw = torch.Generator().manual_seed(seed)
@@ -49,7 +49,7 @@ def head_sets(heads: Heads, following: Places, sizes: Sequence[int], seed: int) 
     for n in sizes:
         chosen = [divmod(i, n_heads) for i in sorted(heads.strongest(n))]
         left = other_heads(chosen, (n_blocks, n_heads), draw)
-        sets |= {largest(n): chosen, others(n): left if len(left) == len(chosen) else []}
+        sets |= {largest_heads(n): chosen, control_heads(n): left if len(left) == len(chosen) else []}
     return {**sets, FOLLOWING: following}
 
 

@@ -22,7 +22,7 @@ from mechclust.studies.heads_in_models.config import (
     HeadsInModelsConfig,
     prompt_subject,
 )
-from mechclust.studies.heads_in_models.discovery import largest, others
+from mechclust.studies.heads_in_models.discovery import control_heads, largest_heads
 from mechclust.studies.heads_in_models.heads import Heads, switching_heads
 from mechclust.studies.heads_in_models.prompts import ORDERS
 from mechclust.studies.heads_in_models.together import DONORS
@@ -199,9 +199,9 @@ def _draw_discovered(axis: Axes, config: HeadsInModelsConfig, models: HeadsByMod
     """Draw the agreement of discovered classes with the thing asked for, by number of heads; mean of both endings."""
     sizes = np.array(config.together)
     for kind, name_of, label, color, style in (
-        (PRETRAINED, largest, "largest effect, pretrained", BLUE, "-"),
-        (PRETRAINED, others, "as many others, pretrained", BLUE, ":"),
-        (RANDOM, largest, "largest effect, random weights", ORANGE, "-"),
+        (PRETRAINED, largest_heads, "largest effect, pretrained", BLUE, "-"),
+        (PRETRAINED, control_heads, "as many others, pretrained", BLUE, ":"),
+        (RANDOM, largest_heads, "largest effect, random weights", ORANGE, "-"),
     ):
         subjects = [prompt_subject(kind, order) for order in ORDERS]
         ends = [[_agreements(heads, name_of, config.together) for heads in models[subject]] for subject in subjects]

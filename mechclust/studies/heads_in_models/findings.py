@@ -16,7 +16,7 @@ from jaxtyping import Float, Shaped
 
 from mechclust.evidence import Bound, EarlierRun, Finding, Verdict, check_part, mean_part
 from mechclust.evidence.compared import compared
-from mechclust.evidence.findings import untested
+from mechclust.evidence.findings import untested_findings
 from mechclust.studies.heads_in_models.config import (
     INSTRUCTIONS,
     OFF,
@@ -33,9 +33,9 @@ from mechclust.studies.heads_in_models.config import (
     clustered_by_attention,
     prompt_subject,
 )
-from mechclust.studies.heads_in_models.discovery import largest, others
+from mechclust.studies.heads_in_models.discovery import control_heads, largest_heads
 from mechclust.studies.heads_in_models.prompts import ORDERS
-from mechclust.studies.heads_in_models.results import Data, key, rise_where_called
+from mechclust.studies.heads_in_models.results import Data, measure_key, rise_where_called
 from mechclust.studies.heads_in_models.together import IRRELEVANT, RANDOM_HEADS, RELEVANT
 
 _NO_MODEL = "needs a pretrained model; give its name or folder with --model"
@@ -101,7 +101,7 @@ def findings_of(config: HeadsInModelsConfig, data: Data) -> list[Finding]:
         *_checks(data),
     ]
     if not config.test_findings:
-        findings = untested(findings)
+        findings = untested_findings(findings)
     findings = [replace(finding, history=_history(finding.id)) for finding in findings]
     return sorted(findings, key=_place)
 
@@ -269,8 +269,8 @@ def _heads_together(data: Data) -> list[Finding]:
 def _discovered(config: HeadsInModelsConfig, data: Data) -> list[Finding]:
     """Return W7 and W10, on what the largest set of heads has in common without labels."""
     n = config.together[-1]
-    asked = f"agreement asked, {largest(n)}"
-    compactness = f"compactness, {largest(n)}"
+    asked = f"agreement asked, {largest_heads(n)}"
+    compactness = f"compactness, {largest_heads(n)}"
     values = partial(_at_ends, data)
     return [
         _finding(
@@ -280,7 +280,7 @@ def _discovered(config: HeadsInModelsConfig, data: Data) -> list[Finding]:
             Bound(">=", 0.5),
             values(PRETRAINED, asked),
             "as many other heads, or random weights: the larger",
-            _larger(values(PRETRAINED, f"agreement asked, {others(n)}"), values(RANDOM, asked)),
+            _larger(values(PRETRAINED, f"agreement asked, {control_heads(n)}"), values(RANDOM, asked)),
             shown="page",
             note="others that change no answer have a single class, and an index of 0",
         ),
@@ -344,8 +344,8 @@ def _instructions(config: HeadsInModelsConfig, data: Data) -> list[Finding]:
 def _where_heads_are(data: Data) -> list[Finding]:
     """Return I4 and I5, on how similar outputs are and on the blocks in which task clusters grow."""
     values = partial(_of_arm, data, INSTRUCTIONS)
-    task_ari = data[key(INSTRUCTIONS, TRAINED, "task-ARI")]
-    called = data[key(INSTRUCTIONS, TRAINED, "heads called")]
+    task_ari = data[measure_key(INSTRUCTIONS, TRAINED, "task-ARI")]
+    called = data[measure_key(INSTRUCTIONS, TRAINED, "heads called")]
     of_another = np.random.default_rng(0).permutation(len(called))
     return [
         _finding(
@@ -386,12 +386,12 @@ def _checks(data: Data) -> list[Finding]:
             id="K1",
             statement="a clustering head set by hand at a layer and head drawn per seed is called, and no other (1: "
             "so)",
-            parts=(check_part("", data[key(PLANTED, READ, "exact")], Bound(">=", 1)),),
+            parts=(check_part("", data[measure_key(PLANTED, READ, "exact")], Bound(">=", 1)),),
         ),
         check(
             id="K2",
             statement="if nothing reads that head, none is called (1: one is)",
-            parts=(check_part("", data[key(PLANTED, UNREAD, "any")], Bound("<=", 0)),),
+            parts=(check_part("", data[measure_key(PLANTED, UNREAD, "any")], Bound("<=", 0)),),
         ),
     ]
 
@@ -400,17 +400,17 @@ def _checks(data: Data) -> list[Finding]:
 
 
 def _by_modulus(data: Data, moduli: Iterable[int], subject: str, measure: str) -> _ValuesByPart:
-    return {f"p = {p}": data[key(addition_arm(p), subject, measure)] for p in moduli}
+    return {f"p = {p}": data[measure_key(addition_arm(p), subject, measure)] for p in moduli}
 
 
 def _at_ends(data: Data, kind: str, measure: str) -> _ValuesByPart:
     """Return a measure at both endings of the prompts."""
-    return {f"{order} name last": data[key(PROMPTS, prompt_subject(kind, order), measure)] for order in ORDERS}
+    return {f"{order} name last": data[measure_key(PROMPTS, prompt_subject(kind, order), measure)] for order in ORDERS}
 
 
 def _of_arm(data: Data, arm: str, subject: str, measure: str) -> _ValuesByPart:
     """Return a measure that is the only part of a finding."""
-    return {"": data[key(arm, subject, measure)]}
+    return {"": data[measure_key(arm, subject, measure)]}
 
 
 def _minus(values: _ValuesByPart, subtracted: _ValuesByPart) -> _ValuesByPart:

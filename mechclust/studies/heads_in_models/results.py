@@ -33,7 +33,7 @@ from probes import ProbeResult, load_result
 if TYPE_CHECKING:
     import pandas as pd
 
-Data = Mapping[str, Shaped[np.ndarray, "_ ..."]]  # values over seeds, by ``key``
+Data = Mapping[str, Shaped[np.ndarray, "_ ..."]]  # values over seeds, by ``measure_key``
 HeadsBySubject = Mapping[str, Heads]
 Results = Mapping[Job, HeadsBySubject]
 CALLS = ("any", "any control", "first layer", "last layer", "called in last layer")  # measures of heads called
@@ -82,18 +82,18 @@ def _by_donors(together: ProbeResult, measure: str) -> dict[str, float]:
     return dict(zip(DONORS, together[measure].tolist(), strict=True))
 
 
-def key(arm: str, subject: str, measure: str) -> str:
+def measure_key(arm: str, subject: str, measure: str) -> str:
     """Return the name of a measure in ``Data``."""
     return f"{arm} {subject} {measure}"
 
 
 def data_of(config: HeadsInModelsConfig, results: Results) -> Data:
-    """Return every measure of every arm and subject by ``key``, over seeds."""
+    """Return every measure of every arm and subject by ``measure_key``, over seeds."""
     gathered: dict[str, list[float | Shaped[np.ndarray, "_"]]] = {}
     for job, models in results.items():
         for subject, heads in models.items():
             for measure, value in _measures(config, job.arm, heads).items():
-                gathered.setdefault(key(job.arm, subject, measure), []).append(value)
+                gathered.setdefault(measure_key(job.arm, subject, measure), []).append(value)
         if job.arm == PROMPTS:
             for name, value in _at_both_ends(config, models).items():
                 gathered.setdefault(name, []).append(value)
@@ -106,9 +106,11 @@ def _at_both_ends(config: HeadsInModelsConfig, models: HeadsBySubject) -> dict[s
     for kind in dict.fromkeys(subject.rpartition("-")[0] for subject in models):
         ends = [heads for subject, heads in models.items() if subject.startswith(f"{kind}-")]
         first, second = (heads.strongest(config.n_tested) for heads in ends)
-        numbers[key(PROMPTS, kind, "common")] = len(first & second) / max(1, len(first), len(second))
-        numbers[key(PROMPTS, kind, "switching")] = float(switching_heads(config, ends).sum())
-        numbers[key(PROMPTS, kind, "switching other")] = float(switching_heads(config, ends, "other", "asked").sum())
+        numbers[measure_key(PROMPTS, kind, "common")] = len(first & second) / max(1, len(first), len(second))
+        numbers[measure_key(PROMPTS, kind, "switching")] = float(switching_heads(config, ends).sum())
+        numbers[measure_key(PROMPTS, kind, "switching other")] = float(
+            switching_heads(config, ends, "other", "asked").sum()
+        )
     return numbers
 
 
@@ -141,11 +143,11 @@ def _measures(config: HeadsInModelsConfig, arm: str, heads: Heads) -> dict[str, 
         measures |= {f"carried, {donors}": share for donors, share in heads.carried.items()}
         measures |= {f"changed, {donors}": share for donors, share in heads.changed.items()}
         if heads.discovery is not None:
-            measures |= discovered(heads.discovery)
+            measures |= discovered_agreement(heads.discovery)
     return measures
 
 
-def discovered(discovery: ProbeResult) -> dict[str, float]:
+def discovered_agreement(discovery: ProbeResult) -> dict[str, float]:
     """Return the agreement with each label of each set of heads, and how compact outputs are within discovered classes.
 
     Compactness is the within-ratio of the outputs minus that of a Gaussian cloud in their place. If all prompts are one

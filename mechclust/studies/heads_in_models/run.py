@@ -138,7 +138,7 @@ def _undefined(logits: _Logits, batch: Batch) -> Float[Tensor, "batch"]:
 
 def _measure_trained(config: HeadsInModelsConfig, job: Job, out: Path) -> None:
     task = task_of(config, job)
-    models = {TRAINED: _train(config, job, out), UNTRAINED: built(config, job)}
+    models = {TRAINED: _train(config, job, out), UNTRAINED: build_network(config, job)}
     for subject, model in models.items():
         batches = examples_of(config, task)
         correct: Any = task.accuracy
@@ -149,7 +149,7 @@ def _measure_trained(config: HeadsInModelsConfig, job: Job, out: Path) -> None:
             once(path, partial(run, model, batches, ari), fingerprint(model))
 
 
-def built(config: HeadsInModelsConfig, job: Job) -> HookedModel:
+def build_network(config: HeadsInModelsConfig, job: Job) -> HookedModel:
     """Return the network of a run before training."""
     return on_device(build_model(_model_config(config, job)), config.device)
 
@@ -161,7 +161,7 @@ def _model_config(config: HeadsInModelsConfig, job: Job) -> ModelConfig:
 
 def _train(config: HeadsInModelsConfig, job: Job, out: Path) -> HookedModel:
     """Return the network at the end of its training, which is resumed from its last checkpoint."""
-    model = built(config, job)
+    model = build_network(config, job)
     settings = training_of(config, job.arm)
     folder = out / "models" / job.name
     keep = CheckpointCallback(folder, at=[settings.steps])

@@ -26,7 +26,7 @@ from mechclust.studies.heads_in_models.config import (
     jobs,
 )
 from mechclust.studies.heads_in_models.findings import findings_of
-from mechclust.studies.heads_in_models.results import Results, by_subject, called_table, data_of, key, load
+from mechclust.studies.heads_in_models.results import Results, by_subject, called_table, data_of, load, measure_key
 from mechclust.studies.heads_in_models.run import check, run_job, trained_models
 from mechclust.studies.study import Study
 from mechclust.training import TrainConfig
@@ -93,7 +93,7 @@ def notes(config: HeadsInModelsConfig, results: Results) -> list[str]:
         f"The part {PLANTED!r} has a head set by hand; it shows that the rule finds a head that is there (K1, K2).",
     ]
     if PROMPTS in arms(config):
-        common = float(np.mean(data_of(config, results)[key(PROMPTS, RANDOM, "common")]))
+        common = float(np.mean(data_of(config, results)[measure_key(PROMPTS, RANDOM, "common")]))
         texts += [
             "There is a single pretrained model: intervals are over draws of words and say nothing about other models.",
             f"With random weights, too, the {config.n_tested} heads with the largest effect are partly the same at "

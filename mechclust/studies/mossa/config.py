@@ -10,7 +10,7 @@ from typing import Annotated, Literal, NamedTuple
 from mechclust.studies.study import check_left_out, check_seeds
 from mechclust.training import TrainConfig
 from tasks import InputError, SkillSuite
-from tasks.errors import repeated
+from tasks.errors import repeated_values
 from tasks.settings import AtLeast, Count, CountOrZero, Positive, Seed, check_settings
 from tasks.skills import OPERATIONS
 
@@ -58,7 +58,7 @@ class OriginConfig:
                 f"origin.domains has {len(self.domains)}; expected at least 2, since one leaves nothing to compare"
             )
         for name in ("domains", "widths", "sizes"):
-            twice = repeated(getattr(self, name))
+            twice = repeated_values(getattr(self, name))
             if twice:
                 raise InputError(f"origin.{name} has {twice[0]!r} twice; give it once")
         if self.width not in self.widths:
@@ -194,14 +194,14 @@ def jobs(config: MossaConfig) -> list[ModelJob]:
     plan = [ModelJob(kind, seed) for kind in (*MODELS, "measure", "describe") for seed in config.seeds]
     for seed in config.seeds:
         suite = suite_of(config, seed)
-        for skill in controlled(config, suite):
+        for skill in controlled_skills(config, suite):
             plan.append(ModelJob("control", seed, skill))
             if has_ceiling(config, suite, skill):
                 plan.append(ModelJob("control", seed, skill, again=True))
     return plan
 
 
-def controlled(config: MossaConfig, suite: SkillSuite) -> list[str]:
+def controlled_skills(config: MossaConfig, suite: SkillSuite) -> list[str]:
     """Return the skills of a seed that have a control, in the suite's order."""
     return [name for name in suite.task_names if config.controls == "all" or name in suite.seen]
 

@@ -24,7 +24,7 @@ from mechclust.report.style import (
     PURPLE,
     RED,
     SOFT,
-    category,
+    category_style,
     direct_labels,
     layer_axis,
     outer_labels,
@@ -304,7 +304,7 @@ def projection_figure(pictures: Mapping[str, ProbeResult], names: Sequence[str])
         points = result["xy"][i].numpy()
         classes = result["label"].numpy()
         for number, name in enumerate(names):
-            color, marker = category(number)
+            color, marker = category_style(number)
             x, y = points[classes == number].T
             axis.scatter(x, y, s=12, lw=0, color=color, marker=marker, label=name)
         picture(axis)

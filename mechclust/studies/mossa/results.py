@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Bool, Float, Int, Shaped
 
-from mechclust.mossa.layer_groups import LayerGroups, boundaries_of, crossover, groups_of
+from mechclust.mossa.layer_groups import LayerGroups, crossover, group_boundaries_of, groups_of
 from mechclust.mossa.task_curves import ByLayer, ByTaskAndLayer, TaskCurves, Which
 from mechclust.studies.kept import load_there
-from mechclust.studies.mossa.config import MODELS, MossaConfig, controlled, has_ceiling, result_path, suite_of
+from mechclust.studies.mossa.config import MODELS, MossaConfig, controlled_skills, has_ceiling, result_path, suite_of
 from probes import ProbeResult
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def load_results(config: MossaConfig, out: Path, seed: int) -> SeedResults:
         InputError: if one is missing; the text names it.
     """
     suite = suite_of(config, seed)
-    names = controlled(config, suite)
+    names = controlled_skills(config, suite)
     similarities = {kind: [_read(out, seed, f"{name}.{kind}") for name in names] for kind in MODELS}
     again = [_read(out, seed, f"{name}.again") for name in names if has_ceiling(config, suite, name)]
     purity = {kind: _read(out, seed, f"{kind}.purity") for kind in MODELS}
@@ -179,7 +179,7 @@ def boundaries_by_seed(
     curves: Sequence[TaskCurves],
 ) -> tuple[Float[np.ndarray, "seed boundary"], Bool[np.ndarray, "seed"]]:
     """Return the last shared layer and the last layer of the transition, and whether there is a transition."""
-    ends = np.array([boundaries_of(one) for one in curves], dtype=float)
+    ends = np.array([group_boundaries_of(one) for one in curves], dtype=float)
     return ends, ends[:, 1] > ends[:, 0]
 
 

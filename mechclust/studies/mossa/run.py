@@ -18,7 +18,7 @@ from mechclust.studies.mossa.config import (
     MODELS,
     ModelJob,
     MossaConfig,
-    controlled,
+    controlled_skills,
     has_ceiling,
     result_path,
     suite_of,
@@ -46,12 +46,12 @@ from probes.store.files import versions
 from tasks import Batch, SkillSuite
 
 
-def readout() -> Readout:
+def prompt_end_readout() -> Readout:
     """Return the last token of the prompt, always ANS."""
     return token_at("answer")
 
 
-def sites(config: MossaConfig) -> Selector:
+def block_sites(config: MossaConfig) -> Selector:
     """Return every block's output. The embedding of ANS is a single vector, for which CKA is undefined."""
     return residual(list(range(1, config.n_layers + 1)))
 
@@ -132,10 +132,10 @@ def _adapt(
 def _measure(config: MossaConfig, seed: int, out: Path) -> None:
     """Measure CKA of every control with the base, the tuned model, and the control tuned again; and its accuracy."""
     suite = suite_of(config, seed)
-    probe = CKA(at=sites(config), readout=readout())
+    probe = CKA(at=block_sites(config), readout=prompt_end_readout())
     models = _load_both(config, out, seed)
     prints = {kind: fingerprint(model) for kind, model in models.items()}
-    for skill in controlled(config, suite):
+    for skill in controlled_skills(config, suite):
         control = _load(config, out, ModelJob("control", seed, skill))
         compared = dict(models)
         if has_ceiling(config, suite, skill):
@@ -152,17 +152,17 @@ def _measure(config: MossaConfig, seed: int, out: Path) -> None:
 def _describe(config: MossaConfig, seed: int, out: Path) -> None:
     """Measure dimensions, purity and accuracy of the base and the tuned model, a picture, and CKA's own check."""
     suite = suite_of(config, seed)
-    at = sites(config)
+    at = block_sites(config)
     models = _load_both(config, out, seed)
     prints = {kind: fingerprint(model) for kind, model in models.items()}
     few = replace(suite, n_eval=min(config.n_purity, suite.n_eval))
     measures: dict[str, tuple[Probe, SkillSuite]] = {
-        "dims": (NDims(at=at, readout=readout()), suite),
-        "purity": (NeighbourPurity(at=at, readout=readout(), label="cluster", k=config.n_neighbours), few),
+        "dims": (NDims(at=at, readout=prompt_end_readout()), suite),
+        "purity": (NeighbourPurity(at=at, readout=prompt_end_readout(), label="cluster", k=config.n_neighbours), few),
     }
     if seed == config.seeds[0]:
         pictured = residual(sorted({1, (config.n_layers + 1) // 2, config.n_layers}))
-        picture = Projection("cluster", at=pictured, readout=readout(), max_rows=config.n_projected)
+        picture = Projection("cluster", at=pictured, readout=prompt_end_readout(), max_rows=config.n_projected)
         measures["projection"] = (picture, few)
     for kind, model in models.items():
         for name, (probe, examples) in measures.items():
@@ -187,8 +187,10 @@ def _accuracy(models: Mapping[str, HookedModel], suite: SkillSuite, skills: Sequ
 
 def _identity(model: HookedModel, suite: SkillSuite, at: Selector, seed: int) -> ProbeResult:
     """Measure how far the CKA of a model with itself, unchanged or rotated and scaled, is from 1, at every layer."""
-    itself = run({"one": model, "two": model}, suite.batches("test"), CKA(at=at, readout=readout(), form="rows"))
-    rows = [x.double() for x in collect_rows(model, suite.batches("test"), at, readout()).values()]
+    itself = run(
+        {"one": model, "two": model}, suite.batches("test"), CKA(at=at, readout=prompt_end_readout(), form="rows")
+    )
+    rows = [x.double() for x in collect_rows(model, suite.batches("test"), at, prompt_end_readout()).values()]
     d_model = rows[0].shape[1]
     draw = torch.randn(d_model, d_model, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     rotation = torch.linalg.qr(draw)[0]

@@ -14,7 +14,7 @@ from mechclust.studies.planted_layers.rows import (
     RESIDUAL,
     SAME_INPUT,
     RowsByView,
-    join_rows,
+    join_rows_by_view,
     read_rows,
     read_same_input,
     stream_of,
@@ -118,7 +118,7 @@ def _gather(
     if not index:
         raise InputError(f"there are no prompts of {task!r} to measure; give at least one batch")
     order = torch.cat(index).argsort(stable=True)
-    return join_rows(rows[0], order), join_rows(rows[1], order)
+    return join_rows_by_view(rows[0], order), join_rows_by_view(rows[1], order)
 
 
 def _similarities(
@@ -138,7 +138,7 @@ def _dims(residuals: Sequence[Sequence[Float[Tensor, "_ dim"]]], size: int | Non
     return [n_dims(torch.cat([rows[:size] for rows in of_tasks]).double()) for of_tasks in layers]
 
 
-def learnt(models: Mapping[str, tuple[HookedModel, Sequence[str]]], suite: SkillSuite) -> ProbeResult:
+def share_learnt(models: Mapping[str, tuple[HookedModel, Sequence[str]]], suite: SkillSuite) -> ProbeResult:
     """Measure the share of correct answers to each skill's test prompts, for models by name.
 
     Measures:

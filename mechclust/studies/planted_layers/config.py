@@ -224,7 +224,7 @@ ROUNDED = "bfloat16"
 FALSE = (NONE, ORDER, TWICE_STEPS, ROUNDED)  # columns in which every call is false
 
 
-def noisy(noise: float) -> str:
+def noisy_column(noise: float) -> str:
     """Return the column of plants with noise of this norm."""
     return f"noise {noise:g}"
 
@@ -232,12 +232,12 @@ def noisy(noise: float) -> str:
 def planted_columns(config: PlantedConfig) -> list[str]:
     """Return the columns with a first and a last layer to find."""
     trained = [TRAINED] if config.model is None else []
-    return [*trained, *map(noisy, config.noise)]
+    return [*trained, *map(noisy_column, config.noise)]
 
 
 def main_column(config: PlantedConfig) -> str:
     """Return the column that the findings are about: trained changes, or, in a given model, the largest noise."""
-    return TRAINED if config.model is None else noisy(config.noise[-1])
+    return TRAINED if config.model is None else noisy_column(config.noise[-1])
 
 
 def false_columns(config: PlantedConfig) -> list[str]:
@@ -276,7 +276,7 @@ def _planted_pairs(config: PlantedConfig, span: Span) -> list[Pair]:
     for k, noise in enumerate(config.noise):
         draw = config.n_null + FRESH + 100 * first + k
         planted = Made(noise=noise, layers=tuple(range(first, last + 1)), draw=draw)
-        pairs.append(Pair(noisy(noise), Made(), planted, span, null=NOISE_NULL))
+        pairs.append(Pair(noisy_column(noise), Made(), planted, span, null=NOISE_NULL))
     return pairs
 
 

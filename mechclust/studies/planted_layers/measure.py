@@ -23,7 +23,7 @@ from mechclust.studies.planted_layers.rows import (
     LayerRows,
     Logits,
     RowsByView,
-    join_rows,
+    join_rows_by_view,
     post_hooks,
     read_rows,
     read_same_input,
@@ -198,7 +198,9 @@ def _gather(
     if not index:
         raise InputError("there are no prompts to measure; give at least one batch")
     order = torch.cat(index).argsort(stable=True)
-    return _PairRows(join_rows(base_rows, order), join_rows(tuned_rows, order), torch.cat(classes)[order])
+    return _PairRows(
+        join_rows_by_view(base_rows, order), join_rows_by_view(tuned_rows, order), torch.cat(classes)[order]
+    )
 
 
 def _changes(rows: _PairRows, chosen: Int[Tensor, "chosen"], n_layers: int) -> Float[Tensor, "view measure layer"]:

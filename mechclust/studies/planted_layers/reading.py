@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from mechclust.evidence.tables import mean_text
-from mechclust.mossa.layer_groups import boundaries, crossovers
+from mechclust.mossa.layer_groups import crossovers, group_boundaries
 from mechclust.mossa.task_curves import over_tasks
 from mechclust.studies.kept import load_there
 from mechclust.studies.planted_layers.alike import CONTROL_VIEWS
@@ -23,8 +23,8 @@ from mechclust.studies.planted_layers.rows import RESIDUAL
 from mechclust.studies.planted_layers.score import (
     Span,
     auc,
+    boundary_errors,
     chance_error,
-    errors,
     layer_error,
     share_called,
     truth_of,
@@ -126,9 +126,9 @@ def _score_curves(
     gain = tuned - base
     called = gain > margin
     trained = truth_of(span, n_layers)
-    onset, end = errors(called, span)
-    shared, transition = boundaries(base, tuned, spread, dims, margin=margin)
-    _, by_spread = boundaries(base, tuned, spread, margin=margin)
+    onset, end = boundary_errors(called, span)
+    shared, transition = group_boundaries(base, tuned, spread, dims, margin=margin)
+    _, by_spread = group_boundaries(base, tuned, spread, margin=margin)
     scores = {
         "auc": auc(gain, trained),
         "onset": onset,

@@ -33,7 +33,7 @@ from mechclust.studies.planted_layers.config import (
 from mechclust.studies.planted_layers.measure import ALL as ALL_PROMPTS
 from mechclust.studies.planted_layers.measure import FEW, MEASURES
 from mechclust.studies.planted_layers.rows import RESIDUAL, VIEWS
-from mechclust.studies.planted_layers.score import chance_error, rise, score, threshold
+from mechclust.studies.planted_layers.score import chance_error, change_threshold, rise, score
 from probes import ProbeResult
 
 if TYPE_CHECKING:
@@ -254,7 +254,7 @@ def load_results(config: PlantedConfig, out: Path, seed: int) -> SeedResults:
     for null in NULLS:
         of_null = [curves[pair.name] for pair in pairs if pair.column == null]
         if of_null:
-            thresholds[null] = threshold(np.stack(of_null), config.margin)
+            thresholds[null] = change_threshold(np.stack(of_null), config.margin)
     return SeedResults(
         pairs=tuple(pair for pair in pairs if pair.column not in NULLS),
         curves=curves,

@@ -75,7 +75,9 @@ def read_same_input(model: HookedModel, inputs: StatesByHook, batch: Batch, read
     return read_rows(model, stream_of(model, batch, inputs), batch, readout)[CONTRIBUTION]
 
 
-def join_rows(batches: Sequence[Mapping[str, list[Float[Tensor, "_ dim"]]]], order: Int[Tensor, "row"]) -> RowsByView:
+def join_rows_by_view(
+    batches: Sequence[Mapping[str, list[Float[Tensor, "_ dim"]]]], order: Int[Tensor, "row"]
+) -> RowsByView:
     """Return the rows of all batches in an order."""
     joined = {}
     for view in batches[0]:

@@ -15,7 +15,7 @@ from mechclust.models.sizes import Sizes
 from mechclust.models.tokenizers import prompt_batches
 from mechclust.studies.extra_probes import TrainedModel
 from mechclust.studies.kept import on_device, once, pretrain, train_once
-from mechclust.studies.planted_layers.alike import learnt, measure_alike
+from mechclust.studies.planted_layers.alike import measure_alike, share_learnt
 from mechclust.studies.planted_layers.config import (
     Made,
     PlantedConfig,
@@ -236,9 +236,9 @@ def _compare(config: PlantedConfig, seed: int, out: Path) -> None:
             of = {"base": prints["base"], tuned: prints[tuned], **single_prints}
             once(result_path(out, seed, name), measure, of)
         alone = {skill: (model, [skill]) for skill, model in single.items()}
-        once(result_path(out, seed, f"learnt-{controls}"), partial(learnt, alone, suite), single_prints)
+        once(result_path(out, seed, f"learnt-{controls}"), partial(share_learnt, alone, suite), single_prints)
     for tuned in dict.fromkeys(["base", *(trio.tuned for trio in trios)]):
-        answers = partial(learnt, {tuned: (load(tuned), skills)}, suite)
+        answers = partial(share_learnt, {tuned: (load(tuned), skills)}, suite)
         once(result_path(out, seed, f"learnt-{tuned}"), answers, {tuned: prints[tuned]})
 
 

@@ -24,7 +24,7 @@ def rise(curve: Curve) -> Curve:
     return np.diff(curve, prepend=np.zeros((*curve.shape[:-1], 1)), axis=-1)
 
 
-def threshold(null: Float[np.ndarray, "pair *curve layer"], margin: float) -> Curve:
+def change_threshold(null: Float[np.ndarray, "pair *curve layer"], margin: float) -> Curve:
     """Return the value above which a layer is called changed: ``margin`` times the largest of the null's pairs.
 
     Args:
@@ -32,7 +32,7 @@ def threshold(null: Float[np.ndarray, "pair *curve layer"], margin: float) -> Cu
         margin: at least 1.
 
     Example:
-        >>> threshold(np.array([[0.1, -0.1], [0.2, -0.3]]), 2).tolist()
+        >>> change_threshold(np.array([[0.1, -0.1], [0.2, -0.3]]), 2).tolist()
         [0.4, 0.0]
     """
     largest: Curve = np.maximum(null.max(axis=0), 0)
@@ -62,13 +62,13 @@ def chance_error(layer: int, n_layers: int) -> float:
     return float(np.abs(np.arange(1, n_layers + 1) - layer).mean())
 
 
-def errors(called: Called, span: Span) -> tuple[PerCurve, PerCurve]:
+def boundary_errors(called: Called, span: Span) -> tuple[PerCurve, PerCurve]:
     """Return how far the first and the last layer called changed are from the first and the last that were.
 
     If no layer is called, both are the expected errors of a random layer.
 
     Example:
-        >>> [error.tolist() for error in errors(np.array([False, True, True, True]), (2, 3))]
+        >>> [error.tolist() for error in boundary_errors(np.array([False, True, True, True]), (2, 3))]
         [0.0, 1.0]
     """
     n_layers = called.shape[-1]
@@ -148,7 +148,7 @@ def score(curve: Curve, bar: Curve, truth: Span | None) -> dict[str, PerCurve]:
     planted = truth_of(truth, curve.shape[-1])
     onset = end = np.full(curve.shape[:-1], math.nan)
     if truth is not None:
-        onset, end = errors(called, truth)
+        onset, end = boundary_errors(called, truth)
     scores = {
         "auc": auc(curve, planted),
         "onset": onset,

@@ -14,13 +14,13 @@ from mechclust.report.style import (
     BLUE,
     GREEN,
     RED,
-    category,
+    category_style,
     direct_labels,
+    layer_shades,
     log_steps,
     picture,
     plain_ticks,
     seed_curve,
-    shades,
     subplots,
     widest_chance,
 )
@@ -44,7 +44,7 @@ def ari_over_training_figure(runs: Sequence[RunResults]) -> Figure:
     for axis, (split, title) in zip(axes, titles.items(), strict=True):
         labels: list[tuple[float, str, Any]] = [widest_chance(axis, steps, null)]
         curves = einops.rearrange([run.ari[split] for run in runs], "seed checkpoint site -> site seed checkpoint")
-        for name, color, values in zip(_names(len(curves)), shades(len(curves)), curves, strict=True):
+        for name, color, values in zip(_names(len(curves)), layer_shades(len(curves)), curves, strict=True):
             seed_curve(axis, steps, values, color=color, marker=".", ls="--" if name == "FN" else "-")
             labels.append((float(values[:, -1].mean()), "final norm" if name == "FN" else f"layer {name}", color))
         log_steps(axis)
@@ -92,7 +92,7 @@ def projections_figure(results: Mapping[int, ProbeResult]) -> Figure:
         x, y = result["xy"][i].numpy().T
         classes = result["label"].numpy()
         for code in np.unique(classes).tolist():
-            color, marker = category(code)
+            color, marker = category_style(code)
             axis.scatter(x[classes == code], y[classes == code], s=5, lw=0, color=color, marker=marker)
         picture(axis)
         axis.set(xlabel=f"layer {result.layers[site]}", ylabel=f"step {step}")

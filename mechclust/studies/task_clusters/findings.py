@@ -10,8 +10,8 @@ from jaxtyping import Float
 
 from mechclust.evidence import Bound, Control, Finding, check_part
 from mechclust.evidence.compared import compared
-from mechclust.evidence.findings import id_number, untested
-from mechclust.report.growth import climbing, rising
+from mechclust.evidence.findings import id_number, untested_findings
+from mechclust.report.growth import judge_rise_with_layer, judge_rise_with_step
 from mechclust.studies.study import Job
 from mechclust.studies.task_clusters.config import TaskClustersConfig, task_of
 from mechclust.studies.task_clusters.results import RunResults, by_arm
@@ -41,7 +41,7 @@ def findings_of(config: TaskClustersConfig, runs: Mapping[Job, RunResults]) -> l
         *_checks(config, private),
     ]
     if not config.test_findings:
-        findings = untested(findings)
+        findings = untested_findings(findings)
     return sorted(findings, key=id_number)
 
 
@@ -113,16 +113,16 @@ def _growth(config: TaskClustersConfig, private: _Runs) -> list[Finding]:
             id="T3",
             statement="the top layer's task-ARI rises with log step, then saturates (last third of training)",
             source=_PAPER,
-            parts=rising(steps, top),
-            control=Control("checkpoints in one random order", rising(steps, top[:, shuffled])),
+            parts=judge_rise_with_step(steps, top),
+            control=Control("checkpoints in one random order", judge_rise_with_step(steps, top[:, shuffled])),
             shown="table",
         ),
         Finding(
             id="T4",
             statement=f"task-ARI at the end rises with layer, 0 to {config.n_layers}",
             source=_PAPER,
-            parts=climbing(layers[:, _END]),
-            control=Control("untrained networks", climbing(layers[:, _START])),
+            parts=judge_rise_with_layer(layers[:, _END]),
+            control=Control("untrained networks", judge_rise_with_layer(layers[:, _START])),
         ),
     ]
 

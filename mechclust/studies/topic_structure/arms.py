@@ -66,7 +66,7 @@ _STAGE_ONE = {**_ONE_HOT, "attention": "uniform"}
 _ADAM = {"optimizer": "adam", "lr": 0.003}
 
 
-def cells(config: TopicStructureConfig) -> list[Cell]:
+def stage_cells(config: TopicStructureConfig) -> list[Cell]:
     """Return the cells of E3: initial weights x optimiser x loss x learning rate."""
     factorial = []
     for init, optimiser, objective in product(INITS, ("SGD", "Adam"), OBJECTIVES):
@@ -116,7 +116,7 @@ def _everything_trained(config: TopicStructureConfig) -> list[Arm]:
 
 def _factorial(config: TopicStructureConfig) -> list[Arm]:
     trained = []
-    for cell in cells(config):
+    for cell in stage_cells(config):
         documents = {**_EXPERIMENT, "objective": cell.objective}
         model = {**_ONE_HOT, **INITS[cell.init]}
         training = {"optimizer": cell.optimiser.lower(), "lr": cell.rate, "steps": config.steps}

@@ -33,7 +33,7 @@ def word_table(
     return image
 
 
-def largest(entries: Shaped[np.ndarray, "*shape"], percentile: float) -> float:
+def color_limit(entries: Shaped[np.ndarray, "*shape"], percentile: float) -> float:
     """Return a percentile of the sizes of entries, where a colour scale ends; 1 if it is 0."""
     return float(np.nanpercentile(np.abs(entries), percentile)) or 1.0
 

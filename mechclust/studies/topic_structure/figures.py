@@ -13,11 +13,11 @@ from jaxtyping import Float
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from mechclust.report.style import GREY, MATHTEXT, RED, SOFT, direct_labels, shades, subplots
+from mechclust.report.style import GREY, MATHTEXT, RED, SOFT, direct_labels, layer_shades, subplots
 from mechclust.studies.study import Job
 from mechclust.studies.topic_structure.arms import OBJECTIVES, documents_of, reading_arm, theory_arm
 from mechclust.studies.topic_structure.config import ROWS, TopicStructureConfig
-from mechclust.studies.topic_structure.drawing import largest, topic_middles, word_table
+from mechclust.studies.topic_structure.drawing import color_limit, topic_middles, word_table
 from mechclust.studies.topic_structure.follow import PATTERN
 from mechclust.studies.topic_structure.results import THEORY_G, ArmRuns, effect_of, mixing_values
 from mechclust.studies.topic_structure.run import load_trained
@@ -46,7 +46,7 @@ def heat_maps_figure(config: TopicStructureConfig, out: Path) -> Figure:
     for axis, (title, matrix) in zip(axes, {**entries, **attention}.items(), strict=True):
         words = _words(matrix)
         signed = title in entries
-        top = largest(words, 99.5 if signed else 97)
+        top = color_limit(words, 99.5 if signed else 97)
         ticks = topic_middles(len(words), config.documents.words_per_topic)
         image = word_table(axis, words, top, ticks, signed=signed)
         axis.set_title(title, gid=MATHTEXT)
@@ -88,7 +88,7 @@ def everything_trained_figure(config: TopicStructureConfig, runs: ArmRuns, out: 
     for axis, (loss, row) in zip(axes, product(OBJECTIVES, ROWS), strict=True):
         arm = f"E1b {loss} {row}"
         words = _words(_embedding_products(out, Job(arm, config.seeds[0])).double())
-        top = largest(words[~np.eye(len(words), dtype=bool)], 99)
+        top = color_limit(words[~np.eye(len(words), dtype=bool)], 99)
         image = word_table(axis, words, top, topic_middles(len(words), config.documents.words_per_topic))
         effect = effect_of(runs[arm][:1])[0]
         untrained = effect_of(runs[arm][:1], start=True)[0]
@@ -105,7 +105,7 @@ def mixing_figure(config: TopicStructureConfig, runs: ArmRuns) -> Figure:
     labels: list[tuple[float, str, Any]] = []
     taus = config.topics_per_document
     by_total = mixing_values(config, runs)
-    for color, (total, g) in zip(shades(len(by_total)), by_total.items(), strict=True):
+    for color, (total, g) in zip(layer_shades(len(by_total)), by_total.items(), strict=True):
         axis.plot(taus, g.T, "o", color=color, ms=4, alpha=0.6)
         axis.plot(taus, g.mean(axis=0), color=color, lw=1)
         axis.axhline(total, color=color, lw=1, ls=":")

@@ -14,7 +14,7 @@ from jaxtyping import Float
 
 from mechclust.evidence import Bound, EarlierRun, Finding, Verdict, Within
 from mechclust.evidence.compared import compared
-from mechclust.evidence.findings import TOO_SMALL, untested
+from mechclust.evidence.findings import TOO_SMALL, untested_findings
 from mechclust.studies.study import Job
 from mechclust.studies.topic_structure.arms import documents_of
 from mechclust.studies.topic_structure.config import LEAST_STEPS, TopicStructureConfig
@@ -24,9 +24,9 @@ from mechclust.studies.topic_structure.results import (
     THEORY_G,
     ArmRuns,
     TrainedRun,
-    block,
     effect_of,
     mixing_values,
+    topic_block,
 )
 from mechclust.studies.topic_structure.stage_findings import stage_findings
 from mechclust.studies.topic_structure.theory import theory_gap
@@ -77,7 +77,7 @@ def findings_of(config: TopicStructureConfig, runs: ArmRuns, minimisers: Sequenc
         *_mixing(config, runs),
     ]
     if not config.test_findings:
-        findings = untested(findings)
+        findings = untested_findings(findings)
     findings = [replace(finding, history=_history(finding.id)) for finding in findings]
     return sorted(findings, key=attrgetter("id"))
 
@@ -102,8 +102,8 @@ def _blocks(config: TopicStructureConfig, runs: ArmRuns) -> list[Finding]:
 
 def _near_theory(id: str, what: str, runs: Sequence[TrainedRun], matrix: str, gap: float) -> Finding:
     measures = ("gap", "separation")
-    end = [block(runs, measure, matrix) for measure in measures]
-    start = [block(runs, measure, matrix, start=True) for measure in measures]
+    end = [topic_block(runs, measure, matrix) for measure in measures]
+    start = [topic_block(runs, measure, matrix, start=True) for measure in measures]
     return compared(
         id,
         f"{what}: same-topic minus different-topic entries of {matrix} is within 5% of the theory's "

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mechclust.studies.topic_structure.arms import DECAY
-from mechclust.studies.topic_structure.optimum import distance, minimiser, moments_of
+from mechclust.studies.topic_structure.optimum import minimiser, moments_of, value_distance
 from mechclust.studies.topic_structure.theory import stage_one_value
 from mechclust.training import ProbeCallback, WeightNorms
 from probes import ProbeResult, run
@@ -139,7 +139,7 @@ class WayToMinimiser:
         if not self._goals:
             self._solve()
         value = model.paper_value().double()
-        self._distances[step] = [distance(value, goal, self._task) for goal in self._goals.values()]
+        self._distances[step] = [value_distance(value, goal, self._task) for goal in self._goals.values()]
 
     def _solve(self) -> None:
         others = replace(self._task, seed=self._task.seed + _SEED_OFFSET_OF_OTHERS)

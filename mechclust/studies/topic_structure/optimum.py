@@ -157,7 +157,7 @@ def minimiser(moments: DocumentMoments, weight_decay: float) -> _Square:
     return torch.linalg.solve(ridge, moments.targets.T).T
 
 
-def distance(value: _Square, other: _Square, task: TopicDocuments) -> float:
+def value_distance(value: _Square, other: _Square, task: TopicDocuments) -> float:
     """Return the Frobenius distance of two value matrices over the entries from a token that documents show to a word.
 
     It is relative to the norm of ``other``'s entries there.
@@ -168,7 +168,7 @@ def distance(value: _Square, other: _Square, task: TopicDocuments) -> float:
     return float(difference.norm() / other.double()[words][:, shown].norm())
 
 
-def drawn(task: TopicDocuments, ladder: Sequence[int], seed: int) -> Iterator[DocumentMoments]:
+def drawn_moments(task: TopicDocuments, ladder: Sequence[int], seed: int) -> Iterator[DocumentMoments]:
     """Yield the moments of increasing numbers of documents: the first ``ladder[0]``, the first ``ladder[1]``, ...
 
     Args:

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from mechclust.report.style import BLUE, GREY, RED, log_steps, seed_curve, shades, subplots
+from mechclust.report.style import BLUE, GREY, RED, layer_shades, log_steps, seed_curve, subplots
 from mechclust.studies.topic_structure.arms import DECAYED
 from mechclust.studies.topic_structure.config import TopicStructureConfig
 from mechclust.studies.topic_structure.results import ArmRuns, TrainedRun, ways_of
@@ -29,7 +29,7 @@ def _from_closed_form(axis: Axes, config: TopicStructureConfig, minimisers: Sequ
     documents = np.array(config.optimum_documents)
     distances = np.array([result["distance"].numpy() for result in minimisers])
     limits = minimisers[0]["population"].tolist()
-    for place, color in enumerate(shades(len(limits))):
+    for place, color in enumerate(layer_shades(len(limits))):
         label = f"{config.optimum_lengths[place]:,} words"
         seed_curve(axis, documents, distances[:, place], color=color, marker=".", label=label)
         axis.axhline(limits[place], color=color, ls=":", lw=1)

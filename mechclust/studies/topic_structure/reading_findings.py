@@ -10,7 +10,7 @@ from jaxtyping import Float
 from mechclust.evidence import Bound, Finding, Verdict
 from mechclust.evidence.bounds import verdict_of
 from mechclust.evidence.compared import compared
-from mechclust.evidence.findings import untested
+from mechclust.evidence.findings import untested_findings
 from mechclust.evidence.intervals import mean_interval
 from mechclust.studies.topic_structure.config import READINGS, TopicStructureConfig
 from mechclust.studies.topic_structure.readings import TABLE, Readings, distance_of, readings_of, uniform_distance
@@ -49,7 +49,7 @@ def reading_findings(config: TopicStructureConfig, runs: ArmRuns) -> list[Findin
     ratios = readings.ratios[:, whole].min(axis=-1)
     findings = [reproduces, _within_topics(ratios[seeds, nearest], np.ones_like(uniform))]
     if config.attention_steps < _LEAST_STEPS or set(config.readings) != set(READINGS) or len(config.seeds) < 2:
-        return untested(findings)
+        return untested_findings(findings)
     return findings
 
 

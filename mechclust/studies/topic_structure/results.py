@@ -17,10 +17,10 @@ from mechclust.studies.topic_structure.arms import (
     MINIMISER,
     Cell,
     arms,
-    cells,
     documents_of,
     jobs,
     results_of,
+    stage_cells,
     theory_arm,
 )
 from mechclust.studies.topic_structure.config import TopicStructureConfig
@@ -158,7 +158,7 @@ def load_minimisers(config: TopicStructureConfig, out: Path) -> list[ProbeResult
     return [load_result(path) for path in paths]
 
 
-def block(runs: Sequence[TrainedRun], measure: str, matrix: str, start: bool = False) -> _Seeds:
+def topic_block(runs: Sequence[TrainedRun], measure: str, matrix: str, start: bool = False) -> _Seeds:
     """Return a measure of ``topic_blocks`` at the end or the start of training."""
     results = [run.start if start else run.end for run in runs]
     return np.array([float(result.sel(measure, matrix=matrix)) for result in results])
@@ -166,9 +166,9 @@ def block(runs: Sequence[TrainedRun], measure: str, matrix: str, start: bool = F
 
 def effect_of(runs: Sequence[TrainedRun], start: bool = False) -> _Seeds:
     """Return same-topic minus different-topic entries of ``W_E^T W_E`` off the diagonal, in standard deviations."""
-    same = block(runs, "same_off_diagonal", "W_E^T W_E", start)
-    different = block(runs, "different", "W_E^T W_E", start)
-    return (same - different) / block(runs, "spread", "W_E^T W_E", start)
+    same = topic_block(runs, "same_off_diagonal", "W_E^T W_E", start)
+    different = topic_block(runs, "different", "W_E^T W_E", start)
+    return (same - different) / topic_block(runs, "spread", "W_E^T W_E", start)
 
 
 def shares_of(config: TopicStructureConfig, runs: ArmRuns) -> tuple[list[Cell], Float[np.ndarray, "seed cell"]]:
@@ -176,7 +176,7 @@ def shares_of(config: TopicStructureConfig, runs: ArmRuns) -> tuple[list[Cell], 
 
     NaN if attention did not move or training diverged.
     """
-    factorial = cells(config)
+    factorial = stage_cells(config)
     shares = [[run.stages.early if run.moves else math.nan for run in runs[cell.arm]] for cell in factorial]
     return factorial, np.array(shares).T
 

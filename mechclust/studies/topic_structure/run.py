@@ -39,11 +39,11 @@ from mechclust.studies.topic_structure.follow import (
     WayToMinimiser,
     WeightChanges,
 )
-from mechclust.studies.topic_structure.optimum import distance, drawn, minimiser, population_moments
+from mechclust.studies.topic_structure.optimum import drawn_moments, minimiser, population_moments, value_distance
 from mechclust.studies.topic_structure.tables import TopicTables
 from mechclust.studies.topic_structure.theory import stage_one_value
 from mechclust.training import Callback, train
-from mechclust.training.callbacks import loss_result
+from mechclust.training.callbacks import training_loss_result
 from probes import HookedModel, ProbeResult, TopicAttention, load_result
 from probes.engine.identity import fingerprint
 from probes.store.files import is_whole, versions
@@ -97,7 +97,7 @@ def _train(config: TopicStructureConfig, job: Job, out: Path) -> None:
         once(folder / f"{name}.safetensors", follower.compute, trained)
     if keeps_model(config, job):
         _save_if_other(model, model_path(out, job), arm)
-    once(folder / LOSS, partial(loss_result, losses), trained)
+    once(folder / LOSS, partial(training_loss_result, losses), trained)
 
 
 def _initial_model(config: TopicTransformerConfig, task: TopicDocuments) -> Any:
@@ -141,10 +141,10 @@ def _minimiser_result(config: TopicStructureConfig, seed: int) -> ProbeResult:
         task = replace(config.documents, **exact_documents(length))
         closed_form = stage_one_value(task)
         population = minimiser(population_moments(task), DECAY)
-        values = [minimiser(moments, DECAY) for moments in drawn(task, config.optimum_documents, seed)]
-        from_closed_form.append([distance(value, closed_form, task) for value in values])
-        from_population.append([distance(value, population, task) for value in values])
-        limits.append(distance(population, closed_form, task))
+        values = [minimiser(moments, DECAY) for moments in drawn_moments(task, config.optimum_documents, seed)]
+        from_closed_form.append([value_distance(value, closed_form, task) for value in values])
+        from_population.append([value_distance(value, population, task) for value in values])
+        limits.append(value_distance(population, closed_form, task))
     return ProbeResult(
         probe="minimiser",
         values={
@@ -178,7 +178,7 @@ def block_result(model: Any, task: TopicDocuments) -> ProbeResult:
         blocks = topic_blocks(matrix, task.token_topics)
         measured = {name: getattr(blocks, name) for name in _BLOCK_MEASURES}
         mask = float(matrix[words, MASK].double().mean())
-        rows.append({**measured, "distance": distance(matrix, optimum, task), "mask": mask})
+        rows.append({**measured, "distance": value_distance(matrix, optimum, task), "mask": mask})
     values = {name: torch.tensor([row[name] for row in rows], dtype=torch.float64) for name in rows[0]}
     return ProbeResult(
         probe="topic_blocks",

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from mechclust.report.style import BLUE, GREEN, GREY, MATHTEXT, RED, subplots
-from mechclust.studies.topic_structure.arms import INITS, OBJECTIVES, Cell, cells
+from mechclust.studies.topic_structure.arms import INITS, OBJECTIVES, Cell, stage_cells
 from mechclust.studies.topic_structure.config import TopicStructureConfig
 from mechclust.studies.topic_structure.drawing import DARK
 from mechclust.studies.topic_structure.results import ArmRuns, TrainedRun, shares_of
@@ -102,7 +102,7 @@ def changes_figure(config: TopicStructureConfig, runs: ArmRuns) -> Figure:
 def _fastest(config: TopicStructureConfig, runs: ArmRuns) -> list[Cell]:
     fastest = []
     for objective, optimiser, init in product(OBJECTIVES, ("SGD", "Adam"), INITS):
-        same = [cell for cell in cells(config) if cell[:3] == (init, optimiser, objective)]
+        same = [cell for cell in stage_cells(config) if cell[:3] == (init, optimiser, objective)]
         finite = [cell for cell in same if _finite(runs, cell)]
         if finite:
             fastest.append(max(finite, key=_rate))

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float
 
 from mechclust.evidence import Bound, Finding
 from mechclust.evidence.compared import compared
-from mechclust.evidence.findings import untested
+from mechclust.evidence.findings import untested_findings
 from mechclust.studies.topic_structure.arms import Cell
 from mechclust.studies.topic_structure.config import LEAST_STEPS, TopicStructureConfig
 from mechclust.studies.topic_structure.results import ArmRuns, TrainedRun, shares_of
@@ -44,7 +44,7 @@ def stage_findings(config: TopicStructureConfig, runs: ArmRuns) -> list[Finding]
         replace(_late(share, default, every_near), note=note),
     ]
     if config.steps < LEAST_STEPS:
-        return untested(findings)
+        return untested_findings(findings)
     return findings
 
 

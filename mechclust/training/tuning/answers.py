@@ -57,7 +57,7 @@ def score_answers(model: PreTrainedModel, examples: Sequence[Answered], tokens_p
     loss = torch.full((len(examples),), torch.nan, dtype=torch.float64)
     exact = torch.zeros(len(examples), dtype=torch.bool)
     device = device_of(model)
-    collate = collator(model)
+    collate = answer_collator(model)
     options = {"use_cache": False} if "use_cache" in _takes(model) else {}
     lengths = [len(example.tokens) for example in examples]
     with evaluation_mode(model):
@@ -104,7 +104,7 @@ def check_examples_fit(model: PreTrainedModel, examples: Sequence[Answered], nam
         )
 
 
-def collator(model: PreTrainedModel) -> Callable[[Sequence[Answered]], dict[str, Int[Tensor, "..."]]]:
+def answer_collator(model: PreTrainedModel) -> Callable[[Sequence[Answered]], dict[str, Int[Tensor, "..."]]]:
     """Return ``padded_answers`` for this Hugging Face model."""
     return partial(padded_answers, all_logits=not {"logits_to_keep", "position_ids"} <= {*_takes(model)})
 

@@ -52,7 +52,7 @@ def mark_whole(checkpoint: Path) -> None:
 
 
 @contextmanager
-def saving(folder: Path) -> Iterator[None]:
+def saving_checkpoint(folder: Path) -> Iterator[None]:
     """Turn an error of torch or safetensors that cannot write into one sentence.
 
     Raises:

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 
 from mechclust.models.adapters import import_peft, shared_copy
-from mechclust.models.huggingface import quiet
+from mechclust.models.huggingface import quiet_transformers
 from mechclust.models.instructions import Answered
-from mechclust.training.tuning.answers import collator
+from mechclust.training.tuning.answers import answer_collator
 from mechclust.training.tuning.config import TuneConfig
 from probes.engine.hooks import device_of
 from probes.store.files import write_errors
@@ -61,7 +61,7 @@ def train_lora(
         )
     with write_errors(checkpoints):
         checkpoints.mkdir(parents=True, exist_ok=True)
-    with quiet(), _borrowed(model), _seeded(config.seed):
+    with quiet_transformers(), _borrowed(model), _seeded(config.seed):
         from mechclust.training.tuning.trainer import AnswerTrainer, MarkWhole, StepBar
 
         arguments = training_arguments(config, len(examples), checkpoints, device, model.dtype)
@@ -71,7 +71,7 @@ def train_lora(
         trainer = AnswerTrainer(
             wrapped,
             arguments,
-            data_collator=collator(model),
+            data_collator=answer_collator(model),
             train_dataset=list(examples),
             callbacks=[MarkWhole(), StepBar(name)] if progress else [MarkWhole()],
             name=name,
@@ -118,7 +118,7 @@ def training_arguments(
         warmup_steps=config.warmup,
         weight_decay=config.weight_decay,
         max_grad_norm=config.clip,
-        **precision(config, device, dtype),
+        **matmul_precision(config, device, dtype),
         logging_steps=every,
         logging_nan_inf_filter=False,
         save_steps=every * math.ceil(config.save_every / every),  # a mean is not cut by an interruption
@@ -135,7 +135,7 @@ def training_arguments(
     return arguments
 
 
-def precision(config: TuneConfig, device: torch.device, dtype: torch.dtype) -> dict[str, bool]:
+def matmul_precision(config: TuneConfig, device: torch.device, dtype: torch.dtype) -> dict[str, bool]:
     """Return the format in which matrices are multiplied, as ``TrainingArguments`` takes it.
 
     In float16 small gradients of the activations would be 0, so that the Trainer scales the loss; the adapter's own
@@ -168,7 +168,7 @@ def check_modules(model: PreTrainedModel, modules: Sequence[str]) -> None:
 
 def _check_accelerate() -> None:
     try:
-        with quiet():
+        with quiet_transformers():
             import accelerate  # noqa: F401
     except ImportError:
         raise InputError(

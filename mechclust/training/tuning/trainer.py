@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import Trainer, TrainerCallback
 
 from mechclust.jobs import progress_bar
-from mechclust.training.tuning.checkpoints import mark_whole, saving
+from mechclust.training.tuning.checkpoints import mark_whole, saving_checkpoint
 from mechclust.training.tuning.errors import DivergedError
 
 
@@ -41,7 +41,7 @@ class AnswerTrainer(Trainer):  # type: ignore[misc]
         return loss
 
     def _save_checkpoint(self, *args: Any, **options: Any) -> None:
-        with saving(Path(self.args.output_dir)):
+        with saving_checkpoint(Path(self.args.output_dir)):
             super()._save_checkpoint(*args, **options)
 
 

@@ -15,8 +15,8 @@ from tasks.text.files import check_texts, corpus_files
 from tasks.text.json_lines import check_field, parse_lines
 from tasks.text.parquet import parquet_rows
 from tasks.text.splitting import SplitBy, split_lines
-from tasks.text.streams.mediawiki import pages, plain_text, wikitext_parser
-from tasks.text.streams.reading import COMPRESSED, LONGEST, FileProgress, byte_chunks, file_kind, lines
+from tasks.text.streams.mediawiki import plain_text, wiki_articles, wikitext_parser
+from tasks.text.streams.reading import COMPRESSED, LONGEST, FileProgress, byte_chunks, file_kind, text_lines
 from tasks.text.visible import quoted
 from tasks.text.words import word_spans
 
@@ -156,13 +156,13 @@ class CorpusStream:
     def _documents(self, reading: FileProgress) -> Iterator[str]:
         kind = file_kind(reading.path)
         if kind == ".xml":
-            return map(plain_text, pages(reading))
+            return map(plain_text, wiki_articles(reading))
         if kind == ".parquet":
             records = parquet_rows(reading.path, (self.text_field,), extra="corpora", at_once=_ROWS_IN_MEMORY)
         elif kind in _JSON_LINES:
-            records = parse_lines(lines(reading, whole=True), reading.path, f'"{self.text_field}"')
+            records = parse_lines(text_lines(reading, whole=True), reading.path, f'"{self.text_field}"')
         else:
-            return split_lines(lines(reading), self.split, self.min_words, LONGEST, reading.count_cut)
+            return split_lines(text_lines(reading), self.split, self.min_words, LONGEST, reading.count_cut)
         return (self._text(record, where) for where, record in records)
 
     def _text(self, record: Mapping[str, Any], where: str) -> str:
@@ -188,7 +188,7 @@ class CorpusStream:
             raise InputError(f"{str(path)!r} is empty; give a file with text, or leave it out")
         if kind != ".xml":
             next(self._documents(reading), None)
-        elif next(pages(reading), None) is None and not reading.ended:
+        elif next(wiki_articles(reading), None) is None and not reading.ended:
             raise InputError(
                 f"{str(path)!r} holds no article; give a MediaWiki export with pages of the main namespace"
             )

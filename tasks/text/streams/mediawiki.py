@@ -33,7 +33,7 @@ class Page:
     files: frozenset[str]
 
 
-def pages(reading: FileProgress) -> Iterator[Page]:
+def wiki_articles(reading: FileProgress) -> Iterator[Page]:
     """Yield the articles of a dump: pages of the main namespace that are no redirects. Memory: one revision.
 
     If the dump breaks off, the articles before come, and ``reading.ended`` says why.

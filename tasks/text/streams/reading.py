@@ -119,7 +119,7 @@ def _text_chunks(reading: FileProgress) -> Iterator[str]:
         ) from None
 
 
-def lines(reading: FileProgress, *, whole: bool = False) -> Iterator[str]:
+def text_lines(reading: FileProgress, *, whole: bool = False) -> Iterator[str]:
     """Yield a text file's lines, without their ends.
 
     A line longer than ``LONGEST`` comes in parts, cut at a space if there is one. If a file breaks off, its last line

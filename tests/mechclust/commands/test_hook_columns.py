@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from mechclust.report.html import table_html
-from mechclust.report.text import csv, table_text
+from mechclust.report.text import table_as_csv, table_text
 from tests.mechclust.commands.hook_columns import check_report, faults
 
 GOOD = pd.DataFrame(
@@ -16,7 +16,7 @@ HEADS = pd.DataFrame({"layer": [0], "site": ["blocks.0.attn.hook_pattern"], "nam
 
 
 def written(folder, in_csv, on_page):
-    (folder / "found.csv").write_bytes(csv(in_csv))
+    (folder / "found.csv").write_bytes(table_as_csv(in_csv))
     (folder / "report.html").write_text(table_html(on_page))
     return folder / "report.html"
 

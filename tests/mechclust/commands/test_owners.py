@@ -19,10 +19,10 @@ from mechclust.commands.clusters import ClustersConfig, measure_clusters
 from mechclust.commands.compare import CompareConfig, compare_models
 from mechclust.commands.folder import default_folder, own_folder, until_reported
 from mechclust.commands.topics import TopicsConfig, measure_topics
-from mechclust.report.text import csv
+from mechclust.report.text import table_as_csv
 from probes import load_result, run_stores
 from probes.store.files import temporary_of
-from probes.store.locks import locked
+from probes.store.locks import locked_folder
 from tasks import InputError
 from tests.mechclust.commands.compare.cases import records, shake, write_prompts
 from tests.mechclust.commands.test_topics import write_planted_corpus
@@ -116,7 +116,7 @@ class TestOwners:
 
     @pytest.mark.parametrize("command", ["clusters", "compare", "topics"])
     def test_every_command(self, command, argv, tmp_path, capsys):
-        with locked(tmp_path):
+        with locked_folder(tmp_path):
             self.refused([command, *argv[command]], tmp_path, capsys)
 
     def test_the_second_is_refused_and_the_first_is_whole(self, argv, begin, tmp_path, capsys, compared):
@@ -125,7 +125,7 @@ class TestOwners:
         (tmp_path / "gate" / "go").touch()
         assert first.wait() == 0
         assert (out / "report.html").exists()
-        assert (out / "compare.csv").read_bytes() == csv(compared[2].to_dataframe())
+        assert (out / "compare.csv").read_bytes() == table_as_csv(compared[2].to_dataframe())
 
     def test_the_lock_dies_with_its_owner_and_a_run_after_it_heals(self, argv, begin, tmp_path, capsys):
         first, out = begin("topics"), tmp_path / "out"

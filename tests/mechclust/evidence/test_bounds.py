@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from mechclust.evidence.bounds import Bound, Within, together, verdict_of
+from mechclust.evidence.bounds import Bound, Within, joint_verdict, verdict_of
 from mechclust.evidence.intervals import mean_interval
 
 
@@ -110,4 +110,4 @@ class TestTogether:
         ],
     )
     def test_of_several_parts(self, verdicts, verdict):
-        assert together(verdicts) == together(verdicts[::-1]) == verdict
+        assert joint_verdict(verdicts) == joint_verdict(verdicts[::-1]) == verdict

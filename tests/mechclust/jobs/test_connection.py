@@ -55,7 +55,7 @@ def clusters(monkeypatch):
 
 def refused(address=HERE):
     with pytest.raises(InputError) as error:
-        connection.connect(address)
+        connection.connect_to_ray(address)
     return str(error.value)
 
 
@@ -75,9 +75,9 @@ def test_a_token_is_shown_to_a_cluster_that_asks_for_one_where_the_mode_says_so(
     if given is not None:
         monkeypatch.setenv("RAY_AUTH_MODE", given)
     clusters.answers = answers
-    connection.connect(address)
+    connection.connect_to_ray(address)
     assert (clusters.asked, clusters.joined) == (asked, [(address, mode)])
-    connection.leave()
+    connection.leave_ray()
     assert os.environ.get("RAY_AUTH_MODE") == given
 
 

@@ -188,7 +188,7 @@ def interrupt(process, tmp_path, *, of_ray=False):
 def test_no_such_cluster_is_told_at_once(address, text):
     from mechclust.jobs import connection
 
-    connection.leave()  # a connection that is there would be taken for another address too
+    connection.leave_ray()  # a connection that is there would be taken for another address too
     with pytest.raises(InputError, match=text):
         map_jobs(abs, [1, 2], engine=Ray(address))
 

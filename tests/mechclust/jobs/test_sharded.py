@@ -18,7 +18,7 @@ from mechclust.jobs import Outcome, each_result, run_sharded, sharded
 from mechclust.models import ModelConfig, build_model
 from probes import CKA, NDims, NeighbourPurity, Probe, Rows, Sum, TaskClusterARI, last_token, residual, run
 from probes.store.files import versions
-from probes.store.locks import locked
+from probes.store.locks import locked_folder
 from tasks import Batch, InputError
 
 ROOT = Path(__file__).parents[3]
@@ -378,7 +378,10 @@ class TestFolder:
         assert str(refused.value) == f"{str(tmp_path)!r} has files but no shards of a measurement; give a new folder"
 
     def test_a_second_owner(self, out: Path) -> None:
-        with locked(out), pytest.raises(InputError, match=r"is in use by another process; wait until it is done, or"):
+        with (
+            locked_folder(out),
+            pytest.raises(InputError, match=r"is in use by another process; wait until it is done, or"),
+        ):
             self.measure(out)
 
 

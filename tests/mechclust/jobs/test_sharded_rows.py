@@ -16,7 +16,7 @@ import torch
 
 from mechclust.jobs import save_rows_sharded, sharded
 from probes import RowStore, residual, save_rows
-from probes.store.locks import locked
+from probes.store.locks import locked_folder
 from tasks import Batch, InputError
 from tests.mechclust.jobs.test_sharded import (
     ROOT,
@@ -170,7 +170,7 @@ class TestRefusals:
             saved(tmp_path / "s", load=lambda: seeded(next(seeds)))
 
     def test_a_second_owner(self, tmp_path: Path) -> None:
-        with locked(tmp_path / "s"), pytest.raises(InputError, match="is in use by another process"):
+        with locked_folder(tmp_path / "s"), pytest.raises(InputError, match="is in use by another process"):
             saved(tmp_path / "s")
 
     def test_a_folder_of_something_else(self, tmp_path: Path) -> None:

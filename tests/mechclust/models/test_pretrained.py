@@ -360,7 +360,7 @@ class TestRefusals:
         import httpx
         from huggingface_hub import errors
 
-        from mechclust.models.huggingface import find
+        from mechclust.models.huggingface import find_checkpoint
 
         def known(self, name, timeout, revision=None):
             if revision == "step7":
@@ -369,11 +369,11 @@ class TestRefusals:
             return SimpleNamespace(siblings=[])
 
         monkeypatch.setattr("huggingface_hub.HfApi.model_info", known)
-        source = find("some/model@step1000")
+        source = find_checkpoint("some/model@step1000")
         assert (source.name, source.revision) == ("some/model", "step1000")
         assert source.options == {"local_files_only": False, "trust_remote_code": False, "revision": "step1000"}
         assert str(source) == "'some/model' at the revision 'step1000' from the Hugging Face hub"
-        assert "revision" not in find("some/model").options
+        assert "revision" not in find_checkpoint("some/model").options
         assert "'some/model' on the Hugging Face hub has no revision 'step7'; its page" in self.refused(
             "some/model@step7"
         )

@@ -13,8 +13,8 @@ import pytest
 from mechclust.mossa.layer_groups import (
     LayerGroups,
     LayerGroupsInterval,
-    boundaries,
     crossover,
+    group_boundaries,
     layer_groups,
     layer_groups_interval,
 )
@@ -274,5 +274,5 @@ def test_many_curves_at_once_are_judged_by_the_rule():
     spread[draw.random(spread.shape) < 0.2] = np.nan
     for n_dims in (None, dims):
         expected = [plain_rule(*curves, n_dims) for curves in zip(base, tuned, spread, strict=True)]
-        assert np.transpose(boundaries(base, tuned, spread, n_dims)).tolist() == [list(pair) for pair in expected]
+        assert np.transpose(group_boundaries(base, tuned, spread, n_dims)).tolist() == [list(pair) for pair in expected]
         assert len(set(expected)) > 10

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mechclust.mossa.curve_statistics import last_gap
-from mechclust.mossa.task_curves import TaskCurves, bootstrap, defined_mean, over_tasks, percentiles
+from mechclust.mossa.task_curves import TaskCurves, bootstrap, central_interval, defined_mean, over_tasks
 from tasks import InputError
 
 
@@ -148,8 +148,8 @@ class TestBootstrap:
 
     def test_is_undefined_where_too_many_draws_are(self):
         draws = np.arange(100.0)
-        assert np.isfinite(percentiles(np.where(draws < 5, np.nan, draws))).all()
-        assert np.isnan(percentiles(np.where(draws < 6, np.nan, draws))).all()
+        assert np.isfinite(central_interval(np.where(draws < 5, np.nan, draws))).all()
+        assert np.isnan(central_interval(np.where(draws < 6, np.nan, draws))).all()
 
     def test_seeds_repeat(self):
         found = curves(np.random.default_rng(0).random((6, 2)))

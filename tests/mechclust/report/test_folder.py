@@ -13,7 +13,7 @@ import pytest
 from mechclust.commands.folder import own_folder
 from mechclust.report.folder import check_command, open_folder, read_record, record_command
 from probes.store.files import temporary_of, write_json
-from probes.store.locks import locked
+from probes.store.locks import locked_folder
 from tasks import InputError
 
 WAY = "give another folder with --out"
@@ -39,7 +39,7 @@ def test_a_run_begins_without_leftovers(tmp_path: Path, leftover: Path) -> None:
 
 def test_a_command_begins_without_leftovers_when_the_folder_is_its_own(tmp_path: Path, leftover: Path) -> None:
     check_command(tmp_path, "compare")
-    with locked(tmp_path), pytest.raises(InputError, match="is in use by another process"):
+    with locked_folder(tmp_path), pytest.raises(InputError, match="is in use by another process"):
         own_folder(tmp_path, "compare").__enter__()
     assert leftover.exists()
     with own_folder(tmp_path, "compare"):

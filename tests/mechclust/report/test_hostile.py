@@ -15,10 +15,10 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from mechclust.report.analysis import Analysis, Panel
-from mechclust.report.html import content_policy, png, table_html
+from mechclust.report.html import content_policy, png_bytes, table_html
 from mechclust.report.page import render_report, write_report
 from mechclust.report.style import MATHTEXT, subplots
-from mechclust.report.text import csv, figure_text, table_text
+from mechclust.report.text import figure_text, table_as_csv, table_text
 from tasks.text.visible import visible
 from tests.faults.hostile import HOSTILE
 
@@ -32,7 +32,7 @@ def objects(texts) -> pd.Series:
 
 def drawn(figure: Figure) -> dict[str, str]:
     """What matplotlib makes of each text of a figure: a formula, or the characters."""
-    png(figure)
+    png_bytes(figure)
     return {
         text._preprocess_math(text.get_text())[0]: str(text._preprocess_math(text.get_text())[1])
         for text in figure.findobj(Text)
@@ -88,7 +88,7 @@ class TestFigures:
     def test_a_long_name_leaves_room_for_the_figure(self):
         figure, (axis,) = subplots(1, size=(6, 3))
         axis.set_yticks([0], [figure_text("\u4efb" * 10_000)])
-        png(figure)
+        png_bytes(figure)
         assert axis.get_position().width > 0.25
 
 
@@ -98,7 +98,7 @@ class TestTables:
         table = pd.DataFrame(
             {"=name": objects(texts), "x": np.linspace(-1, 1, len(texts)), "n": range(-3, len(texts) - 3)}
         )
-        data = csv(table)
+        data = table_as_csv(table)
         rows = list(reader.reader(io.StringIO(data.decode(), newline="")))
         assert rows[0] == ["'=name", "x", "n"]
         for (cell, x, n), text, number in zip(rows[1:], texts, table["x"], strict=True):
@@ -111,7 +111,7 @@ class TestTables:
     def test_numbers_stay_numbers(self):
         whole = pd.array([-1, None], dtype="Int64")
         mixed = np.array([-2, math.nan], dtype=object)
-        data = csv(pd.DataFrame({"a": whole, "b": mixed, "c": [-0.5, math.nan], "d": ["-1", None]}))
+        data = table_as_csv(pd.DataFrame({"a": whole, "b": mixed, "c": [-0.5, math.nan], "d": ["-1", None]}))
         assert data == b"a,b,c,d\n-1,-2,-0.5,'-1\n,,,\n"
 
     def test_a_terminal_is_not_written_to_but_with_characters(self):

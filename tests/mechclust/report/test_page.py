@@ -15,7 +15,7 @@ import torch
 
 from mechclust.evidence import Bound, Control, Finding, mean_part, resampled_part
 from mechclust.report import Analysis, Panel, render_report, write_report
-from mechclust.report.html import png
+from mechclust.report.html import png_bytes
 from probes import ProbeResult, load_result
 from tasks import InputError
 
@@ -167,7 +167,7 @@ class TestSelfContained:
         (image,) = (attrs for tag, attrs in Tags(page).tags if tag == "img")
         data = base64.b64decode(image["src"].removeprefix("data:image/png;base64,"))
         assert data.startswith(b"\x89PNG\r\n\x1a\n")
-        assert data == png(drawn)
+        assert data == png_bytes(drawn)
         assert image["alt"] == "what it shows"
 
     def test_is_one_complete_utf8_page(self):
@@ -284,6 +284,6 @@ class TestFolder:
 def test_drawing_leaves_matplotlib_as_it_was():
     """No backend is chosen and no setting changed for the importing script."""
     before = dict(mpl.rcParams)
-    png(figure())
+    png_bytes(figure())
     page_of()
     assert dict(mpl.rcParams) == before

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from mechclust.report import Panel
-from mechclust.report.pictures import pdf, print_files
+from mechclust.report.pictures import pdf_bytes, print_files
 from mechclust.report.style import chance_band, subplots
 
 
@@ -44,11 +44,11 @@ def test_equal_figures_are_equal_files_in_every_process() -> None:
     )
     environment = {**os.environ, "PYTHONHASHSEED": "1"}
     found = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == sha256(pdf(drawn())).hexdigest()
+    assert found.stdout.strip() == sha256(pdf_bytes(drawn())).hexdigest()
 
 
 def test_a_pdf_takes_any_text_and_no_setting_of_the_user() -> None:
-    plain = pdf(drawn())
+    plain = pdf_bytes(drawn())
     with matplotlib.rc_context({"pdf.fonttype": 3, "savefig.transparent": True, "pdf.compression": 0}):
-        assert pdf(drawn()) == plain
-    assert pdf(drawn("日本 $_$ \u202e <b>")).startswith(b"%PDF-")
+        assert pdf_bytes(drawn()) == plain
+    assert pdf_bytes(drawn("日本 $_$ \u202e <b>")).startswith(b"%PDF-")

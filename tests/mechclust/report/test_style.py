@@ -9,13 +9,13 @@ from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_rgba
 
 from mechclust.report.style import (
-    category,
+    category_style,
+    layer_shades,
     log_steps,
     outer_labels,
     picture,
     plain_ticks,
     seed_curve,
-    shades,
     styled,
     subplots,
 )
@@ -81,7 +81,7 @@ def test_steps_begin_at_0_in_logarithmic_distances():
 
 
 def test_shades_differ_and_do_not_reach_the_light_end():
-    found = shades(5)
+    found = layer_shades(5)
     assert found.shape == (5, 4)
     assert len({tuple(color) for color in found.tolist()}) == 5
     assert found[-1, :3].sum() < 2.5
@@ -101,7 +101,7 @@ def test_the_style_is_the_same_whatever_the_users_settings_are():
 
 
 def test_classes_differ_in_colour_and_marker():
-    found = [category(code) for code in range(64)]
+    found = [category_style(code) for code in range(64)]
     assert len(set(found)) == 64
     assert len({color for color, _ in found[:8]}) == len({marker for _, marker in found[:8]}) == 8
 

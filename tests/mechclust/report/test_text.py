@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from mechclust.report.chance import CHANCE_LEVEL, corrected, least_permutations
+from mechclust.report.chance import CHANCE_LEVEL, corrected_p_values, least_permutations
 from mechclust.report.html import table_html
 from mechclust.report.text import join, ranges, table_text
 
@@ -34,18 +34,18 @@ def test_corrected_p_by_the_definition():
         order = np.sort(p)
         for level in (0.01, CHANCE_LEVEL, 0.2):
             most = max((k for k in range(1, m + 1) if order[k - 1] <= k * level / m), default=0)
-            assert (corrected(p) <= level).sum() == most
+            assert (corrected_p_values(p) <= level).sum() == most
 
 
 def test_a_p_that_is_nowhere_is_no_test():
-    found = corrected([math.nan, 0.03, 0.02])
+    found = corrected_p_values([math.nan, 0.03, 0.02])
     assert math.isnan(found[0])
     assert found[1:].tolist() == pytest.approx([0.03, 0.03])
-    assert np.isnan(corrected([math.nan])).all()
+    assert np.isnan(corrected_p_values([math.nan])).all()
 
 
 @pytest.mark.parametrize("m", [1, 3, 13, 144])
 def test_so_many_relabellings_let_one_place_alone_be_above_chance(m):
     for n, above in ((least_permutations(m), True), (least_permutations(m) - 1, False)):
         p = [1 / (1 + n), *(m - 1) * [1.0]]
-        assert (corrected(p)[0] <= CHANCE_LEVEL + 1e-12) == above
+        assert (corrected_p_values(p)[0] <= CHANCE_LEVEL + 1e-12) == above

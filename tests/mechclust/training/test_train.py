@@ -21,12 +21,12 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from mechclust.models.weights import get_weights, trainable
+from mechclust.models.weights import get_weights, trainable_weights
 from mechclust.training import AccuracyCallback, CheckpointCallback, ProbeCallback, TrainConfig, accuracy, loop, train
 from probes import NDims, TaskClusterARI
 from probes.engine.hooks import forward
 from probes.store.files import read_safetensors, temporary_of, write_safetensors
-from probes.store.locks import locked
+from probes.store.locks import locked_folder
 from tasks import InputError
 from tests.damage import WAYS
 
@@ -106,7 +106,7 @@ class TestDivergence:
     def test_what_was_saved_is_gone_on_from(self, task, tiny_model, tmp_path, uninterrupted):
         def spoil(step, model):
             if step == 8:
-                next(iter(trainable(model).values())).detach().fill_(float("nan"))
+                next(iter(trainable_weights(model).values())).detach().fill_(float("nan"))
 
         config = replace(CONFIG, n_checkpoints=12)
         with pytest.raises(InputError, match="the loss is nan at step 8"):
@@ -179,14 +179,14 @@ class TestLoop:
         start = weights_of(model := tiny_model())
         train(model, task, config)
         constant = tiny_model()
-        for name, parameter in trainable(constant).items():
+        for name, parameter in trainable_weights(constant).items():
             parameter.requires_grad_(name.split(".")[0] not in ("embed", "pos_embed", "unembed"))
         train(constant, task, replace(config, freeze=()))
         assert_identical(weights_of(model), weights_of(constant))
         same = [name for name, value in weights_of(model).items() if torch.equal(value, start[name])]
         assert {"embed.W_E", "pos_embed.W_pos", "unembed.W_U"} <= set(same)
         assert "blocks.0.attn.W_Q" not in same
-        assert all(parameter.requires_grad for parameter in trainable(model).values())
+        assert all(parameter.requires_grad for parameter in trainable_weights(model).values())
 
     def test_refuses_to_freeze_what_is_not_there(self, task, tiny_model):
         with pytest.raises(
@@ -462,7 +462,7 @@ with locked(sys.argv[1]):
 class TestLock:
     def test_one_training_in_a_folder(self, task, tiny_model, tmp_path, monkeypatch):
         monkeypatch.setattr(loop, "WAIT", 0.1)
-        with locked(tmp_path), pytest.raises(InputError) as refused:
+        with locked_folder(tmp_path), pytest.raises(InputError) as refused:
             train(tiny_model(), task, CONFIG, tmp_path)
         assert str(refused.value) == (
             f"{str(tmp_path)!r} is in use by another process; wait until it is done, or give another folder"

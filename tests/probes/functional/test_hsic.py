@@ -7,7 +7,15 @@ import pytest
 import torch
 
 from probes.functional.cka import linear_hsic
-from probes.functional.hsic import HSIC, blocks, cka_from_hsic, hsic_of_blocks, hsic_of_kernels, kernel, linear_kernel
+from probes.functional.hsic import (
+    HSIC,
+    blocks,
+    centred_kernel,
+    cka_from_hsic,
+    hsic_of_blocks,
+    hsic_of_kernels,
+    linear_kernel,
+)
 from tests.probes.functional.test_cka import brute_force, gaussians
 
 N = 40
@@ -40,7 +48,7 @@ def test_blocks_give_the_cka_of_whole_matrices(block_rows: int, precision: Any, 
     rows = sites()
     hsic = hsic_of_blocks({site: linear_kernel(x, precision) for site, x in rows.items()}, N, PAIRS, precision)
     for x, y in PAIRS:
-        whole = hsic_of_kernels(kernel(rows[x], precision), kernel(rows[y], precision))
+        whole = hsic_of_kernels(centred_kernel(rows[x], precision), centred_kernel(rows[y], precision))
         assert hsic[x, y].rounding == whole.rounding
         for debiased in (False, True):
             expected = brute_force(rows[x], rows[y], debiased)

@@ -13,7 +13,7 @@ from scipy.spatial.distance import pdist, squareform
 from sklearn.neighbors import NearestNeighbors
 
 from probes.functional import neighbour_purity, neighbour_purity_chance
-from probes.functional.neighbour_purity import nearest, purity_interval, same_label
+from probes.functional.neighbour_purity import nearest_rows, purity_interval, same_label
 from tasks import InputError
 from tests.calibration.neighbour_purity import false_positive_rate
 from tests.probes.functional.test_cka import gaussians
@@ -51,29 +51,29 @@ def test_nearest_equals_scikit_learn(dtype: torch.dtype, n: int, d: int, k: int)
     (x,) = gaussians(n, d)
     x = (x + 5 * gaussians(4, d, seed=1)[0][torch.arange(n) % 4]).to(dtype)
     expected = NearestNeighbors(n_neighbors=k, algorithm="brute").fit(x.double()).kneighbors(return_distance=False)
-    assert np.array_equal(nearest(x, k).numpy(), np.sort(expected, axis=1))
+    assert np.array_equal(nearest_rows(x, k).numpy(), np.sort(expected, axis=1))
 
 
 @pytest.mark.parametrize("k", [1, 4, 30])
 def test_of_equally_near_rows_the_first_count(k: int) -> None:
     """Points of a grid, many of them several times: ties everywhere."""
     x = torch.randint(4, (60, 3), generator=torch.Generator().manual_seed(0)).float()
-    assert nearest(x, k).tolist() == by_loop(x, k)
-    assert nearest(torch.ones(6, 2), 2).tolist() == [[1, 2], [0, 2], [0, 1], [0, 1], [0, 1], [0, 1]]
-    assert nearest(torch.eye(6), 2).tolist() == nearest(torch.ones(6, 2), 2).tolist()
+    assert nearest_rows(x, k).tolist() == by_loop(x, k)
+    assert nearest_rows(torch.ones(6, 2), 2).tolist() == [[1, 2], [0, 2], [0, 1], [0, 1], [0, 1], [0, 1]]
+    assert nearest_rows(torch.eye(6), 2).tolist() == nearest_rows(torch.ones(6, 2), 2).tolist()
 
 
 def test_rows_that_are_the_same_cost_nothing(monkeypatch: Any) -> None:
     """A few states serve all prompts at layer 0."""
     monkeypatch.setattr(MODULE, "_Search", None)
     x = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))[torch.arange(60) % 3]
-    assert nearest(x, 5).tolist() == by_loop(x, 5)
+    assert nearest_rows(x, 5).tolist() == by_loop(x, 5)
 
 
 def test_neither_blocks_nor_threads_nor_precision_count(monkeypatch: Any) -> None:
     x = torch.randint(3, (200, 5), generator=torch.Generator().manual_seed(0)).float()
     x = torch.cat([x, gaussians(200, 5)[0].float()])
-    expected = nearest(x, 7)
+    expected = nearest_rows(x, 7)
     threads = torch.get_num_threads()
     precision = torch.get_float32_matmul_precision()
     try:
@@ -81,16 +81,16 @@ def test_neither_blocks_nor_threads_nor_precision_count(monkeypatch: Any) -> Non
         torch.set_float32_matmul_precision("medium")
         monkeypatch.setattr(MODULE, "PRODUCTS_AT_ONCE_CPU", 1)
         monkeypatch.setattr(MODULE, "NUMBERS_PREPARED_AT_ONCE", 64)
-        assert torch.equal(nearest(x, 7), expected)
+        assert torch.equal(nearest_rows(x, 7), expected)
         assert torch.get_float32_matmul_precision() == "medium"
     finally:
         torch.set_num_threads(threads)
         torch.set_float32_matmul_precision(precision)
     queries = torch.tensor([399, 3, 200])
-    assert torch.equal(nearest(x, 7, queries), expected[queries])
+    assert torch.equal(nearest_rows(x, 7, queries), expected[queries])
     shuffled = torch.randperm(200, generator=torch.Generator().manual_seed(1)) + 200  # those without ties
     order = torch.cat([torch.arange(200), shuffled])
-    neighbours = nearest(x[order], 7, torch.arange(200, 400))
+    neighbours = nearest_rows(x[order], 7, torch.arange(200, 400))
     assert torch.equal(order[neighbours].sort().values, expected[order[200:]])
 
 
@@ -100,20 +100,20 @@ def test_where_float32_cannot_tell(far: float) -> None:
     (x,) = gaussians(90, 4)
     x += far * gaussians(3, 4, seed=1)[0][torch.arange(90) % 3]
     x[7] = -1e3 * far
-    assert nearest(x, 5).tolist() == by_loop(x, 5)
-    assert nearest(1 + 1e-9 * gaussians(30, 3)[0], 3).tolist() == by_loop(gaussians(30, 3)[0], 3)
+    assert nearest_rows(x, 5).tolist() == by_loop(x, 5)
+    assert nearest_rows(1 + 1e-9 * gaussians(30, 3)[0], 3).tolist() == by_loop(gaussians(30, 3)[0], 3)
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1e-3, 1e30])
 def test_scale_does_not_count(scale: float) -> None:
     x = gaussians(60, 4)[0].float()
-    assert torch.equal(nearest(x * scale, 5), nearest(x, 5))
+    assert torch.equal(nearest_rows(x * scale, 5), nearest_rows(x, 5))
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_on_a_gpu() -> None:
     x = gaussians(5000, 300)[0].bfloat16()
-    assert torch.equal(nearest(x, 10, device="cuda"), nearest(x, 10))
+    assert torch.equal(nearest_rows(x, 10, device="cuda"), nearest_rows(x, 10))
 
 
 # ---- the interval ----
@@ -136,7 +136,7 @@ def test_the_interval_holds_the_mean_purity_of_clusters(apart: float) -> None:
     for _ in range(300):
         x = draw.standard_normal((100, 50))
         x[:, 0] += apart * labels
-        near = nearest(torch.from_numpy(x), 10)
+        near = nearest_rows(torch.from_numpy(x), 10)
         purities.append(same_label(near, labels).mean())
         intervals.append(purity_interval(near, labels))
     inside = [low <= np.mean(purities) <= high for low, high in intervals]
@@ -147,7 +147,7 @@ def test_the_interval_equals_the_jackknife_by_loops() -> None:
     (x,) = gaussians(30, 3)
     labels = torch.arange(30) % 3
     k = 4
-    near = nearest(x, k)
+    near = nearest_rows(x, k)
     pairs = [(i, j, float(labels[i] == labels[j])) for i in range(30) for j in near[i].tolist()]
     mean = np.mean([same for _, _, same in pairs])
     parts = [sum((same - mean) / len(pairs) for i, j, same in pairs if example in (i, j)) for example in range(30)]
@@ -172,8 +172,8 @@ def test_the_interval_of_some_queries_is_wider() -> None:
     (x,) = gaussians(200, 4)
     labels = torch.arange(200) % 2
     queries = torch.arange(0, 200, 5)
-    low, high = purity_interval(nearest(x, 10), labels)
-    low_of_some, high_of_some = purity_interval(nearest(x, 10, queries), labels, queries)
+    low, high = purity_interval(nearest_rows(x, 10), labels)
+    low_of_some, high_of_some = purity_interval(nearest_rows(x, 10, queries), labels, queries)
     assert high_of_some - low_of_some > 1.5 * (high - low)
 
 
@@ -201,7 +201,7 @@ def test_what_is_refused() -> None:
     for call, message in (
         (lambda: neighbour_purity(x, torch.arange(5)), "x has 6 rows and labels 5; give both for the same rows"),
         (lambda: neighbour_purity(x, torch.arange(6), k=6), "k is 6 for 6 examples; expected 1 to 5"),
-        (lambda: nearest(x.log(), 2), "x has NaN or infinity in row 0; leave the example out"),
+        (lambda: nearest_rows(x.log(), 2), "x has NaN or infinity in row 0; leave the example out"),
     ):
         with pytest.raises(InputError, match=re.escape(message)):
             call()

@@ -16,7 +16,7 @@ from probes.functional.relabelling import (
     between_shares,
     enough_permutations,
     holm_over_heads,
-    relabelled,
+    relabelled_heads,
     relabelling_p_values,
 )
 from tasks import InputError
@@ -114,7 +114,7 @@ class TestBestHead:
         points = torch.randn(24, 5, 2, generator=draw)
         labels = torch.arange(24) % 3
         observed, null = between_shares(points, labels, 199)
-        measures = relabelled(points, labels, 199)
+        measures = relabelled_heads(points, labels, 199)
         best = null.max(dim=1).values.numpy()
         assert float(measures["best_within_ratio"]) == pytest.approx(1 - float(observed.max()))
         ends = [float(measures[f"best_within_ratio_null_{end}"]) for end in ("low", "high")]
@@ -131,7 +131,7 @@ class TestBestHead:
         called = 0
         single = 0
         for _ in range(200):
-            measures = relabelled(torch.randn(20, 12, 2, generator=draw), labels, 99)
+            measures = relabelled_heads(torch.randn(20, 12, 2, generator=draw), labels, 99)
             called += float(measures["best_p_value"]) <= 0.05
             single += float(measures["p_value"].min()) <= 0.05
         assert 2 <= called <= 20
@@ -142,10 +142,10 @@ class TestBestHead:
         labels = torch.arange(40) % 2
         points = torch.randn(40, 12, 2, generator=draw)
         points[:, 7] = 4 * labels[:, None] + 0.1 * points[:, 7]
-        measures = relabelled(points, labels, 199)
+        measures = relabelled_heads(points, labels, 199)
         assert float(measures["best_p_value"]) == 1 / 200
         assert float(measures["best_within_ratio"]) < 0.05 < float(measures["best_within_ratio_null_low"])
 
     def test_equal_points_have_none(self):
-        measures = relabelled(torch.ones(8, 2, 3), torch.arange(8) % 2, 19)
+        measures = relabelled_heads(torch.ones(8, 2, 3), torch.arange(8) % 2, 19)
         assert all(bool(value.isnan().all()) for value in measures.values())

@@ -27,7 +27,7 @@ from probes.store.digest import digest_of
 from probes.store.files import file_name, versions
 from tasks import InputError
 from tasks.text.beginning import Bos
-from tasks.text.encoding import EncodedCorpus, check_tokenizer, encode
+from tasks.text.encoding import EncodedCorpus, check_tokenizer, encode_documents
 
 _SHOWN_TOKENS = 72
 _SHOWN_HEADS = 8
@@ -204,7 +204,7 @@ def _max_length(job: ModelJob, hooked: Any) -> int:
 def _encode(job: ModelJob, hooked: Any) -> EncodedCorpus:
     check_tokenizer(hooked.tokenizer)
     options: dict[str, Any] = {"bos": job.reading.bos, "d_vocab": hooked.cfg.d_vocab}
-    encoded = encode(job.documents, hooked.tokenizer, job.words, _max_length(job, hooked), **options)
+    encoded = encode_documents(job.documents, hooked.tokenizer, job.words, _max_length(job, hooked), **options)
     encoded.check_whole()
     return encoded
 

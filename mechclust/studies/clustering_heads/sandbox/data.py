@@ -10,10 +10,10 @@ import torch
 from jaxtyping import Float, Shaped
 
 from mechclust.models import build_model
-from mechclust.sandbox.class_map import grid
+from mechclust.sandbox.class_map import map_grid
 from mechclust.sandbox.curves import Curves
 from mechclust.sandbox.frames import change_shares, choose_frames
-from mechclust.sandbox.run import Lines, SandboxRun, reach
+from mechclust.sandbox.run import Lines, SandboxRun, largest_coordinate
 from mechclust.studies.clustering_heads.config import PoolingTransformerConfig
 from mechclust.studies.clustering_heads.dynamics import places_of
 from mechclust.studies.clustering_heads.sandbox.panels import PANELS
@@ -88,9 +88,9 @@ def sandbox_run(
     followed = probe_sequences(task, equivalence)
     cloud = next(task.batches("test", min(_CLOUD_SEQUENCES, task.n_test)))
     values = record_frames(model, weights, torch.from_numpy(followed.tokens), cloud.tokens, task)
-    half_height = max(reach(values["xi"]), reach(values["cloud"]))
+    half_height = max(largest_coordinate(values["xi"]), largest_coordinate(values["cloud"]))
     values["simplex"] = _in_triangle(values["probabilities"])
-    values |= _class_map(answers_over(model, weights, grid(half_height, _GRID), after=False))
+    values |= _class_map(answers_over(model, weights, map_grid(half_height, _GRID), after=False))
     if curves is None:
         curves = Curves(kept, **measure_frames(model, weights, task))  # type: ignore[arg-type]
     return SandboxRun(
@@ -106,7 +106,7 @@ def sandbox_run(
         cloud_answers=cloud.label("answer").numpy(),
         values=values,
         map_half_height=half_height,
-        level_lines=_level_lines(model, weights, reach(values["output"])),
+        level_lines=_level_lines(model, weights, largest_coordinate(values["output"])),
         curves=curves,
     )
 
@@ -171,7 +171,7 @@ def _change(snapshots: Snapshots, member: int, weights: WeightsByFrame) -> Float
 
 def _level_lines(model: HookedModel, weights: WeightsByFrame, half_height: float) -> Lines:
     """Return the lines on which an answer has one of the probabilities ``_LEVELS``, at each frame."""
-    points = grid(half_height, _GRID)
+    points = map_grid(half_height, _GRID)
     return [_lines_of_frame(points, answers) for answers in answers_over(model, weights, points, after=True)]
 
 

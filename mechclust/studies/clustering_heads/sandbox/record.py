@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mechclust.models.weights import set_weights
 from mechclust.studies.clustering_heads.config import XI
-from mechclust.studies.clustering_heads.cut import classified
+from mechclust.studies.clustering_heads.cut import logits_of_embeddings
 from probes.engine.hooks import HookedModel, record
 from tasks import SparseModularAddition
 
@@ -109,7 +109,7 @@ def answers_over(
     at = torch.from_numpy(np.ascontiguousarray(points, dtype=np.float32))
     answers = []
     for frame in _frames_of(model, weights):
-        logits = at @ frame[_WEIGHTS["token_embeddings"]].T if after else classified(model, frame, at)
+        logits = at @ frame[_WEIGHTS["token_embeddings"]].T if after else logits_of_embeddings(model, frame, at)
         answers.append(logits.softmax(dim=-1))
     return torch.stack(answers).numpy()
 

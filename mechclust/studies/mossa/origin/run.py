@@ -19,12 +19,12 @@ from mechclust.studies.kept import new_model, on_device, once, train_once
 from mechclust.studies.mossa.config import MossaConfig, suite_of
 from mechclust.studies.mossa.origin.corpus import DomainCorpus, skills_of
 from mechclust.studies.mossa.origin.jobs import OriginJob, cells_of, models_of
-from mechclust.studies.mossa.run import readout, sites
+from mechclust.studies.mossa.run import block_sites, prompt_end_readout
 from mechclust.training import TrainConfig, train
 from mechclust.training.callbacks import accuracy
 from probes import HookedModel, ProbeResult, collect_rows
 from probes.engine.identity import fingerprint
-from probes.functional.svcca import mean_correlation, principal
+from probes.functional.svcca import mean_correlation, principal_basis
 from probes.store.files import versions
 from tasks import Batch
 
@@ -154,8 +154,8 @@ def _on_domain(
 
 
 def _bases(config: MossaConfig, model: HookedModel, prompts: Iterable[Batch]) -> _Bases:
-    rows = collect_rows(model, prompts, sites(config), readout())
-    return [principal(x.double(), _VARIANCE) for x in rows.values()]
+    rows = collect_rows(model, prompts, block_sites(config), prompt_end_readout())
+    return [principal_basis(x.double(), _VARIANCE) for x in rows.values()]
 
 
 def _shuffled(bases: _Bases, seed: Sequence[int]) -> _Bases:

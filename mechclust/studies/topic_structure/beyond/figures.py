@@ -18,7 +18,7 @@ from mechclust.studies.topic_structure.arms import OBJECTIVES, arms, beyond_arm,
 from mechclust.studies.topic_structure.beyond.findings import OPTIMIZERS
 from mechclust.studies.topic_structure.beyond.results import BeyondRun, BeyondRuns, Curve, label_of
 from mechclust.studies.topic_structure.config import TopicStructureConfig
-from mechclust.studies.topic_structure.drawing import DARK, largest, seed_points, word_table
+from mechclust.studies.topic_structure.drawing import DARK, color_limit, seed_points, word_table
 from mechclust.studies.topic_structure.run import load_trained
 from mechclust.studies.topic_structure.tables import word_scores
 
@@ -115,7 +115,7 @@ def score_tables_figure(config: TopicStructureConfig, out: Path) -> Figure:
         scores = word_scores(load_trained(out, job)).numpy()
         scores = scores - scores.mean(axis=1, keepdims=True)
         topic_starts = np.arange(task.n_topics) * (task.n_words / task.n_topics)
-        image = word_table(axis, scores, largest(scores, 99), topic_starts)
+        image = word_table(axis, scores, color_limit(scores, 99), topic_starts)
         axis.set_title(label_of(name), fontsize=9)
         figure.colorbar(image, ax=axis, shrink=0.7, extend="both", location="bottom")
     for axis in axes[::4]:

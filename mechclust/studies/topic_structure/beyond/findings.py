@@ -17,7 +17,7 @@ from jaxtyping import Float
 
 from mechclust.evidence import Bound, Finding
 from mechclust.evidence.compared import compared
-from mechclust.evidence.findings import untested
+from mechclust.evidence.findings import untested_findings
 from mechclust.studies.topic_structure.arms import (
     CORRELATED,
     FEWER,
@@ -61,7 +61,7 @@ def beyond_findings(config: TopicStructureConfig, runs: BeyondRuns) -> list[Find
     ]
     if config.test_findings and config.beyond.steps >= _LEAST_STEPS:
         return findings
-    return untested(findings)
+    return untested_findings(findings)
 
 
 # ---- after the two stages, on the published documents ----

@@ -25,7 +25,7 @@ from mechclust.commands.check.chance import Chance, ChanceTest, chance_of_untrai
 from mechclust.commands.check.hooks import hook_points
 from mechclust.commands.check.inputs import SELECTORS, CheckedModel, devices_of, dtypes_of
 from mechclust.commands.check.result import Check, CheckReport, NotTried
-from mechclust.commands.check.text import beginning, text
+from mechclust.commands.check.text import check_beginning_token, text
 from mechclust.models import ModelConfig, build_model, load_pretrained, save_model
 from mechclust.models.config import ModelShape
 from mechclust.studies.clustering_heads.config import PoolingTransformerConfig
@@ -925,7 +925,7 @@ class TestTokenizers:
 class TestBeginning:
     def beginning(self, tokenizer):
         model = build_model(ModelConfig(**{**SHAPE, "d_vocab": 24}))
-        return Check("beginning of sequence", *beginning(CheckedModel(model, tokenizer, 0)))
+        return Check("beginning of sequence", *check_beginning_token(CheckedModel(model, tokenizer, 0)))
 
     def test_there_is_none(self, gpt2):
         check = self.beginning(tokenizer_of(gpt2))

@@ -14,7 +14,7 @@ from torch import nn
 import mechclust.commands.check.model
 import mechclust.models.adapters
 from mechclust.commands.check import check_model
-from mechclust.commands.check.equal import allowed, equals_hugging_face
+from mechclust.commands.check.equal import allowed_rounding, equals_hugging_face
 from mechclust.commands.check.inputs import CheckedModel
 from mechclust.commands.check.reference import AS_IT_IS, FROM_THE_MASK, take_reference
 from mechclust.commands.check.result import NotTried
@@ -143,11 +143,11 @@ def test_half_precision(models, row, dtype, bound):
 
 
 def test_the_bound():
-    assert allowed(torch.float32, 31) == pytest.approx(100 * 2**-23 * 32**0.5)
-    assert allowed(torch.float16, 3) == 4 * 2**-10 * 2
-    assert allowed(torch.float16, 3, merged=True) == 2 * allowed(torch.float16, 3)
-    assert allowed(torch.float32, 3, merged=True) == allowed(torch.float32, 3)
-    assert allowed(torch.bfloat16, 32) == 0.1
+    assert allowed_rounding(torch.float32, 31) == pytest.approx(100 * 2**-23 * 32**0.5)
+    assert allowed_rounding(torch.float16, 3) == 4 * 2**-10 * 2
+    assert allowed_rounding(torch.float16, 3, merged=True) == 2 * allowed_rounding(torch.float16, 3)
+    assert allowed_rounding(torch.float32, 3, merged=True) == allowed_rounding(torch.float32, 3)
+    assert allowed_rounding(torch.bfloat16, 32) == 0.1
 
 
 def test_both_need_not_fit_into_memory(models, row, monkeypatch):

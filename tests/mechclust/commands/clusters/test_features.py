@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mechclust.commands.clusters.features import RARE, determines, pooled, surface_features
+from mechclust.commands.clusters.features import RARE, labels_determine, pool_rare_values, surface_features
 
 
 def ids_of(texts):
@@ -50,7 +50,7 @@ def test_rare_values_are_pooled_and_what_is_the_same_for_all_is_left_out():
     assert list(found) == ["last word"]
     assert found["last word"] == ["a"] * 5 + ["b"] * 5 + [RARE] * 2
     assert surface_features([f"w{i}" for i in range(12)], [[i] for i in range(12)], str) == {}
-    assert pooled(["a", "a", "b"], least=2) == ["a", "a", RARE]
+    assert pool_rare_values(["a", "a", "b"], least=2) == ["a", "a", RARE]
 
 
 def test_tokens_of_one_text_and_of_none_are_told_apart():
@@ -60,7 +60,7 @@ def test_tokens_of_one_text_and_of_none_are_told_apart():
 
 
 def test_what_tells_a_label():
-    assert determines(["a", "a", "b"], ["x", "y", "z"])
-    assert not determines(["a", "b", "b"], ["x", "x", "y"])
-    assert not determines(["a", "b", "a", "b"], ["x", "x", "y", "y"])
-    assert determines(["a", "b", "a", "b"], ["x", "x", "y", "y"], ["u", "v", "u", "v"])
+    assert labels_determine(["a", "a", "b"], ["x", "y", "z"])
+    assert not labels_determine(["a", "b", "b"], ["x", "x", "y"])
+    assert not labels_determine(["a", "b", "a", "b"], ["x", "x", "y", "y"])
+    assert labels_determine(["a", "b", "a", "b"], ["x", "x", "y", "y"], ["u", "v", "u", "v"])

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from mechclust.commands.compare import compare_models
-from mechclust.commands.sampling import drawn, drawn_of_each
+from mechclust.commands.sampling import draw_prompts, drawn_of_each
 from probes import CKA, SVCCA, load_result
 from tests.mechclust.commands.compare.cases import TASKS
 
@@ -77,7 +77,7 @@ def test_caps(gpt2, shaken, config, out, together):
 def test_what_is_drawn():
     of_task = {"a": torch.arange(0, 50, 2), "b": torch.arange(1, 9, 2)}
     some = drawn_of_each(of_task, 10)
-    assert some["a"].tolist() == drawn(of_task["a"], 10).tolist()
+    assert some["a"].tolist() == draw_prompts(of_task["a"], 10).tolist()
     assert some["b"].tolist() == of_task["b"].tolist()
     assert set(drawn_of_each(of_task, 5)["a"].tolist()) < set(some["a"].tolist())
     assert drawn_of_each(of_task, None) is of_task

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from mechclust.commands.compare import compare_models
-from mechclust.commands.sampling import drawn
+from mechclust.commands.sampling import draw_prompts
 from probes import RowStore
 from probes.functional.planes import aligned_planes
 from tests.mechclust.commands.compare.cases import records
@@ -54,17 +54,17 @@ class TestPlanes:
 
     def test_what_is_drawn_depends_on_the_index_alone(self):
         index = torch.arange(10_000)
-        some = drawn(index, 100)
+        some = draw_prompts(index, 100)
         assert len(some) == 100
-        assert torch.equal(some, drawn(index.flip(0), 100))
-        assert torch.equal(some[some < 5_000], drawn(index[:5_000], int((some < 5_000).sum())))
+        assert torch.equal(some, draw_prompts(index.flip(0), 100))
+        assert torch.equal(some[some < 5_000], draw_prompts(index[:5_000], int((some < 5_000).sum())))
         assert 3_500 < some.double().mean() < 6_500  # from the whole file
-        assert drawn(index[:50], 100).tolist() == list(range(50))
+        assert draw_prompts(index[:50], 100).tolist() == list(range(50))
 
     def test_fewer_prompts_or_none(self, gpt2, shaken, config, out):
         result = compare_models(str(gpt2), str(shaken), replace(config, map_prompts=10), out)
         assert result.planes.xy["base"].shape == result.planes.xy["tuned"].shape == (3, 10, 2)
-        shown = drawn(torch.arange(36), 10).tolist()
+        shown = draw_prompts(torch.arange(36), 10).tolist()
         assert result.planes.texts == [records()[i]["prompt"] for i in shown]
         page = result.write(out).read_text()
         assert 'id="prompt-map-' in page

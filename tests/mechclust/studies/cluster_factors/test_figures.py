@@ -11,7 +11,7 @@ from matplotlib.patches import Rectangle
 from mechclust.evidence.intervals import mean_interval
 from mechclust.studies.cluster_factors import figures
 from mechclust.studies.cluster_factors.config import CONSTANT, OVERLAPS, PRIVATE, SHARED, TWO, overlap_arm
-from mechclust.studies.cluster_factors.figures import UNDECIDED, phases, verdicts
+from mechclust.studies.cluster_factors.figures import UNDECIDED, layer_verdicts, phases
 from mechclust.studies.cluster_factors.swap import KINDS, POSITIONS
 from tests.mechclust.studies.cluster_factors.test_findings import (
     CONFIG,
@@ -99,7 +99,7 @@ def test_the_phase_diagram_has_the_phase_of_every_overlap_layer_and_step() -> No
             for layer, phase in enumerate(phases(of_arm, column, CONFIG.clear)):
                 assert to_hex(cells[i, layer].get_facecolor()) == figures.PHASE_COLORS[phase].lower()
                 assert (cells[i, layer].get_hatch() is not None) == (phase == UNDECIDED)
-            clear = verdicts(of_arm.ari["x input"][:, column], CONFIG.clear) == "holds"
+            clear = layer_verdicts(of_arm.ari["x input"][:, column], CONFIG.clear) == "holds"
             by_input |= {(i, layer) for layer in np.flatnonzero(clear)}
         dots = {(int(x), int(y)) for line in axis.lines for x, y in zip(*line.get_data(), strict=True)}
         assert dots == by_input

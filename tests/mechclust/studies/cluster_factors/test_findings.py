@@ -28,7 +28,7 @@ from mechclust.studies.cluster_factors.config import (
     overlap_arm,
     task_of,
 )
-from mechclust.studies.cluster_factors.figures import BOTH, NEITHER, OUTPUT, TASK, UNDECIDED, phases, verdicts
+from mechclust.studies.cluster_factors.figures import BOTH, NEITHER, OUTPUT, TASK, UNDECIDED, layer_verdicts, phases
 from mechclust.studies.cluster_factors.findings import findings_of
 from mechclust.studies.cluster_factors.measurements import CURVES, probes_of
 from mechclust.studies.cluster_factors.results import ArmResults, table_of
@@ -394,8 +394,16 @@ def test_a_missing_arm_and_a_small_size_are_not_tested(ideal: Runs) -> None:
 
 def phase_of(task: list[float], output: list[float]) -> str:
     """Return the phase of a layer with these indices, one per seed."""
-    index = {"x task": task, "x output": output}
-    arm = replace(stacked(runs()[SHARED]), ari={curve: np.array(x)[:, None, None] for curve, x in index.items()})
+    index = {"x task": np.array(task)[:, None, None], "x output": np.array(output)[:, None, None]}
+    arm = ArmResults(
+        steps=STEPS[:1],
+        ari=index,
+        ami=index,
+        null={curve: np.stack([values, values], axis=-1) for curve, values in index.items()},
+        linear=index["x task"],
+        accuracy=index["x task"][:, 0],
+        became=np.zeros((len(task), 1, 1, 1)),
+    )
     (phase,) = phases(arm, 0, 0.5)
     return str(phase)
 
@@ -417,7 +425,7 @@ class TestPhases:
         arm = stacked(found)
         for step in range(len(STEPS)):
             at_step = phases(arm, step, 0.2)
-            by_input = verdicts(arm.ari["x input"][:, step], 0.2)
+            by_input = layer_verdicts(arm.ari["x input"][:, step], 0.2)
             for layer in range(len(LAYERS)):
                 sides = []
                 for curve in ("x task", "x output"):

@@ -22,14 +22,14 @@ from mechclust.studies.cluster_factors.config import (
     TWO,
     jobs,
     measured_steps,
+    network_shape,
     overlap_arm,
-    shape_of,
     task_of,
     training_of,
 )
 from mechclust.studies.cluster_factors.measurements import probes_of, result_files
 from mechclust.studies.cluster_factors.results import load
-from mechclust.studies.cluster_factors.run import _without_answer, built
+from mechclust.studies.cluster_factors.run import _without_answer, build_network
 from mechclust.studies.cluster_factors.study import STUDY
 from mechclust.studies.study import Job, run_study
 from probes import load_result
@@ -61,7 +61,7 @@ class TestPlan:
 
     def test_arms_differ_from_the_settings_in_one_thing(self):
         assert len({job.name for job in jobs(PAPER)}) == len(ARMS) * 10
-        assert shape_of(PAPER, PRIVATE_WIDE) == {"n_layers": 6, "d_model": 128, "n_heads": 8}
+        assert network_shape(PAPER, PRIVATE_WIDE) == {"n_layers": 6, "d_model": 128, "n_heads": 8}
         constant = training_of(PAPER, CONSTANT)
         assert replace(constant, schedule="cosine", lr=PAPER.training.lr) == PAPER.training
         rates = [np.mean([t.lr_at(step) for step in range(t.steps)]) for t in (constant, PAPER.training)]
@@ -73,10 +73,10 @@ class TestPlan:
         assert "x-output-given-task" not in probes_of(PAPER, "outputs-1")
 
     def test_networks_of_a_seed_begin_alike(self):
-        one, other = (get_weights(built(SMOKE, Job(arm, 0))) for arm in (PRIVATE, SHARED))
+        one, other = (get_weights(build_network(SMOKE, Job(arm, 0))) for arm in (PRIVATE, SHARED))
         assert torch.equal(one["embed.W_E"][:25], other["embed.W_E"][:25])  # padding, symbols and inputs
         assert not torch.equal(
-            one["blocks.0.attn.W_Q"], get_weights(built(SMOKE, Job(PRIVATE, 1)))["blocks.0.attn.W_Q"]
+            one["blocks.0.attn.W_Q"], get_weights(build_network(SMOKE, Job(PRIVATE, 1)))["blocks.0.attn.W_Q"]
         )
 
     def test_measured_steps(self):

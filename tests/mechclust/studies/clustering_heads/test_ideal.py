@@ -8,7 +8,7 @@ import torch
 from mechclust.models import build_model
 from mechclust.models.weights import get_weights, set_weights
 from mechclust.studies.clustering_heads.config import HEAD_PARTS, XI, PoolingTransformerConfig
-from mechclust.studies.clustering_heads.ideal import ideal_head, started
+from mechclust.studies.clustering_heads.ideal import ideal_head, member_with_start
 from mechclust.training import Member, TrainConfig, train_ensemble
 from probes import ClusteringHead, run
 from probes.engine.hooks import record
@@ -49,21 +49,21 @@ def test_places_every_sum_by_a_closed_form(support):
 def test_scales_and_positions_leave_the_rest_to_the_seed():
     member = Member(PoolingTransformerConfig(seed=3), TASK)
     drawn = get_weights(build_model(member.model))
-    assert started(member, {}, "") is member
-    scaled = started(member, {"blocks.0.mlp": 0.1}, "").weights
+    assert member_with_start(member, {}, "") is member
+    scaled = member_with_start(member, {"blocks.0.mlp": 0.1}, "").weights
     for name, values in drawn.items():
         assert torch.equal(scaled[name], 0.1 * values if name.startswith("blocks.0.mlp") else values)
-    placed = started(member, {}, "positions").weights
+    placed = member_with_start(member, {}, "positions").weights
     assert placed["pos_embed.W_pos"].tolist() == [[0.0, 1.0]] * 5 + [[0.0, -1.0]] * 7
     assert all(torch.equal(placed[name], values) for name, values in drawn.items() if name != "pos_embed.W_pos")
-    head = started(member, {}, "head", beta=4.0).weights
+    head = member_with_start(member, {}, "head", beta=4.0).weights
     assert head["blocks.0.attn.query"].tolist() == [[0.0, 4.0]]
     assert torch.equal(head["blocks.0.mlp.W_in"], drawn["blocks.0.mlp.W_in"])
 
 
 def test_the_second_stage_trains_nothing_but_the_feed_forward_layer(tmp_path):
     task = SparseModularAddition(length=5, n_support=2, n_train=32, n_test=16)
-    member = started(Member(PoolingTransformerConfig(n_ctx=5), task), {}, "head")
+    member = member_with_start(Member(PoolingTransformerConfig(n_ctx=5), task), {}, "head")
     config = TrainConfig(steps=20, batch_size=16, optimizer="adam", schedule="constant", clip=None, freeze=HEAD_PARTS)
     snapshots = train_ensemble([member], config, tmp_path, backend="vmap")
     end = get_weights(snapshots.model(0))

@@ -11,7 +11,7 @@ import torch
 from mechclust.models import build_model
 from mechclust.models.weights import get_weights, set_weights
 from mechclust.studies.clustering_heads.config import PoolingTransformerConfig
-from mechclust.studies.clustering_heads.interpolation import barrier, loss_between, neurons_matched, places
+from mechclust.studies.clustering_heads.interpolation import loss_barrier, loss_between, neurons_matched, places_on_line
 from tasks import SparseModularAddition
 
 TASK = SparseModularAddition(length=5, n_support=2, n_train=20, n_test=8)
@@ -25,7 +25,7 @@ def weights_of(seed):
 def test_is_the_loss_of_networks_put_together_by_hand():
     start, end, model = weights_of(0), weights_of(1), build_model(SHAPE)
     line = loss_between(model, start, end, TASK, 3)
-    assert places(3) == [0, 0.5, 1]
+    assert places_on_line(3) == [0, 0.5, 1]
     (batch,) = TASK.batches("train", 20)
     for place, found in zip((0, 0.5, 1), line, strict=True):
         set_weights(model, {name: (1 - place) * start[name] + place * end[name] for name in start})
@@ -43,7 +43,7 @@ def test_matching_finds_a_permutation_and_leaves_the_function():
     }
     back = neurons_matched(moved, one)
     assert all(torch.equal(back[name], one[name]) for name in one)
-    assert barrier(loss_between(model, one, back, TASK, 5).numpy()) < 1e-6
+    assert loss_barrier(loss_between(model, one, back, TASK, 5).numpy()) < 1e-6
     assert loss_between(model, one, moved, TASK, 3)[1] != loss_between(model, one, back, TASK, 3)[1]
 
 
@@ -59,5 +59,5 @@ def test_the_order_is_the_best_of_all():
 
 
 def test_a_barrier_is_above_the_worse_end():
-    assert barrier(np.array([0.0, 25.0, 1.0])) == 24
-    assert barrier(np.array([3.0, 2.0, 1.0])) == 0
+    assert loss_barrier(np.array([0.0, 25.0, 1.0])) == 24
+    assert loss_barrier(np.array([3.0, 2.0, 1.0])) == 0

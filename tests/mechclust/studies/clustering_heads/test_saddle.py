@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from mechclust.models import build_model
 from mechclust.studies.clustering_heads.config import PoolingTransformerConfig
 from mechclust.studies.clustering_heads.dynamics import measured_rows
-from mechclust.studies.clustering_heads.saddle import TrainingLoss, curvature, eigenvalues
+from mechclust.studies.clustering_heads.saddle import TrainingLoss, eigenvalues, measure_curvature
 from mechclust.training import Member, TrainConfig, train_ensemble
 from tasks import SparseModularAddition
 
@@ -41,7 +41,7 @@ def dense_hessian(model, task):
 
 def test_is_the_spectrum_of_the_dense_hessian(snapshots):
     places = [0, 2, 3]
-    found = curvature(snapshots, 0, places)
+    found = measure_curvature(snapshots, 0, places)
     for i, place in enumerate(places):
         values = np.linalg.eigvalsh(dense_hessian(snapshots.model(0, snapshots.steps[place]), TASK))
         assert found["smallest"][i].numpy() == pytest.approx(values[:4], rel=1e-4, abs=1e-7)

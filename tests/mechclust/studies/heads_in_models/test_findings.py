@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from mechclust.studies.heads_in_models.config import INSTRUCTIONS, OFF, PLANTED, PROMPTS, addition_arm
-from mechclust.studies.heads_in_models.discovery import largest, others
+from mechclust.studies.heads_in_models.discovery import control_heads, largest_heads
 from mechclust.studies.heads_in_models.findings import findings_of
-from mechclust.studies.heads_in_models.results import Data, data_of, key
+from mechclust.studies.heads_in_models.results import Data, data_of, measure_key
 from mechclust.studies.heads_in_models.together import IRRELEVANT, RANDOM_HEADS, RELEVANT
 from tests.mechclust.studies.heads_in_models.made import CONFIG, PAPER, made_models
 
@@ -19,9 +19,9 @@ IDS = [
     *("W1", "W2", "W3", "W4", "W5", "W6", "W7", "W10"),
     *("I1", "I2", "I3", "I4", "I5", "I6", "K1", "K2"),
 ]
-ASKED = f"agreement asked, {largest(64)}"
-ASKED_OF_OTHERS = f"agreement asked, {others(64)}"
-COMPACT = f"compactness, {largest(64)}"
+ASKED = f"agreement asked, {largest_heads(64)}"
+ASKED_OF_OTHERS = f"agreement asked, {control_heads(64)}"
+COMPACT = f"compactness, {largest_heads(64)}"
 SEEDS = 12
 
 
@@ -38,28 +38,28 @@ def ideal(**changes: float) -> dict[str, np.ndarray]:
     def about(mean: float, spread: float = 0.05) -> np.ndarray:
         return mean + spread * draw.standard_normal(SEEDS)
 
-    data = {key(PLANTED, "read", "exact"): one, key(PLANTED, "unread", "any"): none}
+    data = {measure_key(PLANTED, "read", "exact"): one, measure_key(PLANTED, "unread", "any"): none}
     for arm in [*map(addition_arm, PAPER.moduli), INSTRUCTIONS]:
         trained = {"accuracy": about(0.98, 0.005), "any": one, "any control": none, "first layer": none}
         trained |= {"last layer": one, "called in last layer": about(2.5), "best ratio": about(0.3)}
         trained |= {"agreement answer": about(0.6), f"agreement {OFF}": about(0), "best ratio control": about(0.5)}
         untrained = {"accuracy": about(0.3), "any": none, "best ratio": about(0.6), "best ratio control": about(0.5)}
         untrained |= {"called in last layer": none, "agreement answer": about(0), f"agreement {OFF}": about(0.1)}
-        data |= {key(arm, "trained", name): values for name, values in trained.items()}
-        data |= {key(arm, "untrained", name): values for name, values in untrained.items()}
+        data |= {measure_key(arm, "trained", name): values for name, values in trained.items()}
+        data |= {measure_key(arm, "untrained", name): values for name, values in untrained.items()}
     for kind, asked in (("pretrained", 0.4), ("random", 0.0)):
         for order in ("first", "second"):
             values = {"accuracy": about(2 * asked + 0.1, 0.02)}
             values |= {f"carried, {RELEVANT}": about(1.5 * asked), f"carried, {RANDOM_HEADS}": about(0)}
             values |= {f"changed, {RELEVANT}": about(1.6 * asked), f"changed, {IRRELEVANT}": abs(about(0, 0.02))}
             values |= {ASKED: about(2 * asked), ASKED_OF_OTHERS: about(0), COMPACT: about(0.1 - asked)}
-            data |= {key(PROMPTS, f"{kind}-{order}", name): of for name, of in values.items()}
-        data[key(PROMPTS, kind, "common")] = about(0.7 if asked else 0.1, 0.02)
-        data[key(PROMPTS, kind, "switching")] = about(5 if asked else 0)
-        data[key(PROMPTS, kind, "switching other")] = about(3)
+            data |= {measure_key(PROMPTS, f"{kind}-{order}", name): of for name, of in values.items()}
+        data[measure_key(PROMPTS, kind, "common")] = about(0.7 if asked else 0.1, 0.02)
+        data[measure_key(PROMPTS, kind, "switching")] = about(5 if asked else 0)
+        data[measure_key(PROMPTS, kind, "switching other")] = about(3)
     data |= blocks(apart=True)
     for name, value in changes.items():
-        at = key(*name.split("|"))
+        at = measure_key(*name.split("|"))
         assert at in data, at
         data[at] = value * one if value in (0, 1) else np.abs(about(value, 0.01)) * np.sign(value)
     return data
@@ -71,8 +71,8 @@ def blocks(*, apart: bool) -> dict[str, np.ndarray]:
     noise = 0.01 * np.random.default_rng(1).standard_normal(SEEDS)
     middle = np.where(first, 0.6, 0.2) + noise
     return {
-        key(INSTRUCTIONS, "trained", "task-ARI"): np.stack([noise, middle, 0.8 + noise], axis=1),
-        key(INSTRUCTIONS, "trained", "heads called"): np.where(first[:, None], [3, 1], [0, 2]),
+        measure_key(INSTRUCTIONS, "trained", "task-ARI"): np.stack([noise, middle, 0.8 + noise], axis=1),
+        measure_key(INSTRUCTIONS, "trained", "heads called"): np.where(first[:, None], [3, 1], [0, 2]),
     }
 
 
@@ -153,8 +153,8 @@ def test_values_are_those_of_the_models_and_measures_that_a_finding_names() -> N
 def test_a_rise_is_judged_where_heads_of_the_network_or_of_another_one_are_called() -> None:
     data = ideal()
     (finding,) = [finding for finding in findings_of(PAPER, data) if finding.id == "I5"]
-    ari = data[key(INSTRUCTIONS, "trained", "task-ARI")]
-    called = data[key(INSTRUCTIONS, "trained", "heads called")]
+    ari = data[measure_key(INSTRUCTIONS, "trained", "task-ARI")]
+    called = data[measure_key(INSTRUCTIONS, "trained", "heads called")]
     assert np.allclose(finding.parts[0].values, rises_by_hand(ari, called))
     of_another = called[np.random.default_rng(0).permutation(SEEDS)]
     assert (of_another != called).any()
@@ -255,7 +255,7 @@ def test_not_one_per_layer_is_not_specific_where_the_last_layer_has_none_either(
 def test_a_rise_in_the_last_block_of_every_network_is_not_specific_to_heads() -> None:
     assert verdicts({**ideal(), **blocks(apart=False)})["I5"] == "not specific"
     swapped = {**ideal()}
-    at = key(INSTRUCTIONS, "trained", "heads called")
+    at = measure_key(INSTRUCTIONS, "trained", "heads called")
     swapped[at] = swapped[at][:, ::-1]
     assert verdicts(swapped)["I5"] == "does not hold"
 

@@ -14,15 +14,15 @@ from mechclust.studies.heads_in_models import HeadsInModelsConfig, WordPrompts
 from mechclust.studies.heads_in_models.config import OFF
 from mechclust.studies.heads_in_models.discovery import (
     FOLLOWING,
+    control_heads,
     discover_together,
     head_sets,
-    largest,
-    others,
+    largest_heads,
 )
 from mechclust.studies.heads_in_models.heads import Heads, heads_from
 from mechclust.studies.heads_in_models.measure import measure_heads
 from mechclust.studies.heads_in_models.planted import PlantedHeads
-from mechclust.studies.heads_in_models.results import discovered
+from mechclust.studies.heads_in_models.results import discovered_agreement
 from mechclust.studies.heads_in_models.run import examples_of
 from mechclust.studies.heads_in_models.together import (
     IRRELEVANT,
@@ -155,11 +155,11 @@ def test_sets_of_heads_discover_what_they_carry_together() -> None:
     assert bool(found["agreement"][2].isnan().all())
     assert (found["discovered"][2] == -1).all()
     assert found.notes == ["none: there are no such heads, so its measures are NaN"]
-    values = discovered(found)
+    values = discovered_agreement(found)
     assert values["agreement asked, sum"] == 1
     assert all(np.isnan(values[name]) for name in values if name.endswith(", none"))
     unread = discover_together(model, batch, labels, {"unread": [(1, 3)]}, recipients=3, tolerance=0)
-    values = discovered(unread)
+    values = discovered_agreement(unread)
     assert values["compactness, unread"] == 0
 
 
@@ -167,13 +167,13 @@ def test_sets_are_the_strongest_heads_and_as_many_others() -> None:
     effect = np.arange(8.0).reshape(2, 4)
     heads = Heads(("asked",), {"effect": effect}, np.ones(1), 1.0)
     sets = head_sets(heads, [(0, 1)], (1, 3, 6), seed=0)
-    assert list(sets) == [*(name(n) for n in (1, 3, 6) for name in (largest, others)), FOLLOWING]
-    assert sets[largest(1)] == [(1, 3)]
-    assert sets[largest(3)] == [(1, 1), (1, 2), (1, 3)]
-    assert (1, 0) in sets[others(3)]  # the only one left in that block
-    assert not {*sets[others(3)]} & {*sets[largest(3)]}
-    assert len({*sets[others(3)]}) == 3
-    assert sets[others(6)] == []
+    assert list(sets) == [*(name(n) for n in (1, 3, 6) for name in (largest_heads, control_heads)), FOLLOWING]
+    assert sets[largest_heads(1)] == [(1, 3)]
+    assert sets[largest_heads(3)] == [(1, 1), (1, 2), (1, 3)]
+    assert (1, 0) in sets[control_heads(3)]  # the only one left in that block
+    assert not {*sets[control_heads(3)]} & {*sets[largest_heads(3)]}
+    assert len({*sets[control_heads(3)]}) == 3
+    assert sets[control_heads(6)] == []
     assert sets[FOLLOWING] == [(0, 1)]
 
 

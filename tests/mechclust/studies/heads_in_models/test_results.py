@@ -9,7 +9,7 @@ import pytest
 
 from mechclust.studies.heads_in_models import figures
 from mechclust.studies.heads_in_models.config import INSTRUCTIONS, OFF, PLANTED, PROMPTS, UNREAD, addition_arm, arms
-from mechclust.studies.heads_in_models.discovery import largest, others
+from mechclust.studies.heads_in_models.discovery import control_heads, largest_heads
 from mechclust.studies.heads_in_models.heads import Heads, switching_heads
 from mechclust.studies.heads_in_models.prompts import ORDERS
 from mechclust.studies.heads_in_models.results import (
@@ -18,7 +18,7 @@ from mechclust.studies.heads_in_models.results import (
     by_subject,
     called_table,
     data_of,
-    key,
+    measure_key,
     rise_where_called,
 )
 from mechclust.studies.heads_in_models.together import DONORS, RELEVANT
@@ -66,8 +66,8 @@ def test_every_network_has_its_own_numbers(models: Results) -> None:
             f"agreement {OFF}": heads.values["agreement"][..., 1].max(),
         }
         for measure, value in expected.items():
-            assert data[key(ADDITION, "trained", measure)][i] == pytest.approx(float(value)), measure
-    calls = data[key(ADDITION, "trained", "called in last layer")]
+            assert data[measure_key(ADDITION, "trained", measure)][i] == pytest.approx(float(value)), measure
+    calls = data[measure_key(ADDITION, "trained", "called in last layer")]
     assert len(set(calls)) > 1  # so that an order of seeds is noticed
 
 
@@ -76,16 +76,16 @@ def test_instructions_have_curves_by_layer_and_counts_by_block(models: Results) 
     for i, seed in enumerate(CONFIG.seeds):
         heads = models[Job(INSTRUCTIONS, seed)]["untrained"]
         assert heads.clusters is not None
-        assert data[key(INSTRUCTIONS, "untrained", "task-ARI")][i].tolist() == heads.clusters[:, 0].tolist()
+        assert data[measure_key(INSTRUCTIONS, "untrained", "task-ARI")][i].tolist() == heads.clusters[:, 0].tolist()
         counts = [count_called(heads, layer, 0) for layer in range(N_LAYERS)]
-        assert data[key(INSTRUCTIONS, "untrained", "heads called")][i].tolist() == counts
+        assert data[measure_key(INSTRUCTIONS, "untrained", "heads called")][i].tolist() == counts
 
 
 def test_a_label_for_which_no_head_is_called_has_no_counts(models: Results) -> None:
     heads = replace(made_heads(ADDITION, 5), uncalled=frozenset({"sum"}))
     data = data_of(CONFIG, {Job(ADDITION, 5): {"trained": heads}})
-    assert np.isnan([data[key(ADDITION, "trained", measure)][0] for measure in CALLS]).all()
-    assert np.isfinite(data[key(ADDITION, "trained", "best ratio")]).all()
+    assert np.isnan([data[measure_key(ADDITION, "trained", measure)][0] for measure in CALLS]).all()
+    assert np.isfinite(data[measure_key(ADDITION, "trained", "best ratio")]).all()
 
 
 def test_a_planted_head_is_found_exactly_if_it_alone_is_called() -> None:
@@ -98,7 +98,7 @@ def test_a_planted_head_is_found_exactly_if_it_alone_is_called() -> None:
     for changed, place, exact in ((heads.values, called[0], 0), (values, called[0], 1), (values, called[1], 0)):
         planted = replace(heads, values=changed, place=place)
         data = data_of(CONFIG, {Job(PLANTED, 5): {UNREAD: planted}})
-        assert data[key(PLANTED, UNREAD, "exact")].tolist() == [exact]
+        assert data[measure_key(PLANTED, UNREAD, "exact")].tolist() == [exact]
 
 
 def test_prompts_have_the_heads_that_serve_both_endings(models: Results) -> None:
@@ -107,7 +107,7 @@ def test_prompts_have_the_heads_that_serve_both_endings(models: Results) -> None
         for kind in ("pretrained", "random"):
             ends = [models[Job(PROMPTS, seed)][f"{kind}-{order}"] for order in ORDERS]
             strongest = [set(np.argsort(-heads.values["effect"].ravel())[:3].tolist()) for heads in ends]
-            assert data[key(PROMPTS, kind, "common")][i] == len(strongest[0] & strongest[1]) / 3
+            assert data[measure_key(PROMPTS, kind, "common")][i] == len(strongest[0] & strongest[1]) / 3
             for measure, follows, ignores in (("switching", 0, 1), ("switching other", 1, 0)):
                 number = 0
                 for place in np.ndindex(N_LAYERS, N_HEADS):
@@ -117,18 +117,19 @@ def test_prompts_have_the_heads_that_serve_both_endings(models: Results) -> None
                         and heads.values["within_ratio"][*place, ignores] / heads.chance[ignores] > CONFIG.share
                         for heads in ends
                     )
-                assert data[key(PROMPTS, kind, measure)][i] == number
+                assert data[measure_key(PROMPTS, kind, measure)][i] == number
     first = models[Job(PROMPTS, 2)]["pretrained-first"]
     assert first.discovery is not None
-    carried = data[key(PROMPTS, "pretrained-first", f"carried, {RELEVANT}")]
+    carried = data[measure_key(PROMPTS, "pretrained-first", f"carried, {RELEVANT}")]
     assert carried[1] == first.carried[RELEVANT]
     of_set = {
-        name: float(first.discovery.sel(name, set=others(2))) for name in ("within_ratio", "within_ratio_gaussian")
+        name: float(first.discovery.sel(name, set=control_heads(2)))
+        for name in ("within_ratio", "within_ratio_gaussian")
     }
-    compact = data[key(PROMPTS, "pretrained-first", f"compactness, {others(2)}")]
+    compact = data[measure_key(PROMPTS, "pretrained-first", f"compactness, {control_heads(2)}")]
     assert compact[1] == pytest.approx(of_set["within_ratio"] - of_set["within_ratio_gaussian"])
-    agreement = data[key(PROMPTS, "pretrained-first", f"agreement other, {largest(1)}")]
-    assert agreement[1] == float(first.discovery.sel("agreement", set=largest(1), equivalence="other"))
+    agreement = data[measure_key(PROMPTS, "pretrained-first", f"agreement other, {largest_heads(1)}")]
+    assert agreement[1] == float(first.discovery.sel("agreement", set=largest_heads(1), equivalence="other"))
 
 
 def test_a_rise_where_heads_are_called_is_a_mean_over_equal_blocks() -> None:
@@ -214,7 +215,7 @@ def test_prompts_show_means_over_draws_and_endings(models: Results) -> None:
         assert {(i, round(heads.changed[donors], 9)) for i, donors in enumerate(DONORS)} <= shares
     lines = [np.asarray(line.get_ydata()) for line in together.lines]
     bands = [band.get_datalim(together.transData) for band in together.collections]
-    for kind, name in (("pretrained", largest), ("pretrained", others), ("random", largest)):
+    for kind, name in (("pretrained", largest_heads), ("pretrained", control_heads), ("random", largest_heads)):
         of_draws = [discovered_by_hand(models, kind, [set_index(name(n)) for n in (1, 2)], seed) for seed in (1, 2)]
         assert any(len(line) == 2 and np.allclose(line, sum(of_draws) / 2) for line in lines)
         lowest_and_highest = (np.min(of_draws), np.max(of_draws))
@@ -228,7 +229,7 @@ def discovered_by_hand(models: Results, kind: str, sets: list[int], seed: int) -
 
 
 def set_index(name: str) -> int:
-    return [largest(1), others(1), largest(2), others(2)].index(name)
+    return [largest_heads(1), control_heads(1), largest_heads(2), control_heads(2)].index(name)
 
 
 def test_instructions_show_the_mean_clusters_by_layer(models: Results) -> None:

@@ -20,8 +20,8 @@ from mechclust.studies.heads_in_models.config import (
     labels_of,
     subjects_of,
 )
-from mechclust.studies.heads_in_models.discovery import FOLLOWING, largest, others
-from mechclust.studies.heads_in_models.results import by_subject, data_of, key, load_job
+from mechclust.studies.heads_in_models.discovery import FOLLOWING, control_heads, largest_heads
+from mechclust.studies.heads_in_models.results import by_subject, data_of, load_job, measure_key
 from mechclust.studies.heads_in_models.together import IRRELEVANT, RANDOM_HEADS, RELEVANT
 from mechclust.studies.study import Job
 from tasks import InputError
@@ -80,8 +80,8 @@ class TestRun:
         generous = replace(SMOKE, share=0.999, level=0.999)
         assert not any(found[2].called(generous, label).any() for label in found[2].uncalled)
         data = data_of(SMOKE, {Job(addition_arm(p), 0): {"trained": heads} for p, heads in found.items()})
-        assert np.isnan(data[key(addition_arm(2), "trained", "any")]).all()
-        assert np.isfinite(data[key(addition_arm(3), "trained", "any")]).all()
+        assert np.isnan(data[measure_key(addition_arm(2), "trained", "any")]).all()
+        assert np.isfinite(data[measure_key(addition_arm(3), "trained", "any")]).all()
 
     def test_a_missing_measurement_is_named(self, smoke, tmp_path):
         copy = shutil.copytree(smoke[1], tmp_path / "run")
@@ -101,14 +101,14 @@ def test_a_pretrained_model_is_measured_with_its_random_twin(write_checkpoint, t
     first = found["pretrained-first"]
     assert np.isfinite(first.selectivity("asked")).sum() == config.n_tested
     assert not np.array_equal(first.values["effect"], found["random-first"].values["effect"])
-    sets = [*(name(n) for n in config.together for name in (largest, others)), FOLLOWING]
+    sets = [*(name(n) for n in config.together for name in (largest_heads, control_heads)), FOLLOWING]
     assert first.discovery.coords["set"] == sets
     assert first.discovery["agreement"].shape == (5, 2)
     assert first.discovery["agreement"][:4].isfinite().all()
     assert first.discovery.metadata["heads"]["largest effect, 2"] != first.discovery.metadata["heads"]["other heads, 2"]
     assert set(first.changed) == {RELEVANT, RANDOM_HEADS, IRRELEVANT}
     data = data_of(config, {job: found})
-    assert 0 <= float(data[key(PROMPTS, "pretrained", "common")][0]) <= 1
+    assert 0 <= float(data[measure_key(PROMPTS, "pretrained", "common")][0]) <= 1
     assert np.isnan(found["random-first"].changed[RELEVANT])  # nothing is alike
     figures.prompts_figure(config, by_subject(config, {job: found}, PROMPTS)).savefig(tmp_path / "drawn.png")
     assert (tmp_path / "drawn.png").stat().st_size > 5000

@@ -14,7 +14,7 @@ from mechclust.models.weights import get_weights
 from mechclust.studies import get_study, run_study
 from mechclust.studies.mossa.config import ModelJob, MossaConfig, jobs, result_path, suite_of
 from mechclust.studies.mossa.results import groups_table, load_results, medians_table
-from mechclust.studies.mossa.run import readout, sites
+from mechclust.studies.mossa.run import block_sites, prompt_end_readout
 from mechclust.training import TrainConfig
 from mechclust.training.callbacks import accuracy
 from probes import CKA, load_result, run
@@ -117,7 +117,7 @@ class TestRun:
         for measure, debiased in (("cka", False), ("debiased_cka", True)):
             value = float(linear_cka(kept["x"], kept["y"], debiased=debiased))
             assert float(saved.sel(measure, label="all")[1]) == pytest.approx(value, abs=1e-9)
-        whole = run(loaded, batch, CKA(at=sites(SMOKE), readout=readout()))
+        whole = run(loaded, batch, CKA(at=block_sites(SMOKE), readout=prompt_end_readout()))
         assert torch.equal(saved["debiased_cka"], whole["debiased_cka"])
 
     def test_accuracy_is_that_of_the_saved_models(self, smoke):

@@ -13,7 +13,7 @@ from mechclust.models import build_model, model_for
 from mechclust.mossa.layer_groups import crossover, layer_groups
 from mechclust.studies import get_study
 from mechclust.studies.planted_layers import PlantedConfig, plant_in
-from mechclust.studies.planted_layers.alike import CONTROL_VIEWS, learnt, measure_alike
+from mechclust.studies.planted_layers.alike import CONTROL_VIEWS, measure_alike, share_learnt
 from mechclust.studies.planted_layers.control_findings import control_findings_of
 from mechclust.studies.planted_layers.measure import SIMILARITY_MEASURES, WITHOUT_TOP
 from mechclust.studies.planted_layers.reading import (
@@ -141,7 +141,7 @@ class TestMeasureAlike:
             measure_alike(tiny(), {"copy-0": tiny()}, tiny(), lambda skill: [], AT)
 
     def test_what_was_learnt_is_the_share_of_right_answers(self):
-        found = learnt({"E": (tiny(), SKILLS)}, SUITE)
+        found = share_learnt({"E": (tiny(), SKILLS)}, SUITE)
         assert found.coords["answer"] == ["E.copy-0", "E.swap-1"]
         assert found["chance"].tolist() == [SUITE.chance("test")[skill] for skill in ("copy-0", "swap-1")]
         assert bool(((found["accuracy"] >= 0) & (found["accuracy"] <= 1)).all())

@@ -8,7 +8,15 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from mechclust.studies.planted_layers.score import auc, chance_error, errors, rise, score, threshold, truth_of
+from mechclust.studies.planted_layers.score import (
+    auc,
+    boundary_errors,
+    chance_error,
+    change_threshold,
+    rise,
+    score,
+    truth_of,
+)
 
 
 def test_auc_is_scikit_learns():
@@ -36,12 +44,12 @@ def test_chance_errors_are_those_of_random_layers():
     [("0110", (0, 0)), ("0111", (0, 1)), ("1000", (1, 2)), ("0001", (2, 1)), ("0000", (1.0, 1.0))],
 )
 def test_errors(called, expected):
-    assert errors(np.array([c == "1" for c in called]), (2, 3)) == expected
+    assert boundary_errors(np.array([c == "1" for c in called]), (2, 3)) == expected
 
 
 def test_thresholds_are_a_multiple_of_the_largest_of_the_null_and_never_below_zero():
     null = np.array([[0.1, -0.3], [0.3, -0.1], [0.2, -0.2]])
-    assert threshold(null, 2.0).tolist() == pytest.approx([0.6, 0.0])
+    assert change_threshold(null, 2.0).tolist() == pytest.approx([0.6, 0.0])
 
 
 def test_rises_add_up_to_the_curve():

@@ -25,7 +25,7 @@ from mechclust.studies.planted_layers.config import (
     RATES,
     ROUNDED,
     TRAINED,
-    noisy,
+    noisy_column,
     pairs_of,
     result_path,
     spans_of,
@@ -81,7 +81,15 @@ class TestPlan:
     def test_pairs_have_names_of_their_own_and_a_null(self):
         pairs = pairs_of(PAPER, 8)
         assert len({pair.name for pair in pairs}) == len(pairs)
-        assert {pair.column for pair in pairs} == {*NULLS, *FALSE, TRAINED, ALL, RATES, noisy(0.03), noisy(0.3)}
+        assert {pair.column for pair in pairs} == {
+            *NULLS,
+            *FALSE,
+            TRAINED,
+            ALL,
+            RATES,
+            noisy_column(0.03),
+            noisy_column(0.3),
+        }
         assert {pair.null for pair in pairs if pair.column not in NULLS} == set(NULLS)
         (rounded,) = (pair for pair in pairs if pair.column == ROUNDED)
         assert rounded.null == NOISE_NULL  # another order of the data changes far more, so nothing would be called
@@ -92,7 +100,7 @@ class TestPlan:
         config = replace(PAPER, model="somewhere", prompts="prompts.jsonl")
         assert {job.kind for job in jobs(config)} == {"measure"}
         assert {pair.column for pair in pairs_of(config, 12)} == {
-            NOISE_NULL, ALL, NONE, ORDER, ROUNDED, noisy(0.03), noisy(0.3),
+            NOISE_NULL, ALL, NONE, ORDER, ROUNDED, noisy_column(0.03), noisy_column(0.3),
         }  # fmt: skip
         assert {made.source for pair in pairs_of(config, 12) for made in (pair.base, pair.tuned)} == {"base"}
 

@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mechclust.studies.topic_structure.arms import DECAYED, Cell, arms, attention_steps, cells, reading_arm
+from mechclust.studies.topic_structure.arms import DECAYED, Cell, arms, attention_steps, reading_arm, stage_cells
 from mechclust.studies.topic_structure.findings import findings_of
 from mechclust.studies.topic_structure.reading_figures import readings_figure
 from mechclust.studies.topic_structure.reading_findings import distance_table, nearest_readings, verdicts_of
 from mechclust.studies.topic_structure.readings import BEST, END, HALF, TABLE, attention_table, readings_of, stops_of
-from mechclust.studies.topic_structure.results import THEORY_G, block, shares_of
+from mechclust.studies.topic_structure.results import THEORY_G, shares_of, topic_block
 from mechclust.studies.topic_structure.stage_figures import changes_figure, stages_figure
 from tests.mechclust.studies.topic_structure.made_runs import (
     BEST_READING,
@@ -34,8 +34,8 @@ RUNS = constructed()
 HEADLINES = ["P1b", "P4", "P5"]
 PAGE = ["P1a", "P2b", "P2c", "P3", "P8b"]
 TABLE_ONLY = ["P2", "P3b", "P3c", "P4a", "P4b", "P5a", "P6", "P8"]
-NEAR = [cell.arm for cell in cells(PAPER) if cell.init == "near-zero"]
-DEFAULT = [cell.arm for cell in cells(PAPER) if cell.init == "default"]
+NEAR = [cell.arm for cell in stage_cells(PAPER) if cell.init == "near-zero"]
+DEFAULT = [cell.arm for cell in stage_cells(PAPER) if cell.init == "default"]
 
 
 def judged(runs=RUNS, optima=None, config=PAPER):
@@ -224,8 +224,8 @@ class TestValues:
 
     def test_blocks_are_of_the_start_or_the_end_and_of_one_matrix(self):
         (run, *_) = altered(["E1"], start=blocks(1, 0, 0), end=blocks(2, 0, 0))["E1"]
-        assert block([run], "gap", "W_E^T W_E", start=True) == pytest.approx([1])
-        assert block([run], "gap", "W_V") == pytest.approx([2.02])
+        assert topic_block([run], "gap", "W_E^T W_E", start=True) == pytest.approx([1])
+        assert topic_block([run], "gap", "W_V") == pytest.approx([2.02])
 
 
 class TestStages:

@@ -11,7 +11,13 @@ import torch
 from mechclust.models import build_model
 from mechclust.studies.topic_structure import TopicTransformerConfig, stage_one_value
 from mechclust.studies.topic_structure.follow import DevLoss, WayToMinimiser
-from mechclust.studies.topic_structure.optimum import distance, drawn, minimiser, moments_of, population_moments
+from mechclust.studies.topic_structure.optimum import (
+    drawn_moments,
+    minimiser,
+    moments_of,
+    population_moments,
+    value_distance,
+)
 from probes.engine.hooks import forward
 from tasks import InputError, TopicDocuments
 
@@ -59,7 +65,7 @@ class TestMinimiser:
 
 class TestPopulation:
     def test_is_the_mean_over_many_documents(self):
-        (found,) = drawn(EXACT, (20_000,), seed=3)
+        (found,) = drawn_moments(EXACT, (20_000,), seed=3)
         known = population_moments(EXACT)
         for a, b in zip(found, known, strict=True):
             torch.testing.assert_close(a, b, rtol=0, atol=1.5e-3)
@@ -69,8 +75,8 @@ class TestPopulation:
 
     def test_tends_to_the_closed_form(self):
         task = replace(EXACT, lengths=(100_000, 100_000))
-        assert distance(minimiser(population_moments(task), 1e-3), stage_one_value(task), task) < 0.02
-        assert distance(minimiser(population_moments(EXACT), 1e-3), stage_one_value(EXACT), EXACT) > 0.1
+        assert value_distance(minimiser(population_moments(task), 1e-3), stage_one_value(task), task) < 0.02
+        assert value_distance(minimiser(population_moments(EXACT), 1e-3), stage_one_value(EXACT), EXACT) > 0.1
 
     @pytest.mark.parametrize("fields", [{"sampler": "dirichlet"}, {"exact_shares": False}, {"lengths": (10, 20)}])
     def test_is_known_for_theorys_documents_only(self, fields):
@@ -80,20 +86,20 @@ class TestPopulation:
 
 class TestDrawn:
     def test_goes_on_from_the_documents_before(self):
-        first, second = drawn(EXACT, (30, 70), seed=1)
-        (alone,) = drawn(EXACT, (30,), seed=1)
+        first, second = drawn_moments(EXACT, (30, 70), seed=1)
+        (alone,) = drawn_moments(EXACT, (30,), seed=1)
         assert torch.equal(first.inputs, alone.inputs)
         rest = 70 / 40 * second.inputs - 30 / 40 * first.inputs  # of the 40 that came after
         assert float(rest.sum()) == pytest.approx(1)
         assert not torch.allclose(rest, first.inputs, atol=1e-4)
 
     def test_has_other_documents_for_another_seed(self):
-        (one,), (other,) = drawn(EXACT, (30,), seed=1), drawn(EXACT, (30,), seed=2)
+        (one,), (other,) = drawn_moments(EXACT, (30,), seed=1), drawn_moments(EXACT, (30,), seed=2)
         assert not torch.equal(one.inputs, other.inputs)
 
     def test_comes_nearer_to_the_population_with_the_root_of_the_documents(self):
         ladder, goal = (250, 1000, 4000, 16_000), minimiser(population_moments(EXACT), 0.01)
-        far = [distance(minimiser(of, 0.01), goal, EXACT) for of in drawn(EXACT, ladder, seed=5)]
+        far = [value_distance(minimiser(of, 0.01), goal, EXACT) for of in drawn_moments(EXACT, ladder, seed=5)]
         assert -0.7 < np.polyfit(np.log(ladder), np.log(far), 1)[0] < -0.3
 
 

@@ -18,10 +18,10 @@ from mechclust.studies.topic_structure.arms import (
     MINIMISER,
     arms,
     attention_steps,
-    cells,
     documents_of,
     jobs,
     reading_arm,
+    stage_cells,
     training_of,
 )
 from mechclust.studies.topic_structure.results import load_runs
@@ -52,7 +52,7 @@ class TestArms:
         assert arms(PAPER)["E2 no decay"].training.get("weight_decay", 0) == 0
 
     def test_are_a_full_factorial_of_start_optimiser_loss_and_rate(self):
-        of = [arms(PAPER)[cell.arm] for cell in cells(PAPER)]
+        of = [arms(PAPER)[cell.arm] for cell in stage_cells(PAPER)]
         levels = {(a.model.get("init_std"), a.training["optimizer"], a.documents["objective"]) for a in of}
         assert len(levels) == 8
         assert Counter(a.training["lr"] for a in of if a.training["optimizer"] == "sgd") == dict.fromkeys(

@@ -10,7 +10,7 @@ import transformers
 
 from mechclust.models.instructions import Answered
 from mechclust.training.tuning import score_answers
-from mechclust.training.tuning.answers import IGNORED, collator, padded_answers
+from mechclust.training.tuning.answers import IGNORED, answer_collator, padded_answers
 from tasks import InputError
 from tests.mechclust.training.tuning.small import FAMILIES, examples, language_model
 
@@ -76,8 +76,8 @@ def test_models_that_take_no_logits_to_keep() -> None:
     simple = Simple(model.config)
     simple.load_state_dict(model.state_dict())
     given = examples()
-    assert "logits_to_keep" in collator(model)(given)
-    assert "logits_to_keep" not in collator(simple)(given)
+    assert "logits_to_keep" in answer_collator(model)(given)
+    assert "logits_to_keep" not in answer_collator(simple)(given)
     few, every = score_answers(model, given), score_answers(simple, given)
     torch.testing.assert_close(few.loss, every.loss, atol=1e-6, rtol=0)
     assert torch.equal(few.exact, every.exact)

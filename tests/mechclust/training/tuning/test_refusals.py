@@ -14,7 +14,7 @@ from mechclust.models.adapters import check_adapter
 from mechclust.models.instructions import Answered
 from mechclust.training.tuning import TuneConfig, adapter, tune_adapter, tuned_at
 from mechclust.training.tuning.adapter import digest_of_weights
-from mechclust.training.tuning.checkpoints import saving
+from mechclust.training.tuning.checkpoints import saving_checkpoint
 from mechclust.training.tuning.errors import DivergedError
 from tasks import InputError
 from tests.faults.disks import _small, mounts
@@ -227,7 +227,7 @@ class TestFullDisk:
         ],
     )
     def test_in_words_of_libraries(self, raised: Exception, said: str, tmp_path: Path) -> None:
-        with pytest.raises(InputError) as error, saving(tmp_path):
+        with pytest.raises(InputError) as error, saving_checkpoint(tmp_path):
             raise raised
         assert str(error.value).startswith(f"cannot write {str(tmp_path)!r} (")
         assert said in str(error.value)
