@@ -205,7 +205,7 @@ class TestLowRank:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             peft.inject_adapter_in_model(settings, model)
-        drawn = self.PLAN.factors([(one.model.seed, stack.trainable(build_model(one.model).double()))])
+        drawn = self.PLAN.factors([(one.model.seed, stack.trainable_weights(build_model(one.model).double()))])
         own = [p for name, p in model.named_parameters() if "lora_" in name]
         order = [f"blocks.{layer}.attn.W_{k}{end}" for layer in range(2) for k in "QV" for end in (".down", ".up")]
         with torch.no_grad():
