@@ -100,7 +100,7 @@ def _documented_shapes(checked: CheckedModel, kind: str) -> list[tuple[int, ...]
     return [(n, positions, cfg.d_model) for positions in (n_pos, 1)]
 
 
-def check_finite(checked: CheckedModel) -> tuple[bool, str]:
+def finite_values(checked: CheckedModel) -> tuple[bool, str]:
     """Check that there is no NaN and no infinity among weights and activations."""
     troubles = {}
     for name, parameter in checked.model.named_parameters():

@@ -16,7 +16,7 @@ import torch
 from mechclust.commands.check.batches import check_padding, check_repeats, check_same_alone
 from mechclust.commands.check.chance import Build, Chance, chance_of_untrained
 from mechclust.commands.check.equal import equals_hugging_face, read_only_equals
-from mechclust.commands.check.hooks import attention_direction, attention_rows, blocks_join, check_finite, hook_points
+from mechclust.commands.check.hooks import attention_direction, attention_rows, blocks_join, finite_values, hook_points
 from mechclust.commands.check.inputs import SELECTORS, CheckedModel
 from mechclust.commands.check.reference import Reference, take_reference
 from mechclust.commands.check.result import Check, CheckReport, NotTried
@@ -39,7 +39,7 @@ from tasks.settings import Seed, check_settings
 CheckFields = tuple[bool, str] | tuple[bool, str, bool]  # fields of ``Check`` after its name
 _Attempt = Callable[[], CheckFields]
 _ATTEMPTS: dict[str, Callable[[CheckedModel], CheckFields] | None] = {
-    "finite values": check_finite,
+    "finite values": finite_values,
     "same values twice": check_repeats,
     "equals Hugging Face": None,  # needs the reference too
     "attention rows": attention_rows,

@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from mechclust.report.style import BLUE, ORANGE, RED
 from mechclust.studies.planted_layers.config import NONE, TRAINED, TWICE_STEPS, false_columns
 from mechclust.studies.planted_layers.figures import (
-    VIEW_COLORS,
     call_panels,
-    curves,
-    dots,
+    curves_figure,
+    dots_figure,
     errors_panels,
     separation_panels,
     unplanted_panels,
@@ -23,6 +23,8 @@ from mechclust.studies.planted_layers.rows import CONTRIBUTION, RESIDUAL
 from tests.mechclust.studies.planted_layers.test_findings import LAYERS, PAPER, L, measured
 
 GIVEN = replace(PAPER, model="somewhere", prompts="prompts.jsonl")
+
+VIEW_COLORS = {RESIDUAL: BLUE, CONTRIBUTION: ORANGE, PATCHING: RED}
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +40,7 @@ def line_of(axis, color):
 
 class TestCurves:
     def test_draw_the_mean_over_seeds_in_the_panel_of_their_plant(self, runs):
-        figure = curves(PAPER, runs)
+        figure = curves_figure(PAPER, runs)
         pairs = runs[0].of(TRAINED)
         by_title = {axis.get_title(): axis for axis in figure.axes}
         for pair in pairs:
@@ -51,13 +53,13 @@ class TestCurves:
             assert axis.lines[0].get_xdata() == pytest.approx(LAYERS)
 
     def test_shade_the_layers_that_were_planted(self, runs):
-        axis = curves(PAPER, runs).axes[0]
+        axis = curves_figure(PAPER, runs).axes[0]
         first, last = runs[0].of(TRAINED)[0].truth
         band = axis.patches[0].get_extents().transformed(axis.transData.inverted())
         assert (band.x0, band.x1) == pytest.approx((first - 0.4, last + 0.4))
 
     def test_draw_the_loss_that_patching_restores_at_the_right(self, runs):
-        figure = curves(PAPER, runs)
+        figure = curves_figure(PAPER, runs)
         pairs = runs[0].of(TRAINED)
         right = [axis for axis in figure.axes if axis.get_ylim() == (-0.1, 1.1)]
         for axis, pair in zip(right, pairs, strict=False):
@@ -66,20 +68,20 @@ class TestCurves:
 
     def test_leave_patching_out_if_a_loss_cannot_be_restored(self, runs):
         restored = {name: np.full(L, np.nan) for name in runs[0].restored}
-        figure = curves(PAPER, [replace(run, restored=restored) for run in runs])
+        figure = curves_figure(PAPER, [replace(run, restored=restored) for run in runs])
         assert [axis for axis in figure.axes if axis.get_ylabel() == "loss restored"] == []
 
     def test_leave_a_measure_out_if_it_is_undefined_in_a_seed(self, runs):
         (pair, *_) = runs[0].of(TRAINED)
         undefined = {**runs[1].curves, pair.name: np.full_like(runs[1].curves[pair.name], np.nan)}
-        axis = curves(PAPER, [runs[0], replace(runs[1], curves=undefined)]).axes[0]
+        axis = curves_figure(PAPER, [runs[0], replace(runs[1], curves=undefined)]).axes[0]
         assert [line for line in axis.lines if line.get_marker() == "."] == []
 
 
 class TestDots:
     def test_lie_at_the_mean_score_with_the_interval_over_seeds(self, runs):
         panels = errors_panels(PAPER)
-        axes = dots(PAPER, runs, panels).axes
+        axes = dots_figure(PAPER, runs, panels).axes
         for axis, panel in zip(axes, panels, strict=True):
             expected = scores_by_row(PAPER, runs, panel.column, panel.name)
             drawn = [float(line.get_xdata()[0]) for line in axis.lines if line.get_marker() not in ("None", "")]
@@ -87,7 +89,7 @@ class TestDots:
             assert sorted(drawn) == pytest.approx(sorted(finite))
 
     def test_measures_lie_from_above_and_patching_below_them(self, runs):
-        axis = dots(PAPER, runs, separation_panels(PAPER)[:1]).axes[0]
+        axis = dots_figure(PAPER, runs, separation_panels(PAPER)[:1]).axes[0]
         names = [label.get_text() for label in axis.get_yticklabels()]
         assert len(names) == len(MEASURES) + 1
         assert names[-1] == PATCHING
@@ -98,7 +100,7 @@ class TestDots:
 
     def test_chance_is_dashed_where_there_is_one(self, runs):
         def chances(panels):
-            axes = dots(PAPER, runs, panels).axes
+            axes = dots_figure(PAPER, runs, panels).axes
             return [[line.get_xdata()[0] for line in axis.lines if line.get_linestyle() == "--"] for axis in axes]
 
         assert chances(separation_panels(PAPER)) == [[0.5]] * len(separation_panels(PAPER))
@@ -107,7 +109,7 @@ class TestDots:
         assert chances(call_panels(PAPER)) == [[], [], []]
 
     def test_other_layers_have_no_patching(self, runs):
-        axis = dots(PAPER, runs, unplanted_panels(PAPER)).axes[0]
+        axis = dots_figure(PAPER, runs, unplanted_panels(PAPER)).axes[0]
         assert PATCHING not in [label.get_text() for label in axis.get_yticklabels()]
 
     def test_panels_say_which_share_is_right(self):

@@ -7,14 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mechclust.studies.topic_structure.arms import DECAYED, Cell, cells
-from mechclust.studies.topic_structure.figures import mixing
-from mechclust.studies.topic_structure.optimum_figures import optimum
+from mechclust.studies.topic_structure.arms import DECAYED, Cell, stage_cells
+from mechclust.studies.topic_structure.figures import mixing_figure
+from mechclust.studies.topic_structure.optimum_figures import optimum_figure
 from mechclust.studies.topic_structure.reading_figures import readings_figure
 from mechclust.studies.topic_structure.reading_findings import NEAR
 from mechclust.studies.topic_structure.readings import BEST, readings_of, uniform_distance
 from mechclust.studies.topic_structure.results import THEORY_G, mixing_values, shares_of, ways_of
-from mechclust.studies.topic_structure.stage_figures import changes, stages
+from mechclust.studies.topic_structure.stage_figures import changes_figure, stages_figure
 from tests.mechclust.studies.topic_structure.made_runs import BEST_READING, PAPER, constructed, minimisers
 
 RUNS = constructed()
@@ -28,7 +28,7 @@ def points(axis, marker):
 
 class TestStages:
     def test_draw_the_share_of_every_seed_by_start_and_rate(self):
-        figure = stages(PAPER, RUNS)
+        figure = stages_figure(PAPER, RUNS)
         factorial, shares = shares_of(PAPER, RUNS)
         by_title = {axis.get_title(): axis for axis in figure.axes}
         for optimiser in ("SGD", "Adam"):
@@ -42,7 +42,7 @@ class TestStages:
                 assert drawn[:, 0] == pytest.approx(np.repeat(np.arange(len(rates)) + side, len(shares)))
 
     def test_draw_the_mean_of_a_cell_as_a_line_around_its_points(self):
-        (axis,) = [axis for axis in stages(PAPER, RUNS).axes if axis.get_title() == "SGD, squared"]
+        (axis,) = [axis for axis in stages_figure(PAPER, RUNS).axes if axis.get_title() == "SGD, squared"]
         factorial, shares = shares_of(PAPER, RUNS)
         rates = sorted({cell.rate for cell in factorial if cell.optimiser == "SGD"})
         bars = [line for line in axis.lines if line.get_marker() == "None" and line.get_linestyle() == "-"]
@@ -57,10 +57,10 @@ class TestStages:
         ids=["unmoved", "diverged"],
     )
     def test_mark_a_cell_without_a_share_below_the_others(self, change, marker, words):
-        cell = cells(PAPER)[0]
+        cell = stage_cells(PAPER)[0]
         (first, *others) = RUNS[cell.arm]
         spoilt = {weight: values * change if weight != "W_V" else values for weight, values in first.changes.items()}
-        figure = stages(PAPER, RUNS | {cell.arm: [replace(first, changes=spoilt), *others]})
+        figure = stages_figure(PAPER, RUNS | {cell.arm: [replace(first, changes=spoilt), *others]})
         (axis,) = [axis for axis in figure.axes if len(points(axis, marker))]
         assert axis.get_title() == f"{cell.optimiser}, {cell.objective}"
         assert points(axis, marker)[:, 1] == pytest.approx(-0.08)
@@ -71,10 +71,10 @@ class TestStages:
 
 class TestChanges:
     def test_draw_the_weights_of_the_first_seed_at_the_fastest_rate(self):
-        figure = changes(PAPER, RUNS)
+        figure = changes_figure(PAPER, RUNS)
         axis = figure.axes[0]
-        rate = max(cell.rate for cell in cells(PAPER) if cell[:3] == cells(PAPER)[0][:3])
-        cell = cells(PAPER)[0]._replace(rate=rate)
+        rate = max(cell.rate for cell in stage_cells(PAPER) if cell[:3] == stage_cells(PAPER)[0][:3])
+        cell = stage_cells(PAPER)[0]._replace(rate=rate)
         assert axis.get_title().startswith(f"{cell.init} start, {cell.optimiser}, {cell.objective}, rate {rate:g}\n")
         by_label = {line.get_label(): line.get_ydata() for line in axis.lines}
         run = RUNS[cell.arm][0]
@@ -84,17 +84,17 @@ class TestChanges:
         assert f"{100 * run.stages.early:.0f}% of" in axis.get_title()
 
     def test_leave_out_a_rate_that_diverged(self):
-        rates = [cell for cell in cells(PAPER) if cell[:3] == cells(PAPER)[0][:3]]
+        rates = [cell for cell in stage_cells(PAPER) if cell[:3] == stage_cells(PAPER)[0][:3]]
         fastest = max(rates, key=lambda cell: cell.rate)
         second = sorted(cell.rate for cell in rates)[-2]
         diverged = [replace(run, changes={k: v * np.nan for k, v in run.changes.items()}) for run in RUNS[fastest.arm]]
-        axis = changes(PAPER, RUNS | {fastest.arm: diverged}).axes[0]
+        axis = changes_figure(PAPER, RUNS | {fastest.arm: diverged}).axes[0]
         assert f"rate {second:g}\n" in axis.get_title()
 
 
 class TestMixing:
     def test_draws_g_of_every_seed_with_the_bounds(self):
-        (axis,) = mixing(PAPER, RUNS).axes
+        (axis,) = mixing_figure(PAPER, RUNS).axes
         values = mixing_values(PAPER, RUNS)
         drawn = points(axis, "o")
         assert sorted(drawn[:, 1]) == pytest.approx(sorted(np.concatenate([g.ravel() for g in values.values()])))
@@ -104,7 +104,7 @@ class TestMixing:
         assert list(population.get_ydata()) == pytest.approx(list(THEORY_G.values()))
 
     def test_draws_the_populations_optimum_with_ten_topics_only(self):
-        (axis,) = mixing(replace(PAPER, topics=PAPER.topics[1:]), RUNS).axes
+        (axis,) = mixing_figure(replace(PAPER, topics=PAPER.topics[1:]), RUNS).axes
         assert 10 not in PAPER.topics[1:]
         assert [line for line in axis.lines if line.get_linestyle() == "--" and len(line.get_xdata()) > 2] == []
 
@@ -133,7 +133,7 @@ class TestReadings:
 
 def test_the_optimum_is_drawn_by_documents_and_by_step():
     found = minimisers(PAPER)
-    left, right = optimum(PAPER, RUNS, found).axes
+    left, right = optimum_figure(PAPER, RUNS, found).axes
     distances = np.mean([result["distance"].numpy() for result in found], axis=0)
     curves = [line for line in left.lines if line.get_marker() == "."]
     assert np.array([line.get_ydata() for line in curves]) == pytest.approx(distances)
