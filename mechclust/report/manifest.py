@@ -11,11 +11,13 @@ from typing import Any
 
 import xxhash
 
+from probes.engine.result import place_of, saved_place
 from probes.store.files import DamagedError, is_whole, read_json, verifies, write_atomic, write_errors, write_json
 from tasks import InputError
 
 MANIFEST = "mechclust.json"
 WAY_OUT = "give another folder with --out"
+_MEASURE_AGAIN = "delete it and run the study again with the same --out"
 _WRITTEN_KINDS = (".csv", ".html", ".json", ".safetensors", ".xz")
 
 
@@ -190,23 +192,24 @@ def forget_measured(folder: Path) -> None:
 
 
 def check_measured(folder: Path) -> None:
-    """Refuse a finished run in which a file of ``results/`` was replaced, such as by that of another seed, or added.
+    """Refuse a run in which a file of ``results/`` was replaced, such as by that of another seed, step or split.
 
-    Files that are missing or damaged are left to whoever reads them. Nothing is refused in a run that never finished,
-    or where checksums are not compared.
+    Every file says where it belongs. In a finished run their content is known too, unless checksums are not compared.
+    Files that are missing or damaged are left to whoever reads them.
 
     Raises:
         InputError: naming the first file that is not what the run measured.
     """
+    for path in sorted(_visible_files(folder / "results")):
+        if path.suffix == ".safetensors" and saved_place(path) not in ("", place_of(path)):
+            raise InputError(f"{str(path)!r} was measured as {saved_place(path)!r}; {_MEASURE_AGAIN}")
     measured = read_manifest(folder).measured
     if not (measured and verifies()):
         return
     for name, digest in _measurements(folder).items():
         path = folder / name
         if digest != measured.get(name) and (path.suffix not in (".safetensors", ".json") or is_whole(path)):
-            raise InputError(
-                f"{str(path)!r} is not what this run measured; delete it and run the study again with the same --out"
-            )
+            raise InputError(f"{str(path)!r} is not what this run measured; {_MEASURE_AGAIN}")
 
 
 def _measurements(folder: Path) -> dict[str, str]:

@@ -13,7 +13,14 @@ from mechclust.evidence.findings import FILE, Findings, findings_bytes, with_his
 from mechclust.report.analysis import Analysis
 from mechclust.report.archive import pack, unpack
 from mechclust.report.folder import check_command, check_writable, differences, read_record, record_command
-from mechclust.report.manifest import MANIFEST, add_files, check_files, read_manifest, replace_files
+from mechclust.report.manifest import (
+    MANIFEST,
+    add_files,
+    check_files,
+    check_measured,
+    read_manifest,
+    replace_files,
+)
 from mechclust.report.text import csv
 from mechclust.studies.added_seeds import with_seen_verdicts
 from mechclust.studies.registry import open_run
@@ -120,10 +127,11 @@ def judge_again(folder: str | Path) -> Findings:
     with tempfile.TemporaryDirectory() as place:
         unpack(archive, Path(place))
         try:
+            check_measured(Path(place))
             judged = with_seen_verdicts(judge_run(study, config, Path(place)), read_record(folder, _WAY_OUT))
             findings = with_history(judged, folder)
         except InputError as error:
-            why = str(error).replace(repr(place), repr(str(archive))).partition(";")[0]
+            why = str(error).replace(place, str(archive)).partition(";")[0]
             raise InputError(f"{why}; {_RECORD_AGAIN}") from error
     check_findings(findings)
     record_command(folder, _COMMAND)

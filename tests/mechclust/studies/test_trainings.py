@@ -1,4 +1,4 @@
-"""What a study trains is known before it starts: what it takes, whether it fits, and whether probes fit its examples."""
+"""What a study trains is known before it starts: what it takes, and whether probes fit its examples."""
 
 from __future__ import annotations
 
