@@ -17,7 +17,7 @@ from tasks import InputError
 
 MANIFEST = "mechclust.json"
 WAY_OUT = "give another folder with --out"
-_MEASURE_AGAIN = "delete it and run the study again with the same --out"
+_OTHER = "is not what this run measured; delete it and run the study again with the same --out"
 _WRITTEN_KINDS = (".csv", ".html", ".json", ".safetensors", ".xz")
 
 
@@ -202,14 +202,14 @@ def check_measured(folder: Path) -> None:
     """
     for path in sorted(_visible_files(folder / "results")):
         if path.suffix == ".safetensors" and saved_place(path) not in ("", place_of(path)):
-            raise InputError(f"{str(path)!r} was measured as {saved_place(path)!r}; {_MEASURE_AGAIN}")
+            raise InputError(f"{str(path)!r} holds {saved_place(path)!r}, which {_OTHER}")
     measured = read_manifest(folder).measured
     if not (measured and verifies()):
         return
     for name, digest in _measurements(folder).items():
         path = folder / name
         if digest != measured.get(name) and (path.suffix not in (".safetensors", ".json") or is_whole(path)):
-            raise InputError(f"{str(path)!r} is not what this run measured; {_MEASURE_AGAIN}")
+            raise InputError(f"{str(path)!r} {_OTHER}")
 
 
 def _measurements(folder: Path) -> dict[str, str]:

@@ -76,8 +76,8 @@ TOKENIZER_CONFIGS: tuple[tuple[str, Any], ...] = (
 )  # fmt: skip
 OPTIONS: tuple[tuple[str, Any], ...] = (
     ("dtype", "float8"), ("dtype", "int64"), ("dtype", torch.int64), ("dtype", 5), ("device", "nope"), ("device", 5),
-    ("device", []), ("device_map", "nope"), ("device_map", []), ("quantization", 5), ("quantization", {}), ("quantization", "3bit"),
-    ("attention", "nope"), ("attention", 5),
+    ("device", []), ("device_map", "nope"), ("device_map", []), ("quantization", 5), ("quantization", {}),
+    ("quantization", "3bit"), ("attention", "nope"), ("attention", 5),
 )  # fmt: skip
 NO_OBJECT = {
     "empty": b"",

@@ -178,4 +178,4 @@ def test_results_that_were_exchanged(smoke_run: Any, tmp_path: Path, capfd: pyte
     loss.write_bytes(kept)
     assert main(["report", str(out), "--no-verify"]) == 2
     (sentence,) = capfd.readouterr().err.splitlines()
-    assert sentence.startswith(f"mechclust: {str(loss)!r} was measured as '{ari.parent.name}/{ari.name}'; delete it")
+    assert sentence.startswith(f"mechclust: {str(loss)!r} holds '{ari.parent.name}/{ari.name}', which is not")

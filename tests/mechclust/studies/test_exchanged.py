@@ -60,7 +60,7 @@ def test_every_exchange(run: tuple[Path, bool], monkeypatch: pytest.MonkeyPatch)
     out, finished = run
     with pytest.raises(InputError) as refused:  # a number is not what a study measures
         _judged(out)
-    assert "was measured as" not in str(refused.value)
+    assert "is not what this run measured" not in str(refused.value)
     monkeypatch.setenv("MECHCLUST_VERIFY", "0")  # the weaker check
     study, config = open_run(out)
     study = replace(study, check=_accept)
@@ -68,13 +68,13 @@ def test_every_exchange(run: tuple[Path, bool], monkeypatch: pytest.MonkeyPatch)
     assert len(files) > 3
     for one, other in _pairs(files):
         _exchange(one, other)
-        with pytest.raises(InputError, match="was measured as") as refused:
+        with pytest.raises(InputError, match="which is not what this run measured") as refused:
             run_study(study, config, out, workers=1)
         assert repr(str(one)) in str(refused.value) or repr(str(other)) in str(refused.value)
         for read in (report_run, _recorded) if finished else ():
-            with pytest.raises(InputError, match="was measured as"):
+            with pytest.raises(InputError, match="which is not what this run measured"):
                 read(study, config, out)
-        with pytest.raises(InputError, match=r"was measured as .*record the run again"):
+        with pytest.raises(InputError, match=r"which is not what this run measured; record the run again"):
             _judged(out)
         _exchange(one, other)
 
