@@ -123,6 +123,11 @@ def job_calls() -> Calls:
         yield f"run {study} freezes everything", Call(everything, ("nothing to train",))
     heads = "run heads-in-models --preset smoke --out out --workers 1"
     yield "run heads-in-models --recipients", Call(f"{heads} --recipients 1000000", ("recipients",))
+    smoke = "run mossa --preset smoke --out out --workers 1"
+    yield "run for more than a day", Call(f"{smoke} --pretraining.steps 100000000", ("--yes",))
+    yield "run of networks beyond memory", Call(f"{smoke} --d-model 1048576", ("memory",))
+    yield "run of a batch beyond memory", Call(f"{smoke} --pretraining.batch-size 100000000", ("memory",))
+    yield "run --probes that lack a label", Call(f"{smoke} --probes ClusteringHead", ("ClusteringHead",))
     for optimizer in ("adamw", "sgd"):
         for rate in ("1e6", "1e300"):
             line = f"{RUN} --training.optimizer {optimizer} --training.lr {rate} --training.clip 1e30"
@@ -234,7 +239,7 @@ def model_calls(inputs: Path) -> Calls:
             yield f"{command}, {name} weights", call
     note = "another-gpt2"
     other = partial(_other_base, inputs)
-    for command in ("clusters", "topics", "check"):
+    for command in ("clusters", "topics", "check", "history"):
         line = lines[command].replace("@in/bert", "@in/gpt2")
         call = Call(f"{line} --adapter @here/a", (), "accepted", prepare=other, said=note)
         yield f"{command}, adapter of another base", call
