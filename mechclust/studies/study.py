@@ -28,7 +28,7 @@ from mechclust.studies.extra_probes import (
     measure_further,
     try_further,
 )
-from mechclust.studies.trainings import Training, check_memory, check_time, check_trainings, no_trainings
+from mechclust.studies.trainings import Training, check_cost, check_trainings, no_trainings
 from probes.engine.hooks import check_device
 from probes.store.locks import locked
 from tasks import InputError
@@ -258,20 +258,11 @@ def run_study(
     """
     out = Path(out)
     further = chosen_probes(probes)
-    check_settings(config)
-    study.check(config)
-    trainings = study.trainings(config)
-    check_trainings(trainings)
-    jobs = sorted(study.jobs(config), key=study.stage)
-    if not jobs:
-        raise InputError(f"study {study.name!r} has no jobs with these settings; change them, or its jobs")
-    check_writable(out)
+    jobs = _checked_jobs(study, config, out)
     try_further(study.trained_models(config, out), further)
     if engine == "local" and not (out / "config.json").exists():  # a run that was begun goes on
         at_once = min(workers or os.cpu_count() or 1, len(jobs))
-        device = getattr(config, "device", "cpu")
-        check_memory(trainings, device, at_once)
-        check_time(trainings, device, at_once, yes=yes)
+        check_cost(study.trainings(config), getattr(config, "device", "cpu"), at_once, yes=yes)
     with ExitStack() as held:
         held.enter_context(locked(out, way="give another folder with --out"))
         add_seeds(study.name, study.jobs, config, out)
@@ -290,6 +281,18 @@ def run_study(
         except Exception as error:  # of somebody else's code
             error.add_note(f"all that was measured is kept: correct the study, then mechclust report {out}")
             raise
+
+
+def _checked_jobs(study: Study, config: Any, out: Path) -> list[Any]:
+    """Return the jobs in the order of their stages. Refuse settings that cannot be run, or a folder."""
+    check_settings(config)
+    study.check(config)
+    check_trainings(study.trainings(config))
+    jobs = sorted(study.jobs(config), key=study.stage)
+    if not jobs:
+        raise InputError(f"study {study.name!r} has no jobs with these settings; change them, or its jobs")
+    check_writable(out)
+    return jobs
 
 
 def report_run(study: Study, config: Any, out: Path) -> Analysis:

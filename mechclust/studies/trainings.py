@@ -96,42 +96,33 @@ def check_trainings(trainings: Sequence[Training]) -> None:
             trained_names(named, training.config, "network")
 
 
-def check_memory(trainings: Sequence[Training], device: str, at_once: int) -> None:
-    """Refuse networks that do not fit in the free memory of a device.
+def check_cost(trainings: Sequence[Training], device: str, at_once: int, *, yes: bool) -> None:
+    """Refuse trainings that do not fit in memory, or take more than a day unless that was agreed to.
 
     Args:
         trainings: the networks.
         device: where they are trained.
         at_once: how many are trained at the same time.
+        yes: whether more than a day was agreed to; then time is not estimated.
 
     Raises:
-        InputError: with the memory that the largest needs, and the free memory.
+        InputError: with the estimate, and what is free.
     """
-    free = free_memory_bytes(device)
-    needed = at_once * max((training.memory_bytes for training in trainings), default=0)
-    if free is not None and needed > free:
-        raise InputError(
-            f"training takes about {size_text(needed)} of memory ({at_once} at a time), but {device} has "
-            f"{size_text(free)} free; give smaller networks or batches, or fewer --workers"
-        )
+    _check_memory(trainings, device, at_once)
+    if not yes:
+        seconds = training_seconds(trainings, device) / at_once
+        check_duration(seconds, yes=yes, fewer="a smaller preset, or fewer steps or seeds")
 
 
-def check_time(trainings: Sequence[Training], device: str, at_once: int, *, yes: bool) -> None:
-    """Refuse trainings that take more than a day, unless that was agreed to. One step of each network is measured.
+def training_seconds(trainings: Sequence[Training], device: str) -> float:
+    """Return how long one process trains these networks, from some measured steps of each kind of network.
 
     What is measured of the networks comes on top.
 
     Args:
         trainings: the networks.
         device: where they are trained.
-        at_once: how many are trained at the same time.
-        yes: whether more than a day was agreed to; then nothing is measured.
-
-    Raises:
-        InputError: with the estimate.
     """
-    if yes:
-        return
     measured: dict[tuple[AnyConfig, int], float] = {}
     total = 0.0
     for training in trainings:
@@ -139,7 +130,17 @@ def check_time(trainings: Sequence[Training], device: str, at_once: int, *, yes:
         if key not in measured:
             measured[key] = training.step_seconds(device)
         total += measured[key] * training.config.steps * training.times
-    check_duration(total / at_once, yes=yes, fewer="a smaller preset, or fewer steps or seeds")
+    return total
+
+
+def _check_memory(trainings: Sequence[Training], device: str, at_once: int) -> None:
+    free = free_memory_bytes(device)
+    needed = at_once * max((training.memory_bytes for training in trainings), default=0)
+    if free is not None and needed > free:
+        raise InputError(
+            f"training takes about {size_text(needed)} of memory ({at_once} at a time), but {device} has "
+            f"{size_text(free)} free; give smaller networks or batches, or fewer --workers"
+        )
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import pytest
 
 from mechclust.cli import main
 from mechclust.studies import configure, get_study, list_studies, run_study
-from mechclust.studies.trainings import Training, check_time
+from mechclust.studies.trainings import Training, check_cost
 from mechclust.training import TrainConfig
 from tasks import InputError
 
@@ -40,9 +40,9 @@ def test_more_than_a_day(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> N
     assert "--yes" in sentence
     assert not out.exists()
     trainings = get_study("task-clusters").trainings(configure(get_study("task-clusters").preset("smoke"), **LONG))
-    check_time(trainings, "cpu", 1, yes=True)
+    check_cost(trainings, "cpu", 1, yes=True)
     with pytest.raises(InputError, match="more than a day"):
-        check_time(trainings, "cpu", 1, yes=False)
+        check_cost(trainings, "cpu", 1, yes=False)
 
 
 def test_networks_that_do_not_fit_in_memory(tmp_path: Path) -> None:
