@@ -60,6 +60,7 @@ MAX_INTEGER = 2**63 - 1  # of PyTorch's and NumPy's 64 bits
 MAX_SEED = 2**32 - 1  # of scikit-learn
 MAX_DRAWS = 10**7  # p-values of one in a million need no more
 MAX_COUNT = 10**9  # of steps, prompts or tokens
+MAX_REPEATS = 10**4  # of a whole measurement: starts, passes, models with random weights
 MAX_SIZE = 10**7  # of a vocabulary, a context or a width: 40 times the largest vocabulary in use
 
 Count = Annotated[int, AtLeast(1), AtMost(MAX_COUNT)]
@@ -67,6 +68,8 @@ Several = Annotated[int, AtLeast(2), AtMost(MAX_COUNT)]
 CountOrZero = Annotated[int, AtLeast(0), AtMost(MAX_COUNT)]
 Size = Annotated[int, AtLeast(1), AtMost(MAX_SIZE)]
 SizeOfSeveral = Annotated[int, AtLeast(2), AtMost(MAX_SIZE)]
+Repeats = Annotated[int, AtLeast(1), AtMost(MAX_REPEATS)]
+RepeatsOrZero = Annotated[int, AtLeast(0), AtMost(MAX_REPEATS)]
 Draws = Annotated[int, AtLeast(1), AtMost(MAX_DRAWS)]
 DrawsOrZero = Annotated[int, AtLeast(0), AtMost(MAX_DRAWS)]
 Seed = Annotated[int, AtLeast(0), AtMost(MAX_SEED)]

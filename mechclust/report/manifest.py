@@ -100,7 +100,7 @@ def check_links(folder: Path, way_out: str = WAY_OUT) -> None:
     Raises:
         InputError: naming the link.
     """
-    root = folder.resolve()
+    root = Path(os.path.realpath(folder))  # resolve() fails on links in a circle
     for place, folders, files in os.walk(folder):
         for path in (Path(place) / name for name in (*folders, *files)):
             if path.is_symlink() and not _leads_into(path, root):
@@ -126,7 +126,7 @@ def check_files(folder: Path, names: Iterable[str], way_out: str = WAY_OUT) -> N
         InputError: for a file that the manifest does not list, that was changed, or that lies outside of the folder.
     """
     files = read_manifest(folder, way_out).files
-    root = folder.resolve()
+    root = Path(os.path.realpath(folder))  # resolve() fails on links in a circle
     for name in names:
         path = folder / name
         if not _leads_into(path, root):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -85,7 +86,9 @@ def _findings_files(findings: Findings) -> dict[str, bytes]:
 
 def _check_record(folder: Path, study: Study, run_folder: Path) -> None:
     """Refuse a folder that is neither new nor an unchanged record of this study."""
-    if folder.resolve() != run_folder.resolve() and folder.resolve().is_relative_to(run_folder.resolve()):
+    inner = Path(os.path.realpath(folder))
+    outer = Path(os.path.realpath(run_folder))
+    if inner != outer and inner.is_relative_to(outer):
         raise InputError(f"{str(folder)!r} lies in the folder of the run; {_WAY_OUT}")
     if any((folder / name).exists() for name in ("models", "results", "report.html")):
         raise InputError(f"{str(folder)!r} is the folder of a run; {_WAY_OUT}")

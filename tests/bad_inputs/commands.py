@@ -149,12 +149,17 @@ def ownership_calls() -> Calls:
         theirs = ("theirs/report.html", "theirs/figures/mine.png")
         yield f"{command} --out is a link", Call(line, ("out",), prepare=_link_to_theirs, mine=theirs)
         yield f"{command} report.html is a folder", Call(line, ("out",), prepare=_report_folder)
+        yield f"{command} --out is a link to itself", Call(line, ("out",), prepare=_link_to_itself)
     yield "sandbox --out is a user's page", Call(SANDBOX, ("page.html",), mine=("page.html",))
     yield "sandbox --out is a link", Call(SANDBOX, ("page.html",), prepare=_link_of_page, mine=("theirs.html",))
 
 
 def _link_to_theirs(folder: Path) -> None:
     (folder / "out").symlink_to(folder / "theirs")
+
+
+def _link_to_itself(folder: Path) -> None:
+    (folder / "out").symlink_to(folder / "out")
 
 
 def _link_of_page(folder: Path) -> None:
@@ -289,6 +294,9 @@ def series_calls(inputs: Path) -> Calls:
         yield f"{command}, checkpoints a, b, c", Call(line, ("series",), expected, unnumbered, "order")
         llama = partial(_llama_series, inputs)
         yield f"{command}, Llama checkpoints", Call(line, (), "accepted", llama)
+    for kind in ("file", "link to nowhere"):
+        call = Call(lines["history"], ("checkpoint-16",), prepare=partial(_no_folder, inputs, kind))
+        yield f"history, checkpoint-16 is a {kind}", call
     for place, words in (("@in/tuned", "@here/t"), ("@in/gpt2", "@here/t")):
         cut = partial(_cut_file_of, inputs, place.removeprefix("@in/"), "model.safetensors")
         yield f"compare, {place} cut", Call(COMPARE.replace(place, words, 1), ("/t/model",), prepare=cut)
@@ -305,6 +313,15 @@ def _cut_file_of(inputs: Path, source: str, file: str, folder: Path) -> None:
 
 def _cut_series(inputs: Path, step: int, size: int, folder: Path) -> None:
     os.truncate(copied("series", "series", inputs, folder) / f"checkpoint-{step}" / "model.safetensors", size)
+
+
+def _no_folder(inputs: Path, kind: str, folder: Path) -> None:
+    checkpoint = copied("series", "series", inputs, folder) / "checkpoint-16"
+    shutil.rmtree(checkpoint)
+    if kind == "file":
+        checkpoint.write_bytes(b"")
+    else:
+        checkpoint.symlink_to(folder / "nowhere")
 
 
 def _spoilt_series(inputs: Path, value: float, folder: Path) -> None:
