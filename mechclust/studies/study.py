@@ -28,7 +28,7 @@ from mechclust.studies.extra_probes import (
     measure_further,
     try_further,
 )
-from mechclust.studies.trainings import Training, check_cost, check_trainings, no_trainings
+from mechclust.studies.trainings import check_cost, check_trainings, no_trainings
 from probes.engine.hooks import check_device
 from probes.store.locks import locked
 from tasks import InputError
@@ -136,7 +136,7 @@ class Study:
     notes: Callable[[Any, Any], Sequence[str]] = no_notes
     headline: Callable[[Any, Any], str] = no_headline
     check: Callable[[Any], None] = check_machine
-    trainings: Callable[[Any], Sequence[Training]] = no_trainings
+    trainings: Callable[[Any], Sequence[Any]] = no_trainings
     stage: Callable[[Any], int] = one_stage
     unrecorded: Sequence[str] = ()
 
