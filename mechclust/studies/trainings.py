@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
@@ -69,7 +70,7 @@ class Training:
         return time.perf_counter() - start
 
 
-def no_trainings(config: object) -> Sequence[Training]:
+def no_trainings(config: object) -> Sequence[Any]:
     """Return no trainings."""
     return ()
 
