@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import torch
 from jaxtyping import Int
@@ -232,5 +233,5 @@ def _trained_model(folder: Path, member: int) -> tuple[HookedModel, Iterable[Bat
     return snapshots.model(member), _examples(task_of(snapshots, member))
 
 
-def _examples(task: SparseModularAddition) -> Iterable[Batch]:
+def _examples(task: Any) -> Iterable[Batch]:
     return [measured_rows(task).batch]
