@@ -17,7 +17,7 @@ from tasks._random import generator
 from tasks._regex import RandomRegex
 from tasks.batch import Batch, row_batches
 from tasks.errors import InputError
-from tasks.settings import AtLeast, Count, CountOrZero, Share, ShareBelowOne, ShareBetween, check_settings
+from tasks.settings import MAX_SIZE, AtLeast, AtMost, Share, ShareBelowOne, ShareBetween, Size, WideSeed, check_settings
 from tasks.task import Task
 
 _DRAWS_PER_EXPRESSION = 100  # before InputError
@@ -77,23 +77,23 @@ class InstructionFollowing(Task):
     name: ClassVar[str] = "instruction-following"
     splits: ClassVar[tuple[str, ...]] = ("train", "validation", TRAIN_SUBSET, VALIDATION_SUBSET)
 
-    n_tasks: Count = 50
+    n_tasks: Size = 50
     outputs: Literal["private", "shared"] = "private"
-    n_outputs: Count = 2
+    n_outputs: Size = 2
     overlap: Share = 0.0
-    n_inputs: int = 10
-    n_mappings: Count = 5
-    n_symbols: Annotated[int, AtLeast(3)] = 20
-    n_distributions: Count = 1
-    variants: Count = 152
+    n_inputs: Size = 10
+    n_mappings: Size = 5
+    n_symbols: Annotated[int, AtLeast(3), AtMost(MAX_SIZE)] = 20
+    n_distributions: Size = 1
+    variants: Size = 152
     variants_spread: ShareBelowOne = 0.3
-    regex_elements: tuple[Count, Count] = (3, 4)
+    regex_elements: tuple[Size, Size] = (3, 4)
     split_by: Literal["instance", "instruction"] = "instance"
     validation_share: ShareBetween = 0.1
     loss_on: Literal["all", "output"] = "all"
-    n_eval_tasks: Count = 20
-    n_eval: Count = 1000
-    seed: CountOrZero = 0
+    n_eval_tasks: Size = 20
+    n_eval: Size = 1000
+    seed: WideSeed = 0
 
     def __post_init__(self) -> None:
         check_settings(self)

@@ -15,7 +15,7 @@ from torch import Tensor
 from tasks._random import epoch_rows, generator
 from tasks.batch import Batch, row_batches
 from tasks.errors import InputError
-from tasks.settings import Count, CountOrZero, Several, check_settings
+from tasks.settings import Size, SizeOfSeveral, WideSeed, check_settings
 from tasks.task import Task
 
 _MAX_ENUMERATED_SEQUENCES = 2**20
@@ -63,14 +63,14 @@ class SparseModularAddition(Task):
     name: ClassVar[str] = "sparse-modular-addition"
     splits: ClassVar[tuple[str, ...]] = ("train", "test", "all")
 
-    p: Several = 2
-    length: Count = 12
+    p: SizeOfSeveral = 2
+    length: Size = 12
     support: tuple[int, ...] | None = None
-    n_support: Count = 5
-    n_embeddings: int = 3
-    n_train: Count = 2048
-    n_test: Count = 2048
-    seed: CountOrZero = 0
+    n_support: Size = 5
+    n_embeddings: Size = 3
+    n_train: Size = 2048
+    n_test: Size = 2048
+    seed: WideSeed = 0
 
     def __post_init__(self) -> None:
         check_settings(self)

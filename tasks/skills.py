@@ -16,7 +16,7 @@ from torch import Tensor
 from tasks._random import generator
 from tasks.batch import Batch
 from tasks.errors import InputError, repeated_values
-from tasks.settings import AtLeast, Count, CountOrZero, Several, Share, check_settings
+from tasks.settings import MAX_SIZE, AtLeast, AtMost, Share, Size, SizeOfSeveral, WideSeed, check_settings
 from tasks.task import Task
 
 OPERATIONS = ("copy", "swap", "translate", "type", "classify", "sentiment")
@@ -98,16 +98,16 @@ class SkillSuite(Task):
     encoded_share: Share = 0.5
     pair_share: Share = 0.2
     label_share: Share = 0.15
-    n_symbols: Annotated[int, AtLeast(4)] = 12
-    length: Several = 8
+    n_symbols: Annotated[int, AtLeast(4), AtMost(MAX_SIZE)] = 12
+    length: SizeOfSeveral = 8
     walk_share: Share = 0.5
-    n_arguments: Count = 4
-    synonyms: Count = 3
-    argument_synonyms: Count = 2
-    n_fillers: Count = 6
-    n_eval: Count = 1000
-    seed: CountOrZero = 0
-    stream_seed: CountOrZero = 0
+    n_arguments: Size = 4
+    synonyms: Size = 3
+    argument_synonyms: Size = 2
+    n_fillers: Size = 6
+    n_eval: Size = 1000
+    seed: WideSeed = 0
+    stream_seed: WideSeed = 0
 
     def __post_init__(self) -> None:
         check_settings(self)

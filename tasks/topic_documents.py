@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
-from typing import ClassVar, Literal, TypeAlias
+from typing import Annotated, ClassVar, Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -19,14 +19,17 @@ from tasks._random import epoch_rows, generator
 from tasks.batch import Batch, row_batches
 from tasks.errors import InputError, check_count
 from tasks.settings import (
-    Count,
-    CountOrZero,
+    MAX_SIZE,
+    AtLeast,
+    AtMost,
     NotNegative,
     Positive,
     PositiveShare,
-    Several,
     Share,
     ShareBelowOne,
+    Size,
+    SizeOfSeveral,
+    WideSeed,
     check_settings,
 )
 from tasks.task import Task
@@ -99,17 +102,17 @@ class TopicDocuments(Task):
     name: ClassVar[str] = "topic-documents"
     splits: ClassVar[tuple[str, ...]] = ("train", "dev", "test")
 
-    n_topics: Several = 10
-    words_per_topic: Count = 10
+    n_topics: SizeOfSeveral = 10
+    words_per_topic: Size = 10
     sampler: Literal["dirichlet", "subset", "logistic-normal"] = "dirichlet"
     concentration: Positive = 0.1
-    topics_per_document: Count = 2
+    topics_per_document: Size = 2
     topic_std: Positive = 3.0
     topic_correlation: ShareBelowOne = 0.0
-    overlap: CountOrZero = 0
+    overlap: Annotated[int, AtLeast(0), AtMost(MAX_SIZE)] = 0
     zipf: NotNegative = 0.0
-    lengths: tuple[Count, Count] = (100, 150)
-    n_documents: Count = 10_000
+    lengths: tuple[Size, Size] = (100, 150)
+    n_documents: Size = 10_000
     selected_share: PositiveShare = 0.15
     correct_share: Share = 0.1
     random_share: Share = 0.1
@@ -117,7 +120,7 @@ class TopicDocuments(Task):
     masking: Literal["static", "fresh"] = "static"
     boundaries: bool = True
     objective: Literal["cross-entropy", "squared"] = "cross-entropy"
-    seed: CountOrZero = 0
+    seed: WideSeed = 0
 
     def __post_init__(self) -> None:
         check_settings(self)

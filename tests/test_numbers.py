@@ -282,7 +282,7 @@ def measured(name: str, folder: Path) -> Numbers:
 @pytest.fixture
 def described(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each figure's file says what it draws."""
-    monkeypatch.setattr("mechclust.report.analysis.png", picture)
+    monkeypatch.setattr("mechclust.report.analysis.png_bytes", picture)
 
 
 @pytest.mark.usefixtures("described")
@@ -307,7 +307,7 @@ def main() -> None:
     RECORDED.mkdir(exist_ok=True)
     for name in sys.argv[1:] or RUNS:
         with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-            patch.setattr("mechclust.report.analysis.png", picture)
+            patch.setattr("mechclust.report.analysis.png_bytes", picture)
             patch.setattr("mechclust.report.page.print_files", lambda panel: {".png": panel.png})
             found = measured(name, Path(folder))
         record: dict[str, Any] = {"machine": machine(), "numbers": {k: len(found[k]) for k in sorted(found)}}

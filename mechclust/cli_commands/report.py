@@ -12,7 +12,6 @@ from mechclust.cli_settings import Perhaps
 from mechclust.evidence.tables import markdown_table, shown_on_pages, text_table
 from mechclust.studies import open_run, report_run
 from mechclust.studies.record import is_record, judge_again, record_run
-from probes.store.files import verifies_checksums
 from tasks import InputError
 
 
@@ -32,18 +31,6 @@ def command(
     """
     if figures and record is None:
         raise InputError("figures are kept in a record alone; add --record FOLDER")
-    try:
-        _report(run_folder, markdown, record, figures)
-    except KeyError as error:
-        if verifies_checksums():
-            raise
-        raise InputError(
-            f"files in {str(run_folder)!r} are not what they are called ({error.args[0]}); leave --no-verify out, and "
-            "the first that was changed is named"
-        ) from error
-
-
-def _report(run_folder: Path, markdown: bool, record: Path | None, figures: tuple[str, ...]) -> None:
     if record is None and is_record(run_folder):
         table = markdown_table if markdown else text_table
         print_visible(f"{table(shown_on_pages(judge_again(run_folder)))}\n\nfindings: {run_folder / 'findings.json'}")

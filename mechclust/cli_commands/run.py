@@ -39,7 +39,10 @@ class _RunSettings(EngineSettings):
     Args:
         workers: number of processes, with one thread each; by default one per core, or, with ray, as many as the
             cluster has room for.
+        yes: begin a run that is estimated to take more than a day.
     """
+
+    yes: bool = False
 
     @property
     def here(self) -> bool:
@@ -110,5 +113,6 @@ def run_study_command(name: str, argv: list[str]) -> None:
             parsed.probes,
             engine=parsed.jobs,
             timeout=parsed.job_timeout,
+            yes=parsed.yes,
         )
     show_findings(analysis, parsed.out)

@@ -22,7 +22,7 @@ from probes import Readout, first_token, last_token, mean
 from probes.engine.hooks import check_device
 from probes.engine.texts import tokenizer_of
 from tasks import InputError, LabelledPrompts
-from tasks.settings import Count, CountOrZero, Positive, Seed, check_settings
+from tasks.settings import Count, Positive, RepeatsOrZero, Seed, check_settings
 from tasks.text.beginning import Bos
 
 Dtype = Literal["float32", "bfloat16", "float16"]
@@ -211,7 +211,7 @@ class UntrainedSettings(ModelSettings):
         untrained: how many untrained models (same architecture, random weights, seeds 0, 1, ...) to compare with.
     """
 
-    untrained: CountOrZero = 1
+    untrained: RepeatsOrZero = 1
 
 
 @dataclass(frozen=True, kw_only=True)

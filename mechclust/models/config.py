@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from probes.engine.registry import load_entry_point, package_of
 from tasks import InputError
-from tasks.settings import AtLeast, AtMost, Count, CountOrZero, Positive, Size, check_settings, from_json, to_json
+from tasks.settings import AtLeast, AtMost, Count, Positive, Size, WideSeed, check_settings, from_json, to_json
 
 _ENTRY_POINTS = "mechclust.models"
 MAX_LAYERS = 10_000  # of a model that is built here
@@ -89,7 +89,7 @@ class ModelConfig(AnyConfig):
     d_mlp: Size | None = None
     attention: Literal["causal", "bidirectional"] = "causal"
     init_std: Positive = 0.02
-    seed: CountOrZero = 0
+    seed: WideSeed = 0
 
     def __post_init__(self) -> None:
         check_settings(self)

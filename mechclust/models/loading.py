@@ -75,7 +75,9 @@ class LoadOptions:
         """Refuse a dtype or quantisation that transformers does not know."""
         is_floating = isinstance(self.dtype, torch.dtype) and self.dtype.is_floating_point
         if self.dtype is not None and not is_floating:
-            raise InputError(f"dtype is {self.dtype!r}; expected a floating-point dtype, such as torch.bfloat16")
+            raise InputError(
+                f"dtype is {self.dtype!r}; expected a floating-point dtype, such as torch.bfloat16 or 'bfloat16'"
+            )
         if isinstance(self.quantization, str):
             check_choice(quantization=(self.quantization, get_args(Quantization)))
             _check_installed("bitsandbytes", f"quantising to {self.quantization}", "quantised")
@@ -106,6 +108,12 @@ class LoadOptions:
                 raise InputError(
                     f"{name} is {getattr(self, name)!r}, but {why}; leave it out, or move the model with model.to(...)"
                 )
+
+
+def dtype_of(dtype: torch.dtype | str | None) -> torch.dtype | None:
+    """Return the dtype with a name such as ``"bfloat16"``; ``LoadOptions`` refuses what is none."""
+    named = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
+    return named if isinstance(named, torch.dtype) else dtype  # type: ignore[return-value]
 
 
 def _check_installed(package: str, work: str, extra: str) -> None:

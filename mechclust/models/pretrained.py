@@ -14,7 +14,7 @@ from mechclust.models.adapters import keep_resident, plain_model, set_adapter, s
 from mechclust.models.build import build_model, config_of
 from mechclust.models.checkpoint import load_model
 from mechclust.models.huggingface import quiet_transformers
-from mechclust.models.loading import Attention, LoadOptions, Quantization, load_plain
+from mechclust.models.loading import Attention, LoadOptions, Quantization, dtype_of, load_plain
 from mechclust.models.resolved import ResolvedModel, resolve_model
 from probes.engine.hooks import HookedModel
 from probes.engine.texts import KEPT_TOKENIZER, tokenizer_of
@@ -43,7 +43,7 @@ def load_pretrained(
     device_map: str | Mapping[str, Any] | None = None,
     max_memory: Mapping[Any, Any] | None = None,
     quantization: Quantization | Any | None = None,
-    dtype: torch.dtype | None = None,
+    dtype: torch.dtype | str | None = None,
     attention: Attention = "eager",
     trust_remote_code: bool = False,
     untrained: bool = False,
@@ -70,7 +70,7 @@ def load_pretrained(
         device_map: how to spread it over devices, as ``from_pretrained`` takes it, such as ``"auto"``.
         max_memory: most memory per device, for ``device_map``.
         quantization: ``"8bit"`` or ``"4bit"`` (bitsandbytes), or a quantisation configuration of transformers.
-        dtype: dtype of the weights; float32 when ``None``.
+        dtype: dtype of the weights, or its name, such as ``"bfloat16"``; float32 when ``None``.
         attention: ``"sdpa"`` where no probe reads attention patterns or scores.
         trust_remote_code: run code that comes with the checkpoint. It can do whatever you can do.
         untrained: the same architecture with its random initialisation, to compare with.
@@ -88,7 +88,7 @@ def load_pretrained(
         >>> model.cfg.n_layers, "blocks.1.hook_resid_post" in model.hook_dict
         (2, True)
     """
-    options = LoadOptions(device, device_map, max_memory, quantization, dtype, attention, trust_remote_code)
+    options = LoadOptions(device, device_map, max_memory, quantization, dtype_of(dtype), attention, trust_remote_code)
     resolved = resolve_model(model, adapter)
     if resolved.is_own_file:
         return _from_own_file(resolved, options, untrained, seed)
@@ -113,7 +113,8 @@ def load_huggingface(
         The Hugging Face model (of peft, if there is an adapter) and its tokenizer.
     """
     resolved = resolve_model(model, adapter)
-    plain, tokenizer = load_plain(resolved, tokenizer, LoadOptions(**loading))
+    options = LoadOptions(**{**loading, "dtype": dtype_of(loading.get("dtype"))})
+    plain, tokenizer = load_plain(resolved, tokenizer, options)
     if resolved.merged_adapter is not None:
         plain = with_adapter(shared_copy(plain), resolved.merged_adapter)
     return plain, tokenizer

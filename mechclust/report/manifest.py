@@ -11,6 +11,7 @@ from typing import Any
 
 import xxhash
 
+from probes.engine.result import place_of, saved_place
 from probes.store.files import (
     DamagedError,
     is_whole,
@@ -24,6 +25,7 @@ from tasks import InputError
 
 MANIFEST = "mechclust.json"
 WAY_OUT = "give another folder with --out"
+_OTHER = "is not what this run measured; delete it and run the study again with the same --out"
 _WRITTEN_KINDS = (".csv", ".html", ".json", ".safetensors", ".xz")
 
 
@@ -106,7 +108,7 @@ def check_links(folder: Path, way_out: str = WAY_OUT) -> None:
     Raises:
         InputError: naming the link.
     """
-    root = folder.resolve()
+    root = Path(os.path.realpath(folder))  # resolve() fails on links in a circle
     for place, folders, files in os.walk(folder):
         for path in (Path(place) / name for name in (*folders, *files)):
             if path.is_symlink() and not _leads_into(path, root):
@@ -132,7 +134,7 @@ def check_files(folder: Path, names: Iterable[str], way_out: str = WAY_OUT) -> N
         InputError: for a file that the manifest does not list, that was changed, or that lies outside of the folder.
     """
     files = read_manifest(folder, way_out).files
-    root = folder.resolve()
+    root = Path(os.path.realpath(folder))  # resolve() fails on links in a circle
     for name in names:
         path = folder / name
         if not _leads_into(path, root):
@@ -198,23 +200,24 @@ def forget_measured(folder: Path) -> None:
 
 
 def check_measured(folder: Path) -> None:
-    """Refuse a finished run in which a file of ``results/`` was replaced, such as by that of another seed, or added.
+    """Refuse a run in which a file of ``results/`` was replaced, such as by that of another seed, step or split.
 
-    Files that are missing or damaged are left to whoever reads them. Nothing is refused in a run that never finished,
-    or where checksums are not compared.
+    Every file says where it belongs. In a finished run their content is known too, unless checksums are not compared.
+    Files that are missing or damaged are left to whoever reads them.
 
     Raises:
         InputError: naming the first file that is not what the run measured.
     """
+    for path in sorted(_visible_files(folder / "results")):
+        if path.suffix == ".safetensors" and saved_place(path) not in ("", place_of(path)):
+            raise InputError(f"{str(path)!r} holds {saved_place(path)!r}, which {_OTHER}")
     measured = read_manifest(folder).measured
     if not (measured and verifies_checksums()):
         return
     for name, digest in _measurements(folder).items():
         path = folder / name
         if digest != measured.get(name) and (path.suffix not in (".safetensors", ".json") or is_whole(path)):
-            raise InputError(
-                f"{str(path)!r} is not what this run measured; delete it and run the study again with the same --out"
-            )
+            raise InputError(f"{str(path)!r} {_OTHER}")
 
 
 def _measurements(folder: Path) -> dict[str, str]:

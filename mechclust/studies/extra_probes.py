@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from mechclust.jobs import each_result, progress_bar
+from mechclust.report.trial import try_probes
 from probes import HookedModel, RegisteredProbe, find_probe, run
 from probes.engine.result import load_result
 from probes.store.files import file_name, write_atomic
@@ -27,10 +28,13 @@ class TrainedModel:
     Attributes:
         name: name of the model, such as ``"private-seed0"``.
         load: returns both; called when they are needed.
+        examples: returns the examples alone, on which probes are tried before anything is trained; ``None`` if they
+            need the model.
     """
 
     name: str
     load: Callable[[], tuple[HookedModel, Iterable[Batch]]]
+    examples: Callable[[], Iterable[Batch]] | None = None
 
 
 def chosen_probes(names: Sequence[str]) -> list[RegisteredProbe]:
@@ -43,6 +47,21 @@ def chosen_probes(names: Sequence[str]) -> list[RegisteredProbe]:
     for probe in probes:
         probe.new()
     return probes
+
+
+def try_further(trained_models: Iterable[TrainedModel], probes: Sequence[RegisteredProbe]) -> None:
+    """Refuse probes that the examples lack something for, before anything is trained.
+
+    Args:
+        trained_models: of the study. The first that has examples is taken.
+        probes: the probes to run.
+
+    Raises:
+        InputError: naming the probe, with its reason.
+    """
+    examples = next((trained.examples for trained in trained_models if trained.examples is not None), None)
+    if probes and examples is not None:
+        try_probes({probe.name: probe.new() for probe in probes}, examples(), "examples")
 
 
 def measure_further(

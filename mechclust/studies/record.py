@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -13,7 +14,14 @@ from mechclust.evidence.findings import FILE, Findings, findings_bytes, with_his
 from mechclust.report.analysis import Analysis
 from mechclust.report.archive import pack, unpack_folder
 from mechclust.report.folder import check_command, check_writable, differing_fields, read_record, record_command
-from mechclust.report.manifest import MANIFEST, add_files, check_files, read_manifest, replace_files
+from mechclust.report.manifest import (
+    MANIFEST,
+    add_files,
+    check_files,
+    check_measured,
+    read_manifest,
+    replace_files,
+)
 from mechclust.report.text import table_as_csv
 from mechclust.studies.added_seeds import with_seen_verdicts
 from mechclust.studies.registry import open_run
@@ -78,7 +86,9 @@ def _findings_files(findings: Findings) -> dict[str, bytes]:
 
 def _check_record(folder: Path, study: Study, run_folder: Path) -> None:
     """Refuse a folder that is neither new nor an unchanged record of this study."""
-    if folder.resolve() != run_folder.resolve() and folder.resolve().is_relative_to(run_folder.resolve()):
+    inner = Path(os.path.realpath(folder))
+    outer = Path(os.path.realpath(run_folder))
+    if inner != outer and inner.is_relative_to(outer):
         raise InputError(f"{str(folder)!r} lies in the folder of the run; {_WAY_OUT}")
     if any((folder / name).exists() for name in ("models", "results", "report.html")):
         raise InputError(f"{str(folder)!r} is the folder of a run; {_WAY_OUT}")
@@ -120,10 +130,11 @@ def judge_again(folder: str | Path) -> Findings:
     with tempfile.TemporaryDirectory() as place:
         unpack_folder(archive, Path(place))
         try:
+            check_measured(Path(place))
             judged = with_seen_verdicts(judge_run(study, config, Path(place)), read_record(folder, _WAY_OUT))
             findings = with_history(judged, folder)
         except InputError as error:
-            why = str(error).replace(repr(place), repr(str(archive))).partition(";")[0]
+            why = str(error).replace(place, str(archive)).partition(";")[0]
             raise InputError(f"{why}; {_RECORD_AGAIN}") from error
     check_findings(findings)
     record_command(folder, _COMMAND)

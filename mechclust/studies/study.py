@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, is_dataclass, replace
@@ -19,7 +20,15 @@ from mechclust.report.html import table_html
 from mechclust.report.manifest import check_measured, forget_measured, read_manifest, record_measured
 from mechclust.report.page import write_report
 from mechclust.studies.added_seeds import add_seeds, with_seen_verdicts
-from mechclust.studies.extra_probes import TrainedModel, chosen_probes, further_notes, further_views, measure_further
+from mechclust.studies.extra_probes import (
+    TrainedModel,
+    chosen_probes,
+    further_notes,
+    further_views,
+    measure_further,
+    try_further,
+)
+from mechclust.studies.trainings import check_cost, check_trainings, no_trainings
 from probes.engine.hooks import check_device
 from probes.store.locks import locked_folder
 from tasks import InputError
@@ -72,7 +81,7 @@ def one_stage(job: object) -> int:
 
 _FUNCTIONS = (
     "jobs", "run_job", "trained_models", "load", "findings", "panels", "tables", "views", "notes", "headline", "check",
-    "stage",
+    "stage", "trainings",
 )  # fmt: skip
 
 
@@ -88,6 +97,8 @@ class Study:
         jobs: configuration to picklable jobs, at least one.
         trained_models: ``(config, out)``: the models it trained, for probes chosen by the user.
         check: refuses a configuration that cannot run on this machine, before anything is written; reports do not ask.
+        trainings: configuration to the networks that are trained, from which memory and time are estimated; without
+            them nothing is estimated.
         stage: number of a job's stage; the jobs of a stage are independent and start when earlier stages are done.
         run_job: ``(config, job, out)``: makes a job's artefacts in ``out``, resuming where an interrupted call stopped.
         load: ``(config, out)``: what was measured, from ``results/`` alone, which is all that a record keeps of the
@@ -125,6 +136,7 @@ class Study:
     notes: Callable[[Any, Any], Sequence[str]] = no_notes
     headline: Callable[[Any, Any], str] = no_headline
     check: Callable[[Any], None] = check_machine
+    trainings: Callable[[Any], Sequence[Any]] = no_trainings
     stage: Callable[[Any], int] = one_stage
     unrecorded: Sequence[str] = ()
 
@@ -213,6 +225,7 @@ def run_study(
     *,
     engine: Engine = "local",
     timeout: float | None = None,
+    yes: bool = True,
 ) -> Analysis:
     """Run a study in the folder ``out``, or resume it there.
 
@@ -231,10 +244,12 @@ def run_study(
             models, for the report.
         engine: ``"local"`` processes, ``"ray"``, or a ``Ray`` with its settings.
         timeout: maximum seconds per job.
+        yes: begin a run that is estimated to take more than a day; false: refuse it.
 
     Raises:
-        InputError: if a setting is out of range, there are no jobs, ``out`` cannot be written, is in use, or holds a
-            run with other settings, or a probe does not exist; as ``check_findings``, and as ``map_jobs``.
+        InputError: if a setting is out of range, there are no jobs, networks do not fit in memory or train too long,
+            ``out`` cannot be written, is in use, or holds a run with other settings, or a probe does not exist or does
+            not fit the examples; as ``check_findings``, and as ``map_jobs``.
 
     Example:
         >>> from mechclust import get_study
@@ -243,12 +258,11 @@ def run_study(
     """
     out = Path(out)
     further = chosen_probes(probes)
-    check_settings(config)
-    study.check(config)
-    jobs = sorted(study.jobs(config), key=study.stage)
-    if not jobs:
-        raise InputError(f"study {study.name!r} has no jobs with these settings; change them, or its jobs")
-    check_writable(out)
+    jobs = _checked_jobs(study, config, out)
+    try_further(study.trained_models(config, out), further)
+    if engine == "local" and not (out / "config.json").exists():  # a run that was begun goes on
+        at_once = min(workers or os.cpu_count() or 1, len(jobs))
+        check_cost(study.trainings(config), getattr(config, "device", "cpu"), at_once, yes=yes)
     with ExitStack() as held:
         held.enter_context(locked_folder(out, way="give another folder with --out"))
         add_seeds(study.name, study.jobs, config, out)
@@ -267,6 +281,18 @@ def run_study(
         except Exception as error:  # of somebody else's code
             error.add_note(f"all that was measured is kept: correct the study, then mechclust report {out}")
             raise
+
+
+def _checked_jobs(study: Study, config: Any, out: Path) -> list[Any]:
+    """Return the jobs in the order of their stages. Refuse settings that cannot be run, or a folder."""
+    check_settings(config)
+    study.check(config)
+    check_trainings(study.trainings(config))
+    jobs = sorted(study.jobs(config), key=study.stage)
+    if not jobs:
+        raise InputError(f"study {study.name!r} has no jobs with these settings; change them, or its jobs")
+    check_writable(out)
+    return jobs
 
 
 def report_run(study: Study, config: Any, out: Path) -> Analysis:

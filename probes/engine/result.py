@@ -12,6 +12,8 @@ from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from safetensors import SafetensorError, safe_open
+
 from probes.engine.plots import first_to_draw, plot
 from probes.engine.result_fields import used_axes
 from probes.engine.result_merge import merged_fields
@@ -54,6 +56,26 @@ class Head(NamedTuple):
     def name(self) -> str:
         """The head's name, such as ``"L0H3"``."""
         return head_name(self.layer, self.head)
+
+
+def place_of(path: str | Path) -> str:
+    """Return where a file is below the innermost folder ``results``; ``""`` if it is in none.
+
+    Example:
+        >>> place_of("runs/mossa/results/seed0/base.dims.safetensors"), place_of("dims.safetensors")
+        ('seed0/base.dims.safetensors', '')
+    """
+    _, folder, place = f"/{Path(path).as_posix()}".rpartition("/results/")
+    return place if folder else ""
+
+
+def saved_place(path: str | Path) -> str:
+    """Return where a result was saved, as its file says; ``""`` if the file is damaged or does not say it."""
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            return str((file.metadata() or {}).get("place", ""))
+    except (SafetensorError, OSError):
+        return ""
 
 
 @dataclass(frozen=True, repr=False)
@@ -307,8 +329,12 @@ class ProbeResult:
         return text_of(self)
 
     def save(self, path: str | Path) -> None:
-        """Write the result as one safetensors file, atomically, with all but the tensors as JSON in its header."""
-        write_safetensors(path, self.values, self._header())
+        """Write the result as one safetensors file, atomically, with all but the tensors as JSON in its header.
+
+        Below a folder ``results`` the header also says where the file belongs, see ``place_of``.
+        """
+        place = place_of(path)
+        write_safetensors(path, self.values, {**self._header(), **({"place": place} if place else {})})
 
     def to_bytes(self) -> bytes:
         """Return the bytes of the file that ``save`` writes."""

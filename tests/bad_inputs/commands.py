@@ -123,6 +123,11 @@ def job_calls() -> Calls:
         yield f"run {study} freezes everything", Call(everything, ("nothing to train",))
     heads = "run heads-in-models --preset smoke --out out --workers 1"
     yield "run heads-in-models --recipients", Call(f"{heads} --recipients 1000000", ("recipients",))
+    smoke = "run mossa --preset smoke --out out --workers 1"
+    yield "run for more than a day", Call(f"{smoke} --pretraining.steps 100000000", ("--yes",))
+    yield "run of networks beyond memory", Call(f"{smoke} --d-model 1048576", ("memory",))
+    yield "run of a batch beyond memory", Call(f"{smoke} --pretraining.batch-size 100000000", ("memory",))
+    yield "run --probes that lack a label", Call(f"{smoke} --probes ClusteringHead", ("ClusteringHead",))
     for optimizer in ("adamw", "sgd"):
         for rate in ("1e6", "1e300"):
             line = f"{RUN} --training.optimizer {optimizer} --training.lr {rate} --training.clip 1e30"
@@ -144,12 +149,17 @@ def ownership_calls() -> Calls:
         theirs = ("theirs/report.html", "theirs/figures/mine.png")
         yield f"{command} --out is a link", Call(line, ("out",), prepare=_link_to_theirs, mine=theirs)
         yield f"{command} report.html is a folder", Call(line, ("out",), prepare=_report_folder)
+        yield f"{command} --out is a link to itself", Call(line, ("out",), prepare=_link_to_itself)
     yield "sandbox --out is a user's page", Call(SANDBOX, ("page.html",), mine=("page.html",))
     yield "sandbox --out is a link", Call(SANDBOX, ("page.html",), prepare=_link_of_page, mine=("theirs.html",))
 
 
 def _link_to_theirs(folder: Path) -> None:
     (folder / "out").symlink_to(folder / "theirs")
+
+
+def _link_to_itself(folder: Path) -> None:
+    (folder / "out").symlink_to(folder / "out")
 
 
 def _link_of_page(folder: Path) -> None:
@@ -234,7 +244,7 @@ def model_calls(inputs: Path) -> Calls:
             yield f"{command}, {name} weights", call
     note = "another-gpt2"
     other = partial(_other_base, inputs)
-    for command in ("clusters", "topics", "check"):
+    for command in ("clusters", "topics", "check", "history"):
         line = lines[command].replace("@in/bert", "@in/gpt2")
         call = Call(f"{line} --adapter @here/a", (), "accepted", prepare=other, said=note)
         yield f"{command}, adapter of another base", call
@@ -284,6 +294,9 @@ def series_calls(inputs: Path) -> Calls:
         yield f"{command}, checkpoints a, b, c", Call(line, ("series",), expected, unnumbered, "order")
         llama = partial(_llama_series, inputs)
         yield f"{command}, Llama checkpoints", Call(line, (), "accepted", llama)
+    for kind in ("file", "link to nowhere"):
+        call = Call(lines["history"], ("checkpoint-16",), prepare=partial(_no_folder, inputs, kind))
+        yield f"history, checkpoint-16 is a {kind}", call
     for place, words in (("@in/tuned", "@here/t"), ("@in/gpt2", "@here/t")):
         cut = partial(_cut_file_of, inputs, place.removeprefix("@in/"), "model.safetensors")
         yield f"compare, {place} cut", Call(COMPARE.replace(place, words, 1), ("/t/model",), prepare=cut)
@@ -300,6 +313,15 @@ def _cut_file_of(inputs: Path, source: str, file: str, folder: Path) -> None:
 
 def _cut_series(inputs: Path, step: int, size: int, folder: Path) -> None:
     os.truncate(copied("series", "series", inputs, folder) / f"checkpoint-{step}" / "model.safetensors", size)
+
+
+def _no_folder(inputs: Path, kind: str, folder: Path) -> None:
+    checkpoint = copied("series", "series", inputs, folder) / "checkpoint-16"
+    shutil.rmtree(checkpoint)
+    if kind == "file":
+        checkpoint.write_bytes(b"")
+    else:
+        checkpoint.symlink_to(folder / "nowhere")
 
 
 def _spoilt_series(inputs: Path, value: float, folder: Path) -> None:

@@ -75,9 +75,9 @@ TOKENIZER_CONFIGS: tuple[tuple[str, Any], ...] = (
     ("added_tokens_decoder", {"x": 1}),
 )  # fmt: skip
 OPTIONS: tuple[tuple[str, Any], ...] = (
-    ("dtype", "float32"), ("dtype", torch.int64), ("dtype", 5), ("device", "nope"), ("device", 5), ("device", []),
-    ("device_map", "nope"), ("device_map", []), ("quantization", 5), ("quantization", {}), ("quantization", "3bit"),
-    ("attention", "nope"), ("attention", 5),
+    ("dtype", "float8"), ("dtype", "int64"), ("dtype", torch.int64), ("dtype", 5), ("device", "nope"), ("device", 5),
+    ("device", []), ("device_map", "nope"), ("device_map", []), ("quantization", 5), ("quantization", {}),
+    ("quantization", "3bit"), ("attention", "nope"), ("attention", 5),
 )  # fmt: skip
 NO_OBJECT = {
     "empty": b"",

@@ -146,3 +146,11 @@ def test_what_cannot_be_made_is_refused(install: Callable[..., None], name: str,
     install(three="other_probes:no_probe", raises="other_probes:raises")
     with pytest.raises(InputError, match=re.escape(message)):
         get_probe(name)
+
+
+def test_compute_before_any_data() -> None:
+    """Refused with what to do first, by every probe that needs no arguments."""
+    for registered in list_probes():
+        if registered.package.startswith("mechclust ") and "Topic" not in registered.name:
+            with pytest.raises(InputError, match=r"yet; give (the probe|it) to run\(\) or attach\(\)$"):
+                registered.new().compute()

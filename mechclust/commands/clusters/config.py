@@ -14,7 +14,19 @@ from probes import LinearDecodability, NeighbourPurity, Preprocess, TaskClusterA
 from probes.engine.sites import Sites
 from tasks import InputError
 from tasks.errors import repeated_values
-from tasks.settings import MAX_DRAWS, Above, AtLeast, AtMost, Count, CountOrZero, Draws, Positive, Several
+from tasks.settings import (
+    MAX_DRAWS,
+    Above,
+    AtLeast,
+    AtMost,
+    Count,
+    CountOrZero,
+    Draws,
+    Positive,
+    Repeats,
+    RepeatsOrZero,
+    Several,
+)
 
 MAX_FOLDS = 5  # of the linear classifier
 MAX_QUERIES = 5000  # prompts whose nearest neighbour is found
@@ -55,7 +67,7 @@ class ClustersConfig(UntrainedSettings, PromptSettings):
         200
     """
 
-    untrained: CountOrZero = 3  # one alone may be far from the next
+    untrained: RepeatsOrZero = 3  # one alone may be far from the next
     also: tuple[str, ...] = ()
     given: str = "auto"
     within: str | None = None
@@ -65,7 +77,7 @@ class ClustersConfig(UntrainedSettings, PromptSettings):
     pca: Count | None = None
     cosine: bool = False
     tsne: bool = False
-    n_init: Count = 10
+    n_init: Repeats = 10
     n_permutations: Draws = 1000
     n_resamples: Annotated[int, AtLeast(20), AtMost(MAX_DRAWS)] = 50
     n_shuffles: Draws = 100

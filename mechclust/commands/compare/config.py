@@ -13,9 +13,20 @@ from torch import Tensor
 from mechclust.commands.settings import Dtype, ModelSettings, PromptSettings, check_map_prompts
 from probes.functional.hsic import LEAST_DEBIASED
 from tasks import InputError
-from tasks.settings import MAX_DRAWS, Above, AtLeast, AtMost, Count, CountOrZero, DrawsOrZero, Positive, ShareBetween
+from tasks.settings import (
+    MAX_COUNT,
+    MAX_DRAWS,
+    Above,
+    AtLeast,
+    AtMost,
+    Count,
+    CountOrZero,
+    DrawsOrZero,
+    Positive,
+    ShareBetween,
+)
 
-_Prompts = Annotated[int, AtLeast(LEAST_DEBIASED)]  # fewer do not define debiased CKA
+_Prompts = Annotated[int, AtLeast(LEAST_DEBIASED), AtMost(MAX_COUNT)]  # fewer do not define debiased CKA
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from probes.engine.registry import find_probe
 from probes.engine.sites import Sites
 from tasks import InputError
 from tasks.errors import did_you_mean
-from tasks.settings import MAX_DRAWS, AtLeast, AtMost, Count, CountOrZero, DrawsOrZero, Several, ShareBelowOne
+from tasks.settings import MAX_DRAWS, AtLeast, AtMost, Count, CountOrZero, DrawsOrZero, Repeats, Several, ShareBelowOne
 
 PROBES = ("clusters", "cka", "heads", "topics")
 Against = Literal["last", "first", "previous"]
@@ -60,7 +60,7 @@ class HistoryConfig(ModelSettings, PromptSettings):
     threshold: ShareBelowOne = 0.005
     min_documents: Count = 5
     max_length: Several = 256
-    n_init: Count = 5
+    n_init: Repeats = 5
     n_permutations: Annotated[int, AtLeast(19), AtMost(MAX_DRAWS)] = 999
     cka_permutations: DrawsOrZero = 39
     map_prompts: CountOrZero = 500

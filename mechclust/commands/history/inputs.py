@@ -16,6 +16,7 @@ from torch import Tensor
 from mechclust.commands.history.config import HistoryConfig
 from mechclust.commands.history.series import Checkpoint
 from mechclust.commands.units import Units, units_of
+from mechclust.models.adapter_bases import adapter_notes
 from mechclust.models.huggingface import find_checkpoint, read_config
 from mechclust.models.resolved import resolve_model
 from mechclust.models.sizes import Sizes
@@ -126,6 +127,7 @@ def read_inputs(model: Any, series: Sequence[Checkpoint], config: HistoryConfig,
             in_words(tokenization_of(reader, chat=config.chat, bos=config.bos)),
             *what_is_wrong(reader, batches, prompts.repeated),
             units.sentence,
+            *adapter_notes([series[-1].model]),
             *corpus_notes,
         ],
     )

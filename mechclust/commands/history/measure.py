@@ -23,7 +23,7 @@ from mechclust.commands.history.random_copy import RandomCopy
 from mechclust.commands.history.result import HistoryResult
 from mechclust.commands.history.series import Checkpoint, find_series
 from mechclust.commands.history.start import start_of
-from mechclust.commands.history.trial import try_probes
+from mechclust.commands.history.trial import check_probes
 from mechclust.commands.units import NONE
 from mechclust.jobs import map_jobs, progress_bar
 from mechclust.report.folder import check_command, rows_errors
@@ -70,7 +70,7 @@ def measure_history(
     series = find_series(model, config)
     inputs = read_inputs(model, series, config, tokenizer)
     config = replace(config, units=inputs.units.label or NONE)
-    try_probes(inputs, config)
+    check_probes(inputs, config)
     subject = {
         "model": str(model),
         "texts": inputs.prompts_digest,

@@ -85,6 +85,9 @@ def _trainer_folders(model: Path) -> list[Path]:
             "the hub, or --checkpoints run/checkpoint-*"
         )
     folders = _checkpoints_in(model)
+    for path in sorted(model.glob("checkpoint-*")):
+        if re.fullmatch(r"checkpoint-\d+", path.name) and not path.is_dir():
+            raise InputError(f"{str(path)!r} is no folder, as a checkpoint is; remove it, or put the checkpoint there")
     if not folders:
         above = model.parent if model.name.startswith("checkpoint-") else Path("run")
         raise InputError(

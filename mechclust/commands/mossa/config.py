@@ -12,7 +12,7 @@ from mechclust.models.resolved import absolute_path
 from mechclust.training.tuning import TuneConfig
 from probes.functional.hsic import LEAST_DEBIASED
 from tasks import InputError
-from tasks.settings import AtLeast, Count, CountOrZero, Positive, Several
+from tasks.settings import MAX_COUNT, AtLeast, AtMost, Count, CountOrZero, Positive, Several
 from tasks.text.instructions import TaskCollection, choose_held_out, read_natural_instructions, read_task_folder
 
 
@@ -83,7 +83,7 @@ class MossaConfig(ModelSettings):
     max_per_cluster: Count = 50_000
     ceilings: CountOrZero = 6
     nulls: CountOrZero = 2
-    n_prompts: Annotated[int, AtLeast(LEAST_DEBIASED)] = 1000
+    n_prompts: Annotated[int, AtLeast(LEAST_DEBIASED), AtMost(MAX_COUNT)] = 1000
     n_answers: CountOrZero = 200
     n_shown: Several = 100
     rbf: bool = True

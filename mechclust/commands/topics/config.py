@@ -8,7 +8,7 @@ from pathlib import Path
 
 from mechclust.commands.settings import UntrainedSettings
 from tasks import InputError
-from tasks.settings import Count, DrawsOrZero, PositiveShare, Several, ShareBelowOne
+from tasks.settings import Count, DrawsOrZero, PositiveShare, Repeats, Several, ShareBelowOne
 from tasks.text.splitting import SplitBy
 
 
@@ -64,7 +64,7 @@ class TopicsConfig(UntrainedSettings, CorpusSettings):
     """
 
     n_topics: Several = 100
-    passes: Count = 6
+    passes: Repeats = 6
     min_documents: Count = 5
     max_share: PositiveShare = 0.5
     stop_words: str = "english"

@@ -32,7 +32,7 @@ from mechclust.studies.study import Job, check_left_out, check_seeds
 from mechclust.training import TrainConfig
 from tasks import InputError, InstructionFollowing
 from tasks.errors import check_choice
-from tasks.settings import Count, Draws, Seed, Several, ShareBetween, check_settings
+from tasks.settings import Count, Draws, Repeats, Seed, Several, ShareBetween, check_settings
 
 OVERLAPS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 
@@ -113,7 +113,7 @@ class ClusterFactorsConfig:
     n_layers: Several = 6
     d_model: Count = 64
     n_heads: Count = 4
-    n_init: Count = 10
+    n_init: Repeats = 10
     n_permutations: Draws = 200
     n_shuffles: Draws = 20
     clear: ShareBetween = 0.5

@@ -21,8 +21,9 @@ from mechclust.studies.cluster_factors.config import (
 from mechclust.studies.cluster_factors.measurements import probes_of
 from mechclust.studies.cluster_factors.swap import swap_centroids
 from mechclust.studies.extra_probes import TrainedModel
-from mechclust.studies.kept import check_training, on_device, once
-from mechclust.studies.study import Job, check_machine
+from mechclust.studies.kept import on_device, once
+from mechclust.studies.study import Job
+from mechclust.studies.trainings import Training
 from mechclust.training import AccuracyCallback, Callback, CheckpointCallback, ProbeCallback, train
 from mechclust.training.callbacks import training_loss_result
 from probes import HookedModel, ProbeResult
@@ -33,11 +34,14 @@ from tasks.instructions import TRAIN_SUBSET, VALIDATION_SUBSET
 _N_SWAPPED = 200  # validation examples whose states are changed
 
 
-def check(config: ClusterFactorsConfig) -> None:
-    """Refuse a device that is not here, and networks that cannot be trained."""
-    check_machine(config)
+def trainings(config: ClusterFactorsConfig) -> list[Training]:
+    """Return what is trained, by arm."""
+    trained = []
     for arm in config.arms:
-        check_training(_model_config(config, Job(arm, config.seeds[0])), training_of(config, arm))
+        job = Job(arm, config.seeds[0])
+        network = _model_config(config, job)
+        trained.append(Training(network, task_of(config, job), training_of(config, arm), len(config.seeds)))
+    return trained
 
 
 def run_job(config: ClusterFactorsConfig, job: Job, out: Path) -> None:
@@ -89,9 +93,16 @@ def _swapped(model: HookedModel, task: InstructionFollowing, seed: int) -> Probe
 
 def trained_models(config: ClusterFactorsConfig, out: Path) -> list[TrainedModel]:
     """Return every run's network at the end of training, with the validation examples."""
-    return [TrainedModel(job.name, partial(_load_trained, config, job, out)) for job in jobs(config)]
+    return [
+        TrainedModel(job.name, partial(_load_trained, config, job, out), partial(_examples, config, job))
+        for job in jobs(config)
+    ]
 
 
 def _load_trained(config: ClusterFactorsConfig, job: Job, out: Path) -> tuple[HookedModel, Iterable[Batch]]:
     model = load_model(out / "models" / job.name / f"step-{config.training.steps:06d}.safetensors")
-    return model, task_of(config, job).batches(VALIDATION_SUBSET)
+    return model, _examples(config, job)
+
+
+def _examples(config: ClusterFactorsConfig, job: Job) -> Iterable[Batch]:
+    return task_of(config, job).batches(VALIDATION_SUBSET)

@@ -22,7 +22,7 @@ from mechclust.studies.cluster_factors.config import (
 )
 from mechclust.studies.cluster_factors.findings import findings_of
 from mechclust.studies.cluster_factors.results import Results, load, table_of
-from mechclust.studies.cluster_factors.run import check, run_job, trained_models
+from mechclust.studies.cluster_factors.run import run_job, trained_models, trainings
 from mechclust.studies.study import Study
 from mechclust.training import TrainConfig
 from tasks import InstructionFollowing
@@ -119,9 +119,9 @@ STUDY = Study(
         "paper": ClusterFactorsConfig(),
     },
     jobs=jobs,
-    check=check,
     run_job=run_job,
     trained_models=trained_models,
+    trainings=trainings,
     load=load,
     findings=findings_of,
     panels=panels,

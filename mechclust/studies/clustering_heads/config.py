@@ -25,6 +25,7 @@ from tasks.settings import (
     Several,
     ShareBelowOne,
     Size,
+    WideSeed,
     check_settings,
 )
 
@@ -443,7 +444,7 @@ class PoolingTransformerConfig(AnyConfig):
     eps: NotNegative = 1e-5
     eps_mlp: NotNegative | None = None
     dropout: ShareBelowOne = 0.0
-    seed: CountOrZero = 0
+    seed: WideSeed = 0
 
     def __post_init__(self) -> None:
         check_settings(self)

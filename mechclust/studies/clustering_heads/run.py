@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import torch
 from jaxtyping import Int
@@ -21,6 +22,8 @@ from mechclust.studies.clustering_heads.config import (
     ClusteringHeadsConfig,
     EnsembleJob,
     arms,
+    curriculum_members,
+    curriculum_training,
     jobs,
     member_of,
     training_of,
@@ -36,12 +39,30 @@ from mechclust.studies.clustering_heads.saddle import measure_curvature, worth_m
 from mechclust.studies.clustering_heads.stitching import stitching
 from mechclust.studies.extra_probes import TrainedModel
 from mechclust.studies.kept import kept, once
+from mechclust.studies.trainings import Training
 from mechclust.training import Snapshots, accuracy, train_ensemble
 from probes import ClusteringHead, HookedModel, ProbeResult, run
 from probes.engine.identity import fingerprint
 from tasks import Batch, SparseModularAddition
 
 _Networks = list[tuple[Arm, int]]  # arm and seed
+
+
+def trainings(config: ClusteringHeadsConfig) -> list[Training]:
+    """Return what is trained. An ensemble counts as its first network, which is the least that it takes."""
+    all_arms = arms(config)
+    curriculum = config.curriculum
+    trained = []
+    for job in jobs(config):
+        if job.arms[0] == CURRICULUM:
+            (member,) = curriculum_members(config, curriculum, curriculum.p, job.seeds[:1])
+            training = curriculum_training(config, 2 * curriculum.steps, curriculum.lr)
+        else:
+            arm = all_arms[job.arms[0]]
+            member = member_of(config, arm, job.seeds[0])
+            training = training_of(config, arm)
+        trained.append(Training(member.model, member.task, training))
+    return trained
 
 
 def run_job(config: ClusteringHeadsConfig, job: EnsembleJob, out: Path) -> None:
@@ -206,10 +227,15 @@ def trained_models(config: ClusteringHeadsConfig, out: Path) -> list[TrainedMode
         if job.arms == ("base",):
             for member, seed in enumerate(job.seeds):
                 load = partial(_trained_model, out / "models" / job.name, member)
-                models.append(TrainedModel(f"base-seed{seed}", load))
+                task = member_of(config, arms(config)["base"], seed).task
+                models.append(TrainedModel(f"base-seed{seed}", load, partial(_examples, task)))
     return models
 
 
 def _trained_model(folder: Path, member: int) -> tuple[HookedModel, Iterable[Batch]]:
     snapshots = Snapshots(folder)
-    return snapshots.model(member), [measured_rows(task_of(snapshots, member)).batch]
+    return snapshots.model(member), _examples(task_of(snapshots, member))
+
+
+def _examples(task: Any) -> Iterable[Batch]:
+    return [measured_rows(task).batch]

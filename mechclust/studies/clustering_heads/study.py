@@ -21,7 +21,7 @@ from mechclust.studies.clustering_heads.config import (
 from mechclust.studies.clustering_heads.dynamics import can_measure_all
 from mechclust.studies.clustering_heads.findings import findings_of
 from mechclust.studies.clustering_heads.results import HeadsResults, load_results
-from mechclust.studies.clustering_heads.run import run_job, trained_models
+from mechclust.studies.clustering_heads.run import run_job, trained_models, trainings
 from mechclust.studies.study import Study
 from tasks import SparseModularAddition
 
@@ -124,6 +124,7 @@ STUDY = Study(
     jobs=jobs,
     run_job=run_job,
     trained_models=trained_models,
+    trainings=trainings,
     load=load_results,
     findings=findings_of,
     panels=panels,

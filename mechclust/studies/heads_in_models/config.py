@@ -35,7 +35,7 @@ from mechclust.studies.heads_in_models.prompts import NOUNS, ORDERS, PERSON_NAME
 from mechclust.studies.study import Job, check_left_out, check_seeds
 from mechclust.training import TrainConfig
 from tasks import InputError, InstructionFollowing, SparseModularAddition, Task
-from tasks.settings import AtLeast, Count, Seed, Several, ShareBelowOne, ShareBetween, check_settings
+from tasks.settings import MAX_COUNT, AtLeast, AtMost, Count, Seed, Several, ShareBelowOne, ShareBetween, check_settings
 
 PLANTED = "planted"
 INSTRUCTIONS = "instructions"
@@ -109,7 +109,7 @@ class HeadsInModelsConfig:
     n_heads: Count = 4
     training: TrainConfig = TrainConfig(steps=600, batch_size=128, lr=3e-3, warmup=20, weight_decay=0.1)
     following: TrainConfig = TrainConfig(steps=800, batch_size=64, lr=3e-3, warmup=20, weight_decay=0.1)
-    n_measured: Annotated[int, AtLeast(8)] = 384
+    n_measured: Annotated[int, AtLeast(8), AtMost(MAX_COUNT)] = 384
     recipients: Several = 12
     tolerance: ShareBelowOne = 0.125
     n_words: Several = 5

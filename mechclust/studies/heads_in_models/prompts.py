@@ -17,7 +17,7 @@ import torch
 
 from tasks import Batch, InputError
 from tasks.batch import pad_right
-from tasks.settings import CountOrZero, Several, check_settings
+from tasks.settings import Several, WideSeed, check_settings
 from tasks.text.prompts import Encode
 
 Order = Literal["first", "second"]
@@ -54,7 +54,7 @@ class WordPrompts:
     """
 
     n_words: Several = 5
-    seed: CountOrZero = 0
+    seed: WideSeed = 0
     names: tuple[str, ...] = PERSON_NAMES
     nouns: tuple[str, ...] = NOUNS
 

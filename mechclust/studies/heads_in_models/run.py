@@ -44,8 +44,9 @@ from mechclust.studies.heads_in_models.measure import measure_heads
 from mechclust.studies.heads_in_models.planted import PlantedHeads
 from mechclust.studies.heads_in_models.prompts import ORDERS, Order
 from mechclust.studies.heads_in_models.together import Places, exchange_together
-from mechclust.studies.kept import check_training, on_device, once
+from mechclust.studies.kept import on_device, once
 from mechclust.studies.study import Job, check_checkpoint
+from mechclust.studies.trainings import Training
 from mechclust.training import CheckpointCallback, train
 from probes import HookedModel, ProbeResult, Readout, TaskClusterARI, last_token, residual, run, token_at
 from probes.checks.bench import Correct
@@ -69,15 +70,12 @@ def run_job(config: HeadsInModelsConfig, job: Job, out: Path) -> None:
 
 
 def check(config: HeadsInModelsConfig) -> None:
-    """Refuse networks that cannot be trained, and a model that is not there, lacks heads or cannot read the prompts.
+    """Refuse a model that is not there, lacks heads or cannot read the prompts.
 
     Raises:
         InputError: saying which, before anything is trained.
     """
     check_checkpoint(config)
-    for arm in arms(config):
-        if arm not in (PLANTED, PROMPTS):
-            check_training(_model_config(config, Job(arm, config.seeds[0])), training_of(config, arm))
     if config.model is None:
         return
     tokenizer, model_config = load_tokenizer(config.model)
@@ -97,18 +95,37 @@ def check(config: HeadsInModelsConfig) -> None:
             raise InputError(f"the prompts have up to {width} tokens, but {config.model!r} reads {longest} at most")
 
 
+def trainings(config: HeadsInModelsConfig) -> list[Training]:
+    """Return what is trained, by arm."""
+    trained = []
+    for arm in arms(config):
+        if arm not in (PLANTED, PROMPTS):
+            job = Job(arm, config.seeds[0])
+            network = _model_config(config, job)
+            trained.append(Training(network, task_of(config, job), training_of(config, arm), len(config.seeds)))
+    return trained
+
+
 def trained_models(config: HeadsInModelsConfig, out: Path) -> list[TrainedModel]:
     """Return every network at the end of its training, with the examples measured, and the pretrained model."""
     first_draw = Job(PROMPTS, config.word_seeds[0])
     loaded = [job for job in jobs(config) if job.arm not in (PLANTED, PROMPTS) or job == first_draw]
-    return [TrainedModel(job.name, partial(_load, config, job, out)) for job in loaded]
+    models = []
+    for job in loaded:
+        examples = None if job.arm == PROMPTS else partial(_examples, config, job)
+        models.append(TrainedModel(job.name, partial(_load, config, job, out), examples))
+    return models
+
+
+def _examples(config: HeadsInModelsConfig, job: Job) -> Iterable[Batch]:
+    return examples_of(config, task_of(config, job))
 
 
 def _load(config: HeadsInModelsConfig, job: Job, out: Path) -> tuple[HookedModel, Iterable[Batch]]:
     if job.arm == PROMPTS:
         model = load_pretrained(str(config.model), device=config.device)
         return model, [_prompt_batch(config, job.seed, model.tokenizer, ORDERS[0])]
-    return _train(config, job, out), examples_of(config, task_of(config, job))
+    return _train(config, job, out), _examples(config, job)
 
 
 # ---- the network set by hand ----

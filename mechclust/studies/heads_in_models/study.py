@@ -27,7 +27,7 @@ from mechclust.studies.heads_in_models.config import (
 )
 from mechclust.studies.heads_in_models.findings import findings_of
 from mechclust.studies.heads_in_models.results import Results, by_subject, called_table, data_of, load, measure_key
-from mechclust.studies.heads_in_models.run import check, run_job, trained_models
+from mechclust.studies.heads_in_models.run import check, run_job, trained_models, trainings
 from mechclust.studies.study import Study
 from mechclust.training import TrainConfig
 from tasks import InstructionFollowing, SparseModularAddition
@@ -138,6 +138,7 @@ STUDY = Study(
     check=check,
     run_job=run_job,
     trained_models=trained_models,
+    trainings=trainings,
     load=load,
     findings=findings,
     panels=panels,

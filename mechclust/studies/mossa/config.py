@@ -11,7 +11,7 @@ from mechclust.studies.study import check_left_out, check_seeds
 from mechclust.training import TrainConfig
 from tasks import InputError, SkillSuite
 from tasks.errors import repeated_values
-from tasks.settings import AtLeast, Count, CountOrZero, Positive, Seed, check_settings
+from tasks.settings import MAX_COUNT, AtLeast, AtMost, Count, CountOrZero, Positive, Seed, check_settings
 from tasks.skills import OPERATIONS
 
 MODELS = ("base", "tuned")
@@ -134,7 +134,7 @@ class MossaConfig:
     ceiling: bool = True
     n_neighbours: Count = 10
     n_purity: Count = 250
-    n_projected: Annotated[int, AtLeast(4)] = 600
+    n_projected: Annotated[int, AtLeast(4), AtMost(MAX_COUNT)] = 600
     device: str = "cpu"
     test_findings: bool = True
 

@@ -69,11 +69,18 @@ def run_job(config: MossaConfig, job: ModelJob, out: Path) -> None:
 def trained_models(config: MossaConfig, out: Path) -> list[TrainedModel]:
     """Return the base and the tuned model of each seed, with the test prompts of all skills."""
     jobs = [ModelJob(kind, seed) for seed in config.seeds for kind in MODELS]
-    return [TrainedModel(job.name, partial(_model_and_prompts, config, out, job)) for job in jobs]
+    return [
+        TrainedModel(job.name, partial(_model_and_prompts, config, out, job), partial(_prompts, config, job))
+        for job in jobs
+    ]
 
 
 def _model_and_prompts(config: MossaConfig, out: Path, job: ModelJob) -> tuple[HookedModel, Iterable[Batch]]:
-    return _load(config, out, job), suite_of(config, job.seed).batches("test")
+    return _load(config, out, job), _prompts(config, job)
+
+
+def _prompts(config: MossaConfig, job: ModelJob) -> Iterable[Batch]:
+    return suite_of(config, job.seed).batches("test")
 
 
 def _load(config: MossaConfig, out: Path, job: ModelJob) -> HookedModel:

@@ -14,28 +14,37 @@ from typing import Any
 
 from mechclust.models import model_for
 from mechclust.studies.extra_probes import TrainedModel
-from mechclust.studies.kept import check_training
 from mechclust.studies.mossa import report
 from mechclust.studies.mossa.config import FROZEN, SEEN_TASKS, ModelJob, MossaConfig, jobs
 from mechclust.studies.mossa.origin import report as origin_report
-from mechclust.studies.mossa.origin.jobs import OriginJob, origin_jobs
-from mechclust.studies.mossa.origin.run import run_origin_job, trained_origin_models
+from mechclust.studies.mossa.origin.jobs import OriginJob, cells_of, models_of, origin_jobs
+from mechclust.studies.mossa.origin.run import corpus_of, run_origin_job, trained_origin_models, training_of
 from mechclust.studies.mossa.run import run_job, trained_models
-from mechclust.studies.study import Study, check_machine
+from mechclust.studies.study import Study
+from mechclust.studies.trainings import Training
 from mechclust.training import TrainConfig
 from tasks import SkillSuite
 
 
-def check(config: MossaConfig) -> None:
-    """Refuse a device that is not here, and networks that cannot be trained."""
-    check_machine(config)
+def trainings(config: MossaConfig) -> list[Training]:
+    """Return what the configured experiment trains. Low-rank changes count as if all weights were trained."""
     model = model_for(config.suite, n_layers=config.n_layers, d_model=config.d_model, n_heads=config.n_heads)
+    n_seeds = len(config.seeds)
+    trained = []
     if config.experiment == "origin":
-        check_training(replace(model, d_model=config.origin.width), config.origin.training)
-        return
-    check_training(model, config.pretraining)
-    if not config.rank:  # low-rank changes freeze all other weights
-        check_training(model, config.tuning)
+        for cell in cells_of(config):
+            network = replace(model, d_model=cell.width)
+            for job in models_of(config, config.seeds[0], cell):
+                trained.append(Training(network, corpus_of(config, job), training_of(config, job), n_seeds))
+        return trained
+    tuning = replace(config.tuning, freeze=()) if config.rank else config.tuning
+    control = replace(tuning, steps=config.control_steps)
+    n_controls = len([job for job in jobs(config) if job.kind == "control"])
+    return [
+        Training(model, config.suite, config.pretraining, n_seeds),
+        Training(model, config.suite, tuning, n_seeds),
+        Training(model, config.suite, control, n_controls),
+    ]
 
 
 def _jobs_of(config: MossaConfig) -> Sequence[ModelJob | OriginJob]:
@@ -128,9 +137,9 @@ STUDY = Study(
         ),
     },
     jobs=_jobs_of,
-    check=check,
     run_job=_run_any_job,
     trained_models=_models_trained,
+    trainings=trainings,
     load=partial(_of_experiment, "load"),
     findings=partial(_of_experiment, "findings"),
     panels=partial(_of_experiment, "panels"),

@@ -40,7 +40,18 @@ from mechclust.studies.planted_layers.score import Span
 from mechclust.studies.study import check_left_out, check_seeds
 from mechclust.training import TrainConfig
 from tasks import InputError, SkillSuite
-from tasks.settings import AtLeast, Count, CountOrZero, Positive, PositiveShare, Seed, Several, check_settings
+from tasks.settings import (
+    MAX_COUNT,
+    AtLeast,
+    AtMost,
+    Count,
+    CountOrZero,
+    Positive,
+    PositiveShare,
+    Seed,
+    Several,
+    check_settings,
+)
 
 FROZEN = ("embed", "pos_embed", "unembed", "ln_final")  # only blocks change
 FRESH = 1  # tunings in addition to those of the null, so that one pair has a model that no threshold has seen
@@ -100,7 +111,7 @@ class PlantedConfig:
     n_null: Several = 3
     margin: Positive = 2.0
     least_restored: Positive = 0.01
-    n_few: Annotated[int, AtLeast(4)] = 32
+    n_few: Annotated[int, AtLeast(4), AtMost(MAX_COUNT)] = 32
     n_patched: Count = 32
     n_control_spans: CountOrZero = 2
     control_steps: Count = 240

@@ -58,12 +58,19 @@ def trained_models(config: PlantedConfig, out: Path) -> list[TrainedModel]:
     """Return the base model of each seed, or the given one, with the prompts measured."""
     if config.model is not None:
         return [TrainedModel("base", partial(_base_and_prompts, config, config.seeds[0], out))]
-    return [TrainedModel(f"base-seed{seed}", partial(_base_and_prompts, config, seed, out)) for seed in config.seeds]
+    return [
+        TrainedModel(f"base-seed{seed}", partial(_base_and_prompts, config, seed, out), partial(_prompts, config, seed))
+        for seed in config.seeds
+    ]
 
 
 def _base_and_prompts(config: PlantedConfig, seed: int, out: Path) -> tuple[HookedModel, Iterable[Batch]]:
     source = _source(config, seed, out)
     return source.load("base"), source.batches("test")
+
+
+def _prompts(config: PlantedConfig, seed: int) -> Iterable[Batch]:
+    return suite_of(config, seed).batches("test", tasks=measured_skills(config))
 
 
 # ---- training ----

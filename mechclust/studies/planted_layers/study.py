@@ -14,7 +14,6 @@ from mechclust.evidence import Finding
 from mechclust.models import model_for
 from mechclust.report.analysis import Panel
 from mechclust.report.text import counted
-from mechclust.studies.kept import check_training
 from mechclust.studies.planted_layers.config import FROZEN, PlantedConfig
 from mechclust.studies.planted_layers.control_findings import control_findings_of
 from mechclust.studies.planted_layers.findings import findings_of
@@ -24,6 +23,7 @@ from mechclust.studies.planted_layers.run import run_job, trained_models
 from mechclust.studies.planted_layers.trios import CROSSED, SAME, WHOLE, trios_of
 from mechclust.studies.planted_layers.tunings import ModelJob, jobs, tunings
 from mechclust.studies.study import Study, check_checkpoint
+from mechclust.studies.trainings import Training
 from mechclust.training import TrainConfig
 from tasks import SkillSuite
 
@@ -164,13 +164,16 @@ def notes(config: PlantedConfig, results: Results) -> list[str]:
     return [*texts, *chain.from_iterable(undefined)]
 
 
-def check(config: PlantedConfig) -> None:
-    """Refuse a device or a model that is not here, and networks that cannot be trained."""
-    check_checkpoint(config)
-    if config.model is None:
-        shape = {"n_layers": config.n_layers, "d_model": config.d_model, "n_heads": config.n_heads}
-        trainings = [tuning.settings(config) for tuning in tunings(config).values()]
-        check_training(model_for(config.suite, **shape), config.pretraining, *trainings)
+def trainings(config: PlantedConfig) -> list[Training]:
+    """Return what is trained: with a given model, nothing."""
+    if config.model is not None:
+        return []
+    model = model_for(config.suite, n_layers=config.n_layers, d_model=config.d_model, n_heads=config.n_heads)
+    n_seeds = len(config.seeds)
+    trained = [Training(model, config.suite, config.pretraining, n_seeds)]
+    for tuning in tunings(config).values():
+        trained.append(Training(model, tuning.suite(config.suite), tuning.settings(config), n_seeds))
+    return trained
 
 
 def _stage_of(job: ModelJob) -> int:
@@ -215,9 +218,10 @@ STUDY = Study(
         "paper": PlantedConfig(),
     },
     jobs=jobs,
-    check=check,
+    check=check_checkpoint,
     run_job=run_job,
     trained_models=trained_models,
+    trainings=trainings,
     load=load,
     findings=findings,
     panels=panels,

@@ -14,7 +14,7 @@ from mechclust.training.callbacks import result_path
 from tasks import InputError, InstructionFollowing
 from tasks.errors import check_choice
 from tasks.instructions import TRAIN_SUBSET, VALIDATION_SUBSET
-from tasks.settings import Count, DrawsOrZero, Seed, check_settings
+from tasks.settings import Count, DrawsOrZero, Repeats, Seed, check_settings
 
 _ARMS: Mapping[str, Mapping[str, Any]] = {
     "private": {"outputs": "private", "split_by": "instance"},
@@ -52,7 +52,7 @@ class TaskClustersConfig:
     n_layers: Count = 6
     d_model: Count = 128
     n_heads: Count = 4
-    n_init: Count = 10
+    n_init: Repeats = 10
     n_permutations: DrawsOrZero = 1000
     tsne: bool = True
     device: str = "cpu"

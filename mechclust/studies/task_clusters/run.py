@@ -8,9 +8,10 @@ from pathlib import Path
 
 from mechclust.models import ModelConfig, build_model, load_model, model_for
 from mechclust.studies.extra_probes import TrainedModel
-from mechclust.studies.kept import check_training, on_device, once
-from mechclust.studies.study import Job, check_machine
+from mechclust.studies.kept import on_device, once
+from mechclust.studies.study import Job
 from mechclust.studies.task_clusters.config import TaskClustersConfig, jobs, pictured_steps, task_of
+from mechclust.studies.trainings import Training
 from mechclust.training import AccuracyCallback, Callback, CheckpointCallback, ProbeCallback, train
 from mechclust.training.callbacks import training_loss_result
 from probes import HookedModel, Projection, TaskClusterARI, residual, token_at
@@ -19,10 +20,11 @@ from tasks import Batch
 from tasks.instructions import TRAIN_SUBSET, VALIDATION_SUBSET
 
 
-def check(config: TaskClustersConfig) -> None:
-    """Refuse a device that is not here, and networks that cannot be trained."""
-    check_machine(config)
-    check_training(_model_config(config, jobs(config)[0]), config.training)
+def trainings(config: TaskClustersConfig) -> list[Training]:
+    """Return what is trained, by arm."""
+    first = [Job(arm, config.seeds[0]) for arm in config.arms]
+    n_seeds = len(config.seeds)
+    return [Training(_model_config(config, job), task_of(config, job), config.training, n_seeds) for job in first]
 
 
 def _model_config(config: TaskClustersConfig, job: Job) -> ModelConfig:
@@ -65,8 +67,15 @@ def load_trained(config: TaskClustersConfig, out: Path, job: Job) -> HookedModel
 
 def trained_models(config: TaskClustersConfig, out: Path) -> list[TrainedModel]:
     """Return every run's model at the end of training, with the validation examples."""
-    return [TrainedModel(job.name, partial(_with_examples, config, out, job)) for job in jobs(config)]
+    return [
+        TrainedModel(job.name, partial(_with_examples, config, out, job), partial(_examples, config, job))
+        for job in jobs(config)
+    ]
 
 
 def _with_examples(config: TaskClustersConfig, out: Path, job: Job) -> tuple[HookedModel, Iterable[Batch]]:
-    return load_trained(config, out, job), task_of(config, job).batches(VALIDATION_SUBSET)
+    return load_trained(config, out, job), _examples(config, job)
+
+
+def _examples(config: TaskClustersConfig, job: Job) -> Iterable[Batch]:
+    return task_of(config, job).batches(VALIDATION_SUBSET)

@@ -15,7 +15,7 @@ from mechclust.studies.study import Job, Study
 from mechclust.studies.task_clusters.config import TaskClustersConfig, jobs, task_of
 from mechclust.studies.task_clusters.findings import findings_of
 from mechclust.studies.task_clusters.results import RunResults, by_arm, headline, load_results
-from mechclust.studies.task_clusters.run import check, load_trained, run_job, trained_models
+from mechclust.studies.task_clusters.run import load_trained, run_job, trained_models, trainings
 from mechclust.training import TrainConfig, load_steps
 from tasks import InstructionFollowing
 from tasks.instructions import VALIDATION_SUBSET
@@ -130,7 +130,6 @@ STUDY = Study(
         "gpt2": TaskClustersConfig(d_model=768, n_heads=12, device="cuda"),
     },
     jobs=jobs,
-    check=check,
     run_job=run_job,
     load=load,
     findings=findings,
@@ -139,4 +138,5 @@ STUDY = Study(
     notes=notes,
     headline=_conclusion,
     trained_models=trained_models,
+    trainings=trainings,
 )

@@ -12,7 +12,6 @@ from tasks import InputError, TopicDocuments
 from tasks.errors import check_choice, repeated_values
 from tasks.settings import (
     Count,
-    CountOrZero,
     Draws,
     NotNegative,
     Positive,
@@ -20,6 +19,7 @@ from tasks.settings import (
     Several,
     ShareBetween,
     Size,
+    WideSeed,
     check_settings,
 )
 
@@ -75,7 +75,7 @@ class TopicTransformerConfig(AnyConfig):
     decoder: Literal["tied", "free", "identity"] = "tied"
     bias: bool = True
     init_std: NotNegative | None = None
-    seed: CountOrZero = 0
+    seed: WideSeed = 0
 
     def __post_init__(self) -> None:
         check_settings(self)

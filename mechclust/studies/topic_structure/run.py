@@ -42,6 +42,7 @@ from mechclust.studies.topic_structure.follow import (
 from mechclust.studies.topic_structure.optimum import drawn_moments, minimiser, population_moments, value_distance
 from mechclust.studies.topic_structure.tables import TopicTables
 from mechclust.studies.topic_structure.theory import stage_one_value
+from mechclust.studies.trainings import Training
 from mechclust.training import Callback, train
 from mechclust.training.callbacks import training_loss_result
 from probes import HookedModel, ProbeResult, TopicAttention, load_result
@@ -52,6 +53,16 @@ from tasks.topic_documents import MASK
 
 LOSS = "loss.safetensors"
 _BLOCK_MEASURES = ("gap", "separation", "same", "same_off_diagonal", "different", "spread")
+
+
+def trainings(config: TopicStructureConfig) -> list[Training]:
+    """Return what is trained, by arm."""
+    trained = []
+    for arm in arms(config).values():
+        task = documents_of(config, Job(arm.name, config.seeds[0]))
+        network = TopicTransformerConfig(d_vocab=task.d_vocab, **arm.model)
+        trained.append(Training(network, task, training_of(config, arm), len(config.seeds)))
+    return trained
 
 
 def run_job(config: TopicStructureConfig, job: Job, out: Path) -> None:
@@ -198,8 +209,15 @@ def trained_models(config: TopicStructureConfig, out: Path) -> list[TrainedModel
     """Return the networks of the first seed, whose models are kept, with measured attention."""
     measured = ("E4", "E4a theory", "E5")
     kept = [job for job in jobs(config) if keeps_model(config, job) and arms(config)[job.arm].experiment in measured]
-    return [TrainedModel(job.name, partial(_with_documents, config, out, job)) for job in kept]
+    return [
+        TrainedModel(job.name, partial(_with_documents, config, out, job), partial(_examples, config, job))
+        for job in kept
+    ]
 
 
 def _with_documents(config: TopicStructureConfig, out: Path, job: Job) -> tuple[HookedModel, Iterable[Batch]]:
-    return load_trained(out, job), documents_of(config, job).text("dev", *config.text)
+    return load_trained(out, job), _examples(config, job)
+
+
+def _examples(config: TopicStructureConfig, job: Job) -> Iterable[Batch]:
+    return documents_of(config, job).text("dev", *config.text)

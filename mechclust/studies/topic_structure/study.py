@@ -21,7 +21,7 @@ from mechclust.studies.topic_structure.beyond.results import load_beyond
 from mechclust.studies.topic_structure.config import READINGS, Beyond, TopicStructureConfig
 from mechclust.studies.topic_structure.findings import findings_of
 from mechclust.studies.topic_structure.results import load_minimisers, load_runs
-from mechclust.studies.topic_structure.run import LOSS, run_job, trained_models
+from mechclust.studies.topic_structure.run import LOSS, run_job, trained_models, trainings
 from probes import ProbeResult
 from tasks import TopicDocuments
 
@@ -127,6 +127,7 @@ STUDY = Study(
     jobs=jobs,
     run_job=run_job,
     trained_models=trained_models,
+    trainings=trainings,
     load=load,
     findings=findings,
     panels=panels,

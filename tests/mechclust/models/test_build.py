@@ -263,6 +263,8 @@ class TestConfig:
             ({"d_model": 0}, "d_model is 0; expected at least 1"),
             ({"n_heads": 0}, "n_heads is 0; expected at least 1"),
             ({"n_heads": 3}, "d_model is 8; expected a multiple of n_heads (3)"),
+            ({"d_model": "8"}, "d_model is '8'; expected an integer"),
+            ({"n_layers": True}, "n_layers is True; expected an integer"),
             ({"d_vocab": 10**12}, "d_vocab is 1000000000000; expected at most 10000000"),
             ({"n_layers": 10**12}, "n_layers is 1000000000000; expected at most 10000"),
             ({"attention": "sideways"}, "attention is 'sideways'; expected 'causal' or 'bidirectional'"),

@@ -271,6 +271,8 @@ class TestRefusals:
         [
             {"dtype": torch.int64},
             {"dtype": 5},
+            {"dtype": "float8"},
+            {"dtype": "nn"},
             {"device": "nope"},
             {"device": []},
             {"device_map": []},
@@ -281,6 +283,10 @@ class TestRefusals:
     def test_an_option_that_no_model_has(self, copy, option):
         with pytest.raises(InputError, match=r"^(no )?(dtype|device|device_map|quantization) .*; expected "):
             load_pretrained(copy, **option)
+
+    def test_a_dtype_by_name(self, copy):
+        by_name = load_pretrained(copy, dtype="bfloat16")
+        assert {weight.dtype for weight in by_name.parameters()} == {torch.bfloat16}
 
     def test_quantised_weights_that_do_not_run_on_a_cpu(self, copy):
         pytest.importorskip("bitsandbytes")

@@ -65,6 +65,8 @@ class TestFields:
         ("fields", "message"),
         [
             ({"steps": 0}, "steps is 0; expected at least 1"),
+            ({"steps": 2.5}, "steps is 2.5; expected an integer"),
+            ({"steps": 10**12}, "steps is 1000000000000; expected at most 1000000000"),
             ({"batch_size": -2}, "batch_size is -2; expected at least 1"),
             ({"save_every": 0}, "save_every is 0; expected at least 1"),
             ({"warmup": -1}, "warmup is -1; expected at least 0"),

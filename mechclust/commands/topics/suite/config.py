@@ -10,7 +10,7 @@ from mechclust.commands.settings import ModelSettings
 from mechclust.commands.topics.config import CorpusSettings, check_thresholds, check_window
 from mechclust.commands.topics.suite.published import THRESHOLDS
 from tasks import InputError
-from tasks.settings import MAX_DRAWS, AtLeast, AtMost, Count, PositiveShare, Seed, Several, ShareBelowOne
+from tasks.settings import MAX_DRAWS, AtLeast, AtMost, Count, PositiveShare, Repeats, Seed, Several, ShareBelowOne
 from tasks.text.bags import Weighting
 
 _PUBLISHED: dict[str, Any] = {
@@ -52,7 +52,7 @@ class SuiteConfig(ModelSettings, CorpusSettings):
     topic_model: Path | None = None
     topic_seeds: tuple[Seed, ...] = ()
     n_topics: Several | None = None
-    passes: Count | None = None
+    passes: Repeats | None = None
     vocabulary: Several | None = None
     no_below: Count | None = None
     no_above: PositiveShare | None = None

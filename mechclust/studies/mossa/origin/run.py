@@ -44,7 +44,7 @@ def run_origin_job(config: MossaConfig, job: OriginJob, out: Path) -> None:
         train_once(job.model_path(out), partial(_train, config, job))
 
 
-def _corpus_of(config: MossaConfig, job: OriginJob) -> DomainCorpus:
+def corpus_of(config: MossaConfig, job: OriginJob) -> DomainCorpus:
     """Return the data that a model is trained on."""
     domains = (job.domain,) if job.domain else config.origin.domains
     n_examples = round(job.cell.size * config.origin.examples)
@@ -61,11 +61,18 @@ def training_of(config: MossaConfig, job: OriginJob) -> TrainConfig:
 def trained_origin_models(config: MossaConfig, out: Path) -> list[TrainedModel]:
     """Return the model of all domains of each cell and seed, with its domains' test prompts."""
     jobs = [models_of(config, seed, cell)[0] for seed in config.seeds for cell in cells_of(config)]
-    return [TrainedModel(job.name, partial(_model_and_prompts, config, out, job)) for job in jobs]
+    return [
+        TrainedModel(job.name, partial(_model_and_prompts, config, out, job), partial(_prompts, config, job))
+        for job in jobs
+    ]
 
 
 def _model_and_prompts(config: MossaConfig, out: Path, job: OriginJob) -> tuple[HookedModel, Iterable[Batch]]:
-    return _load(config, out, job), _corpus_of(config, job).batches("test")
+    return _load(config, out, job), _prompts(config, job)
+
+
+def _prompts(config: MossaConfig, job: OriginJob) -> Iterable[Batch]:
+    return corpus_of(config, job).batches("test")
 
 
 def _load(config: MossaConfig, out: Path, job: OriginJob) -> HookedModel:
@@ -73,7 +80,7 @@ def _load(config: MossaConfig, out: Path, job: OriginJob) -> HookedModel:
 
 
 def _train(config: MossaConfig, job: OriginJob, state: Path) -> tuple[HookedModel, int]:
-    corpus = _corpus_of(config, job)
+    corpus = corpus_of(config, job)
     settings = training_of(config, job)
     model = new_model(
         corpus,

@@ -1,0 +1,70 @@
+"""What a study trains is known before it starts: what it takes, and whether probes fit its examples."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mechclust.cli import main
+from mechclust.studies import configure, get_study, list_studies, run_study
+from mechclust.studies.trainings import Training, check_cost
+from mechclust.training import TrainConfig
+from tasks import InputError
+
+STUDIES = [registered.name for registered in list_studies()]
+WITHOUT_TASKS = ("clustering-heads", "heads-in-models", "topic-structure")
+LONG = {"training.steps": 10**8}
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_every_study_says_what_it_trains(name: str) -> None:
+    study = get_study(name)
+    smoke, paper = study.preset("smoke"), study.preset("paper")
+    assert all(training.task.d_vocab <= training.model.d_vocab for training in study.trainings(smoke))
+    assert _work(study.trainings(smoke)) < _work(study.trainings(paper)) / 10
+
+
+def _work(trainings: Any) -> float:
+    return sum(training.config.steps * training.times * training.memory_bytes for training in trainings)
+
+
+def test_more_than_a_day(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Refused with the estimate, unless that was agreed to, and not asked again of a run that was begun."""
+    out = tmp_path / "out"
+    line = ["run", "task-clusters", "--preset", "smoke", "--out", str(out), "--workers", "1"]
+    assert main([*line, "--training.steps", str(10**8)]) == 2
+    (sentence,) = [text for text in capfd.readouterr().err.splitlines() if text.startswith("mechclust: ")]
+    assert "more than a day" in sentence
+    assert "--yes" in sentence
+    assert not out.exists()
+    trainings = get_study("task-clusters").trainings(configure(get_study("task-clusters").preset("smoke"), **LONG))
+    check_cost(trainings, "cpu", 1, yes=True)
+    with pytest.raises(InputError, match="more than a day"):
+        check_cost(trainings, "cpu", 1, yes=False)
+
+
+def test_networks_that_do_not_fit_in_memory(tmp_path: Path) -> None:
+    study = get_study("mossa")
+    config = configure(study.preset("smoke"), d_model=2**20)
+    with pytest.raises(InputError, match=r"training takes about \d[\d.e+]* GiB of memory \(1 at a time\), but cpu has"):
+        run_study(study, config, tmp_path / "out", workers=1)
+    assert not (tmp_path / "out").exists()
+
+
+def test_memory_is_that_of_weights_and_batch() -> None:
+    task = get_study("mossa").preset("smoke").suite
+    model = get_study("mossa").trainings(get_study("mossa").preset("smoke"))[0].model
+    small = Training(model, task, TrainConfig(batch_size=1)).memory_bytes
+    assert Training(model, task, TrainConfig(batch_size=1001)).memory_bytes > 100 * small
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_probe_that_lacks_a_label(name: str, tmp_path: Path) -> None:
+    """Refused before anything is trained, as by ``mechclust history``."""
+    study = get_study(name)
+    probe = "NeighbourPurity" if name in WITHOUT_TASKS else "ClusteringHead"
+    with pytest.raises(InputError, match=f"^--probes {probe} does not fit these examples: "):
+        run_study(study, study.preset("smoke"), tmp_path / "out", workers=1, probes=["NDims", probe])
+    assert not (tmp_path / "out").exists()
