@@ -43,10 +43,10 @@ _AXES: Mapping[str, tuple[str, ...]] = {
 class HeadRoles(Probe):
     """How much each head plays each standard role: where it attends, compared with attention that ignores the role.
 
-    The roles are the keys to which a head attends from a query: the ``previous`` token; the ``first`` token, an attention
+    A role is the keys to which a head attends from a query: the ``previous`` token; the ``first`` token, an attention
     sink; the token ``itself``; the token at a fixed ``offset`` of at least 2; ``duplicate``, earlier occurrences of the
-    query's token; ``induction``, the tokens after these; ``local``, whatever is near. ``tasks.RepeatedTokens`` shows
-    induction best.
+    query's token; ``induction``, the tokens after these; ``local``, whatever is near. Measure natural text, and
+    ``tasks.RepeatedTokens`` for induction.
 
     Measures (axes site, head, role):
         ``score``: mean attention to the role's keys over the queries that have some, averaged over examples. Queries
@@ -54,7 +54,7 @@ class HeadRoles(Probe):
             1 less ``distance`` as a share of ``distance_uniform``.
         ``chance``: the expected score if attention is uniform over the keys that a query sees, and for ``duplicate``
             and ``induction`` if the token ids of an example are permuted; 0 for ``local``.
-        ``excess``, ``excess_low``, ``excess_high``: score less chance, and its 95% interval over examples (Student's t).
+        ``excess``, ``excess_low``, ``excess_high``: score less chance, with a 95% interval over examples (Student's t).
         ``share``: attention to the role's keys as a share of all, as in ``transformer_lens.head_detector``.
         ``p_value``, ``p_holm``: share of permutations of token ids with a score at least as high, and with Holm's
             correction over all heads and both roles; NaN for roles that do not depend on token ids.
@@ -167,9 +167,7 @@ exclude_current_token=False, seed=0)
             return
         for example, number in enumerate(batch.index.tolist()):
             position = real[example].nonzero().flatten()
-            of_example = {
-                site: pattern[example][:, position[:, None], position] for site, pattern in patterns.items()
-            }
+            of_example = {site: pattern[example][:, position[:, None], position] for site, pattern in patterns.items()}
             draw = np.random.default_rng([self.seed, number])
             sums = permuted_sums(of_example, batch.tokens[example, position], n_draws, draw)
             for site, by_draw in sums.items():

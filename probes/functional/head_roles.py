@@ -289,25 +289,22 @@ def permuted_sums(
         Float64, for duplicates and for induction; NaN if no token occurs twice.
     """
     n = len(tokens)
-    pairs = _pairs_of_same_token(tokens)
-    if not len(pairs):
+    first, second = (tokens[:, None] == tokens).triu(1).nonzero().unbind(dim=1)  # pairs with the same token
+    if not len(first):
         undefined = torch.full((2, n_permutations), torch.nan, dtype=torch.float64, device=tokens.device)
         return {site: undefined.expand(len(pattern), -1, -1) for site, pattern in patterns.items()}
     n_repeated = n - len(torch.unique(tokens))
     tables = {site: rearrange(pattern.double(), "head q k -> (q k) head") for site, pattern in patterns.items()}
     sums: dict[str, list[Float[Tensor, "head 2 _"]]] = {site: [] for site in patterns}
-    at_once = max(1, _MAX_NUMBERS_AT_ONCE // max(n, len(pairs)))
+    at_once = max(1, _MAX_NUMBERS_AT_ONCE // max(n, len(first)))
     for start in range(0, n_permutations, at_once):
         size = min(at_once, n_permutations - start)
-        orders = draw.permuted(np.broadcast_to(np.arange(n), (size, n)), axis=1)
-        moved = torch.from_numpy(orders).to(tokens.device)[:, pairs]  # [draw pair 2]
-        cells = (n * moved.amax(dim=-1) + moved.amin(dim=-1)).flatten()  # of the later query and the earlier key
-        starts = torch.arange(0, len(cells), len(pairs), device=tokens.device)
+        orders = torch.from_numpy(draw.permuted(np.broadcast_to(np.arange(n), (size, n)), axis=1)).to(tokens.device)
+        query = torch.maximum(orders[:, first], orders[:, second])
+        key = torch.minimum(orders[:, first], orders[:, second])
+        cells = (n * query + key).flatten()
+        starts = torch.arange(0, len(cells), len(first), device=tokens.device)
         for site, table in tables.items():
             of_both = [embedding_bag(of_role, table, starts, mode="sum") for of_role in (cells, cells + 1)]
             sums[site].append(rearrange(of_both, "role draw head -> head role draw") / n_repeated)
     return {site: torch.cat(parts, dim=-1) for site, parts in sums.items()}
-
-
-def _pairs_of_same_token(tokens: Int[Tensor, "query"]) -> Int[Tensor, "pair 2"]:
-    return (tokens[:, None] == tokens).triu(1).nonzero()

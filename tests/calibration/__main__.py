@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 
 from probes.functional import wilson_interval
-from tests.calibration import ari_moments, best_pair, neighbour_purity, topic_attention, units
+from tests.calibration import ari_moments, best_pair, head_roles, neighbour_purity, topic_attention, units
 
 ROOT = Path(__file__).parents[2]
 RATES = ROOT / "tests" / "calibration" / "rates.csv"
@@ -46,6 +46,7 @@ def rows() -> Iterator[Row]:
         "NeighbourPurity, interval": neighbour_purity,
         "Topic attention": topic_attention,
         "Most similar layer": best_pair,
+        "HeadRoles, a role of a head": head_roles,
     }.items():
         for case in module.CASES:
             yield Row(name, case, partial(_of_module, module, case))

@@ -19,7 +19,7 @@ PLANTED = (
 
 
 class PlantedRoles(HookedRootModule):  # type: ignore[misc]
-    """Attention only: ``scores = x W_QK x``, plus noise; the first head of all copies each token to the one after it."""
+    """Attention only: ``scores = x W_QK x``, plus noise. The first head copies each token to the one after it."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()

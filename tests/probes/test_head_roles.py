@@ -1,4 +1,4 @@
-"""Roles of heads: against TransformerLens's head detector, sums by hand, permutations written out, and planted heads."""
+"""Roles of heads: against TransformerLens's head detector, sums by hand, all permutations, and planted heads."""
 
 from __future__ import annotations
 
@@ -42,9 +42,7 @@ def role_names(result: ProbeResult) -> list[list[str]]:
 
 @pytest.mark.parametrize("exclude_bos", [False, True])
 @pytest.mark.parametrize("exclude_current_token", [False, True])
-def test_shares_are_those_of_transformer_lens(
-    tiny_model: Any, exclude_bos: bool, exclude_current_token: bool
-) -> None:
+def test_shares_are_those_of_transformer_lens(tiny_model: Any, exclude_bos: bool, exclude_current_token: bool) -> None:
     model, tokens = tiny_model(n_ctx=24, init_std=0.5), torch.randint(9, (6, 24))
     probe = HeadRoles(n_permutations=0, exclude_bos=exclude_bos, exclude_current_token=exclude_current_token)
     result = run(model, tokens, probe)
@@ -198,7 +196,9 @@ def test_the_plot_is_a_map_of_roles() -> None:
 
 def test_the_contract(model: Any, batch: Batch) -> None:
     check_probe(HeadRoles(n_permutations=19), model, batch)
-    check_probe(HeadRoles(attention_pattern(0), max_offset=3, exclude_bos=True, exclude_current_token=True), model, batch)
+    check_probe(
+        HeadRoles(attention_pattern(0), max_offset=3, exclude_bos=True, exclude_current_token=True), model, batch
+    )
 
 
 def test_what_it_refuses(model: Any, batch: Batch) -> None:
