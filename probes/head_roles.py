@@ -41,7 +41,7 @@ _AXES: Mapping[str, tuple[str, ...]] = {
 
 
 class HeadRoles(Probe):
-    """How much each head plays each standard role: where it attends, compared with attention that ignores the role.
+    """Score each head in the standard roles by its attention to their keys, and call those well above chance.
 
     A role is the keys to which a head attends from a query: the ``previous`` token; the ``first`` token, an attention
     sink; the token ``itself``; the token at a fixed ``offset`` of at least 2; ``duplicate``, earlier occurrences of the

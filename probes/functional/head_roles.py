@@ -112,7 +112,7 @@ def _followers(keys: Int[Tensor, "batch pos slot"], real: Bool[Tensor, "batch po
 
 @dataclass(frozen=True)
 class RoleScores:
-    """How much the heads of a site play each role, by example.
+    """Scores of the heads of a site, by example and role.
 
     Attributes:
         score: mean attention to a role's keys, over the queries that have some; NaN in examples without such a query.
