@@ -28,6 +28,7 @@ with paused_collection():  # torch is imported here
     from probes.engine.run import run
     from probes.engine.sites import Selector, Site, Sites, attention_pattern, embedding, head_output, residual, resolve
     from probes.engine.state import Rows, Sum
+    from probes.head_roles import HeadRoles
     from probes.linear_decodability import LinearDecodability
     from probes.logit_lens import LogitLens
     from probes.n_dims import NDims
@@ -54,6 +55,7 @@ __all__ = [  # noqa: RUF022 - which would put names in capitals first
     "DistanceMatchedTopicAttention",
     "ForeignRows",
     "Head",
+    "HeadRoles",
     "HookPoints",
     "HookedModel",
     "IndexSet",

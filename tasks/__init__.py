@@ -7,6 +7,7 @@ with paused_collection():  # torch is imported here
     from tasks.errors import InputError
     from tasks.instructions import InstructionFollowing
     from tasks.modular_addition import SparseModularAddition
+    from tasks.repeated_tokens import RepeatedTokens
     from tasks.skills import SkillSuite
     from tasks.task import Task
     from tasks.text.corpus import Corpus
@@ -24,6 +25,7 @@ __all__ = [
     "InputError",
     "InstructionFollowing",
     "LabelledPrompts",
+    "RepeatedTokens",
     "SkillSuite",
     "SparseModularAddition",
     "Task",

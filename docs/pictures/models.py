@@ -16,7 +16,7 @@ from mechclust.sandbox import SandboxRecorder, SandboxRun
 from mechclust.studies.clustering_heads import PoolingTransformerConfig
 from mechclust.studies.topic_structure import TopicTransformerConfig
 from mechclust.training import Member, Snapshots, WeightNorms, train_ensemble
-from tasks import Batch, InstructionFollowing, SparseModularAddition, TopicDocuments
+from tasks import Batch, InstructionFollowing, RepeatedTokens, SparseModularAddition, TopicDocuments
 
 ADAM = {"optimizer": "adam", "schedule": "constant", "weight_decay": 0.0}
 _FOLDERS: list[TemporaryDirectory] = []  # removed when the script ends
@@ -121,6 +121,19 @@ def bert() -> tuple[Path, Path]:
     model.save_pretrained(place / "bert")
     tokenizer.save_pretrained(place / "bert")
     return place / "bert", place / "documents.txt"
+
+
+# ---- repeated tokens ----
+
+
+@cache
+def repeating(steps: int = 0) -> tuple[RepeatedTokens, Any]:
+    """Random tokens that repeat, and a network that was trained to continue them."""
+    task = RepeatedTokens(n_symbols=16, length=24, periods=(4, 9), n_test=64)
+    model = build_model(model_for(task, n_layers=2, d_model=32, n_heads=4))
+    if steps:
+        train(model, task, TrainConfig(steps=steps, batch_size=64, lr=3e-3))
+    return task, model
 
 
 # ---- sums of three digits ----

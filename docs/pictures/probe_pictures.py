@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from matplotlib import pyplot
 
-from docs.pictures.models import GPT2, INSTRUCTED, documents, instructed, instructions, own, summing, topical
+from docs.pictures.models import GPT2, INSTRUCTED, documents, instructed, instructions, own, repeating, summing, topical
 from docs.pictures.registry import Drawn, picture
 from mechclust.report.style import BLUE, COLORS, GREY, ORANGE, RED
 from probes import (
@@ -17,6 +17,7 @@ from probes import (
     SVCCA,
     AttentionEntropy,
     ClusteringHead,
+    HeadRoles,
     LinearDecodability,
     LogitLens,
     NDims,
@@ -119,6 +120,31 @@ def attention_entropy() -> Drawn:
     return figure, (
         f'`result.plot("share")` for {INSTRUCTED} ({len(examples)} examples). A share of 1 is uniform attention, and the chance '
         "level: random weights attend uniformly. Training makes heads selective, most of all in the upper blocks."
+    )
+
+
+@picture("head-roles", "docs/probes/head-roles.md", alt="Maps of eight heads: their roles, and two of their scores")
+def head_roles() -> Drawn:
+    steps = 800
+    task, untrained = repeating()
+    _, trained = repeating(steps)
+    figure, axes = panels(3, 3.9, 2.8)
+    result = run(trained, task.batches("test"), HeadRoles())
+    result.plot("role", ax=axes[0]).set_title("roles")
+    before = run(untrained, task.batches("test"), HeadRoles(n_permutations=0))
+    for axis, role in zip(axes[1:], ("previous", "induction"), strict=True):
+        result.plot("excess", ax=axis, role=role)
+        axis.images[0].set_clim(0, 1)
+        axis.set(title=f"{role}: attention above chance", ylabel="")
+        for site, head in np.ndindex(2, 4):
+            value = float(result.sel("excess", role=role)[site, head])
+            axis.text(head, site, f"{value:.2f}", ha="center", va="center", color="w" if value < 0.5 else "k")
+    farthest = float(before["excess"][..., :6].abs().max())
+    return figure, (
+        f'`result.plot()`, and `result.plot("excess", role=...)` for two roles, of a 2-block transformer trained for '
+        f"{steps} steps to continue repeated random tokens ({task.n_test} sequences). Heads of the upper block attend to "
+        "what followed a token before. Those of the lower block share the previous token, and two are called. 0 is chance: "
+        f"before training, all roles are within {farthest + 0.005:.2f} of it."
     )
 
 

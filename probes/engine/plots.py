@@ -31,6 +31,7 @@ _CURVE_AXES = ("site", "layer", "step")  # a curve follows the first of these th
 _MAX_CURVES = 24
 _MAX_PANELS = 12
 _INTERVAL_ENDS = ("_low", "_high")
+_CATEGORY_COLORS = ("#f0f0f0", *COLORS[:6], COLORS[7], COLORS[6])  # the first category means none, the last are rest
 _NOT_FIRST_CHOICE = (*_INTERVAL_ENDS, "p_value", "null_mean")
 _RESIDUAL_STREAM = re.compile(r"hook_embed|hook_resid_post|unembed\.hook_in")
 
@@ -128,14 +129,17 @@ def plot(result: ResultFields, name: str, at: Mapping[str, str], ax: Axes | None
 def _draw_panels(
     panels: Sequence[Axes], result: ResultFields, name: str, layout: _Layout, at: Mapping[str, str]
 ) -> Any:
-    """Draw every panel, and return the last image for a colour bar; ``None`` for curves."""
+    """Draw every panel, and return the last image for a colour bar; ``None`` for curves and categories."""
     image = None
-    norm = None if layout.kind == "curves" else _shared_norm(result, name, at)
+    categories = _categories(result, name)
+    norm = None if layout.kind == "curves" or categories else _shared_norm(result, name, at)
     places = product(*(result.coords[axis] for axis in layout.panels))
     for axis, place in zip(panels, places, strict=True):
         at_panel = {**at, **dict(zip(layout.panels, place, strict=True))}
         if layout.kind == "curves":
             _draw_curves(axis, result, name, layout, at_panel)
+        elif layout.kind == "heads" and categories:
+            _draw_categories(axis, result, name, at_panel, categories)
         elif layout.kind == "heads":
             image = _draw_heads(axis, result, name, at_panel, norm)
         else:
@@ -146,7 +150,7 @@ def _draw_panels(
 
 
 def first_to_draw(result: ResultFields, at: Mapping[str, str]) -> str:
-    """Return the first measure that has a chance band, or else the first that can be drawn.
+    """Return the first measure of categories, or else that has a chance band, or else that can be drawn.
 
     Raises:
         InputError: if none can be drawn.
@@ -158,6 +162,9 @@ def first_to_draw(result: ResultFields, at: Mapping[str, str]) -> str:
             f"this {result.probe} result has nothing by {_curve_axes_text()} to draw{where} (it has "
             f"{', '.join(result.values) or 'no measures'}); get the numbers from to_dataframe()"
         )
+    for name in names:
+        if _categories(result, name):
+            return name
     return next((name for name in names if _chance_ends(result, name) is not None), names[0])
 
 
@@ -361,17 +368,51 @@ def _draw_heads(axis: Axes, result: ResultFields, name: str, at: Mapping[str, st
     values = _values(result, name, at, ("site", "head"))
     image = _draw_image(axis, values, norm)
     image.axes.set_aspect("auto")
-    _set_site_ticks(axis.yaxis, result, result.coords["site"])
-    heads = result.coords["head"]
-    step = max(1, -(-len(heads) // 16))
-    axis.set_xticks(range(0, len(heads), step), heads[::step])
-    axis.set(xlabel="head", ylabel="layer and hook")
+    _label_heads(axis, result)
     chance = _chance_ends(result, name)
     if chance is not None and all("head" in result.axes[end] for end in chance):
         low, high = (_values(result, end, at, ("site", "head")) for end in chance)
         y, x = np.nonzero((low <= values) & (values <= high))
         axis.plot(x, y, "o", color="#1d2733", mec="white", mew=0.6, ms=4)
     return image
+
+
+def _label_heads(axis: Axes, result: ResultFields, *, short: bool = False) -> None:
+    _set_site_ticks(axis.yaxis, result, result.coords["site"], short=short)
+    heads = result.coords["head"]
+    step = max(1, -(-len(heads) // 16))
+    axis.set_xticks(range(0, len(heads), step), heads[::step])
+    axis.set(xlabel="head", ylabel="layer" if short else "layer and hook")
+
+
+def _categories(result: ResultFields, name: str) -> list[str]:
+    """Return the names of a measure's values, if these are places in a list that the metadata has."""
+    by_measure: Mapping[str, list[str]] = result.metadata.get("categories", {})
+    return by_measure.get(name, [])
+
+
+def _draw_categories(
+    axis: Axes, result: ResultFields, name: str, at: Mapping[str, str], categories: Sequence[str]
+) -> None:
+    """Draw blocks from below and heads from the left in the colour of their category; the first category is grey."""
+    from matplotlib.colors import ListedColormap, Normalize
+    from matplotlib.patches import Patch
+
+    values = _values(result, name, at, ("site", "head"))
+    colors = _CATEGORY_COLORS[: len(categories)]
+    norm = Normalize(-0.5, len(categories) - 0.5)
+    axis.imshow(values, origin="lower", cmap=ListedColormap(colors), norm=norm, interpolation="nearest", aspect="auto")
+    _label_heads(axis, result, short=True)
+    for boundary in range(1, values.shape[0]):
+        axis.axhline(boundary - 0.5, color="white", lw=1)
+    for boundary in range(1, values.shape[1]):
+        axis.axvline(boundary - 0.5, color="white", lw=1)
+    patches = []
+    for place, category in enumerate(categories):
+        n = int((values == place).sum())
+        if n:
+            patches.append(Patch(color=colors[place], label=f"{category} ({n})"))
+    axis.legend(handles=patches, title=name, loc="upper left", bbox_to_anchor=(1.01, 1.02), frameon=False, fontsize=8)
 
 
 def _draw_matrix(axis: Axes, result: ResultFields, name: str, at: Mapping[str, str], norm: Any) -> Any:

@@ -204,11 +204,12 @@ class ProbeResult:
         """Draw a measure with matplotlib, as curves, a map of heads or a matrix of sites, depending on its axes.
 
         By layer: a curve for each label, bucket or model, with its interval and a hatched chance band. By head: a map,
-        with a dot if the value is within the chance band. Every site with every other: a matrix, as of CKA. Axes beyond
-        these make panels.
+        with a dot if the value is within the chance band, or with a legend if values have names. Every site with every
+        other: a matrix, as of CKA. Axes beyond these make panels.
 
         Args:
-            measure: by default the first that has a chance band, or else the first that can be drawn.
+            measure: by default the first whose values have names, or else that has a chance band, or else that can be
+                drawn.
             ax: where to draw a single panel; a new figure by default.
             at: coordinates to fix, as in ``sel``.
 

@@ -29,6 +29,7 @@ from probes.functional.cka_draws import cka_null, cka_resamples
 from probes.functional.clustering_head import IntegerWeights, integer_weights, nearest_centroid_accuracy, within_ratio
 from probes.functional.cross_moments import CrossMoments
 from probes.functional.half_interval import half_interval
+from probes.functional.head_roles import role_keys
 from probes.functional.hsic import HSIC
 from probes.functional.kmeans import KMeans, kmeans
 from probes.functional.linear_decodability import (
@@ -86,6 +87,7 @@ __all__ = [  # noqa: RUF022 - which would put names in capitals first
     "relabelling_p_values",
     "response_classes",
     "ridge_predictions",
+    "role_keys",
     "stratified_folds",
     "svcca",
     "task_cluster_ari",

@@ -53,6 +53,7 @@ ROLES = {
     "classes": Role(bad_arrays.bad_integers, ("str",)),  # which are numbered
     "integers": Role(bad_arrays.bad_integers),
     "words": Role(bad_arrays.bad_integers, ("negative",)),  # no word
+    "tokens": Role(bad_arrays.bad_integers, ("none", "one less", "one more", "negative", "too large", "huge")),
     "answers": Role(bad_arrays.bad_integers, ("one less", "one more", "negative", "too large", "huge")),  # any numbers
     "folds": Role(bad_arrays.bad_folds, ("too large", "huge")),
     "counts": Role(bad_arrays.bad_counts, ("all 0", "fractions", "more hits than examples")),

@@ -130,6 +130,7 @@ def calls_with_tokens(rng: np.random.Generator) -> list[Call]:
         Call.of(functional.integer_weights, points=line, tokens=tokens, support=support, modulus=2),
         Call.of(functional.planar_lattice, points=plane, tokens=tokens, support=support, modulus=2),
         Call.of(functional.attention_entropy, pattern=Good(pattern, "rows of weights")),
+        Call.of(functional.role_keys, tokens=Good(words.array, "tokens"), role="duplicate"),
         Call.of(
             functional.topic_attention, pattern=Good(pattern, "weights"), words=words, topics=Good(TOPICS, "topics")
         ),

@@ -22,6 +22,7 @@ SETTINGS = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 PRINTS = {
     "clustering_heads.py": r"^L1H\d +(?P<low>[\d.]+) \((?P<high>[\d.]+)\)",  # trained (untrained)
     "compare_models.py": r"^classify-0 +(?P<low>[\d.]+) > (?P<high>[\d.]+) ",  # accuracy before > after
+    "head_roles.py": r"^L1H\d attends .*: (?P<low>[\d.]+) before training, (?P<high>[\d.]+) after$",
     "many_gpus.py": r"(?s)(the same as from one process: True.*){2}",
     "merge_jobs.py": r"with different examples: .*to the whole: True\n.*with different layers: .*to the whole: True$",
     "new_probe.py": r"^Anisotropy satisfies the contract(.|\n)*^ +3 blocks.2.hook_resid_post +[\d.]+ +[\d.]+$",

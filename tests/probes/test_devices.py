@@ -15,7 +15,7 @@ from tests.probes.test_two_devices import MAKE, padded
 from tests.probes.two_devices import same
 
 PROBES = {**MAKE, "LogitLens": LogitLens}
-SUMS = ("CKA", "SVCCA", "RBFCKA", "NDims", "NormJacobian", "AttentionEntropy", "LogitLens")
+SUMS = ("CKA", "SVCCA", "RBFCKA", "NDims", "NormJacobian", "AttentionEntropy", "HeadRoles", "LogitLens")
 
 
 def model_on(device):

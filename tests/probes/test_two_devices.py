@@ -16,6 +16,7 @@ from probes import (
     AttentionEntropy,
     ClusteringHead,
     DistanceMatchedTopicAttention,
+    HeadRoles,
     LinearDecodability,
     NDims,
     NeighbourPurity,
@@ -60,6 +61,7 @@ MAKE: dict[str, Callable[[], Probe]] = {
     "TopicEmbedding": lambda: TopicEmbedding(TOPICS, EVERYWHERE, n_permutations=5),
     "ClusteringHead": lambda: ClusteringHead("task"),
     "DistanceMatchedTopicAttention": lambda: DistanceMatchedTopicAttention(TOPICS),
+    "HeadRoles": lambda: HeadRoles(n_permutations=19),
 }
 
 

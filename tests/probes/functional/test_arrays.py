@@ -52,6 +52,7 @@ CASES: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "relabelling_p_values": ((X[:, None], LABEL, 20), {"strata": np.arange(N) // 20, "units": UNIT}),
     "response_classes": ((DIGITS.T,), {"tolerance": 0.4}),
     "ridge_predictions": ((X, [LABEL[None], CLUSTER[None]], np.arange(N) % 4), {"given": UNIT % 5}),
+    "role_keys": ((DIGITS, "duplicate"), {}),
     "stratified_folds": ((LABEL, 4), {"units": UNIT}),
     "svcca": ((X, Y), {}),
     "task_cluster_ari": ((X, LABEL), {"units": UNIT, "n_init": 2, "n_permutations": 20}),
