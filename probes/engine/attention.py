@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from einops import rearrange
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
@@ -17,14 +18,15 @@ from tasks import Batch, InputError
 
 _MAX_NUMBERS_AT_ONCE = 2**24  # in a block of rows: 64 MiB
 _MAX_NUMBERS_AT_ONCE_ON_GPU = 2**26
+_QUERIES_AT_ONCE = 256  # in a block of positions of the same words
 
 
 class Attention(ABC):
     """Attention of one layer on one batch: what a hook at ``attention()`` receives.
 
     Its methods give the sums that probes need without the pattern ``[batch head query key]``, which is too large for
-    long texts: memory is linear in the length, times a block of rows. Weights and sums are in float32 or better, except
-    on a GPU, where sums over keys have the precision of the model's dtype.
+    long texts: memory is linear in the length, times a block of rows. Weights are in float32 or better, and sums over
+    queries in float64; sums over keys of queries and keys in half precision on a GPU have that precision.
 
     The weights of a query that sees no key, such as left padding, mean nothing.
 
@@ -71,7 +73,8 @@ class Attention(ABC):
 
     def apply(self, values: Float[Tensor, "batch key column"]) -> Float[Tensor, "batch head query column"]:
         """Return the sum of the keys' values, weighted by attention, for every query and head."""
-        blocks = [torch.einsum("bhqk,bkc->bhqc", rows, values.to(rows.dtype)) for _, rows in self._blocks()]
+        exact = exact_dtype(self.device)
+        blocks = [torch.einsum("bhqk,bkc->bhqc", rows.to(exact), values.to(exact)) for _, rows in self._blocks()]
         return torch.cat(blocks, dim=2)
 
     def entropy(self) -> Float[Tensor, "batch head query"]:
@@ -140,12 +143,17 @@ class Attention(ABC):
         Raises:
             InputError: as ``mass``.
         """
-        of_query = (labels[:, None] == torch.arange(n_classes, device=self.device)[:, None]).float()
-        sums = []
-        for mass in self._masses(labels, n_classes):
-            summed = torch.einsum("bcq,bhqk->bhck", of_query.to(mass.dtype), mass)
-            sums.append(summed.to(exact_dtype(self.device)))
-        return torch.cat(sums, dim=3)
+        of_query = labels[:, :, None] == torch.arange(n_classes, device=self.device)
+        masses = self._masses(labels, n_classes)
+        return torch.cat([self._over_queries("bhqk,bqc->bhck", mass, of_query) for mass in masses], dim=3)
+
+    def _over_queries(
+        self, equation: str, mass: Float[Tensor, "batch head query column"], counts: Bool[Tensor, "batch query column"]
+    ) -> Float[Tensor, "batch head *sums"]:
+        """Sum masses over the queries that count, in float64."""
+        exact = exact_dtype(self.device)
+        parts = self.parts(mass[:, :, 0].numel())
+        return sum(torch.einsum(equation, mass[:, :, part].to(exact), counts[:, part].to(exact)) for part in parts)
 
     def _masses(
         self, labels: Int[Tensor, "batch key"], n_classes: int
@@ -156,6 +164,95 @@ class Attention(ABC):
             raise InputError(f"labels has a class {int(labels.max())}, but n_classes is {n_classes}; give more classes")
         for classes in torch.arange(n_classes, device=self.device).split(self.columns_at_once):
             yield self.apply((labels[:, :, None] == classes).float())
+
+    def relabelled_mass(
+        self,
+        words: Int[Tensor, "batch pos"],
+        labels: Int[Tensor, "labelling word"],
+        meet: Bool[Tensor, "class class"] | None = None,
+    ) -> tuple[Float[Tensor, "batch head"], Float[Tensor, "batch head labelling"]]:
+        """Sum attention between words whose classes meet, for many ways of labelling the words with classes.
+
+        In short texts attention is summed between all their words, and a labelling is a sum over these. In long ones
+        the classes of all labellings are summed next to each other. The cheaper way is taken.
+
+        Args:
+            words: each position's word; below 0: none.
+            labels: each word's class, in every labelling.
+            meet: which classes meet; ``None``: each only itself.
+
+        Returns:
+            Attention between positions of the same word, the diagonal included, and between positions of different
+            words whose classes meet, both in float64.
+
+        Raises:
+            InputError: for words of another length than the text.
+        """
+        self._check("words", words, 1)
+        ranks, words_of_text = _ranked(words)
+        n_classes = int(labels.max()) + 1 if meet is None else len(meet)
+        if words_of_text.shape[1] <= len(labels) * n_classes:
+            return self._by_pairs_of_words(ranks, words_of_text, labels, meet)
+        of_position = torch.where(words >= 0, labels[:, words.clamp(min=0)], -1)
+        same = self._same_word_mass(words)
+        return same, self._by_classes(of_position, n_classes, meet) - same[..., None]
+
+    def _by_pairs_of_words(
+        self,
+        ranks: Int[Tensor, "batch pos"],
+        words_of_text: Int[Tensor, "batch word"],
+        labels: Int[Tensor, "labelling _"],
+        meet: Bool[Tensor, "class class"] | None,
+    ) -> tuple[Float[Tensor, "batch head"], Float[Tensor, "batch head labelling"]]:
+        """Return ``relabelled_mass`` as sums over the words that a text has."""
+        between = self.between(ranks, words_of_text.shape[1])
+        same = between.diagonal(dim1=2, dim2=3).sum(dim=-1)
+        meeting = []
+        for words, sums in zip(words_of_text, between, strict=True):
+            words = words[words >= 0]
+            n = len(words)
+            others = ~torch.eye(n, dtype=torch.bool, device=self.device)
+            of_word_pair = sums[:, :n, :n].flatten(1)
+            columns = []
+            for part in labels.split(max(1, _MAX_NUMBERS_AT_ONCE // max(1, 8 * n * n))):
+                classes = part[:, words]
+                meets = _meets(classes[:, :, None], classes[:, None, :], meet) & others
+                columns.append(of_word_pair @ meets.flatten(1).T.to(of_word_pair.dtype))
+            meeting.append(torch.cat(columns, dim=1))
+        return same, torch.stack(meeting)
+
+    def _by_classes(
+        self, labels: Int[Tensor, "labelling batch pos"], n_classes: int, meet: Bool[Tensor, "class class"] | None
+    ) -> Float[Tensor, "batch head labelling"]:
+        """Return attention between all positions whose classes meet, with the classes of all labellings in a row."""
+        meeting = torch.zeros(*self.shape[:2], len(labels), dtype=exact_dtype(self.device), device=self.device)
+        for columns in torch.arange(len(labels) * n_classes, device=self.device).split(self.columns_at_once):
+            labelling = columns // n_classes
+            label = (columns % n_classes)[:, None, None]
+            of_column = labels[labelling]
+            is_key = of_column == label
+            is_query = is_key if meet is None else (of_column >= 0) & _meets(of_column.clamp(min=0), label, meet)
+            mass = self.apply(rearrange(is_key, "column batch key -> batch key column").float())
+            is_query = rearrange(is_query, "column batch query -> batch query column")
+            meeting.index_add_(2, labelling, self._over_queries("bhqc,bqc->bhc", mass, is_query))
+        return meeting
+
+    def _same_word_mass(self, words: Int[Tensor, "batch pos"]) -> Float[Tensor, "batch head"]:
+        """Return attention between positions of the same word, over blocks of positions sorted by word."""
+        same = torch.zeros(*self.shape[:2], dtype=exact_dtype(self.device), device=self.device)
+        for number, words_of_text in enumerate(words):
+            layer = self.example(number)
+            in_order, order = words_of_text.sort(stable=True)
+            order = order[in_order >= 0]
+            in_order = in_order[in_order >= 0]
+            for start in range(0, len(order), _QUERIES_AT_ONCE):
+                block = in_order[start : start + _QUERIES_AT_ONCE]
+                first = int(torch.searchsorted(in_order, block[0]))
+                last = int(torch.searchsorted(in_order, block[-1], right=True))
+                rows = layer.rows(order[start : start + _QUERIES_AT_ONCE], order[first:last])[0]
+                is_same = block[:, None] == in_order[first:last]
+                same[number] += torch.where(is_same, rows, 0).sum(dim=(1, 2)).to(same.dtype)
+        return same
 
     def _check(self, name: str, positions: Int[Tensor, "batch pos *rest"], axis: int) -> None:
         """Refuse labels or keys that are not those of this batch."""
@@ -203,6 +300,29 @@ class EagerAttention(Attention):
         return EagerAttention(self.weights.to(*args, **kwargs))
 
 
+class EveryPair(EagerAttention):
+    """A weight of 1 from every query to every key, whose sums count pairs of positions exactly.
+
+    Args:
+        batch: number of examples.
+        length: of their texts.
+        device: where to count.
+    """
+
+    def __init__(self, batch: int, length: int, device: torch.device) -> None:
+        one = torch.ones(1, 1, 1, 1, dtype=exact_dtype(device), device=device)
+        super().__init__(one.expand(batch, 1, length, length))
+
+    def apply(self, values: Float[Tensor, "batch key column"]) -> Float[Tensor, "batch head query column"]:
+        """Return the sum of the keys' values, the same for every query."""
+        sums = values.to(self.weights.dtype).sum(dim=1)
+        return sums[:, None, None].expand(-1, -1, self.shape[2], -1)
+
+    def example(self, number: int) -> EveryPair:
+        """Return the pairs of one example."""
+        return EveryPair(1, self.shape[2], self.device)
+
+
 class AttentionReadout(Readout):
     """Reduces the attention of a layer inside the hook, so that nothing as large as a pattern leaves it.
 
@@ -247,7 +367,7 @@ def _attention_of(activation: Any, batch: Batch) -> Attention:
     shape = tuple(activation.shape)
     if len(shape) != 4 or (shape[0], *shape[2:]) != (examples, length, length):
         raise InputError(
-            f"an activation has shape {shape}; expected attention patterns [batch head query key] of {length} tokens: "
+            f"an activation has shape {shape}; expected attention patterns [batch head query key] for {length} tokens: "
             "measure at attention(), and without the keys of a cache"
         )
     if isinstance(activation, Attention):
@@ -256,3 +376,22 @@ def _attention_of(activation: Any, batch: Batch) -> Attention:
         real = batch.attention_mask.to(activation.device)
         activation = torch.where(real[:, None, :, None] & real[:, None, None, :], activation, 0)
     return EagerAttention(activation)
+
+
+def _ranked(words: Int[Tensor, "batch pos"]) -> tuple[Int[Tensor, "batch pos"], Int[Tensor, "batch _"]]:
+    """Return each position's word as a rank among the words of its text, and the words by rank, filled up with -1."""
+    ranks = torch.full_like(words, -1)
+    words_of_text = []
+    for rank, text in zip(ranks, words, strict=True):
+        distinct, inverse = torch.unique(text[text >= 0], return_inverse=True)
+        rank[text >= 0] = inverse
+        words_of_text.append(distinct)
+    filled = torch.nn.utils.rnn.pad_sequence(words_of_text, batch_first=True, padding_value=-1)
+    return ranks, filled
+
+
+def _meets(
+    first: Int[Tensor, "*#shape"], second: Int[Tensor, "*#shape"], meet: Bool[Tensor, "class class"] | None
+) -> Bool[Tensor, "*#shape"]:
+    """Return whether two classes meet; broadcasts."""
+    return first == second if meet is None else meet[first, second]

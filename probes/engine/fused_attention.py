@@ -131,7 +131,7 @@ class FusedAttention(Attention):
         sums = []
         for columns in values.split(width, dim=2):
             n = columns.shape[2]
-            filled = pad(columns, (0, width - n)).to(self.q.dtype)  # a narrower V would leave the fast kernels
+            filled = pad(columns, (0, width - n)).to(self.q.dtype).contiguous()  # else no kernel takes it
             sums.append(_exact(self._attend(keys, filled[:, None].expand(-1, self.shape[1], -1, -1))[..., :n]))
         return torch.cat(sums, dim=3)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from typing import Any
 
@@ -14,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from probes import Attention, AttentionReadout, Probe, Sum, all_tokens, attention, residual, resolve, run
 from probes.engine import attention as attention_module
-from probes.engine.attention import EagerAttention
+from probes.engine.attention import EagerAttention, EveryPair
 from probes.engine.fused_attention import FusedAttention
 from tasks import Batch, InputError
 
@@ -83,6 +84,35 @@ def test_every_sum_is_that_of_the_pattern(kind: str, kv_heads: int) -> None:
         one = layer.example(1)
         torch.testing.assert_close(one.pattern(), pattern[1:], **close)
         torch.testing.assert_close(torch.where(sees[1:], one.entropy(), 0), entropy[1:], **close)
+
+
+@pytest.mark.parametrize("overlap", [False, True], ids=["one class each", "classes that meet"])
+@pytest.mark.parametrize("n_labellings", [2, 40], ids=["labelling by labelling", "by pairs of words"])
+@pytest.mark.parametrize("kind", MASKS)
+def test_relabelled_mass_is_summed_pair_by_pair(kind: str, n_labellings: int, overlap: bool) -> None:
+    """Both ways: two labellings of three classes have fewer columns than a text has words, and forty have more."""
+    fused, pattern = made(kind)
+    words = torch.arange(BATCH * N).reshape(BATCH, N) % 9 - 1
+    labels = torch.randint(0, 3, (n_labellings, 8), generator=DRAW)
+    meet = torch.tensor([[1, 0, 1], [0, 1, 0], [1, 0, 1]], dtype=torch.bool) if overlap else None
+    same = torch.zeros(BATCH, HEADS, dtype=torch.float64)
+    meeting = torch.zeros(BATCH, HEADS, n_labellings, dtype=torch.float64)
+    pairs = torch.zeros(BATCH, n_labellings, dtype=torch.float64)
+    for b, q, k in itertools.product(range(BATCH), range(N), range(N)):
+        one = int(words[b, q])
+        other = int(words[b, k])
+        if min(one, other) < 0:
+            continue
+        if one == other:
+            same[b] += pattern[b, :, q, k]
+            continue
+        meets = labels[:, one] == labels[:, other] if meet is None else meet[labels[:, one], labels[:, other]]
+        meeting[b] += pattern[b, :, q, k, None] * meets
+        pairs[b] += meets
+    for layer in (fused, EagerAttention(pattern)):
+        sums = layer.relabelled_mass(words, labels, meet)
+        torch.testing.assert_close(sums, (same, meeting), rtol=1e-6, atol=1e-6)
+    assert torch.equal(EveryPair(BATCH, N, torch.device("cpu")).relabelled_mass(words, labels, meet)[1][:, 0], pairs)
 
 
 @pytest.mark.usefixtures("blocks")
@@ -154,7 +184,7 @@ def test_a_probe_of_attention_in_any_model(model: Any, batch: Batch) -> None:
 
 
 def test_other_readouts_and_sites_are_refused(model: Any, batch: Batch) -> None:
-    with pytest.raises(InputError, match=re.escape("expected attention patterns [batch head query key] of ")):
+    with pytest.raises(InputError, match=re.escape("expected attention patterns [batch head query key] for ")):
         run(model, batch, Sink(residual()))
 
 
@@ -184,6 +214,7 @@ def test_memory_is_linear_in_the_length(monkeypatch: pytest.MonkeyPatch) -> None
         layer.entropy()
         layer.at(torch.arange(n).sub(1)[None, :, None])
         layer.between(labels, 3)
+        layer.relabelled_mass(torch.randint(0, 900, (1, n), generator=DRAW), torch.randint(0, 3, (20, 900)))
     assert largest.numbers <= 2**19 < heads * n * n / 60
     np.testing.assert_allclose(mass.sum(dim=-1), np.ones((1, heads, n)), atol=1e-6)
 

@@ -8,7 +8,7 @@ from transformers import AttentionInterface
 
 from mechclust import load_pretrained
 from mechclust.models.read_only import ReadOnlyModel
-from probes import AttentionEntropy, attach, attention, record, resolve, run
+from probes import AttentionEntropy, TopicAttention, attach, attention, record, resolve, run
 from probes.engine.fused_attention import FusedAttention
 from tasks import Batch, InputError
 from tests.mechclust.models.families import FAMILIES, LEFT, RIGHT, TOKENS, N
@@ -61,6 +61,18 @@ def test_entropies_are_those_of_eager_attention(family, mask):
     assert [result.coords["site"] for result in results] == [SITES, PATTERNS]
     for measure in ("entropy", "entropy_uniform"):
         torch.testing.assert_close(results[0][measure], results[1][measure], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("n_permutations", [0, 9])
+@pytest.mark.parametrize("family", ["llama", "bert"])
+def test_topics_are_those_of_eager_attention(family, n_permutations):
+    batch = Batch(FAMILIES[family].tokens(RIGHT), RIGHT.bool())
+    probe = TopicAttention(torch.arange(22) % 4 - 1, n_permutations=n_permutations)
+    results = [run(model, batch, probe) for model in both(family)]
+    for measure in ("sum", "pairs", "ratio", "ratio_null_low", "p_value", "overall_ratio"):
+        torch.testing.assert_close(
+            results[0][measure], results[1][measure], rtol=1e-5, atol=1e-6, equal_nan=True, check_dtype=False
+        )
 
 
 @pytest.mark.parametrize("family", CAUGHT)
