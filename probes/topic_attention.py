@@ -15,10 +15,9 @@ from probes.engine.attention import Attention, AttentionReadout, EveryPair
 from probes.engine.result import ProbeResult
 from probes.engine.sites import Sites, attention
 from probes.engine.state import Sum
-from probes.engine.topic_probe import TopicProbe, words_of
+from probes.engine.topic_probe import TopicProbe, words_by_position
 from probes.functional.topic_attention import BUCKETS, WordTopics, document_weights, within_sums
 from tasks import Batch
-
 
 _EVERY_LAYER = attention()  # a state of the probe has the function's name
 
@@ -51,8 +50,8 @@ class TopicAttention(TopicProbe):
         ``pairs`` (bucket): how many, the same at all sites.
 
     Memory: ``sites x heads x (5 + 2 n_permutations)`` numbers, independent of the number of examples.
-    Cost: in short texts the distinct words with a topic, squared, times ``heads x n_permutations`` per site; in long ones
-    one call of attention for every ``d_head`` of the ``topics x n_permutations`` columns.
+    Cost: in short texts the distinct words with a topic, squared, times ``heads x n_permutations`` per site; in long
+    ones one call of attention for every ``d_head`` of the ``topics x n_permutations`` columns.
 
     The interval takes topics to be exchangeable over words given the documents. A document counts in every
     relabelling as much as it does with the topics as they are, and not at all if it has one topic.
@@ -186,7 +185,7 @@ class BucketSums(AttentionReadout):
 
     def read(self, attention: Attention, batch: Batch) -> Float[Tensor, "batch head column"]:
         """Return the sums, in float64."""
-        row = self.topics.rows_of(words_of(batch, self.words))
+        row = self.topics.rows_of(words_by_position(batch, self.words))
         meet = None if self.topics.disjoint else self.topics.same.to(row.device)
         same_word, meeting = attention.relabelled_mass(row, self._labels.to(row.device), meet)
         different_words = meeting[..., 0]
@@ -196,7 +195,8 @@ class BucketSums(AttentionReadout):
 
     def pairs(self, batch: Batch) -> Int[Tensor, "batch column"]:
         """Return how many pairs each document has."""
-        every_pair = EveryPair(*batch.tokens.shape, batch.tokens.device)
+        examples, length = batch.tokens.shape
+        every_pair = EveryPair(examples, length, batch.tokens.device)
         return self.read(every_pair, batch)[:, 0].round().long()
 
     @cached_property

@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from probes.engine.fused_attention import FusedAttention
 
 KIND = "sdpa"
-Receive: TypeAlias = Callable[[nn.Module, Callable[[], FusedAttention]], None]
+Listener: TypeAlias = Callable[[nn.Module, Callable[[], FusedAttention]], None]
 _LOCK = RLock()  # the table of kernels is one for all models of a process
 
 
 @contextmanager
-def caught_attention(receive: Receive) -> Iterator[None]:
+def caught_attention(receive: Listener) -> Iterator[None]:
     """Call ``receive`` before every call of PyTorch's kernel by a Hugging Face model, which stays as it is.
 
     The configuration, the masks and the output of the model are those of ``sdpa``, to the bit.
@@ -41,7 +41,7 @@ def caught_attention(receive: Receive) -> Iterator[None]:
 
 def _attend(
     usual: Callable[..., Any],
-    receive: Receive,
+    receive: Listener,
     module: nn.Module,
     query: Float[Tensor, "batch head query d_head"],
     key: Float[Tensor, "batch kv_head key d_head"],
@@ -72,7 +72,9 @@ def _attention(
     if bias is not None:
         mask = _biased(bias, mask, is_causal)
         is_causal = False
-    return FusedAttention(query, key, mask, is_causal=is_causal, scale=query.shape[3] ** -0.5 if scale is None else scale)
+    return FusedAttention(
+        query, key, mask, is_causal=is_causal, scale=query.shape[3] ** -0.5 if scale is None else scale
+    )
 
 
 def _biased(

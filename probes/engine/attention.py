@@ -131,9 +131,7 @@ class Attention(ABC):
         """
         return torch.cat([*self._masses(labels, n_classes)], dim=3)
 
-    def between(
-        self, labels: Int[Tensor, "batch pos"], n_classes: int
-    ) -> Float[Tensor, "batch head class class"]:
+    def between(self, labels: Int[Tensor, "batch pos"], n_classes: int) -> Float[Tensor, "batch head class class"]:
         """Return attention summed over the queries (third axis) and the keys (last axis) of each class, in float64.
 
         Args:
@@ -152,8 +150,10 @@ class Attention(ABC):
     ) -> Float[Tensor, "batch head *sums"]:
         """Sum masses over the queries that count, in float64."""
         exact = exact_dtype(self.device)
-        parts = self.parts(mass[:, :, 0].numel())
-        return sum(torch.einsum(equation, mass[:, :, part].to(exact), counts[:, part].to(exact)) for part in parts)
+        sums = []
+        for part in self.parts(mass[:, :, 0].numel()):
+            sums.append(torch.einsum(equation, mass[:, :, part].to(exact), counts[:, part].to(exact)))
+        return torch.stack(sums).sum(dim=0)
 
     def _masses(
         self, labels: Int[Tensor, "batch key"], n_classes: int
@@ -162,7 +162,7 @@ class Attention(ABC):
         self._check("labels", labels, 1)
         if labels.numel() and int(labels.max()) >= n_classes:
             raise InputError(f"labels has a class {int(labels.max())}, but n_classes is {n_classes}; give more classes")
-        for classes in torch.arange(n_classes, device=self.device).split(self.columns_at_once):
+        for classes in torch.split(torch.arange(n_classes, device=self.device), self.columns_at_once):
             yield self.apply((labels[:, :, None] == classes).float())
 
     def relabelled_mass(
@@ -214,7 +214,7 @@ class Attention(ABC):
             others = ~torch.eye(n, dtype=torch.bool, device=self.device)
             of_word_pair = sums[:, :n, :n].flatten(1)
             columns = []
-            for part in labels.split(max(1, _MAX_NUMBERS_AT_ONCE // max(1, 8 * n * n))):
+            for part in torch.split(labels, max(1, _MAX_NUMBERS_AT_ONCE // max(1, 8 * n * n))):
                 classes = part[:, words]
                 meets = _meets(classes[:, :, None], classes[:, None, :], meet) & others
                 columns.append(of_word_pair @ meets.flatten(1).T.to(of_word_pair.dtype))
@@ -226,7 +226,8 @@ class Attention(ABC):
     ) -> Float[Tensor, "batch head labelling"]:
         """Return attention between all positions whose classes meet, with the classes of all labellings in a row."""
         meeting = torch.zeros(*self.shape[:2], len(labels), dtype=exact_dtype(self.device), device=self.device)
-        for columns in torch.arange(len(labels) * n_classes, device=self.device).split(self.columns_at_once):
+        n_columns = len(labels) * n_classes
+        for columns in torch.split(torch.arange(n_columns, device=self.device), self.columns_at_once):
             labelling = columns // n_classes
             label = (columns % n_classes)[:, None, None]
             of_column = labels[labelling]
@@ -341,7 +342,9 @@ class AttentionReadout(Readout):
 
     row_per_example = False
 
-    def __call__(self, activation: Any, batch: Batch) -> Shaped[Tensor, "batch ..."]:
+    def __call__(
+        self, activation: Attention | Float[Tensor, "batch head query key"], batch: Batch
+    ) -> Shaped[Tensor, "batch ..."]:
         attention = _attention_of(activation, batch)
         return self.read(attention, batch.to(attention.device))
 

@@ -129,7 +129,7 @@ class FusedAttention(Attention):
         width = self.columns_at_once
         keys = self._keys_of_heads
         sums = []
-        for columns in values.split(width, dim=2):
+        for columns in torch.split(values, width, dim=2):
             n = columns.shape[2]
             filled = pad(columns, (0, width - n)).to(self.q.dtype).contiguous()  # else no kernel takes it
             sums.append(_exact(self._attend(keys, filled[:, None].expand(-1, self.shape[1], -1, -1))[..., :n]))
@@ -197,7 +197,9 @@ class FusedAttention(Attention):
             if torch.backends.cuda.can_use_flash_attention(parameters):
                 mean_key, log_sum = aten._scaled_dot_product_flash_attention(self.q, k, k, **options)[:2]
             elif torch.backends.cuda.can_use_efficient_attention(parameters):
-                mean_key, log_sum = aten._scaled_dot_product_efficient_attention(self.q, k, k, None, True, **options)[:2]
+                mean_key, log_sum = aten._scaled_dot_product_efficient_attention(self.q, k, k, None, True, **options)[
+                    :2
+                ]
             else:
                 return None
         else:

@@ -32,7 +32,7 @@ def draw(config: ClusteringHeadsConfig, results: HeadsResults) -> dict[str, Figu
     """Draw the figures of the runs that were made."""
     drawn = {
         "phases": phases(config, results),
-        "attention": attention(config, results),
+        "attention": attention_by_epoch(config, results),
         "graph": graph(config, results),
     }
     largest = _largest_spike(results)
@@ -144,7 +144,7 @@ def name_positions(axis: Axes, places: Shaped[np.ndarray, "pos 2"]) -> None:
 # ---- attention ----
 
 
-def attention(config: ClusteringHeadsConfig, results: HeadsResults) -> Figure:
+def attention_by_epoch(config: ClusteringHeadsConfig, results: HeadsResults) -> Figure:
     """Draw attention to every position over training, of some networks."""
     unsolved = [network for network in results.networks.values() if not network.solved]
     shown = [*results.solved[:2], *unsolved][:3]

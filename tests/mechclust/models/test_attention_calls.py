@@ -1,4 +1,4 @@
-"""Attention of Hugging Face models with PyTorch's kernel: equal to their eager patterns, and the pass stays as it is."""
+"""Attention of Hugging Face models with PyTorch's kernel equals their eager patterns, and the pass stays as it is."""
 
 from __future__ import annotations
 
@@ -8,7 +8,16 @@ from transformers import AttentionInterface
 
 from mechclust import load_pretrained
 from mechclust.models.read_only import ReadOnlyModel
-from probes import AttentionEntropy, TopicAttention, attach, attention, record, resolve, run
+from probes import (
+    AttentionEntropy,
+    DistanceMatchedTopicAttention,
+    TopicAttention,
+    attach,
+    attention,
+    record,
+    resolve,
+    run,
+)
 from probes.engine.fused_attention import FusedAttention
 from tasks import Batch, InputError
 from tests.mechclust.models.families import FAMILIES, LEFT, RIGHT, TOKENS, N
@@ -70,6 +79,17 @@ def test_topics_are_those_of_eager_attention(family, n_permutations):
     probe = TopicAttention(torch.arange(22) % 4 - 1, n_permutations=n_permutations)
     results = [run(model, batch, probe) for model in both(family)]
     for measure in ("sum", "pairs", "ratio", "ratio_null_low", "p_value", "overall_ratio"):
+        torch.testing.assert_close(
+            results[0][measure], results[1][measure], rtol=1e-5, atol=1e-6, equal_nan=True, check_dtype=False
+        )
+
+
+@pytest.mark.parametrize("family", ["mistral", "bert"])
+def test_topics_at_equal_distance_are_those_of_eager_attention(family):
+    batch = Batch(FAMILIES[family].tokens(RIGHT), RIGHT.bool())
+    probe = DistanceMatchedTopicAttention(torch.arange(22) % 4 - 1, max_distance=3)
+    results = [run(model, batch, probe) for model in both(family)]
+    for measure in ("ratio", "by_distance", "pairs", "overall_ratio_low"):
         torch.testing.assert_close(
             results[0][measure], results[1][measure], rtol=1e-5, atol=1e-6, equal_nan=True, check_dtype=False
         )
@@ -140,4 +160,6 @@ def test_a_pass_of_your_own_and_a_cache():
     torch.testing.assert_close(probe.compute()["entropy"], expected["entropy"])
     with torch.no_grad():
         _, cache = model.run_with_cache(TOKENS)
-    torch.testing.assert_close(cache[SITES[0]].pattern().sum(dim=-1), torch.ones(*TOKENS[:, None].shape).expand(2, 4, 7))
+    torch.testing.assert_close(
+        cache[SITES[0]].pattern().sum(dim=-1), torch.ones(*TOKENS[:, None].shape).expand(2, 4, 7)
+    )

@@ -23,7 +23,7 @@ from mechclust.studies.clustering_heads.intervention_figures import (
     shown_full_batch,
     stitching,
 )
-from mechclust.studies.clustering_heads.phase_figures import attention, ideal, name_positions, phases
+from mechclust.studies.clustering_heads.phase_figures import ideal, name_positions, phases
 from mechclust.studies.clustering_heads.results import HeadsResults, NetworkTraining, load_results
 from probes import ProbeResult
 from tests.mechclust.studies.clustering_heads import made_runs as made
@@ -129,7 +129,7 @@ def test_a_loss_of_0_is_drawn_as_the_least(results):
 
 
 def test_attention_has_one_scale_with_its_name(results):
-    *maps, bar = attention(SMOKE, results).axes
+    *maps, bar = attention_by_epoch(SMOKE, results).axes
     limits = {axis.images[0].get_clim() for axis in maps}
     assert len(maps) == 2
     assert limits == {(0, max(axis.images[0].get_array().max() for axis in maps))}
