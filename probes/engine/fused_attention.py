@@ -194,7 +194,7 @@ class FusedAttention(Attention):
             mean_key, log_sum = aten._scaled_dot_product_flash_attention_for_cpu(self.q, k, k, **options)
         elif self.device.type == "cuda":
             parameters = torch.backends.cuda.SDPAParams(self.q, k, k, None, 0.0, self.is_causal, False)
-            if torch.backends.cuda.can_use_flash_attention(parameters):
+            if self.q.shape[3] % 8 == 0 and torch.backends.cuda.can_use_flash_attention(parameters):
                 mean_key, log_sum = aten._scaled_dot_product_flash_attention(self.q, k, k, **options)[:2]
             elif torch.backends.cuda.can_use_efficient_attention(parameters):
                 mean_key, log_sum = aten._scaled_dot_product_efficient_attention(self.q, k, k, None, True, **options)[
