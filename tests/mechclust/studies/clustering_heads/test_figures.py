@@ -23,7 +23,7 @@ from mechclust.studies.clustering_heads.intervention_figures import (
     shown_full_batch,
     stitching,
 )
-from mechclust.studies.clustering_heads.phase_figures import ideal, name_positions, phases
+from mechclust.studies.clustering_heads.phase_figures import attention_by_epoch, ideal, name_positions, phases
 from mechclust.studies.clustering_heads.results import HeadsResults, NetworkTraining, load_results
 from probes import ProbeResult
 from tests.mechclust.studies.clustering_heads import made_runs as made
