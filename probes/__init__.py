@@ -18,6 +18,7 @@ with paused_collection():  # torch is imported here
     from probes.clustering_head import ClusteringHead
     from probes.distance_matched_topic_attention import DistanceMatchedTopicAttention
     from probes.engine.attach import Attached, attach
+    from probes.engine.attention import Attention, AttentionReadout
     from probes.engine.hooks import HookedModel, HookPoints, record
     from probes.engine.moments import Moments
     from probes.engine.preprocess import Preprocess
@@ -26,7 +27,17 @@ with paused_collection():  # torch is imported here
     from probes.engine.registry import RegisteredProbe, find_probe, get_probe, list_probes
     from probes.engine.result import Head, ProbeResult, load_result
     from probes.engine.run import run
-    from probes.engine.sites import Selector, Site, Sites, attention_pattern, embedding, head_output, residual, resolve
+    from probes.engine.sites import (
+        Selector,
+        Site,
+        Sites,
+        attention,
+        attention_pattern,
+        embedding,
+        head_output,
+        residual,
+        resolve,
+    )
     from probes.engine.state import Rows, Sum
     from probes.head_roles import HeadRoles
     from probes.linear_decodability import LinearDecodability
@@ -49,7 +60,9 @@ with paused_collection():  # torch is imported here
 
 __all__ = [  # noqa: RUF022 - which would put names in capitals first
     "Attached",
+    "Attention",
     "AttentionEntropy",
+    "AttentionReadout",
     "CKA",
     "ClusteringHead",
     "DistanceMatchedTopicAttention",
@@ -85,6 +98,7 @@ __all__ = [  # noqa: RUF022 - which would put names in capitals first
     "TopicEmbedding",
     "all_tokens",
     "attach",
+    "attention",
     "attention_pattern",
     "causal_checks",
     "collect_rows",

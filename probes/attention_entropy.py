@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from probes.engine.attention import Attention, AttentionReadout, real_tokens
 from probes.engine.hooks import HookPoints
 from probes.engine.probe import Probe
-from probes.engine.readout import Readout, all_tokens, check_row_readout, mean
+from probes.engine.readout import Readout, check_row_readout, mean
 from probes.engine.result import ProbeResult
-from probes.engine.sites import Site, Sites, attention_pattern
+from probes.engine.sites import Site, Sites, attention
 from probes.engine.state import Sum
-from probes.functional.attention_entropy import entropy_of_rows
 from probes.functional.mean_interval import interval_from_sums
 from tasks import Batch, InputError
 
@@ -34,68 +35,45 @@ class AttentionEntropy(Probe):
 
     With small random weights attention is almost uniform, so that an untrained model has a share near 1.
 
-    Memory: three numbers per site and head, whatever the number of examples, and the patterns of all sites while a
-    batch is being measured.
+    Memory: three numbers per site and head, whatever the number of examples, and what the attention of one layer takes
+    while it is being measured (see ``attention``).
 
     Args:
-        at: attention patterns.
+        at: attention, or attention patterns.
         query: the query position, such as ``last_token()``; ``None``: all positions.
 
     Raises:
-        InputError: for sites that are not attention patterns, or a query that is not one position.
+        InputError: for sites that are not attention, or a query that is not one position.
 
     Example:
         >>> AttentionEntropy()
-        AttentionEntropy(at=attention_pattern(), query=None)
+        AttentionEntropy(at=attention(), query=None)
     """
-
-    readout = all_tokens()
 
     entropies = Sum()
     count = Sum(torch.int64)
 
-    def __init__(self, at: Sites = attention_pattern(), query: Readout | None = None) -> None:
+    def __init__(self, at: Sites = attention(), query: Readout | None = None) -> None:
         if query is not None and check_row_readout(query) == mean():
             raise InputError("query is mean(); expected one position per example: last_token(), or None for all")
         self.at = at
         self.query = query
+        self.readout = MeanEntropies(query)
 
     def _sites_in(self, model: HookPoints) -> list[Site]:
         sites = super()._sites_in(model)
         for site in sites:
-            if not site.name.endswith("hook_pattern"):
-                raise InputError(
-                    f"{site.name!r} is not an attention pattern (attn.hook_pattern); give at=attention_pattern()"
-                )
+            if not site.name.endswith(("hook_attention", "hook_pattern")):
+                raise InputError(f"{site.name!r} is not an attention pattern (attn.hook_pattern); give at=attention()")
         return sites
 
-    def update(self, activations: Mapping[str, Float[Tensor, "batch head query key"]], batch: Batch) -> None:
-        """Add each head's entropy, averaged over the queries of each example and summed over the batch."""
-        length = batch.tokens.shape[1]
-        real = torch.ones_like(batch.tokens, dtype=torch.bool) if batch.attention_mask is None else batch.attention_mask
-        weights = self._query_weights(real, batch)
-        for site, pattern in activations.items():
-            if pattern.shape[-2:] != (length, length):
-                raise InputError(
-                    f"the pattern at {site!r} has shape {list(pattern.shape)} for {length} tokens; expected "
-                    "[batch head query key]"
-                )
-            pattern = torch.where(real[:, None, :, None] & real[:, None, None, :], pattern, 0)
-            uniform = (_uniform_entropy(pattern, real) * weights).sum(dim=1)[:, None]
-            entropy = torch.einsum("bhq,bq->bh", entropy_of_rows(pattern), weights)
-            sums = torch.stack([entropy, uniform.expand_as(entropy), entropy.square()], dim=-1)
+    def update(self, activations: Mapping[str, Float[Tensor, "batch head 2"]], batch: Batch) -> None:
+        """Add each head's entropy, summed over the batch."""
+        for site, entropies in activations.items():
+            entropy, uniform = entropies.double().unbind(dim=-1)
+            sums = torch.stack([entropy, uniform, entropy.square()], dim=-1)
             self.entropies.add(site, sums.sum(dim=0))
         self.count.add("examples", len(batch))
-
-    def _query_weights(self, real: Bool[Tensor, "batch query"], batch: Batch) -> Float[Tensor, "batch query"]:
-        """Return the weight of each query in its example's mean."""
-        if self.query is None:
-            weights = real.double()
-        else:
-            n, length = real.shape
-            positions = self.query(torch.arange(length, device=real.device).expand(n, -1), batch)
-            weights = torch.nn.functional.one_hot(positions, length).double()
-        return weights / weights.sum(dim=1, keepdim=True)
 
     def compute(self) -> ProbeResult:
         """Return the means over all examples so far, with intervals."""
@@ -124,12 +102,40 @@ class AttentionEntropy(Probe):
         return self.result(values, dict.fromkeys(values, ("site", "head")), coords, metadata={"n": n}, notes=notes)
 
 
+@dataclass(frozen=True)
+class MeanEntropies(AttentionReadout):
+    """Reduces attention to each head's entropy, and that of uniform attention, averaged over an example's queries.
+
+    Attributes:
+        query: the query position; ``None``: all.
+    """
+
+    query: Readout | None
+
+    def read(self, attention: Attention, batch: Batch) -> Float[Tensor, "batch head 2"]:
+        """Return the mean entropy and the mean uniform entropy, in nats."""
+        real = real_tokens(batch)
+        weights = self._query_weights(real, batch)
+        entropy = torch.where(real[:, None], attention.entropy(), 0).double()  # that of padding means nothing
+        entropy = torch.einsum("bhq,bq->bh", entropy, weights)
+        uniform = (_uniform_entropy(real, attention.looks_ahead(real)) * weights).sum(dim=1)[:, None]
+        return torch.stack([entropy, uniform.expand_as(entropy)], dim=-1)
+
+    def _query_weights(self, real: Bool[Tensor, "batch query"], batch: Batch) -> Float[Tensor, "batch query"]:
+        """Return the weight of each query in its example's mean."""
+        if self.query is None:
+            weights = real.double()
+        else:
+            n, length = real.shape
+            positions = self.query(torch.arange(length, device=real.device).expand(n, -1), batch)
+            weights = torch.nn.functional.one_hot(positions, length).double()
+        return weights / weights.sum(dim=1, keepdim=True)
+
+
 def _uniform_entropy(
-    pattern: Float[Tensor, "batch head query key"], real: Bool[Tensor, "batch key"]
+    real: Bool[Tensor, "batch key"], looks_ahead: Bool[Tensor, "batch"]
 ) -> Float[Tensor, "batch query"]:
     """Return the entropy of uniform attention over the keys that each query can see."""
-    length = real.shape[1]
-    up_to_query = torch.ones(length, length, dtype=torch.bool, device=real.device).tril()
-    looks_ahead = (pattern * ~up_to_query).flatten(1).sum(dim=1) > 0
-    n_keys = (real[:, None, :] & (up_to_query | looks_ahead[:, None, None])).sum(dim=-1)
+    up_to_query = real.cumsum(dim=1)
+    n_keys = torch.where(looks_ahead[:, None], real.sum(dim=1, keepdim=True), up_to_query)
     return torch.log(n_keys.clamp(min=1).double())

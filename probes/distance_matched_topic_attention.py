@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import torch
+from einops import rearrange
 from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from probes.engine.attention import Attention, AttentionReadout
 from probes.engine.result import ProbeResult
-from probes.engine.sites import Sites, attention_pattern
+from probes.engine.sites import Sites, attention
 from probes.engine.state import Sum
-from probes.engine.topic_probe import TopicProbe
+from probes.engine.topic_probe import TopicProbe, words_by_position
 from probes.functional.distance_matched_topic_attention import (
     DIFFERENT_WORDS,
     DistancePairs,
     matched_sums,
 )
+from probes.functional.topic_attention import WordTopics
 from tasks import Batch
 from tasks.errors import check_count
 
@@ -32,6 +36,9 @@ _AXES: Mapping[str, tuple[str, ...]] = {  # of measures that have any
     "overall_ratio_resampled": ("resample",),
     "overall_ratio_unmatched_resampled": ("resample",),
 }
+
+
+_EVERY_LAYER = attention()  # a state of the probe has the function's name
 
 
 class DistanceMatchedTopicAttention(TopicProbe):
@@ -67,7 +74,7 @@ class DistanceMatchedTopicAttention(TopicProbe):
     Args:
         topics: ``[n_words]`` integer topic of each word (negative: none), or ``[n_words n_topics]``
             membership; two words share a topic when their sets meet.
-        at: attention patterns to measure.
+        at: attention to measure.
         words: the per-token label that holds each position's row in ``topics`` (negative: left out); ``None``: the
             token ids are the rows.
         max_distance: pairs farther apart are left out.
@@ -78,13 +85,15 @@ class DistanceMatchedTopicAttention(TopicProbe):
 
     Raises:
         InputError: for topics of the wrong shape, fewer than two topics, topics that do not fit the vocabulary, sites
-            that are not attention patterns, or a negative unit.
+            that are not attention, or a negative unit.
 
     Example:
         >>> probe = DistanceMatchedTopicAttention(torch.tensor([-1, 0, 0, 1, 1]), max_distance=64)
         >>> probe.n_resamples
         199
     """
+
+    readout: DistanceSums
 
     attention = Sum()
     matched = Sum()
@@ -95,7 +104,7 @@ class DistanceMatchedTopicAttention(TopicProbe):
     def __init__(
         self,
         topics: ArrayLike,
-        at: Sites = attention_pattern(),
+        at: Sites = _EVERY_LAYER,
         words: str | None = None,
         max_distance: int = 256,
         n_resamples: int = 199,
@@ -107,19 +116,21 @@ class DistanceMatchedTopicAttention(TopicProbe):
         self.max_distance = max_distance
         self.n_resamples = n_resamples
         self.units = units
+        self.readout = DistanceSums(self._known, words, max_distance)
 
-    def update(self, activations: Mapping[str, Float[Tensor, "batch head query key"]], batch: Batch) -> None:
+    def update(self, activations: Mapping[str, Float[Tensor, "batch head 2 distance"]], batch: Batch) -> None:
         """Add attention by bucket and distance, and what matching needs of each document."""
-        pairs = DistancePairs.from_words(self._words(batch), self._known, self.max_distance)
+        pairs = self.readout.pairs(batch)
         number = pairs.pairs()
         by_site = {}
-        for site, total in pairs.sums(activations).items():
+        for site, by_example in activations.items():
+            total = rearrange(by_example, "example head bucket distance -> head example bucket distance")
             by_site[site], weight = _both_ways(total, number)
             self.attention.add(site, total.sum(dim=1))
             self.matched.add(site, by_site[site].sum(dim=1))
         self.weight.add("weight", weight.sum(dim=0))
         self.pairs.add("pairs", number.sum(dim=0))
-        self.pairs.add("beyond", pairs.beyond)
+        self.pairs.add("beyond", pairs.beyond())
         self.pairs.add("alone", _alone(number))
         if self.n_resamples:
             overall = torch.stack([each.mean(dim=0) for each in by_site.values()]).mean(dim=0).cpu().double()
@@ -202,6 +213,30 @@ class DistanceMatchedTopicAttention(TopicProbe):
             )
         notes.append(_NO_TEST if self.n_resamples else "n_resamples is 0, so there is no interval")
         return notes
+
+
+@dataclass(frozen=True, eq=False)
+class DistanceSums(AttentionReadout):
+    """Reduces attention to its sums over the pairs of each document in each bucket and at each distance.
+
+    Attributes:
+        topics: which words share a topic.
+        words: the per-token label that holds the words; ``None``: the tokens.
+        max_distance: largest distance, in tokens.
+    """
+
+    topics: WordTopics
+    words: str | None
+    max_distance: int
+
+    def read(self, attention: Attention, batch: Batch) -> Float[Tensor, "batch head 2 distance"]:
+        """Return the sums, in float64."""
+        sums = self.pairs(batch).sums(attention.rows, attention.shape[1])
+        return rearrange(sums, "head example bucket distance -> example head bucket distance")
+
+    def pairs(self, batch: Batch) -> DistancePairs:
+        """Return the pairs of a batch."""
+        return DistancePairs.from_words(words_by_position(batch, self.words), self.topics, self.max_distance)
 
 
 def _both_ways(

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from jaxtyping import Float, Int, Shaped
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from probes.engine.attention import Attention, AttentionReadout, EveryPair
 from probes.engine.result import ProbeResult
-from probes.engine.sites import Sites, attention_pattern
+from probes.engine.sites import Sites, attention
 from probes.engine.state import Sum
-from probes.engine.topic_probe import TopicProbe
-from probes.functional.topic_attention import BUCKETS, PairTable
+from probes.engine.topic_probe import TopicProbe, words_by_position
+from probes.functional.topic_attention import BUCKETS, WordTopics, document_weights, within_sums
 from tasks import Batch
+
+_EVERY_LAYER = attention()  # a state of the probe has the function's name
 
 
 class TopicAttention(TopicProbe):
@@ -45,7 +50,8 @@ class TopicAttention(TopicProbe):
         ``pairs`` (bucket): how many, the same at all sites.
 
     Memory: ``sites x heads x (5 + 2 n_permutations)`` numbers, independent of the number of examples.
-    Cost: the positions with a topic, squared, times ``heads x n_permutations`` per site.
+    Cost: in short texts the distinct words with a topic, squared, times ``heads x n_permutations`` per site; in long
+    ones one call of attention for every ``d_head`` of the ``topics x n_permutations`` columns.
 
     The interval takes topics to be exchangeable over words given the documents. A document counts in every
     relabelling as much as it does with the topics as they are, and not at all if it has one topic.
@@ -56,7 +62,7 @@ class TopicAttention(TopicProbe):
     Args:
         topics: ``[n_words]`` integer topic of each word (negative: none), or ``[n_words n_topics]``
             membership; two words share a topic when their sets meet.
-        at: attention patterns to measure.
+        at: attention to measure.
         words: the per-token label that holds each position's row in ``topics`` (negative: left out), and
             says what the same word is; ``None``: the token ids are the rows.
         n_permutations: number of relabellings for the interval; 0 for none.
@@ -64,13 +70,15 @@ class TopicAttention(TopicProbe):
 
     Raises:
         InputError: for topics of the wrong shape, fewer than two topics, topics that do not fit the
-            vocabulary, or sites that are not attention patterns.
+            vocabulary, or sites that are not attention.
 
     Example:
         >>> probe = TopicAttention(torch.tensor([-1, 0, 0, 1, 1]))
         >>> probe.n_permutations
         99
     """
+
+    readout: BucketSums
 
     attention = Sum()
     within = Sum()
@@ -81,24 +89,25 @@ class TopicAttention(TopicProbe):
     def __init__(
         self,
         topics: ArrayLike,
-        at: Sites = attention_pattern(),
+        at: Sites = _EVERY_LAYER,
         words: str | None = None,
         n_permutations: int = 99,
         seed: int = 0,
     ) -> None:
         super().__init__(topics, at, words, n_permutations, seed)
-        self._permuted = self._known.permuted(n_permutations, seed)
+        self.readout = BucketSums(self._known, self._known.permuted(n_permutations, seed), words)
 
-    def update(self, activations: Mapping[str, Float[Tensor, "batch head query key"]], batch: Batch) -> None:
+    def update(self, activations: Mapping[str, Float[Tensor, "batch head column"]], batch: Batch) -> None:
         """Add attention by bucket, over all pairs and within documents."""
-        sums_of = PairTable.from_words(self._words(batch), self._known, self._permuted).sums(activations)
-        for site, sums in sums_of.items():
-            self.attention.add(site, sums.sum)
-            self.within.add(site, sums.within)
-        first = sums_of[self.site_names[0]]  # pairs are the same at all sites
-        self.pairs.add("pairs", first.pairs)
-        self.weight.add("weight", first.weight)
-        self.documents.add("documents", first.documents)
+        pairs = self.readout.pairs(batch)
+        for site, sums in activations.items():
+            sums = torch.where(pairs[:, None] > 0, sums, 0)  # without what rounding leaves
+            self.attention.add(site, sums[..., :3].sum(dim=0))
+            self.within.add(site, within_sums(sums, pairs))
+        weight, documents = document_weights(pairs)
+        self.pairs.add("pairs", pairs[:, :3].sum(dim=0))
+        self.weight.add("weight", weight.sum(dim=0))
+        self.documents.add("documents", documents)
 
     def compute(self) -> ProbeResult:
         """Return means and ratios over all examples so far, with their chance."""
@@ -156,6 +165,44 @@ class TopicAttention(TopicProbe):
             notes.append(f"{with_pairs - with_both} of {with_pairs} documents {reason}")
         ratio = within[:, :, 0] / within[:, :, 1]
         return notes + self._null_notes(ratio[..., 0], ratio[..., 1:], torch.tensor(with_both))
+
+
+@dataclass(frozen=True, eq=False)
+class BucketSums(AttentionReadout):
+    """Reduces attention to its sums over the pairs of each document that are in each bucket.
+
+    The columns are ``BUCKETS``, then the same-topic bucket under each relabelling.
+
+    Attributes:
+        topics: which words share a topic.
+        permuted: relabelled groups of words.
+        words: the per-token label that holds the words; ``None``: the tokens.
+    """
+
+    topics: WordTopics
+    permuted: Int[Tensor, "permutation row"]
+    words: str | None
+
+    def read(self, attention: Attention, batch: Batch) -> Float[Tensor, "batch head column"]:
+        """Return the sums, in float64."""
+        row = self.topics.rows_of(words_by_position(batch, self.words))
+        meet = None if self.topics.disjoint else self.topics.same.to(row.device)
+        same_word, meeting = attention.relabelled_mass(row, self._labels.to(row.device), meet)
+        different_words = meeting[..., 0]
+        same_topic = meeting[..., 1]
+        buckets = torch.stack([same_word, same_topic, different_words - same_topic], dim=-1)
+        return torch.cat([buckets, meeting[..., 2:]], dim=-1)
+
+    def pairs(self, batch: Batch) -> Int[Tensor, "batch column"]:
+        """Return how many pairs each document has."""
+        examples, length = batch.tokens.shape
+        every_pair = EveryPair(examples, length, batch.tokens.device)
+        return self.read(every_pair, batch)[:, 0].round().long()
+
+    @cached_property
+    def _labels(self) -> Int[Tensor, "labelling row"]:
+        """One class for all words, whose pairs are all pairs; then the groups as they are, and relabelled."""
+        return torch.cat([torch.zeros_like(self.topics.group)[None], self.topics.group[None], self.permuted])
 
 
 def _largest(by_head: Float[Tensor, "site head ..."]) -> Float[Tensor, "site ..."]:

@@ -15,7 +15,7 @@ from mechclust.commands.parts import shard_rows
 from mechclust.commands.settings import Dtype, ModelSettings
 from mechclust.jobs import map_jobs, progress_bar
 from mechclust.models.adapters import adapter_of, plain_model, set_adapter
-from mechclust.models.loading import Attention
+from mechclust.models.loading import AttentionKind
 from mechclust.models.resolved import ResolvedModel
 from mechclust.models.sizes import Sizes
 from mechclust.models.tokenizers import tokenizer_and_sizes
@@ -188,7 +188,7 @@ def _save_models(job: _WeightsJob, progress: bool) -> None:
 
 @contextmanager
 def loaded(
-    checkpoint: Checkpoint, settings: ModelSettings, fewer_prompts: str, attention: Attention = "sdpa"
+    checkpoint: Checkpoint, settings: ModelSettings, fewer_prompts: str, attention: AttentionKind = "sdpa"
 ) -> Iterator[Any]:
     """Load a checkpoint's weights for the block, without its adapter. One that is put in is taken out afterwards.
 
@@ -269,7 +269,7 @@ def naming(checkpoint: Checkpoint, fewer_prompts: str) -> Iterator[None]:
         raise InputError(f"{checkpoint}: {error}") from error
 
 
-def _load(checkpoint: Checkpoint, settings: ModelSettings, attention: Attention) -> Any:
+def _load(checkpoint: Checkpoint, settings: ModelSettings, attention: AttentionKind) -> Any:
     """Load the weights without an adapter. Models in memory are hooked anew, with the same hook points as others."""
     settings = replace(settings, device=checkpoint.device, dtype=checkpoint.dtype)
     options: dict[str, Any] = {"attention": attention, "tokenizer": checkpoint.tokenizer}

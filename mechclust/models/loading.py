@@ -28,7 +28,7 @@ from tasks import InputError
 from tasks.errors import check_choice
 
 _DEVICE_MAPS = ("auto", "balanced", "balanced_low_0", "sequential")
-Attention = Literal["eager", "sdpa"]
+AttentionKind = Literal["eager", "sdpa"]
 Quantization = Literal["8bit", "4bit"]
 
 
@@ -41,11 +41,11 @@ class LoadOptions:
     max_memory: Mapping[Any, Any] | None = None
     quantization: Any = None
     dtype: torch.dtype | None = None
-    attention: Attention = "eager"
+    attention: AttentionKind = "eager"
     trust_remote_code: bool = False
 
     def __post_init__(self) -> None:
-        check_choice(attention=(self.attention, get_args(Attention)))
+        check_choice(attention=(self.attention, get_args(AttentionKind)))
         self._check_places()
         self._check_kinds()
         if self.device_map is not None:
@@ -197,7 +197,7 @@ def _read_weights(auto: Any, source: Source, options: LoadOptions) -> Any:
     return plain.eval()
 
 
-def _with_attention(build: Callable[..., Any], attention: Attention) -> Any:
+def _with_attention(build: Callable[..., Any], attention: AttentionKind) -> Any:
     """Build a model with this kind of attention, or with eager attention if its family does not have that kind."""
     try:
         return build(attn_implementation=attention)

@@ -14,7 +14,7 @@ from mechclust.models.adapters import keep_resident, plain_model, set_adapter, s
 from mechclust.models.build import build_model, config_of
 from mechclust.models.checkpoint import load_model
 from mechclust.models.huggingface import quiet_transformers
-from mechclust.models.loading import Attention, LoadOptions, Quantization, dtype_of, load_plain
+from mechclust.models.loading import AttentionKind, LoadOptions, Quantization, dtype_of, load_plain
 from mechclust.models.resolved import ResolvedModel, resolve_model
 from probes.engine.hooks import HookedModel
 from probes.engine.texts import KEPT_TOKENIZER, tokenizer_of
@@ -44,7 +44,7 @@ def load_pretrained(
     max_memory: Mapping[Any, Any] | None = None,
     quantization: Quantization | Any | None = None,
     dtype: torch.dtype | str | None = None,
-    attention: Attention = "eager",
+    attention: AttentionKind = "eager",
     trust_remote_code: bool = False,
     untrained: bool = False,
     seed: int = 0,

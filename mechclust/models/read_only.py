@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial, update_wrapper
 from typing import Any, NoReturn
@@ -18,8 +18,10 @@ from torch import Tensor, nn
 from transformer_lens import HookedRootModule
 from transformer_lens.hook_points import HookPoint
 
+from mechclust.models.attention_calls import KIND, caught_attention
 from mechclust.models.blocks import Blocks, find_blocks, first_input, first_output
 from mechclust.models.config import ModelShape
+from probes.engine.fused_attention import FusedAttention
 from probes.engine.hooks import evaluation_mode
 from tasks import InputError
 
@@ -67,6 +69,8 @@ class ReadOnlyModel(HookedRootModule):  # type: ignore[misc]  # untyped
       last block it is that block's output, before the final norm where the model has one.
     - ``blocks.{l}.attn.hook_pattern`` ``[batch head query key]``: ``attentions[l]``, with eager attention.
       Kept only while someone reads a pattern, but then those of all layers at once, and they fire at the end.
+    - ``blocks.{l}.attn.hook_attention``, a ``probes.Attention``, with ``sdpa`` attention: of queries and keys, without
+      a pattern. It fires while the block runs, only if someone reads it, and leaves the forward pass as it is.
     - ``unembed.hook_in`` ``[batch pos d_model]``: what the head of a causal language model would read: the last hidden
       state, after the final norm.
 
@@ -85,7 +89,8 @@ class ReadOnlyModel(HookedRootModule):  # type: ignore[misc]  # untyped
         cfg: sizes, see ``ModelShape``.
         body: the Hugging Face module, without head.
         tokenizer: as given.
-        lacks: hook points that other models have and this one has not (``"attn.hook_pattern"``), with the reason.
+        lacks: hook points that other models have and this one has not (``"attn.hook_pattern"``,
+            ``"attn.hook_attention"``), with the reason.
 
     Raises:
         InputError: where the model does not give hidden states ``[batch pos d_model]`` for tokens, or they are
@@ -110,7 +115,7 @@ class ReadOnlyModel(HookedRootModule):  # type: ignore[misc]  # untyped
         body = _body(model)
         if getattr(body, "pooler", None) is not None:
             body.pooler = None  # never read, and random in many checkpoints
-        self._stream = _find_blocks(body)
+        self._stream, self._attending = _find_blocks(body)
         self._arguments = frozenset(inspect.signature(body.forward).parameters)
         self._positions = _positions(body)
         self._words = _words_alone(body)
@@ -123,9 +128,13 @@ class ReadOnlyModel(HookedRootModule):  # type: ignore[misc]  # untyped
             self.lacks["unembed.hook_in"] = "it has no head; its output is the last hidden state, after the final norm"
         if not self._stream.patterns:
             self.lacks["attn.hook_pattern"] = _no_patterns(body)
+        if not self._attending:
+            self.lacks["attn.hook_attention"] = _not_caught(body)
         self.tokenizer = tokenizer
         self.hook_embed = _ReadOnlyPoint()
-        self.blocks = nn.ModuleList(_block(self._stream.patterns) for _ in range(self.cfg.n_layers))
+        self.blocks = nn.ModuleList(
+            _block(self._stream.patterns, bool(self._attending)) for _ in range(self.cfg.n_layers)
+        )
         self.setup()  # before the body is added: it would write a name on Hugging Face's modules too
         self.body = body
 
@@ -193,6 +202,7 @@ class _ForwardPass:
     def __init__(self, model: Any) -> None:
         self._model = model
         self._calls: Counter[nn.Module] = Counter()
+        self._n_attended = 0
         self._layers = {call: layer for layer, call in enumerate(model._stream.calls)}
 
     @contextmanager
@@ -204,6 +214,8 @@ class _ForwardPass:
             for module in {module for module, _ in self._layers}:
                 stack.enter_context(_removed(module.register_forward_pre_hook(self._enter, with_kwargs=True)))
                 stack.enter_context(_removed(module.register_forward_hook(self._leave)))
+            if self._model._attending and any(block.attn.hook_attention._forward_hooks for block in self._model.blocks):
+                stack.enter_context(caught_attention(self._attend))
             yield
 
     def _enter(self, module: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]) -> None:
@@ -216,6 +228,14 @@ class _ForwardPass:
         elif self._model._words is None:
             self._model.hook_embed(state)
         self._model.blocks[layer].hook_resid_pre(state)
+
+    def _attend(self, module: nn.Module, attention: Callable[[], FusedAttention]) -> None:
+        if module not in self._model._attending:  # of another model, in another thread
+            return
+        point = self._model.blocks[self._n_attended].attn.hook_attention
+        self._n_attended += 1
+        if point._forward_hooks:
+            point(attention())
 
     def _embed(self, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
         self._model.hook_embed(output)
@@ -243,7 +263,8 @@ class _ReadOnlyPoint(HookPoint):  # type: ignore[misc]  # untyped
 
     def _read(self, hook: Callable[..., Any], *arguments: Any) -> None:
         activation = arguments[-1]
-        edits = None if activation.is_inference() else activation._version
+        is_counted = isinstance(activation, Tensor) and not activation.is_inference()
+        edits = activation._version if is_counted else None
         returned = hook(*arguments)
         if returned is not None:
             action = "returned a value"
@@ -266,12 +287,14 @@ class _ReadOnlyPoint(HookPoint):  # type: ignore[misc]  # untyped
         )
 
 
-def _block(patterns: bool) -> nn.Module:
+def _block(patterns: bool, attention: bool) -> nn.Module:
     block = nn.Module()
     block.hook_resid_pre = _ReadOnlyPoint()
     block.attn = nn.Module()
     if patterns:
         block.attn.hook_pattern = _ReadOnlyPoint()
+    if attention:
+        block.attn.hook_attention = _ReadOnlyPoint()
     block.hook_resid_post = _ReadOnlyPoint()
     return block
 
@@ -314,16 +337,41 @@ def _options(arguments: Container[str]) -> dict[str, Any]:
     return {"use_cache": False} if "use_cache" in arguments else {}
 
 
-def _find_blocks(body: Any) -> Blocks:
-    """Find the blocks in evaluation mode, and leave no trace."""
+def _find_blocks(body: Any) -> tuple[Blocks, tuple[nn.Module, ...]]:
+    """Find the blocks, and the module of each that attends, in evaluation mode, and leave no trace."""
+    attending: list[nn.Module] = []
     eager = getattr(body.config, "_attn_implementation", "eager") == "eager"
     tokens = torch.arange(3, device=_device(body))[None]
     options = _options(inspect.signature(body.forward).parameters)
-    with evaluation_mode(body), torch.no_grad():
+    with evaluation_mode(body), torch.no_grad(), caught_attention(partial(_note, attending)):
         forward = partial(
             body, input_ids=tokens, **options, output_hidden_states=True, output_attentions=eager, return_dict=True
         )
-        return find_blocks(body, forward)
+        stream = find_blocks(body, forward)
+    return stream, tuple(attending) if _is_one_for_each(attending, stream) else ()
+
+
+def _note(attending: list[nn.Module], module: nn.Module, _: Any) -> None:
+    attending.append(module)
+
+
+def _is_one_for_each(attending: Sequence[nn.Module], stream: Blocks) -> bool:
+    """Return whether each block has attended once, in its turn."""
+    if len(attending) != len(stream.calls):
+        return False
+    pairs = zip(attending, stream.calls, strict=True)
+    return all(module in set(block.modules()) for module, (block, _) in pairs)
+
+
+def _not_caught(body: Any) -> str:
+    kind = getattr(body.config, "_attn_implementation", "eager")
+    name = type(body).__name__
+    if kind == KIND:
+        return (
+            f"the queries and keys of a {name} cannot be caught, because not each of its blocks calls transformers' "
+            "attention once; residual() works, and so does attention_pattern() with attention='eager'"
+        )
+    return f"attention of kind {kind!r} gives no queries and keys; load the model with attention='sdpa'"
 
 
 def _no_patterns(body: Any) -> str:

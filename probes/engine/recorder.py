@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Shaped
 from torch import Tensor, nn
 
+from probes.engine.attention import AttentionReadout
 from probes.engine.hooks import HookedModel, device_of, forward, record
 from probes.engine.probe import Probe
 from probes.engine.readout import Readout, check_readout
@@ -94,8 +95,9 @@ class _Recorder:
                 f"hook point {hook!r}{self._of_model} fired twice in one forward pass (a shared layer, or generation); "
                 "measure a model whose hook points fire once"
             )
+        activation = activation.detach()
         for readout in self._readouts[hook]:
-            self.kept[self.prefix + hook, readout] = self._read(readout, activation.detach(), self.batch)
+            self.kept[self.prefix + hook, readout] = self._read(readout, activation, self.batch)
         self._seen.add(hook)
         is_last = self._stop_early or (self.stops and hook == "unembed.hook_in")
         if is_last and len(self._seen) == len(self._readouts):
@@ -210,6 +212,11 @@ def _readouts_by_hook(probes: Sequence[Probe], model_name: str | None) -> dict[s
                 raise InputError(
                     f"readout {readout!r} picks positions, but {hook!r} is [batch head query key]; "
                     "give the probe readout=all_tokens()"
+                )
+            if hook.endswith("hook_attention") and not isinstance(readout, AttentionReadout):
+                raise InputError(
+                    f"readout {readout!r} takes a tensor, but {hook!r} is an Attention; give the probe a readout that "
+                    "is an AttentionReadout"
                 )
             at_hook = readouts.setdefault(hook, [])
             if readout not in at_hook:

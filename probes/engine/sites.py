@@ -68,7 +68,7 @@ def renumbered(name: str, layer: int) -> int:
 class Selector:
     """A family of hook points, one per layer.
 
-    Make one with ``residual()``, ``embedding()``, ``attention_pattern()`` or ``head_output()``.
+    Make one with ``residual()``, ``embedding()``, ``attention()``, ``attention_pattern()`` or ``head_output()``.
 
     Attributes:
         kind: name of the function that made it.
@@ -101,6 +101,7 @@ _STREAM = re.compile(r"blocks\.(\d+)\.hook_(resid_(pre|mid|post)|in|out)")
 _STREAM_BEFORE_BLOCK = ("resid_pre", "in")
 _BLOCK_HOOKS = {
     "residual": "hook_resid_post",
+    "attention": "attn.hook_attention",
     "attention_pattern": "attn.hook_pattern",
     "head_output": "attn.hook_z",
 }
@@ -139,6 +140,23 @@ def embedding() -> Selector:
         embedding()
     """
     return Selector("embedding")
+
+
+def attention(layers: int | Sequence[int] | None = None) -> Selector:
+    """Select the attention of blocks 0 to ``n_layers - 1``, as an ``Attention``, of which probes take sums.
+
+    It never holds the pattern of more than one layer, and in a Hugging Face model loaded with ``attention="sdpa"``
+    (hook ``attn.hook_attention``) not even that, so that texts of 32,000 tokens can be measured. In other models it is
+    made from the pattern (``attn.hook_pattern``).
+
+    Args:
+        layers: which blocks, as in ``attention_pattern``.
+
+    Example:
+        >>> attention([0, -1])
+        attention(layers=[0, -1])
+    """
+    return Selector("attention", _layers(layers))
 
 
 def attention_pattern(layers: int | Sequence[int] | None = None) -> Selector:
@@ -231,6 +249,9 @@ def _select(selector: Selector, names: Sequence[str], lacks: Mapping[str, str]) 
             )
         block = number - 1 if is_stream else number
         name = "hook_embed" if block < 0 else f"blocks.{block}.{_BLOCK_HOOKS[selector.kind]}"
+        pattern = f"blocks.{block}.{_BLOCK_HOOKS['attention_pattern']}"
+        if selector.kind == "attention" and name not in names and pattern in names:
+            name = pattern
         sites.append(Site(existing_hook(name, names, lacks), number))
     if selector.final_norm:
         sites.append(Site(existing_hook("unembed.hook_in", names, lacks), n_blocks(names) + 1))

@@ -19,6 +19,12 @@ from tasks import Batch, InputError
 from tasks.errors import check_count
 
 
+def words_by_position(batch: Batch, label: str | None) -> Int[Tensor, "batch pos"]:
+    """Return the word at each position, its token or a per-token label, -1 at padding."""
+    words = batch.tokens if label is None else batch.label(label, per="token")
+    return words if batch.attention_mask is None else torch.where(batch.attention_mask, words, -1)
+
+
 class TopicProbe(Probe):
     """Base class of probes that measure words of known topics."""
 
@@ -45,8 +51,7 @@ class TopicProbe(Probe):
 
     def _words(self, batch: Batch) -> Int[Tensor, "batch pos"]:
         """Return the word at each position, -1 at padding."""
-        words = batch.tokens if self.words is None else batch.label(self.words, per="token")
-        return words if batch.attention_mask is None else torch.where(batch.attention_mask, words, -1)
+        return words_by_position(batch, self.words)
 
     def _with_null(
         self,

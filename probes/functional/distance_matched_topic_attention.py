@@ -6,39 +6,40 @@ Mantel & Haenszel (1959).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from typing import TypeAlias
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from probes.functional.topic_attention import WordTopics, check_patterns, exact_dtype, pair_weight
+from probes.functional.topic_attention import WordTopics, exact_dtype, pair_weight
 
 DIFFERENT_WORDS = ("same_topic", "different_topic")
 
 
+_QUERIES_AT_ONCE = 256
+
+# The attention [batch head query key] of some queries to some keys.
+RowsOf: TypeAlias = Callable[[Int[Tensor, "query"], Int[Tensor, "key"]], Float[Tensor, "batch head query key"]]
+
+
 @dataclass(frozen=True)
 class DistancePairs:
-    """The ordered (query, key) pairs of one batch whose words differ and both have a topic.
+    """The ordered (query, key) pairs of one batch whose words differ, both have a topic, and are not too far apart.
+
+    Memory is linear in the length of the texts: the pairs are found again whenever they are needed, a block of queries
+    at a time.
 
     Attributes:
-        example: of each pair.
-        query: its query position.
-        key: its key position.
-        cell: its place in the ``2 x max_distance`` table of buckets and distances.
-        beyond: how many pairs are farther apart than ``max_distance``, and left out.
-        shape: of the batch, ``(examples, positions)``.
+        word: at each position, as a row of the topics; -1 where it has none.
+        topics: whose groups.
         max_distance: largest distance, in tokens.
     """
 
-    example: Int[Tensor, "pair"]
-    query: Int[Tensor, "pair"]
-    key: Int[Tensor, "pair"]
-    cell: Int[Tensor, "pair"]
-    beyond: int
-    shape: tuple[int, int]
+    word: Int[Tensor, "batch pos"]
+    topics: WordTopics
     max_distance: int
 
     @classmethod
@@ -48,52 +49,81 @@ class DistancePairs:
         Raises:
             InputError: for a word that is not among the topics.
         """
-        row = topics.rows_of(words)
-        real = row >= 0
-        differ = (real[:, :, None] & real[:, None, :]) & (row[:, :, None] != row[:, None, :])
-        pairs = differ.nonzero()
-        is_near = (pairs[:, 1] - pairs[:, 2]).abs() <= max_distance
-        example, query, key = pairs[is_near].T.contiguous()
-        distance = (query - key).abs()
-        group = topics.group.to(words.device)
-        same = topics.meet(group[row[example, query]], group[row[example, key]])
-        return cls(
-            example=example,
-            query=query,
-            key=key,
-            cell=torch.where(same, 0, max_distance) + distance - 1,
-            beyond=int((~is_near).sum()),
-            shape=(words.shape[0], words.shape[1]),
-            max_distance=max_distance,
-        )
+        return cls(topics.rows_of(words), topics, max_distance)
 
     def pairs(self) -> Int[Tensor, "example 2 distance"]:
         """Return how many pairs there are of each example, bucket and distance."""
-        n = self.shape[0]
-        return torch.bincount(self._place, minlength=2 * n * self.max_distance).view(n, 2, self.max_distance)
+        n = len(self.word)
+        size = 2 * n * self.max_distance
+        counts = torch.zeros(size, dtype=torch.int64, device=self.word.device)
+        for block in self._blocks():
+            counts += torch.bincount(block.place, minlength=size)
+        return counts.view(n, 2, self.max_distance)
 
-    @cached_property
-    def _place(self) -> Int[Tensor, "pair"]:
-        """Return each pair's place in the table ``[example 2 distance]``, flattened."""
-        return self.example * 2 * self.max_distance + self.cell
+    def beyond(self) -> int:
+        """Return how many pairs are farther apart than ``max_distance``, and left out."""
+        n_all = 0
+        for words in self.word:
+            counts = torch.unique(words[words >= 0], return_counts=True)[1]
+            n_all += int(counts.sum() ** 2 - counts.square().sum())
+        return n_all - int(self.pairs().sum())
 
-    def sums(
-        self, patterns: Mapping[str, Float[Tensor, "batch _ query key"]]
-    ) -> dict[str, Float[Tensor, "_ example 2 distance"]]:
-        """Sum the attention at each site by head, example, bucket and distance."""
-        n, n_pos = self.shape
-        check_patterns(patterns, n, n_pos)
-        sums = {}
-        for site, pattern in patterns.items():
-            n_heads = pattern.shape[1]
-            flat = pattern.reshape(-1)
-            of_first_head = (self.example * n_heads * n_pos + self.query) * n_pos + self.key
-            by_head = []
+    def sums(self, rows_of: RowsOf, n_heads: int) -> Float[Tensor, "{n_heads} example 2 distance"]:
+        """Sum attention by head, example, bucket and distance, in float64.
+
+        Args:
+            rows_of: returns the attention of some queries to some keys.
+            n_heads: how many heads it has.
+        """
+        n = len(self.word)
+        size = 2 * n * self.max_distance
+        total = torch.zeros(n_heads, size, dtype=exact_dtype(self.word.device), device=self.word.device)
+        for block in self._blocks():
+            rows = rows_of(block.queries, block.keys)
             for head in range(n_heads):
-                attention = flat[head * n_pos**2 :].index_select(0, of_first_head)
-                by_head.append(_added(2 * n * self.max_distance, self._place, attention))
-            sums[site] = torch.stack(by_head).view(n_heads, n, 2, self.max_distance)
-        return sums
+                attention = rows[:, head].reshape(-1).index_select(0, block.pair)
+                total[head] += _added(size, block.place, attention)
+        return total.view(n_heads, n, 2, self.max_distance)
+
+    def _blocks(self) -> Iterator[_Block]:
+        """Yield the pairs of a block of queries at a time."""
+        n_pos = self.word.shape[1]
+        device = self.word.device
+        group = self.topics.group.to(device)
+        for start in range(0, n_pos, _QUERIES_AT_ONCE):
+            stop = min(start + _QUERIES_AT_ONCE, n_pos)
+            queries = torch.arange(start, stop, device=device)
+            keys = torch.arange(max(0, start - self.max_distance), min(n_pos, stop + self.max_distance), device=device)
+            one = self.word[:, queries, None]
+            other = self.word[:, None, keys]
+            distance = (queries[:, None] - keys).abs()
+            counts = (one >= 0) & (other >= 0) & (one != other) & (distance <= self.max_distance)
+            example, query, key = counts.nonzero().T
+            same = self.topics.meet(group[one[example, query, 0]], group[other[example, 0, key]])
+            bucket = torch.where(same, 0, 1)
+            yield _Block(
+                queries=queries,
+                keys=keys,
+                pair=(example * len(queries) + query) * len(keys) + key,
+                place=(example * 2 + bucket) * self.max_distance + distance[query, key] - 1,
+            )
+
+
+@dataclass(frozen=True)
+class _Block:
+    """The pairs of a few queries.
+
+    Attributes:
+        queries: positions.
+        keys: positions that are not too far from any of these.
+        pair: each pair's place in ``[example query key]``, flattened.
+        place: each pair's place in the table ``[example 2 distance]`` of buckets and distances, flattened.
+    """
+
+    queries: Int[Tensor, "query"]
+    keys: Int[Tensor, "key"]
+    pair: Int[Tensor, "pair"]
+    place: Int[Tensor, "pair"]
 
 
 def _added(size: int, place: Int[Tensor, "pair"], values: Float[Tensor, "pair"]) -> Float[Tensor, "{size}"]:

@@ -221,7 +221,6 @@ class PairTable:
         real: which of them do count.
         word: their words, as rows of the topics.
         topics: whose groups.
-        permuted: relabelled groups.
         n_pos: length of the sequences.
     """
 
@@ -229,13 +228,10 @@ class PairTable:
     real: Bool[Tensor, "batch counting"]
     word: Int[Tensor, "batch counting"]
     topics: WordTopics
-    permuted: Int[Tensor, "permutation row"]
     n_pos: int
 
     @classmethod
-    def from_words(
-        cls, words: Int[Tensor, "batch pos"], topics: WordTopics, permuted: Int[Tensor, "permutation row"] | None = None
-    ) -> PairTable:
+    def from_words(cls, words: Int[Tensor, "batch pos"], topics: WordTopics) -> PairTable:
         """Return the pairs of a batch of words.
 
         Raises:
@@ -247,14 +243,11 @@ class PairTable:
         place = torch.arange(n_counting, device=words.device).expand(len(words), n_counting)
         if n_counting < words.shape[1]:
             place = torch.argsort((~real).to(torch.uint8), dim=1, stable=True)[:, :n_counting]
-        if permuted is None:
-            permuted = torch.empty(0, len(topics.group), dtype=torch.int64)
         return cls(
             place=place,
             real=real.gather(1, place),
             word=row.gather(1, place).clamp(min=0),
             topics=topics,
-            permuted=permuted.to(words.device),
             n_pos=words.shape[1],
         )
 
@@ -265,21 +258,20 @@ class PairTable:
         exact = exact_dtype(device)
         n_examples, n_counting = self.place.shape
         heads = [pattern.shape[1] for pattern in patterns.values()]
-        n_columns = 3 + len(self.permuted)
         total = torch.zeros(sum(heads), 3, dtype=exact, device=device)
-        within = torch.zeros(sum(heads), 2, n_columns - 2, dtype=exact, device=device)
-        pairs = torch.zeros(n_examples, n_columns, dtype=torch.int64, device=device)
-        at_once = max(1, _MAX_NUMBERS_AT_ONCE // max(1, max(n_counting**2, sum(heads)) * n_columns))
+        within = torch.zeros(sum(heads), 2, 1, dtype=exact, device=device)
+        pairs = torch.zeros(n_examples, 3, dtype=torch.int64, device=device)
+        at_once = max(1, _MAX_NUMBERS_AT_ONCE // max(1, max(n_counting**2, sum(heads)) * 3))
         for start in range(0, n_examples if n_counting else 0, at_once):
             part = slice(start, start + at_once)
             buckets = rearrange(self._buckets(part), "column example query key -> example (query key) column")
             attention = torch.cat([self._counting(x[part], part).flatten(2) for x in patterns.values()], dim=1)
             sums = attention.to(exact) @ buckets.to(exact)  # [example head column]
             pairs[part] = buckets.sum(dim=1)
-            total += sums[..., :3].sum(dim=0)
-            within += _within(sums, pairs[part])
-        weight, documents = _document_weights(pairs)
-        counts = pairs[:, :3].sum(dim=0)
+            total += sums.sum(dim=0)
+            within += within_sums(sums, pairs[part])
+        weight, documents = document_weights(pairs)
+        counts = pairs.sum(dim=0)
         return {
             site: PairSums(total_of_site, counts, within_of_site, weight.sum(dim=0), documents)
             for site, total_of_site, within_of_site in zip(
@@ -300,23 +292,16 @@ class PairTable:
             pattern = torch.where(real[:, None, :, None] & real[:, None, None, :], pattern, 0)
         return pattern
 
-    def _buckets(self, part: slice) -> Bool[Tensor, "column example counting counting"]:
-        """Return a row for each bucket, and one for each relabelling of the same-topic bucket."""
+    def _buckets(self, part: slice) -> Bool[Tensor, "3 example counting counting"]:
+        """Return which pairs are in each bucket."""
         word = self.word[part]
         real = self.real[part]
         group = self.topics.group.to(word.device)[word]
         pair = real[:, :, None] & real[:, None, :]
         same_word = word[:, :, None] == word[:, None, :]
         other_word = pair & ~same_word
-        same_topic = other_word & self._meet(group)
-        buckets = torch.stack([pair & same_word, same_topic, other_word & ~same_topic])
-        if not len(self.permuted):
-            return buckets
-        return torch.cat([buckets, self._meet(self.permuted[:, word]) & other_word])
-
-    def _meet(self, group: Int[Tensor, "*batch counting"]) -> Bool[Tensor, "*batch counting counting"]:
-        """Return which pairs of groups share a topic."""
-        return self.topics.meet(group[..., :, None], group[..., None, :])
+        same_topic = other_word & self.topics.meet(group[:, :, None], group[:, None, :])
+        return torch.stack([pair & same_word, same_topic, other_word & ~same_topic])
 
 
 def _kinds(
@@ -332,7 +317,7 @@ def _kinds(
     return torch.cat([same, relabelled], dim=-1), torch.cat([different, same + different - relabelled], dim=-1)
 
 
-def _document_weights(
+def document_weights(
     pairs: Int[Tensor, "example column"],
 ) -> tuple[Float[Tensor, "example labelling"], Int[Tensor, "2"]]:
     """Return each document's weight under each labelling, and how many documents have pairs and have both kinds.
@@ -346,11 +331,11 @@ def _document_weights(
     return torch.where((n_same > 0) & (n_different > 0), weight, 0.0), documents
 
 
-def _within(
+def within_sums(
     total: Float[Tensor, "example head column"], pairs: Int[Tensor, "example column"]
 ) -> Float[Tensor, "head 2 labelling"]:
     """Sum the weighted means of both kinds of pairs over documents."""
-    weight = _document_weights(pairs)[0]
+    weight = document_weights(pairs)[0]
     means = []
     for sums, counts in zip(_kinds(total), _kinds(pairs), strict=True):
         share = weight / counts.clamp(min=1)

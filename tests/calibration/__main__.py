@@ -128,8 +128,8 @@ of the rate should contain 5% or lie below it. *Share* is the part of the varian
 explain. Rates below 3% come from Holm's correction, from few distinct relabellings, or from an interval that is too
 wide.
 
-A case has 2,000 draws, or as many as fit in four minutes. Those of `HeadRoles` are all pairs of a head and a role in 200
-untrained models. Cases without a p-value are left out.
+A case has 2,000 draws, or as many as fit in four minutes. Those of `HeadRoles` are all pairs of a head and a role in
+200 untrained models. Cases without a p-value are left out.
 `python -m tests.calibration` measures the tables again, and `tests/calibration/rates.csv` has all cases.
 
 | test and case: called at a nominal 5% (95% interval) | without units | with units |

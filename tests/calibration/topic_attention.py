@@ -81,7 +81,8 @@ def measure(case: Case, seed: int) -> ProbeResult:
     if case.matched:
         probe = DistanceMatchedTopicAttention(topics, at=SITE, max_distance=words.shape[1], n_resamples=99, seed=seed)
     probe.bind(SimpleNamespace(hook_dict={SITE: None}))
-    probe.observe({SITE: pattern}, Batch(words.clamp(min=0), words >= 0))
+    batch = Batch(words.clamp(min=0), words >= 0)
+    probe.observe({SITE: probe.readout(pattern, batch)}, batch)
     return probe.compute()
 
 

@@ -7,7 +7,18 @@ import pytest
 import torch
 from torch import nn
 
-from probes import Selector, Site, all_tokens, attention_pattern, embedding, head_output, residual, resolve, run
+from probes import (
+    Selector,
+    Site,
+    all_tokens,
+    attention,
+    attention_pattern,
+    embedding,
+    head_output,
+    residual,
+    resolve,
+    run,
+)
 from tasks import Batch, InputError
 
 EMBED, FIRST, LAST = Site("hook_embed", 0), Site("blocks.0.hook_resid_post", 1), Site("blocks.1.hook_resid_post", 2)
@@ -28,6 +39,7 @@ OUTPUTS = [Site(f"blocks.{i}.attn.hook_z", i) for i in range(2)]
         (embedding(), [EMBED]),
         (attention_pattern(), PATTERNS),
         (attention_pattern(-1), PATTERNS[1:]),
+        (attention([1, -2]), PATTERNS[::-1]),
         (head_output(), OUTPUTS),
         (head_output(layers=[0]), OUTPUTS[:1]),
         ("blocks.1.hook_mlp_out", [Site("blocks.1.hook_mlp_out", 1)]),
@@ -47,10 +59,18 @@ def test_selectors_resolve_to_hook_names_with_layers(model: Any, at: Any, expect
 
 @pytest.mark.parametrize(
     "selector",
-    [residual(), residual(-1), residual([0, 2], final_norm=True), embedding(), attention_pattern(1), head_output([1])],
+    [
+        residual(),
+        residual(-1),
+        residual([0, 2], final_norm=True),
+        embedding(),
+        attention(0),
+        attention_pattern(1),
+        head_output([1]),
+    ],
 )
 def test_selectors_are_values_whose_repr_rebuilds_them(selector: Selector) -> None:
-    names = {f.__name__: f for f in (residual, embedding, attention_pattern, head_output)}
+    names = {f.__name__: f for f in (residual, embedding, attention, attention_pattern, head_output)}
     assert eval(repr(selector), names) == selector
 
 

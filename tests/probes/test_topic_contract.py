@@ -12,6 +12,7 @@ import torch
 from probes import (
     TopicAttention,
     TopicEmbedding,
+    attention,  # noqa: F401 - in the repr
     attention_pattern,
     head_output,
     load_result,
@@ -97,7 +98,7 @@ def test_what_is_refused(probe: Any, model: Any, topic_model: Any, documents: Ba
 @pytest.mark.parametrize("at", [residual(), head_output(), "blocks.0.attn.hook_q"], ids=repr)
 def test_attention_is_measured_at_patterns_only(topic_model: Any, documents: Batch, at: Any) -> None:
     with pytest.raises(
-        InputError, match=r"expected attention patterns \[batch head query key\]: measure at attention_"
+        InputError, match=r"expected attention patterns \[batch head query key\] for 11 tokens: measure at"
     ):
         run(topic_model(), documents, TopicAttention(TOPICS, at=at))
 
@@ -141,7 +142,7 @@ def test_small_topics_are_shown_whole_and_large_ones_by_their_digest() -> None:
     small = TopicAttention(torch.tensor([[True, False], [False, True]]), n_permutations=2)
     assert repr(small) == (
         "TopicAttention(topics=torch.tensor([[True, False], [False, True]], dtype=torch.bool), "
-        "at=attention_pattern(), words=None, n_permutations=2, seed=0)"
+        "at=attention(), words=None, n_permutations=2, seed=0)"
     )
     assert torch.equal(eval(repr(small), {"torch": torch, **globals()}).topics, small.topics)
     assert re.match(r"TopicEmbedding\(topics=<int64 \[65\] [0-9a-f]{12}>, at", repr(TopicEmbedding(torch.arange(65))))

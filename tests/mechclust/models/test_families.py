@@ -154,7 +154,7 @@ class TestWithoutPatterns:
         ):
             resolve(ReadOnlyModel(fast.model), residual(final_norm=True))
         names = ["hook_embed", *(name for name in NAMES if "pattern" not in name), "unembed.hook_in"]
-        assert sorted(model.hook_dict) == sorted(names)
+        assert sorted(model.hook_dict) == sorted([*names, *(f"blocks.{i}.attn.hook_attention" for i in range(3))])
         with torch.no_grad(), record(model, names) as kept:
             model(TOKENS)
         for name, value in expected(eager, TOKENS).items():

@@ -12,10 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jaxtyping import Float, Int
 
+from probes import DistanceMatchedTopicAttention
+from probes.engine.attention import EagerAttention
+from probes.functional import distance_matched_topic_attention as functional
 from probes.functional import topic_attention
 from probes.functional.distance_matched_topic_attention import DistancePairs, matched_means, unmatched_means
 from probes.functional.topic_attention import WordTopics
-from tasks import InputError
+from tasks import Batch, InputError
 
 SINGLE = st.lists(st.integers(-1, 3), min_size=2, max_size=9).filter(lambda t: len({x for x in t if x >= 0}) >= 2)
 SEVERAL = st.lists(st.lists(st.booleans(), min_size=3, max_size=3), min_size=2, max_size=9).filter(
@@ -65,7 +68,7 @@ def measured(
     pattern: Float[torch.Tensor, "batch head pos pos"], words: Int[torch.Tensor, "batch pos"], topics: Any, longest: int
 ) -> tuple[Float[torch.Tensor, "head example 2 distance"], Int[torch.Tensor, "example 2 distance"]]:
     pairs = DistancePairs.from_words(words, WordTopics.from_topics(topics), longest)
-    return pairs.sums({"x": pattern})["x"], pairs.pairs()
+    return pairs.sums(EagerAttention(pattern).rows, pattern.shape[1]), pairs.pairs()
 
 
 @settings(max_examples=50, deadline=None)
@@ -73,7 +76,9 @@ def measured(
 def test_it_equals_the_loop_over_pairs(topics: list, heads: int, pos: int, longest: int, seed: int) -> None:
     words = torch.randint(-1, len(topics), (3, pos), generator=torch.Generator().manual_seed(seed))
     pattern = patterns(3, heads, pos, seed)
-    total, pairs = measured(pattern, words, torch.tensor(topics), longest)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(functional, "_QUERIES_AT_ONCE", 3)
+        total, pairs = measured(pattern, words, torch.tensor(topics), longest)
     attention = by_loop(pattern, words, topics, longest)
     assert total.shape == (heads, 3, 2, longest)
     for b in range(3):
@@ -160,7 +165,7 @@ def test_distances_that_one_bucket_lacks_do_not_count() -> None:
 
 def test_pairs_too_far_apart_are_counted() -> None:
     pairs = DistancePairs.from_words(torch.tensor([[0, 2, 1, 0]]), WordTopics.from_topics(torch.tensor([0, 0, 1])), 1)
-    assert pairs.beyond == 4  # two apart, both ways; the same word three apart is no pair
+    assert pairs.beyond() == 4  # two apart, both ways; the same word three apart is no pair
     assert pairs.pairs().tolist() == [[[2], [4]]]
 
 
@@ -168,9 +173,9 @@ def test_refusals() -> None:
     topics = WordTopics.from_topics(torch.tensor([0, 1]))
     with pytest.raises(InputError, match=r"^the batch has a word 2, but topics are given for 2 words; give one"):
         DistancePairs.from_words(torch.tensor([[2]]), topics, 3)
-    pairs = DistancePairs.from_words(torch.tensor([[0, 1]]), topics, 3)
+    probe = DistanceMatchedTopicAttention(torch.tensor([0, 1]))
     with pytest.raises(InputError, match=r"has shape \(1, 2, 3, 3\); expected attention patterns \[batch head query k"):
-        pairs.sums({"x": torch.zeros(1, 2, 3, 3)})
+        probe.readout(torch.zeros(1, 2, 3, 3), Batch(torch.tensor([[0, 1]])))
 
 
 def test_sums_are_taken_in_float64() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from jaxtyping import Float, Int
 
 from probes.functional import topic_attention, topic_similarity
-from probes.functional.topic_attention import PairTable, WordTopics
+from probes.functional.topic_attention import WordTopics
 from tasks import InputError
 
 Pattern = Float[torch.Tensor, "batch head pos pos"]
@@ -155,24 +155,6 @@ def test_what_stands_at_padding_does_not_count() -> None:
     assert torch.equal(sums.sum, expected.sum)
     assert torch.equal(sums.pairs, expected.pairs)
     assert torch.equal(sums.within, expected.within)
-
-
-def test_relabelled_sums_are_those_of_the_relabelled_topics() -> None:
-    topics = [0, 0, 1, -1, 2, 1, 0]
-    words = torch.randint(0, 7, (4, 8), generator=torch.Generator().manual_seed(0))
-    pattern = patterns(4, 2, 8, 3)
-    known = WordTopics.from_topics(topics)
-    permuted = known.permuted(6, seed=2)
-    sums = PairTable.from_words(words, known, permuted).sums({"": pattern})[""]
-    assert torch.equal(permuted, known.permuted(6, seed=2))
-    assert not torch.equal(permuted, known.permuted(6, seed=3))
-    assert len({tuple(row) for row in permuted.tolist()}) > 1
-    for n, groups in enumerate(permuted.tolist()):
-        assert sorted(groups) == sorted(known.group.tolist())
-        handed = iter(groups)
-        relabelled = [next(handed) if t >= 0 else -1 for t in topics]  # a word without a topic keeps none
-        expected = within_loop(pattern, words, relabelled, counted=topics)
-        np.testing.assert_allclose(sums.within[..., 1 + n], expected, rtol=1e-12, atol=1e-12)
 
 
 def test_a_factor_within_topics_is_found_whatever_the_documents() -> None:
