@@ -58,6 +58,8 @@ class TaskClusterARI(LabelledRows):
         ``p_value``: share of relabellings at least as high, counting the observed one. NaN with fewer than 20 different
             relabellings.
         ``cluster`` (also example), with ``keep_clusters``: cluster of each example; -1 where the index is NaN.
+        ``ari_halves`` (also half), with ``keep_halves``: ``ari`` of each half; ``metadata["n_units"]``: number of
+            examples or units.
 
     Memory: every example's kept row at every site, ``examples x sites x d_model`` floats, or
     ``max_rows`` examples. Cost: k-means with ``n_init + n_resamples`` starts per site and number of clusters.
@@ -87,6 +89,8 @@ class TaskClusterARI(LabelledRows):
         max_rows: keep at most this many examples, chosen by their index.
         device: ``None``: scikit-learn's k-means. ``"cpu"``, ``"cuda"``: our own, also exact, on that device.
         keep_clusters: also give each example's cluster.
+        keep_halves: also give the index of each half. Other states of the same examples have the same halves, so that
+            ``functional.half_interval`` has an interval of a change.
         seed: for k-means, t-SNE, the relabellings and the halves.
 
     Raises:
@@ -118,6 +122,7 @@ class TaskClusterARI(LabelledRows):
         max_rows: int | None = None,
         device: str | None = None,
         keep_clusters: bool = False,
+        keep_halves: bool = False,
         seed: int = 0,
     ) -> None:
         super().__init__(at, check_row_readout(readout))
@@ -135,6 +140,7 @@ class TaskClusterARI(LabelledRows):
         self.max_rows = max_rows
         self.device = device
         self.keep_clusters = keep_clusters
+        self.keep_halves = keep_halves
         self.seed = seed
         self._check()
 
@@ -170,6 +176,7 @@ class TaskClusterARI(LabelledRows):
         values = {measure: torch.full(shape, torch.nan, dtype=torch.float64) for measure in self._measures}
         values["label_silhouette"] = torch.full(shape[:2], torch.nan, dtype=torch.float64)
         values["cluster"] = torch.full((*shape, len(index)), -1, dtype=torch.int64)
+        values["ari_halves"] = torch.full((*shape, self.n_resamples), torch.nan, dtype=torch.float64)
         dropped = {}
         notes = self._label_notes(labels)
         for i, site in enumerate(self.site_names):
@@ -193,6 +200,8 @@ class TaskClusterARI(LabelledRows):
                         )
         metadata: dict[str, object] = {"n": len(index), "n_clusters": self._clusters_by_label(labels)}
         metadata["reduce"] = self.reduce
+        if self.n_resamples and self.keep_halves:
+            metadata["n_units"] = self._n_units()
         if self.preprocess.drop_outliers is not None:
             metadata["dropped_dimensions"] = dropped
         return self._labelled_result(values, labels, index, metadata, [*notes, *self._repeats()])
@@ -217,16 +226,25 @@ class TaskClusterARI(LabelledRows):
             **dict.fromkeys(self._measures, axes),
             "label_silhouette": ("site", "label"),
             "cluster": (*axes, "example"),
+            "ari_halves": (*axes, "half"),
         }
         if self.keep_clusters:
             coords["example"] = [str(i) for i in index.tolist()]
         else:
             del values["cluster"], axes_by_name["cluster"]
+        if self.n_resamples and self.keep_halves:
+            coords["half"] = [str(half) for half in range(self.n_resamples)]
+        else:
+            del values["ari_halves"], axes_by_name["ari_halves"]
         return self.result(values, axes_by_name, coords, metadata=metadata, notes=list(dict.fromkeys(notes)))
 
     @property
     def _measures(self) -> tuple[str, ...]:
         return (*_MEASURES, *_INTERVAL) if self.n_resamples else _MEASURES
+
+    def _n_units(self) -> int:
+        name = self.units or self.label
+        return len(np.unique(self._codes(name))) if self.units else len(self._codes(name))
 
     @property
     def _several(self) -> bool:
@@ -242,13 +260,13 @@ class TaskClusterARI(LabelledRows):
             return rows.float(), 0, []
         return self.preprocess.apply(rows, self.classes.get(self.given)[1] if self.given else None)
 
-    def _compared(self, label: _Label, k: int, space: _Space) -> dict[str, float]:
+    def _compared(self, label: _Label, k: int, space: _Space) -> dict[str, float | Float[Tensor, "half"]]:
         """Return every measure of the clustering into ``k`` against one label."""
         from sklearn.metrics import adjusted_mutual_info_score
 
         assigned = space.clusters(k)
         score = adjusted_rand_score(label.classes, assigned)
-        measured = {
+        measured: dict[str, float | Float[Tensor, "half"]] = {
             "ari": score,
             "ami": float(adjusted_mutual_info_score(label.classes, assigned)),
             "silhouette": space.silhouette(assigned),
@@ -256,6 +274,7 @@ class TaskClusterARI(LabelledRows):
         if self.n_resamples:
             of_halves = [adjusted_rand_score(label.classes[half], clusters) for half, clusters in space.halves(k)]
             measured |= zip(_INTERVAL, half_interval(score, of_halves, space.n_units), strict=True)
+            measured["ari_halves"] = torch.tensor(of_halves or [math.nan] * self.n_resamples, dtype=torch.float64)
         if label.fixed:
             return measured
         if self.n_permutations == 0:
@@ -282,7 +301,7 @@ class TaskClusterARI(LabelledRows):
                     f"{alone} classes of {self.given!r} have one example, whose state is 0 once its class mean is "
                     "removed"
                 )
-        n_units = len(np.unique(self._codes(self.units))) if self.units else len(labels[0].classes)
+        n_units = self._n_units()
         if self.n_resamples and n_units < FEWEST_UNITS:
             what = f"units ({self.units!r})" if self.units else "examples"
             notes.append(f"{n_units} {what} are too few for an interval of ari ({FEWEST_UNITS} are enough)")

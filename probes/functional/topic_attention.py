@@ -130,6 +130,8 @@ class PairSums:
             summed over documents: for the topics as they are, then under each relabelling.
         weight: the sum of the documents' weights.
         documents: how many documents have pairs of different words, and how many have both kinds.
+        by_document: ``within`` for the topics as they are, before it is summed over documents; 0 for a document without
+            both kinds.
 
     Example:
         >>> sums = topic_attention(torch.full((1, 1, 2, 2), 0.5), torch.tensor([[0, 1]]), torch.tensor([0, 1]))
@@ -142,6 +144,7 @@ class PairSums:
     within: Float[Array, "head 2 labelling"]
     weight: Float[Array, "labelling"]
     documents: Int[Array, "2"]
+    by_document: Float[Array, "document head 2"]
 
     @property
     def within_mean(self) -> Float[Array, "head 2"]:
@@ -268,6 +271,7 @@ class PairTable:
         n_columns = 3 + len(self.permuted)
         total = torch.zeros(sum(heads), 3, dtype=exact, device=device)
         within = torch.zeros(sum(heads), 2, n_columns - 2, dtype=exact, device=device)
+        by_document = torch.zeros(n_examples, sum(heads), 2, dtype=exact, device=device)
         pairs = torch.zeros(n_examples, n_columns, dtype=torch.int64, device=device)
         at_once = max(1, _MAX_NUMBERS_AT_ONCE // max(1, max(n_counting**2, sum(heads)) * n_columns))
         for start in range(0, n_examples if n_counting else 0, at_once):
@@ -278,12 +282,17 @@ class PairTable:
             pairs[part] = buckets.sum(dim=1)
             total += sums[..., :3].sum(dim=0)
             within += _within(sums, pairs[part])
+            by_document[part] = _by_document(sums, pairs[part])
         weight, documents = _document_weights(pairs)
         counts = pairs[:, :3].sum(dim=0)
         return {
-            site: PairSums(total_of_site, counts, within_of_site, weight.sum(dim=0), documents)
-            for site, total_of_site, within_of_site in zip(
-                patterns, torch.split(total, heads), torch.split(within, heads), strict=True
+            site: PairSums(total_of_site, counts, within_of_site, weight.sum(dim=0), documents, of_documents)
+            for site, total_of_site, within_of_site, of_documents in zip(
+                patterns,
+                torch.split(total, heads),
+                torch.split(within, heads),
+                torch.split(by_document, heads, dim=1),
+                strict=True,
             )
         }
 
@@ -356,3 +365,12 @@ def _within(
         share = weight / counts.clamp(min=1)
         means.append(einsum(sums, share, "example head labelling, example labelling -> head labelling"))
     return torch.stack(means, dim=1)
+
+
+def _by_document(
+    total: Float[Tensor, "example head column"], pairs: Int[Tensor, "example column"]
+) -> Float[Tensor, "example head 2"]:
+    """Return the weighted means of both kinds of pairs of each document, for the topics as they are."""
+    counts = pairs[:, 1:3]
+    share = pair_weight(counts[:, :1], counts[:, 1:]) / counts.clamp(min=1)  # [example 2]
+    return total[..., 1:3] * share[:, None]
