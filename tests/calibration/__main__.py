@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 
 from probes.functional import wilson_interval
-from tests.calibration import ari_moments, best_pair, neighbour_purity, topic_attention, units
+from tests.calibration import ari_moments, best_pair, halves, neighbour_purity, topic_attention, units
 
 ROOT = Path(__file__).parents[2]
 RATES = ROOT / "tests" / "calibration" / "rates.csv"
@@ -46,6 +46,7 @@ def rows() -> Iterator[Row]:
         "NeighbourPurity, interval": neighbour_purity,
         "Topic attention": topic_attention,
         "Most similar layer": best_pair,
+        "Interval from halves": halves,
     }.items():
         for case in module.CASES:
             yield Row(name, case, partial(_of_module, module, case))
@@ -112,8 +113,9 @@ a template or are repeated give false positives in 11% to 100% of draws.**
 In every case below, classes, templates and models were drawn without any effect. *Share* is the part of the variance of
 hidden states that templates explain. Rates below 3% have a cause: Holm's correction, few distinct relabellings, or an
 interval that is wider than it needs to be. The interval of `DistanceMatchedTopicAttention` is no test, as its page
-says. A row has 2,000 draws, or as many as fit in four minutes. `python -m tests.calibration` measures the table
-again. Cases in which a probe gives no p-value are left out.
+says. *Interval from halves* counts intervals of changes, gains and ratios that miss a planted value; those of CKA are
+wide, because half as many prompts vary more than in proportion. A row has 2,000 draws, or as many as fit in four
+minutes. `python -m tests.calibration` measures the table again. Cases in which a probe gives no p-value are left out.
 
 | what | case | called at a nominal 5% (95% interval) | draws |
 |---|---|---|---|
