@@ -36,9 +36,11 @@ MAX_NAMES = 12  # names along an axis
 MAX_LEVEL_NAMES = 8  # names along an axis that fit beside each other
 MAX_PANELS = 12  # layers in a figure of curves by checkpoint
 _MISSING = "#e5e5e5"
+_BAR: dict[str, Any] = {"lw": 1.2, "alpha": 0.7}
 _DOT: dict[str, Any] = {"s": 32, "color": "white", "edgecolors": TEXT, "linewidths": 1.0, "zorder": 3}
-_HATCHED = "Hatched: central 95% of the chance distribution."
-_WIDEST = "Hatched: central 95% of the chance distribution, the widest of all checkpoints."
+_BARS = "Bars: 95% intervals over prompts or documents. "
+_HATCHED = _BARS + "Hatched: central 95% of the chance distribution."
+_WIDEST = _BARS + "Hatched: central 95% of the chance distribution, the widest of all checkpoints."
 
 
 @styled()
@@ -99,6 +101,7 @@ def steps_figure(result: Measurements, curve: Curve) -> Figure:
     for axis, column in zip(axes, columns, strict=True):
         kept = [i for i in result.right if np.isfinite(curve.value[i, column])]
         _draw_band(axis, x[kept], curve.low[kept, column], curve.high[kept, column])
+        axis.vlines(x[kept], curve.value_low[kept, column], curve.value_high[kept, column], color=BLUE, **_BAR)
         axis.plot(x[kept], curve.value[kept, column], color=BLUE, marker="o", ms=3)
         axis.plot(x[wrong], curve.value[wrong, column], "o", color=RED, mfc="white", ms=5)
         axis.set_title(f"{curve.place} {curve.layers[column]}", fontsize=9)
@@ -127,6 +130,7 @@ def layers_figure(result: Measurements, curve: Curve) -> Figure:
     _draw_band(axis, np.asarray(curve.layers), low, high, CHANCE)
     for i, colour in zip(chosen, shades(len(chosen)), strict=True):
         if i not in wrong:
+            axis.vlines(curve.layers, curve.value_low[i], curve.value_high[i], color=colour, **_BAR)
             axis.plot(curve.layers, curve.value[i], color=colour, marker="o", ms=3, label=figure_text(result.names[i]))
     for i in wrong[:MAX_CURVES]:
         style: dict[str, Any] = {"color": RED, "marker": "o", "mfc": "white", "ls": ":", "lw": 1.0}
