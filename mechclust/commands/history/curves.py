@@ -153,7 +153,8 @@ def _curve(
         if list(result.coords["site"]) == sites:
             numbers[:, i] = read(result)
     layers = [last.layers[site] for site in sites]
-    return Curve(name, sites, layers, n=n, **dict(zip(_TABLES, numbers, strict=True)))
+    value, low, high, p, value_low, value_high = numbers
+    return Curve(name, sites, layers, value, low, high, p, n, value_low, value_high)
 
 
 def _n_examples(result: ProbeResult) -> int:

@@ -38,9 +38,8 @@ MAX_PANELS = 12  # layers in a figure of curves by checkpoint
 _MISSING = "#e5e5e5"
 _BAR: dict[str, Any] = {"lw": 1.2, "alpha": 0.7}
 _DOT: dict[str, Any] = {"s": 32, "color": "white", "edgecolors": TEXT, "linewidths": 1.0, "zorder": 3}
-_BARS = "Bars: 95% intervals over prompts or documents. "
-_HATCHED = _BARS + "Hatched: central 95% of the chance distribution."
-_WIDEST = _BARS + "Hatched: central 95% of the chance distribution, the widest of all checkpoints."
+_HATCHED = "Bars: 95% intervals over prompts or documents. Hatched: central 95% of the chance distribution."
+_WIDEST = "Hatched: central 95% of the chance distribution, the widest of all checkpoints."
 
 
 @styled()
@@ -130,7 +129,6 @@ def layers_figure(result: Measurements, curve: Curve) -> Figure:
     _draw_band(axis, np.asarray(curve.layers), low, high, CHANCE)
     for i, colour in zip(chosen, shades(len(chosen)), strict=True):
         if i not in wrong:
-            axis.vlines(curve.layers, curve.value_low[i], curve.value_high[i], color=colour, **_BAR)
             axis.plot(curve.layers, curve.value[i], color=colour, marker="o", ms=3, label=figure_text(result.names[i]))
     for i in wrong[:MAX_CURVES]:
         style: dict[str, Any] = {"color": RED, "marker": "o", "mfc": "white", "ls": ":", "lw": 1.0}

@@ -146,8 +146,8 @@ def _draw_measure(axis: Axes, table: pd.DataFrame, measures: pd.DataFrame, name:
     for overlap, style in _OVERLAP_STYLES.items():
         axis.plot(places, parts[overlap][column], **style, **_HOLLOW[overlap])
         if f"{column}_low" in table:
-            ends = (parts[overlap][f"{column}_{end}"] for end in ("low", "high"))
-            axis.vlines(places, *ends, color=style["color"], **_BAR)
+            low, high = (parts[overlap][f"{column}_{end}"] for end in ("low", "high"))
+            axis.vlines(places, low, high, color=style["color"], **_BAR)
     axis.axhline(0 if suffix else 1, color=TEXT, lw=0.7)
     axis.margins(y=0.25)
     limits = axis.get_ylim()

@@ -152,8 +152,11 @@ def shown_measures(table: pd.DataFrame, *, with_intervals: bool = False) -> pd.D
     )
     if with_intervals and "value_low" in table:
         in_words = _with_intervals(table, "value", ".3f")
-        without = [number(value) if value == value else None for value in table["value"]]
-        table = table.assign(value=np.where(table["value_low"].notna(), in_words, without))
+        values = [
+            text if low == low else value
+            for text, low, value in zip(in_words, table["value_low"], table["value"], strict=True)
+        ]
+        table = table.assign(value=values)
     table = table.drop(columns=["null_high", "value_low", "value_high"], errors="ignore")
     return table.rename(columns={"null_low": "chance", "p_value": "p"})
 
