@@ -13,7 +13,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from probes.engine.hooks import check_device
-from probes.engine.pairwise import Measured, Pairwise, below
+from probes.engine.pairwise import MeasuredValue, Pairwise, below
 from probes.engine.readout import Readout, last_token
 from probes.engine.result import ProbeResult
 from probes.engine.rows_or_moments import FORMS, Form, RowsOrMoments, moments_bytes
@@ -212,7 +212,7 @@ class CKA(Pairwise, RowsOrMoments):
 
     def _compare(
         self, group_named: Callable[[str], _Group], rounding: dict[str, float], x: str, y: str, name: str
-    ) -> Iterator[Measured]:
+    ) -> Iterator[MeasuredValue]:
         """Yield every measure of two sites, and note how far rounding may move the debiased form of a group."""
         group = group_named(name)
         why = group.no_top_components(x, y)
@@ -235,7 +235,7 @@ class CKA(Pairwise, RowsOrMoments):
         if "cka" in defined and self.n_permutations:
             yield from self._null(group, x, y, defined)
 
-    def _interval(self, group: _Group, x: str, y: str, values: Mapping[str, float]) -> Iterator[Measured]:
+    def _interval(self, group: _Group, x: str, y: str, values: Mapping[str, float]) -> Iterator[MeasuredValue]:
         """Yield the interval over examples of each measure with a value."""
         halves = [group.half_hsics(*pair) for pair in ((x, y), (x, x), (y, y))]
         for measure, value in values.items():
@@ -246,7 +246,7 @@ class CKA(Pairwise, RowsOrMoments):
             if self.keep_halves:
                 yield f"{measure}_halves", of_halves, ""
 
-    def _null(self, group: _Group, x: str, y: str, values: Mapping[str, float]) -> Iterator[Measured]:
+    def _null(self, group: _Group, x: str, y: str, values: Mapping[str, float]) -> Iterator[MeasuredValue]:
         """Yield the interval by chance, and the p-value, of each measure with a value."""
         rows_x = matrix(group.rows[x], x)
         rows_y = matrix(group.rows[y], y)

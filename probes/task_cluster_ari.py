@@ -30,7 +30,7 @@ from probes.functional.kmeans import kmeans
 from probes.functional.permutation_test import permutation_p_value
 from probes.functional.projection import project_2d
 from probes.functional.strata import check_given, nothing_left, single_class, strata_of
-from probes.functional.task_cluster_ari import clusters_of_halves, fitted_clusters, permuted_index
+from probes.functional.task_cluster_ari import check_n_clusters, clusters_of_halves, fitted_clusters, permuted_index
 from probes.functional.units import Relabelling, check_units
 from tasks import InputError
 from tasks.errors import check_choice, check_count
@@ -58,8 +58,7 @@ class TaskClusterARI(LabelledRows):
         ``p_value``: share of relabellings at least as high, counting the observed one. NaN with fewer than 20 different
             relabellings.
         ``cluster`` (also example), with ``keep_clusters``: cluster of each example; -1 where the index is NaN.
-        ``ari_halves`` (also half), with ``keep_halves``: ``ari`` of each half; ``metadata["n_units"]``: number of
-            examples or units.
+        ``ari_halves`` (also half), with ``keep_halves``: ``ari`` of each half, of ``metadata["n_units"]``.
 
     Memory: every example's kept row at every site, ``examples x sites x d_model`` floats, or
     ``max_rows`` examples. Cost: k-means with ``n_init + n_resamples`` starts per site and number of clusters.
@@ -89,8 +88,7 @@ class TaskClusterARI(LabelledRows):
         max_rows: keep at most this many examples, chosen by their index.
         device: ``None``: scikit-learn's k-means. ``"cpu"``, ``"cuda"``: our own, also exact, on that device.
         keep_clusters: also give each example's cluster.
-        keep_halves: also give the index of each half. Other states of the same examples have the same halves, so that
-            ``functional.half_interval`` has an interval of a change.
+        keep_halves: also give the index of each half; the halves are the same for other states of these examples.
         seed: for k-means, t-SNE, the relabellings and the halves.
 
     Raises:
@@ -146,7 +144,7 @@ class TaskClusterARI(LabelledRows):
 
     def _check(self) -> None:
         check_choice(reduce=(self.reduce, (None, "tsne")))
-        _check_clusters(self.n_clusters)
+        check_n_clusters(self.n_clusters)
         check_count(n_init=(self.n_init, 1), n_permutations=(self.n_permutations, 0), seed=(self.seed, 0))
         check_count(n_resamples=(self.n_resamples, 0))
         check_max_rows(self.max_rows)
@@ -200,8 +198,6 @@ class TaskClusterARI(LabelledRows):
                         )
         metadata: dict[str, object] = {"n": len(index), "n_clusters": self._clusters_by_label(labels)}
         metadata["reduce"] = self.reduce
-        if self.n_resamples and self.keep_halves:
-            metadata["n_units"] = self._n_units()
         if self.preprocess.drop_outliers is not None:
             metadata["dropped_dimensions"] = dropped
         return self._labelled_result(values, labels, index, metadata, [*notes, *self._repeats()])
@@ -233,6 +229,7 @@ class TaskClusterARI(LabelledRows):
         else:
             del values["cluster"], axes_by_name["cluster"]
         if self.n_resamples and self.keep_halves:
+            metadata = {**metadata, "n_units": self._n_units()}
             coords["half"] = [str(half) for half in range(self.n_resamples)]
         else:
             del values["ari_halves"], axes_by_name["ari_halves"]
@@ -243,8 +240,7 @@ class TaskClusterARI(LabelledRows):
         return (*_MEASURES, *_INTERVAL) if self.n_resamples else _MEASURES
 
     def _n_units(self) -> int:
-        name = self.units or self.label
-        return len(np.unique(self._codes(name))) if self.units else len(self._codes(name))
+        return len(np.unique(self._codes(self.units))) if self.units else len(self._codes(self.label))
 
     @property
     def _several(self) -> bool:
@@ -301,28 +297,14 @@ class TaskClusterARI(LabelledRows):
                     f"{alone} classes of {self.given!r} have one example, whose state is 0 once its class mean is "
                     "removed"
                 )
-        n_units = self._n_units()
-        if self.n_resamples and n_units < FEWEST_UNITS:
+        if self.n_resamples and self._n_units() < FEWEST_UNITS:
             what = f"units ({self.units!r})" if self.units else "examples"
-            notes.append(f"{n_units} {what} are too few for an interval of ari ({FEWEST_UNITS} are enough)")
+            notes.append(f"{self._n_units()} {what} are too few for an interval of ari ({FEWEST_UNITS} are enough)")
         return notes
 
     def _clustering_notes(self, label: _Label, assigned: Int[np.ndarray, "row"]) -> list[str]:
         note = label.lopsided(assigned) if self.n_permutations == 0 else ""
         return [note] if note else []
-
-
-def _check_clusters(n_clusters: int | Sequence[int] | None) -> None:
-    if n_clusters is None:
-        return
-    each = list(n_clusters) if isinstance(n_clusters, Sequence) else [n_clusters]
-    if not each:
-        raise InputError("n_clusters is empty; expected numbers such as (5, 10, 20), or None for one per class")
-    for k in each:
-        if k < 2:
-            raise InputError(f"n_clusters is {k}; expected at least 2, or None for one per class")
-    if len(set(each)) < len(each):
-        raise InputError(f"n_clusters is {tuple(each)}; give each number once")
 
 
 class _Label:

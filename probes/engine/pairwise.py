@@ -23,8 +23,8 @@ from tasks.errors import check_choice
 _GIB = 2**30
 Undefined: TypeAlias = dict[tuple[str, str], dict[str, None]]  # the groups without a value, by site and reason
 SiteRows: TypeAlias = Mapping[str, Shaped[Tensor, "n _"]]
-Measured: TypeAlias = tuple[str, float | Float[Tensor, "half"], str]  # measure, value, and why it is NaN
-Compare: TypeAlias = Callable[[str, str, str], Iterable[Measured]]
+MeasuredValue: TypeAlias = tuple[str, float | Float[Tensor, "half"], str]  # measure, value, and why it is NaN
+Compare: TypeAlias = Callable[[str, str, str], Iterable[MeasuredValue]]
 Notes: TypeAlias = Callable[[Mapping[str, int], Mapping[str, Float[Tensor, "..."]]], list[str]]
 
 

@@ -11,8 +11,8 @@ from jaxtyping import Float
 from tasks import InputError
 
 FEWEST_UNITS = 8  # of which a half is four
-MOST_UNDEFINED = 0.05  # share of the halves
-ROUNDING = 1e-9  # halves that differ by less are alike
+MAX_UNDEFINED_SHARE = 0.05  # share of the halves
+MIN_DIFFERENCE = 1e-9  # halves that differ by less are alike
 
 
 def half_interval(index: float, of_halves: Sequence[float], n_units: int) -> tuple[float, float]:
@@ -100,11 +100,11 @@ def interval_from_halves(
     defined = np.isfinite(of_halves)
     values = np.where(defined, of_halves, np.nan)
     n = defined.sum(axis=-1)
-    enough = (n >= max(2, (1 - MOST_UNDEFINED) * of_halves.shape[-1])) & (n_units >= FEWEST_UNITS)
+    enough = (n >= max(2, (1 - MAX_UNDEFINED_SHARE) * of_halves.shape[-1])) & (n_units >= FEWEST_UNITS)
     mean = np.where(defined, of_halves, 0).sum(axis=-1) / np.maximum(n, 1)
     squares = np.nansum((values - mean[..., None]) ** 2, axis=-1)
     quantile = float(t.ppf(1 - 0.025 / n_compared, max(1, n_units - 1)))
-    enough &= squares > ROUNDING**2 * n
+    enough &= squares > MIN_DIFFERENCE**2 * n
     half = np.where(enough, quantile * np.sqrt(squares / np.maximum(n - 1, 1)), np.nan)
     return value - half, value + half
 
