@@ -13,13 +13,13 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from probes.engine.hooks import check_device
-from probes.engine.pairwise import Pairwise, below
+from probes.engine.pairwise import MeasuredValue, Pairwise, below
 from probes.engine.readout import Readout, last_token
 from probes.engine.result import ProbeResult
 from probes.engine.rows_or_moments import FORMS, Form, RowsOrMoments, moments_bytes
 from probes.engine.sites import Sites, residual
 from probes.functional.cka import compact, linear_hsic, without_top_components
-from probes.functional.cka_draws import deviations_of, halves_hsic, null_hsic, null_of
+from probes.functional.cka_draws import cka_of_halves, halves_hsic, null_hsic, null_of
 from probes.functional.cross_moments import CrossMoments
 from probes.functional.hsic import HSIC, centred_kernel, cka_from_hsic
 from probes.functional.permutation_test import ROUNDING_TIE, permutation_p_value
@@ -33,8 +33,6 @@ from tasks.errors import check_choice, check_count
 _DEBIASED = {"cka": False, "debiased_cka": True}  # by measure
 _MAX_ROUNDING = 1e-5  # that float32 may leave without a note
 _INTERVAL = torch.tensor([0.025, 0.975], dtype=torch.float64)
-
-_Measured = tuple[str, float, str]  # measure, value, and why it is NaN
 
 
 class CKA(Pairwise, RowsOrMoments):
@@ -51,6 +49,8 @@ class CKA(Pairwise, RowsOrMoments):
             ``functional.cka_resamples``. With ``n_permutations``, ``cka_null_low``, ``cka_null_high`` and
             ``cka_p_value``: central 95% for rows paired at random, and the share at least as high, counting the
             value itself; NaN with fewer than 20 different pairings. The same for ``debiased_cka_low`` and so on.
+        With ``keep_halves``, ``cka_halves`` and ``debiased_cka_halves`` (site, label, half): each half-sample's value;
+            ``metadata["n_units"]``: number of examples or units.
 
     Exact over all examples, whatever the batches: batches are not averaged, and nothing is clamped; NaN with a note.
 
@@ -85,6 +85,8 @@ class CKA(Pairwise, RowsOrMoments):
             independent. Half-samples are of units, and whole units are paired at random, each with one of as many
             examples. With fewer than 20 such pairings, p-values are NaN. ``debiased_cka`` leaves out pairs of one unit,
             which agree in both representations and would make it too high (``functional.unit_hsic``).
+        keep_halves: also return the values of half-samples. They are of the same halves in every comparison with the
+            same examples, units and seed, so that ``functional.half_interval`` has an interval of a difference.
 
     Raises:
         InputError: for three models or more, a label given per token, or too much memory.
@@ -110,6 +112,7 @@ class CKA(Pairwise, RowsOrMoments):
         seed: int = 0,
         remove_top: int = 0,
         units: str | None = None,
+        keep_halves: bool = False,
     ) -> None:
         super().__init__(at, readout, label, pairs, max_memory)
         check_choice(form=(form, FORMS))
@@ -134,6 +137,7 @@ class CKA(Pairwise, RowsOrMoments):
         self.seed = seed
         self.remove_top = remove_top
         self.units = units
+        self.keep_halves = keep_halves
 
     # ---- what is kept ----
 
@@ -180,12 +184,19 @@ class CKA(Pairwise, RowsOrMoments):
         metadata: dict[str, object] = {"remove_top": self.remove_top} if self.remove_top else {}
         metadata["form"] = "moments" if self._has_moments else "rows"
         metadata["precision"] = self.precision
+        if self.n_resamples and self.keep_halves:
+            metadata["n_units"] = {name: self._n_units(name, n) for name, n in self._counts().items()}
         return self._compared(
             self._measures(),
             partial(self._compare, group_named, rounding),
             partial(self._notes, rounding),
+            n_halves=self.n_resamples if self.keep_halves else 0,
             **metadata,
         )
+
+    def _n_units(self, group: str, n: int) -> int:
+        units = self._units_of(group)
+        return n if units is None else len(torch.unique(units))
 
     def _measures(self) -> list[str]:
         measures = []
@@ -193,13 +204,15 @@ class CKA(Pairwise, RowsOrMoments):
             measures.append(measure)
             if self.n_resamples:
                 measures += [f"{measure}_low", f"{measure}_high"]
+            if self.n_resamples and self.keep_halves:
+                measures.append(f"{measure}_halves")
             if self.n_permutations:
                 measures += [f"{measure}_null_low", f"{measure}_null_high", f"{measure}_p_value"]
         return measures
 
     def _compare(
         self, group_named: Callable[[str], _Group], rounding: dict[str, float], x: str, y: str, name: str
-    ) -> Iterator[_Measured]:
+    ) -> Iterator[MeasuredValue]:
         """Yield every measure of two sites, and note how far rounding may move the debiased form of a group."""
         group = group_named(name)
         why = group.no_top_components(x, y)
@@ -222,15 +235,18 @@ class CKA(Pairwise, RowsOrMoments):
         if "cka" in defined and self.n_permutations:
             yield from self._null(group, x, y, defined)
 
-    def _interval(self, group: _Group, x: str, y: str, values: Mapping[str, float]) -> Iterator[_Measured]:
+    def _interval(self, group: _Group, x: str, y: str, values: Mapping[str, float]) -> Iterator[MeasuredValue]:
         """Yield the interval over examples of each measure with a value."""
         halves = [group.half_hsics(*pair) for pair in ((x, y), (x, x), (y, y))]
         for measure, value in values.items():
-            low, high = (value + deviations_of(*halves, debiased=_DEBIASED[measure]).quantile(_INTERVAL)).tolist()
+            of_halves = cka_of_halves(*halves, debiased=_DEBIASED[measure])
+            low, high = (value + (of_halves - of_halves.mean()).quantile(_INTERVAL)).tolist()
             yield f"{measure}_low", low, ""
             yield f"{measure}_high", high, ""
+            if self.keep_halves:
+                yield f"{measure}_halves", of_halves, ""
 
-    def _null(self, group: _Group, x: str, y: str, values: Mapping[str, float]) -> Iterator[_Measured]:
+    def _null(self, group: _Group, x: str, y: str, values: Mapping[str, float]) -> Iterator[MeasuredValue]:
         """Yield the interval by chance, and the p-value, of each measure with a value."""
         rows_x = row_matrix(group.rows[x], x)
         rows_y = row_matrix(group.rows[y], y)

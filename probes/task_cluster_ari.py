@@ -30,7 +30,7 @@ from probes.functional.kmeans import kmeans
 from probes.functional.permutation_test import permutation_p_value
 from probes.functional.projection import project_2d
 from probes.functional.strata import check_given, nothing_left, single_class, strata_of
-from probes.functional.task_cluster_ari import clusters_of_halves, fitted_clusters, permuted_index
+from probes.functional.task_cluster_ari import check_n_clusters, clusters_of_halves, fitted_clusters, permuted_index
 from probes.functional.units import Relabelling, check_units
 from tasks import InputError
 from tasks.errors import check_choice, check_count
@@ -58,6 +58,7 @@ class TaskClusterARI(LabelledRows):
         ``p_value``: share of relabellings at least as high, counting the observed one. NaN with fewer than 20 different
             relabellings.
         ``cluster`` (also example), with ``keep_clusters``: cluster of each example; -1 where the index is NaN.
+        ``ari_halves`` (also half), with ``keep_halves``: ``ari`` of each half, of ``metadata["n_units"]``.
 
     Memory: every example's kept row at every site, ``examples x sites x d_model`` floats, or
     ``max_rows`` examples. Cost: k-means with ``n_init + n_resamples`` starts per site and number of clusters.
@@ -87,6 +88,7 @@ class TaskClusterARI(LabelledRows):
         max_rows: keep at most this many examples, chosen by their index.
         device: ``None``: scikit-learn's k-means. ``"cpu"``, ``"cuda"``: our own, also exact, on that device.
         keep_clusters: also give each example's cluster.
+        keep_halves: also give the index of each half; the halves are the same for other states of these examples.
         seed: for k-means, t-SNE, the relabellings and the halves.
 
     Raises:
@@ -118,6 +120,7 @@ class TaskClusterARI(LabelledRows):
         max_rows: int | None = None,
         device: str | None = None,
         keep_clusters: bool = False,
+        keep_halves: bool = False,
         seed: int = 0,
     ) -> None:
         super().__init__(at, check_row_readout(readout))
@@ -135,12 +138,13 @@ class TaskClusterARI(LabelledRows):
         self.max_rows = max_rows
         self.device = device
         self.keep_clusters = keep_clusters
+        self.keep_halves = keep_halves
         self.seed = seed
         self._check()
 
     def _check(self) -> None:
         check_choice(reduce=(self.reduce, (None, "tsne")))
-        _check_clusters(self.n_clusters)
+        check_n_clusters(self.n_clusters)
         check_count(n_init=(self.n_init, 1), n_permutations=(self.n_permutations, 0), seed=(self.seed, 0))
         check_count(n_resamples=(self.n_resamples, 0))
         check_max_rows(self.max_rows)
@@ -170,6 +174,7 @@ class TaskClusterARI(LabelledRows):
         values = {measure: torch.full(shape, torch.nan, dtype=torch.float64) for measure in self._measures}
         values["label_silhouette"] = torch.full(shape[:2], torch.nan, dtype=torch.float64)
         values["cluster"] = torch.full((*shape, len(index)), -1, dtype=torch.int64)
+        values["ari_halves"] = torch.full((*shape, self.n_resamples), torch.nan, dtype=torch.float64)
         dropped = {}
         notes = self._label_notes(labels)
         for i, site in enumerate(self.site_names):
@@ -217,16 +222,25 @@ class TaskClusterARI(LabelledRows):
             **dict.fromkeys(self._measures, axes),
             "label_silhouette": ("site", "label"),
             "cluster": (*axes, "example"),
+            "ari_halves": (*axes, "half"),
         }
         if self.keep_clusters:
             coords["example"] = [str(i) for i in index.tolist()]
         else:
             del values["cluster"], axes_by_name["cluster"]
+        if self.n_resamples and self.keep_halves:
+            metadata = {**metadata, "n_units": self._n_units()}
+            coords["half"] = [str(half) for half in range(self.n_resamples)]
+        else:
+            del values["ari_halves"], axes_by_name["ari_halves"]
         return self.result(values, axes_by_name, coords, metadata=metadata, notes=list(dict.fromkeys(notes)))
 
     @property
     def _measures(self) -> tuple[str, ...]:
         return (*_MEASURES, *_INTERVAL) if self.n_resamples else _MEASURES
+
+    def _n_units(self) -> int:
+        return len(np.unique(self._codes(self.units))) if self.units else len(self._codes(self.label))
 
     @property
     def _several(self) -> bool:
@@ -242,13 +256,13 @@ class TaskClusterARI(LabelledRows):
             return rows.float(), 0, []
         return self.preprocess.apply(rows, self.classes.get(self.given)[1] if self.given else None)
 
-    def _compared(self, label: _Label, k: int, space: _Space) -> dict[str, float]:
+    def _compared(self, label: _Label, k: int, space: _Space) -> dict[str, float | Float[Tensor, "half"]]:
         """Return every measure of the clustering into ``k`` against one label."""
         from sklearn.metrics import adjusted_mutual_info_score
 
         assigned = space.clusters(k)
         score = adjusted_rand_score(label.classes, assigned)
-        measured = {
+        measured: dict[str, float | Float[Tensor, "half"]] = {
             "ari": score,
             "ami": float(adjusted_mutual_info_score(label.classes, assigned)),
             "silhouette": space.silhouette(assigned),
@@ -256,6 +270,7 @@ class TaskClusterARI(LabelledRows):
         if self.n_resamples:
             of_halves = [adjusted_rand_score(label.classes[half], clusters) for half, clusters in space.halves(k)]
             measured |= zip(_INTERVAL, half_interval(score, of_halves, space.n_units), strict=True)
+            measured["ari_halves"] = torch.tensor(of_halves or [math.nan] * self.n_resamples, dtype=torch.float64)
         if label.fixed:
             return measured
         if self.n_permutations == 0:
@@ -282,28 +297,14 @@ class TaskClusterARI(LabelledRows):
                     f"{alone} classes of {self.given!r} have one example, whose state is 0 once its class mean is "
                     "removed"
                 )
-        n_units = len(np.unique(self._codes(self.units))) if self.units else len(labels[0].classes)
-        if self.n_resamples and n_units < FEWEST_UNITS:
+        if self.n_resamples and self._n_units() < FEWEST_UNITS:
             what = f"units ({self.units!r})" if self.units else "examples"
-            notes.append(f"{n_units} {what} are too few for an interval of ari ({FEWEST_UNITS} are enough)")
+            notes.append(f"{self._n_units()} {what} are too few for an interval of ari ({FEWEST_UNITS} are enough)")
         return notes
 
     def _clustering_notes(self, label: _Label, assigned: Int[np.ndarray, "row"]) -> list[str]:
         note = label.lopsided(assigned) if self.n_permutations == 0 else ""
         return [note] if note else []
-
-
-def _check_clusters(n_clusters: int | Sequence[int] | None) -> None:
-    if n_clusters is None:
-        return
-    each = list(n_clusters) if isinstance(n_clusters, Sequence) else [n_clusters]
-    if not each:
-        raise InputError("n_clusters is empty; expected numbers such as (5, 10, 20), or None for one per class")
-    for k in each:
-        if k < 2:
-            raise InputError(f"n_clusters is {k}; expected at least 2, or None for one per class")
-    if len(set(each)) < len(each):
-        raise InputError(f"n_clusters is {tuple(each)}; give each number once")
 
 
 class _Label:

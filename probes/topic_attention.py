@@ -6,18 +6,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
 import torch
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Bool, Float, Int, Shaped
 from numpy.typing import ArrayLike
 from torch import Tensor
 
 from probes.engine.attention import Attention, AttentionReadout, EveryPair
 from probes.engine.result import ProbeResult
 from probes.engine.sites import Sites, attention
-from probes.engine.state import Sum
+from probes.engine.state import Rows, Sum
 from probes.engine.topic_probe import TopicProbe, words_by_position
-from probes.functional.topic_attention import BUCKETS, WordTopics, document_weights, within_sums
-from tasks import Batch
+from probes.functional.half_interval import FEWEST_UNITS, interval_from_halves
+from probes.functional.topic_attention import BUCKETS, WordTopics, document_weights, means_by_document, within_sums
+from tasks import Batch, InputError
+from tasks.errors import check_count
 
 _EVERY_LAYER = attention()  # a state of the probe has the function's name
 
@@ -37,10 +40,17 @@ class TopicAttention(TopicProbe):
         ``ratio`` (site, head): ``same_topic_within`` / ``different_topic_within``; 1 if attention ignores topics.
         ``ratio_null_low``, ``ratio_null_high``, ``p_value`` (site, head): central 95% of the ratio
             when the topics are permuted among the words, and the share at least as high.
+        ``ratio_low``, ``ratio_high`` (site, head), with ``n_resamples``: 95% interval over documents
+            (``functional.half_interval``, of the logarithm). It is for other documents with the same words, and no test
+            of topics. The same of ``best_ratio``, wide enough for the best of the site's heads, and ``overall_ratio``.
+            NaN for fewer than 8 documents with both kinds of pairs.
+        ``best_ratio_halves`` (site, half): the best head's ratio in each half of the documents.
         ``best_ratio``, ``best_ratio_null_low``, ``best_ratio_null_high``, ``best_p_value`` (site): the largest ratio
             of the heads, and the largest of the heads under the same permutations.
         ``overall_ratio``, ``overall_ratio_null_low``, ``overall_ratio_null_high``, ``overall_p_value``: the same for
             the plain mean over sites and heads.
+        ``highest_ratio``, ``highest_ratio_low``, ``highest_ratio_high``: the largest of all heads, with an interval
+            wide enough for the best of all.
         ``same_topic_within``, ``different_topic_within`` (site, head): mean attention over these pairs of a document,
             averaged over documents with the same weights; ``overall_same_topic_within``,
             ``overall_different_topic_within``: their means over sites and heads.
@@ -49,7 +59,8 @@ class TopicAttention(TopicProbe):
             paper's table and say nothing about topics by themselves.
         ``pairs`` (bucket): how many, the same at all sites.
 
-    Memory: ``sites x heads x (5 + 2 n_permutations)`` numbers, independent of the number of examples.
+    Memory: ``sites x heads x (5 + 2 n_permutations + 2 n_resamples)`` numbers, and two for each example with
+    ``n_resamples``.
     Cost: in short texts the distinct words with a topic, squared, times ``heads x n_permutations`` per site; in long
     ones one call of attention for every ``d_head`` of the ``topics x n_permutations`` columns.
 
@@ -66,11 +77,14 @@ class TopicAttention(TopicProbe):
         words: the per-token label that holds each position's row in ``topics`` (negative: left out), and
             says what the same word is; ``None``: the token ids are the rows.
         n_permutations: number of relabellings for the interval; 0 for none.
-        seed: for the relabellings.
+        seed: for the relabellings and halves.
+        n_resamples: number of random halves of the documents behind the interval over documents; 0 for none.
+        units: a label with one value per example that says which examples are of one document, such as windows that
+            were cut from it; ``None``: each example is a document.
 
     Raises:
         InputError: for topics of the wrong shape, fewer than two topics, topics that do not fit the
-            vocabulary, or sites that are not attention.
+            vocabulary, sites that are not attention, or a negative unit.
 
     Example:
         >>> probe = TopicAttention(torch.tensor([-1, 0, 0, 1, 1]))
@@ -85,6 +99,8 @@ class TopicAttention(TopicProbe):
     weight = Sum()
     pairs = Sum(torch.int64)
     documents = Sum(torch.int64)
+    halves = Sum()
+    units_that_count = Rows()
 
     def __init__(
         self,
@@ -93,21 +109,49 @@ class TopicAttention(TopicProbe):
         words: str | None = None,
         n_permutations: int = 99,
         seed: int = 0,
+        n_resamples: int = 0,
+        units: str | None = None,
     ) -> None:
+        check_count(n_resamples=(n_resamples, 0))
+        if n_resamples == 1:
+            raise InputError("n_resamples is 1, but one half has no variance; give 200, or 0 for no interval")
         super().__init__(topics, at, words, n_permutations, seed)
+        self.n_resamples = n_resamples
+        self.units = units
         self.readout = BucketSums(self._known, self._known.permuted(n_permutations, seed), words)
 
     def update(self, activations: Mapping[str, Float[Tensor, "batch head column"]], batch: Batch) -> None:
         """Add attention by bucket, over all pairs and within documents."""
         pairs = self.readout.pairs(batch)
+        by_document = {}
         for site, sums in activations.items():
             sums = torch.where(pairs[:, None] > 0, sums, 0)  # without what rounding leaves
             self.attention.add(site, sums[..., :3].sum(dim=0))
             self.within.add(site, within_sums(sums, pairs))
+            by_document[site] = means_by_document(sums, pairs)
         weight, documents = document_weights(pairs)
         self.pairs.add("pairs", pairs[:, :3].sum(dim=0))
         self.weight.add("weight", weight.sum(dim=0))
         self.documents.add("documents", documents)
+        if self.n_resamples:
+            has_both = (pairs[:, 1:3] > 0).all(dim=1).cpu()
+            self._add_halves(by_document, has_both, batch)
+
+    def _add_halves(
+        self, by_document: Mapping[str, Float[Tensor, "batch head 2"]], has_both: Bool[Tensor, "batch"], batch: Batch
+    ) -> None:
+        """Add the documents to the halves that they are in, which depend on the seed and the document alone."""
+        units = batch.index if self.units is None else batch.label(self.units, per="example")
+        numbers = [int(unit) for unit in units]
+        check_count(**{self.units or "index": (min(numbers, default=0), 0)})
+        drawn = [np.random.default_rng([self.seed, unit]).integers(2, size=self.n_resamples) for unit in numbers]
+        in_half = torch.from_numpy(np.array(drawn, dtype=np.float64).reshape(len(numbers), self.n_resamples))
+        for site, of_documents in by_document.items():
+            means = of_documents.cpu().double()
+            self.halves.add(site, torch.einsum("er,ehk->hkr", in_half, means))
+        self.units_that_count.add(
+            "units", batch.index[has_both.to(batch.index.device)], units[has_both.to(units.device)]
+        )
 
     def compute(self) -> ProbeResult:
         """Return means and ratios over all examples so far, with their chance."""
@@ -133,10 +177,15 @@ class TopicAttention(TopicProbe):
             **dict.fromkeys(("same_topic_within", "different_topic_within"), ("site", "head")),
             **dict.fromkeys(("overall_same_topic_within", "overall_different_topic_within"), ()),
         }
-        heads = [str(head) for head in range(total.shape[1])]
-        return self.result(
-            values | tests, axes | on, {"head": heads, "bucket": list(BUCKETS)}, notes=self._notes(within, pairs)
-        )
+        coords = {"head": [str(head) for head in range(total.shape[1])], "bucket": list(BUCKETS)}
+        metadata: dict[str, object] = {}
+        if self.n_resamples:
+            intervals, interval_axes = self._intervals(within)
+            values |= intervals
+            axes |= interval_axes
+            coords["half"] = [str(half) for half in range(self.n_resamples)]
+            metadata["n_units"] = self._n_units()
+        return self.result(values | tests, axes | on, coords, metadata=metadata, notes=self._notes(within, pairs))
 
     def _tests(
         self, within: Float[Tensor, "site head 2 labelling"]
@@ -156,6 +205,40 @@ class TopicAttention(TopicProbe):
             axes |= dict.fromkeys(tested, on)
         return values, axes
 
+    def _intervals(
+        self, within: Float[Tensor, "site head 2 labelling"]
+    ) -> tuple[dict[str, Float[Tensor, "..."]], dict[str, tuple[str, ...]]]:
+        """Return the interval over documents of each ratio, of the best head's and of the mean's, and their axes."""
+        means = within[..., 0]
+        halves = torch.stack([self.halves[site].cpu() for site in self.site_names])  # [site head 2 half]
+        ratio = means[:, :, 0] / means[:, :, 1]
+        of_halves = halves[:, :, 0] / halves[:, :, 1]  # [site head half]
+        n_sites, n_heads = ratio.shape
+        best = ratio.nan_to_num(nan=-torch.inf).argmax(dim=1)
+        highest = int(ratio.flatten().nan_to_num(nan=-torch.inf).argmax())
+        overall = means.mean(dim=(0, 1))
+        overall_halves = halves.mean(dim=(0, 1))
+        of_best = of_halves[torch.arange(n_sites), best]
+        values = {"best_ratio_halves": of_best, "highest_ratio": ratio.flatten()[highest]}
+        axes: dict[str, tuple[str, ...]] = {"best_ratio_halves": ("site", "half"), "highest_ratio": ()}
+        for prefix, ratios, drawn, n_compared, on in (
+            ("", ratio, of_halves, 1, ("site", "head")),
+            ("best_", ratio[torch.arange(n_sites), best], of_best, n_heads, ("site",)),
+            ("highest_", ratio.flatten()[highest], of_halves.flatten(0, 1)[highest], n_sites * n_heads, ()),
+            ("overall_", overall[0] / overall[1], overall_halves[0] / overall_halves[1], 1, ()),
+        ):
+            ends = interval_from_halves(
+                ratios.log().numpy(), drawn.log().numpy(), self._n_units(), n_compared=n_compared
+            )
+            for end, log in zip(("low", "high"), ends, strict=True):
+                values[f"{prefix}ratio_{end}"] = torch.as_tensor(np.exp(log))
+                axes[f"{prefix}ratio_{end}"] = on
+        return values, axes
+
+    def _n_units(self) -> int:
+        """Return how many documents have both kinds of pairs."""
+        return len(torch.unique(self.units_that_count.get("units")[1]))
+
     def _notes(self, within: Float[Tensor, "site head 2 labelling"], pairs: Int[Tensor, "bucket"]) -> list[str]:
         """Say which means are of no pairs, which documents do not count, and why a ratio is NaN."""
         notes = self._empty_notes(pairs, BUCKETS)
@@ -163,6 +246,8 @@ class TopicAttention(TopicProbe):
         if with_both < with_pairs:
             reason = "have same-topic or different-topic pairs only, and do not count in ratio"
             notes.append(f"{with_pairs - with_both} of {with_pairs} documents {reason}")
+        if self.n_resamples and self._n_units() < FEWEST_UNITS:
+            notes.append(f"{self._n_units()} documents are too few for an interval ({FEWEST_UNITS} are enough)")
         ratio = within[:, :, 0] / within[:, :, 1]
         return notes + self._null_notes(ratio[..., 0], ratio[..., 1:], torch.tensor(with_both))
 

@@ -25,6 +25,8 @@ from tasks import InputError, LabelledPrompts
 from tasks.settings import Count, Positive, RepeatsOrZero, Seed, check_settings
 from tasks.text.beginning import Bos
 
+FEWEST_HALVES = 20  # of the units, for their variance
+
 Dtype = Literal["float32", "bfloat16", "float16"]
 
 
@@ -272,6 +274,12 @@ class PromptSettings:
     def states(self) -> str:
         """Hidden state of a prompt that a probe reads, in words."""
         return "the mean over prompt tokens" if self.position == "mean" else f"the {self.position} prompt token"
+
+
+def check_resamples(n_resamples: int) -> None:
+    """Refuse too few random halves for an interval."""
+    if 0 < n_resamples < FEWEST_HALVES:
+        raise InputError(f"n_resamples is {n_resamples}; expected 0 for no intervals, or at least {FEWEST_HALVES}")
 
 
 def check_map_prompts(most: int) -> None:

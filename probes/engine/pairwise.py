@@ -23,7 +23,8 @@ from tasks.errors import check_choice
 _GIB = 2**30
 Undefined: TypeAlias = dict[tuple[str, str], dict[str, None]]  # the groups without a value, by site and reason
 SiteRows: TypeAlias = Mapping[str, Shaped[Tensor, "n _"]]
-Compare: TypeAlias = Callable[[str, str, str], Iterable[tuple[str, float, str]]]
+MeasuredValue: TypeAlias = tuple[str, float | Float[Tensor, "half"], str]  # measure, value, and why it is NaN
+Compare: TypeAlias = Callable[[str, str, str], Iterable[MeasuredValue]]
 Notes: TypeAlias = Callable[[Mapping[str, int], Mapping[str, Float[Tensor, "..."]]], list[str]]
 
 
@@ -199,7 +200,9 @@ class Pairwise(ByClass):
         else:
             yield from combinations(first, 2)
 
-    def _compared(self, measures: Sequence[str], compare: Compare, notes: Notes, **metadata: Any) -> ProbeResult:
+    def _compared(
+        self, measures: Sequence[str], compare: Compare, notes: Notes, *, n_halves: int = 0, **metadata: Any
+    ) -> ProbeResult:
         """Return the result of every pair.
 
         Args:
@@ -208,19 +211,23 @@ class Pairwise(ByClass):
                 value is NaN: ``"x: "`` or ``"y: "`` for the site that causes it, and a text. It is called for one group
                 after another, so it may forget what it prepared for a group.
             notes: returns further notes, given the number of examples by group and the values.
+            n_halves: values of a measure whose name ends in ``_halves``.
             metadata: to add.
         """
         n = self._counts()
-        values, undefined = self._values(measures, compare, list(n))
+        values, undefined = self._values(measures, compare, list(n), n_halves)
         first, second = self._sides()
         coords = {"site": [split_site(site.name)[1] for site in first], "label": list(n)}
         axes: tuple[str, ...] = ("site", "label")
         if not self._diagonal():
             coords["other_site"] = [split_site(site.name)[1] for site in second]
             axes = ("site", "other_site", "label")
+        if n_halves:
+            coords["half"] = [str(half) for half in range(n_halves)]
+        by_measure = {name: (*axes, "half") if name.endswith("_halves") else axes for name in measures}
         return self.result(
             {**values, "n": torch.tensor(list(n.values()))},
-            {**dict.fromkeys(measures, axes), "n": ("label",)},
+            {**by_measure, "n": ("label",)},
             coords,
             layers={split_site(site.name)[1]: site.layer for site in [*second, *first]},
             metadata={"d": self._dims(), "models": self._models, **metadata},
@@ -228,14 +235,17 @@ class Pairwise(ByClass):
         )
 
     def _values(
-        self, measures: Sequence[str], compare: Compare, groups: Sequence[str]
-    ) -> tuple[dict[str, Float[Tensor, "site *other_site_label"]], Undefined]:
+        self, measures: Sequence[str], compare: Compare, groups: Sequence[str], n_halves: int
+    ) -> tuple[dict[str, Float[Tensor, "site *other_site_label_half"]], Undefined]:
         """Return the values of each measure, and the groups without a value."""
         is_diagonal = self._diagonal()
         is_one_model = not self._models
         first, second = self._sides()
         shape = (len(first), len(groups)) if is_diagonal else (len(first), len(second), len(groups))
-        values = {measure: torch.full(shape, torch.nan, dtype=torch.float64) for measure in measures}
+        values = {}
+        for measure in measures:
+            further = (n_halves,) if measure.endswith("_halves") else ()
+            values[measure] = torch.full((*shape, *further), torch.nan, dtype=torch.float64)
         undefined: Undefined = {}
         for (k, group), (i, x), (j, y) in product(enumerate(groups), enumerate(first), enumerate(second)):
             if (is_diagonal and i != j) or (is_one_model and j < i):

@@ -109,7 +109,8 @@ def cka_resamples(
     x = compact(in_float64(x))
     y = compact(in_float64(y).to(x.device))
     terms = (halves_hsic(a, b, n_resamples, seed, units=units) for a, b in ((x, y), (x, x), (y, y)))
-    return deviations_of(*terms, debiased=debiased)
+    values = cka_of_halves(*terms, debiased=debiased)
+    return values - values.mean()
 
 
 def halves_hsic(
@@ -153,10 +154,9 @@ def _hsic_of_pair(x: Float[Tensor, "n dx"], y: Float[Tensor, "n dy"], precision:
     return linear_hsic({"x": x, "y": y}, [("x", "y")], precision)["x", "y"]
 
 
-def deviations_of(
+def cka_of_halves(
     xy: Sequence[HSIC], xx: Sequence[HSIC], yy: Sequence[HSIC], *, debiased: bool
 ) -> Float[Tensor, "n_resamples"]:
-    """Return CKA from three results of ``halves_hsic``, minus its mean."""
+    """Return CKA from three results of ``halves_hsic``."""
     halves = [cka_from_hsic(*terms, debiased=debiased)[0] for terms in zip(xy, xx, yy, strict=True)]
-    values = torch.tensor(halves, dtype=torch.float64)
-    return values - values.mean()
+    return torch.tensor(halves, dtype=torch.float64)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -104,6 +105,20 @@ def task_cluster_ari(
     if not relabelling.enough(named=False):
         p_value = math.nan
     return TaskClusters(ari, low, high, p_value, clusters)
+
+
+def check_n_clusters(n_clusters: int | Sequence[int] | None) -> None:
+    """Refuse no numbers of clusters, one below 2, and one that is given twice."""
+    if n_clusters is None:
+        return
+    each = list(n_clusters) if isinstance(n_clusters, Sequence) else [n_clusters]
+    if not each:
+        raise InputError("n_clusters is empty; expected numbers such as (5, 10, 20), or None for one per class")
+    for k in each:
+        if k < 2:
+            raise InputError(f"n_clusters is {k}; expected at least 2, or None for one per class")
+    if len(set(each)) < len(each):
+        raise InputError(f"n_clusters is {tuple(each)}; give each number once")
 
 
 def permuted_index(

@@ -341,3 +341,15 @@ def within_sums(
         share = weight / counts.clamp(min=1)
         means.append(einsum(sums, share, "example head labelling, example labelling -> head labelling"))
     return torch.stack(means, dim=1)
+
+
+def means_by_document(
+    total: Float[Tensor, "example head column"], pairs: Int[Tensor, "example column"]
+) -> Float[Tensor, "example head 2"]:
+    """Return the weighted means of both kinds of pairs of each document; 0 for a document without both kinds.
+
+    With ``within_sums``' weights, for the topics as they are.
+    """
+    counts = pairs[:, 1:3]
+    share = pair_weight(counts[:, :1], counts[:, 1:]) / counts.clamp(min=1)  # [example 2]
+    return total[..., 1:3] * share[:, None]

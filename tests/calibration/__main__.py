@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 
 from probes.functional import wilson_interval
-from tests.calibration import ari_moments, best_pair, head_roles, neighbour_purity, topic_attention, units
+from tests.calibration import ari_moments, best_pair, halves, head_roles, neighbour_purity, topic_attention, units
 
 ROOT = Path(__file__).parents[2]
 RATES = ROOT / "tests" / "calibration" / "rates.csv"
@@ -48,6 +48,7 @@ def rows() -> Iterator[Row]:
         "Topic attention": topic_attention,
         "Most similar layer": best_pair,
         "HeadRoles, a role of a head": head_roles,
+        "Interval from halves": halves,
     }.items():
         for case in module.CASES:
             yield Row(name, case, partial(_of_module, module, case))
@@ -129,7 +130,8 @@ explain. Rates below 3% come from Holm's correction, from few distinct relabelli
 wide.
 
 A case has 2,000 draws, or as many as fit in four minutes. Those of `HeadRoles` are all pairs of a head and a role in
-200 untrained models. Cases without a p-value are left out.
+200 untrained models. *Interval from halves* counts intervals of changes, gains and ratios that miss a planted value.
+Those of CKA are wide, because half as many prompts vary more than in proportion. Cases without a p-value are left out.
 `python -m tests.calibration` measures the tables again, and `tests/calibration/rates.csv` has all cases.
 
 | test and case: called at a nominal 5% (95% interval) | without units | with units |

@@ -12,6 +12,7 @@ import torch
 from probes import CKA, attach, head_output, last_token, mean, residual, run, token_at
 from probes.extend import check_probe
 from probes.functional import cka_null, cka_resamples, linear_cka
+from probes.functional.units import half_samples
 from tasks import Batch, InputError
 
 ONE = "blocks.1.hook_resid_post"
@@ -271,6 +272,16 @@ def test_float32_products(fake_model: Any, form: Any, dims: tuple[int, int]) -> 
         errors = (found[measure] - exact[measure]).abs()
         assert found[measure].dtype == torch.float64
         assert 0 < float(errors.max()) < 2e-6
+
+
+def test_values_of_halves(fake_model: Any) -> None:
+    """Each is the CKA of a random half of the examples, the same halves in every comparison."""
+    x, y = states(40, 3, 5)
+    result = run(fake_model(x, y), every_token(40), CKA(n_resamples=5, seed=3, keep_halves=True))
+    expected = [float(linear_cka(x[half], y[half], debiased=True)) for half in half_samples(40, 5, seed=3)]
+    assert result["debiased_cka_halves"][0, 1, 0].tolist() == pytest.approx(expected)
+    assert result["debiased_cka_halves"][0, 0, 0].tolist() == pytest.approx([1.0] * 5)
+    assert result.metadata["n_units"] == {"all": 40}
 
 
 def test_float32_intervals_are_near(fake_model: Any) -> None:

@@ -14,6 +14,7 @@ from sklearn.metrics import adjusted_rand_score as reference
 
 from probes import Preprocess, Projection, TaskClusterARI, all_tokens, embedding, last_token, residual, run
 from probes.extend import check_probe
+from probes.functional import half_interval
 from tasks import Batch, InputError
 
 N, D = 60, 6
@@ -497,6 +498,15 @@ class TestInterval:
         covered = (result["ari_low"] <= mean) & (mean <= result["ari_high"])
         assert int(covered.sum()) >= 21
         assert bool((result["ari_low"] < result["ari"]).all() and (result["ari"] < result["ari_high"]).all())
+
+    def test_values_of_halves_give_the_interval(self, fake_model: Any) -> None:
+        task = torch.arange(N) % 3
+        batch = Batch(torch.arange(N)[:, None], labels={"task": task})
+        probe = TaskClusterARI(**QUICK, n_resamples=20, keep_halves=True)
+        result = run(fake_model(blobs(task, 2.2)), batch, probe)
+        assert result.axes["ari_halves"] == ("site", "label", "half")
+        ends = half_interval(float(result["ari"]), result["ari_halves"].flatten().tolist(), result.metadata["n_units"])
+        assert ends == (float(result["ari_low"]), float(result["ari_high"]))
 
     def test_units_that_go_together_make_it_wider(self, fake_model: Any) -> None:
         task, unit = torch.arange(120) % 3, torch.arange(120) % 12  # four units a task

@@ -225,3 +225,25 @@ def test_relabellings_without_pairs_do_not_count_as_low(topic_model: Any) -> Non
         assert times == pytest.approx(round(times), abs=1e-9)
         assert round(times) >= 1
     assert bool(result["ratio_null_low"].isfinite().all())
+
+
+# ---- intervals over documents ----
+
+
+def test_the_interval_is_over_documents(topic_model: Any) -> None:
+    """Documents given twice, as two windows, have the interval of documents given once."""
+    draw = torch.Generator().manual_seed(0)
+    model = topic_model(embedding="one-hot", init_std=2.0)
+    once = Batch(torch.randint(4, 16, (24, 8), generator=draw))
+    twice = Batch(once.tokens.repeat(2, 1), labels={"document": torch.arange(24).repeat(2)})
+    options: dict[str, Any] = {"n_permutations": 0, "n_resamples": 100}
+    plain = run(model, once, TopicAttention(TOPICS, **options))
+    cut = run(model, twice.split(7), TopicAttention(TOPICS, **options, units="document"))
+    assert cut.metadata["n_units"] == plain.metadata["n_units"] >= 20
+    for name in ("ratio_low", "ratio_high", "best_ratio_low", "overall_ratio_high", "highest_ratio_low"):
+        torch.testing.assert_close(cut[name], plain[name])
+    assert bool((plain["ratio_low"] < plain["ratio"]).all())
+    assert bool((plain["ratio"] < plain["ratio_high"]).all())
+    few = run(model, Batch(once.tokens[:7]), TopicAttention(TOPICS, **options))
+    assert bool(few["ratio_low"].isnan().all())
+    assert any("documents are too few for an interval (8 are enough)" in note for note in few.notes)

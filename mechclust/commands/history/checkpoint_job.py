@@ -72,7 +72,7 @@ class CheckpointJob:
         config = self.config
         settings: list[Any] = [config.dtype, config.quantize, config.adapter, config.readout, sorted(self.inputs.words)]
         settings += [config.heads] if "heads" in config.measured else []
-        settings += [config.n_permutations, config.seed] if "topics" in config.measured else []
+        settings += [config.n_permutations, config.n_resamples, config.seed] if "topics" in config.measured else []
         settings += [repr(config.registered(name)) for name in config.others]
         model = self.checkpoint.model
         stamps = [stamps_of(folder) for folder in model.folders]
@@ -176,6 +176,8 @@ class CheckpointJob:
                 words="word",
                 n_permutations=config.n_permutations,
                 seed=config.seed,
+                n_resamples=config.n_resamples,
+                units="document",
             )
             yield "topics", topics, inputs.corpus.batches(config.tokens_per_batch)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, get_args
 
-from mechclust.commands.settings import ModelSettings, PromptSettings, check_map_prompts
+from mechclust.commands.settings import ModelSettings, PromptSettings, check_map_prompts, check_resamples
 from probes import CKA, ClusteringHead, Probe, TaskClusterARI, head_output, list_probes, residual
 from probes.engine.registry import find_probe
 from probes.engine.sites import Sites
@@ -41,6 +41,8 @@ class HistoryConfig(ModelSettings, PromptSettings):
         n_init: k-means starts.
         n_permutations: random relabellings behind the chance levels of clusters, heads and topics.
         cka_permutations: random pairings behind the chance levels of CKA; 0 for none.
+        n_resamples: random halves of the prompts, or of their units, behind the 95% intervals; 0 for none. Those of
+            topics are halves of the documents.
         map_prompts: maximum number of prompts to show with the slider, chosen by their number in the file; 0 for none.
         map_layers: layers to show there; by default up to five, evenly spaced.
         attention_prompts: prompts whose attention is shown there, numbered from 0 as in the file.
@@ -63,6 +65,7 @@ class HistoryConfig(ModelSettings, PromptSettings):
     n_init: Repeats = 5
     n_permutations: Annotated[int, AtLeast(19), AtMost(MAX_DRAWS)] = 999
     cka_permutations: DrawsOrZero = 39
+    n_resamples: DrawsOrZero = 50
     map_prompts: CountOrZero = 500
     map_layers: tuple[int, ...] = ()
     attention_prompts: tuple[CountOrZero, ...] = (0,)
@@ -79,6 +82,7 @@ class HistoryConfig(ModelSettings, PromptSettings):
             raise InputError(f"probes is {' '.join(self.probes)}; name each once")
         if "topics" in self.probes and not self.corpus:
             raise InputError("--probes topics needs text; give --corpus, or leave topics out")
+        check_resamples(self.n_resamples)
         if self.corpus and "topics" not in self.measured:
             raise InputError("--corpus is given and --probes leaves topics out; add topics, or leave out --corpus")
         if "heads" in self.probes and self.position == "mean":
@@ -124,6 +128,8 @@ class HistoryConfig(ModelSettings, PromptSettings):
             units=self.unit_label,
             n_init=self.n_init,
             n_permutations=self.n_permutations,
+            n_resamples=self.n_resamples,
+            keep_halves=True,
             seed=self.seed,
         )
 
@@ -131,7 +137,13 @@ class HistoryConfig(ModelSettings, PromptSettings):
     def cka(self) -> CKA:
         """The probe that compares the hidden states of two checkpoints."""
         return CKA(
-            residual(), self.readout, n_permutations=self.cka_permutations, seed=self.seed, units=self.unit_label
+            residual(),
+            self.readout,
+            n_resamples=self.n_resamples,
+            n_permutations=self.cka_permutations,
+            seed=self.seed,
+            units=self.unit_label,
+            keep_halves=True,
         )
 
     @property

@@ -28,11 +28,19 @@ TESTED = ("clusters", "heads", "topics")
 """Measures of which crossings of chance are found."""
 FROM_FIRST = "above chance from the first checkpoint"
 SINGLE = "above chance at single checkpoints only"
+_MEASURES_OF_HALVES: Mapping[str, tuple[str, Mapping[str, str]]] = {  # by the curve's first word
+    "clusters": ("ari_halves", {"label": "task"}),
+    "cka": ("debiased_cka_halves", {"label": "all"}),
+    "topics": ("best_ratio_halves", {}),
+}
 _AXES = (("site",), ("site", "label"), ("site", "head"))  # of measures that become curves
+
+_TABLES = ("value", "low", "high", "p", "value_low", "value_high")  # fields by checkpoint and layer
 
 _Table = Float[np.ndarray, "checkpoint layer"]
 _ByLayer = Float[np.ndarray, "layer"]
-_Numbers = Float[np.ndarray, "4 layer"]  # value, both ends of chance, and p-value
+_Halves = Float[np.ndarray, "checkpoint layer half"]
+_Numbers = Float[np.ndarray, "6 layer"]  # value, both ends of chance, p-value, and both ends of the value's interval
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +56,11 @@ class Curve:
         high: upper end.
         p: share of the chance distribution that is at least as high.
         n: number of examples at each checkpoint.
+        value_low: lower end of the value's 95% interval over prompts, units or documents.
+        value_high: upper end.
+        halves: the measure in random halves of these, the same at all checkpoints and layers; ``None`` for none.
+        n_units: how many of these there are.
+        n_compared: heads of which the measure is the best one's.
     """
 
     name: str
@@ -58,10 +71,17 @@ class Curve:
     high: _Table
     p: _Table
     n: Sequence[int]
+    value_low: _Table
+    value_high: _Table
+    halves: _Halves | None = None
+    n_units: int = 0
+    n_compared: int = 1
 
     def without(self, checkpoints: Iterable[int]) -> Curve:
         """Return the curve as if it was not measured at these checkpoints."""
-        tables = {name: getattr(self, name).copy() for name in ("value", "low", "high", "p")}
+        tables = {name: getattr(self, name).copy() for name in _TABLES}
+        if self.halves is not None:
+            tables["halves"] = self.halves.copy()
         for table in tables.values():
             table[list(checkpoints)] = np.nan
         return replace(self, **tables)
@@ -90,7 +110,15 @@ def read_curve(name: str, results: Mapping[int, ProbeResult], n_checkpoints: int
         results: by the checkpoint's position in the series.
         n_checkpoints: length of the series.
     """
-    return _curve(name, results, n_checkpoints, partial(_read, name))
+    curve = _curve(name, results, n_checkpoints, partial(_read, name))
+    last = results[max(results)]
+    n_units = last.metadata.get("n_units", 0)
+    return replace(
+        curve,
+        halves=_halves(name, curve, results),
+        n_units=int(n_units["all"] if isinstance(n_units, Mapping) else n_units),
+        n_compared=len(last.coords["head"]) if name == "topics" else 1,
+    )
 
 
 def other_curves(name: str, results: Mapping[int, ProbeResult], n_checkpoints: int) -> list[Curve]:
@@ -118,14 +146,15 @@ def _curve(
     """Read each checkpoint's numbers; NaN if it is not measured, or has other sites than the last."""
     last = results[max(results)]
     sites = list(last.coords["site"])
-    numbers = np.full((4, n_checkpoints, len(sites)), np.nan)
+    numbers = np.full((6, n_checkpoints, len(sites)), np.nan)
     n = [0] * n_checkpoints
     for i, result in results.items():
         n[i] = _n_examples(result)
         if list(result.coords["site"]) == sites:
             numbers[:, i] = read(result)
-    value, low, high, p = numbers
-    return Curve(name, sites, [last.layers[site] for site in sites], value, low, high, p, n)
+    layers = [last.layers[site] for site in sites]
+    value, low, high, p, value_low, value_high = numbers
+    return Curve(name, sites, layers, value, low, high, p, n, value_low, value_high)
 
 
 def _n_examples(result: ProbeResult) -> int:
@@ -137,7 +166,11 @@ def _n_examples(result: ProbeResult) -> int:
 def _read_other(measure: str, prefix: str, result: ProbeResult) -> _Numbers:
     """Return the numbers of a measure of any probe, without a p-value."""
     rows = [_by_site(result, name) for name in (measure, f"{prefix}null_low", f"{prefix}null_high")]
-    return np.stack([*rows, np.full_like(rows[0], np.nan)])
+    missing = np.full_like(rows[0], np.nan)
+    ends = [missing, missing]
+    if "head" not in result.axes[measure]:  # of a mean over heads, there is no interval
+        ends = [_by_site(result, f"{measure}_{end}") for end in ("low", "high")]
+    return np.stack([*rows, missing, *ends])
 
 
 def _by_site(result: ProbeResult, measure: str) -> _ByLayer:
@@ -153,14 +186,16 @@ def _by_site(result: ProbeResult, measure: str) -> _ByLayer:
 def _read(name: str, result: ProbeResult) -> _Numbers:
     """Return the numbers of a measure of ``TITLES``."""
     if name == "clusters":
-        return _stacked(result, ["ari", "null_low", "null_high", "p_value"], label="task")
+        return _stacked(result, ["ari", "null_low", "null_high", "p_value", "ari_low", "ari_high"], label="task")
     if name == "topics":
-        return _stacked(result, ["best_ratio", "best_ratio_null_low", "best_ratio_null_high", "best_p_value"])
+        of_best = ("ratio", "ratio_null_low", "ratio_null_high", "p_value", "ratio_low", "ratio_high")
+        return _stacked(result, [f"best_{measure}" for measure in of_best])
     if name == "heads":
         within = ["best_within_ratio", "best_within_ratio_null_high", "best_within_ratio_null_low", "best_p_value"]
         numbers = _stacked(result, within, equivalence="task")
-        return np.concatenate([1 - numbers[:3], numbers[3:]])  # the share between tasks
-    ends = ("", "_null_low", "_null_high", "_p_value")
+        missing = np.full((2, numbers.shape[1]), np.nan)
+        return np.concatenate([1 - numbers[:3], numbers[3:], missing])  # the share between tasks
+    ends = ("", "_null_low", "_null_high", "_p_value", "_low", "_high")
     return _stacked(result, [f"debiased_cka{end}" for end in ends], label="all")
 
 
@@ -168,6 +203,20 @@ def _stacked(result: ProbeResult, measures: Sequence[str], **at: str) -> _Number
     """Return measures at the named coordinates, NaN for those that the probe did not compute."""
     missing = np.full(len(result.coords["site"]), np.nan)
     return np.stack([result.sel(name, **at).double().numpy() if name in result else missing for name in measures])
+
+
+def _halves(name: str, curve: Curve, results: Mapping[int, ProbeResult]) -> _Halves | None:
+    """Return a measure in each half of the prompts or documents; NaN at checkpoints without it, ``None`` if all are."""
+    measure, at = _MEASURES_OF_HALVES.get(name.partition("_")[0], ("", {}))
+    kept = {i: result for i, result in results.items() if measure in result}
+    if not kept:
+        return None
+    n_halves = len(kept[max(kept)].coords["half"])
+    halves = np.full((*curve.value.shape, n_halves), np.nan)
+    for i, result in kept.items():
+        if list(result.coords["site"]) == list(curve.sites):
+            halves[i] = result.sel(measure, **at).double().numpy()
+    return halves
 
 
 def above_chance(curve: Curve, right: Sequence[int]) -> Bool[np.ndarray, "right layer"]:

@@ -36,8 +36,9 @@ MAX_NAMES = 12  # names along an axis
 MAX_LEVEL_NAMES = 8  # names along an axis that fit beside each other
 MAX_PANELS = 12  # layers in a figure of curves by checkpoint
 _MISSING = "#e5e5e5"
+_BAR: dict[str, Any] = {"lw": 1.2, "alpha": 0.7}
 _DOT: dict[str, Any] = {"s": 32, "color": "white", "edgecolors": TEXT, "linewidths": 1.0, "zorder": 3}
-_HATCHED = "Hatched: central 95% of the chance distribution."
+_HATCHED = "Bars: 95% intervals over prompts or documents. Hatched: central 95% of the chance distribution."
 _WIDEST = "Hatched: central 95% of the chance distribution, the widest of all checkpoints."
 
 
@@ -99,6 +100,7 @@ def steps_figure(result: Measurements, curve: Curve) -> Figure:
     for axis, column in zip(axes, columns, strict=True):
         kept = [i for i in result.right if np.isfinite(curve.value[i, column])]
         _draw_band(axis, x[kept], curve.low[kept, column], curve.high[kept, column])
+        axis.vlines(x[kept], curve.value_low[kept, column], curve.value_high[kept, column], color=BLUE, **_BAR)
         axis.plot(x[kept], curve.value[kept, column], color=BLUE, marker="o", ms=3)
         axis.plot(x[wrong], curve.value[wrong, column], "o", color=RED, mfc="white", ms=5)
         axis.set_title(f"{curve.place} {curve.layers[column]}", fontsize=9)

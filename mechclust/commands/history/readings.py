@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Shaped
 
+from mechclust.commands.history.changes import mean_change, mean_over_layers, measured_ends
+from mechclust.commands.history.config import HistoryConfig
 from mechclust.commands.history.curves import FROM_FIRST, SINGLE, Curve
 from mechclust.commands.history.integrity import first_names
 from mechclust.commands.history.measurements import Measurements
 from mechclust.commands.history.start import Origin
 from mechclust.report.chance import least_permutations
 from mechclust.report.reading import Reading
-from mechclust.report.text import layers_text, ranges
+from mechclust.report.text import layers_text, ranges, with_ends
 from tasks.text.visible import quoted
 
 if TYPE_CHECKING:
@@ -61,6 +63,7 @@ def readings(result: Measurements) -> list[Reading]:
     for curve in result.tested.values():
         if curve.measured:
             rows += _crossings(result, curve)
+            rows += _change(result, curve)
     if result.tested:
         start = result.start
         rows.append(Reading("First checkpoint", start.origin.value, quoted(start.name), verdict=start.meaning))
@@ -92,7 +95,7 @@ def _crossings(result: Measurements, curve: Curve) -> Iterator[Reading]:
         rows = table[table["crosses_at"] == name]
         yield Reading(
             what,
-            f"{_at(result, name)}{_if_trained(result, name)}, {_span(rows['value'])}",
+            f"{_at(result, name)}{_if_trained(result, name)}, {_span_with_ends(result, curve, rows)}",
             _layers(rows, curve),
             chance=f"at most {rows['null_high'].max():z.2f}",
             random_weights=_with_random_weights(result, curve, rows),
@@ -104,6 +107,34 @@ def _crossings(result: Measurements, curve: Curve) -> Iterator[Reading]:
     never = table[table["crosses_at"].isna()]
     if len(never):
         yield Reading(what, "never", _layers(never, curve), verdict=_notes(never[never["note"] == SINGLE], curve))
+
+
+def _change(result: Measurements, curve: Curve) -> Iterator[Reading]:
+    """Yield the mean change from the first to the last checkpoint without findings."""
+    ends = measured_ends(curve, result.right)
+    if ends is None:
+        return
+    first, last = ends
+    change, interval = mean_change(curve, first, last)
+    verdict = ""
+    if interval[0] > 0 or interval[1] < 0:
+        verdict = "It rose." if change > 0 else "It fell."
+    yield Reading(
+        f"Change: {_SHORT_TITLES[curve.name]}",
+        f"{with_ends(change, interval, '.2f')} from {quoted(result.names[first])} to {quoted(result.names[last])}",
+        f"mean over {curve.place}s",
+        verdict=verdict,
+    )
+
+
+def _span_with_ends(result: Measurements, curve: Curve, rows: pd.DataFrame) -> str:
+    """Return the values of layers at a checkpoint, with the outermost ends of their intervals in brackets."""
+    at = result.names.index(rows["crosses_at"].iloc[0])
+    columns = [list(curve.layers).index(layer) for layer in rows["layer"]]
+    low = curve.value_low[at, columns]
+    high = curve.value_high[at, columns]
+    span = _span(rows["value"])
+    return span if np.isnan(low).any() else f"{span} ({low.min():z.2f} to {high.max():z.2f})"
 
 
 def _at(result: Measurements, name: str) -> str:
@@ -159,7 +190,9 @@ def _untested(result: Measurements) -> list[Curve]:
 def _means(result: Measurements, curve: Curve) -> Reading:
     """Return means over layers at the first and the last checkpoint."""
     measured = [i for i in result.right if np.isfinite(curve.value[i]).any()]
-    means = [f"{np.nanmean(curve.value[i]):z.2f} at {quoted(result.names[i])}" for i in (measured[0], measured[-1])]
+    means = []
+    for i in (measured[0], measured[-1]):
+        means.append(f"{with_ends(*mean_over_layers(curve, i), '.2f')} at {quoted(result.names[i])}")
     return Reading(capitalised(curve.title), ", ".join(means), f"mean over {curve.place}s")
 
 
@@ -193,10 +226,23 @@ def caveats(result: Measurements) -> list[str]:
             "A layer crosses chance at the first checkpoint at which it is above chance and stays so at the next; "
             "p-values are corrected for all layers and checkpoints (Benjamini & Hochberg)."
         )
+    if any(np.isfinite(curve.value_low).any() for curve in result.curves.values()):
+        notes.append(_on_intervals(result.config))
     for name in result.config.others:
         if not any(key.startswith(f"{name}_") for key in result.curves):
             notes.append(f"{name} has no measure with one number per layer or head; all it found is in results.")
     return [*notes, *_too_few_permutations(result)]
+
+
+def _on_intervals(config: HistoryConfig) -> str:
+    exchanged = "prompts" if config.unit_label is None else f"units ({quoted(config.unit_label)})"
+    documents = (
+        " Those of topics are over documents, wide enough for the best head." if "topics" in config.measured else ""
+    )
+    return (
+        f"In brackets after a value: its 95% interval over {exchanged}, from {config.n_resamples} random halves that "
+        f"are the same at every checkpoint. After several layers' values: the outermost ends.{documents}"
+    )
 
 
 def _too_few_permutations(result: Measurements) -> Iterator[str]:

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mechclust.commands.history import readings
+from mechclust.commands.history.changes import mean_over_layers
+from mechclust.commands.history.curves import Curve
 from mechclust.commands.history.measurements import Measurements
 from mechclust.commands.result import MeasuredResult
 from mechclust.report.analysis import Analysis, Panel
 from mechclust.report.html import table_html
 from mechclust.report.reading import Reading
-from mechclust.report.text import short_name, table_text
+from mechclust.report.text import short_name, table_text, with_ends
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -74,8 +76,9 @@ class HistoryResult(Measurements, MeasuredResult):
     def to_dataframe(self) -> pd.DataFrame:
         """Return one row per measure, checkpoint and layer.
 
-        ``measure, checkpoint, step, flagged, layer, site, value, null_low, null_high, p_value, n``: the value, the
-        chance interval, the p-value and the number of examples.
+        ``measure, checkpoint, step, flagged, layer, site, value, value_low, value_high, null_low, null_high, p_value,
+        n``: the value with its 95% interval over prompts, units or documents, the chance interval, the p-value and the
+        number of examples.
         """
         import pandas as pd
 
@@ -92,6 +95,8 @@ class HistoryResult(Measurements, MeasuredResult):
                 "layer": np.tile(curve.layers, len(self.series)),
                 "site": list(curve.sites) * len(self.series),
                 "value": curve.value.ravel(),
+                "value_low": curve.value_low.ravel(),
+                "value_high": curve.value_high.ravel(),
                 "null_low": curve.low.ravel(),
                 "null_high": curve.high.ravel(),
                 "p_value": curve.p.ravel(),
@@ -102,7 +107,7 @@ class HistoryResult(Measurements, MeasuredResult):
 
     @property
     def shown_table(self) -> pd.DataFrame:
-        """One row per checkpoint: each measure's mean over layers (the largest, if tested against chance), findings."""
+        """One row per checkpoint: findings, and each measure's mean over layers (if tested, the largest) in words."""
         import pandas as pd
 
         rows = []
@@ -110,10 +115,17 @@ class HistoryResult(Measurements, MeasuredResult):
             kinds = dict.fromkeys(finding.kind for finding in self.findings if i in finding.checkpoints)
             row: dict[str, Any] = {"checkpoint": name, "findings": ", ".join(kinds) or "none"}
             for key, curve in self.summarised.items():
-                over_layers = np.nanmax if key in self.tested else np.nanmean
-                row[key] = over_layers(curve.value[i]) if np.isfinite(curve.value[i]).any() else np.nan
+                row[key] = self._over_layers(curve, i) if np.isfinite(curve.value[i]).any() else None
             rows.append(row)
         return pd.DataFrame(rows)
+
+    def _over_layers(self, curve: Curve, at: int) -> str:
+        value, ends = mean_over_layers(curve, at)
+        if curve.name in self.tested:
+            layer = int(np.nanargmax(curve.value[at]))
+            value = curve.value[at, layer]
+            ends = (curve.value_low[at, layer], curve.value_high[at, layer])
+        return with_ends(value, ends, ".3f")
 
     def panels(self) -> list[Panel]:
         """Draw the figures, in the report's order."""
@@ -122,7 +134,9 @@ class HistoryResult(Measurements, MeasuredResult):
         return figures.history_panels(self)
 
     def write(self, out: str | Path) -> Path:
-        """Write ``history.csv``, ``crossings.csv``, the probe results, the figures and ``report.html`` into ``out``.
+        """Write the tables as CSV, the probe results, the figures and ``report.html`` into ``out``.
+
+        The tables are ``history.csv``, and of measures with a chance level ``crossings.csv`` and ``changes.csv``.
 
         Returns:
             The path of ``report.html``.
@@ -134,6 +148,8 @@ class HistoryResult(Measurements, MeasuredResult):
         tables = {"history": self.to_dataframe()}
         if len(self.crossings):
             tables["crossings"] = self.crossings
+        if len(self.changes):
+            tables["changes"] = self.changes
         return self._write(
             out,
             "history",
@@ -150,6 +166,8 @@ class HistoryResult(Measurements, MeasuredResult):
         folded = {each: self._table_html(self.shown_table)}
         if len(self.crossings):
             folded["When each layer crosses chance"] = self._table_html(self.crossings)
+        if len(self.changes):
+            folded["Change of each layer from the first to the last checkpoint"] = self._table_html(self.changes)
         html = slider(self)
         return Analysis(
             headline=self.headline,

@@ -6,13 +6,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from mechclust.commands.settings import ModelSettings
+from mechclust.commands.settings import ModelSettings, check_resamples
 from mechclust.models.instructions import PLAIN_END
 from mechclust.models.resolved import absolute_path
 from mechclust.training.tuning import TuneConfig
 from probes.functional.hsic import LEAST_DEBIASED
 from tasks import InputError
-from tasks.settings import MAX_COUNT, AtLeast, AtMost, Count, CountOrZero, Positive, Several
+from tasks.settings import MAX_COUNT, AtLeast, AtMost, Count, CountOrZero, DrawsOrZero, Positive, Several
 from tasks.text.instructions import TaskCollection, choose_held_out, read_natural_instructions, read_task_folder
 
 
@@ -45,6 +45,7 @@ class MossaConfig(ModelSettings):
         ceilings: train this many single-task models again with another seed, to see how alike two of them are.
         nulls: also compare the multi-task model with the single-task models of this many other tasks.
         n_prompts: test prompts per task to measure.
+        n_resamples: random halves of these, or of their units, behind the interval of each task's gain; 0 for none.
         n_answers: test prompts per task whose answers are scored; 0 for none.
         n_shown: test prompts per task for the dimensions and the picture of hidden states.
         rbf: also CKA with Gaussian kernels, on at most 1,000 prompts per task.
@@ -84,6 +85,7 @@ class MossaConfig(ModelSettings):
     ceilings: CountOrZero = 6
     nulls: CountOrZero = 2
     n_prompts: Annotated[int, AtLeast(LEAST_DEBIASED), AtMost(MAX_COUNT)] = 1000
+    n_resamples: DrawsOrZero = 50
     n_answers: CountOrZero = 200
     n_shown: Several = 100
     rbf: bool = True
@@ -99,6 +101,7 @@ class MossaConfig(ModelSettings):
     def check(self) -> None:
         """Refuse settings that cannot be run, before anything is read."""
         super().check()
+        check_resamples(self.n_resamples)
         if self.tokens_per_batch < self.cutoff:
             raise InputError(
                 f"tokens_per_batch is {self.tokens_per_batch}, and a prompt with its answer may have {self.cutoff} "

@@ -151,6 +151,22 @@ def held_out_figure(result: Measurements) -> Figure:
     return figure
 
 
+def gains_figure(result: Measurements) -> Figure:
+    """Draw the gain of each task with its interval over prompts, the largest first."""
+    gain = result.curves().gain
+    order = np.argsort(-np.nan_to_num(gain, nan=-np.inf), kind="stable")
+    figure, (axis,) = subplots(1, size=(6.5, 0.24 * len(order) + 1.0), grid="x")
+    rows = np.arange(len(order))
+    axis.hlines(rows, *result.gain_ends()[order].T, color=LOOKS["tuned"].color, lw=1.6, alpha=0.7)
+    axis.plot(gain[order], rows, "o", color=LOOKS["tuned"].color, ms=5)
+    axis.axvline(0, color=SOFT, lw=1, zorder=-1)
+    names = [f"{figure_text(result.tasks[i], 30)}{' *' if result.held_out[i] else ''}" for i in order]
+    axis.set_yticks(rows, names, fontsize=9)
+    axis.set_ylim(len(order) - 0.4, -0.6)
+    axis.set_xlabel("tuned - pre, debiased CKA with the control")
+    return figure
+
+
 # ---- layer groups ----
 
 

@@ -12,6 +12,7 @@ from mechclust.commands.mossa.curve_figures import (
     correlations_figure,
     final_norm_figure,
     forms_figure,
+    gains_figure,
     groups_figure,
     held_out_figure,
     opinions_figure,
@@ -49,6 +50,8 @@ def _curve_panels(result: Measurements) -> Iterator[Panel]:
     published = _PUBLISHED if is_published_design(result) else ""
     diamonds = " Diamonds: the paper's medians (biased CKA)." if published else ""
     yield Panel("cka_by_layer", boxes_figure(result), _boxes_caption(result) + published)
+    if np.isfinite(result.gain_ends()).any():
+        yield Panel("task_gains", gains_figure(result), _GAINS)
     yield Panel("layer_groups", groups_figure(result), _GROUPS)
     yield Panel("clusters", clusters_figure(result), _CLUSTERS + diamonds)
     if sum(result.held_out) > 1:  # of one, the next figure shows the same
@@ -133,6 +136,10 @@ _ANSWERS = (
     "difference on the same prompts; CKA with such a control means little. Form only: answers became more probable "
     "or more often exact, but right answers are told apart from other prompts' no better than at random or than by "
     "pre."
+)
+_GAINS = (
+    "Gain of each task: tuned - pre, debiased CKA with its control, mean over the upper half of the layers. Bars: 95% "
+    "intervals over prompts or units. *: held out, tuned without it."
 )
 _LOSSES = (
     "Training losses of every adapter (mean since the previous point, on the answers' tokens). Dotted: a control "

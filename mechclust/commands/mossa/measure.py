@@ -138,7 +138,9 @@ def _probes(resident: ResidentBase, at: Sites, role: str, **options: Any) -> dic
     shared: dict[str, Any] = {"at": at, "readout": READOUT, **comparison_device(resident), **options}
     draws = _PERMUTATIONS if role == "tuned" else 0
     linear: dict[str, Any] = {**shared, "form": "rows", "units": "unit" if config.units else None}
-    probes: dict[str, Probe] = {"cka": CKA(**linear, n_permutations=draws, seed=config.seed)}
+    halves = config.n_resamples if role in ("base", "tuned") else 0  # for the difference of the two
+    cka = CKA(**linear, n_resamples=halves, n_permutations=draws, seed=config.seed, keep_halves=True)
+    probes: dict[str, Probe] = {"cka": cka}
     if is_other_control(role):
         return probes
     if role in ("base", "tuned"):

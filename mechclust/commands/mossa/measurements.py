@@ -20,8 +20,10 @@ from mechclust.mossa.published import COLEMAN_LIAU, DATA_SIZE, FLESCH_KINCAID
 from mechclust.mossa.task_curves import TaskCurves, defined_mean
 from mechclust.training.tuning import Tuned
 from probes import ProbeResult
+from probes.functional.half_interval import interval_from_halves
 from probes.store.files import file_name
 
+_HALVES = "debiased_cka_halves"
 MEASURES = {
     "debiased CKA": ("cka", "debiased_cka"),
     "biased CKA": ("cka", "cka"),
@@ -133,6 +135,29 @@ class Measurements:
             covariates=self.covariates,
         )
 
+    def gain_ends(self, n_compared: int = 1) -> Float[np.ndarray, "task 2"]:
+        """Return the 95% interval over prompts, or their units, of each task's gain; NaN if there is none.
+
+        Args:
+            n_compared: tasks of which one was chosen for its gain.
+        """
+        return np.array([self._gain_ends(task, n_compared) for task in self.tasks])
+
+    def _gain_ends(self, task: str, n_compared: int) -> tuple[float, float]:
+        base = self.of_task[task]["base.cka"]
+        tuned = self.of_task[task]["tuned.cka"]
+        if _HALVES not in base or _HALVES not in tuned:
+            return np.nan, np.nan
+        upper = slice(self.n_layers // 2, self.n_layers)
+        change = (_all_prompts(tuned, "debiased_cka") - _all_prompts(base, "debiased_cka"))[upper]
+        known = np.isfinite(change)
+        if not known.any():
+            return np.nan, np.nan
+        halves = (_all_prompts(tuned, _HALVES) - _all_prompts(base, _HALVES))[upper][known]
+        n_units = tuned.metadata["n_units"]["all"]
+        ends = interval_from_halves(change[known].mean(), halves.mean(axis=0), n_units, n_compared=n_compared)
+        return float(ends[0]), float(ends[1])
+
     @property
     def dims(self) -> dict[str, Float[np.ndarray, "layer"]]:
         """Dimensions for 99% of the variance over all seen tasks' prompts, of ``base`` and ``tuned``."""
@@ -236,6 +261,6 @@ class Measurements:
         )
 
 
-def _all_prompts(result: ProbeResult, value: str) -> Float[np.ndarray, "site"]:
+def _all_prompts(result: ProbeResult, value: str) -> Float[np.ndarray, "site *half"]:
     """Return a value over all prompts, by site."""
     return np.asarray(result.sel(value, label="all"), dtype=float)

@@ -14,8 +14,8 @@ from mechclust.mossa.curve_statistics import upper_gap
 from mechclust.mossa.layer_groups import LEAST_FOR_GROUPS
 from mechclust.mossa.task_curves import bootstrap
 from mechclust.report.reading import Reading
-from mechclust.report.text import counted, first_few, join, layers_text, ranges
-from tasks.text.visible import short
+from mechclust.report.text import counted, first_few, join, layers_text, ranges, with_ends
+from tasks.text.visible import quoted, short
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -69,7 +69,7 @@ def readings(result: Measurements, tables: Tables) -> list[Reading]:
         *_tuned_alone(result),
         *_gain(result),
         *_clusters(tables),
-        *_tasks(tables["tasks"]),
+        *_tasks(result, tables["tasks"]),
         *_held_out(result),
         *_verdicts(result),
         *_not_tested(result),
@@ -186,12 +186,16 @@ def _clusters(tables: Tables) -> Iterator[Reading]:
         yield Reading("Clusters that gain less", f"{len(table) - _MAX_CLUSTERS} more, in clusters.csv")
 
 
-def _tasks(table: pd.DataFrame) -> Iterator[Reading]:
+def _tasks(result: Measurements, table: pd.DataFrame) -> Iterator[Reading]:
+    """Yield the seen tasks that gain most and least, with intervals wide enough for all seen tasks."""
     known = table[~table["held_out"] & table["gain"].notna()]
     if len(known) > 1:
+        ends = dict(zip(result.tasks, result.gain_ends(len(known)), strict=True))
         for which, place in (("most", 0), ("least", -1)):
             row = known.iloc[place]
-            value = f"{short(row['task'])} {row['gain']:z.2f} (no interval), largest at layer {row['at_layer']}"
+            gain = with_ends(row["gain"], ends[row["task"]], ".2f")
+            gain += "" if np.isfinite(ends[row["task"]]).all() else " (no interval)"
+            value = f"{short(row['task'])} {gain}, largest at layer {row['at_layer']}"
             yield Reading(f"Seen task that gains {which}", value, _UPPER)
 
 
@@ -256,12 +260,22 @@ def caveats(result: Measurements) -> list[str]:
         "Intervals of findings, medians and layer groups are over tasks, by bootstrap: they show how much depends "
         "on which tasks were measured. One run has one tuned model; the intervals include neither the variation "
         "between seeds of its tuning nor the likeness of tasks in a cluster.",
+        *_on_gains(result),
         *_few_prompts(result),
         *map(_sentence, groups),
         *_references(result),
         *_lacking_answers(result),
         *map(_sentence, result.notes),
     ]
+
+
+def _on_gains(result: Measurements) -> Iterator[str]:
+    if np.isfinite(result.gain_ends()).any():
+        over = "prompts" if result.config.units is None else f"units ({quoted(result.config.units)})"
+        yield (
+            f"The interval of a task's gain is over {over}, from {result.config.n_resamples} random halves of them. Of "
+            "the task that gains most or least, it is wide enough for all seen tasks."
+        )
 
 
 def _few_prompts(result: Measurements) -> Iterator[str]:

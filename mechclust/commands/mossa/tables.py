@@ -11,6 +11,7 @@ from jaxtyping import Float
 
 from mechclust.commands.mossa.measurements import MEASURES, Measurements
 from mechclust.mossa.task_curves import TaskCurves, Which, bootstrap, over_tasks
+from mechclust.report.text import with_ends
 from probes import ProbeResult
 from probes.rows.vllm_rows import site_called
 
@@ -59,7 +60,7 @@ def shown_tables(result: Measurements, tables: Mapping[str, pd.DataFrame]) -> di
     """
     shown = {
         "Layer groups": tables.get("groups"),
-        "Tasks, the largest gain first": tables["tasks"].drop(columns=["ceiling_last", "null_last"], errors="ignore"),
+        "Tasks, the largest gain first": _shown_tasks(tables["tasks"]),
         "Clusters, the largest gain first": tables.get("clusters"),
         "Answers, with 95% intervals over prompts": tables.get("answers"),
         "Adapters, and how they were trained": tables.get("adapters"),
@@ -67,6 +68,13 @@ def shown_tables(result: Measurements, tables: Mapping[str, pd.DataFrame]) -> di
         "Debiased CKA with the controls by layer (medians over tasks)": _medians_by_layer(tables["layers"]),
     }
     return {title: table for title, table in shown.items() if table is not None and len(table)}
+
+
+def _shown_tasks(table: pd.DataFrame) -> pd.DataFrame:
+    values = table[["gain", "gain_low", "gain_high"]].itertuples(index=False)
+    gains = [with_ends(gain, ends, ".3f") if gain == gain else None for gain, *ends in values]
+    hidden = ["gain_low", "gain_high", "ceiling_last", "null_last"]
+    return table.assign(gain=gains).drop(columns=hidden, errors="ignore")
 
 
 def parts_of(result: Measurements) -> dict[str, TaskCurves]:
@@ -103,12 +111,14 @@ def tasks_table(result: Measurements) -> pd.DataFrame:
     """Return one row per task, the largest gain first.
 
     ``task, cluster, held_out, training_examples, prompts``, readability, ``gain`` (tuned - pre, debiased CKA with the
-    control, mean over the upper half of the layers), ``largest`` (in size) and ``at_layer``, ``base_last``,
-    ``tuned_last``, ``ceiling_last``, ``null_last``, ``learnt`` (see ``learnt.Score``) and the accuracies.
+    control, mean over the upper half of the layers) with ``gain_low`` and ``gain_high``, its 95% interval over prompts
+    or units, ``largest`` (in size) and ``at_layer``, ``base_last``, ``tuned_last``, ``ceiling_last``, ``null_last``,
+    ``learnt`` (see ``learnt.Score``) and the accuracies.
     """
     import pandas as pd
 
     curves = result.curves()
+    gain_ends = result.gain_ends()
     states = result.states()
     indices = list(next(iter(result.readability.values()), {}))
     rows = []
@@ -116,7 +126,9 @@ def tasks_table(result: Measurements) -> pd.DataFrame:
         row = _task_columns(result, place)
         row |= {"training_examples": result.n_train[place], "prompts": result.n_prompts(task)}
         row |= {index: result.readability.get(task, {}).get(index, np.nan) for index in indices}
-        row |= {"gain": curves.gain[place], **_largest(curves.tuned[place] - curves.base[place])}
+        low, high = gain_ends[place]
+        row |= {"gain": curves.gain[place], "gain_low": low, "gain_high": high}
+        row |= _largest(curves.tuned[place] - curves.base[place])
         for which in _CURVES:
             if getattr(curves, which) is not None:
                 row[f"{which}_last"] = float(curves.values(which)[place, -1])

@@ -20,6 +20,7 @@ def caveats(result: Measurements) -> list[str]:
         "Chance: central 95% of the value when topics are reassigned to words at random; p: the share of such "
         "relabellings that are at least as high. Above chance: p of at most 0.05, corrected for the number of "
         "comparisons (Benjamini-Hochberg: on average, at most 5% of those named are there by chance).",
+        *_on_intervals(result),
         *_left_out(result),
         *result.corpus_notes,
         *_tokenization(result),
@@ -39,6 +40,16 @@ def _measured(result: Measurements) -> str:
         f"{result.n_documents} documents (of text files: {result.config.documents}) of {files}; {topics.n_topics} "
         f"topics over {len(topics.words)} words; the model was measured on {result.encoded.n_documents} documents."
     )
+
+
+def _on_intervals(result: Measurements) -> Iterator[str]:
+    n = result.config.n_resamples
+    if n:
+        yield (
+            f"In brackets after a ratio of attention: its 95% interval over documents, from {n} random halves of them. "
+            "Of several thresholds, the outermost ends; of the highest head, ends wide enough for the best of "
+            "all. It covers the choice of documents, not of words, so it does not replace p."
+        )
 
 
 def _left_out(result: Measurements) -> Iterator[str]:

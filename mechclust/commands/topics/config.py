@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mechclust.commands.settings import UntrainedSettings
+from mechclust.commands.settings import UntrainedSettings, check_resamples
 from tasks import InputError
 from tasks.settings import Count, DrawsOrZero, PositiveShare, Repeats, Several, ShareBelowOne
 from tasks.text.splitting import SplitBy
@@ -54,8 +54,9 @@ class TopicsConfig(UntrainedSettings, CorpusSettings):
             are fitted on all.
         max_length: tokens of a window, at most the model's context; longer documents are cut.
         n_permutations: random relabellings behind the null interval; 0 for none.
+        n_resamples: random halves of the documents behind the 95% intervals of attention; 0 for none.
         tokens_per_batch: most tokens per forward pass, padding included; windows of like length go together.
-        seed: of the topic model, the documents drawn and the relabellings.
+        seed: of the topic model, the documents drawn, the relabellings and the halves.
 
     Example:
         >>> from pathlib import Path
@@ -72,12 +73,14 @@ class TopicsConfig(UntrainedSettings, CorpusSettings):
     max_documents: Count | None = None
     max_length: Several = 256
     n_permutations: DrawsOrZero = 99
+    n_resamples: DrawsOrZero = 200
     tokens_per_batch: Count = 2048  # attention patterns of all layers at once go with a pass
 
     def check(self) -> None:
         """Refuse what cannot be measured with, before any work."""
         super().check()
         check_thresholds(self.thresholds)
+        check_resamples(self.n_resamples)
 
 
 def check_thresholds(thresholds: Sequence[float]) -> None:

@@ -10,11 +10,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mechclust.commands.topics.head_maps import as_map, draw_head_maps
+from mechclust.commands.topics.tables import MAX_HEADS, first_measured
 from mechclust.report.analysis import Panel
 from mechclust.report.style import (
     BLUE,
     CHANCE,
     RED,
+    SOFT,
     TEXT,
     chance_band,
     direct_labels,
@@ -31,6 +33,7 @@ _OVERLAP_STYLES: dict[bool, dict[str, Any]] = {
     False: {"color": BLUE, "marker": "o", "label": "words of one topic only"},
     True: {"color": RED, "marker": "s", "label": "words of several topics too"},
 }
+_BAR: dict[str, Any] = {"lw": 1.2, "alpha": 0.7}
 _HOLLOW: dict[bool, dict[str, Any]] = {False: {}, True: {"mfc": "none", "ms": 9}}  # visible if both coincide
 _TITLES = {"cosine": "cosine, token embeddings", "dot": "dot, token embeddings", "attention": "attention"}
 _LAYER_MEASURES = (
@@ -49,14 +52,16 @@ def topics_panels(tables: Mapping[str, pd.DataFrame], measures: pd.DataFrame) ->
     """
     thresholds = sorted(set(tables["summary"]["threshold"]))
     dashed = " Dashed: the same architecture, untrained (random weights)." if "untrained" in measures else ""
-    return [
+    bars = " Bars: 95% intervals over documents." if "ratio_low" in tables["attention"] else ""
+    best_heads = first_measured(tables["attention"])
+    panels = [
         Panel(
             "by_threshold",
             _by_threshold(tables["summary"], measures, thresholds),
             "Same topic against different topic by ambiguity threshold: ratio (above) and difference (below), in the "
             f"token embedding matrix and in attention over all layers and heads.{dashed} Hatched: 95% under random "
-            "relabelling, words of one topic only (for attention, only for the ratio). Axes fit the model's values; "
-            "summary.csv has those outside them.",
+            f"relabelling, words of one topic only (for attention, only for the ratio).{bars} Axes fit the model's "
+            "values; summary.csv has those outside them.",
         ),
         Panel(
             "attention_by_head",
@@ -72,6 +77,13 @@ def topics_panels(tables: Mapping[str, pd.DataFrame], measures: pd.DataFrame) ->
             f"over (left) and minus (right) different topic.{dashed}",
         ),
     ]
+    if len(best_heads):
+        caption = (
+            f"The {MAX_HEADS} heads with the highest ratio.{bars} They were chosen for it, so their ratios are a "
+            "little too high. Hatched: 95% under random relabelling."
+        )
+        panels.insert(2, Panel("best_heads", _best_heads(best_heads), caption))
+    return panels
 
 
 def _heads(table: pd.DataFrame, thresholds: Sequence[float]) -> Figure:
@@ -87,6 +99,24 @@ def _heads(table: pd.DataFrame, thresholds: Sequence[float]) -> Figure:
     for axis, part in zip(axes, parts, strict=True):
         by_chance = part[part["ratio"].between(part["null_low"], part["null_high"])]
         axis.plot(by_chance["head"], by_chance["layer"], "o", color=TEXT, mec="white", mew=0.6, ms=3.6)
+    return figure
+
+
+def _best_heads(heads: pd.DataFrame) -> Figure:
+    """Draw the heads with the highest ratio, each with its interval over documents and by chance."""
+    best = heads.sort_values("ratio", ascending=False, kind="stable").head(MAX_HEADS)
+    figure, (axis,) = subplots(1, size=(6.5, 0.28 * len(best) + 1.0), grid="x")
+    rows = range(len(best))
+    chance = best["null_high"] - best["null_low"]
+    axis.barh(rows, chance, left=best["null_low"], height=0.7, fc="none", ec=SOFT, hatch="////", lw=0, label=CHANCE)
+    if "ratio_low" in best:
+        axis.hlines(rows, best["ratio_low"], best["ratio_high"], color=BLUE, **_BAR)
+    axis.plot(best["ratio"], rows, "o", color=BLUE)
+    axis.axvline(1, color=TEXT, lw=0.7)
+    axis.set_yticks(rows, best["name"])
+    axis.set_ylim(len(best) - 0.4, -0.6)
+    axis.set_xlabel("same / different topic")
+    axis.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
     return figure
 
 
@@ -115,6 +145,9 @@ def _draw_measure(axis: Axes, table: pd.DataFrame, measures: pd.DataFrame, name:
     places = range(len(parts[False]))
     for overlap, style in _OVERLAP_STYLES.items():
         axis.plot(places, parts[overlap][column], **style, **_HOLLOW[overlap])
+        if f"{column}_low" in table:
+            low, high = (parts[overlap][f"{column}_{end}"] for end in ("low", "high"))
+            axis.vlines(places, low, high, color=style["color"], **_BAR)
     axis.axhline(0 if suffix else 1, color=TEXT, lw=0.7)
     axis.margins(y=0.25)
     limits = axis.get_ylim()

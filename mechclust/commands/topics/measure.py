@@ -144,7 +144,7 @@ def _measured(model: ResolvedModel, corpus: Corpus, call: _Call) -> TopicsResult
         tokenization = tokenization_of(reader.tokenizer, bos=config.bos)
         if reader.hooked is not None:
             source = LoadedModel(reader.hooked, call.progress)
-            measures.append(_measure(source, encoded, variants, call, config.n_permutations))
+            measures.append(_measure(source, encoded, variants, call))
             del source
     del reader  # one model in memory at a time
     others = _measure_untrained if config.here else _measure_in_workers
@@ -212,7 +212,9 @@ def _measure_untrained(
     measures = []
     for seed in range(call.config.untrained):
         with call.loaded(model, untrained=True, seed=seed) as reader:
-            measures.append(_measure(LoadedModel(reader.hooked, call.progress), encoded, variants, call, 0))
+            source = LoadedModel(reader.hooked, call.progress)
+            measures.append(_measure(source, encoded, variants, call, is_trained=False))
+            del source
         del reader  # one model in memory at a time
     return measures
 
@@ -225,8 +227,8 @@ def _measure_in_workers(
         model, encoded.token_of_word, call.config, call.out, tokenizer=call.tokenizer, progress=call.progress
     )
     trained, *untrained = sources
-    measures = [_measure(trained, encoded, variants, call, call.config.n_permutations)]
-    return measures + [_measure(source, encoded, variants, call, 0) for source in untrained]
+    measures = [_measure(trained, encoded, variants, call)]
+    return measures + [_measure(source, encoded, variants, call, is_trained=False) for source in untrained]
 
 
 def _with_tokenization(measures: ModelMeasures, tokenization: Mapping[str, Any]) -> ModelMeasures:
@@ -241,17 +243,19 @@ def _with_tokenization(measures: ModelMeasures, tokenization: Mapping[str, Any])
 
 
 def _measure(
-    source: ModelSource, encoded: EncodedCorpus, variants: Sequence[Variant], call: _Call, n_permutations: int
+    source: ModelSource, encoded: EncodedCorpus, variants: Sequence[Variant], call: _Call, *, is_trained: bool = True
 ) -> ModelMeasures:
-    """Run all probes on one model.
+    """Run all probes on one model; an untrained one has neither chance levels nor intervals.
 
     Every word's mean hidden state is gathered once. The variants differ in which words count.
     """
+    n_permutations = call.config.n_permutations if is_trained else 0
     options: dict[str, Any] = {"words": "word", "n_permutations": n_permutations, "seed": call.config.seed}
+    halves: dict[str, Any] = {"n_resamples": call.config.n_resamples if is_trained else 0, "units": "document"}
     usable = [variant for variant in variants if variant.n_topics >= 2]
     widest = max(variants, key=_width)
     gathered = TopicEmbedding(widest.topics, at=residual(), words="word", n_permutations=0)
-    probes = [TopicAttention(variant.topics, at=attention_pattern(), **options) for variant in usable]
+    probes = [TopicAttention(variant.topics, at=attention_pattern(), **options, **halves) for variant in usable]
     *attention, hidden = source.run(encoded, call.config, [*probes, gathered])
     states, seen = gathered.word_vectors()
     tokens = encoded.token_of_word

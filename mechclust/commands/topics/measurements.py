@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -42,3 +43,11 @@ class Measurements:
     untrained: Sequence[ModelMeasures]
     empty_files: Sequence[str] = ()
     corpus_notes: Sequence[str] = ()
+
+    @property
+    def highest_ends(self) -> tuple[float, float]:
+        """The 95% interval of the highest ratio of a head of the first variant, wide enough for the best of all."""
+        for attention in self.trained.attention:
+            if attention is not None and "highest_ratio_low" in attention and attention["highest_ratio"].isfinite():
+                return float(attention["highest_ratio_low"]), float(attention["highest_ratio_high"])
+        return math.nan, math.nan

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,7 @@ from mechclust.commands.topics.tables import first_measured
 from mechclust.commands.topics.variants import variant_title
 from mechclust.report.chance import CHANCE_LEVEL, corrected_p_values, least_permutations
 from mechclust.report.reading import Reading
-from mechclust.report.text import join, number_format
+from mechclust.report.text import join, number_format, with_ends
 from probes.engine.sites import head_name
 
 if TYPE_CHECKING:
@@ -56,10 +57,15 @@ def headline(measures: pd.DataFrame, heads: pd.DataFrame, n_permutations: int) -
     return f"{conclusion} Heads above chance: {n_above} of {len(of_heads)}."
 
 
-def readings(measures: pd.DataFrame, heads: pd.DataFrame, n_permutations: int) -> list[Reading]:
+def readings(
+    measures: pd.DataFrame,
+    heads: pd.DataFrame,
+    n_permutations: int,
+    highest_ends: tuple[float, float] = (math.nan, math.nan),
+) -> list[Reading]:
     """Return what was compared with chance, the most important first; nothing without relabellings.
 
-    Arguments as ``headline``.
+    Arguments as ``headline``, and the interval of the highest ratio of a head.
     """
     tested = _tested(measures, "value")
     if not len(tested) or not n_permutations:
@@ -68,7 +74,8 @@ def readings(measures: pd.DataFrame, heads: pd.DataFrame, n_permutations: int) -
     first, *others = [
         _measure(name, table, len(tested), n_variants) for name, table in tested.groupby("measure", sort=False)
     ]
-    conclusions = [first, *_heads(_tested(first_measured(heads), "ratio"), n_permutations), *others]
+    of_heads = _tested(first_measured(heads), "ratio")
+    conclusions = [first, *_heads(of_heads, n_permutations, highest_ends), *others]
     if not len(_above(tested)):
         conclusions += _too_few(tested["p_value"], n_permutations)
         conclusions.append(
@@ -107,14 +114,14 @@ def _measure(name: str, table: pd.DataFrame, n_tests: int, n_variants: int) -> R
         verdict = f"Not shown to be more than chance (smallest p {least:.2g}, {correction})."
     return Reading(
         _TITLES[name],
-        _span(table["value"].min(), table["value"].max()),
+        _span_with_ends(table),
         chance=_span(table["null_low"].min(), table["null_high"].max()),
         random_weights=_span(table["untrained"].min(), table["untrained"].max()) if "untrained" in table else "",
         verdict=verdict,
     )
 
 
-def _heads(tested: pd.DataFrame, n_permutations: int) -> Iterator[Reading]:
+def _heads(tested: pd.DataFrame, n_permutations: int, highest_ends: tuple[float, float]) -> Iterator[Reading]:
     """Yield how many heads of the first variant are above chance, and the highest."""
     if not len(tested):
         return
@@ -132,7 +139,10 @@ def _heads(tested: pd.DataFrame, n_permutations: int) -> Iterator[Reading]:
     yield Reading("Heads with more attention within topics than by chance", value, title, verdict=verdict)
     chance = _span(best.null_low, best.null_high)
     yield Reading(
-        "Highest ratio of a head", _number(best.ratio), f"{head_name(best.layer, best['head'])}, {title}", chance
+        "Highest ratio of a head",
+        with_ends(best.ratio, highest_ends, ".3g"),
+        f"{head_name(best.layer, best['head'])}, {title}",
+        chance,
     )
     if not len(above):
         yield from _too_few(tested["p_value"], n_permutations)
@@ -145,6 +155,14 @@ def _too_few(p: pd.Series[float], n_permutations: int) -> Iterator[Reading]:
     if n_permutations < needed and p.min() <= 1.5 * least:
         verdict = f"No p can be below {least:.2g}, too large for {len(p)} comparisons; give --n-permutations {needed}."
         yield Reading("Relabellings", str(n_permutations), verdict=verdict)
+
+
+def _span_with_ends(table: pd.DataFrame) -> str:
+    """Return the values of all variants, with the outermost ends of their intervals in brackets."""
+    span = _span(table["value"].min(), table["value"].max())
+    if "value_low" not in table or table["value_low"].isna().any():
+        return span
+    return f"{span} ({_number(table['value_low'].min())} to {_number(table['value_high'].max())})"
 
 
 def _span(low: float, high: float) -> str:

@@ -61,7 +61,8 @@ class TopicsResult(Measurements, MeasuredResult):
     @cached_property
     def readings(self) -> list[Reading]:
         """Readings of attention, heads and embeddings against chance and random weights."""
-        return readings.readings(self._measures, self.tables["attention"], self.config.n_permutations)
+        heads = self.tables["attention"]
+        return readings.readings(self._measures, heads, self.config.n_permutations, self.highest_ends)
 
     @property
     def caveats(self) -> list[str]:
@@ -71,9 +72,9 @@ class TopicsResult(Measurements, MeasuredResult):
     def to_dataframe(self) -> pd.DataFrame:
         """Return one row per variant, layer (0: ``blocks.0``) and head, with its name (such as ``L0H3``).
 
-        Mean attention and pairs by bucket, the ratio of same to different topic with its null interval, and the ratio
-        of untrained models. The means of these two are within documents, that of the same word over all pairs. NaN
-        where a variant leaves nothing.
+        Mean attention and pairs by bucket, the ratio of same to different topic with its 95% interval over documents
+        (``ratio_low``, ``ratio_high``) and its null interval, and the ratio of untrained models. The means of these two
+        are within documents, that of the same word over all pairs. NaN where a variant leaves nothing.
         """
         return tables.head_table(self)
 
@@ -92,7 +93,8 @@ class TopicsResult(Measurements, MeasuredResult):
     def by_measure(self) -> pd.DataFrame:
         """Return one row per measure and variant.
 
-        ``measure, threshold, overlap, topics, words, value, null_low, null_high, p_value, untrained``. The measures:
+        ``measure, threshold, overlap, topics, words, value, value_low, value_high, null_low, null_high, p_value,
+        untrained``; ``value_low`` and ``value_high`` are of attention, over documents. The measures:
         attention over all layers and heads as the ratio of same-topic to different-topic pairs; cosine and dot product
         in the token embedding matrix as the difference of these, since a mean between topics may be near 0.
         """
@@ -166,7 +168,9 @@ class TopicsResult(Measurements, MeasuredResult):
         first = tables.first_measured(self.tables["attention"])
         where = f"threshold {first['threshold'].iloc[0]:g}" if len(first) else "none"
         folded = {
-            "Same topic against different topic": table_html(self.shown_table, number=".3g", missing="–"),
+            "Same topic against different topic": table_html(
+                tables.shown_measures(self._measures, with_intervals=True), number=".3g", missing="–"
+            ),
             f"The ten heads with the highest ratio ({where})": table_html(
                 tables.best_heads(first), number=".4f", missing="–"
             ),

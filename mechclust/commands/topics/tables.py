@@ -10,7 +10,7 @@ import numpy as np
 
 from mechclust.commands.topics.measurements import Measurements
 from mechclust.commands.topics.variants import Variant
-from mechclust.report.text import number_format
+from mechclust.report.text import number_format, with_ends
 from probes import ProbeResult
 from probes.engine.sites import head_name
 from probes.functional.topic_embedding import SIMILARITIES
@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 KINDS = {"attention": "attention", "embedding": "token embeddings", "vectors": "hidden states"}
+MAX_HEADS = 10  # that are shown
 _RATIO = {"ratio": "ratio", "null_low": "ratio_null_low", "null_high": "ratio_null_high", "p_value": "p_value"}
-_TESTED = {"value": "", "null_low": "_null_low", "null_high": "_null_high"}  # suffix of the probe's measure
+_ENDS = {"low": "ratio_low", "high": "ratio_high"}  # of an interval over documents, of attention only
+_TESTED = {"null_low": "_null_low", "null_high": "_null_high"}  # suffix of the probe's measure
 
 
 class _TestedMeasure(NamedTuple):
@@ -58,6 +60,9 @@ def head_table(result: Measurements) -> pd.DataFrame:
                 within = (f"{bucket}_within", s, h)
                 row[bucket] = _number(attention, *(("mean", s, h, b) if bucket == "same_word" else within))
                 row[f"pairs_{bucket}"] = 0 if attention is None else int(attention["pairs"][b])
+            row["ratio"] = _number(attention, "ratio", s, h)
+            if result.config.n_resamples:
+                row |= {measure: _number(attention, measure, s, h) for measure in _ENDS.values()}
             row |= {name: _number(attention, measure, s, h) for name, measure in _RATIO.items()}
             if result.untrained:
                 row["untrained"] = _untrained(result, "attention", place, "ratio", s, h)
@@ -90,7 +95,8 @@ def variant_table(result: Measurements) -> pd.DataFrame:
         row["topics"] = variant.n_topics
         row["words"] = int((variant.topics.any(dim=1) & whole).sum())
         row |= _similarity(result, "embedding", place, 0)
-        row |= {f"attention_{name}": _number(attention, f"overall_{measure}") for name, measure in _RATIO.items()}
+        measured = {**_RATIO, **_ENDS} if result.config.n_resamples else _RATIO
+        row |= {f"attention_{name}": _number(attention, f"overall_{measure}") for name, measure in measured.items()}
         row["attention_difference"] = _attention_difference(attention)
         if result.untrained:
             row["attention_untrained"] = _untrained(result, "attention", place, "overall_ratio")
@@ -115,6 +121,9 @@ def measure_table(result: Measurements, summary: pd.DataFrame) -> pd.DataFrame:
             of_variant = summary.iloc[place]
             probe = getattr(result.trained, tested.kind)[place]
             row = {"measure": name, **_key(variant), "topics": of_variant["topics"], "words": of_variant["words"]}
+            row["value"] = _number(probe, tested.measure, *tested.place)
+            if result.config.n_resamples:
+                row |= {f"value_{end}": of_variant.get(f"{tested.summary_column}_{end}", np.nan) for end in _ENDS}
             for column, suffix in _TESTED.items():
                 row[column] = _number(probe, f"{tested.measure}{suffix}", *tested.place)
             row["p_value"] = _number(probe, tested.p_value, *tested.place)
@@ -124,8 +133,13 @@ def measure_table(result: Measurements, summary: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def shown_measures(table: pd.DataFrame) -> pd.DataFrame:
-    """Return ``TopicsResult.by_measure`` for readers: each value with its chance interval and p."""
+def shown_measures(table: pd.DataFrame, *, with_intervals: bool = False) -> pd.DataFrame:
+    """Return ``TopicsResult.by_measure`` for readers: each value with its chance interval and p.
+
+    Args:
+        table: as ``TopicsResult.by_measure``.
+        with_intervals: also over documents, which a terminal has no room for.
+    """
     number = number_format(".3g")
     chance = []
     for row in table.itertuples():
@@ -136,7 +150,21 @@ def shown_measures(table: pd.DataFrame) -> pd.DataFrame:
         overlap=table["overlap"].map({True: "with", False: "without"}),
         null_low=chance,
     )
-    return table.drop(columns="null_high").rename(columns={"null_low": "chance", "p_value": "p"})
+    if with_intervals and "value_low" in table:
+        in_words = _with_intervals(table, "value", ".3f")
+        values = [
+            text if low == low else value
+            for text, low, value in zip(in_words, table["value_low"], table["value"], strict=True)
+        ]
+        table = table.assign(value=values)
+    table = table.drop(columns=["null_high", "value_low", "value_high"], errors="ignore")
+    return table.rename(columns={"null_low": "chance", "p_value": "p"})
+
+
+def _with_intervals(table: pd.DataFrame, name: str, number: str) -> list[str | None]:
+    """Return the numbers of a column as texts with their intervals, ``None`` for a missing one."""
+    values = table[[name, f"{name}_low", f"{name}_high"]].itertuples(index=False)
+    return [with_ends(value, ends, number) if value == value else None for value, *ends in values]
 
 
 def topic_table(topics: TopicModel) -> pd.DataFrame:
@@ -157,7 +185,9 @@ def best_heads(heads: pd.DataFrame) -> pd.DataFrame:
     """
     hidden = ["threshold", "overlap", "same_word", *(name for name in heads if name.startswith("pairs_"))]
     names = {"null_low": "chance from", "null_high": "chance to", "p_value": "p", "untrained": "random weights"}
-    best = heads.sort_values("ratio", ascending=False, kind="stable").head(10)
+    best = heads.sort_values("ratio", ascending=False, kind="stable").head(MAX_HEADS)
+    if "ratio_low" in best:
+        best = best.assign(ratio=_with_intervals(best, "ratio", ".3f")).drop(columns=["ratio_low", "ratio_high"])
     return best.drop(columns=hidden).rename(columns=names)
 
 

@@ -143,12 +143,41 @@ class TestMeasure:
         buckets = ["same_word", "same_topic", "different_topic"]
         assert list(table.columns) == [
             *KEY, "layer", "site", "head", "name", *[k for b in buckets for k in (b, f"pairs_{b}")],
-            "ratio", "null_low", "null_high", "p_value", "untrained",
+            "ratio", "ratio_low", "ratio_high", "null_low", "null_high", "p_value", "untrained",
         ]  # fmt: skip
         assert len(table) == 4 * 2 * 2
         assert table["head"].tolist() == 8 * [0, 1]
         assert table["ratio"].tolist() == pytest.approx((table["same_topic"] / table["different_topic"]).tolist())
         assert (table[[f"pairs_{b}" for b in buckets]] > 0).all().all()
+        assert (table["ratio_low"] < table["ratio"]).all()
+        assert (table["ratio"] < table["ratio_high"]).all()
+
+    def test_intervals_are_over_documents(self, found, bert, config, tmp_path):
+        """Of a quarter of the documents, they are about twice as wide. Their readings, tables and figures show them."""
+        width = np.log(found.summary()["attention_high"] / found.summary()["attention_low"]).mean()
+        few = measure_topics(str(bert), replace(config, max_documents=found.n_documents // 4, untrained=0)).summary()
+        assert 1.4 < np.log(few["attention_high"] / few["attention_low"]).mean() / width < 2.9
+        by_what = {reading.what: reading.value for reading in found.readings}
+        low, high = found.highest_ends
+        best = found.to_dataframe().sort_values("ratio").iloc[-1]
+        assert low < best["ratio_low"] < best["ratio_high"] < high  # wide enough for the best of all heads
+        assert by_what[BEST].endswith(f" ({low:.3g} to {high:.3g})")
+        measures = found.by_measure()
+        ends = f" ({measures['value_low'].min():.3g} to {measures['value_high'].max():.3g})"
+        assert by_what[ATTENTION].endswith(ends)
+        row = measures.iloc[0]
+        cell = f"{row['value']:.3f} ({row['value_low']:.3f} to {row['value_high']:.3f})"
+        assert cell in found.write(tmp_path).read_text()
+
+    def test_without_halves_there_is_no_interval(self, bert, config):
+        bare = measure_topics(str(bert), replace(config, n_resamples=0, untrained=0))
+        assert "ratio_low" not in bare.to_dataframe()
+        assert "value_low" not in bare.by_measure()
+        assert not any("95% interval over documents" in note for note in bare.caveats)
+
+    def test_too_few_halves_are_refused(self, bert, config):
+        with pytest.raises(InputError, match="n_resamples is 3; expected 0 for no intervals, or at least 20"):
+            measure_topics(str(bert), replace(config, n_resamples=3))
 
     def test_equals_the_probes_run_by_hand(self, found, bert, config, corpus):
         model, encoded = load_pretrained(bert), found.encoded
@@ -385,7 +414,7 @@ class TestReport:
             [
                 "attention.csv", "layers.csv", "summary.csv", "topics.csv", "report.html", "mechclust.json",
                 ".mechclust.lock",
-                *(f"figures/{name}.{kind}" for name in ("attention_by_head", "by_layer", "by_threshold")
+                *(f"figures/{name}.{kind}" for name in ("attention_by_head", "best_heads", "by_layer", "by_threshold")
                   for kind in ("pdf", "png")),
                 *(f"results/{m}/{k}-{n}.safetensors" for m in ("trained", "untrained-seed0") for k in kinds
                   for n in names),
@@ -460,7 +489,7 @@ class TestReport:
     def test_the_page(self, written):
         result, _, report = written
         page = report.read_text()
-        assert page.count("data:image/png;base64,") == 3
+        assert page.count("data:image/png;base64,") == 4
         assert "Topic structure in" in page
         assert "60 documents (of text files: paragraphs, joined up to 100 words) of 60 files" in page
         assert "3 topics over 20 words" in page
@@ -608,7 +637,8 @@ class TestReadings:
         assert random.readings[0].random_weights == ""
 
     def test_the_main_figure_is_the_first_panel(self, found):
-        assert [panel.name for panel in found.panels()] == ["by_threshold", "attention_by_head", "by_layer"]
+        names = ["by_threshold", "attention_by_head", "best_heads", "by_layer"]
+        assert [panel.name for panel in found.panels()] == names
         assert [axis.get_title() for axis in found.plot().axes][:1] == ["cosine, token embeddings"]
 
     def test_measures_are_those_of_the_probes(self, found):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from probes.functional import half_interval
+from probes.functional.half_interval import interval_from_halves
 from tasks import InputError
 
 
@@ -50,3 +51,33 @@ def test_is_undefined(index: float, halves: list[float], units: int) -> None:
 def test_refuses_what_is_no_index() -> None:
     with pytest.raises(InputError, match=r"index is 1\.2; expected a number between -1 and 1"):
         half_interval(1.2, [0.4, 0.6], 20)
+
+
+def test_of_a_change_it_covers_the_planted_one() -> None:
+    """Means of 20 units before and after, which share half of their variance: about 95% of 400 intervals cover .3."""
+    draw = np.random.default_rng(1)
+    rows = draw.normal(size=(400, 20, 1)) + draw.normal(size=(400, 20, 2)) + [0, 0.3]
+    halves = np.stack([rows[:, draw.permutation(20)[:10]].mean(axis=1) for _ in range(60)], axis=-1)
+    means = rows.mean(axis=1)
+    low, high = interval_from_halves(means[:, 1] - means[:, 0], halves[:, 1] - halves[:, 0], 20)
+    assert 0.92 < ((low <= 0.3) & (high >= 0.3)).mean() < 0.98
+
+
+def test_of_a_value_that_was_chosen_it_is_wider() -> None:
+    halves = np.array([0.1, 0.2, 0.3, 0.4])
+    plain, of_ten = (interval_from_halves(np.array(0.25), halves, 20, n_compared=n) for n in (1, 10))
+    assert of_ten[0] < plain[0] < 0.25 < plain[1] < of_ten[1]
+
+
+@pytest.mark.parametrize(
+    ("value", "halves", "units"),
+    [
+        pytest.param(0.5, [0.4, 0.6], 7, id="few units"),
+        pytest.param(0.5, [0.4], 20, id="one half"),
+        pytest.param(np.nan, [0.4, 0.6], 20, id="undefined"),
+        pytest.param(1.0, [1.0, 1.0], 20, id="halves that are alike"),
+        pytest.param(0.5, [0.4, 0.6, np.nan], 20, id="many undefined halves"),
+    ],
+)
+def test_of_a_change_is_undefined(value: float, halves: list[float], units: int) -> None:
+    assert np.isnan(interval_from_halves(np.array(value), np.array(halves), units)).all()

@@ -42,7 +42,13 @@ def series(walk, write_step, tmp_path_factory):
 def quick(history_prompts):
     """Settings under which little is computed."""
     return HistoryConfig(
-        history_prompts, n_init=1, n_permutations=19, cka_permutations=0, map_layers=(2,), map_prompts=12
+        history_prompts,
+        n_init=1,
+        n_permutations=19,
+        n_resamples=0,
+        cka_permutations=0,
+        map_layers=(2,),
+        map_prompts=12,
     )
 
 

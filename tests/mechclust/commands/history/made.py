@@ -26,6 +26,7 @@ def made_curve(p, name="clusters", layers=None, **fields):
         "high": 0.05 + 0.002 * numbers,
         "n": [30] * n,
     }
+    given |= dict.fromkeys(("value_low", "value_high"), np.full(p.shape, np.nan))
     return Curve(name=name, sites=[f"site{i}" for i in layers], layers=layers, p=p, **(given | fields))
 
 

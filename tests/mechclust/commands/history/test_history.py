@@ -41,6 +41,7 @@ def config(history_prompts):
         probes=("clusters", "cka", "heads"),
         n_init=2,
         n_permutations=199,
+        n_resamples=20,
         cka_permutations=19,
         attention_prompts=(0, 3),
     )
@@ -75,6 +76,18 @@ def test_training_is_seen(measured):
     assert last.value[0, -1] < last.value[4, -1]
     assert np.isnan(result.curves["cka_previous"].value[0]).all()
     assert (result.curves["heads"].n[0], ari.n[0]) == (36, 36)
+
+
+def test_intervals_are_in_the_table(measured):
+    result, _ = measured
+    table = result.to_dataframe()
+    known = table[table["measure"].isin(["clusters", "cka_first"]) & ~table["flagged"]]
+    assert known[["value_low", "value_high"]].notna().all().all()
+    assert (known["value_low"] <= known["value"] + 1e-9).all()
+    assert (known["value_high"] >= known["value"] - 1e-9).all()
+    assert "0.000 (" in result.shown_table["clusters"].iloc[0] or " to " in result.shown_table["clusters"].iloc[0]
+    (shown,) = (reading.value for reading in result.readings if reading.what.startswith("CKA with the last"))
+    assert " to " in shown.split(" at ")[0]
 
 
 def test_measures_equal_those_of_single_models(measured, spoilt_series, config):

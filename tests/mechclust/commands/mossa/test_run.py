@@ -130,6 +130,26 @@ def test_what_is_measured(result):
         assert of["control"].loss < of["base"].loss  # something was learnt
 
 
+def test_gains_have_intervals_over_prompts(result, tmp_path):
+    tasks = result.tables["tasks"]
+    assert (tasks["gain_low"] < tasks["gain"]).all()
+    assert (tasks["gain"] < tasks["gain_high"]).all()
+    wide = dict(zip(result.tasks, result.gain_ends(n_compared=4), strict=True))
+    for row in tasks.itertuples():
+        assert wide[row.task][0] < row.gain_low
+        assert row.gain_high < wide[row.task][1]
+    seen = tasks[~tasks["held_out"]].iloc[0]
+    low, high = wide[seen["task"]]
+    shown = {reading.what: reading.value for reading in result.readings}["Seen task that gains most"]
+    assert shown.startswith(f"{seen['task']} {seen['gain']:z.2f} ({low:z.2f} to {high:z.2f}), ")
+    assert "task_gains" in [panel.name for panel in result.panels()]
+    assert any("interval of a task's gain is over prompts" in note for note in result.caveats)
+    assert (
+        f"{seen['gain']:z.3f} ({seen['gain_low']:z.3f} to {seen['gain_high']:z.3f})"
+        in result.write(tmp_path).read_text()
+    )
+
+
 @pytest.mark.parametrize("when", ["training", "measuring"])
 def test_killed_and_resumed_to_the_same_bits(result, base, tasks, out, tmp_path, when):
     command = [sys.executable, "-m", "tests.mechclust.commands.mossa.tiny", base, tasks, tmp_path / "run"]

@@ -1,0 +1,79 @@
+"""Means over layers and changes between checkpoints, with intervals over prompts, units or documents."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from jaxtyping import Float
+
+from mechclust.commands.history.curves import Curve
+from probes.functional.half_interval import interval_from_halves
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Ends = tuple[float, float]
+
+
+def mean_over_layers(curve: Curve, at: int) -> tuple[float, Ends]:
+    """Return the mean over layers at a checkpoint with its 95% interval, whose ends are NaN if there is none."""
+    halves = None if curve.halves is None else curve.halves[at]
+    return _mean_with_ends(curve, curve.value[at], halves)
+
+
+def mean_change(curve: Curve, first: int, last: int) -> tuple[float, Ends]:
+    """Return the mean over layers of the change between two checkpoints with its 95% interval."""
+    halves = None if curve.halves is None else curve.halves[last] - curve.halves[first]
+    return _mean_with_ends(curve, curve.value[last] - curve.value[first], halves)
+
+
+def _mean_with_ends(
+    curve: Curve, values: Float[np.ndarray, "layer"], halves: Float[np.ndarray, "layer half"] | None
+) -> tuple[float, Ends]:
+    known = np.isfinite(values)
+    mean = np.array(values[known].mean())
+    if halves is None:
+        return float(mean), (np.nan, np.nan)
+    low, high = interval_from_halves(mean, halves[known].mean(axis=0), curve.n_units)
+    return float(mean), (float(low), float(high))
+
+
+def measured_ends(curve: Curve, right: Sequence[int]) -> tuple[int, int] | None:
+    """Return the first and the last of the checkpoints at which any layer is measured; ``None`` for fewer than two."""
+    measured = [i for i in right if np.isfinite(curve.value[i]).any()]
+    return (measured[0], measured[-1]) if len(measured) > 1 else None
+
+
+def change_table(curve: Curve, names: Sequence[str], right: Sequence[int]) -> pd.DataFrame:
+    """Return the change of each layer from the first to the last checkpoint without findings, a row each.
+
+    ``measure, layer, site, first, last`` (the checkpoints), ``value_first, value_last, change, change_low,
+    change_high`` (95% interval; missing if there is none). Of the best head, the interval is wide enough for the best
+    of its block's heads.
+    """
+    import pandas as pd
+
+    ends = measured_ends(curve, right)
+    if ends is None:
+        return pd.DataFrame()
+    first, last = ends
+    change = curve.value[last] - curve.value[first]
+    low = high = np.full(len(change), np.nan)
+    if curve.halves is not None:
+        halves = curve.halves[last] - curve.halves[first]
+        low, high = interval_from_halves(change, halves, curve.n_units, n_compared=curve.n_compared)
+    columns = {
+        "measure": curve.name,
+        "layer": curve.layers,
+        "site": curve.sites,
+        "first": names[first],
+        "last": names[last],
+        "value_first": curve.value[first],
+        "value_last": curve.value[last],
+        "change": change,
+        "change_low": low,
+        "change_high": high,
+    }
+    return pd.DataFrame(columns)

@@ -1,0 +1,69 @@
+"""Changes between checkpoints and means over layers, with intervals, on curves whose halves are known."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mechclust.commands.history.changes import mean_over_layers
+from tests.mechclust.commands.history.made import made_curve, made_result, rows
+
+LOW, NO = 1e-4, 0.8
+CHANGES = "Change: clusters against tasks"
+
+
+def curve_with_halves(change, noise=0.02, **fields):
+    """Three checkpoints of two layers, of which the last differs from the first by ``change``."""
+    value = np.array([[0.1, 0.2], [0.1, 0.2], [0.1 + change, 0.2 + change]])
+    halves = value[:, :, None] + noise * np.random.default_rng(0).normal(size=(3, 2, 50))
+    ends = {"value_low": value - 0.05, "value_high": value + 0.05}
+    p = np.array([[NO, NO], [LOW, NO], [LOW, LOW]])
+    return made_curve(p, value=value, **{"halves": halves, "n_units": 30, **ends, **fields})
+
+
+@pytest.mark.parametrize(("change", "verdict"), [(0.3, "It rose."), (-0.3, "It fell."), (0.001, "")])
+def test_the_change_is_read_with_its_interval(change, verdict):
+    (reading,) = (r for r in made_result([curve_with_halves(change)]).readings if r.what == CHANGES)
+    assert reading.value.startswith(f"{change:.2f} (")
+    assert reading.value.endswith(") from 'step0' to 'step2'")
+    assert (reading.where, reading.verdict) == ("mean over layers", verdict)
+
+
+def test_the_table_of_changes_has_a_row_for_each_layer():
+    table = made_result([curve_with_halves(0.3)]).changes
+    assert table["layer"].tolist() == [0, 1]
+    assert (table["first"].unique(), table["last"].unique()) == (["step0"], ["step2"])
+    assert table["change"].tolist() == pytest.approx([0.3, 0.3])
+    assert ((table["change_low"] > 0.2) & (table["change_high"] < 0.4)).all()
+
+
+def test_flagged_checkpoints_have_no_part_in_a_change():
+    table = made_result([curve_with_halves(0.3)], flagged=[2]).changes
+    assert table["last"].unique() == ["step1"]
+
+
+def test_the_best_of_several_heads_has_a_wider_change():
+    one, many = (made_result([curve_with_halves(0.3, n_compared=n)]).changes for n in (1, 12))
+    assert (many["change_low"] < one["change_low"]).all()
+
+
+def test_halves_that_are_the_same_in_all_layers_do_not_average_out():
+    """Noise of the prompts is common to all layers."""
+    curve = curve_with_halves(0.3)
+    common = np.random.default_rng(1).normal(size=50)
+    common /= common.std()
+    alike = made_curve(curve.p, value=curve.value, halves=curve.value[:, :, None] + 0.02 * common, n_units=30)
+    width = np.diff(mean_over_layers(curve, 2)[1])
+    assert np.diff(mean_over_layers(alike, 2)[1]) > 1.2 * width
+
+
+def test_without_halves_there_is_a_change_without_an_interval():
+    result = made_result([curve_with_halves(0.3, halves=None)])
+    assert rows(result, CHANGES) == [("mean over layers", "0.30 from 'step0' to 'step2'")]
+    assert result.changes["change_low"].isna().all()
+
+
+def test_a_crossing_shows_the_interval():
+    result = made_result([curve_with_halves(0.3)])
+    assert rows(result, "Crosses chance: ")[0] == ("layer 0", "at 'step1', 0.10 (0.05 to 0.15)")
+    assert any("95% interval over prompts" in note for note in result.caveats)
