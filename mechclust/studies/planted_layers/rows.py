@@ -8,9 +8,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from mechclust.models.patching import StatesByHook, states_of
 from mechclust.studies.planted_layers.plant import n_layers_of
 from probes import Readout
-from probes.engine.hooks import HookedModel, device_of, evaluation_mode, forward, record
+from probes.engine.hooks import HookedModel
 from tasks import Batch
 
 RESIDUAL = "residual"
@@ -20,23 +21,6 @@ VIEWS = (RESIDUAL, CONTRIBUTION, SAME_INPUT)
 
 LayerRows = Float[Tensor, "row dim"]
 RowsByView = dict[str, list[LayerRows]]  # by view, one of each layer
-Logits = Float[Tensor, "batch pos d_vocab"]
-StatesByHook = Mapping[str, Float[Tensor, "batch pos dim"]]  # by hook point
-
-
-def states_of(
-    model: HookedModel, batch: Batch, names: Sequence[str], written: StatesByHook | None = None
-) -> tuple[Logits, dict[str, Float[Tensor, "batch pos dim"]]]:
-    """Return a model's output, and its activations at these hook points, of which ``written`` are overwritten."""
-    states: dict[str, Tensor] = {}
-    replacements = written or {}
-
-    def receive(name: str, activation: Float[Tensor, "batch pos dim"]) -> Float[Tensor, "batch pos dim"] | None:
-        states[name] = replacements.get(name, activation)
-        return replacements.get(name)
-
-    with torch.inference_mode(), evaluation_mode(model), record(model, names, receive):
-        return forward(model, batch.to(device_of(model))), states
 
 
 def pre_hooks(model: HookedModel) -> list[str]:
