@@ -13,8 +13,8 @@ from probes.engine.hooks import HookedModel, device_of, evaluation_mode, forward
 from tasks import Batch
 
 Logits = Float[Tensor, "batch pos d_vocab"]
-States = Float[Tensor, "batch pos dim"]
-StatesByHook = Mapping[str, States]
+Activations = Float[Tensor, "batch pos dim"]
+ActivationsByHook = Mapping[str, Activations]
 
 
 def stream_points(model: HookedModel) -> list[str]:
@@ -23,9 +23,9 @@ def stream_points(model: HookedModel) -> list[str]:
     return ["blocks.0.hook_resid_pre", *(f"blocks.{layer}.hook_resid_post" for layer in layers)]
 
 
-def states_of(
-    model: HookedModel, batch: Batch, names: Sequence[str], written: StatesByHook | None = None
-) -> tuple[Logits, dict[str, States]]:
+def read_and_write(
+    model: HookedModel, batch: Batch, names: Sequence[str], written: ActivationsByHook | None = None
+) -> tuple[Logits, dict[str, Activations]]:
     """Return a model's output, and its activations at some hook points, of which ``written`` are replaced.
 
     Args:
@@ -34,13 +34,15 @@ def states_of(
         names: hook points.
         written: activations to write, by hook point, each one of ``names``.
     """
-    states: dict[str, States] = {}
+    states: dict[str, Activations] = {}
     receive = partial(_receive, states, written or {})
     with torch.inference_mode(), evaluation_mode(model), record(model, names, receive):
         return forward(model, batch.to(device_of(model))), states
 
 
-def _receive(states: dict[str, States], written: StatesByHook, name: str, activation: States) -> States | None:
+def _receive(
+    states: dict[str, Activations], written: ActivationsByHook, name: str, activation: Activations
+) -> Activations | None:
     """Keep an activation, or the one that replaces it."""
     if name not in written:
         states[name] = activation
@@ -49,7 +51,7 @@ def _receive(states: dict[str, States], written: StatesByHook, name: str, activa
     return states[name]
 
 
-def patched_outputs(model: HookedModel, batch: Batch, states: StatesByHook) -> Iterator[tuple[str, Logits]]:
+def patched_outputs(model: HookedModel, batch: Batch, states: ActivationsByHook) -> Iterator[tuple[str, Logits]]:
     """Yield a model's output with the activations of one hook point replaced at all positions, then of the next.
 
     Cost: a forward pass for each hook point.
@@ -63,14 +65,14 @@ def patched_outputs(model: HookedModel, batch: Batch, states: StatesByHook) -> I
         The hook point and the output.
     """
     for name, written in states.items():
-        logits, _ = states_of(model, batch, [name], {name: written})
+        logits, _ = read_and_write(model, batch, [name], {name: written})
         yield name, logits
 
 
 def predicts_next_token(model: HookedModel) -> bool:
     """Return whether a model's output is logits for each token that do not depend on later tokens."""
     tokens: Int[Tensor, "batch pos"] = torch.tensor([[0, 0], [0, 1]])
-    logits, _ = states_of(model, Batch(tokens), [])
+    logits, _ = read_and_write(model, Batch(tokens), [])
     if not isinstance(logits, Tensor) or logits.ndim != 3:
         return False
     first = logits[:, 0].float()

@@ -15,12 +15,12 @@ from mechclust.commands.compare.by_layer import ALL
 from mechclust.commands.parts import MeasurementPart, part_path
 from mechclust.evidence.intervals import ratio_interval
 from mechclust.models.patching import (
+    Activations,
+    ActivationsByHook,
     Logits,
-    States,
-    StatesByHook,
     patched_outputs,
     predicts_next_token,
-    states_of,
+    read_and_write,
     stream_points,
 )
 from probes import ProbeResult
@@ -89,9 +89,9 @@ def patch_batch(base: HookedModel, tuned: HookedModel, batch: Batch) -> ProbeRes
     Memory: the tuned model's residual stream of the batch at every layer, twice.
     """
     sites = stream_points(base)
-    logits, states = states_of(tuned, batch, sites)
+    logits, states = read_and_write(tuned, batch, sites)
     wanted = _log_probabilities(logits, batch)
-    logits, _ = states_of(base, batch, [])
+    logits, _ = read_and_write(base, batch, [])
     of_base = _divergence(wanted, logits, batch)
     patched = [_divergence(wanted, logits, batch) for _, logits in patched_outputs(base, batch, states)]
     partner, has_partner = _partners(batch.label("task"))
@@ -130,7 +130,7 @@ def _partners(task: Int[Tensor, "prompt"]) -> tuple[Int[Tensor, "prompt"], Bool[
     return partner, partner != torch.arange(len(task))
 
 
-def _of_partners(states: StatesByHook, batch: Batch, partner: Int[Tensor, "prompt"]) -> dict[str, States]:
+def _of_partners(states: ActivationsByHook, batch: Batch, partner: Int[Tensor, "prompt"]) -> dict[str, Activations]:
     """Return the states of each prompt's partner, aligned at the last token; before it begins, of its first token."""
     lengths = batch.lengths()
     longer = (lengths - lengths[partner])[:, None]

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mechclust.models.patching import Logits, patched_outputs, states_of
+from mechclust.models.patching import Logits, patched_outputs, read_and_write
 from mechclust.models.same_input import can_write
 from mechclust.studies.planted_layers.plant import n_layers_of
 from mechclust.studies.planted_layers.rows import (
@@ -278,11 +278,11 @@ def _patched_losses(
     n_prompts = 0
     for batch in batches:
         n_prompts += len(batch)
-        logits, states = states_of(tuned, batch, hooks)
+        logits, states = read_and_write(tuned, batch, hooks)
         totals["tuned"] += len(batch) * float(loss(logits, batch))
         for name, logits in patched_outputs(base, batch, states):
             totals[name] += len(batch) * float(loss(logits, batch))
-        logits, _ = states_of(base, batch, [])
+        logits, _ = read_and_write(base, batch, [])
         totals["base"] += len(batch) * float(loss(logits, batch))
     if not n_prompts:
         raise InputError("there are no prompts to patch on; give at least one batch")

@@ -15,7 +15,7 @@ from mechclust.commands.compare.output_verdict import OutputVerdict
 from mechclust.commands.compare.patching import patch_batch
 from mechclust.commands.sampling import drawn_of_each
 from mechclust.models import load_pretrained
-from mechclust.models.patching import patched_outputs, predicts_next_token, states_of, stream_points
+from mechclust.models.patching import patched_outputs, predicts_next_token, read_and_write, stream_points
 from probes import load_result
 from tasks import Batch, InputError
 from tests.mechclust.commands.compare.cases import TASKS, found, write_prompts
@@ -286,7 +286,7 @@ class TestPatchedOutputs:
         """The controls that hold by construction."""
         model = load_pretrained(planted)
         batch = Batch(torch.randint(2, 20, (3, 6), generator=torch.Generator().manual_seed(0)))
-        expected, states = states_of(model, batch, stream_points(model))
+        expected, states = read_and_write(model, batch, stream_points(model))
         assert len(states) == DEPTH + 1
         for _, logits in patched_outputs(model, batch, states):
             assert torch.equal(logits, expected)
