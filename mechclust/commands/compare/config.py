@@ -52,6 +52,11 @@ class CompareConfig(ModelSettings, PromptSettings):
             models are in memory together for it. Without it, and if their weights do not fit, layers are judged by the
             residual stream, in which later layers inherit change.
         blocks_prompts: most prompts per task for ``blocks``.
+        n_patched: prompts per task for patching, which says what of the change reaches the output: the tuned model's
+            residual stream is written into the base after one block after another. Both models are in memory together
+            for it; a prompt takes two forward passes per layer. 0 for none.
+        least_restored: a layer matters to the output if the 95% interval of the share of the difference that its patch
+            restores, beyond the patch of the layer before, lies above this, or below its negative.
         rbf: also CKA with Gaussian kernels, a second opinion; the cost is quadratic in the prompts per task.
         rbf_prompts: most prompts per task for ``rbf``.
         top_pc: also CKA without the largest principal component of each side, a second opinion where a few dimensions
@@ -88,6 +93,8 @@ class CompareConfig(ModelSettings, PromptSettings):
     clusters: Path | None = None
     blocks: bool = True
     blocks_prompts: _Prompts | None = 200
+    n_patched: CountOrZero = 32
+    least_restored: ShareBetween = 0.01
     rbf: bool = True
     rbf_prompts: _Prompts | None = 2000
     top_pc: bool = True

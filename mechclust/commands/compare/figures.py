@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 MAX_COLORED_TASKS = 7
 _GREY = "#bbbbbb"
+_BLOCK_COLUMNS = ("block_cka", "block_low", "block_high")
+_RESIDUAL_COLUMNS = ("debiased_cka", "low", "high")
 _OPINION_STYLES = ((BLUE, "s"), (ORANGE, "^"), (GREEN, "v"))
 
 
@@ -45,6 +47,7 @@ def compare_panels(result: Measurements, tables: Tables) -> list[Panel]:
     if not result.diagonal:
         return [_all_pairs_panel(result), *_model_panels(result)]
     return [
+        *_output_panels(result, tables),
         _cka_panel(result, tables),
         *_block_panels(result, tables),
         _change_panel(result, tables["tasks"]),
@@ -92,12 +95,12 @@ def _cka_panel(result: Measurements, tables: Tables) -> Panel:
 
 
 def _block_panels(result: Measurements, tables: Tables) -> Iterator[Panel]:
-    """Yield how much each block changed, next to how much the residual stream after it did."""
-    if result.blocks is None:
+    """Yield how much each block changed, next to how much the residual stream after it did, if nothing was patched."""
+    if result.blocks is None or result.patching is not None:
         return
     figure, axes = subplots(2, size=(4.5, 3.6))
-    _draw_changes(axes[0], tables, ("block_cka", "block_low", "block_high"))
-    _draw_changes(axes[1], tables, ("debiased_cka", "low", "high"))
+    _draw_changes(axes[0], tables, _BLOCK_COLUMNS)
+    _draw_changes(axes[1], tables, _RESIDUAL_COLUMNS)
     bottoms, tops = zip(*(axis.get_ylim() for axis in axes), strict=True)
     for axis, title in zip(axes, ("what the block adds", "residual stream after it"), strict=True):
         axis.axhline(result.config.tolerance, color=SOFT, ls=":", lw=1)
@@ -115,16 +118,54 @@ def _block_panels(result: Measurements, tables: Tables) -> Iterator[Panel]:
     )
 
 
+def _output_panels(result: Measurements, tables: Tables) -> Iterator[Panel]:
+    """Yield how much each layer changed, next to what patching it restores of the output."""
+    if result.patching is None:
+        return
+    figure, axes = subplots(2, size=(4.5, 3.6))
+    columns = _RESIDUAL_COLUMNS if result.blocks is None else _BLOCK_COLUMNS
+    _draw_changes(axes[0], tables, columns)
+    axes[0].axhline(result.config.tolerance, color=SOFT, ls=":", lw=1)
+    changes = "the residual stream changed" if result.blocks is None else "the block changed"
+    axes[0].set(title=f"how much {changes}", ylabel="1 - debiased CKA, tuned with base")
+    _draw_tasks(axes[1], tables, ("restored", "restored_low", "restored_high"))
+    together = tables["compare"][tables["compare"]["task"] == ALL]
+    axes[1].plot(together["layer"], together["restored"], color=TEXT, ls="--", lw=1.3, label="all prompts together")
+    axes[1].plot(together["layer"], together["chance_restored"], color=SOFT, ls=":", label="another prompt's stream")
+    least = float(np.nanmin([0.0, *together["restored"]]))
+    axes[1].set(title="what patching it restores", ylabel="share of the output", ylim=(max(least, -1.0) - 0.08, 1.08))
+    for axis in axes:
+        axis.set_xlim(min(result.layer_numbers) - 0.2, max(result.layer_numbers) + 0.2)
+    figure.legend(*axes[1].get_legend_handles_labels(), loc="outside right upper", frameon=False)
+    what = "of the residual stream" if result.blocks is None else "of what each block adds to the base's hidden states"
+    yield Panel(
+        "changed_and_restored",
+        figure,
+        f"Left: 1 - debiased CKA {what}, which decides which layers changed (dotted: the tolerance). Right: share of "
+        "the difference between both models' outputs that is restored by patching the tuned model's residual stream "
+        "into the base at that layer. Where it rises, a layer matters to the output. 0: the base as it is, 1: the "
+        "tuned model. Dotted: chance, the stream of another prompt of the task (it may lie below the figure). One line "
+        "per task with its 95% interval over prompts.",
+    )
+
+
 def _draw_changes(axis: Axes, tables: Tables, columns: tuple[str, str, str]) -> None:
     """Draw 1 - CKA of each task by layer, with its interval, from the columns of CKA and of its lower and upper end."""
+    changes = tables["compare"].assign(**{column: 1 - tables["compare"][column] for column in columns})
+    value, low, high = columns
+    _draw_tasks(axis, {**tables, "compare": changes}, (value, high, low))
+
+
+def _draw_tasks(axis: Axes, tables: Tables, columns: tuple[str, str, str]) -> None:
+    """Draw a number of each task by layer, with its interval, from its column and those of the lower and upper end."""
     for i, task in enumerate(tables["tasks"]["task"]):
         part = tables["compare"][tables["compare"]["task"] == task].set_index("layer")
-        change, high, low = (1 - part[column] for column in columns)
+        value, low, high = (part[column] for column in columns)
         color = COLORS[i] if i < MAX_COLORED_TASKS else _GREY
         label = figure_text(task) if i < MAX_COLORED_TASKS else None
         if i == MAX_COLORED_TASKS:
             label = "other tasks"
-        draw_band(axis, change, low, high, color, label, ms=4)
+        draw_band(axis, value, low, high, color, label, ms=4)
     layer_axis(axis)
 
 

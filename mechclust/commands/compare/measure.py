@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mechclust.commands.compare.block_rows import block_rows
+from mechclust.commands.compare.both_models import measure_together
 from mechclust.commands.compare.by_layer import SavedRows, count_distinct, results_by_layer
 from mechclust.commands.compare.config import CompareConfig
 from mechclust.commands.compare.inputs import Inputs, check_same_prompts, prompts_file, read_inputs
@@ -32,7 +32,8 @@ def compare_models(
     """Measure CKA between a model and the one it was tuned from, at every layer, for every task of the prompts.
 
     One model is in memory at a time: its hidden states are saved in ``out/rows`` and compared from there. Then, unless
-    ``config.blocks`` is off, both are in memory, for what each block adds to the base's residual stream. A second call
+    ``config.blocks`` is off and ``config.n_patched`` is 0, both are in memory, for what each block adds to the base's
+    residual stream, and for what patching the tuned model's residual stream into the base restores. A second call
     with the same arguments resumes where the first was interrupted, and does not repeat finished measurements. With
     ``config.workers`` or a Ray cluster the models, and then the layers, are spread over several processes; the results
     are the same.
@@ -82,7 +83,8 @@ def _measure(inputs: Inputs, config: CompareConfig, folder: Path, progress: bool
     pair = {"tuned": stores[tuned], "base": stores[base]}
     rows = SavedRows(pair, {str(model.task): stores[model] for model in single_tasks}, inputs.of_task())
     metadata = {"tokenization": dict(inputs.tokenization)}
-    blocks, why_no_blocks = block_rows(inputs, rows, config, folder, progress=progress)
+    together = measure_together(inputs, rows, config, folder, progress=progress)
+    blocks = together.blocks
     of_pair, controls = results_by_layer(rows, config, folder, metadata, blocks=blocks, progress=progress)
     notes = list(inputs.notes)
     if stores[base].model == stores[tuned].model:
@@ -99,7 +101,9 @@ def _measure(inputs: Inputs, config: CompareConfig, folder: Path, progress: bool
         notes=notes,
         distinct=count_distinct(of_pair["cka"], rows),
         blocks_distinct=count_distinct(of_pair["blocks"], blocks) if blocks else {},
-        why_no_blocks=why_no_blocks,
+        patching=together.patching,
+        why_no_blocks=together.why_no_blocks,
+        why_no_patching=together.why_no_patching,
         tokenization=inputs.tokenization,
         planes=prompt_planes(pair, inputs, config.map_prompts, progress=progress),
     )

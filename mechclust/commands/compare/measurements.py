@@ -15,6 +15,7 @@ from mechclust.commands.compare.by_layer import ALL, SECOND_OPINIONS
 from mechclust.commands.compare.config import CompareConfig
 from mechclust.commands.compare.control_curves import ControlGroups, control_groups, control_table
 from mechclust.commands.compare.layer_verdict import LayerVerdict
+from mechclust.commands.compare.output_verdict import OutputVerdict
 from mechclust.commands.compare.planes import PromptPlanes
 from mechclust.commands.compare.standing_out import common_layers, standing_out
 from mechclust.commands.compare.task_clusters import ClustersOfTasks
@@ -34,6 +35,7 @@ class Measurements:
     cka: ProbeResult
     controls: Mapping[str, Mapping[str, ProbeResult]]
     blocks: ProbeResult | None = None
+    patching: ProbeResult | None = None
     rbf: ProbeResult | None = None
     without_top_pc: ProbeResult | None = None
     svcca: ProbeResult | None = None
@@ -46,6 +48,7 @@ class Measurements:
     distinct: Mapping[tuple[str, str], int] = field(default_factory=dict)
     blocks_distinct: Mapping[tuple[str, str], int] = field(default_factory=dict)
     why_no_blocks: str = ""
+    why_no_patching: str = ""
     tokenization: Mapping[str, Any] = field(default_factory=dict)
     planes: PromptPlanes | None = None
 
@@ -103,6 +106,16 @@ class Measurements:
             values[places] = self.blocks[measure]
         return values
 
+    @cached_property
+    def output_verdicts(self) -> dict[str, OutputVerdict]:
+        """Return verdicts from patching, by label, all prompts first; empty if nothing was patched."""
+        verdicts = {}
+        if self.patching is not None:
+            rise, low, high = (self.patching[name].numpy() for name in ("rise", "rise_low", "rise_high"))
+            for k, label in enumerate(self.patching.coords["label"]):
+                verdicts[label] = OutputVerdict(rise[:, k], low[:, k], high[:, k], self.config.least_restored)
+        return verdicts
+
     @property
     def change(self) -> Float[np.ndarray, "layer task"]:
         """Return 1 - debiased CKA of the residual stream."""
@@ -127,6 +140,16 @@ class Measurements:
     def changed_together(self) -> np.ma.MaskedArray:
         """Return by layer whether it changed for all prompts together."""
         return self.verdict.changed[:, 0]
+
+    @property
+    def changed_for_a_task(self) -> Bool[np.ndarray, "layer"]:
+        """Return by layer whether it is known to have changed for at least one task."""
+        return np.asarray(self.changed.filled(False).any(axis=1))
+
+    @property
+    def changed_only_together(self) -> Bool[np.ndarray, "layer"]:
+        """Return by layer whether it is known to have changed for all prompts together, but for no single task."""
+        return np.asarray(self.changed_together.filled(False)) & ~self.changed_for_a_task
 
     @property
     def maybe_changed(self) -> Bool[np.ndarray, "layer task"]:

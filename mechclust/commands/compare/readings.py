@@ -11,6 +11,7 @@ import numpy as np
 from mechclust.commands.compare.by_layer import ALL, SECOND_OPINIONS
 from mechclust.commands.compare.control_curves import REST
 from mechclust.commands.compare.measurements import Measurements
+from mechclust.commands.compare.output_readings import how_patched, output_readings, output_sentence
 from mechclust.models.tokenizers import in_words
 from mechclust.report.reading import Reading
 from mechclust.report.text import LAYERS, first_few, join, layers_text, ranges, span, with_ends
@@ -27,6 +28,7 @@ _INHERITED = (
     "Later layers are computed from earlier ones and inherit their change: tuning need not have altered them, not even "
     "the one where it is largest."
 )
+_SAME_INPUT = "Each block was given the base's hidden states, so that it inherits no change from earlier layers."
 
 
 def headline(result: Measurements, tables: Tables) -> str:
@@ -43,18 +45,22 @@ def headline(result: Measurements, tables: Tables) -> str:
             "compared with every other, and which layers correspond is left to the reader."
         )
     if not np.isfinite(result.verdict.change[:, 1:]).any() and not result.changed_together.any():
-        return "CKA is undefined at every layer for every task, so it is not known whether a layer changed."
-    changed = result.changed.filled(False).any(axis=1) | result.changed_together.filled(False)
+        unknown = "CKA is undefined at every layer for every task, so it is not known whether a layer changed."
+        return f"{unknown}{output_sentence(result)}"
+    changed = result.changed_for_a_task | result.changed_only_together
     if changed.any():
         tasks = tables["tasks"]
         out = list(tasks.loc[tasks["stands_out"].eq(True), "task"])
         layers = f"{result.ranges_of(changed)} of {ranges(result.layer_numbers)}"
+        if result.changed_only_together.any():
+            layers = f"{layers} ({result.ranges_of(result.changed_only_together)} for all prompts together only)"
         what = _CHANGED_LAYERS[result.blocks is not None]
-        return f"{what}: {layers}. Tasks that stand out: {first_few(out) if out else 'none'}."
+        stands_out = f"Tasks that stand out: {first_few(out) if out else 'none'}."
+        return f"{what}: {layers}.{output_sentence(result)} {stands_out}"
     known = "is known to have changed" if _is_open(result) else "changed"
     return (
         f"No layer {known}: the 95% interval of 1 - {result.judged_by} reaches down to the tolerance of "
-        f"{result.config.tolerance:g}, where there is one."
+        f"{result.config.tolerance:g}, where there is one.{output_sentence(result)}"
     )
 
 
@@ -79,6 +85,8 @@ def readings(result: Measurements, tables: Tables) -> list[Reading]:
     return [
         *_where_change_begins(result),
         *_changed_layers(result),
+        *output_readings(result, result.changed_for_a_task | result.changed_only_together),
+        *_residual_stream(result),
         *_extremes(tables["layers"]),
         *_standing_out(result, tables["tasks"]),
         *lacking,
@@ -112,14 +120,20 @@ def _where_change_begins(result: Measurements) -> Iterator[Reading]:
 
 
 def _changed_layers(result: Measurements) -> Iterator[Reading]:
-    layers = result.ranges_of(np.asarray(result.changed.filled(False).any(axis=1)))
+    layers = result.ranges_of(result.changed_for_a_task)
     nothing = "none is known to have" if _is_open(result) else "none"
-    what = f"{_CHANGED_LAYERS[result.blocks is not None]} for at least one task"
+    what = _CHANGED_LAYERS[result.blocks is not None]
+    how = _INHERITED if result.blocks is None else _SAME_INPUT
+    yield Reading(f"{what} for at least one task", layers or nothing, verdict=how)
+    if result.changed_only_together.any():
+        together = result.ranges_of(result.changed_together.filled(False))
+        yield Reading(f"{what} for all prompts together", together, verdict=how)
+
+
+def _residual_stream(result: Measurements) -> Iterator[Reading]:
+    """Yield the layers that differ with what they inherit, if blocks decide which changed."""
     if result.blocks is None:
-        yield Reading(what, layers or nothing, verdict=_INHERITED)
         return
-    same_input = "Each block was given the base's hidden states, so that it inherits no change from earlier layers."
-    yield Reading(what, layers or nothing, verdict=same_input)
     of_residual = np.asarray(result.residual_verdict.changed[:, 1:].filled(False).any(axis=1))
     yield Reading(
         "Layers after which the residual stream differs", result.ranges_of(of_residual) or "none", verdict=_INHERITED
@@ -312,6 +326,7 @@ def caveats(result: Measurements, table: pd.DataFrame) -> list[str]:
         "states, nor whether a change matters to the output; and a few outlying prompts can change it (Davari et al. "
         "2022, arXiv 2210.16156).",
         *_how_judged(result),
+        *how_patched(result),
         *_sample_sizes(result),
         *_not_measured(result),
         "Debiased CKA is 1 for the same geometry, near 0 for unrelated ones, and may be negative. Intervals: 95% over "
@@ -326,7 +341,7 @@ def _how_judged(result: Measurements) -> Iterator[str]:
         yield (
             f"Which layers changed is decided on {n:,} prompts ({span(of_tasks)} of a task), by what each block "
             "of both models adds to the base's hidden states; layer 0 by the embedding. Changed position embeddings "
-            "alone, and changes after the last block, are seen at no layer."
+            "alone, and changes after the last block, are seen by patching alone."
         )
     elif result.why_no_blocks and result.diagonal:
         yield (
@@ -354,7 +369,8 @@ def _sample_sizes(result: Measurements) -> Iterator[str]:
 def _not_measured(result: Measurements) -> Iterator[str]:
     """Yield what was requested but needs the same layers in both models."""
     config = result.config
-    requested = {"--blocks": config.blocks, "--rbf": config.rbf, "--top-pc": config.top_pc, "--svcca": config.svcca}
+    requested = {"--blocks": config.blocks, "--n-patched": config.n_patched > 0, "--rbf": config.rbf}
+    requested |= {"--top-pc": config.top_pc, "--svcca": config.svcca}
     requested["clusters of tasks"] = bool(result.clusters.seen_tasks)
     names = [name for name, wanted in requested.items() if wanted]
     if names and not result.diagonal:

@@ -38,6 +38,8 @@ class CompareResult(Measurements, MeasuredResult):
         controls: by task, ``CKA`` of its control with the ``tuned`` and with the ``base`` model on its prompts.
         blocks: the same between what each block of both models adds to the base's residual stream, or ``None``. It
             decides which layers changed, except the embedding.
+        patching: what of the difference between the models' outputs patching restores, see ``patching_result``, or
+            ``None``. It says which layers matter to the output.
         rbf: ``debiased_rbf_cka`` (site, label) of the tasks, or ``None``.
         without_top_pc: ``debiased_cka`` without the largest principal component of each side, or ``None``.
         svcca: ``SVCCA`` of the tasks, or ``None``.
@@ -51,6 +53,7 @@ class CompareResult(Measurements, MeasuredResult):
             the model that has fewer.
         blocks_distinct: the same of what blocks add.
         why_no_blocks: why ``blocks`` was not measured; empty if it was.
+        why_no_patching: the same of ``patching``.
         tokenization: how the prompts were read, as ``mechclust.models.tokenizers.tokenization_of`` returns it.
         planes: coordinates of prompts in each layer's plane, or ``None``; ``planes.html()`` is the report's map.
 
@@ -103,12 +106,16 @@ class CompareResult(Measurements, MeasuredResult):
 
         ``layer, site, task, n, d_tuned, d_base, cka, debiased_cka, low, high, null_high``, the second opinions that
         were requested (``rbf_cka``, ``without_top_pc``, ``svcca``), ``block_cka, block_low, block_high``,
-        ``change, changed, stands_out``.
+        ``restored, restored_low, restored_high, rise, rise_low, rise_high, chance_restored, matters``, and ``change,
+        changed, stands_out``.
 
         ``low`` and ``high``: 95% over prompts. ``null_high``: 97.5% of debiased CKA for prompts paired at random.
         ``change``: 1 - debiased CKA. ``block_cka``: debiased CKA between what the same block of both models adds to the
         base's residual stream, and its 95%; at layer 0 that of the embedding. ``changed``: whether the interval of
-        1 - ``block_cka`` lies above the tolerance, or, if blocks were not measured, that of ``change``. ``changed`` and
+        1 - ``block_cka`` lies above the tolerance, or, if blocks were not measured, that of ``change``. ``restored``:
+        share of the difference between the models' outputs that patching the tuned model's residual stream into the
+        base restores; ``rise``: beyond the layer before; ``chance_restored``: with another prompt's stream;
+        ``matters``: whether the interval of ``rise`` lies beyond ``least_restored``. ``changed`` and
         ``stands_out`` are missing where there is no interval, and ``stands_out`` for all prompts together, which are no
         task. If the models have different layers:
         ``base_layer`` and ``base_site`` that the tuned model's layer is most like for the task, with their CKA, no
@@ -121,13 +128,14 @@ class CompareResult(Measurements, MeasuredResult):
         """Return one row per task, the most changed first.
 
         ``task, n, change, low, high, stands_out, layers, begins_at, largest, largest_low, largest_high, at_layer,
-        changed_layers, stands_out_layers, no_interval_layers``.
+        changed_layers, stands_out_layers, no_interval_layers``, and with patching ``output_layers``.
 
         ``change`` is the mean over ``layers``, at which every task that is compared has an interval (see
         ``common_layers``): the same for all tasks, and for ``low`` and ``high``, the means of the layers' ends, which
         is at least as wide as the interval of the mean. A task without an interval at one of these has no ``low``,
         ``high`` and ``stands_out``; without a CKA at one, no ``change`` either. ``begins_at`` is the first layer, by
-        depth, of ``changed_layers``; ``largest`` the largest change, ``at_layer``.
+        depth, of ``changed_layers``; ``largest`` the largest change, ``at_layer``; ``output_layers`` those that matter
+        to the output.
         """
         return tables.task_table(self)
 
@@ -164,7 +172,8 @@ class CompareResult(Measurements, MeasuredResult):
     @property
     def results(self) -> dict[str, ProbeResult]:
         """The measurements, by the name of their file."""
-        others = {"blocks": self.blocks, "n_dims": self.n_dims, "purity": self.purity, "best_pair": self.best_pair}
+        others = {"blocks": self.blocks, "patching": self.patching, "n_dims": self.n_dims, "purity": self.purity}
+        others["best_pair"] = self.best_pair
         measured = {"cka": self.cka, **self.opinions, **{name: x for name, x in others.items() if x is not None}}
         for task, models in self.controls.items():
             measured |= {f"control-{file_name(task)}-{model}": result for model, result in models.items()}

@@ -10,6 +10,7 @@ from jaxtyping import Shaped
 
 from mechclust.commands.compare.by_layer import ALL, SECOND_OPINIONS
 from mechclust.commands.compare.measurements import Measurements
+from probes import ProbeResult
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,6 +31,15 @@ _MEASURES = {  # by column of the table
     "low": "debiased_cka_low",
     "high": "debiased_cka_high",
     "null_high": "debiased_cka_null_high",
+}
+_PATCHING_MEASURES = {
+    "restored": "restored",
+    "restored_low": "restored_low",
+    "restored_high": "restored_high",
+    "rise": "rise",
+    "rise_low": "rise_low",
+    "rise_high": "rise_high",
+    "chance_restored": "chance",
 }
 _BLOCK_MEASURES = {"block_cka": "debiased_cka", "block_low": "debiased_cka_low", "block_high": "debiased_cka_high"}
 
@@ -63,6 +73,8 @@ def layer_task_table(result: Measurements) -> pd.DataFrame:
     if result.blocks is not None:
         for column, measure in _BLOCK_MEASURES.items():
             columns[column] = _column(result.block_values(measure).double().numpy())
+    if result.patching is not None:
+        columns |= _patching_columns(result, result.patching)
     columns["change"] = _column(1 - result.with_base_layer("debiased_cka"))
     if result.diagonal:
         columns["changed"] = _decisions(np.ma.column_stack([result.changed_together, result.changed]))
@@ -72,6 +84,14 @@ def layer_task_table(result: Measurements) -> pd.DataFrame:
     for name in ("base_layer", "base_site"):  # of integers and NaN
         table[name] = table[name].astype(object).where(table["debiased_cka"].notna(), np.nan)
     return table
+
+
+def _patching_columns(result: Measurements, patching: ProbeResult) -> dict[str, Any]:
+    """Return the columns of patching, whose sites are the layers of the table."""
+    columns: dict[str, Any] = {name: _column(patching[of].numpy()) for name, of in _PATCHING_MEASURES.items()}
+    verdicts = [np.ma.MaskedArray(each.matters, mask=np.isnan(each.low)) for each in result.output_verdicts.values()]
+    columns["matters"] = _decisions(np.ma.column_stack(verdicts))
+    return columns
 
 
 def _search_columns(result: Measurements) -> dict[str, Any]:
@@ -126,6 +146,8 @@ def task_table(result: Measurements) -> pd.DataFrame:
             "no_interval_layers": [result.ranges_of(mask) for mask in ~result.known.T],
         }
     )
+    if result.patching is not None:
+        table["output_layers"] = [result.ranges_of(result.output_verdicts[task].matters) for task in result.tasks]
     return table.sort_values("change", ascending=False, kind="stable", ignore_index=True)
 
 

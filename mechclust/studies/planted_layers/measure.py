@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from mechclust.models.patching import Logits, patched_outputs, read_and_write
 from mechclust.models.same_input import can_write
 from mechclust.studies.planted_layers.plant import n_layers_of
 from mechclust.studies.planted_layers.rows import (
@@ -21,13 +22,11 @@ from mechclust.studies.planted_layers.rows import (
     SAME_INPUT,
     VIEWS,
     LayerRows,
-    Logits,
     RowsByView,
     join_rows_by_view,
     post_hooks,
     read_rows,
     read_same_input,
-    states_of,
     stream_of,
 )
 from probes import ProbeResult, Readout, last_token
@@ -281,12 +280,11 @@ def _patched_losses(
     n_prompts = 0
     for batch in batches:
         n_prompts += len(batch)
-        logits, states = states_of(tuned, batch, hooks)
+        logits, states = read_and_write(tuned, batch, hooks)
         totals["tuned"] += len(batch) * float(loss(logits, batch))
-        for name in hooks:
-            logits, _ = states_of(base, batch, [name], {name: states[name]})
+        for name, logits in patched_outputs(base, batch, states):
             totals[name] += len(batch) * float(loss(logits, batch))
-        logits, _ = states_of(base, batch, [])
+        logits, _ = read_and_write(base, batch, [])
         totals["base"] += len(batch) * float(loss(logits, batch))
     if not n_prompts:
         raise InputError("there are no prompts to patch on; give at least one batch")

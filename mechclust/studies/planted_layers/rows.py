@@ -8,9 +8,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from mechclust.models.patching import ActivationsByHook, read_and_write
 from mechclust.studies.planted_layers.plant import n_layers_of
 from probes import Readout
-from probes.engine.hooks import HookedModel, device_of, evaluation_mode, forward, record
+from probes.engine.hooks import HookedModel
 from tasks import Batch
 
 RESIDUAL = "residual"
@@ -20,23 +21,6 @@ VIEWS = (RESIDUAL, CONTRIBUTION, SAME_INPUT)
 
 LayerRows = Float[Tensor, "row dim"]
 RowsByView = dict[str, list[LayerRows]]  # by view, one of each layer
-Logits = Float[Tensor, "batch pos d_vocab"]
-StatesByHook = Mapping[str, Float[Tensor, "batch pos dim"]]  # by hook point
-
-
-def states_of(
-    model: HookedModel, batch: Batch, names: Sequence[str], written: StatesByHook | None = None
-) -> tuple[Logits, dict[str, Float[Tensor, "batch pos dim"]]]:
-    """Return a model's output, and its activations at these hook points, of which ``written`` are overwritten."""
-    states: dict[str, Tensor] = {}
-    replacements = written or {}
-
-    def receive(name: str, activation: Float[Tensor, "batch pos dim"]) -> Float[Tensor, "batch pos dim"] | None:
-        states[name] = replacements.get(name, activation)
-        return replacements.get(name)
-
-    with torch.inference_mode(), evaluation_mode(model), record(model, names, receive):
-        return forward(model, batch.to(device_of(model))), states
 
 
 def _pre_hooks(model: HookedModel) -> list[str]:
@@ -49,7 +33,7 @@ def post_hooks(model: HookedModel) -> list[str]:
     return [f"blocks.{layer}.hook_resid_post" for layer in range(n_layers_of(model))]
 
 
-def stream_of(model: HookedModel, batch: Batch, inputs: StatesByHook | None = None) -> StatesByHook:
+def stream_of(model: HookedModel, batch: Batch, inputs: ActivationsByHook | None = None) -> ActivationsByHook:
     """Return a model's residual stream before and after each block.
 
     Args:
@@ -59,10 +43,10 @@ def stream_of(model: HookedModel, batch: Batch, inputs: StatesByHook | None = No
     """
     pres = _pre_hooks(model)
     written = None if inputs is None else {name: inputs[name] for name in pres}
-    return states_of(model, batch, [*pres, *post_hooks(model)], written)[1]
+    return read_and_write(model, batch, [*pres, *post_hooks(model)], written)[1]
 
 
-def read_rows(model: HookedModel, stream: StatesByHook, batch: Batch, readout: Readout) -> RowsByView:
+def read_rows(model: HookedModel, stream: ActivationsByHook, batch: Batch, readout: Readout) -> RowsByView:
     """Return a batch's rows of the residual stream after each block, and of what the block adds, in float64."""
     before = [readout(stream[name], batch).cpu() for name in _pre_hooks(model)]
     after = [readout(stream[name], batch).cpu() for name in post_hooks(model)]
@@ -70,7 +54,7 @@ def read_rows(model: HookedModel, stream: StatesByHook, batch: Batch, readout: R
     return {RESIDUAL: after, CONTRIBUTION: added}
 
 
-def read_same_input(model: HookedModel, inputs: StatesByHook, batch: Batch, readout: Readout) -> list[LayerRows]:
+def read_same_input(model: HookedModel, inputs: ActivationsByHook, batch: Batch, readout: Readout) -> list[LayerRows]:
     """Return a batch's rows of what each block adds if it is given another model's stream."""
     return read_rows(model, stream_of(model, batch, inputs), batch, readout)[CONTRIBUTION]
 

@@ -12,6 +12,7 @@ from mechclust.evidence.intervals import (
     mean_interval,
     paired_share_interval,
     prediction_interval,
+    ratio_interval,
     share_interval,
 )
 from tasks import InputError
@@ -109,3 +110,25 @@ class TestPairedShareInterval:
     def test_of_nothing(self):
         assert paired_share_interval([]) is None
         assert paired_share_interval([1.0, math.nan]) is None
+
+
+class TestRatioInterval:
+    def test_covers_the_ratio_in_about_90_of_100(self):
+        """Parts are a share of half on average of wholes that vary as much as they are large."""
+        draw = np.random.default_rng(0)
+        n_covered = 0
+        for _ in range(400):
+            wholes = draw.lognormal(0, 1, 32)
+            low, high = ratio_interval(wholes * draw.random(32), wholes)
+            n_covered += low <= 0.5 <= high
+        assert 0.88 <= n_covered / 400 <= 0.95
+
+    def test_of_the_same_ratio_has_no_width(self):
+        assert ratio_interval([1.0, 2.0] * 4, [2.0, 4.0] * 4) == (0.5, 0.5)
+
+    @pytest.mark.parametrize(
+        ("parts", "wholes"),
+        [([1.0] * 7, [2.0] * 7), ([0.0] * 8, [0.0] * 8), ([math.nan] * 8, [1.0] * 8), ([1.0] * 8, [0.0] * 7 + [1.0])],
+    )
+    def test_of_too_few_or_undefined_ones_is_none(self, parts, wholes):
+        assert ratio_interval(parts, wholes) is None

@@ -41,7 +41,8 @@ def planted(write_checkpoint, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def settings(measured):
-    return replace(measured.config, n_permutations=9, rbf=False, top_pc=False, n_dims=False, purity=False)
+    off = {"rbf": False, "top_pc": False, "n_dims": False, "purity": False, "n_patched": 0}
+    return replace(measured.config, n_permutations=9, **off)
 
 
 @pytest.fixture(scope="module")
@@ -211,7 +212,7 @@ class TestNotPossible:
             assert self.said(result).startswith("base and tuned model are one model in memory")
 
     def test_too_little_memory_for_both(self, gpt2, shaken, settings, tmp_path, monkeypatch):
-        module = "mechclust.commands.compare.block_rows"
+        module = "mechclust.commands.compare.both_models"
         monkeypatch.setattr(f"{module}.free_memory_bytes", lambda device: 2**10)
         result = compare_models(str(gpt2), str(shaken), settings, tmp_path)
         assert self.said(result).startswith("their weights take ")

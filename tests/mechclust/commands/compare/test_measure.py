@@ -37,7 +37,9 @@ class TestMeasure:
         table = measured.to_dataframe()
         assert list(table.columns) == [
             "layer", "site", "task", "n", "d_tuned", "d_base", "cka", "debiased_cka", "low", "high", "null_high",
-            "rbf_cka", "without_top_pc", "block_cka", "block_low", "block_high", "change", "changed", "stands_out",
+            "rbf_cka", "without_top_pc", "block_cka", "block_low", "block_high", "restored", "restored_low",
+            "restored_high", "rise", "rise_low", "rise_high", "chance_restored", "matters", "change", "changed",
+            "stands_out",
         ]  # fmt: skip
         assert table["layer"].tolist() == 4 * [0, 1, 2]
         assert table["task"].tolist() == [t for t in ("(all)", *TASKS) for _ in range(3)]
@@ -57,7 +59,9 @@ class TestMeasure:
         assert layers["changed"].tolist() == [0, 3]
         assert layers["change"][0] == pytest.approx(0)
         assert layers["most"][1] == pytest.approx(measured.summary()["largest"].max())
-        assert measured.headline.startswith("Layers whose blocks changed: 2 of 0-2. Tasks that stand out: ")
+        assert measured.headline == (
+            "Layers whose blocks changed: 2 of 0-2. Layers that matter to the output: 2. Tasks that stand out: none."
+        )
         assert measured.readings[0].value == "all prompts together, a, b and c"
         assert measured.readings[0].where == "layer 2"
         assert measured.readings[1].value == "2"
@@ -208,13 +212,14 @@ class TestOtherLayers:
         for asked, names in (
             (
                 replace(layers, config=replace(layers.config, svcca=True), clusters=clusters),
-                "--blocks, --rbf, --top-pc, --svcca and clusters of tasks",
+                "--blocks, --n-patched, --rbf, --top-pc, --svcca and clusters of tasks",
             ),
-            (layers, "--blocks, --rbf and --top-pc"),
+            (layers, "--blocks, --n-patched, --rbf and --top-pc"),
         ):
             said = f"There are no results for {names}: for these the models need to have the same layers."
             assert said in asked.caveats
-        nothing = replace(layers, config=replace(layers.config, blocks=False, rbf=False, top_pc=False))
+        off = {"blocks": False, "n_patched": 0, "rbf": False, "top_pc": False}
+        nothing = replace(layers, config=replace(layers.config, **off))
         assert not any("There are no results" in note for note in nothing.caveats)
         refused = r"^the models have different layers, so .*; read to_dataframe\(\)$"
         for measure in ("change", "changed", "stands_out"):

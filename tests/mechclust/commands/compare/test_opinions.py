@@ -40,7 +40,7 @@ def test_table(measured):
 
 
 def test_all_off(gpt2, shaken, config, out):
-    off = replace(config, blocks=False, rbf=False, top_pc=False, svcca=False, n_dims=False, purity=False)
+    off = replace(config, blocks=False, n_patched=0, rbf=False, top_pc=False, svcca=False, n_dims=False, purity=False)
     result = compare_models(str(gpt2), str(shaken), off, out)
     assert result.opinions == {}
     assert (result.n_dims, result.purity) == (None, None)

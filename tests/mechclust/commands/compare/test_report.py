@@ -26,8 +26,10 @@ class TestReport:
         assert files == {
             ".mechclust.lock", "mechclust.json", "report.html", "compare.csv", "tasks.csv", "layers.csv",
             "second_opinions.csv", "results/without_top_pc.safetensors", "results/blocks.safetensors",
-            *(f"figures/{name}.{kind}" for name in ("cka_by_layer", "change_by_task_and_layer", "dimensions_and_purity",
-                                                    "second_opinions", "changed_blocks") for kind in ("pdf", "png")),
+            "results/patching.safetensors",
+            *(f"figures/{name}.{kind}" for kind in ("pdf", "png")
+              for name in ("changed_and_restored", "cka_by_layer", "change_by_task_and_layer", "dimensions_and_purity",
+                           "second_opinions")),
             "results/cka.safetensors",
             "results/rbf.safetensors", "results/n_dims.safetensors", "results/purity.safetensors",
         }  # fmt: skip
@@ -89,8 +91,8 @@ class TestReport:
             values = {m: x[..., places] if "label" in axes[m] else x for m, x in found.values.items()}
             return replace(found, values=values, coords={**found.coords, "label": labels})
 
-        of_all = (measured.cka, measured.blocks, measured.n_dims)
-        cka, blocks, n_dims = (again(x, ["(all)", *tasks], places) for x in of_all)
+        of_all = (measured.cka, measured.blocks, measured.patching, measured.n_dims)
+        cka, blocks, patching, n_dims = (again(x, ["(all)", *tasks], places) for x in of_all)
         rbf, less = (again(x, tasks, [k % 3 for k in range(12)]) for x in (measured.rbf, measured.without_top_pc))
         result = replace(
             measured,
@@ -98,6 +100,7 @@ class TestReport:
             tuned=hostile,
             cka=cka,
             blocks=blocks,
+            patching=patching,
             rbf=rbf,
             without_top_pc=less,
             n_dims=n_dims,

@@ -1,0 +1,247 @@
+"""Measure with both models in memory: what each block adds to the same input, and what patching restores."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from mechclust.commands.compare.block_rows import FEWER_PROMPTS, block_folder, save_block_rows
+from mechclust.commands.compare.by_layer import SavedRows
+from mechclust.commands.compare.config import CompareConfig
+from mechclust.commands.compare.inputs import Inputs
+from mechclust.commands.compare.patching import batches_to_patch, patching_part, patching_result, why_not_patched
+from mechclust.commands.parts import remove_others
+from mechclust.commands.sampling import drawn_of_each
+from mechclust.commands.saved_rows import (
+    Checkpoint,
+    check_without_adapter,
+    free_memory,
+    loaded,
+    portable,
+    put_adapter,
+)
+from mechclust.jobs import map_jobs, progress_bar
+from mechclust.models.adapters import adapter_of, plain_model
+from mechclust.models.patching import stream_points
+from mechclust.models.same_input import can_write
+from mechclust.models.sizes import free_memory_bytes
+from mechclust.report.resources import GIB
+from probes import ProbeResult, RowStore
+from probes.engine.hooks import HookedModel
+from tasks import Batch, InputError
+from tasks.errors import first_line
+
+
+@dataclass(frozen=True)
+class PairJob:
+    """A base and a tuned model that are in memory together.
+
+    Attributes:
+        pair: base and tuned model.
+        weights: what identifies the weights of both.
+        in_blocks: prompts for what blocks add; empty if that is not measured.
+        patched: prompts for patching; empty if that is not measured.
+        config: how the weights are loaded, and what is saved.
+        rows: folder that gets ``blocks-base``, ``blocks-tuned`` and ``patched``.
+    """
+
+    pair: tuple[Checkpoint, Checkpoint]
+    weights: Sequence[str]
+    in_blocks: Sequence[Batch]
+    patched: Sequence[Batch]
+    config: CompareConfig
+    rows: Path
+
+    name = "both models"
+
+
+@dataclass(frozen=True)
+class PairOutcome:
+    """Outcome of a ``PairJob``.
+
+    Attributes:
+        why_no_blocks: why no rows of blocks were saved; empty if they were.
+        why_no_patching: why nothing was patched; empty if it was.
+        patched: results of patching, one of each batch.
+    """
+
+    why_no_blocks: str = ""
+    why_no_patching: str = ""
+    patched: Sequence[ProbeResult] = ()
+
+
+@dataclass(frozen=True)
+class Together:
+    """Measurements that need both models in memory.
+
+    Attributes:
+        blocks: what each block adds to the base's residual stream, or ``None``.
+        patching: what patching restores, see ``patching_result``, or ``None``.
+        why_no_blocks: why there are no blocks; empty if there are.
+        why_no_patching: why there is no patching; empty if there is.
+    """
+
+    blocks: SavedRows | None
+    patching: ProbeResult | None
+    why_no_blocks: str
+    why_no_patching: str
+
+
+def measure_together(
+    inputs: Inputs, rows: SavedRows, config: CompareConfig, folder: Path, *, progress: bool = False
+) -> Together:
+    """Measure what needs both models in memory, as far as it was requested and is possible.
+
+    Args:
+        inputs: models and prompts.
+        rows: hidden states of both models.
+        config: what to measure.
+        folder: gets what is measured.
+        progress: show progress bars, and what patching costs.
+    """
+    reason = _reason_before_loading(inputs, rows, config)
+    why_no_blocks = reason if config.blocks else "--no-blocks was given"
+    why_no_patching = reason if config.n_patched else "--n-patched 0 was given"
+    in_blocks = drawn_of_each(rows.of_task, config.blocks_prompts)
+    patched: list[Batch] = []
+    if not why_no_patching:
+        of_task = drawn_of_each(rows.of_task, config.n_patched)
+        patched = batches_to_patch(inputs.batches, of_task, config.tokens_per_batch)
+    outcome = PairOutcome()
+    if not why_no_blocks or patched:
+        base, tuned, *_ = inputs.checkpoints
+        pair = (base, tuned) if config.here else (portable(base), portable(tuned))
+        weights = [f"{store.model} {store.dtype}" for store in (rows.pair["base"], rows.pair["tuned"])]
+        batches = [] if why_no_blocks else _chosen(inputs.batches, in_blocks)
+        outcome = _run(PairJob(pair, weights, batches, patched, config, folder), progress)
+    why_no_blocks = why_no_blocks or outcome.why_no_blocks
+    why_no_patching = why_no_patching or outcome.why_no_patching
+    blocks = None
+    if not why_no_blocks:
+        stores = {role: RowStore(block_folder(folder, role)) for role in ("tuned", "base")}
+        blocks = SavedRows(stores, {}, in_blocks)
+    patching = None
+    if not why_no_patching:
+        patching = patching_result(outcome.patched, patched, inputs.tasks, config.unit_label)
+    return Together(blocks, patching, why_no_blocks, why_no_patching)
+
+
+def _run(job: PairJob, progress: bool) -> PairOutcome:
+    """Measure with both models, here or in another process."""
+    if job.config.here:
+        return measure_pair(job, progress=progress)
+    shown = job.name if progress else None
+    (outcome,) = map_jobs(measure_pair, [job], **job.config.on, folder=job.rows, progress=shown)
+    return outcome
+
+
+def _reason_before_loading(inputs: Inputs, rows: SavedRows, config: CompareConfig) -> str:
+    """Return why the models cannot be measured together, as far as it is known without weights."""
+    base, tuned, *_ = inputs.checkpoints
+    if not rows.same_layers:
+        return "the models have different layers"
+    if inputs.families:
+        return "the models are of different families"
+    by_name = not base.model.in_memory and not tuned.model.in_memory
+    if by_name and base.dtype != tuned.dtype:
+        return _other_dtypes(base.dtype, tuned.dtype)
+    if base.model.in_memory and tuned.model.in_memory and _weights(base) is _weights(tuned):
+        return "base and tuned model are one model in memory, which cannot have and lack an adapter at once"
+    return _too_little_memory(inputs, config)
+
+
+def _too_little_memory(inputs: Inputs, config: CompareConfig) -> str:
+    """Return that the weights of both models do not fit in memory, as far as their sizes tell; empty if they may."""
+    if not config.here or config.device_map or config.quantize:
+        return ""
+    needed: dict[str, int] = {}
+    for checkpoint in inputs.checkpoints[:2]:
+        if not checkpoint.model.in_memory:
+            n_bytes = inputs.sizes[checkpoint].least_weights * getattr(torch, checkpoint.dtype).itemsize
+            needed[checkpoint.device] = needed.get(checkpoint.device, 0) + n_bytes
+    for device, n_bytes in needed.items():
+        free = free_memory_bytes(device)
+        if free is not None and n_bytes > free:
+            return f"their weights take {n_bytes / GIB:.3g} GiB or more, and {device} has {free / GIB:.3g} GiB free"
+    return ""
+
+
+def _weights(checkpoint: Checkpoint) -> Any:
+    source = checkpoint.model.source
+    plain = plain_model(source)
+    return source if plain is None else plain
+
+
+def _chosen(batches: Sequence[Batch], of_task: Mapping[str, Int[Tensor, "_"]]) -> list[Batch]:
+    """Return the batches with only these prompts."""
+    chosen = torch.cat([*of_task.values()])
+    parts = (batch.select(torch.isin(batch.index, chosen).nonzero()[:, 0]) for batch in batches)
+    return [part for part in parts if len(part)]
+
+
+def measure_pair(job: PairJob, *, progress: bool = False) -> PairOutcome:
+    """Measure with both models of a job, and free the weights that were loaded for it."""
+    try:
+        return _measure_pair(job, progress)
+    finally:
+        for checkpoint in job.pair:
+            free_memory(checkpoint.device)
+
+
+def _measure_pair(job: PairJob, progress: bool) -> PairOutcome:
+    check_without_adapter(job.pair, FEWER_PROMPTS)
+    with ExitStack() as stack:
+        models = {}
+        try:
+            for checkpoint in job.pair:
+                model = stack.enter_context(loaded(checkpoint, job.config, FEWER_PROMPTS, attention="eager"))
+                put_adapter(model, checkpoint, adapter_of(model), FEWER_PROMPTS)
+                models[checkpoint] = model
+        except (InputError, torch.OutOfMemoryError) as error:  # each was loaded before, alone and read-only
+            reason = f"the models cannot be loaded together, with hooks that write ({first_line(error)})"
+            return PairOutcome(reason, reason)
+        reason = _reason(*models.values())
+        if reason:
+            return PairOutcome(reason, reason)
+        if job.in_blocks:
+            save_block_rows(models, job.in_blocks, job.config, job.rows, progress=progress)
+        return _patch(job, models, progress) if job.patched else PairOutcome()
+
+
+def _patch(job: PairJob, models: Mapping[Checkpoint, HookedModel], progress: bool) -> PairOutcome:
+    """Patch batch by batch, where it is not done yet."""
+    base, tuned = models.values()
+    reason = why_not_patched(base, tuned)
+    if reason:
+        return PairOutcome(why_no_patching=reason)
+    folder = job.rows / "patched"
+    if progress:
+        n_passes = 2 * len(stream_points(base)) + 2
+        print(f"Patching: {n_passes} forward passes of {sum(map(len, job.patched)):,} prompts.", file=sys.stderr)
+    parts = [patching_part(base, tuned, batch, job.weights, folder) for batch in job.patched]
+    shown = progress_bar(parts, desc="patching", unit="batch") if progress else parts
+    results = [part.found() for part in shown]
+    remove_others(folder, {part.path for part in parts})
+    return PairOutcome(patched=results)
+
+
+def _reason(base: HookedModel, tuned: HookedModel) -> str:
+    """Return why nothing of one model can be given to the other; empty if it can."""
+    if not can_write(base) or not can_write(tuned):
+        return "the hooks of models of this kind can only read"
+    if base.cfg.d_model != tuned.cfg.d_model:
+        return "the models have different widths"
+    dtypes = [next(each.parameters()).dtype for each in (base, tuned)]
+    return "" if dtypes[0] == dtypes[1] else _other_dtypes(*dtypes)
+
+
+def _other_dtypes(base: torch.dtype | str, tuned: torch.dtype | str) -> str:
+    return f"the models have different dtypes ({base} and {tuned}), whose rounding would count as change"

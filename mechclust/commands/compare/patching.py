@@ -1,0 +1,208 @@
+"""Measure what of a change reaches the output, by patching the tuned model's residual stream into the base."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from mechclust.commands.compare.by_layer import ALL
+from mechclust.commands.parts import MeasurementPart, part_path
+from mechclust.evidence.intervals import ratio_interval
+from mechclust.models.patching import (
+    Activations,
+    ActivationsByHook,
+    Logits,
+    patched_outputs,
+    predicts_next_token,
+    read_and_write,
+    stream_points,
+)
+from probes import ProbeResult
+from probes.engine.hooks import HookedModel
+from probes.store.files import versions
+from tasks import Batch
+from tasks.batch import token_batches
+
+
+def why_not_patched(base: HookedModel, tuned: HookedModel) -> str:
+    """Return why outputs cannot be compared after a patch; empty if they can. Hooks of both models can write."""
+    if base.cfg.d_vocab != tuned.cfg.d_vocab:
+        return f"the models have outputs of {base.cfg.d_vocab} and {tuned.cfg.d_vocab} tokens"
+    if not (predicts_next_token(base) and predicts_next_token(tuned)):
+        return "models of this kind do not predict the next token"
+    return ""
+
+
+def batches_to_patch(
+    batches: Sequence[Batch], of_task: Mapping[str, Int[Tensor, "_"]], tokens_per_batch: int
+) -> list[Batch]:
+    """Return only these prompts, in batches of their own, those of like length together."""
+    chosen = torch.cat([*of_task.values()])
+    longest = max(batch.tokens.shape[1] for batch in batches)
+    parts = [batch.select(torch.isin(batch.index, chosen).nonzero()[:, 0]) for batch in batches]
+    whole = Batch.concat([part.padded_to(longest) for part in parts])
+    lengths = whole.lengths().tolist()
+    places = token_batches(lengths, tokens_per_batch, str)
+    return [_without_padding(whole.select(torch.from_numpy(rows))) for rows in places]
+
+
+def _without_padding(batch: Batch) -> Batch:
+    """Cut off the positions that are padding in every prompt."""
+    lengths = batch.lengths()
+    n = int(lengths.max())
+    return replace(batch, tokens=batch.tokens[:, :n], attention_mask=torch.arange(n) < lengths[:, None])
+
+
+def patching_part(
+    base: HookedModel, tuned: HookedModel, batch: Batch, models: Sequence[str], folder: Path
+) -> MeasurementPart:
+    """Return the part that patches one batch.
+
+    Args:
+        base: hooked model whose hooks can write.
+        tuned: one of the same shape.
+        batch: prompts, with their ``task``.
+        models: what identifies the weights of both.
+        folder: folder of parts.
+    """
+    path = part_path(folder, "patching", [*models], [batch.tokens, batch.lengths(), batch.index, batch.label("task")])
+    return MeasurementPart(path, "patching", partial(patch_batch, base, tuned, batch))
+
+
+def patch_batch(base: HookedModel, tuned: HookedModel, batch: Batch) -> ProbeResult:
+    """Measure how far the base's next-token distribution is from the tuned model's, as it is and patched.
+
+    Measures, in nats, of the distribution after the last token of each prompt:
+        ``base`` (prompt): KL divergence of the base's distribution from the tuned model's.
+        ``patched`` (site, prompt): the same with the tuned model's residual stream written into the base there, at all
+            positions.
+        ``shuffled`` (site, prompt): the same with the stream of another prompt of the task, aligned at the last token;
+            NaN for a prompt that is the only one of its task in the batch.
+
+    Cost: a forward pass of the tuned model and ``3 + 2 x layers`` of the base.
+    Memory: the tuned model's residual stream of the batch at every layer, twice.
+    """
+    sites = stream_points(base)
+    logits, states = read_and_write(tuned, batch, sites)
+    wanted = _log_probabilities(logits, batch)
+    logits, _ = read_and_write(base, batch, [])
+    of_base = _divergence(wanted, logits, batch)
+    patched = [_divergence(wanted, logits, batch) for _, logits in patched_outputs(base, batch, states)]
+    partner, has_partner = _partners(batch.label("task"))
+    shuffled = torch.full((len(sites), len(batch)), torch.nan, dtype=torch.float64)
+    if bool(has_partner.any()):
+        others = _of_partners(states, batch, partner)
+        for i, (_, logits) in enumerate(patched_outputs(base, batch, others)):
+            shuffled[i, has_partner] = _divergence(wanted, logits, batch)[has_partner]
+    by_site = ("site", "prompt")
+    return ProbeResult(
+        "PatchedPrompts",
+        {"base": of_base, "patched": torch.stack(patched), "shuffled": shuffled},
+        {"base": ("prompt",), "patched": by_site, "shuffled": by_site},
+        {"site": sites, "prompt": [str(i) for i in batch.index.tolist()]},
+        {site: layer for layer, site in enumerate(sites)},
+    )
+
+
+def _log_probabilities(logits: Logits, batch: Batch) -> Float[Tensor, "prompt d_vocab"]:
+    """Return the log-probabilities of the token after each prompt."""
+    rows = torch.arange(len(batch), device=logits.device)
+    return logits[rows, batch.last_positions().to(logits.device)].cpu().double().log_softmax(dim=-1)
+
+
+def _divergence(wanted: Float[Tensor, "prompt d_vocab"], logits: Logits, batch: Batch) -> Float[Tensor, "prompt"]:
+    """Return the KL divergence of an output from the wanted distribution, in nats."""
+    return (wanted.exp() * (wanted - _log_probabilities(logits, batch))).sum(dim=-1)
+
+
+def _partners(task: Int[Tensor, "prompt"]) -> tuple[Int[Tensor, "prompt"], Bool[Tensor, "prompt"]]:
+    """Return another prompt of the same task for each prompt, and whether there is one."""
+    partner = torch.arange(len(task))
+    for number in torch.unique(task).tolist():
+        members = (task == number).nonzero()[:, 0]
+        partner[members] = members.roll(1)
+    return partner, partner != torch.arange(len(task))
+
+
+def _of_partners(states: ActivationsByHook, batch: Batch, partner: Int[Tensor, "prompt"]) -> dict[str, Activations]:
+    """Return the states of each prompt's partner, aligned at the last token; before it begins, of its first token."""
+    lengths = batch.lengths()
+    longer = (lengths - lengths[partner])[:, None]
+    last = (lengths[partner] - 1)[:, None]
+    position = (torch.arange(batch.tokens.shape[1]) - longer).clamp(min=0).minimum(last)
+    return {name: x[partner[:, None].to(x.device), position.to(x.device)] for name, x in states.items()}
+
+
+def patching_result(
+    parts: Sequence[ProbeResult], batches: Sequence[Batch], tasks: Sequence[str], unit_label: str | None
+) -> ProbeResult:
+    """Return what of the difference between both models' outputs is restored by patching, by layer and task.
+
+    Measures:
+        ``restored`` (site, label): ``1 - patched / base`` of the divergence's mean over prompts; with ``_low`` and
+            ``_high``, its 95% interval over prompts or units.
+        ``rise`` (site, label): ``restored`` minus that of the site before, which for the first is 0; likewise.
+        ``chance`` (site, label): ``restored`` if each prompt is given the stream of another one.
+        ``divergence`` (label): that of the base from the tuned model, in nats, mean over prompts.
+        ``n`` (label): number of prompts.
+
+    Args:
+        parts: from ``patch_batch``, one of each batch.
+        batches: prompts, with their ``task`` and the units.
+        tasks: names of the tasks.
+        unit_label: label of prompts that belong together; ``None`` if prompts are independent.
+    """
+    task = torch.cat([batch.label("task") for batch in batches])
+    unit = torch.arange(len(task)) if unit_label is None else torch.cat([batch.label(unit_label) for batch in batches])
+    base = torch.cat([part["base"] for part in parts])
+    patched = torch.cat([part["patched"] for part in parts], dim=1)
+    shuffled = torch.cat([part["shuffled"] for part in parts], dim=1)
+    members = {ALL: torch.ones_like(task, dtype=torch.bool), **{name: task == k for k, name in enumerate(tasks)}}
+    by_label = [_of_label(base[of], patched[:, of], shuffled[:, of], unit[of]) for of in members.values()]
+    values = {name: torch.stack([each[name] for each in by_label], dim=-1) for name in by_label[0]}
+    return ProbeResult(
+        "Patching",
+        values,
+        {name: ("site", "label") if values[name].ndim == 2 else ("label",) for name in values},
+        {"site": parts[0].coords["site"], "label": list(members)},
+        parts[0].layers,
+        metadata={"units": unit_label, "versions": versions()},
+    )
+
+
+def _of_label(
+    base: Float[Tensor, "prompt"],
+    patched: Float[Tensor, "site prompt"],
+    shuffled: Float[Tensor, "site prompt"],
+    unit: Int[Tensor, "prompt"],
+) -> dict[str, Float[Tensor, "*site"] | Int[Tensor, ""]]:
+    """Return the measures of ``patching_result`` of some prompts."""
+    before = torch.cat([base[None], patched[:-1]])
+    has_partner = ~shuffled.isnan().any(dim=0)
+    chance = (base[has_partner] - shuffled[:, has_partner]).sum(dim=1) / base[has_partner].sum()
+    return {
+        **_shares("restored", base - patched, base, unit),
+        **_shares("rise", before - patched, base, unit),
+        "chance": chance,
+        "divergence": base.mean(),
+        "n": torch.tensor(len(base)),
+    }
+
+
+def _shares(
+    name: str, parts: Float[Tensor, "site prompt"], wholes: Float[Tensor, "prompt"], unit: Int[Tensor, "prompt"]
+) -> dict[str, Float[Tensor, "site"]]:
+    """Return by site the sum of parts over the sum of wholes, with its interval over units."""
+    member = torch.unique(unit, return_inverse=True)[1]
+    n_units = int(member.max()) + 1
+    whole = torch.zeros(n_units, dtype=torch.float64).index_add(0, member, wholes)
+    part = torch.zeros(len(parts), n_units, dtype=torch.float64).index_add(1, member, parts)
+    nan = (torch.nan, torch.nan)
+    ends = torch.tensor([ratio_interval(row, whole.tolist()) or nan for row in part.tolist()], dtype=torch.float64)
+    return {name: part.sum(dim=1) / whole.sum(), f"{name}_low": ends[:, 0], f"{name}_high": ends[:, 1]}

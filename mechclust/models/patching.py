@@ -1,0 +1,79 @@
+"""Write one model's residual stream into another, and read what the other then puts out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from probes.engine.hooks import HookedModel, device_of, evaluation_mode, forward, n_blocks, record
+from tasks import Batch
+
+Logits = Float[Tensor, "batch pos d_vocab"]
+Activations = Float[Tensor, "batch pos dim"]
+ActivationsByHook = Mapping[str, Activations]
+
+
+def stream_points(model: HookedModel) -> list[str]:
+    """Return the hook points of the residual stream before the first block and after each block."""
+    layers = range(n_blocks(list(model.hook_dict)))
+    return ["blocks.0.hook_resid_pre", *(f"blocks.{layer}.hook_resid_post" for layer in layers)]
+
+
+def read_and_write(
+    model: HookedModel, batch: Batch, names: Sequence[str], written: ActivationsByHook | None = None
+) -> tuple[Logits, dict[str, Activations]]:
+    """Return a model's output, and its activations at some hook points, of which ``written`` are replaced.
+
+    Args:
+        model: any hooked model; its hooks must be able to write if anything is written.
+        batch: of examples.
+        names: hook points.
+        written: activations to write, by hook point, each one of ``names``.
+    """
+    states: dict[str, Activations] = {}
+    receive = partial(_receive, states, written or {})
+    with torch.inference_mode(), evaluation_mode(model), record(model, names, receive):
+        return forward(model, batch.to(device_of(model))), states
+
+
+def _receive(
+    states: dict[str, Activations], written: ActivationsByHook, name: str, activation: Activations
+) -> Activations | None:
+    """Keep an activation, or the one that replaces it."""
+    if name not in written:
+        states[name] = activation
+        return None
+    states[name] = written[name].to(activation)
+    return states[name]
+
+
+def patched_outputs(model: HookedModel, batch: Batch, states: ActivationsByHook) -> Iterator[tuple[str, Logits]]:
+    """Yield a model's output with the activations of one hook point replaced at all positions, then of the next.
+
+    Cost: a forward pass for each hook point.
+
+    Args:
+        model: any hooked model whose hooks can write, see ``can_write``.
+        batch: of examples.
+        states: another model's activations on this batch, or on another of the same shape, by hook point.
+
+    Yields:
+        The hook point and the output.
+    """
+    for name, written in states.items():
+        logits, _ = read_and_write(model, batch, [name], {name: written})
+        yield name, logits
+
+
+def predicts_next_token(model: HookedModel) -> bool:
+    """Return whether a model's output is logits for each token that do not depend on later tokens."""
+    tokens: Int[Tensor, "batch pos"] = torch.tensor([[0, 0], [0, 1]])
+    logits, _ = read_and_write(model, Batch(tokens), [])
+    if not isinstance(logits, Tensor) or logits.ndim != 3:
+        return False
+    first = logits[:, 0].float()
+    return torch.allclose(first[0], first[1], rtol=1e-3, atol=1e-3 * float(first.abs().max()))

@@ -1,0 +1,324 @@
+"""Patching the tuned model's residual stream into the base says which layers matter to the output."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from mechclust.commands.compare import compare_models
+from mechclust.commands.compare.output_verdict import OutputVerdict
+from mechclust.commands.compare.patching import patch_batch
+from mechclust.commands.sampling import drawn_of_each
+from mechclust.models import load_pretrained
+from mechclust.models.patching import patched_outputs, predicts_next_token, read_and_write, stream_points
+from probes import load_result
+from tasks import Batch, InputError
+from tests.mechclust.commands.compare.cases import TASKS, found, write_prompts
+
+DEPTH, ALTERED = 4, 2  # the altered layer, counted from the embedding
+
+
+def shake_parts(names, model):
+    draw = torch.Generator().manual_seed(0)
+    for name in names:
+        for weight in model.get_submodule(name).parameters():
+            weight += 0.3 * torch.randn(weight.shape, generator=draw)
+
+
+def write_tuned(write_checkpoint, tmp_path_factory, *names, **fields):
+    folder = tmp_path_factory.mktemp("tuned")
+    return write_checkpoint(folder, n_layer=DEPTH, change=partial(shake_parts, names), **fields)
+
+
+@pytest.fixture(scope="module")
+def tuned(write_checkpoint, tmp_path_factory):
+    """A function that writes a model with other weights in some parts; read only."""
+    return partial(write_tuned, write_checkpoint, tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def base(tuned):
+    return tuned()
+
+
+@pytest.fixture(scope="module")
+def planted(tuned):
+    """Only the second block is another."""
+    return tuned(f"transformer.h.{ALTERED - 1}")
+
+
+@pytest.fixture(scope="module")
+def settings(measured):
+    off = {"rbf": False, "top_pc": False, "n_dims": False, "purity": False, "map_prompts": 0}
+    return replace(measured.config, n_permutations=0, **off)
+
+
+@pytest.fixture(scope="module")
+def compared(base, planted, settings, tmp_path_factory):
+    """Result and folder; read only."""
+    out = tmp_path_factory.mktemp("compared")
+    return compare_models(str(base), str(planted), settings, out), out
+
+
+def matters(result, label="(all)"):
+    return np.flatnonzero(result.output_verdicts[label].matters).tolist()
+
+
+class TestPlanted:
+    def test_only_the_altered_block_matters(self, compared):
+        result, _ = compared
+        for label in ("(all)", *TASKS):
+            assert matters(result, label) == [ALTERED]
+            restored = result.patching["restored"][:, result.patching.coords["label"].index(label)]
+            assert restored.tolist() == pytest.approx([0, 0, 1, 1, 1], abs=1e-4)
+        verdict = result.output_verdicts["(all)"]
+        assert verdict.first == verdict.last == (ALTERED, ALTERED, ALTERED)
+        assert "Layers whose blocks changed: 2 of 0-4. Layers that matter to the output: 2. " in result.headline
+        assert len(result.headline.split()) <= 25
+
+    def test_the_stream_of_another_prompt_restores_less(self, compared):
+        patching = compared[0].patching
+        assert (patching["chance"][ALTERED:] < patching["restored"][ALTERED:] - 0.02).all()
+        assert (patching["chance"][:ALTERED] < 0).all()
+
+    def test_values_are_those_of_the_models(self, compared, base, planted, settings):
+        """Computed with Hugging Face's own models, prompt by prompt."""
+        patching = compared[0].patching
+        models = [AutoModelForCausalLM.from_pretrained(path) for path in (base, planted)]
+        tokenizer = AutoTokenizer.from_pretrained(base)
+        totals = torch.zeros(2, dtype=torch.float64)
+        for prompt in settings.read_prompts().prompts:
+            tokens = tokenizer(prompt, return_tensors="pt")["input_ids"]
+            totals += divergences(*models, tokens, ALTERED)
+        before, after = totals.tolist()
+        site = f"blocks.{ALTERED - 1}.hook_resid_post"
+        assert float(patching.sel("divergence", label="(all)")) == pytest.approx(before / 36, rel=1e-4)
+        assert float(patching.sel("restored", site=site, label="(all)")) == pytest.approx(1 - after / before, abs=1e-4)
+
+    def test_readings(self, compared, tmp_path):
+        result, _ = compared
+        readings = {reading.what: reading for reading in result.readings}
+        assert readings["Layers that matter to the output"].value == "2"
+        for which in ("First", "Last"):
+            reading = readings[f"{which} layer that matters: share restored"]
+            assert (reading.where, reading.value) == ("layer 2", "1.00 (1.00 to 1.00)")
+            assert float(reading.chance) < 0.98
+        assert "layer by layer, on 36 prompts (12 of a task)" in " ".join(result.caveats)
+        page = result.write(tmp_path).read_text()
+        assert page.index('id="changed_and_restored"') < page.index('id="cka_by_layer"')
+
+    def test_tables_and_results(self, compared):
+        result, out = compared
+        table = result.to_dataframe()
+        assert table["restored"].tolist() == result.patching["restored"].T.flatten().tolist()
+        assert set(table.loc[table["matters"].astype(bool), "layer"]) == {ALTERED}
+        assert set(result.summary()["output_layers"]) == {"2"}
+        saved = load_result(out / "results" / "patching.safetensors")
+        assert torch.equal(saved["rise_low"], result.patching["rise_low"])
+
+
+def divergences(base, tuned, tokens, layer):
+    """KL divergence of the base from the tuned model after the last token, as it is and with this layer patched."""
+    with torch.no_grad():
+        wanted = tuned(tokens, output_hidden_states=True)
+        before = base(tokens).logits
+        receive = partial(replaced, wanted.hidden_states[layer])
+        hook = base.transformer.h[layer - 1].register_forward_hook(receive)
+        after = base(tokens).logits
+        hook.remove()
+    target, *others = (logits[0, -1].double().log_softmax(-1) for logits in (wanted.logits, before, after))
+    return torch.stack([(target.exp() * (target - other)).sum() for other in others])
+
+
+def replaced(stream, module, args, output):
+    return (stream, *output[1:]) if isinstance(output, tuple) else stream
+
+
+class TestWhere:
+    def test_two_blocks(self, base, tuned, settings, tmp_path):
+        model = tuned("transformer.h.1", "transformer.h.3")
+        result = compare_models(str(base), str(model), replace(settings, blocks=False), tmp_path)
+        assert matters(result) == [2, 4]
+        restored = result.patching["restored"][:, 0].tolist()
+        assert restored[2] == pytest.approx(restored[3], abs=1e-4)
+        verdict = result.output_verdicts["(all)"]
+        assert (verdict.first[0], verdict.last[0]) == (2, 4)
+        assert "Layers that matter to the output: 2, 4." in result.headline
+
+    def test_positions_are_seen_by_patching_alone(self, base, tuned, settings, tmp_path):
+        result = compare_models(str(base), str(tuned("transformer.wpe")), settings, tmp_path)
+        assert matters(result) == [0]
+        assert result.headline.startswith("No layer")
+        assert result.headline.endswith("Layers that matter to the output: 0.")
+
+    def test_after_the_last_block(self, base, tuned, settings, tmp_path):
+        result = compare_models(str(base), str(tuned("transformer.ln_f")), settings, tmp_path)
+        assert matters(result) == []
+        assert "Layers that matter to the output: the unembedding." in result.headline
+        (reading,) = (r for r in result.readings if r.where == "after the last block")
+        assert reading.value == "1.00 (1.00 to 1.00)"
+
+    def test_the_base_itself(self, base, settings, tmp_path):
+        result = compare_models(str(base), str(base), settings, tmp_path)
+        assert result.patching["restored"].isnan().all()
+        assert matters(result) == []
+        assert result.headline.endswith("Layers that matter to the output: none, as the outputs do not differ.")
+        result.write(tmp_path / "report")
+
+
+class TestPrompts:
+    def test_at_most_so_many_of_a_task(self, base, planted, settings, tmp_path):
+        """They are drawn as those of blocks are; too few of a task for an interval are not judged."""
+        result = compare_models(str(base), str(planted), replace(settings, n_patched=5, blocks=False), tmp_path)
+        assert result.patching["n"].tolist() == [15, 5, 5, 5]
+        assert matters(result) == [ALTERED]
+        assert matters(result, "a") == []
+        assert result.to_dataframe().set_index("task").loc["a", "matters"].isna().all()
+        of_task = {task: torch.arange(12 * k, 12 * k + 12) for k, task in enumerate(TASKS)}
+        drawn = torch.cat([*drawn_of_each(of_task, 5).values()])
+        parts = [load_result(path) for path in (tmp_path / "rows" / "patched").glob("*.safetensors")]
+        assert sorted(int(i) for part in parts for i in part.coords["prompt"]) == drawn.tolist()
+
+    def test_padding_does_not_matter(self, base, planted):
+        tokens = torch.randint(2, 20, (3, 6), generator=torch.Generator().manual_seed(0))
+        mask = torch.arange(6) < torch.tensor([[6], [4], [3]])
+        task = torch.tensor([0, 0, 1])
+        models = [load_pretrained(path) for path in (base, planted)]
+        together = patch_batch(*models, Batch(tokens * mask, attention_mask=mask, labels={"task": task}))
+        for i, n in enumerate([6, 4, 3]):
+            alone = patch_batch(*models, Batch(tokens[i : i + 1, :n], labels={"task": task[i : i + 1]}))
+            assert torch.allclose(alone["patched"][:, 0], together["patched"][:, i], atol=1e-6)
+            assert alone["shuffled"].isnan().all()
+        assert together["shuffled"].isnan().all(dim=0).tolist() == [False, False, True]
+
+    def test_units(self, base, tuned, settings, tmp_path):
+        """Prompts of a unit are not independent: the interval is over units."""
+        rows = [
+            {"prompt": f"w{i % 4} w{4 + i // 4} w{10 + k}", "task": task, "half": str(i % 8)}
+            for k, task in enumerate(TASKS)
+            for i in range(16)
+        ]
+        prompts = write_prompts(tmp_path / "prompts.jsonl", rows)
+        config = replace(settings, prompts=prompts, blocks=False)
+        model = tuned("transformer.h.1", "transformer.h.3")
+        alone = compare_models(str(base), str(model), config, tmp_path / "alone").patching
+        by_unit = compare_models(str(base), str(model), replace(config, units="half"), tmp_path / "units").patching
+        assert torch.equal(alone["restored"], by_unit["restored"])
+        assert not torch.allclose(alone["restored_low"], by_unit["restored_low"], atol=1e-6)
+
+
+class TestNotPossible:
+    @staticmethod
+    def said(result):
+        assert result.patching is None
+        assert "restored" not in result.to_dataframe()
+        assert "Layers that matter" not in result.headline
+        (sentence,) = (note for note in result.caveats if note.startswith("What of the change reaches the output was"))
+        return sentence.split("was not measured: ")[1]
+
+    def test_switched_off(self, base, planted, settings, tmp_path):
+        result = compare_models(str(base), str(planted), replace(settings, n_patched=0), tmp_path)
+        assert self.said(result) == "--n-patched 0 was given."
+        assert not (tmp_path / "rows" / "patched").exists()
+
+    def test_hooks_that_only_read(self, encoder_checkpoint, settings, tmp_path):
+        electra = str(encoder_checkpoint("electra", "ForPreTraining"))
+        result = compare_models(electra, electra, settings, tmp_path)
+        assert self.said(result) == "the hooks of models of this kind can only read."
+
+    def test_models_that_see_later_tokens(self, encoder_checkpoint):
+        model = load_pretrained(encoder_checkpoint("bert", "ForMaskedLM"))
+        assert not predicts_next_token(model)
+
+    def test_another_vocabulary(self, base, planted, tuned, settings, tmp_path):
+        larger = tuned(vocab_size=30)
+        result = compare_models(str(base), str(larger), settings, tmp_path)
+        assert self.said(result) == "the models have outputs of 22 and 30 tokens."
+        assert result.blocks is not None
+
+    @pytest.mark.parametrize("n_patched", [-1, 1.5])
+    def test_refused(self, settings, base, planted, tmp_path, n_patched):
+        with pytest.raises(InputError, match="n_patched is "):
+            compare_models(str(base), str(planted), replace(settings, n_patched=n_patched), tmp_path)
+
+
+class TestResume:
+    def test_an_interrupted_comparison_goes_on(self, base, planted, settings, compared, tmp_path, monkeypatch):
+        settings = replace(settings, tokens_per_batch=36)
+        passed: list[int] = []
+        limit = 2
+
+        def counting(base, tuned, batch):
+            if len(passed) == limit:
+                raise KeyboardInterrupt
+            passed.append(len(batch))
+            return patch_batch(base, tuned, batch)
+
+        monkeypatch.setattr("mechclust.commands.compare.patching.patch_batch", counting)
+        with pytest.raises(KeyboardInterrupt):
+            compare_models(str(base), str(planted), settings, tmp_path)
+        limit = -1
+        resumed = compare_models(str(base), str(planted), settings, tmp_path)
+        assert passed == [12, 12, 12]
+        compare_models(str(base), str(planted), settings, tmp_path)
+        assert passed == [12, 12, 12]
+        assert torch.allclose(resumed.patching["restored"], compared[0].patching["restored"], atol=1e-4)
+
+    def test_another_model_is_not_mixed_in(self, base, planted, tuned, settings, tmp_path):
+        compare_models(str(base), str(planted), settings, tmp_path / "out")
+        before = {path.name for path in (tmp_path / "out" / "rows" / "patched").iterdir()}
+        compare_models(str(base), str(tuned("transformer.h.0")), settings, tmp_path / "other")
+        assert before.isdisjoint(path.name for path in (tmp_path / "other" / "rows" / "patched").iterdir())
+
+    def test_two_processes(self, base, planted, settings, compared, tmp_path, forked):
+        result = compare_models(str(base), str(planted), replace(settings, workers=2), tmp_path)
+        for name, values in compared[0].patching.values.items():
+            assert torch.equal(values.nan_to_num(9), result.patching[name].nan_to_num(9))
+
+
+class TestPatchedOutputs:
+    def test_a_model_in_itself_is_as_it_was(self, planted):
+        """The controls that hold by construction."""
+        model = load_pretrained(planted)
+        batch = Batch(torch.randint(2, 20, (3, 6), generator=torch.Generator().manual_seed(0)))
+        expected, states = read_and_write(model, batch, stream_points(model))
+        assert len(states) == DEPTH + 1
+        for _, logits in patched_outputs(model, batch, states):
+            assert torch.equal(logits, expected)
+        assert predicts_next_token(model)
+        assert not any(module._forward_hooks for module in model.modules())
+
+
+class TestOutputVerdict:
+    def test_what_is_not_sure(self):
+        """Layer 1 may matter, layer 2 does, layer 3 has no interval."""
+        rise = np.array([0.0, 0.02, 0.5, 0.4])
+        low = np.array([0.0, -0.1, 0.4, np.nan])
+        high = np.array([0.0, 0.1, 0.6, np.nan])
+        verdict = OutputVerdict(rise, low, high, 0.01)
+        assert verdict.matters.tolist() == [False, False, True, False]
+        assert verdict.first == (1, 1, 2)
+        assert verdict.last == (3, 2, 3)
+
+    def test_what_undoes_matters_too(self):
+        rise = np.array([0.0, 1.5, -0.5])
+        assert OutputVerdict(rise, rise - 0.1, rise + 0.1, 0.2).matters.tolist() == [False, True, True]
+
+    def test_nothing(self):
+        nan = np.full(3, np.nan)
+        assert OutputVerdict(nan, nan, nan, 0.01).first is None
+
+
+def test_layers_that_changed_for_all_prompts_together_alone_are_told_apart():
+    change = np.array([[0, 0], [0, 0], [0.5, 0]])
+    together = [[0, 0, 0], [0.639, 0.5, 0.7], [0.6, 0.5, 0.7]]
+    result = found(change, change - 0.005, change + 0.005, together=together)
+    assert result.headline.startswith("Layers that changed: 1-2 of 0-2 (1 for all prompts together only).")
+    values = {reading.what: reading.value for reading in result.readings}
+    assert values["Layers that changed for at least one task"] == "2"
+    assert values["Layers that changed for all prompts together"] == "1-2"
