@@ -199,6 +199,6 @@ def ratio_interval(parts: Sequence[float], wholes: Sequence[float]) -> Interval 
     if (rest <= 0).any():
         return None
     ratios = (np.sum(parts) - np.asarray(parts)) / rest
-    half = t_quantile(n - 1) * math.sqrt((n - 1) * float(np.var(ratios)))
+    half = _t_quantile(n - 1) * math.sqrt((n - 1) * float(np.var(ratios)))
     ratio = float(np.sum(parts) / np.sum(wholes))
     return ratio - half, ratio + half
