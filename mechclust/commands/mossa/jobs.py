@@ -88,7 +88,8 @@ def other_tasks(task: InstructionTask, tasks: Sequence[InstructionTask], n: int)
     """
     place = [each.name for each in tasks].index(task.name)
     following = [*tasks[place + 1 :], *tasks[:place]]
-    same_cluster = [each.name for each in tasks if each.cluster is not None and each.cluster == task.cluster]
+    cluster = cluster_of(task)
+    same_cluster = [each.name for each in tasks if cluster is not None and cluster_of(each) == cluster]
     others = [each for each in following if each.name not in same_cluster]
     start = same_cluster.index(task.name) * n % len(others) if same_cluster and others else 0
     return [*others[start:], *others[:start], *(each for each in following if each.name in same_cluster)][:n]

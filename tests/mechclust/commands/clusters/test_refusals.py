@@ -107,6 +107,9 @@ class TestRefusals:
         assert self.refused(config, n_clusters=(3, 27)) == (
             "27 prompts cannot be split into 27 clusters; give fewer with --n-clusters"
         )
+        assert self.refused(config, n_clusters=(12,), max_rows=9).startswith(
+            "9 prompts cannot be split into 12 clusters"
+        )
         assert "n_clusters is 3 3; give each number once" in self.refused(config, n_clusters=(3, 3))
 
     def test_no_such_device(self, config):

@@ -25,6 +25,11 @@ class TestStandingOut:
         assert self.found([0.5, 0.5, 0.1, 0.1], spread=0.19) == [True, True, False, False]
         assert not any(self.found([0.5, 0.5, 0.1, 0.1], spread=0.21))
 
+    def test_the_widest_interval_of_the_others_counts(self):
+        change = np.array([0.9, 0.1, 0.05])
+        high = np.array([0.92, 0.12, 0.91])  # of the last, above the lower end of the first
+        assert not standing_out(change, change - 0.02, high, tolerance=0.01, factor=1.5).any()
+
     def test_less_than_the_factor(self):
         assert not any(self.found([0.5, 0.5, 0.4, 0.4]))
         assert self.found([0.5, 0.5, 0.4, 0.4], factor=1.2) == [True, True, False, False]

@@ -19,6 +19,7 @@ from mechclust.commands.mossa.models import models_of
 from mechclust.commands.mossa.states import comparison_device
 from mechclust.report.folder import kept_bytes
 from tasks import InputError
+from tasks.text.instructions import MISC
 from tests.mechclust.commands.mossa import tiny
 
 
@@ -82,6 +83,40 @@ def test_without_clusters_the_next_tasks_are_nulls():
     assert [[other.name for other in other_tasks(task, tasks, 1)] for task in tasks] == [["b"], ["c"], ["a"]]
     few = [SimpleNamespace(name=name, cluster="x") for name in "abc"]
     assert [other.name for other in other_tasks(few[1], few, 5)] == ["c", "a"]
+
+
+def test_miscellaneous_tasks_are_nulls_of_each_other():
+    """They have nothing in common."""
+    tasks = [SimpleNamespace(name=name, cluster=MISC) for name in "abc"] + [SimpleNamespace(name="d", cluster="x")]
+    assert [other.name for other in other_tasks(tasks[0], tasks, 3)] == ["b", "c", "d"]
+
+
+def test_tasks_of_no_cluster_are_not_of_one_cluster():
+    tasks = [*(SimpleNamespace(name=name, cluster="x") for name in "ab"), SimpleNamespace(name="c", cluster=None)]
+    assert [other.name for other in other_tasks(tasks[0], tasks, 1)] == ["c"]
+
+
+class TestPlan:
+    @pytest.fixture
+    def inputs(self, base, tasks):
+        return read_inputs(str(base), tiny.settings(tasks))
+
+    def test_rows_of_all_layers_of_every_model_and_the_prompts_shown_are_on_disk(self, inputs, tasks):
+        config = tiny.settings(tasks, n_prompts=4, n_shown=3)
+        layers = inputs.sizes.n_layers + 2
+        models = 4 + config.nulls
+        expected = (4 * models * config.at_once + 2 * 3 * len(inputs.measured)) * layers * inputs.sizes.d_model * 4
+        assert Plan.from_inputs(inputs, config).rows == expected
+
+    def test_says_the_time_if_the_speed_is_known(self, inputs, tasks):
+        plan = replace(Plan.from_inputs(inputs, tiny.settings(tasks)), operations=3600e9)
+        assert plan.text(1e9).endswith("time: at least 60 min in one process")
+        assert "time" not in plan.text(None)
+
+    def test_weights_are_those_of_blocks_and_embedding(self, inputs, tasks):
+        sizes = inputs.sizes
+        expected = sizes.n_layers * sizes.block_weights + sizes.d_vocab * sizes.d_model
+        assert Plan.from_inputs(inputs, tiny.settings(tasks)).weights == 4 * expected
 
 
 class TestRoom:
