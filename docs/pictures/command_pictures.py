@@ -196,8 +196,8 @@ def sandbox() -> Drawn:
     epoch = found.epochs[len(found.epochs) // 3]
     return sandbox_figure(found, epoch, ["xi", "class_map", "loss"]), (
         f"One frame of the sandbox: epoch {epoch} of a network with one head of two dimensions, which learns to add three "
-        "of eight binary digits. Left, the head's output for each sequence; middle, the answer that the network gives at "
-        "each place of the plane; right, the loss. Chance is an accuracy of one half."
+        "of eight binary digits. Left: the head's output for each sequence. Middle: the network's answer at each place of "
+        "the plane. Right: the loss. Chance is an accuracy of one half."
     )
 
 

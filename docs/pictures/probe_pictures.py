@@ -57,7 +57,7 @@ def task_cluster_ari() -> Drawn:
         axis.set(title=name, ylim=(-0.05, 1.05))
     return figure, (
         f'`result.plot("ari")` of {INSTRUCTED} ({len(examples)} held-out examples, read at the input token). Before '
-        "training the index is what the input token gives away, as at layer 0; after it, it rises with every block, to "
+        "training the index shows only the input token, as at layer 0. After it, the index rises with every block, to "
         "above 0.9 for both labels. Hatched: chance, 95% of relabellings."
     )
 
@@ -77,7 +77,7 @@ def linear_decodability() -> Drawn:
     read.plot("accuracy", ax=right).set(title="linear classifier", ylim=(0.3, 1.05))
     return figure, (
         f"{GPT2} ({len(prompts)} prompts in two tasks, read at the last token). A linear classifier (right) reads the "
-        "task at layers 1 to 3; the clusters (left) follow it at layer 1 only. At layer 4 the answer is there and the task "
+        "task at layers 1 to 3. The clusters (left) follow it at layer 1 only. At layer 4 the answer is there and the task "
         "is gone. Hatched: chance, from shuffled labels."
     )
 
@@ -158,7 +158,7 @@ def projection() -> Drawn:
         axis.set(title=f"layer {result.layers[site]}", xticks=[], yticks=[])
     return figure, (
         f"t-SNE of {len(examples)} hidden states of {INSTRUCTED}, coloured by task. At layer 1 the groups are input tokens "
-        "with their tasks mixed; layer by layer they come apart by task. A projection has no chance level: "
+        "with their tasks mixed. Layer by layer they separate by task. A projection has no chance level: "
         "[TaskClusterARI](task-cluster-ari.md) gives the number."
     )
 
@@ -205,8 +205,8 @@ def similarity() -> Drawn:
     axes[0].set_ylabel("similarity")
     axes[1].legend(frameon=False, fontsize=8)
     return figure, (
-        f"Two networks compared layer by layer, on {len(examples)} examples ({INSTRUCTED}). Left, training "
-        "has changed the upper layers most; right, two trained networks are alike at all layers. Dashed: chance of the "
+        f"Two networks compared layer by layer, on {len(examples)} examples ({INSTRUCTED}). Left: training "
+        "has changed the upper layers most. Right: two trained networks are alike at all layers. Dashed: chance of the "
         "debiased measures, 0. SVCCA has no such level, and is above 0 for unrelated states too."
     )
 
@@ -221,7 +221,7 @@ def n_dims() -> Drawn:
     axis.yaxis.label.set_fontsize(8)
     return figure, (
         f'`result.plot("n_dims")` for {INSTRUCTED}, width 64, on {len(examples)} examples. In the trained '
-        "network the number falls from layer 2 on, as the states gather by task; in the untrained one it grows with every "
+        "network the number falls from layer 2 on, as the states gather by task. In the untrained one it grows with every "
         "block. The measure has no chance level."
     )
 
@@ -240,8 +240,8 @@ def neighbour_purity() -> Drawn:
     axis.set(ylim=(0, 1.05), title="")
     return figure, (
         f'`result.plot("neighbour_purity")` for {INSTRUCTED}, on {len(examples)} examples: in the trained network '
-        "more and more neighbours belong to a state's own task. The untrained one stays at what the input token gives "
-        f"away. Grey: chance, {float(found['chance']):.2f}. Shaded: 95% intervals."
+        "more and more neighbours belong to a state's own task. The untrained one only shows the input "
+        f"token. Grey: chance, {float(found['chance']):.2f}. Shaded: 95% intervals."
     )
 
 

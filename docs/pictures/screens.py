@@ -46,8 +46,8 @@ def attention() -> Drawn:
     path = folder() / "view.html"
     attention_view(model, "the opposite of hot is", layers=[0, 1]).save(path)
     return screen(path, "body", lambda page: page.locator("canvas").nth(6).click()), (
-        f"The attention view: eight heads of {GPT2}, on one prompt; a click enlarges one. Here 'is' "
-        "attends to 'hot', the word to turn into its opposite. There is no chance level; a token that attends uniformly has "
+        f"The attention view: eight heads of {GPT2}, on one prompt. A click enlarges one. Here 'is' "
+        "attends to 'hot', the word to turn into its opposite. There is no chance level. A token that attends uniformly has "
         "a row of one shade."
     )
 
@@ -77,7 +77,7 @@ def topics() -> Drawn:
     return screen(path, "body", lambda page: page.locator(".chip", has_text="t1.8").first.click()), (
         "A one-layer transformer before and after training on documents with ten planted topics, on 24 words of one "
         f"document coloured by topic. After training, attention within topics is {heads[0].value:.1f} times that between "
-        "topics (50 documents; chance 1)."
+        "topics (50 documents, chance 1)."
     )
 
 
@@ -87,8 +87,8 @@ def topics() -> Drawn:
 def prompt_map() -> Drawn:
     return screen(runs.clusters() / "report.html", ".mechclust-map"), (
         f"The map in the report of `mechclust clusters`: hidden states of 96 prompts at layer 2 of {GPT2}, "
-        "coloured by answer, with a slider over layers and the clusters below. A plane has no chance level; the curves in "
-        "the same report have."
+        "coloured by answer, with a slider over layers and the clusters below. A plane has no chance level, unlike the curves "
+        "in this report."
     )
 
 
@@ -126,7 +126,7 @@ def sandbox_layers() -> Drawn:
     return screen(path, "body", chosen, width=1300), (
         "The page of a transformer with two layers of 16 dimensions and two heads each, trained for 600 steps to add two of "
         "six digits modulo 3, here at step 120. Points are sequences, in the plane of the first two principal components "
-        "at the last checkpoint; corners give the share of variance in that plane. The menu chooses panels, layers and "
+        "at the last checkpoint. Corners give the share of variance in that plane. The menu chooses panels, layers and "
         "heads. Chance is an accuracy of 1/3."
     )
 

@@ -24,32 +24,31 @@ MAJORS = ("3", "4")
 
 _HEAD = """# Families of models
 
-What [`load_pretrained`][mechclust.load_pretrained] returns for each family of models. Every row was measured. A tiny
-model of the family, with all weights, norms and biases random, is loaded once with hooks and once by plain Hugging
-Face. The residual stream at every layer, the attention patterns and the output are then compared on the same tokens:
-without padding, with padding on the right, and with padding on the left, where each example in a padded batch is
-compared with the same example on its own. *Yes* under residual and patterns means that the two differ by less than
-0.00001. Under written, it means that after a hook changes the residual stream, the output differs by no more than that
-from Hugging Face's own output after the same change.
+**[`load_pretrained`][mechclust.load_pretrained] reproduces Hugging Face for every family below.** The table says
+whether hooks can write, and which padding is safe.
 
-This page is written by `python -m tests.mechclust.models.families_page`; the tests repeat the measurements and fail if
-the page is out of date.
+For each row, a tiny model of the family with random weights, norms and biases is loaded with hooks and by plain Hugging
+Face. *Yes* under residual and patterns means that the residual stream at every layer, the output and the attention
+patterns differ by less than 0.00001: without padding, with padding on the right, and with padding on the left (each
+example against its unpadded run). *Yes* under written means that the outputs agree as closely after a change of the
+residual stream.
+
+`python -m tests.mechclust.models.families_page` writes this page, and the tests repeat the measurements.
 
 """
 _TAIL = """
-- **Bridge** is TransformerLens's own model, with all its hook points. Hooks can read and write, and the output is
-  logits.
-- **Read-only** is the Hugging Face model itself, with hook points for the embedding, the residual stream and attention
-  patterns. Hooks can read, and any attempt to write is refused. The output is the last hidden state; no head is
-  computed. Any other token-based transformer with hidden states in Hugging Face is also loaded in this way, as is every
-  model without eager attention or with quantised weights. Anything that cannot be measured is refused with the reason.
-- **With 3.9** and **with 4** refer to the version of TransformerLens. *From 4* means that it does not apply to 3.9.
-- The **residual stream** after the last block is that block's output, before the final norm, in both bridge and
-  read-only models. Hugging Face's last `hidden_states` come after that norm, if there is one.
-- **Embedding** describes `hook_embed`. In many families, only the token embedding enters the first block. If positions
-  are added to it or it is normalised, *enters the first block* means the sum, and *before positions* the tokens alone
-  (in OPT 350M, before the projection to the width of the residual stream).
-- **Padding** is the side that padding may be on. BART counts positions from the first column, and refuses left padding.
+- **Bridge** is TransformerLens's model, with all its hook points. Hooks can read and write, and the output is logits.
+- **Read-only** is the Hugging Face model, with hook points for the embedding, the residual stream and attention
+  patterns. Writing is refused. The output is the last hidden state, without a head. Models of other families, without
+  eager attention or with quantised weights are loaded in this way too, or refused with the reason.
+- **With 3.9** and **with 4** refer to the version of TransformerLens. *From 4* means not with 3.9.
+- The **residual stream** after the last block is taken before the final norm. Hugging Face's last `hidden_states` come
+  after that norm, if there is one.
+- **Embedding** describes `hook_embed`. If positions are added to the token embedding or it is normalised, *enters the
+  first block* means the sum, and *before positions* the tokens alone (in OPT 350M, before the projection to the width
+  of the residual stream).
+- **Padding** is the side on which padding is allowed. BART counts positions from the first column, and refuses left
+  padding.
 - RoBERTa, XLM-R and MPNet count positions by their padding token, so padding must use that token.
 """
 
