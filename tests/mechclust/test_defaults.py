@@ -1,4 +1,7 @@
-"""Defaults and presets: none changes unless somebody means it to. ``python -m tests.mechclust.test_defaults`` records."""
+"""No default and no preset changes unless somebody means it to.
+
+``python -m tests.mechclust.test_defaults`` records them anew.
+"""
 
 from __future__ import annotations
 
