@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from mechclust.commands.check import Check, CheckReport, check_model
     from mechclust.commands.clusters import ClustersConfig, ClustersResult, measure_clusters
     from mechclust.commands.compare import CompareConfig, CompareResult, compare_models
+    from mechclust.commands.heads import HeadsConfig, HeadsResult, measure_heads
     from mechclust.commands.history import HistoryConfig, HistoryResult, measure_history
     from mechclust.commands.mossa import MossaConfig, MossaResult, run_mossa
     from mechclust.commands.topics import TopicsConfig, TopicsResult, measure_topics
@@ -58,6 +59,8 @@ __all__ = [
     "CompareResult",
     "Control",
     "Finding",
+    "HeadsConfig",
+    "HeadsResult",
     "HistoryConfig",
     "HistoryResult",
     "Member",
@@ -88,6 +91,7 @@ __all__ = [
     "map_jobs",
     "mean_part",
     "measure_clusters",
+    "measure_heads",
     "measure_history",
     "measure_topics",
     "model_for",

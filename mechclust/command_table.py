@@ -17,6 +17,10 @@ COMMANDS = {
         "How far a model's attention and embeddings keep words of the same topic of your corpus together.\n\n"
         "Many encoders with one topic model, beside the published tables: `mechclust topics --suite --help`."
     ),
+    "heads": (
+        "Which role each attention head plays: previous token, first token, duplicate token, induction and others.\n\n"
+        "If interrupted, run the same command again to resume."
+    ),
     "compare": (
         "Which layers a tuned model changed, for which of your tasks: CKA with the model it was tuned from.\n\n"
         "Only to compare blocks are both models in memory together (--no-blocks: never). If interrupted, run the same "

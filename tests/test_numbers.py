@@ -243,6 +243,11 @@ RUNS: dict[str, Callable[[Path], None]] = {
         *("--split", "file", "--n-permutations", "19", "--max-length", "16"),
         inputs=write_corpus,
     ),
+    "heads": command(
+        *("heads", "{}/bert", "--corpus", "{}/corpus", "--split", "file", "--max-length", "16", "--length", "16"),
+        *("--periods", "4", "6", "--max-offset", "2", "--n-sequences", "6", "--n-permutations", "19"),
+        inputs=write_corpus,
+    ),
     "history": command(
         *("history", "{}/series", *PROMPTS, "--probes", "clusters", "cka", "heads", "topics", "AttentionEntropy"),
         *("--corpus", "{}/corpus", "--n-topics", "3", "--threshold", ".2", "--max-length", "16", "--n-init", "1"),

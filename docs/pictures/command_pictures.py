@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pandas as pd
 from PIL import Image
+from tokenizers import Tokenizer, models
+from transformers import PreTrainedTokenizerFast
 
 from docs.pictures import runs
-from docs.pictures.models import BERT, GPT2, STEPS, bert, own
+from docs.pictures.models import BERT, GPT2, STEPS, bert, own, repeating
 from docs.pictures.probe_pictures import panels
 from docs.pictures.registry import ROOT, Drawn, picture
-from mechclust import TopicsConfig, measure_topics
+from mechclust import HeadsConfig, TopicsConfig, measure_heads, measure_topics
 from mechclust.report.style import COLORS, MARKERS, layer_shades
 from probes import AttentionEntropy, LogitLens, TaskClusterARI, last_token, load_result, run
 from probes.engine.plots import chance_band
@@ -108,6 +110,23 @@ def clusters() -> Drawn:
         "three models with random weights reaches as much as the trained one (dashed: their mean; shaded: to the "
         "highest): it can be read from the prompts' wording. The answer (right) was learnt. Bars: 95% intervals "
         "over prompts. Hatched: chance, 95% of relabellings."
+    )
+
+
+@picture(
+    "heads", "docs/commands/heads.md", alt="Attention above chance of each head by role, trained and random weights"
+)
+def heads() -> Drawn:
+    steps = 800
+    task, model = repeating(steps)
+    words = Tokenizer(models.WordLevel({f"w{i}": i for i in range(task.n_symbols)}, unk_token="w0"))
+    settings = HeadsConfig(n_sequences=64, length=task.length, periods=(6, 9), max_offset=4, untrained=3)
+    result = measure_heads(model, settings, tokenizer=PreTrainedTokenizerFast(tokenizer_object=words))
+    _, scores = result.panels()
+    return scores.figure, (
+        f"The second figure that `mechclust heads` draws, of a 2-block transformer trained for {steps} steps to continue "
+        f"repeated random tokens ({settings.n_sequences} sequences). Blue: its heads; grey: those of three models with "
+        "random weights, all at chance (0)."
     )
 
 

@@ -126,6 +126,8 @@ def _so_far(out: Path) -> str:
         return f"; hidden states so far are in {out / 'rows'}; {_RESUME}"
     if (out / "measured").exists():
         return f"; topics and encoders measured so far are in {out}; {_RESUME}"
+    if (out / "roles").exists():
+        return f"; what was measured so far is in {out / 'roles'}; {_RESUME}"
     if (out / "shards").exists():
         return f"; what workers measured so far is in {out / 'shards'}; {_RESUME}"
     if (out / "results").exists():

@@ -1,4 +1,4 @@
-"""Settings that commands share, each with its checks: where and how a model is run, on which prompts, against what."""
+"""Settings that commands share, each with its checks: how a model is run, on which prompts or texts, against what."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from probes.engine.texts import tokenizer_of
 from tasks import InputError, LabelledPrompts
 from tasks.settings import Count, Positive, RepeatsOrZero, Seed, check_settings
 from tasks.text.beginning import Bos
+from tasks.text.splitting import SplitBy
 
 FEWEST_HALVES = 20  # of the units, for their variance
 
@@ -276,6 +277,32 @@ class PromptSettings:
         return "the mean over prompt tokens" if self.position == "mean" else f"the {self.position} prompt token"
 
 
+@dataclass(frozen=True, kw_only=True)
+class CorpusSettings:
+    """Which text is read, and what a document is.
+
+    Args:
+        corpus: text, JSON lines, parquet and MediaWiki dumps, or directories of them; .gz and .bz2 too.
+        split: what counts as a document in a text file: a paragraph (between blank lines), a file or a line.
+        min_words: paragraphs with fewer words are joined to the next ones in their file.
+        text_field: the field of an object or row that holds the text.
+    """
+
+    corpus: tuple[Path, ...] = field(kw_only=False)
+    split: SplitBy = "paragraph"
+    min_words: Count = 100
+    text_field: str = "text"
+
+    @property
+    def documents(self) -> str:
+        """Description of a text file's documents."""
+        return {
+            "paragraph": f"paragraphs, joined up to {self.min_words} words",
+            "file": "whole files",
+            "line": "lines",
+        }[self.split]
+
+
 def check_resamples(n_resamples: int) -> None:
     """Refuse too few random halves for an interval."""
     if 0 < n_resamples < FEWEST_HALVES:
@@ -286,3 +313,12 @@ def check_map_prompts(most: int) -> None:
     """Refuse a map of a single prompt."""
     if most == 1:
         raise InputError(f"map_prompts is {most}; expected 0 for no map, or at least 2")
+
+
+def check_window(max_length: int, tokens_per_batch: int) -> None:
+    """Refuse windows that do not fit into a batch."""
+    if max_length > tokens_per_batch:
+        raise InputError(
+            f"tokens_per_batch is {tokens_per_batch}, fewer than the {max_length} tokens of a window; give at least "
+            f"{max_length}, or shorter windows (--max-length)"
+        )

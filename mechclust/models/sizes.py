@@ -36,6 +36,7 @@ class Sizes:
         n_ctx: its longest input, in tokens.
         block_weights: weights of a block, at least: its attention and two matrices of its MLP.
         family: the configuration's ``model_type``, such as ``"gpt2"``.
+        n_heads: attention heads of a block.
     """
 
     n_layers: int | None
@@ -44,6 +45,7 @@ class Sizes:
     n_ctx: int | None
     block_weights: int | None = None
     family: str | None = None
+    n_heads: int | None = None
 
     @property
     def least_weights(self) -> int:
@@ -60,7 +62,9 @@ class Sizes:
         if n_ctx is not None and config.model_type in _OFFSET_FAMILIES:
             n_ctx -= config.pad_token_id + 1
         n_ctx = None if n_ctx is None or n_ctx < 1 else n_ctx
-        return cls(n_layers, d_model, d_vocab, n_ctx, _block_weights(config), getattr(config, "model_type", None))
+        family = getattr(config, "model_type", None)
+        n_heads = getattr(config, "num_attention_heads", None)
+        return cls(n_layers, d_model, d_vocab, n_ctx, _block_weights(config), family, n_heads)
 
     @classmethod
     def from_model(cls, model: Any) -> Sizes:
@@ -78,7 +82,7 @@ class Sizes:
                 f"a {type(plain).__name__} is not a model; give a hub name, a directory, or a model in memory: Hugging "
                 "Face's, or one from load_pretrained"
             )
-        return cls(cfg.n_layers, cfg.d_model, cfg.d_vocab, cfg.n_ctx)
+        return cls(cfg.n_layers, cfg.d_model, cfg.d_vocab, cfg.n_ctx, n_heads=cfg.n_heads)
 
 
 def free_memory_bytes(device: str) -> int | None:

@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 
 from mechclust.commands.clusters import ClustersConfig
 from mechclust.commands.compare import CompareConfig
+from mechclust.commands.heads import HeadsConfig
 from mechclust.commands.history import HistoryConfig
 from mechclust.commands.mossa import MossaConfig
 from mechclust.commands.sandbox import View
@@ -41,6 +42,10 @@ TOPICS = (
     "topics @in/bert --corpus @in/corpus --out out --n-topics 3 --passes 2 --min-documents 1 --max-share 1.0 "
     "--thresholds 0.1 0.2 --n-permutations 9"
 )
+HEADS = (
+    "heads @in/gpt2 --corpus @in/corpus --split file --out out --length 24 --periods 5 9 --max-offset 3 "
+    "--n-sequences 4 --max-length 16 --n-permutations 9"
+)
 SUITE = "topics --suite @in/suite.toml --corpus @in/corpus --out out --n-topics 3 --passes 2 --vocabulary 100"
 MOSSA = (
     "mossa @in/mossa-base --tasks @in/tasks --prompt-field ask --answer-field reply --out out --tuning.lr 1e-2 "
@@ -49,12 +54,13 @@ MOSSA = (
 SANDBOX = f"sandbox @in/series {PROMPTS} --out page.html --max-frames 10"
 RUN = "run task-clusters --preset smoke --out out --workers 1 --training.steps 6 --arms private"
 MEASURING = {
-    "clusters": CLUSTERS, "compare": COMPARE, "history": HISTORY, "topics": TOPICS, "suite": SUITE, "mossa": MOSSA,
+    "clusters": CLUSTERS, "compare": COMPARE, "history": HISTORY, "topics": TOPICS, "heads": HEADS, "suite": SUITE,
+    "mossa": MOSSA,
 }  # fmt: skip
 WRITING = {**MEASURING, "run": RUN}
 CONFIGURATIONS = {
     "clusters": ClustersConfig, "compare": CompareConfig, "history": HistoryConfig, "topics": TopicsConfig,
-    "suite": SuiteConfig, "mossa": MossaConfig, "sandbox": View,
+    "heads": HeadsConfig, "suite": SuiteConfig, "mossa": MossaConfig, "sandbox": View,
 }  # fmt: skip
 NAN = float("nan")
 
@@ -198,7 +204,7 @@ def prompt_calls(folder: Path) -> Calls:
             yield f"{command}, prompts: {path}", Call(line.replace("@in/prompts.jsonl", path), (path[-5:],))
         long = line.replace("@in/prompts.jsonl", "@in/long-prompts.jsonl")
         yield f"{command}, a prompt longer than the context", Call(long, ("context",))
-    for command in ("topics", "suite"):
+    for command in ("topics", "heads", "suite"):
         for path in ("/dev/null", "@here/none", "@here/empty"):
             line = MEASURING[command].replace("@in/corpus", path)
             yield f"{command}, corpus: {path}", Call(line, (path[-5:],), prepare=_empty_folder)
@@ -224,7 +230,7 @@ def _empty_folder(folder: Path) -> None:
 def model_calls(inputs: Path) -> Calls:
     """Yield models that cannot be loaded, or whose numbers are not finite."""
     lines = {**MEASURING, "check": "check @in/gpt2"}
-    for command in ("clusters", "compare", "topics", "check", "mossa"):
+    for command in ("clusters", "compare", "topics", "heads", "check", "mossa"):
         model = {"topics": "@in/bert", "mossa": "@in/mossa-base"}.get(command, "@in/gpt2")
         source = model.removeprefix("@in/")
         for file in ("config.json", "model.safetensors", "tokenizer.json"):
@@ -236,7 +242,7 @@ def model_calls(inputs: Path) -> Calls:
             line = lines[command].replace(model, place, 1)
             call = Call(line, (place[6:], "no model", "no directory"), prepare=_empty_folder)
             yield f"{command}, model {place}", call
-    for command in ("clusters", "topics"):
+    for command in ("clusters", "topics", "heads"):
         model = {"topics": "@in/bert"}.get(command, "@in/gpt2")
         for name, value in (("NaN", NAN), ("infinite", float("inf"))):
             spoil = partial(_spoilt, inputs, model.removeprefix("@in/"), "m", value)
@@ -358,7 +364,8 @@ def probe_calls() -> Calls:
 
 def stream_calls() -> Calls:
     """Yield outputs that cannot be written."""
-    lines = {"list": "list", "check": "check @in/gpt2", "sandbox": SANDBOX, "clusters": CLUSTERS, "topics": TOPICS}
+    measuring = {name: MEASURING[name] for name in ("clusters", "heads", "topics")}
+    lines = {"list": "list", "check": "check @in/gpt2", "sandbox": SANDBOX, **measuring}
     for command, line in lines.items():
         yield f"{command} > /dev/full", Call(line, ("standard output",), stdout="full", at_work=True)
         yield f"{command} >&-", Call(line, (), "accepted", stdout="closed")

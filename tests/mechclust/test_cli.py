@@ -127,6 +127,7 @@ class TestPlain:
             ("check", "MODEL"),
             ("clusters", "MODEL"),
             ("topics", "MODEL"),
+            ("heads", "MODEL"),
             ("compare", "BASE TUNED"),
             ("mossa", "BASE"),
             ("run", "STUDY"),

@@ -42,6 +42,7 @@ def commands(folder: Path) -> dict[str, list[str]]:
         "history": ["history", "no-model", "--revisions", "step0", "step1", "--prompts", str(prompts), *own],
         "topics": ["topics", "no-model", "--corpus", str(folder / "texts.txt"), *own],
         "topics --suite": ["topics", "--suite", "no-model", "--corpus", str(folder / "texts.txt"), *own],
+        "heads": ["heads", "no-model", *own],
         "mossa": ["mossa", "no-model", "--tasks", str(folder), *own],
         "run": ["run", "task-clusters", "--preset", "smoke", *own],
         "sandbox": ["sandbox", str(folder), "--out", str(folder / "out.html")],
@@ -49,7 +50,7 @@ def commands(folder: Path) -> dict[str, list[str]]:
     }
 
 
-NAMES = ("clusters", "compare", "history", "topics", "topics --suite", "mossa", "run", "sandbox", "report")
+NAMES = ("clusters", "compare", "history", "topics", "topics --suite", "heads", "mossa", "run", "sandbox", "report")
 
 
 def test_these_are_all_commands_that_write(tmp_path: Path) -> None:

@@ -124,9 +124,14 @@ def read_curve(name: str, results: Mapping[int, ProbeResult], n_checkpoints: int
 def other_curves(name: str, results: Mapping[int, ProbeResult], n_checkpoints: int) -> list[Curve]:
     """Return a curve for each measure of any other probe that has numbers per site.
 
-    Of numbers per label, those of the task are taken; of numbers per head, their mean.
+    Of numbers per label, those of the task are taken; of numbers per head, their mean; of the roles of heads, the score
+    of the best head.
     """
-    axes = results[max(results)].axes
+    last = results[max(results)]
+    if "role" in last.coords:
+        roles = last.coords["role"]
+        return [_curve(f"{name}_best_{role}", results, n_checkpoints, partial(_read_role, role)) for role in roles]
+    axes = last.axes
     curves: list[Curve] = []
     for measure in axes:
         if axes[measure] not in _AXES or measure.startswith("null_"):
@@ -171,6 +176,12 @@ def _read_other(measure: str, prefix: str, result: ProbeResult) -> _Numbers:
     if "head" not in result.axes[measure]:  # of a mean over heads, there is no interval
         ends = [_by_site(result, f"{measure}_{end}") for end in ("low", "high")]
     return np.stack([*rows, missing, *ends])
+
+
+def _read_role(role: str, result: ProbeResult) -> _Numbers:
+    """Return the highest score of a role at each site, without a chance interval and a p-value."""
+    highest = np.fmax.reduce(result.sel("score", role=role).double().numpy(), axis=1)
+    return np.stack([highest, *np.full((3, len(highest)), np.nan)])
 
 
 def _by_site(result: ProbeResult, measure: str) -> _ByLayer:

@@ -1,41 +1,13 @@
-"""Settings of ``mechclust topics``, and those that it shares with ``mechclust topics --suite``."""
+"""Settings of ``mechclust topics``."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 
-from mechclust.commands.settings import UntrainedSettings, check_resamples
+from mechclust.commands.settings import CorpusSettings, UntrainedSettings, check_resamples
 from tasks import InputError
 from tasks.settings import Count, DrawsOrZero, PositiveShare, Repeats, Several, ShareBelowOne
-from tasks.text.splitting import SplitBy
-
-
-@dataclass(frozen=True, kw_only=True)
-class CorpusSettings:
-    """Which text is read, and what a document is.
-
-    Args:
-        corpus: text, JSON lines, parquet and MediaWiki dumps, or directories of them; .gz and .bz2 too.
-        split: what counts as a document in a text file: a paragraph (between blank lines), a file or a line.
-        min_words: paragraphs with fewer words are joined to the next ones in their file.
-        text_field: the field of an object or row that holds the text.
-    """
-
-    corpus: tuple[Path, ...] = field(kw_only=False)
-    split: SplitBy = "paragraph"
-    min_words: Count = 100
-    text_field: str = "text"
-
-    @property
-    def documents(self) -> str:
-        """Description of a text file's documents."""
-        return {
-            "paragraph": f"paragraphs, joined up to {self.min_words} words",
-            "file": "whole files",
-            "line": "lines",
-        }[self.split]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,12 +59,3 @@ def check_thresholds(thresholds: Sequence[float]) -> None:
     """Refuse no thresholds, and one that is given twice."""
     if not thresholds or len(set(thresholds)) < len(thresholds):
         raise InputError(f"thresholds is {thresholds}; expected one or several different numbers")
-
-
-def check_window(max_length: int, tokens_per_batch: int) -> None:
-    """Refuse windows that do not fit into a batch."""
-    if max_length > tokens_per_batch:
-        raise InputError(
-            f"tokens_per_batch is {tokens_per_batch}, fewer than the {max_length} tokens of a window; give at least "
-            f"{max_length}, or shorter windows (--max-length)"
-        )

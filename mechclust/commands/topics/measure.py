@@ -12,7 +12,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mechclust.commands.folder import own_folder
-from mechclust.commands.topics.config import TopicsConfig, check_window
+from mechclust.commands.settings import check_window
+from mechclust.commands.topics.config import TopicsConfig
 from mechclust.commands.topics.measurements import ModelMeasures
 from mechclust.commands.topics.result import TopicsResult
 from mechclust.commands.topics.sources import LoadedModel, ModelSource, models_in_workers

@@ -10,6 +10,7 @@ from mechclust.cli import main
 COMMANDS = {
     "clusters": ["clusters", "none", "--prompts", "none.jsonl"],
     "compare": ["compare", "none", "none", "--prompts", "none.jsonl"],
+    "heads": ["heads", "none"],
     "history": ["history", "none", "--prompts", "none.jsonl"],
     "mossa": ["mossa", "none", "--tasks", "none", "--preset", "small"],
     "run": ["run", "task-clusters", "--preset", "smoke"],

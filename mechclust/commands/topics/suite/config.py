@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from mechclust.commands.settings import ModelSettings
-from mechclust.commands.topics.config import CorpusSettings, check_thresholds, check_window
+from mechclust.commands.settings import CorpusSettings, ModelSettings, check_window
+from mechclust.commands.topics.config import check_thresholds
 from mechclust.commands.topics.suite.published import THRESHOLDS
 from tasks import InputError
 from tasks.settings import MAX_DRAWS, AtLeast, AtMost, Count, PositiveShare, Repeats, Seed, Several, ShareBelowOne

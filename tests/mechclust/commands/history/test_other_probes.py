@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mechclust import HistoryConfig, load_pretrained, measure_history
-from probes import AttentionEntropy, LinearDecodability, first_token, run
+from probes import AttentionEntropy, HeadRoles, LinearDecodability, first_token, run
 from tasks import InputError, LabelledPrompts
 
 NAMES = ("AttentionEntropy", "LinearDecodability", "CKA")
@@ -64,6 +64,17 @@ def test_a_probe_that_counts_examples_by_class(trained_series, history_prompts):
     curve = measure_history(trained_series, config).curves["NeighbourPurity_neighbour_purity"]
     n_prompts = len(LabelledPrompts.from_jsonl(history_prompts).prompts)
     assert curve.n == [n_prompts, n_prompts]
+
+
+def test_of_the_roles_of_heads_there_is_a_curve_for_each(trained_series, history_prompts):
+    folders = tuple(trained_series / f"checkpoint-{step}" for step in (8, 48))
+    config = HistoryConfig(history_prompts, checkpoints=folders, probes=("HeadRoles",), map_prompts=0)
+    result = measure_history(trained_series, config)
+    model = load_pretrained(folders[1])
+    roles = run(model, list(LabelledPrompts.from_jsonl(history_prompts).batches(model.tokenizer)), HeadRoles())
+    assert list(result.curves) == [f"HeadRoles_best_{role}" for role in roles.coords["role"]]
+    best = roles.sel("score", role="previous").amax(dim=1)
+    assert result.curves["HeadRoles_best_previous"].value[1] == pytest.approx(best.numpy(), abs=1e-5)
 
 
 def test_a_second_call_loads_no_model(measured, trained_series, monkeypatch):

@@ -1,0 +1,32 @@
+"""``mechclust heads``: which role each attention head plays."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import tyro
+
+from mechclust.cli_commands.printing import Brief, show
+from mechclust.cli_settings import Perhaps
+from mechclust.commands.folder import default_folder, goes_on
+from mechclust.commands.heads import HeadsConfig, measure_heads
+
+
+def command(
+    model: tyro.conf.Positional[str],
+    config: tyro.conf.OmitArgPrefixes[HeadsConfig],
+    out: Perhaps[Path] = None,
+    brief: Brief = False,
+) -> None:
+    """Run ``mechclust heads``.
+
+    Args:
+        model: a hub name, a local directory with model and tokenizer (loaded offline), a .gguf file, or an adapter.
+        config: what to measure.
+        out: folder of the report; runs/heads-MODEL, or runs/heads-MODEL-CORPUS, by default.
+        brief: print the headline and one table, and write no page.
+    """
+    folder = out or default_folder("heads", model, config.adapter, *config.corpus[:1])
+    with goes_on(folder):
+        result = measure_heads(model, config, folder, progress=True)
+        show(result, folder, brief=brief)

@@ -1,0 +1,109 @@
+"""Estimate what a measurement will take before it begins: tokens, memory and time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import chain
+
+import torch
+
+from mechclust.commands.heads.config import HeadsConfig
+from mechclust.commands.heads.inputs import Inputs
+from mechclust.report.resources import check_duration, duration_text, matmul_speed, size_text
+from probes.functional.relabelling import enough_permutations
+from probes.head_roles import TESTED_ROLES
+from tasks import Batch
+
+_ADDITIONS_PER_S = 2e8  # of permutations, by one thread of a CPU
+_COPIES = 2  # of the attention patterns of a batch that are in memory at once
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Estimated cost of measuring a model and its copies with random weights.
+
+    Attributes:
+        n_models: number of models.
+        tokens: tokens of all texts.
+        patterns: bytes of the attention patterns of a batch; ``None`` if not known.
+        operations: multiplications and additions of all forward passes, at least; ``None`` if not known.
+        additions: additions behind the p-values; ``None`` if not known.
+    """
+
+    n_models: int
+    tokens: int
+    patterns: int | None
+    operations: int | None
+    additions: int | None
+
+    @classmethod
+    def from_inputs(cls, inputs: Inputs, config: HeadsConfig) -> Estimate:
+        """Estimate from the texts and the sizes of a model that is not loaded."""
+        batches = list(chain.from_iterable(inputs.batches.values()))
+        n_models = 1 + config.untrained
+        positions = sum(batch.tokens.numel() for batch in batches)
+        sizes = inputs.sizes
+        patterns = operations = additions = None
+        if sizes.n_layers is not None and sizes.n_heads is not None:
+            n_heads = sizes.n_layers * sizes.n_heads
+            cells = max(batch.tokens.numel() * batch.tokens.shape[1] for batch in batches)
+            patterns = _COPIES * n_heads * cells * getattr(torch, config.dtype).itemsize
+            additions = 2 * n_heads * n_permutations(config, n_heads) * _n_pairs(batches)
+        if sizes.n_layers is not None and sizes.block_weights is not None:
+            operations = 2 * n_models * positions * sizes.n_layers * sizes.block_weights
+        tokens = sum(int(batch.lengths().sum()) for batch in batches)
+        return cls(n_models, tokens, patterns, operations, additions)
+
+    def seconds(self, speed: float | None) -> float:
+        """Return how long one process takes, as far as that is known; the speed is that of ``text``."""
+        forward = 0.0 if self.operations is None or speed is None else self.operations / speed
+        return forward + (self.additions or 0) / _ADDITIONS_PER_S
+
+    def text(self, speed: float | None) -> str:
+        """Return the estimate in words.
+
+        Args:
+            speed: multiplications and additions per second of the model's device; ``None`` if not known.
+        """
+        parts = [f"{self.tokens} tokens"]
+        if self.n_models > 1:
+            parts.append(f"{self.n_models} models")
+        if self.patterns is not None:
+            parts.append(f"attention patterns of a batch: about {size_text(self.patterns)} of memory")
+        if self.operations is not None and speed is not None:
+            parts.append(f"forward passes: at least {duration_text(self.operations / speed)}")
+        if self.additions:
+            parts.append(f"permutations: about {duration_text(self.additions / _ADDITIONS_PER_S)} on a CPU")
+        return "; ".join(parts)
+
+    def check(self, config: HeadsConfig, speed: float | None) -> None:
+        """Refuse more than a day of work, unless that was agreed to."""
+        fewer = "fewer --n-sequences, --max-documents or --n-permutations"
+        check_duration(self.seconds(speed) / config.at_once, yes=config.yes, fewer=fewer)
+
+
+def n_permutations(config: HeadsConfig, n_heads: int) -> int:
+    """Return the number of permutations of token ids of the model."""
+    if config.n_permutations is not None:
+        return config.n_permutations
+    return enough_permutations(len(TESTED_ROLES) * n_heads)
+
+
+def _n_pairs(batches: Iterable[Batch]) -> int:
+    """Count the pairs of positions with the same token, over all sequences."""
+    n = 0
+    for batch in batches:
+        for tokens, length in zip(batch.tokens, batch.lengths().tolist(), strict=True):
+            _, counts = tokens[:length].unique(return_counts=True)
+            n += int((counts * (counts - 1) // 2).sum())
+    return n
+
+
+def device_speed(estimate: Estimate, inputs: Inputs, config: HeadsConfig) -> float | None:
+    """Return the speed of the model's device, if an estimate of time needs it."""
+    reachable = config.device == "cpu" or config.engine == "local"
+    if estimate.operations is None or not reachable or config.quantize is not None or config.device_map is not None:
+        return None
+    rows = min(512, config.tokens_per_batch)
+    return matmul_speed(config.device, getattr(torch, config.dtype), inputs.sizes.d_model or 1, rows)

@@ -1,0 +1,164 @@
+"""Roles that were planted are found, random weights play none, and what was measured is not measured again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import mechclust.commands.heads.measure
+from mechclust.commands.heads import HeadsConfig, HeadsResult, measure_heads
+from mechclust.commands.heads.inputs import read_inputs
+from mechclust.models import load_pretrained
+from mechclust.models.resolved import resolve_model
+from probes import HeadRoles, run
+from tasks import InputError
+from tests.mechclust.commands.heads.planted import PLANTED_CONFIG, SMALL, planted
+from tests.probes.planted_roles import PLANTED
+
+
+@pytest.fixture(scope="module")
+def found() -> HeadsResult:
+    return measure_heads(planted(), PLANTED_CONFIG)
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    draw = np.random.default_rng(0)
+    path = tmp_path_factory.mktemp("texts") / "texts.txt"
+    path.write_text("".join(" ".join(f"w{i}" for i in draw.integers(0, 20, 9)) + "\n" for _ in range(12)))
+    return path
+
+
+@pytest.fixture
+def of_texts(texts: Path) -> HeadsConfig:
+    return replace(SMALL, corpus=(texts,), split="line")
+
+
+class TestRoles:
+    def test_planted_roles_are_found(self, found: HeadsResult) -> None:
+        table = found.by_head()
+        assert table["role"].tolist() == [role for layer in PLANTED for role in layer]
+        assert table["name"].tolist()[:9] == [*(f"L0H{i}" for i in range(8)), "L1H0"]
+        by_role = found.by_role().set_index("role")
+        assert by_role["heads"].to_dict() == {
+            "previous": 2, "offset": 2, "duplicate": 2, "induction": 2, "first": 1, "itself": 1, "local": 1,
+        }  # fmt: skip
+        assert by_role.loc["induction", "strongest"] in ("L1H0", "L1H1")
+        assert (by_role["score"] > by_role["chance"] + 0.2).all()
+
+    def test_headline_and_readings(self, found: HeadsResult) -> None:
+        assert found.headline == (
+            "On repeated random tokens, 11 of 16 heads play a role: 2 induction, 2 duplicate token, 2 previous token, "
+            "5 others."
+        )
+        reading = found.readings[0]
+        assert (reading.what, reading.random_weights, reading.verdict) == ("Induction", "", "")
+        assert reading.value.startswith("2 heads, attention up to 0.")
+        assert len(found.readings) == 7
+
+    def test_random_weights_are_compared(self, found: HeadsResult) -> None:
+        weak = replace(found.trained, roles={text: _halved(roles) for text, roles in found.trained.roles.items()})
+        above = replace(found, untrained=[weak])
+        assert {reading.verdict for reading in above.readings} == {"More than random weights."}
+        alike = replace(found, untrained=[weak, found.trained])
+        assert {reading.verdict for reading in alike.readings} == {"No more than random weights."}
+        assert alike.headline.endswith("Random weights: 11.")
+
+    def test_no_role_is_found_in_random_weights(self, gpt2: Path) -> None:
+        result = measure_heads(str(gpt2), SMALL)
+        assert result.headline == "On repeated random tokens, none of 4 heads plays a role. Random weights: 0."
+        assert {reading.verdict for reading in result.readings} == {"Not played."}
+
+    def test_equals_the_probe_run_by_hand(self, gpt2: Path, of_texts: HeadsConfig) -> None:
+        result = measure_heads(str(gpt2), of_texts)
+        inputs = read_inputs(resolve_model(gpt2), of_texts)
+        for text in ("repeated tokens", "text"):
+            probe = HeadRoles(max_offset=2, n_permutations=19)
+            expected = run(load_pretrained(gpt2), inputs.batches[text], probe)
+            measured = result.trained.roles[text]
+            for name, values in expected.values.items():
+                torch.testing.assert_close(measured[name], values, equal_nan=True)
+
+    @pytest.mark.parametrize("family", ["llama", "bert"])
+    def test_other_families(self, write_checkpoint: Any, tmp_path: Path, family: str, of_texts: HeadsConfig) -> None:
+        result = measure_heads(str(write_checkpoint(tmp_path / family, family)), of_texts)
+        assert result.n_heads == 4
+        assert result.by_role()["score"].notna().all()
+
+    def test_the_table_has_every_number(self, gpt2: Path, of_texts: HeadsConfig) -> None:
+        table = measure_heads(str(gpt2), replace(of_texts, untrained=2)).to_dataframe()
+        assert len(table) == 3 * 2 * 4 * 7  # models, texts, heads, roles
+        assert table.columns[:7].tolist() == ["model", "text", "layer", "site", "head", "name", "role"]
+        assert table.loc[table["model"] != "trained", "p_value"].isna().all()
+
+
+def _halved(roles: Any) -> Any:
+    """Return a result with half of each excess, and no role."""
+    values = {**roles.values, "excess": roles["excess"] / 2, "role": 0 * roles["role"]}
+    return replace(roles, values=values)
+
+
+class TestTexts:
+    def test_tokens_repeat_between_special_ones(self, encoder_with_special_tokens: Path) -> None:
+        inputs = read_inputs(resolve_model(encoder_with_special_tokens), SMALL)
+        (batch,) = inputs.batches["repeated tokens"]
+        for tokens, period in zip(batch.tokens.tolist(), batch.labels["period"].tolist(), strict=True):
+            first, *random, last = tokens
+            assert (first, last) == (2, 3)
+            assert random[period:] == random[:-period]
+            assert min(random) > 3
+        assert len(inputs.shown["repeated tokens"]) == 16
+
+    def test_documents_begin_at_their_beginning(self, gpt2: Path, of_texts: HeadsConfig, tmp_path: Path) -> None:
+        (tmp_path / "long.txt").write_text(" ".join(f"w{i % 20}" for i in range(90)) + "\nw3 w4 w5\n")
+        inputs = read_inputs(resolve_model(gpt2), replace(of_texts, corpus=(tmp_path / "long.txt",)))
+        lengths = [length for batch in inputs.batches["text"] for length in batch.lengths().tolist()]
+        assert sorted(lengths) == [3, 12]
+
+
+@pytest.fixture
+def encoder_with_special_tokens(write_checkpoint: Any, tmp_path: Path) -> Path:
+    from tests.mechclust.commands.test_topics import wordpiece
+
+    return wordpiece(write_checkpoint(tmp_path / "bert", "bert"), [f"w{i}" for i in range(18)])
+
+
+class TestInterrupted:
+    def test_what_was_measured_is_not_measured_again(
+        self, gpt2: Path, of_texts: HeadsConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        ran: list[int] = []
+
+        def counting(*args: Any) -> Any:
+            if len(ran) == 3:
+                raise KeyboardInterrupt
+            ran.append(1)
+            return run(*args)
+
+        monkeypatch.setattr(mechclust.commands.heads.measure, "run", counting)
+        with pytest.raises(KeyboardInterrupt):
+            measure_heads(str(gpt2), of_texts, tmp_path / "out")
+        ran.clear()
+        resumed = measure_heads(str(gpt2), of_texts, tmp_path / "out")
+        assert len(ran) == 1
+        monkeypatch.undo()
+        monkeypatch.setattr("mechclust.commands.settings.load_pretrained", None)
+        again = measure_heads(str(gpt2), of_texts, tmp_path / "out")
+        assert again.to_dataframe().equals(resumed.to_dataframe())
+
+    def test_other_weights_in_the_same_folder_are_refused(self, write_checkpoint: Any, tmp_path: Path) -> None:
+        measure_heads(str(write_checkpoint(tmp_path / "m")), SMALL, tmp_path / "out")
+        write_checkpoint(tmp_path / "m", seed=8)
+        with pytest.raises(InputError, match="holds what was measured of other weights of this model"):
+            measure_heads(str(tmp_path / "m"), SMALL, tmp_path / "out")
+
+
+def test_workers_find_the_same(gpt2: Path, of_texts: HeadsConfig, fork_server: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr("mechclust.jobs.local._CONTEXT", fork_server)
+    expected = measure_heads(str(gpt2), of_texts).to_dataframe()
+    assert measure_heads(str(gpt2), replace(of_texts, workers=2)).to_dataframe().equals(expected)
