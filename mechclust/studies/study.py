@@ -259,7 +259,8 @@ def run_study(
     out = Path(out)
     further = chosen_probes(probes)
     jobs = _checked_jobs(study, config, out)
-    try_further(study.trained_models(config, out), further)
+    if further:
+        try_further(study.trained_models(config, out), further)
     if engine == "local" and not (out / "config.json").exists():  # a run that was begun goes on
         at_once = min(workers or os.cpu_count() or 1, len(jobs))
         check_cost(study.trainings(config), getattr(config, "device", "cpu"), at_once, yes=yes)

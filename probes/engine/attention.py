@@ -146,7 +146,7 @@ class Attention(ABC):
         return torch.cat([self._over_queries("bhqk,bqc->bhck", mass, of_query) for mass in masses], dim=3)
 
     def _over_queries(
-        self, equation: str, mass: Float[Tensor, "batch head query column"], counts: Bool[Tensor, "batch query column"]
+        self, equation: str, mass: Float[Tensor, "batch head query _"], counts: Bool[Tensor, "batch query column"]
     ) -> Float[Tensor, "batch head *sums"]:
         """Sum masses over the queries that count, in float64."""
         exact = exact_dtype(self.device)

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from probes.engine.state import AnyTensor
 from tasks import Batch, InputError
 
-Receive: TypeAlias = Callable[[str, AnyTensor], AnyTensor | None]
+AnyActivation: TypeAlias = Any  # a tensor, or an ``Attention``, whose module imports this one
+Receive: TypeAlias = Callable[[str, AnyActivation], AnyTensor | None]
 
 
 @runtime_checkable
@@ -200,7 +201,9 @@ def record(
         yield kept
 
 
-def _hook(receive: Callable[[AnyTensor], AnyTensor | None], activation: AnyTensor, hook: Any) -> AnyTensor | None:
+def _hook(
+    receive: Callable[[AnyActivation], AnyTensor | None], activation: AnyActivation, hook: Any
+) -> AnyTensor | None:
     return receive(activation)
 
 

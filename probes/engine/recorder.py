@@ -12,7 +12,7 @@ from jaxtyping import Shaped
 from torch import Tensor, nn
 
 from probes.engine.attention import AttentionReadout
-from probes.engine.hooks import HookedModel, device_of, forward, record
+from probes.engine.hooks import AnyActivation, HookedModel, device_of, forward, record
 from probes.engine.probe import Probe
 from probes.engine.readout import Readout, check_readout
 from probes.engine.sites import split_site
@@ -87,7 +87,7 @@ class _Recorder:
         if self.batch is not None and len(self._seen) == len(self._readouts):
             raise _StopForward
 
-    def _receive(self, hook: str, activation: Shaped[Tensor, "..."]) -> None:
+    def _receive(self, hook: str, activation: AnyActivation) -> None:
         if self.batch is None:
             return
         if hook in self._seen:
@@ -103,7 +103,7 @@ class _Recorder:
         if is_last and len(self._seen) == len(self._readouts):
             raise _StopForward
 
-    def _read(self, readout: Readout, activation: Shaped[Tensor, "batch ..."], batch: Batch) -> Shaped[Tensor, "..."]:
+    def _read(self, readout: Readout, activation: AnyActivation, batch: Batch) -> Shaped[Tensor, "..."]:
         """Apply a readout; where each example is read is found once a pass, not once per site."""
         if activation.shape[1:2] != batch.tokens.shape[1:]:
             return readout(activation, batch)

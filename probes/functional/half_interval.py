@@ -65,7 +65,7 @@ def half_interval(index: float, of_halves: Sequence[float], n_units: int) -> tup
 
 
 def interval_from_halves(
-    value: Float[np.ndarray, "*place"],
+    value: Float[np.ndarray, "*place"] | float,
     of_halves: Float[np.ndarray, "*place half"],
     n_units: int,
     *,
@@ -106,7 +106,7 @@ def interval_from_halves(
     quantile = float(t.ppf(1 - 0.025 / n_compared, max(1, n_units - 1)))
     enough &= squares > MIN_DIFFERENCE**2 * n
     half = np.where(enough, quantile * np.sqrt(squares / np.maximum(n - 1, 1)), np.nan)
-    return value - half, value + half
+    return np.asarray(value - half), np.asarray(value + half)
 
 
 def wilson_ends(share: float, z2: float) -> tuple[float, float]:

@@ -212,7 +212,7 @@ class TestRun:
         )
         assert main([*SMOKE, "--seeds", "3", "4", "--d-model", "16", "--no-tsne", "--out", str(tmp_path / "o")]) == 0
         (_, config, out, workers, probes, on), *_ = seen
-        assert on == {"engine": "local", "timeout": None}
+        assert on == {"engine": "local", "timeout": None, "yes": False}
         assert (config.seeds, config.d_model, config.tsne, workers, probes) == ((3, 4), 16, False, 1, ())
         assert out == tmp_path / "o"
         assert config.training.steps == 20
@@ -225,7 +225,7 @@ class TestRun:
         ray = ["--engine", "ray", "--address", "head:6379", "--gpus-per-job", "0.5", "--job-timeout", "60"]
         for options in (ray, ["--job-timeout", "60"]):
             assert main(["run", "task-clusters", "--preset", "smoke", "--out", str(tmp_path), *options]) == 0
-        assert seen == [{"engine": Ray("head:6379", 0.5), "timeout": 60}, {"engine": "local", "timeout": 60}]
+        assert [(on["engine"], on["timeout"]) for on in seen] == [(Ray("head:6379", 0.5), 60), ("local", 60)]
 
     @pytest.mark.parametrize(
         "option", [("--task.seed", "3"), ("--task.outputs", "shared"), ("--task.split-by", "instruction")]

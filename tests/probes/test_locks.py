@@ -15,9 +15,9 @@ from tasks import InputError
 
 _OWNER = """
 import sys, time
-from probes.store.locks import locked
+from probes.store.locks import locked_folder
 
-with locked(sys.argv[1]):
+with locked_folder(sys.argv[1]):
     print("mine", flush=True)
     time.sleep(float(sys.argv[2]))
 """

@@ -142,7 +142,7 @@ def test_small_topics_are_shown_whole_and_large_ones_by_their_digest() -> None:
     small = TopicAttention(torch.tensor([[True, False], [False, True]]), n_permutations=2)
     assert repr(small) == (
         "TopicAttention(topics=torch.tensor([[True, False], [False, True]], dtype=torch.bool), "
-        "at=attention(), words=None, n_permutations=2, seed=0)"
+        "at=attention(), words=None, n_permutations=2, seed=0, n_resamples=0, units=None)"
     )
     assert torch.equal(eval(repr(small), {"torch": torch, **globals()}).topics, small.topics)
     assert re.match(r"TopicEmbedding\(topics=<int64 \[65\] [0-9a-f]{12}>, at", repr(TopicEmbedding(torch.arange(65))))

@@ -146,7 +146,7 @@ class TestOwners:
                 pass
             with own_folder(tmp_path, "compare"):  # the report's
                 pass
-            check = "from probes.store.locks import locked\nimport sys\nwith locked(sys.argv[1]): pass"
+            check = "from probes.store.locks import locked_folder\nimport sys\nwith locked_folder(sys.argv[1]): pass"
             ended = subprocess.run([sys.executable, "-c", check, str(tmp_path)], capture_output=True, text=True)
             assert "is in use by another process" in ended.stderr
         with own_folder(tmp_path, "compare"):
@@ -257,7 +257,7 @@ def test_a_failing_figure_loses_nothing(gpt2, shaken, compared, tmp_path, monkey
         broken.setattr("mechclust.commands.compare.figures.compare_panels", fails)
         with pytest.raises(ValueError, match="no picture"):
             result.write(tmp_path)
-    measures = {"blocks", "cka", "n_dims", "purity", "without_top_pc"}
+    measures = {"blocks", "cka", "n_dims", "patching", "purity", "without_top_pc"}
     assert {path.stem for path in (tmp_path / "results").iterdir()} == measures
     kept = load_result(tmp_path / "results/cka.safetensors")["debiased_cka"]
     assert kept.nan_to_num(9).equal(result.cka["debiased_cka"].nan_to_num(9))

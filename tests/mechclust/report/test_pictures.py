@@ -39,8 +39,8 @@ def test_a_png_has_300_dots_per_inch_and_a_pdf_embeds_its_fonts() -> None:
 
 def test_equal_figures_are_equal_files_in_every_process() -> None:
     code = (
-        "from hashlib import sha256; from tests.mechclust.report.test_pictures import drawn, pdf; "
-        "print(sha256(pdf(drawn())).hexdigest())"
+        "from hashlib import sha256; from tests.mechclust.report.test_pictures import drawn, pdf_bytes; "
+        "print(sha256(pdf_bytes(drawn())).hexdigest())"
     )
     environment = {**os.environ, "PYTHONHASHSEED": "1"}
     found = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)

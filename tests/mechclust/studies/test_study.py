@@ -20,6 +20,7 @@ from mechclust.evidence.tables import shown_on_pages
 from mechclust.report import Panel
 from mechclust.studies import Study, configure, get_study, list_studies, open_run, record_run, report_run, run_study
 from mechclust.studies.study import analyse_run, judge_run
+from mechclust.studies.trainings import no_trainings
 from probes import ProbeResult, load_result
 from probes.store.files import read_json, write_json
 from tasks import InputError
@@ -360,6 +361,7 @@ def test_a_study_of_another_kind(tmp_path, monkeypatch):
         title="Toy",
         source="nowhere",
         presets={"only": Tree()},
+        trainings=no_trainings,
         jobs=lambda c: [3, 1, 2],
         run_job=job,
         trained_models=STUDY.trained_models,
@@ -397,6 +399,7 @@ class TestDefects:
             STUDY,
             presets={"only": Tree()},
             check=lambda config: None,
+            trainings=no_trainings,
             jobs=lambda config: ["once"],
             run_job=job,
             trained_models=lambda config, out: [],

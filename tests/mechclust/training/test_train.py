@@ -451,9 +451,9 @@ def test_a_measurement_is_of_what_training_goes_on_from(task, tiny_model, tmp_pa
 
 OWNER = """
 import sys, time
-from probes.store.locks import locked
+from probes.store.locks import locked_folder
 
-with locked(sys.argv[1]):
+with locked_folder(sys.argv[1]):
     print(1, flush=True)
     time.sleep(99)
 """

@@ -99,4 +99,4 @@ def test_hostile_names(undrawn, tmp_path, trouble_of):
 def test_a_run_of_a_tiny_model_is_reported(result, tmp_path):
     page = result.write(tmp_path)
     assert "Held out: last" in page.read_text()
-    assert len(list((tmp_path / "figures").glob("*.png"))) == 13  # one held-out task has one figure
+    assert len(list((tmp_path / "figures").glob("*.png"))) == 14  # one held-out task has one figure
