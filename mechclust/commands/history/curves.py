@@ -179,9 +179,9 @@ def _read_other(measure: str, prefix: str, result: ProbeResult) -> _Numbers:
 
 
 def _read_role(role: str, result: ProbeResult) -> _Numbers:
-    """Return the highest score of a role at each site, without a chance interval and a p-value."""
+    """Return the highest score of a role at each site, without intervals and a p-value."""
     highest = np.fmax.reduce(result.sel("score", role=role).double().numpy(), axis=1)
-    return np.stack([highest, *np.full((3, len(highest)), np.nan)])
+    return np.stack([highest, *np.full((5, len(highest)), np.nan)])
 
 
 def _by_site(result: ProbeResult, measure: str) -> _ByLayer:

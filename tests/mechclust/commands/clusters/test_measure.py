@@ -413,16 +413,16 @@ class TestEstimate:
         rank = min(27, d)
         ridge = 10 * rank**3 + 2 * 27 * d * rank + 4 * 27 * rank * 3 * 20 * 8
         assert found.measuring == 2 * 3 * (2 * 12 * 20 * 27 * d * 3 + 5 * ridge)
-
-    def test_a_search_for_neighbours_compares_all_pairs(self):
-        searching = Statistics(clusters=[], n_starts=0, classes=[], labelings=0, folds=0, searches=2)
-        assert searching.operations(100, 8) == 2 * 2 * 100 * 100 * 8
         assert found.text(None, found.measuring / 180).endswith("measuring: about 3 min")
         assert found.operations == 2 * 2 * 81 * 2 * (4 * d * d + 2 * d * 4 * d)
         rows = measure_clusters(str(gpt2), config)
         assert rows.trained.raw.coords["site"] == ["hook_embed", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post"]
         assert "at least 2.0 h" in found.text(found.operations / 7201)
         assert "at least 3 min" in found.text(found.operations / 180)
+
+    def test_a_search_for_neighbours_compares_all_pairs(self):
+        searching = Statistics(clusters=[], n_starts=0, classes=[], labelings=0, folds=0, searches=2)
+        assert searching.operations(100, 8) == 2 * 2 * 100 * 100 * 8
 
     def test_a_layer_that_does_not_fit_is_refused_before_the_model_is_loaded(self, gpt2, config, monkeypatch):
         monkeypatch.setattr("mechclust.commands.settings.load_pretrained", None)
