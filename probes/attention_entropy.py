@@ -14,7 +14,7 @@ from probes.engine.hooks import HookPoints
 from probes.engine.probe import Probe
 from probes.engine.readout import Readout, check_row_readout, mean
 from probes.engine.result import ProbeResult
-from probes.engine.sites import Site, Sites, attention
+from probes.engine.sites import Site, Sites, attention, attention_sites
 from probes.engine.state import Sum
 from probes.functional.mean_interval import interval_from_sums
 from tasks import Batch, InputError
@@ -61,11 +61,7 @@ class AttentionEntropy(Probe):
         self.readout = MeanEntropies(query)
 
     def _sites_in(self, model: HookPoints) -> list[Site]:
-        sites = super()._sites_in(model)
-        for site in sites:
-            if not site.name.endswith(("hook_attention", "hook_pattern")):
-                raise InputError(f"{site.name!r} is not an attention pattern (attn.hook_pattern); give at=attention()")
-        return sites
+        return attention_sites(super()._sites_in(model), attention())
 
     def update(self, activations: Mapping[str, Float[Tensor, "batch head 2"]], batch: Batch) -> None:
         """Add each head's entropy, summed over the batch."""

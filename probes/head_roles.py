@@ -14,7 +14,7 @@ from probes.engine.hooks import HookPoints
 from probes.engine.probe import Probe
 from probes.engine.readout import all_tokens
 from probes.engine.result import ProbeResult
-from probes.engine.sites import Site, Sites, attention_pattern
+from probes.engine.sites import Site, Sites, attention_pattern, attention_sites
 from probes.engine.state import Sum
 from probes.functional.head_roles import RoleKeys, permuted_sums
 from probes.functional.mean_interval import interval_from_sums
@@ -31,7 +31,6 @@ LEAST_LOCALITY = 0.5  # attention reaches at most half as far as uniform attenti
 ALPHA = 0.05
 
 _ROLES = HEAD_ROLES[1:]
-_STATISTICS = ("score", "chance", "excess_squared", "share")
 _AXES: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("role", "best_offset", "distance", "distance_uniform"), ("site", "head")),
     **dict.fromkeys(("score", "chance", "excess", "excess_low", "excess_high", "share"), ("site", "head", "role")),
@@ -121,19 +120,13 @@ exclude_current_token=False, seed=0)
         self.seed = seed
 
     def _sites_in(self, model: HookPoints) -> list[Site]:
-        sites = super()._sites_in(model)
-        for site in sites:
-            if not site.name.endswith("hook_pattern"):
-                raise InputError(
-                    f"{site.name!r} is not an attention pattern (attn.hook_pattern); give at=attention_pattern()"
-                )
-        return sites
+        return attention_sites(super()._sites_in(model), attention_pattern())
 
     # ---- state ----
 
     def update(self, activations: Mapping[str, Float[Tensor, "batch head query key"]], batch: Batch) -> None:
         """Add each head's scores, summed over the examples of the batch."""
-        check_patterns(activations, *batch.tokens.shape)
+        check_patterns(activations.values(), *batch.tokens.shape)
         real = torch.ones_like(batch.tokens, dtype=torch.bool) if batch.attention_mask is None else batch.attention_mask
         keys = RoleKeys.from_tokens(batch.tokens, real, self.max_offset)
         both_real = real[:, None, :, None] & real[:, None, None, :]

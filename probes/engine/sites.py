@@ -186,6 +186,28 @@ def head_output(layers: int | Sequence[int] | None = None) -> Selector:
     return Selector("head_output", _layers(layers))
 
 
+def attention_sites(sites: list[Site], selector: Selector) -> list[Site]:
+    """Return the sites, all of which must be attention.
+
+    Args:
+        sites: of a probe.
+        selector: ``attention()`` for probes that can measure it, ``attention_pattern()`` for those that need patterns.
+
+    Raises:
+        InputError: naming the first other site.
+
+    Example:
+        >>> attention_sites([Site("hook_embed", 0)], attention())
+        Traceback (most recent call last):
+        tasks.errors.InputError: 'hook_embed' is not an attention pattern (attn.hook_pattern); give at=attention()
+    """
+    ends = ("hook_attention", "hook_pattern") if selector.kind == "attention" else ("hook_pattern",)
+    for site in sites:
+        if not site.name.endswith(ends):
+            raise InputError(f"{site.name!r} is not an attention pattern (attn.hook_pattern); give at={selector}")
+    return sites
+
+
 def resolve(model: HookPoints, at: Sites) -> list[Site]:
     """Return the hook points that ``at`` selects in ``model``, in the order given, each once.
 

@@ -150,11 +150,6 @@ class RoleKeys:
         keys["induction"] = _followers(keys["duplicate"], real)
         return cls(keys, real)
 
-    @property
-    def n_examples_with_repeats(self) -> int:
-        """Number of examples in which a token occurs twice."""
-        return int((self.keys["duplicate"] >= 0).flatten(1).any(dim=1).sum())
-
     def scores(self, pattern: Float[Tensor, "batch head query query"]) -> RoleScores:
         """Return the scores of a site's heads in the order of ``keys``, then locality.
 

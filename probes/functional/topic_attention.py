@@ -5,7 +5,7 @@ The measurement of Li, Li & Risteski, "How Do Transformers Learn Topic Structure
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -105,13 +105,13 @@ def _topic_table(topics: object) -> Shaped[Tensor, "..."]:
     return table
 
 
-def check_patterns(patterns: Mapping[str, Shaped[Tensor, "..."]], n_examples: int, n_pos: int) -> None:
+def check_patterns(patterns: Iterable[Shaped[Tensor, "..."]], n_examples: int, n_pos: int) -> None:
     """Check that activations are attention patterns of a batch of this size.
 
     Raises:
         InputError: if one has another shape.
     """
-    for pattern in patterns.values():
+    for pattern in patterns:
         if pattern.ndim != 4 or (pattern.shape[0], *pattern.shape[2:]) != (n_examples, n_pos, n_pos):
             raise InputError(
                 f"an activation has shape {tuple(pattern.shape)}; expected attention patterns "
@@ -203,7 +203,7 @@ def topic_attention(
         [0.25, 0.225]
     """
     _check_weights(pattern)
-    return PairTable.from_words(words, WordTopics.from_topics(topics)).sums({"": pattern})[""]
+    return PairTable.from_words(words, WordTopics.from_topics(topics)).sums(pattern)
 
 
 def _check_weights(pattern: Float[Tensor, "batch head query key"]) -> None:
@@ -214,7 +214,7 @@ def _check_weights(pattern: Float[Tensor, "batch head query key"]) -> None:
 
 @dataclass(frozen=True)
 class PairTable:
-    """The pairs of one batch, sorted into buckets once for all layers.
+    """The pairs of one batch, sorted into buckets.
 
     Attributes:
         place: the positions that count, filled up with others.
@@ -251,33 +251,27 @@ class PairTable:
             n_pos=words.shape[1],
         )
 
-    def sums(self, patterns: Mapping[str, Float[Tensor, "batch _ query key"]]) -> dict[str, PairSums]:
-        """Sum the attention of each layer by bucket."""
-        check_patterns(patterns, len(self.place), self.n_pos)
+    def sums(self, pattern: Float[Tensor, "batch head query key"]) -> PairSums:
+        """Sum the attention of a layer by bucket."""
+        check_patterns([pattern], len(self.place), self.n_pos)
         device = self.place.device
         exact = exact_dtype(device)
         n_examples, n_counting = self.place.shape
-        heads = [pattern.shape[1] for pattern in patterns.values()]
-        total = torch.zeros(sum(heads), 3, dtype=exact, device=device)
-        within = torch.zeros(sum(heads), 2, 1, dtype=exact, device=device)
+        n_heads = pattern.shape[1]
+        total = torch.zeros(n_heads, 3, dtype=exact, device=device)
+        within = torch.zeros(n_heads, 2, 1, dtype=exact, device=device)
         pairs = torch.zeros(n_examples, 3, dtype=torch.int64, device=device)
-        at_once = max(1, _MAX_NUMBERS_AT_ONCE // max(1, max(n_counting**2, sum(heads)) * 3))
+        at_once = max(1, _MAX_NUMBERS_AT_ONCE // max(1, max(n_counting**2, n_heads) * 3))
         for start in range(0, n_examples if n_counting else 0, at_once):
             part = slice(start, start + at_once)
             buckets = rearrange(self._buckets(part), "column example query key -> example (query key) column")
-            attention = torch.cat([self._counting(x[part], part).flatten(2) for x in patterns.values()], dim=1)
-            sums = attention.to(exact) @ buckets.to(exact)  # [example head column]
+            attention = self._counting(pattern[part], part).flatten(2).to(exact)
+            sums = attention @ buckets.to(exact)  # [example head column]
             pairs[part] = buckets.sum(dim=1)
             total += sums.sum(dim=0)
             within += within_sums(sums, pairs[part])
         weight, documents = document_weights(pairs)
-        counts = pairs.sum(dim=0)
-        return {
-            site: PairSums(total_of_site, counts, within_of_site, weight.sum(dim=0), documents)
-            for site, total_of_site, within_of_site in zip(
-                patterns, torch.split(total, heads), torch.split(within, heads), strict=True
-            )
-        }
+        return PairSums(total, pairs.sum(dim=0), within, weight.sum(dim=0), documents)
 
     def _counting(
         self, pattern: Float[Tensor, "example head query key"], part: slice
