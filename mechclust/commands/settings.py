@@ -18,6 +18,7 @@ from mechclust.models.adapters import adapter_of, check_adapter
 from mechclust.models.loading import Quantization
 from mechclust.models.pretrained import AnyModel
 from mechclust.models.resolved import ResolvedModel, resolve_model
+from mechclust.report.resources import matmul_speed
 from probes import Readout, first_token, last_token, mean
 from probes.engine.hooks import check_device
 from probes.engine.texts import tokenizer_of
@@ -159,6 +160,16 @@ class ModelSettings(EngineSettings):
             InputError: if the model is an adapter itself, and these settings have another.
         """
         return resolve_model(model, self.adapter)
+
+    def forward_speed(self, width: int) -> float | None:
+        """Return the multiplications and additions per second of the model's device in products of this width.
+
+        ``None`` if the device is on another machine, or not alone, or the weights are quantised.
+        """
+        reachable = self.device == "cpu" or self.engine == "local"
+        if not reachable or self.quantize is not None or self.device_map is not None:
+            return None
+        return matmul_speed(self.device, getattr(torch, self.dtype), width, min(512, self.tokens_per_batch))
 
     def load(self, model: ResolvedModel, what: str, **options: Any) -> Any:
         """Load a model with a tokenizer to read ``what``.

@@ -60,7 +60,7 @@ def try_further(trained_models: Iterable[TrainedModel], probes: Sequence[Registe
         InputError: naming the probe, with its reason.
     """
     examples = next((trained.examples for trained in trained_models if trained.examples is not None), None)
-    if probes and examples is not None:
+    if examples is not None:
         try_probes({probe.name: probe.new() for probe in probes}, examples(), "examples")
 
 

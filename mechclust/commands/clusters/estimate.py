@@ -183,10 +183,8 @@ def device_speeds(estimate: Estimate, inputs: Inputs, config: ClustersConfig) ->
     """Return the speeds of the model's device and of that of the statistics, if an estimate of time needs them."""
     width = inputs.sizes.d_model or 1
     model = statistics = None
-    reachable = config.device == "cpu" or config.engine == "local"
-    if estimate.operations is not None and reachable and config.quantize is None and config.device_map is None:
-        rows = min(512, config.tokens_per_batch)
-        model = matmul_speed(config.device, getattr(torch, config.dtype), width, rows)
+    if estimate.operations is not None:
+        model = config.forward_speed(width)
     if estimate.measuring is not None:
         statistics = matmul_speed(config.statistics or "cpu", torch.float64, width, 512)
     return model, statistics

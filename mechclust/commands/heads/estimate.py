@@ -10,7 +10,7 @@ import torch
 
 from mechclust.commands.heads.config import HeadsConfig
 from mechclust.commands.heads.inputs import Inputs
-from mechclust.report.resources import check_duration, duration_text, matmul_speed, size_text
+from mechclust.report.resources import check_duration, duration_text, size_text
 from probes.functional.relabelling import enough_permutations
 from probes.head_roles import TESTED_ROLES
 from tasks import Batch
@@ -98,12 +98,3 @@ def _n_pairs(batches: Iterable[Batch]) -> int:
             _, counts = tokens[:length].unique(return_counts=True)
             n += int((counts * (counts - 1) // 2).sum())
     return n
-
-
-def device_speed(estimate: Estimate, inputs: Inputs, config: HeadsConfig) -> float | None:
-    """Return the speed of the model's device, if an estimate of time needs it."""
-    reachable = config.device == "cpu" or config.engine == "local"
-    if estimate.operations is None or not reachable or config.quantize is not None or config.device_map is not None:
-        return None
-    rows = min(512, config.tokens_per_batch)
-    return matmul_speed(config.device, getattr(torch, config.dtype), inputs.sizes.d_model or 1, rows)

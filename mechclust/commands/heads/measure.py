@@ -18,7 +18,7 @@ from torch import Tensor
 from mechclust.attention import attention_view
 from mechclust.commands.folder import folder_or_temporary, own_folder
 from mechclust.commands.heads.config import HeadsConfig
-from mechclust.commands.heads.estimate import Estimate, device_speed
+from mechclust.commands.heads.estimate import Estimate
 from mechclust.commands.heads.inputs import Inputs, read_inputs
 from mechclust.commands.heads.measurements import ATTENTION, TRAINED, ModelRoles
 from mechclust.commands.heads.result import HeadsResult
@@ -76,7 +76,7 @@ def measure_heads(
     with folder_or_temporary(out) as folder, own_folder(out, "heads", subject):
         if progress:
             estimate = Estimate.from_inputs(inputs, config)
-            speed = device_speed(estimate, inputs, config)
+            speed = None if estimate.operations is None else config.forward_speed(inputs.sizes.d_model or 1)
             print(estimate.text(speed), file=sys.stderr)
             estimate.check(config, speed)
         models = _measure(resolved, inputs, config, tokenizer, folder / PARTS, progress=progress)
