@@ -52,6 +52,11 @@ class Part:
         return f"Part({quoted(self.name)}, {len(self.values)} values: {self.verdict})"
 
     @property
+    def required(self) -> str:
+        """The bound behind the part's name, such as ``overlap 0: >= 0.5``, or alone if it has no name."""
+        return f"{self.name}: {self.bound}" if self.name else str(self.bound)
+
+    @property
     def measured(self) -> float | None:
         """The mean; of a check, the worst value; ``None`` for no values, or if one is not finite."""
         if not self.values or not np.isfinite(self.values).all():

@@ -142,13 +142,8 @@ def _finding_rows(finding: Finding) -> list[_Row]:
     for place, part in enumerate(finding.parts):
         about = (finding.id, finding.statement) if place == 0 else ("", "and")
         verdict = verdict_text(finding) if place == 0 else ""
-        rows.append((*about, with_interval(part), _required(part), control_text(finding, place), verdict))
+        rows.append((*about, with_interval(part), part.required, control_text(finding, place), verdict))
     return rows
-
-
-def _required(part: Part) -> str:
-    """Return the bound behind the part's name, such as ``overlap 0: >= 0.5``, or alone if it has no name."""
-    return f"{part.name}: {part.bound}" if part.name else str(part.bound)
 
 
 def control_text(finding: Finding, place: int) -> str:
@@ -161,6 +156,6 @@ def control_text(finding: Finding, place: int) -> str:
 
 def _check_row(finding: Finding) -> _Row:
     (first, *others) = finding.parts
-    required = "; ".join(_required(part) for part in (first, *others))
+    required = "; ".join(part.required for part in (first, *others))
     worst = "-" if first.measured is None else f"{first.measured:z.3g}"
     return (finding.id, finding.statement, worst, required, verdict_text(finding))
