@@ -8,8 +8,9 @@ imported before the product.
 from __future__ import annotations
 
 import inspect
+from collections import Counter
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import partial, wraps
 from random import Random
 from typing import Any, get_args
 
@@ -20,6 +21,8 @@ from jaxtyping import AbstractArray
 
 _beartype = beartype(conf=BeartypeConf(is_pep484_tower=True))  # an int is a float
 _jaxtyped = jaxtyping.jaxtyped
+CHECKED_CALLS = 20  # of each function and test: a check takes 40 microseconds, and some functions run 10^5 times
+calls: Counter[str] = Counter()
 
 
 def checked(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -53,7 +56,27 @@ def decorate_shaped(value: Any = None, *, typechecker: Any) -> Any:
     """Decorate functions and classes with a shape in an annotation. Others stay as they are, because a check costs."""
     if value is None:
         return partial(decorate_shaped, typechecker=typechecker)
-    return _jaxtyped(value, typechecker=typechecker) if any(map(has_shape, annotations_of(value))) else value
+    if not any(map(has_shape, annotations_of(value))):
+        return value
+    jaxtyped = _jaxtyped(value, typechecker=typechecker)
+    return checked_at_first(value, jaxtyped) if inspect.isfunction(value) else jaxtyped
+
+
+def checked_at_first(function: Callable[..., Any], jaxtyped: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function with checks in its first calls of every test."""
+    name = f"{function.__module__}.{function.__qualname__}"
+
+    @wraps(jaxtyped)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        calls[name] += 1
+        return (jaxtyped if calls[name] <= CHECKED_CALLS else function)(*args, **kwargs)
+
+    return call
+
+
+def pytest_runtest_setup() -> None:
+    """Let every test check again."""
+    calls.clear()
 
 
 def annotations_of(value: Any) -> Iterator[Any]:

@@ -12,12 +12,15 @@ from torch import Tensor
 from probes.functional.arrays import Array, Labels, computed_in_torch
 from probes.functional.cka import compact, linear_hsic
 from probes.functional.cross_moments import CrossMoments
-from probes.functional.hsic import HSIC, centred_kernel, cka_from_hsic, hsic_of_kernels
+from probes.functional.hsic import HSIC, centred_kernel, cka_from_hsic, hsic_of_kernels, linear_kernel
 from probes.functional.products import Precision
 from probes.functional.representations import in_float64
 from probes.functional.unit_hsic import hsic_between_units
 from probes.functional.units import half_samples, unit_pairings
 from tasks.errors import check_count
+
+_BLOCK_ROWS = 1024
+_LEAST_COST = 10**6  # multiplications in the time that even the smallest half takes
 
 
 @computed_in_torch()
@@ -125,8 +128,47 @@ def halves_hsic(
 
     The halves depend on n, the units and the seed alone, so that HSIC of a side with itself serves every pair of it.
     """
-    halves = (half.to(x.device) for half in half_samples(len(x), n_resamples, seed, units))
+    halves = [half.to(x.device) for half in half_samples(len(x), n_resamples, seed, units)]
+    if units is None and len(x) > 1 and _kernels_are_cheaper(x, y, n_resamples):
+        return _halves_of_kernels(x, y, halves, precision)
     return [_hsic_of_half(x, y, half, precision, units) for half in halves]
+
+
+def _kernels_are_cheaper(x: Float[Tensor, "n dx"], y: Float[Tensor, "n dy"], n_halves: int) -> bool:
+    """Return whether kernels of all rows, made once, take fewer multiplications than moments of each half."""
+    n = len(x)
+    kernels_cost = n**2 * (x.shape[1] + y.shape[1] + 3 * n_halves)
+    return kernels_cost < n_halves * max(n * x.shape[1] * y.shape[1] / 2, _LEAST_COST)
+
+
+def _halves_of_kernels(
+    x: Float[Tensor, "n dx"], y: Float[Tensor, "n dy"], halves: Sequence[Int[Tensor, "half"]], precision: Precision
+) -> list[HSIC]:
+    """Return HSIC of each half from sums over the rows and columns of the whole kernel matrices that it has."""
+    n = len(x)
+    kernel_x = linear_kernel(x, precision)
+    kernel_y = linear_kernel(y, precision)
+    members = torch.zeros(n, len(halves), dtype=torch.float64, device=x.device)
+    for i, half in enumerate(halves):
+        members[half, i] = 1
+    kl = members.new_zeros(len(halves))
+    k = torch.zeros_like(members)
+    l = torch.zeros_like(members)  # noqa: E741
+    diagonal_k = members.new_zeros(n)
+    diagonal_l = members.new_zeros(n)
+    for start in range(0, n, _BLOCK_ROWS):
+        rows = slice(start, min(start + _BLOCK_ROWS, n))
+        some_k = kernel_x(rows, slice(0, n)).double()
+        some_l = some_k if x is y else kernel_y(rows, slice(0, n)).double()
+        kl += ((some_k * some_l) @ members * members[rows]).sum(0)
+        k[rows] = some_k @ members
+        l[rows] = some_l @ members
+        diagonal_k[rows] = some_k[:, rows].diagonal()
+        diagonal_l[rows] = some_l[:, rows].diagonal()
+    return [
+        HSIC.of_sums(len(half), kl[i], k[half, i], l[half, i], (diagonal_k[half], diagonal_l[half]), precision)
+        for i, half in enumerate(halves)
+    ]
 
 
 def _hsic_of_half(

@@ -17,6 +17,7 @@ from probes.functional import (
     cka_resamples,
     linear_cka,
 )
+from probes.functional.units import half_samples
 from tasks import InputError
 
 
@@ -264,6 +265,16 @@ def test_the_interval_over_examples_is_as_wide_as_fresh_samples_spread() -> None
     assert torch.stack(found).std(dim=1).mean() / fresh.std() == pytest.approx(1, abs=0.35)
     assert float(found[0].mean()) == pytest.approx(0, abs=1e-12)
     assert torch.equal(found[0], cka_resamples(*related(60, 20, 20), 40, debiased=True))
+
+
+@pytest.mark.parametrize(("n", "dx", "dy"), [(2, 1, 3), (9, 4, 20), (60, 20, 20), (1100, 6, 1), (3000, 3, 2)])
+@pytest.mark.parametrize("debiased", [False, True])
+def test_resamples_are_cka_of_the_halves(n: int, dx: int, dy: int, debiased: bool) -> None:
+    x, y = related(n, dx, dy)
+    halves = [linear_cka(x[half], y[half], debiased=debiased).value for half in half_samples(n, 6, 3)]
+    deviations = torch.tensor(halves) - torch.tensor(halves).mean()
+    found = cka_resamples(x, y, 6, debiased=debiased, seed=3)
+    torch.testing.assert_close(found, deviations.double(), rtol=0, atol=1e-7, equal_nan=True)
 
 
 def test_without_enough_examples_there_is_no_interval() -> None:
