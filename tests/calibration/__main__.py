@@ -124,15 +124,15 @@ _TEXT = """# False positives
 share a template or are repeated give false positives in 11% to 100% of draws.** If your prompts come from templates,
 pass `units`.
 
-Classes, templates and models were drawn without any effect, so every call is false. At a nominal 5%, the 95% interval
-of the rate should contain 5% or lie below it. Rates are below 3% if Holm's correction, few distinct relabellings or a
-wide interval makes a test strict. *Share* is the part of the variance of hidden states that templates explain.
+Classes, templates and models were drawn without any effect, so every call is false. The 95% interval of the rate
+should contain the nominal 5%, or lie below it. Rates below 3% come from Holm's correction, from few distinct
+relabellings, or from an interval that is too wide. *Share* is the part of the variance of hidden states that templates
+explain.
 
 A case has 2,000 draws, or fewer if they are slow: 400 in one case of CKA, and 30 to 390 in *interval from halves*,
-which counts intervals that miss a planted value. Its intervals of CKA are wide, because half as many prompts vary more
-than in proportion. `HeadRoles` is judged on all pairs of a head and a role in 200 untrained models. Cases without a
-p-value are left out. `tests/calibration/rates.csv` has every case, and `python -m tests.calibration` measures those
-that it lacks.
+which counts intervals that miss a planted value. Halves make intervals of CKA too wide. `HeadRoles` is judged on all
+pairs of a head and a role in 200 untrained models. `tests/calibration/rates.csv` has all cases, and
+`python -m tests.calibration` measures missing ones.
 
 | test and case: called at a nominal 5% (95% interval) | without units | with units |
 |---|---|---|
