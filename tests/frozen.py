@@ -12,22 +12,27 @@ import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import matplotlib
+import numpy as np
 import pandas as pd
+import torch
 from matplotlib.figure import Figure
 
+from mechclust.commands.result import MeasuredResult
 from mechclust.evidence import Finding
 from mechclust.evidence.finding import Part
 from mechclust.report.reading import Reading
 from mechclust.report.style import styled
+from probes import ProbeResult
 from tests.drawn import drawn
 from tests.looks import looks
 
 TESTS = Path(__file__).parent
+MAX_ROWS = 40  # of a table that is recorded row by row
 Case = Callable[[], Mapping[str, Any]]
 Lines = dict[str, list[str]]
 
@@ -37,9 +42,7 @@ def lines_of(what: Any) -> Iterator[str]:
     if isinstance(what, Figure):
         yield from map(_digest, [*drawn(what), *looks(what)])
     elif isinstance(what, pd.DataFrame):
-        yield " | ".join(map(str, what.columns))
-        for row in what.itertuples(index=True):
-            yield " | ".join(map(_cell, row))
+        yield from _of_table(what)
     elif isinstance(what, Finding):
         yield from _of_finding(what)
     elif isinstance(what, Reading):
@@ -51,6 +54,17 @@ def lines_of(what: Any) -> Iterator[str]:
             yield from lines_of(each)
     else:
         yield _cell(what)
+
+
+def _of_table(table: pd.DataFrame) -> Iterator[str]:
+    """Each row; of a long table, a digest of each column."""
+    if len(table) > MAX_ROWS:
+        for name in table.columns:
+            yield f"{name} | {len(table)} rows | {_digest(' '.join(map(_cell, table[name])))}"
+        return
+    yield " | ".join(map(str, table.columns))
+    for row in table.itertuples(index=True):
+        yield " | ".join(map(_cell, row))
 
 
 def _of_finding(finding: Finding) -> Iterator[str]:
@@ -77,6 +91,38 @@ def _cell(value: Any) -> str:
 
 def _digest(line: str) -> str:
     return hashlib.sha256(line.encode()).hexdigest()[:10]
+
+
+def said_by(result: MeasuredResult) -> dict[str, Any]:
+    """What a command's result concludes: words of the headline and readings, tables, numbers of notes, and figures."""
+    panels = result.panels()
+    return {
+        "headline": Reading("headline", result.headline),
+        "readings": list(result.readings),
+        "notes": result.caveats,
+        "shown": result.shown_table,
+        "table": result.to_dataframe(),
+        **{f"table {name}": table for name, table in getattr(result, "tables", {}).items()},
+        "files": pd.DataFrame({"file": list(result.results)}),
+        "captions": [panel.caption for panel in panels],
+        **{f"figure {panel.name}": panel.figure for panel in panels},
+    }
+
+
+def made_probe(
+    probe: str,
+    coords: Mapping[str, Sequence[str]],
+    draw: np.random.Generator,
+    axes: Mapping[str, Sequence[str]],
+    layers: Mapping[str, int] | None = None,
+    metadata: Mapping[str, Any] | None = None,
+) -> ProbeResult:
+    """A probe's result whose measures, by their axes, are random numbers between 0 and 1, all different."""
+    shapes = {name: tuple(len(coords[axis]) for axis in of) for name, of in axes.items()}
+    values = {name: torch.from_numpy(np.asarray(draw.random(shape))) for name, shape in shapes.items()}
+    used = {axis: list(names) for axis, names in coords.items()}
+    given = {name: tuple(of) for name, of in axes.items()}
+    return ProbeResult(probe, values, given, used, dict(layers or {}), dict(metadata or {}))
 
 
 def concluded(case: Case) -> dict[str, Any]:

@@ -9,18 +9,19 @@ import numpy as np
 import pytest
 
 from mechclust.studies import get_study
-from mechclust.studies.cluster_factors.config import ClusterFactorsConfig
+from mechclust.studies.cluster_factors.config import PRIVATE, SHARED, TWO, ClusterFactorsConfig, overlap_arm
 from mechclust.studies.cluster_factors.results import ArmResults, Results
 from mechclust.studies.cluster_factors.run import trainings
 from tests.frozen import check_frozen
 from tests.mechclust.studies.cluster_factors.test_findings import CONFIG, ideal_run, random_run, results_of, runs
 
 STUDY = get_study("cluster-factors")
+DRAWN = (PRIVATE, overlap_arm(0.4), SHARED, TWO)
 ONE_SEED = replace(CONFIG, seeds=CONFIG.seeds[:1])
 
 
 def concluded(config: ClusterFactorsConfig, results: Results) -> dict[str, Any]:
-    panels = STUDY.panels(config, results)
+    panels = STUDY.panels(config, {arm: results[arm] for arm in DRAWN})
     return {
         "trainings": [f"{training.times} networks" for training in trainings(config)],
         "notes": list(STUDY.notes(config, results)),

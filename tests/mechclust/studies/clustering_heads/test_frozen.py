@@ -56,7 +56,12 @@ def every_arm() -> HeadsResults:
         7: made.full_batch(falls=((60, 80), (90, 120), (210, 230)), peak=0.3),
     }
     curvature = {4: made.curved((0.2, 0.3, 0.5), 1e-3), 7: made.curved((-0.1, 0.04, 0.02), 1e-5)}
-    heads = {0: made.lattice(0.1, textbook=True), 1: made.lattice(None), 2: made.lattice(0.1), 3: made.lattice(None, 0.2)}
+    heads = {
+        0: made.lattice(0.1, textbook=True),
+        1: made.lattice(None),
+        2: made.lattice(0.1),
+        3: made.lattice(None, 0.2),
+    }
     starts = {"start positions x3": heads, "start attention x0.1": {0: heads[3], 2: heads[0]}}
     final = {
         "start positions x3": made.ends(True, True, False, True),

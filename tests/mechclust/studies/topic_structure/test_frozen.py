@@ -61,14 +61,34 @@ def of_spoilt() -> dict[str, Any]:
     return findings_and_figures(runs)
 
 
-def with_values(run: BeyondRun, factor: float) -> BeyondRun:
-    explained = factor * run.table["explained"]
-    scores = {"explained": explained / 2, "explained_null": explained / 3}
-    return replace(run, scores={**run.scores, **scores}, values={"explained": explained})
+def in_no_order(run: BeyondRun, seed: int) -> BeyondRun:
+    """Give a run curves that neither rise nor fall, so that its least and largest values are at any step."""
+    draw = np.random.default_rng(seed)
+
+    def shuffled(curve: np.ndarray) -> np.ndarray:
+        return curve[draw.permutation(len(curve))] * draw.uniform(0.9, 1.1, len(curve))
+
+    names = ("rank", "common", "explained", "explained_null")
+    scores = {name: shuffled(run.scores.get(name, run.table.get(name))) for name in names}
+    table = {name: shuffled(curve) for name, curve in run.table.items()}
+    values = {"explained": shuffled(run.table["explained"])}
+    attention = np.stack([shuffled(column) for column in run.attention.T], axis=1)
+    return replace(
+        run,
+        attention=attention,
+        ratio=shuffled(run.ratio),
+        dev=shuffled(run.dev),
+        scores=scores,
+        table=table,
+        values=values,
+    )
 
 
 def of_beyond() -> dict[str, Any]:
-    runs = {name: [with_values(run, 1 + 0.1 * i) for i, run in enumerate(of)] for name, of in runs_of().items()}
+    runs = {
+        name: [in_no_order(run, 100 * place + i) for i, run in enumerate(of)]
+        for place, (name, of) in enumerate(runs_of().items())
+    }
     return {
         **{finding.id: finding for finding in beyond_findings(BEYOND, runs)},
         **beyond_tables(runs),
