@@ -1,4 +1,4 @@
-"""What studies and commands conclude from results made by hand: numbers, tables and figures, which only change on purpose.
+"""What studies and commands conclude from results made by hand: numbers, tables and figures change on purpose only.
 
 ``python -m tests.frozen`` records them anew, of every ``test_frozen.py``, in ``tests/data/frozen/``. Numbers have six
 digits, so that every machine gives the same; figures depend on matplotlib's version as well.
@@ -120,8 +120,8 @@ def made_probe(
     """A probe's result whose measures, by their axes, are random numbers between 0 and 1, all different."""
     shapes = {name: tuple(len(coords[axis]) for axis in of) for name, of in axes.items()}
     values = {name: torch.from_numpy(np.asarray(draw.random(shape))) for name, shape in shapes.items()}
-    used = {axis: list(names) for axis, names in coords.items()}
     given = {name: tuple(of) for name, of in axes.items()}
+    used = {axis: list(names) for axis, names in coords.items() if any(axis in of for of in given.values())}
     return ProbeResult(probe, values, given, used, dict(layers or {}), dict(metadata or {}))
 
 

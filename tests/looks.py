@@ -37,7 +37,7 @@ def _in_axes(axes: Axes) -> Iterator[str]:
         yield f"{axis.axis_name} {_axis(axis)}"
     for line in axes.lines:
         colors = [_color(line.get_markerfacecolor()), _color(line.get_markeredgecolor())]
-        yield f"line {_artist(line)} {colors} {line.get_markeredgewidth()} {line.get_drawstyle()} {line.get_dash_capstyle()}"
+        yield f"line {_artist(line)} {colors} {line.get_markeredgewidth()} {line.get_drawstyle()}"
     for patch in axes.patches:
         yield f"patch {_artist(patch)} {_color(patch.get_edgecolor())} {patch.get_linewidth()} {patch.get_linestyle()}"
     for collection in axes.collections:
@@ -47,9 +47,8 @@ def _in_axes(axes: Axes) -> Iterator[str]:
         dashes = collection.get_linestyle()
         yield f"collection {_artist(collection)} {edges} {_rounded(sizes)} {_rounded(widths)} {dashes}"
     for image in axes.images:
-        yield f"image {_artist(image)} {image.get_extent()} {image.get_interpolation()} {image.origin} {image.norm}".split(
-            " object at "
-        )[0]
+        norm = type(image.norm).__name__
+        yield f"image {_artist(image)} {image.get_extent()} {image.get_interpolation()} {image.origin} {norm}"
     for text in axes.texts:
         yield f"text {_text(text)}"
     legend = axes.get_legend()
@@ -69,8 +68,9 @@ def _axis(axis: Axis) -> str:
     label = axis.label
     ticks = axis.get_tick_params(which="major")
     grid = [line.get_visible() for line in axis.get_gridlines()[:1]]
-    names = [name for name in axis.get_majorticklabels()[:1]] if len(axis.get_ticklocs()) else []
-    return f"{_text(label)} {sorted((k, str(v)) for k, v in ticks.items())} {grid} {[n.get_fontsize() for n in names]}"
+    names = axis.get_majorticklabels()[:1] if len(axis.get_ticklocs()) else []
+    looks_of_names = [(name.get_fontsize(), name.get_fontweight(), name.get_rotation()) for name in names]
+    return f"{_text(label)} {sorted((k, str(v)) for k, v in ticks.items())} {grid} {looks_of_names}"
 
 
 def _text(text: Text) -> str:

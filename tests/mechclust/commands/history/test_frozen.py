@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mechclust.commands.history.config import HistoryConfig
 from mechclust.commands.history.curves import Curve
 from mechclust.commands.history.integrity import Defect
 from mechclust.commands.history.start import Origin, Start
