@@ -37,7 +37,7 @@ def with_ratio(network: TrainedNetwork, ratio: float) -> TrainedNetwork:
 def networks() -> list[TrainedNetwork]:
     """Return seven networks: five solved ones of every kind, one in between and one that is weak."""
     mixed = [
-        made.network(line=0.05, textbook=True, solved=120, spikes=(200, 250, 300), ready=(110, 130)),
+        made.network(line=0.05, textbook=True, solved=120, spikes=(170, 200, 230, 260, 290), ready=(110, 130)),
         made.network(line=0.2, gone=[(1, 0, 0, 0, 1, 0), (0, 0, 1, 0, 1, 0)], spikes=(180, 300), follows=0.9),
         made.network(line=None, plane=0.1, solved=170, ready=(190, 150), by_sum=0.3, draws=(0.2, 0.5), classes=7),
         made.network(line=None, gone=[(1, 0, 1, 0, 1, 1)], untrained=0.2, ready=((3, 9), 20)),
