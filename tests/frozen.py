@@ -95,17 +95,19 @@ def _digest(line: str) -> str:
 
 def said_by(result: MeasuredResult) -> dict[str, Any]:
     """What a command's result concludes: words of the headline and readings, tables, numbers of notes, and figures."""
-    panels = result.panels()
+    page = result._analysis()
     return {
-        "headline": Reading("headline", result.headline),
-        "readings": list(result.readings),
-        "notes": result.caveats,
+        "headline": Reading("headline", page.headline),
+        "readings": list(page.readings),
+        "notes": list(page.notes),
         "shown": result.shown_table,
         "table": result.to_dataframe(),
         **{f"table {name}": table for name, table in getattr(result, "tables", {}).items()},
+        "folded": pd.DataFrame([{"title": title, "table": _digest(table)} for title, table in page.folded.items()]),
+        "views": pd.DataFrame({"title": list(page.views)}),
         "files": pd.DataFrame({"file": list(result.results)}),
-        "captions": [panel.caption for panel in panels],
-        **{f"figure {panel.name}": panel.figure for panel in panels},
+        "captions": [panel.caption for panel in page.panels],
+        **{f"figure {panel.name}": panel.figure for panel in page.panels},
     }
 
 

@@ -29,7 +29,8 @@ def looks(figure: Figure) -> Iterator[str]:
 def _in_axes(axes: Axes) -> Iterator[str]:
     spines = [name for name, spine in axes.spines.items() if spine.get_visible()]
     place = axes.get_position(original=True).bounds
-    yield f"at {_rounded(place)} {axes.get_aspect()} {axes.axison} {spines} {_color(axes.get_facecolor())}"
+    shared = [len(group.get_siblings(axes)) for group in (axes.get_shared_x_axes(), axes.get_shared_y_axes())]
+    yield f"at {_rounded(place)} {shared} {axes.get_aspect()} {axes.axison} {spines} {_color(axes.get_facecolor())}"
     for side in ("left", "center", "right"):
         title = {"left": axes._left_title, "center": axes.title, "right": axes._right_title}[side]
         yield f"title {_text(title)}"
@@ -96,8 +97,8 @@ def _seen(part: Any) -> str:
 def _legend(legend: Legend) -> str:
     colors = [_handle(handle) for handle in legend.legend_handles]
     fonts = [text.get_fontsize() for text in legend.get_texts()]
-    columns = legend._ncols
-    return f"{legend._loc} {columns} {legend.get_frame_on()} {legend.get_title().get_text()!r} {fonts} {colors}"
+    shape = (legend._loc, legend._ncols, legend.markerscale)
+    return f"{shape} {legend.get_frame_on()} {legend.get_title().get_text()!r} {fonts} {colors}"
 
 
 def _handle(handle: Artist | None) -> str:
