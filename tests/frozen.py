@@ -149,7 +149,7 @@ def check_frozen(name: str, case: Case) -> None:
             if matplotlib.__version__ == record["matplotlib"]:
                 _check_figure(what, given[what], record["lines"][what])
         else:
-            assert lines == record["lines"][what], what
+            assert lines == record["lines"][what], f"{what}; if it is meant: python -m tests.frozen {name!r}"
 
 
 def _check_figure(name: str, figure: Figure, recorded: list[str]) -> None:
