@@ -10,7 +10,7 @@ import importlib
 import inspect
 import json
 import pkgutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -21,6 +21,7 @@ import tasks
 from mechclust.studies.registry import get_study, registered_studies
 
 RECORDED = Path(__file__).parents[1] / "data" / "settings.json"
+PLAIN = bool | int | float | str | tuple | None
 LATER = ("mechclust.jobs.cluster", "mechclust.jobs.ray_worker", "mechclust.__main__")  # import Ray, or run
 
 
@@ -40,7 +41,7 @@ def of_module(module: ModuleType, kind: Any) -> Iterator[tuple[str, Any]]:
 
 
 def settings() -> dict[str, Any]:
-    """The presets of the studies, and the defaults of each class of settings."""
+    """The presets of the studies, and the defaults of each class of settings and of each function."""
     found: dict[str, Any] = {}
     for study in registered_studies():
         if study.package.startswith("mechclust "):
@@ -48,9 +49,23 @@ def settings() -> dict[str, Any]:
                 found[f"{study.name} {name}"] = shown(config)
     for module in modules():
         for name, kind in of_module(module, inspect.isclass):
+            members = dict(vars(kind))
             if dataclasses.is_dataclass(kind) and name.endswith(("Config", "Settings")):
                 found[name] = {field.name: default_of(field) for field in dataclasses.fields(kind)}
+                del members["__init__"]
+            found |= {f"{name}.{part}": optional for part, optional in arguments(members.items())}
+        found |= dict(arguments(of_module(module, inspect.isfunction)))
     return found
+
+
+def arguments(members: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The functions that have defaults, as far as these are numbers, words, or nothing."""
+    for name, function in members:
+        if inspect.isfunction(function):
+            parameters = inspect.signature(function).parameters.values()
+            given = {each.name: shown(each.default) for each in parameters if isinstance(each.default, PLAIN)}
+            if given:
+                yield name, given
 
 
 def default_of(field: dataclasses.Field) -> Any:

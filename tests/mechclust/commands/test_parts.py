@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from mechclust.commands.parts import MeasurementPart
+from mechclust.commands.parts import MeasurementPart, measured, merged_results, part_path, remove_others, shard_rows
+from mechclust.commands.settings import EngineSettings
 from probes import ProbeResult
 from tasks import InputError
 
@@ -39,3 +40,79 @@ class TestPart:
         assert str(caught.value) == (
             f"{str(path)!r} is a folder where a measurement is kept; remove it, or give another folder with --out"
         )
+
+
+def of_layer(folder: Path, layer: int, value: float) -> MeasurementPart:
+    """A part that measures one layer, with a note."""
+    site = f"blocks.{layer}.hook_resid_post"
+    found = ProbeResult(
+        "Demo",
+        {"ari": torch.tensor([value])},
+        {"ari": ("site",)},
+        {"site": [site]},
+        {site: layer},
+        {"n": 7},
+        [f"layer {layer} is constant"],
+    )
+    return MeasurementPart(folder / f"{layer}-{value}.safetensors", f"layer {layer}", lambda: found)
+
+
+class TestGroups:
+    @pytest.fixture
+    def groups(self, tmp_path: Path) -> dict[str, list[MeasurementPart]]:
+        return {
+            "three": [of_layer(tmp_path, layer, 0.1 * layer) for layer in range(3)],
+            "one": [of_layer(tmp_path, 4, 0.9)],
+        }
+
+    def test_results_are_those_of_their_group_in_order(self, groups, tmp_path):
+        found = measured(groups, EngineSettings(), tmp_path)
+        numbers = {name: [round(float(each["ari"]), 6) for each in results] for name, results in found.items()}
+        assert numbers == {"three": [0.0, 0.1, 0.2], "one": [0.9]}
+
+    @pytest.mark.parametrize("notes", [True, False])
+    def test_parts_of_a_group_are_merged(self, groups, tmp_path, notes):
+        found = merged_results(groups, EngineSettings(), tmp_path, "parts", metadata={"unit": "task"}, notes=notes)
+        assert found["three"]["ari"].tolist() == pytest.approx([0.0, 0.1, 0.2])
+        assert list(found["three"].layers.values()) == [0, 1, 2]
+        assert found["one"]["ari"].tolist() == pytest.approx([0.9])
+        assert all(result.metadata == {"n": 7, "unit": "task"} for result in found.values())
+        assert len(found["three"].notes) == 3 * notes
+        assert len(found["one"].notes) == notes
+
+    @pytest.mark.parametrize("progress", [True, False])
+    def test_progress_is_shown_if_it_is_asked_for(self, groups, tmp_path, capsys, progress):
+        measured(groups, EngineSettings(), tmp_path, progress=progress)
+        shown = capsys.readouterr().err
+        assert [name in shown for name in groups] == [progress] * len(groups)
+
+
+def test_the_file_of_a_part_is_named_by_all_that_it_depends_on(tmp_path):
+    arrays = [torch.arange(3), torch.arange(4)]
+    paths = {
+        part_path(tmp_path, "cka", ["a", 1], arrays),
+        part_path(tmp_path, "rbf", ["a", 1], arrays),
+        part_path(tmp_path, "cka", ["a", 2], arrays),
+        part_path(tmp_path, "cka", ["a", 1, None], arrays),
+        part_path(tmp_path, "cka", ["a", 1], arrays[:1]),
+        part_path(tmp_path, "cka", ["a", 1], [arrays[0], arrays[1] + 1]),
+    }
+    assert len(paths) == 6
+    assert part_path(tmp_path, "cka", ["a", 1], arrays) in paths
+    assert {path.parent for path in paths} == {tmp_path}
+    assert {path.name.split("-")[0] for path in paths} == {"cka", "rbf"}
+
+
+@pytest.mark.parametrize(
+    ("n", "shared", "rows"),
+    [(1, False, 128), (8192, False, 128), (8256, False, 129), (1, True, 32), (2048, True, 32), (12_800, True, 200)],
+)
+def test_shards_are_not_too_small_and_not_too_many(n, shared, rows):
+    assert shard_rows(n, shared=shared) == rows
+
+
+def test_measurements_of_other_settings_are_removed(tmp_path):
+    for name in ("a.safetensors", "b.safetensors", "c.csv"):
+        (tmp_path / name).touch()
+    remove_others(tmp_path, {tmp_path / "a.safetensors"})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.safetensors", "c.csv"]

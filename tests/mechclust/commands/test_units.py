@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from mechclust import ClustersConfig, CompareConfig, HistoryConfig, compare_models, measure_clusters, measure_history
-from mechclust.commands.units import TEMPLATE, templates_of, units_of
+from mechclust.commands.units import TEMPLATE, Units, few_units, templates_of, units_of
 from tasks import InputError, LabelledPrompts
 
 SHIPPED = Path(__file__).parents[3] / "examples" / "prompts" / "instructions.jsonl"
@@ -68,6 +68,36 @@ def test_an_input_is_replaced_as_a_word() -> None:
         "say {input}!",
         "say '{input}'",
     ]
+
+
+def test_a_group_with_fewer_units_than_cka_needs_is_named() -> None:
+    enough = [f"u{i}" for i in range(8)]
+    assert few_units(enough, ["x"] * 8) == ""
+    assert few_units([*enough, *enough[:7]], [*["x"] * 8, *["y"] * 7]) == "'y' has 7 of them, and CKA needs 8"
+    assert few_units([*enough, *enough[:7]], [*["x"] * 8, *[None] * 7]) == ""
+    assert few_units(["u", "v", "u"], ["x", "y", "x"], least=1) == ""
+    assert few_units(["u", "v", "u"], ["x", "y", "x"], least=2) == "'x' has 1 of them, and CKA needs 2"
+
+
+def test_classes_with_one_unit_are_named() -> None:
+    units = Units("form", ["f", "g", "f", "f", "g"], "", held_out=["f", "g", "f", "f", "g"])
+    assert units.with_one(["b", "a", "c", "b", "c"]) == ["a", "b"]
+    assert Units(None, None, "").with_one(["a", "b"]) == []
+    assert (units.name, Units(None, None, "").name) == ("form", TEMPLATE)
+    assert units.codes.tolist() == [0, 1, 0, 0, 1]
+    assert Units(None, None, "").codes is None
+
+
+def test_prompts_without_their_input_as_a_word_are_counted() -> None:
+    texts = ["say cat", "say dog", "tell cats", "tell a", "go"]
+    given = LabelledPrompts(texts, {"task": list("abaab"), "input": ["cat", "dog", "cat", "a", ""]})
+    sentence = units_of(given, "auto", relabelled=None).sentence
+    assert sentence.startswith("Prompts share 4 templates, which are taken as independent units.")
+    assert "In 1 of 5 the input is not a word" in sentence
+    named = LabelledPrompts(texts, {"task": list("abaab"), "template": list("ttuvv"), "input": ["cat"] * 5})
+    assert units_of(named, "auto", relabelled=None).sentence == (
+        "Prompts share 3 templates, which are taken as independent units."
+    )
 
 
 @pytest.fixture

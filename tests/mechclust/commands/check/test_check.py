@@ -22,7 +22,7 @@ import mechclust.commands.check.chance
 import mechclust.commands.check.model
 from mechclust.commands.check import check_model
 from mechclust.commands.check.chance import Chance, ChanceTest, chance_of_untrained
-from mechclust.commands.check.hooks import hook_points
+from mechclust.commands.check.hooks import attention_rows, hook_points
 from mechclust.commands.check.inputs import SELECTORS, CheckedModel, devices_of, dtypes_of
 from mechclust.commands.check.result import Check, CheckReport, NotTried
 from mechclust.commands.check.text import check_beginning_token, text
@@ -586,6 +586,39 @@ class TestValues:
         text = sound(check_model(Unpadded()), TINY | {"padding"})["padding"].detail
         assert text.startswith("padded batches are refused (TypeError: ")
         assert text.endswith("; give batches of sequences of one length")
+
+
+class TestAttentionRows:
+    """Two layers of patterns by hand, of which one row is off."""
+
+    @staticmethod
+    def checked(row=(0.5, 0.25, 0.25), dtype=torch.float32):
+        patterns = {f"blocks.{i}.attn.hook_pattern": torch.full((2, 2, 3, 3), 1 / 3, dtype=dtype) for i in range(2)}
+        patterns["blocks.1.attn.hook_pattern"][1, 0, 2] = torch.tensor(row, dtype=dtype)
+        return SimpleNamespace(seen=patterns, working=lambda kind: list(patterns))
+
+    def test_all_rows_are_counted(self):
+        passed, said = attention_rows(self.checked())
+        assert passed
+        assert said.startswith("24 rows: largest deviation from 1 ")
+        assert "(allowed 1e-05)" in said
+
+    @pytest.mark.parametrize("row", [(0.5, 0.25, 0.26), (0.5, 0.25, 0.24)])
+    def test_one_row_that_does_not_sum_to_one_is_found(self, row):
+        passed, said = attention_rows(self.checked(row))
+        assert not passed
+        assert said.startswith("rows differ from 1 by up to 0.01 ('blocks.1.attn.hook_pattern'; allowed 1e-05)")
+
+    def test_one_negative_weight_is_found(self):
+        passed, said = attention_rows(self.checked((1.0, -0.25, 0.25)))
+        assert not passed
+        assert said.startswith("the smallest weight is -0.25")
+
+    @pytest.mark.parametrize(("off", "passes"), [(0.0, True), (0.005, False)])
+    def test_half_precision_has_more_room(self, off, passes):
+        passed, said = attention_rows(self.checked((0.5, 0.25, 0.25 + off), torch.float16))
+        assert passed == passes
+        assert "allowed 0.002" in said
 
 
 class TestTraces:

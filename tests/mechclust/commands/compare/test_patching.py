@@ -12,11 +12,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from mechclust.commands.compare import compare_models
 from mechclust.commands.compare.output_verdict import OutputVerdict
-from mechclust.commands.compare.patching import patch_batch
+from mechclust.commands.compare.patching import batches_to_patch, patch_batch, patching_result
 from mechclust.commands.sampling import drawn_of_each
 from mechclust.models import load_pretrained
 from mechclust.models.patching import patched_outputs, predicts_next_token, read_and_write, stream_points
-from probes import load_result
+from probes import ProbeResult, load_result
 from tasks import Batch, InputError
 from tests.mechclust.commands.compare.cases import TASKS, found, write_prompts
 
@@ -322,3 +322,72 @@ def test_layers_that_changed_for_all_prompts_together_alone_are_told_apart():
     values = {reading.what: reading.value for reading in result.readings}
     assert values["Layers that changed for at least one task"] == "2"
     assert values["Layers that changed for all prompts together"] == "1-2"
+
+
+def patched_prompts(base, patched, shuffled):
+    """A part made by hand, of two sites."""
+    given = {"base": base, "patched": patched, "shuffled": shuffled}
+    values = {name: torch.tensor(x, dtype=torch.float64) for name, x in given.items()}
+    sites = ["hook_embed", "blocks.0.hook_resid_post"]
+    axes = {"base": ("prompt",), "patched": ("site", "prompt"), "shuffled": ("site", "prompt")}
+    coords = {"site": sites, "prompt": [str(i) for i in range(len(base))]}
+    return ProbeResult("PatchedPrompts", values, axes, coords, dict(zip(sites, (0, 1), strict=True)))
+
+
+def labelled(tasks, units, lengths=None, index=None):
+    """A batch of prompts of these tasks and units, whose tokens count from 1; padding is 0."""
+    lengths = torch.tensor([2] * len(tasks) if lengths is None else lengths)
+    mask = torch.arange(int(lengths.max())) < lengths[:, None]
+    tokens = (1 + torch.arange(int(lengths.max()))).expand(len(tasks), -1) * mask
+    labels = {"task": torch.tensor(tasks), "unit": torch.tensor(units)}
+    index = torch.arange(len(tasks)) if index is None else torch.tensor(index)
+    return Batch(tokens, attention_mask=mask, labels=labels, index=index)
+
+
+class TestByHand:
+    PARTS = (
+        patched_prompts([1, 3, 2], [[1, 2, 2], [0, 1, 1]], [[2, 3, torch.nan], [1, 1, torch.nan]]),
+        patched_prompts([4, 2], [[4, 1], [1, 0]], [[4, 3], [2, 2]]),
+    )
+    BATCHES = (labelled([0, 0, 1], [0, 0, 1]), labelled([1, 0], [1, 2]))
+
+    def test_shares_are_of_sums_over_prompts(self):
+        result = patching_result(self.PARTS, self.BATCHES, ["a", "b"], None)
+        assert result.coords["label"] == ["(all)", "a", "b"]
+        assert result["n"].tolist() == [5, 3, 2]
+        assert result["divergence"].tolist() == pytest.approx([12 / 5, 2, 3])
+        restored = [[1 - 10 / 12, 1 - 4 / 6, 0], [1 - 3 / 12, 1 - 1 / 6, 1 - 2 / 6]]
+        assert result["restored"].numpy() == pytest.approx(np.array(restored))
+        assert result["rise"].numpy() == pytest.approx(np.diff([[0, 0, 0], *restored], axis=0))
+        chance = [[1 - 12 / 10, 1 - 8 / 6, 0], [1 - 6 / 10, 1 - 4 / 6, 1 - 2 / 4]]  # without the one that has no other
+        assert result["chance"].numpy() == pytest.approx(np.array(chance))
+
+    def test_intervals_are_over_units(self):
+        """Of 20 prompts in 12 units, 4 of which have all prompts of b: too few for an interval."""
+        batches = []
+        for first in (0, 3, 6, 9):
+            batches += [labelled([0, 0, 1], [first, first, first + 1]), labelled([1, 0], [first + 1, first + 2])]
+        alone, together = (patching_result(4 * self.PARTS, batches, ["a", "b"], unit) for unit in (None, "unit"))
+        assert torch.equal(alone["restored"], together["restored"])
+        for name in ("restored", "rise"):
+            low, high = (
+                torch.stack([result[f"{name}{end}"] for result in (alone, together)]) for end in ("_low", "_high")
+            )
+            known = ~low.isnan()
+            assert known.all(dim=1).tolist() == [[True, True, True], [True, True, False]]
+            value = alone[name].expand_as(low)
+            assert bool(((low <= value) & (value <= high))[known].all())
+            assert not torch.equal(low[0, :, 0], low[1, :, 0])
+        assert (alone.metadata["units"], together.metadata["units"]) == (None, "unit")
+
+    def test_prompts_are_chosen_and_lie_with_those_of_like_length(self):
+        long = labelled([0] * 4, [0] * 4, lengths=[2, 7, 3, 7], index=[0, 2, 4, 6])
+        short = labelled([0] * 3, [0] * 3, lengths=[4, 1, 3], index=[1, 3, 5])
+        chosen = {"a": torch.tensor([0, 2, 5]), "b": torch.tensor([1, 6])}
+        batches = batches_to_patch([long, short], chosen, 14)
+        lengths = {0: 2, 2: 7, 5: 3, 1: 4, 6: 7}
+        for batch in batches:
+            assert batch.lengths().tolist() == [lengths[i] for i in batch.index.tolist()]
+            assert batch.tokens.shape[1] == max(batch.lengths().tolist())
+            assert batch.tokens.numel() <= 14
+        assert sorted(i for batch in batches for i in batch.index.tolist()) == [0, 1, 2, 5, 6]

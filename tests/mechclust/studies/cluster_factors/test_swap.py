@@ -118,3 +118,24 @@ def test_without_another_task_it_is_refused():
         f"none of the {len(asked)} edited examples has another task that is defined on its input, answers "
         "differently and has other examples to average over; give more known examples"
     )
+
+
+def test_controls_move_the_state_as_far_as_the_difference_between_tasks():
+    added: list[np.ndarray] = []
+
+    class Recorded(Circuit):
+        def _at(self, name, x):
+            new = super()._at(name, x)
+            if new is not x and name.startswith("blocks"):
+                added.append((new - x).norm(dim=(1, 2)).numpy())
+            return new
+
+    (known,), (asked,) = (list(TASK.batches(split, 200)) for split in ("train_subset", "validation_subset"))
+    swap_centroids(Recorded(TASK, (known, asked)), TASK, known, asked)
+    moved = np.reshape(added, (len(POSITIONS), len(KINDS), -1))
+    task, random, halves = moved[POSITIONS.index("input")]
+    assert task.min() > 0.5
+    assert random == pytest.approx(task, rel=1e-5)
+    some = halves > 0
+    assert some.any()
+    assert halves[some] == pytest.approx(task[some], rel=1e-5)

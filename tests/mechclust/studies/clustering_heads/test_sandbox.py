@@ -157,6 +157,17 @@ def test_probe_sequences_have_every_sum_and_several_fillings(task):
     assert [found.cluster_answers[c] for c in found.clusters] == found.answers.tolist()
 
 
+def test_fillings_that_coincide_are_shown_once():
+    """With one position off the support, four fillings are two: 0 and p - 1."""
+    task = SparseModularAddition(length=4, n_support=3, n_train=8, n_test=8)
+    found = probe_sequences(task)
+    (spurious,) = set(range(4)) - set(task.positions)
+    prefixes = [tuple(row) for row in found.tokens[:, list(task.positions)].tolist()]
+    assert len(prefixes) == 2 * len(set(prefixes))
+    assert found.tokens[:, spurious].tolist() == [0, 1] * len(set(prefixes))
+    assert list(dict.fromkeys(prefixes)) == prefixes[::2]
+
+
 def test_other_clusters_and_large_moduli():
     assert probe_sequences(SparseModularAddition(), "answer").cluster_names == ["answer 0", "answer 1"]
     assert len(probe_sequences(SparseModularAddition(p=11, n_embeddings=11)).tokens) < 100

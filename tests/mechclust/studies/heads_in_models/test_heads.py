@@ -159,6 +159,7 @@ def test_sets_of_heads_discover_what_they_carry_together() -> None:
     assert values["agreement asked, sum"] == 1
     assert all(np.isnan(values[name]) for name in values if name.endswith(", none"))
     unread = discover_together(model, batch, labels, {"unread": [(1, 3)]}, recipients=3, tolerance=0)
+    assert [note.split(": ")[:2] for note in unread.notes] == [["unread", "these heads together"]]
     values = discovered_agreement(unread)
     assert values["compactness, unread"] == 0
 

@@ -1,0 +1,163 @@
+"""What the command concludes from measures made by hand, at every layer and task another number."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from mechclust.commands.compare import CompareConfig, CompareResult
+from mechclust.commands.compare.task_clusters import ClustersOfTasks
+from probes import ProbeResult
+from tests.frozen import check_frozen, made_probe, said_by
+
+ALL = "(all)"
+TASKS = ["add", "copy", "sort", "sum", "swap", "type", "word", "yes", "zip"]
+SITES = ["hook_embed", *(f"blocks.{i}.hook_resid_post" for i in range(6))]
+LAYERS = {site: i for i, site in enumerate(SITES)}
+MODELS = ("tuned", "base")
+WIDTHS = {f"{model}/{site}": 16 + i + 10 * (model == "base") for model in MODELS for i, site in enumerate(SITES)}
+TOKENIZATION = {"tokenizer": "GPT2Tokenizer", "bos": "model", "chat": True, "adds": "none"}
+CLUSTERS = ClustersOfTasks(
+    {"add": "sums", "sum": "sums", "copy": "moves", "sort": "moves", "swap": "moves", "yes": "words"}, ("swap", "zip")
+)
+
+
+def cka(draw: np.random.Generator, sites: list[str], tasks: list[str], scale: float) -> ProbeResult:
+    """Similarities that fall with depth, and with the task's number; intervals get wider with it."""
+    labels = [ALL, *tasks]
+    coords = {"site": sites, "label": labels}
+    names = ("cka", "debiased_cka", "debiased_cka_low", "debiased_cka_high", "debiased_cka_null_high")
+    made = made_probe(
+        "CKA", coords, draw, {**dict.fromkeys(names, ("site", "label")), "n": ("label",)}, LAYERS, {"d": WIDTHS}
+    )
+    steep = torch.from_numpy(draw.uniform(0.6, 1.4, (len(sites), len(labels))))
+    depth = torch.arange(len(sites), dtype=torch.float64)[:, None]
+    change = scale * depth * steep * torch.arange(1, len(labels) + 1) / len(labels)
+    width = 0.004 * torch.arange(1, len(labels) + 1)
+    made.values["debiased_cka"][:] = 1 - change
+    made.values["debiased_cka_low"][:] = 1 - change - width
+    made.values["debiased_cka_high"][:] = 1 - change + width
+    made.values["debiased_cka_null_high"][:] *= 0.2
+    made.values["n"][:] = 20 + torch.arange(len(labels))
+    return made
+
+
+def opinion(draw: np.random.Generator, measure: str) -> ProbeResult:
+    coords = {"site": SITES, "label": TASKS}
+    made = made_probe("Opinion", coords, draw, {measure: ("site", "label"), "n": ("label",)}, LAYERS)
+    made.values["n"][:] = 8 + torch.arange(len(TASKS))
+    return made
+
+
+def of_models(draw: np.random.Generator, measure: str, *labels: str) -> ProbeResult:
+    """A measure of both models at every layer."""
+    sites = [f"{model}/{site}" for model in MODELS for site in SITES]
+    layers = {f"{model}/{site}": layer for model in MODELS for site, layer in LAYERS.items()}
+    axes = {measure: ("site", "label"), "n": ("label",)} if labels else {measure: ("site",), "chance": ()}
+    coords = {"site": sites, "label": list(labels)} if labels else {"site": sites}
+    return made_probe("OfModels", coords, draw, axes, layers, {"n": 200, "n_asked": 50})
+
+
+def patching(draw: np.random.Generator, tasks: list[str]) -> ProbeResult:
+    names = [f"{name}{end}" for name in ("restored", "rise") for end in ("", "_low", "_high")]
+    axes = {**dict.fromkeys([*names, "chance"], ("site", "label")), "divergence": ("label",), "n": ("label",)}
+    made = made_probe("Patching", {"site": SITES, "label": [ALL, *tasks]}, draw, axes, LAYERS)
+    for name in ("restored", "rise"):
+        value = made.values[name]
+        value[:] = value * torch.tensor([0.0, 0.01, 0.3, 0.02, 0.5, 0.001, -0.1])[:, None]
+        made.values[f"{name}_low"][:] = value - 0.02
+        made.values[f"{name}_high"][:] = value + 0.03
+    return made
+
+
+def compared(seed: int, scale: float = 0.02, **fields: Any) -> CompareResult:
+    draw = np.random.default_rng(seed)
+    given = {"config": CompareConfig(Path("prompts.jsonl")), "tasks": TASKS, "controls": {}}
+    given |= {"cka": cka(draw, SITES, TASKS, scale), "tokenization": TOKENIZATION}
+    return CompareResult("base", "tuned", **{**given, **fields})
+
+
+def of_everything() -> dict[str, Any]:
+    draw = np.random.default_rng(1)
+    controls = {
+        task: {
+            model: cka(np.random.default_rng([i, k]), SITES, [], 0.03 * (k + 1) + 0.004 * i)
+            for k, model in enumerate(MODELS)
+        }
+        for i, task in enumerate(TASKS[:-1])
+    }
+    return said_by(
+        compared(
+            0,
+            blocks=cka(draw, SITES[1:], TASKS, 0.015),
+            patching=patching(draw, TASKS),
+            rbf=opinion(draw, "debiased_rbf_cka"),
+            without_top_pc=opinion(draw, "debiased_cka"),
+            svcca=opinion(draw, "svcca"),
+            n_dims=of_models(draw, "n_dims", ALL, *TASKS),
+            purity=of_models(draw, "neighbour_purity"),
+            controls=controls,
+            clusters=CLUSTERS,
+            notes=("3 prompts were left out",),
+        )
+    )
+
+
+def of_blocks() -> dict[str, Any]:
+    """Blocks without patching; where an interval or a similarity is missing, and one task stands out."""
+    draw = np.random.default_rng(2)
+    result = compared(3, scale=0.004, blocks=cka(draw, SITES[1:], TASKS, 0.01), why_no_patching="there is no output")
+    result.cka.values["debiased_cka_low"][2:4, 3] = torch.nan
+    result.cka.values["debiased_cka_high"][2:4, 3] = torch.nan
+    for name in ("debiased_cka", "debiased_cka_low", "debiased_cka_high"):
+        result.cka.values[name][1, 5] = torch.nan
+        result.cka.values[name][:, 9] -= 0.2
+    return said_by(replace(result, distinct={(SITES[2], TASKS[2]): 3, (SITES[1], TASKS[4]): 1}))
+
+
+def of_unchanged() -> dict[str, Any]:
+    return said_by(compared(4, scale=0.0001, why_no_blocks="the models differ in their blocks"))
+
+
+def of_other_layers() -> dict[str, Any]:
+    """Models of different layers: every layer with every other, and which pairs are most alike."""
+    draw = np.random.default_rng(5)
+    others = SITES[:5]
+    labels = [ALL, *TASKS[:4]]
+    coords = {"site": SITES, "other_site": others, "label": labels}
+    names = ("cka", "debiased_cka", "debiased_cka_low", "debiased_cka_high")
+    pairs = made_probe(
+        "CKA",
+        coords,
+        draw,
+        {**dict.fromkeys(names, ("site", "other_site", "label")), "n": ("label",)},
+        LAYERS,
+        {"d": WIDTHS},
+    )
+    pairs.values["debiased_cka"][3, :, 2] = torch.nan
+    measures = ("best", "p_value", "adjusted", "difference", "low", "high", "elsewhere")
+    axes = {**dict.fromkeys(measures, ("site", "label")), "n": ("label",)}
+    best = made_probe("BestPairs", coords, draw, axes, LAYERS)
+    best.values["n"][:] = torch.tensor([150, 40, 30, 20, 60])
+    best.values["best"] = pairs["debiased_cka"].nan_to_num(nan=-1.0).argmax(dim=1)
+    best.values["elsewhere"][:] = best.values["elsewhere"].round()
+    families = ("gpt2", "llama")
+    return said_by(compared(6, tasks=TASKS[:4], cka=pairs, best_pair=best, families=families))
+
+
+CASES = {
+    "compare": of_everything,
+    "compare blocks": of_blocks,
+    "compare unchanged": of_unchanged,
+    "compare other layers": of_other_layers,
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_conclusions_are_the_recorded_ones(name: str) -> None:
+    check_frozen(name, CASES[name])

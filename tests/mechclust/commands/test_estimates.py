@@ -1,0 +1,162 @@
+"""What commands say before they begin: operations, memory, disk and time, from sizes that all differ."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from mechclust.commands.clusters import estimate as clusters
+from mechclust.commands.clusters.config import MAX_QUERIES, ClustersConfig
+from mechclust.commands.heads import estimate as heads
+from mechclust.commands.heads.config import HeadsConfig
+from mechclust.commands.mossa import estimate as mossa
+from mechclust.models.sizes import Sizes
+from probes.functional.linear_decodability import ALPHAS
+from tasks import Batch, InputError
+
+SIZES = Sizes(n_layers=3, d_model=10, d_vocab=100, n_ctx=16, block_weights=700, n_heads=5)
+UNKNOWN = Sizes(n_layers=None, d_model=None, d_vocab=None, n_ctx=None)
+
+
+def batches() -> list[Batch]:
+    """Two batches: 3 texts of at most 4 tokens, of which 7 are padding; 2 of 6. Token 1 is in a text 2 or 3 times."""
+    short = torch.tensor([[1, 1, 2, 3], [1, 1, 0, 0], [4, 0, 0, 0]])
+    mask = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0], [1, 0, 0, 0]])
+    long = torch.tensor([[1, 2, 1, 3, 1, 4], [5, 6, 7, 8, 9, 5]])
+    return [
+        Batch(tokens=short, attention_mask=mask, index=torch.arange(3)),
+        Batch(tokens=long, index=torch.arange(3, 5)),
+    ]
+
+
+class Prompts(SimpleNamespace):
+    def __len__(self) -> int:
+        return 5
+
+
+class TestClusters:
+    def test_operations_of_each_statistic(self):
+        n, d = 50, 20
+        k_means = clusters.Statistics([3, 5], n_starts=7, classes=[], labelings=0, folds=0).operations(n, d)
+        assert k_means == 2 * 7 * 20 * n * d * (3 + 5)
+        wide = clusters.Statistics([], 0, classes=[4, 2], labelings=11, folds=6)
+        assert wide.operations(n, d) == 6 * (10 * d**3 + 2 * n * d * d + 4 * n * d * 6 * 11 * len(ALPHAS))
+        assert wide.operations(d, n) == 6 * (10 * d**3 + 2 * n * d * d + 4 * d * d * 6 * 11 * len(ALPHAS))
+        nearest = clusters.Statistics([], 0, [], 0, 0, searches=2)
+        assert nearest.operations(3 * MAX_QUERIES, d) == 2 * 2 * MAX_QUERIES * 3 * MAX_QUERIES * d
+        all_of = clusters.Statistics([3, 5], 7, [4, 2], 11, 6, 2)
+        assert all_of.operations(n, d) == k_means + wide.operations(n, d) + nearest.operations(n, d)
+
+    def test_what_all_models_take(self):
+        labels = {"task": list("aabbc")}
+        inputs: Any = Prompts(batches=batches(), sizes=SIZES, labels=labels, held_out=None)
+        config = ClustersConfig(Path("prompts.jsonl"), untrained=2, dtype="bfloat16")
+        found = clusters.Estimate.from_inputs(inputs, config)
+        assert (found.n_prompts, found.n_models, found.tokens, found.positions) == (5, 3, 19, 24)
+        assert found.disk == 3 * 4 * 5 * 10 * 2
+        assert found.layer == 5 * 10 * 64 + 128 * 2**20
+        assert found.operations == 2 * 3 * 24 * 3 * 700
+        each = clusters.Statistics.from_inputs(inputs, config).operations(5, 10)
+        assert found.measuring == 3 * 4 * each
+
+    def test_what_is_not_known_is_not_said(self):
+        inputs: Any = Prompts(batches=batches(), sizes=UNKNOWN, labels={"task": list("aabbc")}, held_out=None)
+        found = clusters.Estimate.from_inputs(inputs, ClustersConfig(Path("prompts.jsonl"), untrained=0))
+        assert found.text(1e9, 1e9, shared=False) == "5 prompts of 19 tokens (21% padding)"
+        assert found.seconds(1e9, 1e9) == 0
+
+    def test_seconds_and_words(self):
+        found = clusters.Estimate(40, 3, 75, 100, disk=2**20, layer=3 * 2**20, operations=600, measuring=5000)
+        assert found.seconds(10, 100) == 60 + 50
+        assert (found.seconds(None, 100), found.seconds(10, None)) == (50, 60)
+        parts = found.text(10, 100, shared=True).split("; ")
+        assert parts[:2] == ["40 prompts of 75 tokens (25% padding)", "3 models"]
+        assert parts[2].startswith("hidden states: ")
+        assert [part.split(":")[0] for part in parts[3:5]] == ["forward passes", "measuring"]
+        assert parts[5] == "times are for one worker"
+        assert "worker" not in found.text(10, 100)
+        assert "worker" not in found.text(None, None, shared=True)
+        assert "forward" not in found.text(None, 100)
+        assert "measuring" not in found.text(10)
+
+    @pytest.mark.parametrize(("at_once", "said"), [(1, "a layer takes about 3 GiB"), (2, "2 layers at once takes")])
+    def test_a_layer_must_fit_in_memory(self, tmp_path, at_once, said):
+        found = clusters.Estimate(40, 1, 75, 100, disk=None, layer=3 * 2**30, operations=None, measuring=None)
+        found.check(3.0 * at_once, tmp_path, tmp_path, at_once)
+        with pytest.raises(InputError, match=said):
+            found.check(3.0 * at_once - 0.01, tmp_path, tmp_path, at_once)
+
+    @pytest.mark.parametrize(("free", "kept", "fits"), [(164, 0, True), (163, 0, False), (114, 50, True)])
+    def test_hidden_states_that_are_kept_need_no_room(self, monkeypatch, tmp_path, free, kept, fits):
+        monkeypatch.setattr(clusters, "free_space", lambda folder: free * 2**20)
+        monkeypatch.setattr(clusters, "kept_bytes", lambda folder: kept * 2**20)
+        found = clusters.Estimate(40, 2, 75, 100, disk=100 * 2**20, layer=None, operations=None, measuring=None)
+        if fits:
+            found.check(1.0, tmp_path, tmp_path)
+        else:
+            with pytest.raises(InputError, match="the hidden states of 2 models"):
+                found.check(1.0, tmp_path, tmp_path)
+
+
+class TestHeads:
+    def test_what_all_models_take(self):
+        inputs: Any = SimpleNamespace(batches={"a": batches()[:1], "b": batches()[1:]}, sizes=SIZES)
+        config = HeadsConfig(untrained=2, n_permutations=9, dtype="bfloat16")
+        found = heads.Estimate.from_inputs(inputs, config)
+        assert (found.n_models, found.tokens) == (3, 19)
+        assert found.patterns == 2 * 15 * (2 * 6 * 6) * 2  # the batch with the most cells
+        assert found.operations == 2 * 3 * 24 * 3 * 700
+        assert found.additions == 2 * 15 * 9 * (1 + 1 + 3 + 1)  # pairs of positions with the same token
+
+    def test_permutations_by_default_are_enough_for_all_heads(self):
+        few, many = (heads.n_permutations(HeadsConfig(), n) for n in (10, 100))
+        assert 40 * many / 4 > few > 2 * 10 / 0.05
+        assert heads.n_permutations(HeadsConfig(n_permutations=0), 100) == 0
+
+    def test_seconds_and_words(self):
+        found = heads.Estimate(1, 30, patterns=2**20, operations=600, additions=int(4e8))
+        assert found.seconds(10) == 62
+        assert found.seconds(None) == 2
+        assert "models" not in found.text(10)
+        assert [part.split(":")[0] for part in found.text(10).split("; ")] == [
+            "30 tokens",
+            "attention patterns of a batch",
+            "forward passes",
+            "permutations",
+        ]
+        assert heads.Estimate(2, 30, None, None, 0).text(10) == "30 tokens; 2 models"
+        assert heads.Estimate(2, 30, None, 600, None).text(None) == "30 tokens; 2 models"
+
+    def test_more_than_a_day_is_refused(self):
+        found = heads.Estimate(1, 30, None, operations=86_400 * 20, additions=None)
+        found.check(HeadsConfig(), 20.001)
+        found.check(HeadsConfig(yes=True), 10.0)
+        with pytest.raises(InputError, match="day"):
+            found.check(HeadsConfig(), 10.0)
+
+
+class TestMossa:
+    PLAN = mossa.Plan(
+        {"a": 30, "b": 12}, 5000.4, 700, adapter=2**20, rows=3 * 2**20, layer=7, weights=800, operations=1200
+    )
+
+    def test_disk_is_that_of_rows_adapters_and_the_report(self):
+        assert self.PLAN.disk == (3 + 2 + 64) * 2**20
+
+    @pytest.mark.parametrize(("rows", "kept"), [(500, 500), (3 * 2**20, 3 * 2**20), (4 * 2**20, 3 * 2**20)])
+    def test_what_is_kept_needs_no_room(self, monkeypatch, tmp_path, rows, kept):
+        sizes = {"a": 1000, "rows": rows}
+        monkeypatch.setattr(mossa, "kept_bytes", lambda folder: sizes.get(folder.name, 0))
+        assert self.PLAN.lacking(tmp_path) == self.PLAN.disk - 1000 - kept
+
+    def test_words(self):
+        parts = self.PLAN.text(100).split("; ")
+        assert parts[:2] == ["2 adapters, 42 steps on about 5,000 tokens", "measuring: about 700 tokens"]
+        assert [part.split(":")[0] for part in parts[2:]] == ["disk", "memory", "time"]
+        assert "time" not in self.PLAN.text(None)
+        bare = mossa.Plan({}, 0, 700, 1, 1, 1, None, None).text(100)
+        assert [part.split(":")[0] for part in bare.split("; ")] == ["measuring", "disk"]
