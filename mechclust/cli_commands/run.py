@@ -37,7 +37,7 @@ class _RunSettings(EngineSettings):
     """Settings for the processes that do a study's jobs.
 
     Args:
-        workers: number of processes, with one thread each. By default one per core, or with ray as many as the cluster
+        workers: number of processes, with one thread each; by default one per core, or with ray as many as the cluster
             has room for.
         yes: begin a run that is estimated to take more than a day.
     """

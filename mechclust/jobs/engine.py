@@ -17,8 +17,8 @@ class Ray:
     Args:
         address: ``"HOST:PORT"`` or ``"auto"`` joins a cluster, ``"local"`` starts one on this machine. ``None``: the
             one that the environment variable ``RAY_ADDRESS`` names, or else a new one on this machine.
-        gpus_per_job: GPUs per job, such as 1, or 0.5 for two jobs that share one. A job sees only its GPUs, or none for
-            0.
+        gpus_per_job: GPUs per job, such as 1, or 0.5 for two jobs that share one. A job sees only its GPUs (none for
+            0).
         cpus_per_job: cores per job, and as many torch threads.
         retries: how often a job is run again after losing its worker or node.
 

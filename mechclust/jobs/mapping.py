@@ -100,7 +100,7 @@ def each_result(
     iterator (``contextlib.closing``) to stop early, which ends the workers.
 
     Args:
-        fn: a function at the top level of a module, which takes a job. With ``setup`` it takes its return value and a
+        fn: a function at the top level of a module, which takes a job. With ``setup`` it takes the setup's value and a
             job.
         jobs: any iterable. An error that it raises ends everything.
         workers: see ``map_jobs``.

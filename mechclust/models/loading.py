@@ -143,7 +143,7 @@ def load_plain(
 
 
 def _from_memory(model: Any, options: LoadOptions, untrained: bool, seed: int) -> Any:
-    """Return a Hugging Face model in memory, or an untrained copy on its device."""
+    """Return a Hugging Face model in memory, or an untrained counterpart on its device."""
     if not hasattr(model, "base_model"):
         raise InputError(
             f"expected a model, got {type(model).__name__}; give a hub name, a directory, a Hugging Face model in "

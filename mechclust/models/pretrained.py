@@ -55,9 +55,9 @@ def load_pretrained(
     access, and code that comes with a checkpoint is not run.
 
     Models that TransformerLens reads as Hugging Face does are its ``TransformerBridge``. All others, and every model
-    with ``attention="sdpa"``, are a ``ReadOnlyModel``, with identical hook points, but hooks cannot change anything.
-    With ``"sdpa"`` there are no attention patterns, and the forward pass is Hugging Face's at its full speed. The
-    documentation has a table of families.
+    with ``attention="sdpa"``, are a ``ReadOnlyModel``. It has the bridge's hook points, but hooks cannot change
+    anything. With ``"sdpa"`` there are no attention patterns, and the forward pass is Hugging Face's at its full speed.
+    The documentation has a table of families.
 
     Args:
         model: a hub name, a local directory in Hugging Face's format, a ``.gguf`` file, a folder with an adapter (whose

@@ -31,9 +31,9 @@ Mask = Shaped[Tensor, "batch pos"]
 def is_read_only(config: Any) -> bool:
     """Return whether a checkpoint with this Hugging Face configuration is loaded as a ``ReadOnlyModel``.
 
-    It is if TransformerLens does not know the architecture, or does not read it as Hugging Face does. These are
-    encoder-decoders (its BART, T5 and their like have no ``blocks``) and the newer Falcons (40B, 180B, 11B), whose
-    fused weights it splits in the wrong places.
+    This is the case if TransformerLens does not know the architecture, or does not read it as Hugging Face does. The
+    latter are encoder-decoders (its BART, T5 and their like have no ``blocks``) and the newer Falcons (40B, 180B, 11B),
+    whose fused weights it splits in the wrong places.
 
     Raises:
         InputError: for a model that does not read tokens.

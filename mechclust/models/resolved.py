@@ -1,4 +1,4 @@
-"""A model as a caller gave it. Whether it is a name, a folder, an adapter or a model in memory is determined once."""
+"""A model as a caller gave it. Determine once whether it is a name, a folder, an adapter or a model in memory."""
 
 from __future__ import annotations
 

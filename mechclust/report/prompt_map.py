@@ -20,7 +20,7 @@ from tasks import InputError
 _PACKAGE = "mechclust.report"
 MAX_CHARACTERS = 300  # of a prompt on the page
 CLUSTER = "cluster"  # the colouring that ``clusters`` adds
-_STEPS = 30_000  # half a frame's width as an integer; ``_EDGE`` marks points outside
+_STEPS = 30_000  # half a frame's width as an integer. ``_EDGE`` marks points outside
 _EDGE = 32_767
 _MAX_NUMERIC_CLASSES = 12  # more different numbers are a scale
 

@@ -31,8 +31,7 @@ class TrainConfig:
         steps: optimiser steps.
         batch_size: examples in each step.
         lr: learning rate at the start, or at the end of the warm-up.
-        schedule: ``"cosine"``, annealed along a half cosine to 0, ``"constant"``, or ``"late-drop"``, a tenth from
-            halfway on.
+        schedule: ``"cosine"`` (along a half cosine to 0), ``"constant"``, or ``"late-drop"`` (a tenth from halfway on).
         optimizer: ``"adamw"``, ``"adam"`` or ``"sgd"`` (plain, without momentum).
         weight_decay: on all weights. AdamW's is decoupled. For Adam and SGD it is the gradient of
             ``weight_decay / 2 * sum of squares``.

@@ -185,7 +185,7 @@ def backend_of(folder: Path) -> Any:
 
 
 def lost_files(folder: Path, step: int, every: int) -> list[Path]:
-    """Return the files before ``step`` that are missing, of one file for ``every`` steps. Read all others.
+    """Return the missing files before ``step``, at one file per ``every`` steps, and read all others.
 
     Raises:
         InputError: for a damaged one.
