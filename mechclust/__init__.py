@@ -1,13 +1,13 @@
 """mechclust: where inside a transformer does structure live, and when in training does it appear?
 
-Models, training, and what practitioners ask of their own models. The published experiments are in
-``mechclust.studies``, probes in ``probes``, labelled data in ``tasks``.
+Models, training, and the commands that measure your model. The published experiments are in ``mechclust.studies``,
+probes in ``probes``, labelled data in ``tasks``.
 """
 
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
-from mechclust import aliases  # noqa: F401 - first: it refuses files that stand in the way of ours
+from mechclust import aliases  # noqa: F401 - first: it refuses files that shadow our packages
 
 # isort: split
 from mechclust.lazy import lazily

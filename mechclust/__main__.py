@@ -12,7 +12,7 @@ _WIDTH = 110
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command, as ``mechclust.cli.main`` does; print the list of commands without it."""
+    """Run a command, as ``mechclust.cli.main`` does. Print the list of commands without it."""
     given = list(sys.argv[1:] if argv is None else argv)
     if given in ([], ["-h"], ["--help"]):
         print(_help())
@@ -26,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         from mechclust.cli import main as run
 
         return run(given)
-    except KeyboardInterrupt:  # while packages are imported; later it says what is kept
+    except KeyboardInterrupt:  # while packages are imported, before any file is kept
         print("\nmechclust: interrupted; nothing had started", file=sys.stderr)
         return 130
 

@@ -1,7 +1,7 @@
 """``mechclust.tasks`` and ``mechclust.probes``: our packages under names that no other file can take.
 
-They are the same module objects as ``tasks`` and ``probes``, and so are their submodules (``mechclust.probes.extend``
-is ``probes.extend``): a class is one class, whichever name it was imported by.
+They are identical to the modules ``tasks`` and ``probes``, and so are their submodules (``mechclust.probes.extend`` is
+``probes.extend``). A class is therefore one class, whichever name it was imported by.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ class _SameModule(MetaPathFinder, Loader):
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         module = import_module(spec.name.removeprefix("mechclust."))
         spec.loader_state = module.__spec__
-        # What is loaded already stands under both names: importing it again would put a module in the place of a
-        # function that has its name, such as ``probes.run``.
+        # Loaded modules get both names. Importing one again would replace a function of its name, such as
+        # ``probes.run``, by the module.
         for name in [name for name in sys.modules if name.startswith(("tasks.", "probes."))]:
             sys.modules.setdefault(f"mechclust.{name}", sys.modules[name])
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        """The module has run under its own name, and keeps what it says of itself."""
+        """Restore the original ``__spec__`` of a module that has already run under its original name."""
         assert module.__spec__ is not None
         module.__spec__ = module.__spec__.loader_state
 

@@ -1,4 +1,4 @@
-"""List the commands with their help. It imports nothing, so that help is fast."""
+"""List the commands with their help. It imports no packages, so that help is fast."""
 
 ABOUT = "Where inside a transformer does structure live, and when in training does it appear?"
 

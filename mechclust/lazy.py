@@ -11,11 +11,12 @@ from typing import Any
 
 
 def lazily(package: str, file: str, modules: Sequence[str] = ()) -> Callable[[str], Any]:
-    """A package's ``__getattr__`` for the names that its file imports ``if TYPE_CHECKING``.
+    """Return a package's ``__getattr__`` for the names that its file imports ``if TYPE_CHECKING``.
 
     Args:
         package: its ``__name__``.
-        file: its ``__file__``. What type checkers read there is what is imported: nothing is written twice.
+        file: its ``__file__``. The imports that type checkers read there are those made at run time, so that each is
+            written once.
         modules: its modules that are imported by their names too.
     """
     places = imported_for_types(Path(file).read_text(encoding="utf-8"))
@@ -26,14 +27,14 @@ def lazily(package: str, file: str, modules: Sequence[str] = ()) -> Callable[[st
         if name not in places:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         value = getattr(import_module(places[name]), name)
-        setattr(sys.modules[package], name, value)  # asked for once
+        setattr(sys.modules[package], name, value)  # so that this runs once per name
         return value
 
     return found
 
 
 def imported_for_types(source: str) -> dict[str, str]:
-    r"""Each name and the module that it is imported from, of the block ``if TYPE_CHECKING``.
+    r"""Return each name and its module, from the block ``if TYPE_CHECKING``.
 
     Example:
         >>> imported_for_types("if TYPE_CHECKING:\n    from a.b import c, d")

@@ -40,7 +40,7 @@ def choose_heads(
     heads: HeadChoice | None,
     count: Callable[[HookedModel], int],
 ) -> list[ChosenHead]:
-    """Return the chosen heads, which are the same in every model.
+    """Return the chosen heads, identical in every model.
 
     Args:
         models: by name. The name of a single one may be ``""``, and is then left out of messages.
@@ -49,7 +49,7 @@ def choose_heads(
         count: returns the number of heads in each layer of a model.
 
     Raises:
-        InputError: for a head that is not there, or models that differ in the chosen heads.
+        InputError: for a missing head, or models that differ in the chosen heads.
     """
     choice: list[Any] | None = None
     if heads is not None:
@@ -115,7 +115,7 @@ def _span(heads: Sequence[ChosenHead]) -> str:
 
 
 def encode_for_all(models: Mapping[str, HookedModel], text: str, bos: Bos) -> list[int]:
-    """Return the token ids of a text, the same in every model that has a tokenizer."""
+    """Return the token ids of a text, identical in every model that has a tokenizer."""
     ids = {name: text_encoder(tokenizer, bos)([text])[0] for name, tokenizer in tokenizers_of(models).items()}
     if not ids:
         who = " and ".join(dict.fromkeys(type(model).__name__ for model in models.values()))
@@ -149,7 +149,7 @@ def check_ids_of_models(models: Mapping[str, HookedModel], ids: Int[Tensor, "pos
 
 
 def real_positions(attention_mask: Any, ids: Int[Tensor, "pos"]) -> Bool[Tensor, "pos"]:
-    """Return where a sequence has real tokens: everywhere without a mask."""
+    """Return the positions of a sequence that hold real tokens. These are all positions if there is no mask."""
     if attention_mask is None:
         return torch.ones_like(ids, dtype=torch.bool)
     mask = one_sequence("attention_mask", attention_mask).bool().to(ids.device)
@@ -162,7 +162,7 @@ def real_positions(attention_mask: Any, ids: Int[Tensor, "pos"]) -> Bool[Tensor,
 
 
 def decode(models: Mapping[str, HookedModel], ids: Sequence[int]) -> list[str]:
-    """Return a string for each token id, by the first tokenizer there is. Without one, the ids."""
+    """Return a string for each token id, by the first tokenizer. Without one, the ids."""
     for model in models.values():
         tokenizer: Any = getattr(model, "tokenizer", None)
         if tokenizer is not None:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from mechclust.web.scripts import ViewCode, template_text, with_kit
 
-# The browser enforces what we promise: an exported page loads nothing, from anywhere.
+# Make the browser enforce that an exported page loads no other resources.
 _POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"
 _PACKAGE = "mechclust.attention"
 STEPS = 10_000  # a weight of 1 as an integer: four decimals fit 16 bits

@@ -46,8 +46,8 @@ _MAX_HEADS_LISTED = 16  # of a model, in a terminal
 class AttentionView:
     """Attention heads to look at: in a notebook as the last value of a cell, else ``save`` it as a page.
 
-    ``attention_view`` makes one from a model, ``attention_view_from_patterns`` from any patterns. ``print`` lists
-    where the last token attends most, for a terminal.
+    ``attention_view`` makes one from a model, ``attention_view_from_patterns`` from any patterns. For a terminal,
+    ``print`` lists the tokens that the last token attends to most.
 
     Attributes:
         patterns: the weights, with an axis of models if ``models`` are compared side by side.
@@ -73,11 +73,11 @@ class AttentionView:
     values: tuple[float | None, ...] = ()
 
     def fragment(self, *, include_js: bool = True) -> str:
-        """HTML to put into a page of your own.
+        """Return HTML to put into your page.
 
         Args:
-            include_js: with scripts and styles (32 kB). A page of several views needs
-                them in one of them only, whichever stands first or last.
+            include_js: with scripts and styles (32 kB). A page of several views needs them in the first or the last one
+                only.
         """
         values = ["" if value is None else f"{value:.3g}" for value in self.values or [None] * len(self.names)]
         data = {
@@ -92,7 +92,7 @@ class AttentionView:
         return attention_page.fragment(data, str(self), include_js=include_js)
 
     def page(self, title: str = "Attention patterns") -> str:
-        """A self-contained HTML page that works from a file, without a network."""
+        """Return a self-contained HTML page that works from a file, without a network."""
         return attention_page.page(title, self.fragment())
 
     def save(self, path: str | Path, title: str = "Attention patterns") -> None:
@@ -100,15 +100,15 @@ class AttentionView:
         write_atomic(path, self.page(title).encode())
 
     def circuitsvis(self, model: str | None = None) -> RenderedHTML:
-        """Return the same heads in CircuitsVis's own view, for a notebook.
+        """Return these heads in CircuitsVis's view, for a notebook.
 
-        CircuitsVis loads its scripts over the network when there is one, and stores them in the cell otherwise.
+        CircuitsVis loads its scripts over the network if it can, and stores them in the cell otherwise.
 
         Args:
             model: one of ``models``, if there are several.
 
         Raises:
-            InputError: for a model that is not among them, or if none is named and there are several.
+            InputError: for an unknown model, or if none is named and there are several.
 
         Example:
             >>> import torch
@@ -132,7 +132,7 @@ class AttentionView:
 
     @property
     def summary(self) -> str:
-        """The number of heads, tokens and models, and the direction of attention."""
+        """Return the number of heads, tokens and models, and the direction of attention."""
         heads = self.names[0] if len(self.names) == 1 else f"{self.names[0]} to {self.names[-1]}"
         parts = [f"{_count(len(self.names), 'head')} ({heads})", _count(len(self.str_tokens), "token")]
         parts.append("causal" if self.causal else "bidirectional")
@@ -146,7 +146,7 @@ class AttentionView:
         return self.fragment()
 
     def __str__(self) -> str:
-        """List where the last token attends most, one line per head."""
+        """List the tokens that the last token attends to most, one line per head."""
         shown = [f"{visible_token(token)} ({i})" for i, token in enumerate(self.str_tokens)]
         lines = [self.summary, f"The last token, {shown[-1]}, attends most to:"]
         for model, patterns in zip(self.models or ("",), self._each_model, strict=True):
@@ -177,16 +177,16 @@ def attention_view(
     """Run a model once on one sequence and show where its heads attend.
 
     Args:
-        model: anything with TransformerLens's hook protocol, or several by name, ``{"tuned": a, "base": b}``, to see
-            the same heads side by side on the same tokens.
+        model: anything with TransformerLens's hook protocol. Or several by name, ``{"tuned": a, "base": b}``, to see
+            identical heads side by side on identical tokens.
         tokens: token ids of one sequence, or a text if the model has a tokenizer.
-        layers: which blocks, from 0 as in ``probes.attention_pattern``: 0 is ``blocks.0``; negative ones count from
-            the last. All of them when ``None``.
-        heads: which heads of each layer, from 0; all of them when ``None``. Or ``(layer, head)`` pairs, such as
-            ``result.top_heads("ratio")``, whose values are then shown beside the names; leave out ``layers``.
+        layers: blocks, from 0 as in ``probes.attention_pattern``: 0 is ``blocks.0``. Negative numbers count from the
+            last. All of them when ``None``.
+        heads: heads of each layer, from 0. All of them when ``None``. Or ``(layer, head)`` pairs without ``layers``,
+            such as ``result.top_heads("ratio")``, whose values are then shown beside the names.
         str_tokens: one string per position. By default the tokenizer's, or the ids without one.
-        labels: one label (or ``None``) per position, such as its topic or its part of the prompt, by which tokens are
-            coloured.
+        labels: one label (or ``None``) per position, such as its topic or its part of the prompt. Tokens are coloured
+            by it.
         attention_mask: true on real tokens. Padding is left out of the view.
         bos: whether a text begins with the beginning-of-sequence token, as in ``probes.run``: ``"model"`` leaves it to
             the checkpoint's tokenizer, ``"yes"`` adds it if it is missing, ``"no"`` removes it.
@@ -194,11 +194,11 @@ def attention_view(
             attention is bidirectional.
 
     Returns:
-        The view; its heads are named as TransformerLens numbers them, ``L0H3`` for head 3 of ``blocks.0``.
+        The view. Its heads are named as TransformerLens numbers them, ``L0H3`` for head 3 of ``blocks.0``.
 
     Raises:
-        InputError: for more than one sequence, a layer or head that is not there, models without these heads in
-            common, a text without a beginning-of-sequence token to add or remove, or a view too large.
+        InputError: for more than one sequence, a missing layer or head, or models that do not all have these heads.
+            Also for a text without a beginning-of-sequence token to add or remove, and a view too large.
 
     Example:
         >>> from mechclust.models.build import build_model
@@ -262,7 +262,7 @@ def attention_view_from_patterns(
         str_tokens: one string per position.
         names: one per head.
         causal: draw the part above the diagonal grey. Every weight there must be 0.
-        labels: one label (or ``None``) per position, by which tokens are coloured.
+        labels: one label (or ``None``) per position. Tokens are coloured by it.
         values: one number per head, shown beside its name.
         max_bytes: refuse a view whose page would be larger.
 
@@ -343,7 +343,7 @@ def _head_patterns(
 def _is_causal(models: Mapping[str, HookedModel], patterns: Mapping[str, Float[Tensor, "head query key"]]) -> bool:
     """Return whether no model attends to a later token.
 
-    TransformerLens 4.3 sets "bidirectional" for BERT and LLaDA only, so the weights are asked as well.
+    TransformerLens 4.3 sets "bidirectional" for BERT and LLaDA only, so the weights are checked as well.
     """
     directions = {getattr(getattr(model, "cfg", None), "attention_dir", "causal") for model in models.values()}
     return directions == {"causal"} and not any(bool(each.triu(1).any()) for each in patterns.values())

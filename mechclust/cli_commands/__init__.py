@@ -1,1 +1,1 @@
-"""The commands of the command line, one per file. Only the one that is asked for is imported."""
+"""The commands of the command line, one per file. Only the requested one is imported."""

@@ -1,4 +1,4 @@
-"""``mechclust clusters``: what a model's hidden states cluster by."""
+"""``mechclust clusters``: the labels by which a model's hidden states cluster."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def command(
 
     Args:
         model: a hub name, a local directory with model and tokenizer (loaded offline), a .gguf file, or an adapter.
-        config: what to measure.
-        out: folder of the hidden states and the report; runs/clusters-MODEL-PROMPTS by default.
+        config: measurements to make.
+        out: folder of the hidden states and the report, runs/clusters-MODEL-PROMPTS by default.
         brief: print the headline and one table, and write no page.
     """
     folder = out or default_folder("clusters", model, config.adapter, config.prompts)

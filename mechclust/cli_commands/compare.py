@@ -23,9 +23,9 @@ def command(
 
     Args:
         base: a hub name, a local directory with model and tokenizer (loaded offline), or a .gguf file.
-        tuned: the same for the tuned model, or the folder of an adapter on the base, as peft saves it.
-        config: what to measure.
-        out: folder of the hidden states and the report; runs/compare-BASE-TUNED-PROMPTS by default.
+        tuned: the tuned model, given like the base, or the folder of an adapter on the base, as peft saves it.
+        config: measurements to make.
+        out: folder of the hidden states and the report, runs/compare-BASE-TUNED-PROMPTS by default.
         brief: print the headline and one table, and write no page.
     """
     folder = out or default_folder("compare", base, tuned, config.adapter, config.prompts)

@@ -21,9 +21,9 @@ def command(
     """Run ``mechclust history``.
 
     Args:
-        model: the hub name of which --revisions are revisions, or a folder with checkpoint-* folders.
-        config: what to measure.
-        out: folder of the hidden states and the report; runs/history-MODEL-PROMPTS by default.
+        model: a hub name, whose revisions --revisions lists, or a folder with checkpoint-* folders.
+        config: measurements to make.
+        out: folder of the hidden states and the report, runs/history-MODEL-PROMPTS by default.
         brief: print the headline and one table, and write no page.
     """
     folder = out or default_folder("history", model, config.prompts)

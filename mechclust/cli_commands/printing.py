@@ -1,4 +1,4 @@
-"""Print what a command found."""
+"""Print the results of a command."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Brief = Annotated[bool, tyro.conf.arg(help="print the headline and one table, an
 
 
 def print_visible(text: object) -> None:
-    """Print lines in which users' texts may stand, at once.
+    """Print lines that may contain users' texts, at once.
 
     Raises:
         InputError: if standard output cannot be written, such as on a full disk.
@@ -39,14 +39,14 @@ def print_visible(text: object) -> None:
 
 
 def show(result: MeasuredResult, out: Path, *, brief: bool, number: str = ".3f", below: str = "") -> None:
-    """Print a result, and then write its report, so that nothing is lost where that fails.
+    """Print a result, and then write its report, so that a failing report loses no result.
 
     Args:
-        result: what a command measured.
+        result: the result of a command.
         out: folder of the report.
         brief: print the headline and the table, and write no report.
         number: format of the table's numbers.
-        below: what to print after the sentences.
+        below: text to print after the sentences.
     """
     print_visible(f"{result.headline}\n\n{table_text(result.shown_table, number)}")
     if brief:
@@ -62,10 +62,10 @@ def show_findings(analysis: Analysis, folder: Path, *, markdown: bool = False, b
     """Print the conclusion of a study and the findings that its page shows.
 
     Args:
-        analysis: what the study concludes.
+        analysis: the study's analysis.
         folder: of the run, with its report.
         markdown: print a Markdown table.
-        below: what to print after it.
+        below: text to print after it.
     """
     table = markdown_table if markdown else text_table
     headline = "" if markdown else f"{analysis.headline}\n\n"

@@ -24,10 +24,10 @@ def command(
     """Run ``mechclust report``.
 
     Args:
-        run_folder: the --out folder of a run, or the --record folder of one, whose findings alone are judged again.
+        run_folder: the --out folder of a run, or a --record folder, of which only the findings are judged again.
         markdown: print the findings as a Markdown table.
         record: also write settings, findings, measurements and command to this folder, for a repository.
-        figures: names of the figures to keep in the record; none by default, since a report draws them again.
+        figures: names of the figures to keep in the record. None by default, since a report draws them again.
     """
     if figures and record is None:
         raise InputError("figures are kept in a record alone; add --record FOLDER")

@@ -26,7 +26,7 @@ def command(study: tyro.conf.Positional[str], preset: str = "quick", out: Perhap
     Args:
         study: name of the study, as in `mechclust list`.
         preset: `smoke` (seconds), `quick` (minutes), `paper` (full size), or another of the study's presets.
-        out: folder of the run; runs/STUDY-PRESET by default.
+        out: folder of the run, runs/STUDY-PRESET by default.
     """
     given = ["--preset", preset, *([] if out is None else ["--out", str(out)])]  # pragma: no cover - see main
     run_study_command(study, given)  # pragma: no cover
@@ -37,8 +37,8 @@ class _RunSettings(EngineSettings):
     """Settings for the processes that do a study's jobs.
 
     Args:
-        workers: number of processes, with one thread each; by default one per core, or, with ray, as many as the
-            cluster has room for.
+        workers: number of processes, with one thread each; by default one per core, or with ray as many as the cluster
+            has room for.
         yes: begin a run that is estimated to take more than a day.
     """
 
@@ -46,7 +46,7 @@ class _RunSettings(EngineSettings):
 
     @property
     def here(self) -> bool:
-        """Whether all is done in this process: not where a job may have to be stopped."""
+        """Return whether all jobs are done in this process. They are not if a job may have to be stopped."""
         return super().here and self.workers == 1 and self.job_timeout is None
 
 

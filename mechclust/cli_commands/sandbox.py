@@ -27,10 +27,10 @@ def command(
         run_folder: the --out folder of `mechclust run clustering-heads` or of train_ensemble, or a folder of
             checkpoints: step-000100.safetensors, as CheckpointCallback writes them into the folder of train, or
             checkpoint-100, as Hugging Face's Trainer does.
-        seed: seed of the network to show; the first by default.
-        out: new file to write; its suffix decides the format.
-        epoch: epoch or step that a figure shows; the last by default.
-        panels: panels of a film or figure; all by default.
+        seed: seed of the network to show, by default the first.
+        out: new file to write. Its suffix decides the format.
+        epoch: epoch or step that a figure shows, by default the last.
+        panels: panels of a film or figure, by default all.
         max_frames: most epochs or steps to keep.
     """
     check_output(out, epoch, panels)

@@ -32,8 +32,8 @@ def command(
 
     Args:
         model: a hub name, a local directory with model and tokenizer (loaded offline), a .gguf file, or an adapter.
-        config: what to measure.
-        out: folder of the report; runs/topics-MODEL-CORPUS by default.
+        config: measurements to make.
+        out: folder of the report, runs/topics-MODEL-CORPUS by default.
         brief: print the headline and one table, and write no page.
     """
     folder = out or default_folder("topics", model, config.adapter, *config.corpus[:1])

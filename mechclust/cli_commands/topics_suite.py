@@ -33,7 +33,7 @@ def suite_command(argv: list[str]) -> None:
 
 
 def _arguments(argv: list[str]) -> Any:
-    """Return ``config``, ``out`` and ``brief`` of ``mechclust topics --suite``; its help needs no encoders."""
+    """Return ``config``, ``out`` and ``brief`` of ``mechclust topics --suite``. Its help needs no encoders."""
     arguments = dataclasses.make_dataclass(
         "Arguments",
         [

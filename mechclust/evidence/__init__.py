@@ -1,4 +1,4 @@
-"""Findings: statements that are judged by their values and by those of a control."""
+"""Findings: statements judged by their values and by the values of a control."""
 
 from mechclust.evidence.bounds import Bound, Verdict, Within
 from mechclust.evidence.families import family_notes

@@ -1,4 +1,4 @@
-"""What a measured value must satisfy, and the word that says whether it does."""
+"""Bounds that a measured value must satisfy, and the verdict on whether it does."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Bound:
 
     Attributes:
         relation: ``>=``, ``>``, ``<=`` or ``<``.
-        value: what the measured value is compared with.
+        value: the number that the measured value is compared with.
 
     Example:
         >>> Bound(">=", 0.95).met(0.97)
@@ -42,7 +42,7 @@ class Bound:
         return bool(_RELATIONS[self.relation](measured, self.value))
 
     def worst(self, values: Sequence[float]) -> float:
-        """Return the value that is nearest to violating the bound; NaN for none, or if one is NaN."""
+        """Return the value that is nearest to violating the bound. NaN for no values, or if one is NaN."""
         if not len(values):
             return math.nan
         return float(np.min(values) if self.relation.startswith(">") else np.max(values))
@@ -68,7 +68,7 @@ class Within:
         return self.low <= measured <= self.high
 
     def worst(self, values: Sequence[float]) -> float:
-        """Return the value that lies farthest from the middle; NaN for none, or if one is NaN."""
+        """Return the value that lies farthest from the middle. NaN for no values, or if one is NaN."""
         if not len(values):
             return math.nan
         distances = np.abs(np.asarray(values) - (self.low + self.high) / 2)
@@ -76,9 +76,9 @@ class Within:
 
 
 def verdict_of(bound: Bound | Within, interval: Interval | None) -> Verdict:
-    """Return what an interval says: all of it satisfies the bound, none of it does, or it straddles an end.
+    """Return the verdict of an interval: all of it satisfies the bound, none of it does, or it straddles an end.
 
-    Without an interval nothing is decided.
+    Without an interval the verdict is undecided.
 
     Example:
         >>> bound = Bound(">=", 0.5)
@@ -102,8 +102,8 @@ def verdict_of(bound: Bound | Within, interval: Interval | None) -> Verdict:
 def joint_verdict(verdicts: Iterable[Verdict]) -> Verdict:
     """Return the verdict of a finding whose parts have these verdicts.
 
-    It holds if all parts do, and does not hold if one does not. Otherwise a part that is not tested leaves it not
-    tested, and what remains is undecided.
+    It holds if all parts do, and does not hold if one does not. Otherwise it is not tested if a part is not tested, and
+    undecided in all other cases.
 
     Example:
         >>> joint_verdict(["holds", "undecided"]), joint_verdict(["does not hold", "undecided"])

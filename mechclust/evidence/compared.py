@@ -1,4 +1,4 @@
-"""Findings about values of units, such as means, judged beside the same values on a control."""
+"""Findings about values of units, such as means, each judged together with a control."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def compared(
     make_part: Mapping[str, _MakePart] = {},
     **details: Any,
 ) -> Finding:
-    """Return a finding whose parts, and those of its control, have the same bounds; most are means over units.
+    """Return a finding whose parts and control's parts share their bounds. Most parts are means over units.
 
     Args:
         id: short name.
-        statement: what is stated.
+        statement: the claim in words.
         bounds: of each part, by its name.
         values: of each part, in the order of the bounds.
-        control: what the control is.
+        control: the control in words.
         control_values: of each part, measured on the control.
         shares: names of parts that are shares, judged by Wilson's interval.
         make_part: makes a part that is neither a share nor a mean, by its name, such as ``paired_share_part``.

@@ -14,9 +14,10 @@ _LEVEL = 0.05
 
 
 def family_notes(findings: Sequence[Finding]) -> list[str]:
-    """Return which headline findings still hold after Holm's correction; nothing for fewer than two.
+    """Return which headline findings still hold after Holm's correction. Empty for fewer than two.
 
-    A finding's p-value is that of its interval's own test against its bound, and of several parts the largest.
+    A finding's p-value comes from the test that its interval inverts, against its bound. For several parts it is the
+    largest.
     """
     tested = [finding for finding in findings if finding.shown == "headline" and finding.verdict != "not tested"]
     held = [finding.id for finding in tested if finding.verdict == "holds"]
@@ -33,8 +34,8 @@ def family_notes(findings: Sequence[Finding]) -> list[str]:
 def p_value(finding: Finding) -> float:
     """Return the p-value of the hypothesis that the finding's value lies at its bound or beyond.
 
-    It is two-sided, as the interval is: below .05 if the interval satisfies the bound, and 1 if there is no interval or
-    the measured value violates the bound.
+    It is two-sided, as the interval is: below .05 if the interval satisfies the bound. It is 1 if there is no interval
+    or the measured value violates the bound.
     """
     return max((_p_of_part(part) for part in finding.parts), default=1.0)
 
@@ -62,7 +63,7 @@ def _p_of_bound(part: Part, bound: Bound) -> float:
         scale = math.sqrt(max(bound.value * (1 - bound.value), 0.0) / trials)
     elif part.method in ("mean", "one more run"):
         scale = (high - low) / 2 / float(t.ppf(0.975, freedom))
-    else:  # a bootstrap's may be longer on one side: what counts is the end nearer to the bound
+    else:  # a bootstrap interval may be asymmetric: use the end nearer to the bound
         near = part.measured - low if bound.relation.startswith(">") else high - part.measured
         scale = near / float(norm.ppf(0.975))
         freedom = math.inf

@@ -1,4 +1,4 @@
-"""A finding: a statement, what was measured, what a control gives, and the verdict on both."""
+"""A finding: a statement, its measured values, a control's values, and the verdict on both."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from tasks.text.visible import quoted
 Method = Literal["mean", "one more run", "share", "paired shares", "resampled", "worst"]
 Kind = Literal["finding", "check"]
 Shown = Literal["headline", "page", "table"]
-SEEDS_ADDED = "seeds added"  # what was changed, where an earlier run is this one with fewer seeds
+SEEDS_ADDED = "seeds added"  # ``EarlierRun.changed`` if it is this run with fewer seeds
 
 
 @dataclass(frozen=True, repr=False)
 class Part:
-    """A measured value and what it must satisfy.
+    """A measured value and the bound that it must satisfy.
 
     The functions below make parts: ``mean_part``, ``share_part``, ``paired_share_part``, ``prediction_part``,
     ``resampled_part`` and ``check_part``.
 
     Attributes:
-        name: what is measured; ``""`` if the finding's statement says it.
+        name: the quantity, or ``""`` if the finding's statement says it.
         values: one for each unit, such as a seed.
-        bound: what the value must satisfy.
-        interval: the ends of the 95% interval; ``None`` if there is none, as for a check.
-        method: how the interval was made; ``"worst"``: there is none, and the worst value is judged.
+        bound: the bound that the value must satisfy.
+        interval: the ends of the 95% interval, or ``None`` if there is none, as for a check.
+        method: how the interval was made. ``"worst"``: without an interval, by the worst value.
     """
 
     name: str
@@ -58,14 +58,14 @@ class Part:
 
     @property
     def measured(self) -> float | None:
-        """The mean; of a check, the worst value; ``None`` for no values, or if one is not finite."""
+        """Return the mean, or for a check the worst value. ``None`` for no values, or if one is not finite."""
         if not self.values or not np.isfinite(self.values).all():
             return None
         return self.bound.worst(self.values) if self.method == "worst" else float(np.mean(self.values))
 
     @property
     def verdict(self) -> Verdict:
-        """The interval against the bound; for a check, the worst value, where an undefined one violates every bound.
+        """Judge the interval by the bound. For a check, judge the worst value. Undefined values violate every bound.
 
         A single value is not tested, unless it is a check's or came with its interval (``resampled_part``).
         """
@@ -82,9 +82,9 @@ def mean_part(name: str, values: Sequence[float] | Shaped[np.ndarray, "unit"], b
     """Judge a mean by Student's interval.
 
     Args:
-        name: what is measured; ``""`` if the finding's statement says it.
+        name: the quantity, or ``""`` if the finding's statement says it.
         values: one for each unit, such as a seed.
-        bound: what their mean must satisfy.
+        bound: the bound that their mean must satisfy.
 
     Example:
         >>> mean_part("", [0.7, 0.8, 0.75], Bound(">", 0.5))
@@ -104,7 +104,7 @@ def prediction_part(name: str, values: Sequence[float] | Shaped[np.ndarray, "uni
 
 
 def share_part(name: str, values: Sequence[float] | Shaped[np.ndarray, "unit"], bound: Bound | Within) -> Part:
-    """Judge a share by Wilson's interval. Arguments as ``mean_part``; values lie between 0 and 1.
+    """Judge a share by Wilson's interval. Arguments as ``mean_part``, with values between 0 and 1.
 
     Raises:
         InputError: for a value below 0 or above 1.
@@ -116,9 +116,9 @@ def share_part(name: str, values: Sequence[float] | Shaped[np.ndarray, "unit"], 
 def paired_share_part(
     name: str, differences: Sequence[float] | Shaped[np.ndarray, "unit"], bound: Bound | Within
 ) -> Part:
-    """Judge the difference of two shares of the same units.
+    """Judge the difference of two shares of one set of units.
 
-    Arguments as ``mean_part``; each unit's difference is 1, 0 or -1: the first outcome minus the second.
+    Arguments as ``mean_part``. Each unit's difference is 1, 0 or -1: the first outcome minus the second.
     """
     numbers = _numbers(differences)
     return Part(name, numbers, bound, paired_share_interval(numbers) if len(numbers) > 1 else None, "paired shares")
@@ -130,10 +130,10 @@ def resampled_part(
     """Judge a value by a given interval, such as a bootstrap over tasks.
 
     Args:
-        name: what is measured; ``""`` if the finding's statement says it.
-        values: usually the one value; of several, the mean is reported.
+        name: the quantity, or ``""`` if the finding's statement says it.
+        values: usually one value. Of several, the mean is reported.
         interval: the ends of the 95% interval, which ``values`` alone do not give. ``None`` leaves the part undecided.
-        bound: what the value must satisfy.
+        bound: the bound that the value must satisfy.
 
     Raises:
         InputError: if the interval's lower end is above the upper one.
@@ -159,8 +159,8 @@ class Control:
     """A finding's parts, measured on a control in which the finding should not hold.
 
     Attributes:
-        name: what was measured, such as ``"untrained networks"``.
-        parts: with the names, bounds and methods of the finding's parts; make both with one function.
+        name: the control, such as ``"untrained networks"``.
+        parts: with the names, bounds and methods of the finding's parts. Make both with one function.
 
     Example:
         >>> Control("untrained networks", (mean_part("", [0.1, 0.2, 0.1], Bound(">", 0.5)),)).verdict
@@ -175,7 +175,7 @@ class Control:
 
     @property
     def verdict(self) -> Verdict:
-        """The verdict on the control, judged in the same way."""
+        """Return the verdict on the control, judged like the finding."""
         return joint_verdict(part.verdict for part in self.parts)
 
 
@@ -187,7 +187,7 @@ class EarlierRun:
         run: which, such as its date and seeds.
         seeds: how many.
         verdict: of that run.
-        changed: what was changed after it.
+        changed: the change made after it.
     """
 
     run: str
@@ -202,17 +202,17 @@ class Finding:
 
     Attributes:
         id: short name, such as ``"T1"``.
-        statement: what is stated.
-        source: where it comes from.
-        parts: what must hold, all of it; the first is the main value. Empty: not measured.
-        control: the same parts measured on a control; ``None``: not measured.
-        unit: what the values are of, such as ``"seeds"`` or ``"tasks"``.
-        kind: ``"finding"``, or ``"check"``: an identity of the software, or what holds by construction.
-        shown: ``"headline"``: on the page, and in the family that Holm's correction is over; ``"page"``: on the page;
+        statement: the claim in words.
+        source: where the claim comes from.
+        parts: all of these must hold. The first has the main value. Empty: not measured.
+        control: these parts measured on a control. ``None``: not measured.
+        unit: the unit of the values, such as ``"seeds"`` or ``"tasks"``.
+        kind: ``"finding"``, or ``"check"``: an identity of the software, or a fact that holds by construction.
+        shown: ``"headline"``: on the page, and in the family that Holm's correction is over. ``"page"``: on the page.
             ``"table"``: in ``findings.csv`` only.
         paper: the source's own value, or ``None`` if it gives none.
-        not_tested: why this run cannot test it; ``""`` if it can.
-        note: what a reader must know.
+        not_tested: why this run cannot test it, or ``""`` if it can.
+        note: a caveat for the reader.
         history: verdicts of earlier runs.
 
     Example:
@@ -248,7 +248,7 @@ class Finding:
 
     @property
     def verdict(self) -> Verdict:
-        """The verdict of the parts and of the control; ``judge`` lists the words."""
+        """Return the verdict of the parts and of the control. ``judge`` lists the words."""
         return judge(self)
 
     @property
@@ -292,12 +292,12 @@ class Finding:
 
 
 def judge(finding: Finding) -> Verdict:
-    """Return the verdict on a finding: its own, unless it holds for its control as well.
+    """Return the verdict on a finding, which is ``"not specific"`` if the finding holds for its control as well.
 
     Returns:
-        ``"holds"``: every part holds, and the control does not (nor if it is undecided, or was not measured);
-        ``"not specific"``: every part holds, and the control does too; ``"does not hold"``: a part does not hold;
-        ``"not tested"``: the finding says so, or a part has no value or a single one; ``"undecided"``: otherwise.
+        ``"holds"`` if every part holds, and the control does not (nor if it is undecided, or was not measured).
+        ``"not specific"`` if every part holds, and the control does too. ``"does not hold"`` if a part does not hold.
+        ``"not tested"`` if ``not_tested`` is set, or a part has no value or a single one. ``"undecided"`` otherwise.
     """
     if finding.not_tested:
         return "not tested"

@@ -122,7 +122,7 @@ def id_number(finding: Finding) -> int:
 
 
 def save_findings(findings: Sequence[Finding], path: Path) -> None:
-    """Write ``findings.json``: a list of objects, with its checksum; undefined numbers are null."""
+    """Write ``findings.json``, a list of objects, with its checksum. Undefined numbers are null."""
     write_atomic(path, findings_bytes(findings))
 
 
@@ -148,7 +148,7 @@ def _part_record(part: Part) -> dict[str, Any]:
 def load_findings(path: str | Path) -> Findings:
     """Load a run's ``findings.json`` with its ``history.json``.
 
-    Verdicts are those of the installed version, from the values in the file.
+    Verdicts are recomputed by the installed version from the values in the file.
 
     Args:
         path: the file, or the folder of a run or record.
@@ -177,10 +177,10 @@ def load_findings(path: str | Path) -> Findings:
 
 
 def with_history(findings: Sequence[Finding], folder: str | Path) -> Findings:
-    """Return the findings with what ``history.json`` in a folder says of earlier runs.
+    """Return the findings with the earlier runs that ``history.json`` in a folder lists.
 
     The file is a list of objects ``{"finding": "T1", "run": ..., "seeds": 3, "verdict": ..., "changed": ...}``, the
-    oldest first, written by hand. They are newer than what a finding's code says of earlier runs.
+    oldest first, written by hand. They are newer than the earlier runs in a finding's code.
 
     Raises:
         InputError: if it is something else.

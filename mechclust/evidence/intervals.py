@@ -78,7 +78,7 @@ def share_interval(values: Sequence[float]) -> Interval | None:
     Raises:
         InputError: for a value below 0 or above 1.
 
-    Source: Wilson 1927; for shares of many examples with the number of trials of ``share_trials``.
+    Source: Wilson 1927. For shares of many examples, with the number of trials of ``share_trials``.
 
     Example:
         >>> low, high = share_interval([1.0] * 17 + [0.0] * 23)
@@ -107,15 +107,15 @@ def share_interval(values: Sequence[float]) -> Interval | None:
 def share_trials(values: Sequence[float]) -> tuple[float, float]:
     """Return how many independent trials the shares of several units are worth, and its degrees of freedom.
 
-    Values 0 and 1 are one trial each. Shares of many examples are worth as many trials as give a share the variance
-    that their mean has over units, which is estimated with one degree of freedom fewer than there are units. Units that
-    are all equal say nothing about that variance, so each is one trial: thirty seeds without an error do not rule out
-    that one in twenty fails.
+    Values 0 and 1 are one trial each. Shares of many examples count as the number of trials that gives a share the
+    variance that their mean has over units. That variance is estimated with one degree of freedom fewer than there are
+    units. Units that are all equal do not show that variance, so each is one trial: thirty seeds without an error do
+    not rule out that one in twenty fails.
 
     Args:
         values: finite, one for each unit, each between 0 and 1.
 
-    Source: Kish 1965; Korn & Graubard, Survey Methodology 24 (1998).
+    Source: Kish 1965, and Korn & Graubard, Survey Methodology 24 (1998).
 
     Example:
         >>> share_trials([1.0, 1.0, 0.0])
@@ -132,7 +132,7 @@ def share_trials(values: Sequence[float]) -> tuple[float, float]:
 
 
 def interval_over_seeds(values: Sequence[float], *, share: bool) -> Interval | None:
-    """Return the 95% interval over seeds of a share or of anything else; ``None`` for fewer than two seeds.
+    """Return the 95% interval over seeds of a share or another number. ``None`` for fewer than two seeds.
 
     Args:
         values: one for each seed.
@@ -144,7 +144,7 @@ def interval_over_seeds(values: Sequence[float], *, share: bool) -> Interval | N
 
 
 def paired_share_interval(differences: Sequence[float]) -> Interval | None:
-    """Return the 95% interval of the difference of two shares of the same units.
+    """Return the 95% interval of the difference of two shares of one set of units.
 
     It has a width also if no unit differs.
 
@@ -174,12 +174,12 @@ def paired_share_interval(differences: Sequence[float]) -> Interval | None:
 def ratio_interval(parts: Sequence[float], wholes: Sequence[float]) -> Interval | None:
     """Return the 95% interval of the sum of parts over the sum of wholes, by leaving out each unit in turn.
 
-    Coverage at nominal 95%, for parts that are a share (mean .1, .5 or .8) of lognormal wholes (2,000 samples a
-    setting, so within 2 points), if wholes vary by half their size: 89% to 93% with 8 units, 92% to 94% with 32, 95%
-    with 192. If they vary by three times their size: 86% to 87%, 88% to 90% and 93%.
+    Coverage at nominal 95%, for parts that are a share (mean .1, .5 or .8) of lognormal wholes. If wholes vary by half
+    their size: 89% to 93% with 8 units, 92% to 94% with 32, 95% with 192. If they vary by three times their size: 86%
+    to 87%, 88% to 90% and 93%. Each setting had 2,000 samples, so these are within 2 points.
 
     Args:
-        parts: one for each unit; they may be negative.
+        parts: one for each unit. They may be negative.
         wholes: one for each unit.
 
     Returns:

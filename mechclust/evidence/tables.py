@@ -35,7 +35,7 @@ def measured_number(x: float) -> str:
 
 
 def with_interval(part: Part) -> str:
-    """Return a part's value with its 95% interval: ``0.937 (0.886 to 0.989)``; ``-`` if there is none."""
+    """Return a part's value with its 95% interval: ``0.937 (0.886 to 0.989)``. ``-`` without a value."""
     if part.measured is None:
         return "-"
     number = measured_number(part.measured)
@@ -46,7 +46,7 @@ def with_interval(part: Part) -> str:
 
 
 def mean_text(values: Sequence[float] | Shaped[np.ndarray, "unit"], *, share: bool = False, decimals: int = 2) -> str:
-    """Return a mean with its 95% interval, for tables; ``–`` for no values, or if one is not finite.
+    """Return a mean with its 95% interval, for tables. ``–`` for no values, or if one is not finite.
 
     Args:
         values: one for each unit, such as a seed.
@@ -77,22 +77,22 @@ def verdict_text(finding: Finding) -> str:
 
 
 def shown_on_pages(findings: Sequence[Finding]) -> list[Finding]:
-    """Return the findings and checks that pages show; all others stand in ``findings.csv`` only."""
+    """Return the findings and checks that pages show. All others are in ``findings.csv`` only."""
     return [finding for finding in findings if finding.shown != "table"]
 
 
 def markdown_table(findings: Sequence[Finding]) -> str:
-    """Return a Markdown table, with a row for each part of a finding, and checks in a table of their own."""
+    """Return a Markdown table with a row for each part of a finding, and a separate table of checks."""
     return "\n\n".join(_markdown(rows) for rows in _tables(findings))
 
 
 def text_table(findings: Sequence[Finding]) -> str:
-    """Return a table for a terminal, with checks in one of their own; long statements are cut."""
+    """Return a table for a terminal, and a separate one of checks. Long statements are cut."""
     return "\n\n".join(_text(rows) for rows in _tables(findings))
 
 
 def html_table(findings: Sequence[Finding]) -> str:
-    """Return the same tables for a notebook; texts are escaped and not cut."""
+    """Return these tables for a notebook, with texts escaped and uncut."""
     import pandas as pd
 
     with pd.option_context("display.max_colwidth", None):
@@ -120,7 +120,7 @@ def _cut(text: str, longest: int = 48) -> str:
 
 
 def _tables(findings: Sequence[Finding]) -> list[list[_Row]]:
-    """Return the rows of the findings, and those of the checks if there are any."""
+    """Return the rows of the findings, and the rows of the checks if there are any."""
     tables = []
     rows: list[_Row] = []
     for finding in findings:
@@ -147,7 +147,7 @@ def _finding_rows(finding: Finding) -> list[_Row]:
 
 
 def control_text(finding: Finding, place: int) -> str:
-    """Return what the control of a part gives; its name stands with the first part."""
+    """Return the control's value of a part. The first part also has the control's name."""
     if finding.control is None:
         return "not measured" if place == 0 else ""
     value = with_interval(finding.control.parts[place])

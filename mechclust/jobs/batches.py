@@ -68,7 +68,7 @@ def reading_of(tokenizer: Any, bos: Bos) -> TextTokenizer:
 
 
 def shards_of(batches: ShardedBatches, size: int, *, reading: TextTokenizer, tokens_per_batch: int) -> Iterator[Shard]:
-    """Yield shards of at least ``size`` examples (the last has the rest), drawn as they are asked for.
+    """Yield shards of at least ``size`` examples (the last has the rest), drawn when they are needed.
 
     A batch is never cut. Each function is one shard.
     """

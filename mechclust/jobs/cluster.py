@@ -22,10 +22,10 @@ from probes.store.files import temporary_of
 from probes.store.locks import wait_for_dead_owners
 from tasks import InputError
 
-# Read when ray is imported. That a worker or a node was lost we say ourselves, in one sentence and on standard error.
+# Read when ray is imported. We report lost workers and nodes, in one sentence and on standard error.
 _NOISE = r"A worker died or was killed|Raylet is terminated|marked dead because|is dead because its worker"
 os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", _NOISE)
-os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a cluster that we start reports to nobody
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a cluster that we start sends no usage reports
 
 try:
     import ray
@@ -41,8 +41,8 @@ except ImportError as lacking:
 
 _PACKAGES = ("python", "mechclust", "torch", "transformer-lens")
 _ENVIRONMENT_OF_WORKERS = ("MECHCLUST_", "HF_", "TRANSFORMERS_", "TOKENIZERS_", "OMP_NUM_THREADS", "PYTHONHASHSEED")
-_SECONDS_BETWEEN_LOOKS = 1.0  # at what the cluster has
-_PATIENCE_S = 30.0  # without a worker on any node, before a message says so
+_SECONDS_BETWEEN_LOOKS = 1.0  # at the cluster's resources
+_PATIENCE_S = 30.0  # without a worker on any node, before a message
 _FLUSH_TERMINAL_S = 0.5  # between two lines of a worker's bar
 _FLUSH_FILE_S = 10.0
 
@@ -51,7 +51,7 @@ cloudpickle.register_pickle_by_value(ray_worker)
 
 @dataclass(kw_only=True, eq=False)
 class RayWorker(Worker):
-    """An actor, the answers that it owes, and where it is."""
+    """An actor, the answers that it still has to send, and its node."""
 
     actor: Any
     pending: list[Any]
@@ -118,7 +118,7 @@ class RayPool(WorkerPool[RayWorker]):
         return max(1, self._look())  # if the last node is gone, an actor waits for another
 
     def _look(self) -> int:
-        """Return how many jobs fit on the nodes, whoever else uses them now."""
+        """Return how many jobs fit on the nodes, whether or not others use them now."""
         if time.monotonic() - self.looked_at > _SECONDS_BETWEEN_LOOKS:
             self.n_fitting = sum(_fitting(resources, self.engine) for resources in _nodes())
             self.looked_at = time.monotonic()
@@ -134,7 +134,7 @@ class RayPool(WorkerPool[RayWorker]):
         worker.pending.append(worker.actor.run.remote(cloudpickle.dumps(job)))
 
     def wait(self, workers: Sequence[RayWorker], seconds: float | None) -> list[tuple[RayWorker, Reply | WorkerLost]]:
-        """Return what happened, at most one event per worker."""
+        """Wait for events, and return at most one per worker."""
         worker_by_answer = {worker.pending[0]: worker for worker in workers if worker.pending}
         answers = list(worker_by_answer)
         ray.wait(answers, timeout=_SECONDS_BETWEEN_LOOKS if seconds is None else min(seconds, _SECONDS_BETWEEN_LOOKS))
@@ -157,7 +157,7 @@ class RayPool(WorkerPool[RayWorker]):
             self.waiting_since = None
 
     def _receive_from(self, worker: RayWorker) -> Reply | WorkerLost | None:
-        """Return a worker's first answer; ``None`` if that is no event, but a node that was checked."""
+        """Return a worker's first answer. ``None`` if that is no event, but a node that was checked."""
         try:
             answer = ray.get(worker.pending.pop(0))
         except RayTaskError as error:  # the node cannot even load the code
@@ -171,13 +171,13 @@ class RayPool(WorkerPool[RayWorker]):
         return Reply(None, InputError(_refusal(answer, self.facts))) if answer["refused"] else None
 
     def end(self, workers: Sequence[RayWorker]) -> None:
-        """End workers at once, whatever they do."""
+        """End workers at once, even during a job."""
         for worker in workers:
             with suppress(Exception):  # its process or the cluster has ended
                 ray.kill(worker.actor)
 
     def close(self, *, broken: bool) -> None:
-        """Remove the token; if ``broken`` off, stop a cluster that we started, and leave one that we joined."""
+        """Remove the token. If the run is ``broken`` off, stop a cluster that we started, or leave one we joined."""
         if self.token is not None:
             self.token.unlink(missing_ok=True)
         place_bars()
@@ -247,7 +247,7 @@ def _refusal(answer: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
 
 
 class _RayBar:
-    """A bar of tqdm_ray, which the driver draws; closed when its items are done."""
+    """A bar of tqdm_ray, which the driver draws and closes when its items are done."""
 
     def __init__(self, items: Iterable[Any] | None = None, **options: Any) -> None:
         self.bar = tqdm_ray.tqdm(items, **options)
@@ -276,7 +276,7 @@ def _without_colours() -> None:
 
 
 def _begin_work(work: bytes, facts: Mapping[str, Any]) -> tuple[Callable[..., Any] | None, bytes]:
-    """Return the function of a job on a node, with the value of ``setup``, and the reply that says so."""
+    """Return the function of a job on a node, with the value of ``setup``, and the reply that it is ready."""
     import torch
 
     torch.set_num_threads(facts["threads"])

@@ -24,11 +24,11 @@ _joined: set[str] = set()  # the address that this process was told to join
 
 
 def connect_to_ray(address: str) -> None:
-    """Join the cluster, or start one on this machine; a connection that is there already serves.
+    """Join the cluster, or start one on this machine. An existing connection is used again.
 
-    A new cluster on this machine uses Ray's token authentication, as Ray does by itself: the token stands in
-    ``~/.ray/auth_token`` (Ray writes one if there is none), ``RAY_AUTH_MODE=disabled`` does without. To join a cluster
-    that uses a token, ``RAY_AUTH_MODE=token`` has to be set before this process starts, as for ``ray start``.
+    A new cluster on this machine uses Ray's token authentication, as is Ray's default. The token is in
+    ``~/.ray/auth_token``, which Ray writes if there is none. ``RAY_AUTH_MODE=disabled`` turns it off. To join a cluster
+    that uses a token, set ``RAY_AUTH_MODE=token`` before this process starts, as for ``ray start``.
 
     Raises:
         InputError: if no cluster is there, or this process may not or cannot join it.
@@ -53,7 +53,7 @@ def connect_to_ray(address: str) -> None:
 
 
 def leave_ray() -> None:
-    """End the connection that we made; with it ends a cluster that we started."""
+    """End the connection that we made. A cluster that we started ends with it."""
     import ray
 
     if _joined:
@@ -74,7 +74,7 @@ def _refusal(address: str, why: str) -> str:
 
 
 def _check_listening(address: str) -> None:
-    """Refuse an address at which nothing listens, at once: Ray itself tries for a minute."""
+    """Refuse an address at which no process listens, at once: Ray itself tries for a minute."""
     host, colon, port = address.rpartition(":")
     if colon:
         try:
@@ -83,8 +83,8 @@ def _check_listening(address: str) -> None:
             raise InputError(f"no Ray cluster answers at {address!r} ({first_line(error)}); {_START}") from None
 
 
-# Ray bears no wrong guess: without its token a cluster is asked for 20 s, with a line of warning each; the jobs of a
-# process with a token never begin on a cluster that has none.
+# Ray handles neither mismatch: without the cluster's token it tries for 20 s, with a warning each second. With a token
+# that the cluster does not use, jobs never begin.
 def _check_token(address: str) -> None:
     """Refuse a cluster that does not answer, and one that uses a token if this process does not, or the reverse."""
     mode = os.environ.get(_MODE)

@@ -17,8 +17,8 @@ class Ray:
     Args:
         address: ``"HOST:PORT"`` or ``"auto"`` joins a cluster, ``"local"`` starts one on this machine. ``None``: the
             one that the environment variable ``RAY_ADDRESS`` names, or else a new one on this machine.
-        gpus_per_job: GPUs per job, such as 1, or 0.5 for two jobs that share one. A job sees only its own; with 0,
-            none.
+        gpus_per_job: GPUs per job, such as 1, or 0.5 for two jobs that share one. A job sees only its GPUs (none for
+            0).
         cpus_per_job: cores per job, and as many torch threads.
         retries: how often a job is run again after losing its worker or node.
 
@@ -61,7 +61,7 @@ def _check_address(address: str, name: str = "address") -> None:
 
 
 def address_of(engine: Ray) -> str:
-    """Return the engine's address, or else that of the environment, or ``"local"``.
+    """Return the engine's address, or else the environment's, or ``"local"``.
 
     Raises:
         InputError: if ``RAY_ADDRESS`` is invalid.

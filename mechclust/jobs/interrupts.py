@@ -58,12 +58,12 @@ class _Resender:
 
 @contextmanager
 def one_interrupt() -> Iterator[None]:
-    """End a command at the first Ctrl-C; later ones do not interrupt the clean-up.
+    """End a command at the first Ctrl-C. Later ones do not interrupt the clean-up.
 
-    Python drops an exception that is raised in a finaliser or in the callback of a weak reference: such an interrupt
-    is sent again. Other code may catch one and go on. Later Ctrl-C are therefore ignored only while the exception of
-    an earlier one exists, and for five seconds at most; and for good once an interrupt has left the context, as the
-    process is then about to end.
+    Python drops an exception that is raised in a finaliser or in the callback of a weak reference. Such an interrupt is
+    sent again. Other code may catch one and go on. Later Ctrl-C are therefore ignored only while the exception of an
+    earlier one exists, and for five seconds at most. Once an interrupt has left the context, they are ignored for good,
+    as the process is about to end.
     """
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         yield
@@ -87,7 +87,7 @@ def one_interrupt() -> Iterator[None]:
 
 @contextmanager
 def telling_what_is_kept(kept: Callable[[], str]) -> Iterator[None]:
-    """Give an interrupt that leaves the block a message: what is kept, and how to go on."""
+    """Give an interrupt that leaves the block a message that says which files are kept, and how to go on."""
     try:
         yield
     except BaseException as error:
@@ -120,7 +120,7 @@ def _sent_again() -> Iterator[None]:
 
 @contextmanager
 def without_interrupts() -> Iterator[None]:
-    """Ignore Ctrl-C meanwhile: a second one must not stop us from ending what the first one stopped."""
+    """Ignore Ctrl-C in this block, because a second one must not stop the clean-up after the first."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

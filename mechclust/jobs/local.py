@@ -37,7 +37,7 @@ class LocalWorker(Worker):
     line: int = field(default=1)
 
 
-# Not joblib or an executor: when this process is killed, joblib's workers go on with their jobs; when one worker of a
+# Not joblib or an executor. When this process is killed, joblib's workers go on with their jobs. When one worker of a
 # ProcessPoolExecutor is killed, the jobs of all are lost, and no reason is given.
 class LocalPool(WorkerPool[LocalWorker]):
     """At most so many processes, with one torch thread each."""
@@ -72,12 +72,12 @@ class LocalPool(WorkerPool[LocalWorker]):
     def wait(
         self, workers: Sequence[LocalWorker], seconds: float | None
     ) -> list[tuple[LocalWorker, Reply | WorkerLost]]:
-        """Return what happened, at most one event per worker."""
+        """Wait for events, and return at most one per worker."""
         readable = wait([worker.pipe for worker in workers], seconds)
         return [(worker, _receive_from(worker)) for worker in workers if worker.pipe in readable]
 
     def end(self, workers: Sequence[LocalWorker]) -> None:
-        """Kill workers, whatever they do."""
+        """Kill workers, even during a job."""
         for worker in workers:
             worker.process.kill()
         for worker in workers:
@@ -122,7 +122,7 @@ def _receive_from(worker: LocalWorker) -> Reply | WorkerLost:
 
 @contextmanager
 def _interrupts_blocked() -> Iterator[None]:
-    """Block Ctrl-C for a process begun meanwhile: at the terminal it goes to all, and only the parent is to act."""
+    """Block Ctrl-C for a process begun in this block: at the terminal it goes to all, and only the parent is to act."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -157,7 +157,7 @@ def _receive(pipe: Connection, jobs: queue.SimpleQueue[bytes]) -> None:
 
 
 def _end_with_parent() -> None:
-    """End this process with its parent: workers that live on would write to the same files as a second run."""
+    """End this process with its parent: workers that live on would write to a second run's files."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()

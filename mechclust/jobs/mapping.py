@@ -39,29 +39,29 @@ def map_jobs(
 ) -> list[_Out]:
     """Return ``[fn(job) for job in jobs]``, computed by processes with one thread each, or by a Ray cluster.
 
-    Two threads on a busy core are many times slower than one, so each worker computes with one. A job that fails does
-    not stop the others; the first one's error is raised when they are done, and says how many others failed. A job
-    whose process is killed is run again. On Ctrl-C all workers are ended at once: jobs keep what they have written. The
-    results are the same bits for any number of workers and either engine.
+    Each worker computes with one thread, because two threads on a busy core are many times slower than one. A job that
+    fails does not stop the others. When they are done, the first error is raised, and says how many other jobs failed.
+    A job whose process is killed is run again. On Ctrl-C all workers are ended at once, and jobs keep the files that
+    they have written. The results are equal to the bit for any number of workers and either engine.
 
     Args:
         fn: a function at the top level of a module.
         jobs: its arguments, one for each job.
-        workers: number of parallel workers; ``None``: one per core, on Ray as many as the cluster has room for. With
+        workers: number of parallel workers. ``None``: one per core, on Ray as many as the cluster has room for. With
             one, or for one job, everything runs in this process, unless there is a ``timeout`` or a cluster.
         engine: ``"local"``, ``"ray"``, or a ``Ray`` with its settings.
-        timeout: seconds that a job may take; then its process is killed. ``None``: as long as it takes.
-        folder: the folder that the jobs write to; every node of a cluster must see it, which is checked first.
-        name: gives a job's name for errors; ``job.name``, or its number, by default.
-        progress: label of a progress bar over all jobs; ``None``: no bar.
+        timeout: seconds that a job may take before its process is killed. ``None``: as long as it takes.
+        folder: the folder that the jobs write to. Every node of a cluster must see it, which is checked first.
+        name: gives a job's name for errors. By default ``job.name``, or its number.
+        progress: label of a progress bar over all jobs. ``None``: no bar.
 
     Returns:
         The results in the order of the jobs.
 
     Raises:
-        InputError: for no such engine, when a job took too long or lost its worker too often, when the cluster cannot
-            be reached, a node does not see the folder or has other versions.
-        Exception: what the first failing job raised; it names the job.
+        InputError: for an unknown engine, when a job took too long or lost its worker too often, or when the cluster
+            cannot be reached. Also when a node does not see the folder or has other versions.
+        Exception: the first failing job's error, which names the job.
 
     Example:
         >>> from mechclust import map_jobs
@@ -97,15 +97,16 @@ def each_result(
     """Yield results as they are finished, in no fixed order.
 
     Jobs are drawn as they are needed, at most two per worker ahead. Everything else is as in ``map_jobs``. Close the
-    iterator (``contextlib.closing``) to stop early; the workers end with it.
+    iterator (``contextlib.closing``) to stop early, which ends the workers.
 
     Args:
-        fn: a function at the top level of a module, of a job, or of what ``setup`` made and a job.
-        jobs: any iterable; an error that it raises ends everything.
+        fn: a function at the top level of a module, which takes a job. With ``setup`` it takes the setup's value and a
+            job.
+        jobs: any iterable. An error that it raises ends everything.
         workers: see ``map_jobs``.
         engine: see ``map_jobs``.
-        setup: called once per worker, such as a function that loads a model. What it raises is raised here.
-        timeout: see ``map_jobs``; without the time that ``setup`` takes.
+        setup: called once per worker, such as a function that loads a model. Its errors are raised here.
+        timeout: see ``map_jobs``. Does not include the time that ``setup`` takes.
         folder: see ``map_jobs``.
         name: see ``map_jobs``.
         lead: limits how many results wait for an earlier one: no job starts that is more than ``lead`` times the number
@@ -136,7 +137,7 @@ def each_result(
 
         drawn = iter(jobs)
         first = list(islice(drawn, 1))
-        if not first:  # no cluster for nothing
+        if not first:  # start no cluster without jobs
             return _in_this_process(fn, None, (), rules)
         jobs = chain(first, drawn)
         rules.retries = engine.retries

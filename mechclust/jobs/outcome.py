@@ -20,8 +20,8 @@ class Outcome(Generic[_Out]):
 
     Args:
         position: of the job among all, from 0.
-        value: what the function returned; ``None`` where it raised.
-        error: what it raised, with the job's name; ``None`` where it did not.
+        value: the function's return value, or ``None`` if it raised an error.
+        error: the error that it raised, with the job's name, or ``None``.
     """
 
     position: int
@@ -38,7 +38,7 @@ def pickled_outcome(fn: Callable[..., Any], *args: Any, dumps: Callable[[Any], b
 
 
 def load_function(work: bytes, functions: list[Callable[..., Any]]) -> None:
-    """Append the function that a worker calls for each job, with what its ``setup`` returns, if there is one."""
+    """Append the function that a worker calls for each job, with the return value of its ``setup``, if it has one."""
     fn, setup = pickle.loads(work)
     functions.append(fn if setup is None else partial(fn, setup()))
 
@@ -72,7 +72,7 @@ def _can_travel(error: Exception, dumps: Callable[[Any], bytes]) -> bool:
 
 
 def error_naming_job(error: Exception, job: str) -> Exception:
-    """Return the error, which now says in which job it was."""
+    """Return the error with the job's name added."""
     if isinstance(error, InputError):
         again = InputError(f"{job}: {error}")
         again.__cause__ = error
@@ -82,7 +82,7 @@ def error_naming_job(error: Exception, job: str) -> Exception:
 
 
 def first_of(errors: Sequence[Exception]) -> Exception:
-    """Return the first error, which now says how many others there are."""
+    """Return the first error, with the number of the others added."""
     first = errors[0]
     n_others = len(errors) - 1
     if n_others == 0:

@@ -26,7 +26,7 @@ class Item:
 
 @dataclass(eq=False)
 class Worker:
-    """A process that does one job after another. Jobs sent to it stand in ``items``; it is busy with the first."""
+    """A process that does one job after another. Jobs sent to it are in ``items``, and it works on the first."""
 
     items: deque[Item] = field(default_factory=deque)
     ready: bool = False
@@ -55,10 +55,10 @@ class WorkerLost:
 
 
 class WorkerPool(ABC, Generic[W]):
-    """Workers of one kind. Their shared resources are made by ``open``, and released by ``close`` whatever happens."""
+    """Workers of one kind. ``open`` makes their shared resources, and ``close`` always releases them."""
 
     def open(self) -> None:
-        """Connect, or make what the workers share. Called once, before all else."""
+        """Connect, or make the resources that workers share. Called once, before all else."""
 
     @abstractmethod
     def room(self) -> int:
@@ -66,22 +66,22 @@ class WorkerPool(ABC, Generic[W]):
 
     @abstractmethod
     def start(self) -> W:
-        """Begin another worker; its first reply says that it is ready."""
+        """Begin another worker. Its first reply says that it is ready."""
 
     @abstractmethod
     def send(self, worker: W, job: Any) -> None:
-        """Give a ready worker another job. If its process has ended, ``wait`` says so."""
+        """Give a ready worker another job. If its process has ended, ``wait`` reports it."""
 
     @abstractmethod
     def wait(self, workers: Sequence[W], seconds: float | None) -> list[tuple[W, Reply | WorkerLost]]:
-        """Return what happened, at most one event per worker; nothing when the seconds are over."""
+        """Wait for events, and return at most one per worker, or none when the seconds are over."""
 
     @abstractmethod
     def end(self, workers: Sequence[W]) -> None:
-        """End workers at once, whatever they do."""
+        """End workers at once, even during a job."""
 
     def close(self, *, broken: bool) -> None:
-        """Release what ``open`` made, when all jobs are done or the run is ``broken`` off."""
+        """Release the resources of ``open``, when all jobs are done or the run is ``broken`` off."""
 
 
 @dataclass
@@ -93,7 +93,7 @@ class Rules:
         retries: how often a job is run again that lost its worker.
         timeout: seconds that a job may take.
         name: gives a job's name for errors, from its position and the job.
-        lead: how many jobs, times the workers, one may be ahead of the first that is not done; ``None``: any number.
+        lead: how many jobs, times the workers, one may be ahead of the first that is not done. ``None``: any number.
     """
 
     ahead: int
@@ -104,9 +104,9 @@ class Rules:
 
 
 def each_outcome(pool: WorkerPool[W], jobs: Iterable[Any], rules: Rules) -> Generator[Outcome, None, None]:
-    """Run the jobs, drawn as they are needed; yield each job's outcome once, as they come.
+    """Run the jobs, drawn as they are needed, and yield each job's outcome once, as it arrives.
 
-    The generator comes back started, with the pool open: closing or dropping it releases what the pool holds.
+    The returned generator is started and the pool open. Closing or dropping it releases the pool's resources.
     """
     outcomes = _each_outcome(pool, jobs, rules)
     next(outcomes)
@@ -148,7 +148,7 @@ class _Run(Generic[W]):
 
     @property
     def done(self) -> bool:
-        """Whether no job waits and no worker has one."""
+        """Return whether no job waits and no worker has one."""
         return not self.waiting and not any(worker.items for worker in self.workers)
 
     def finished(self) -> list[Outcome]:
@@ -223,7 +223,7 @@ class _Run(Generic[W]):
     def _lost(self, worker: W, event: WorkerLost) -> None:
         """Count a loss for the worker's first job, and run it again with the others that it had.
 
-        If workers are lost before they are ready again and again, those that are ready do all that is left.
+        If workers are repeatedly lost before they are ready, the ready ones do all remaining jobs.
         """
         item = self._remove(worker)
         if not worker.ready:
@@ -242,7 +242,7 @@ class _Run(Generic[W]):
                 self.waiting.appendleft(item)
 
     def _remove(self, worker: W) -> Item | None:
-        """End a worker, and return the job that it was at; those that it has not begun wait for another."""
+        """End a worker, and return the job that it was at. Jobs that it has not begun wait for another worker."""
         self.pool.end([worker])
         self.workers.remove(worker)
         item = worker.items.popleft() if worker.items else None

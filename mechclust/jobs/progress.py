@@ -13,7 +13,7 @@ _options: dict[str, Any] = {}
 
 
 def progress_bar(items: Iterable[Any] | None = None, *, disable: bool = False, **options: Any) -> Any:
-    """A tqdm bar on standard error; a worker's bar has its own line in the driver's terminal.
+    """Return a tqdm bar on standard error. A worker's bar has a separate line in the driver's terminal.
 
     Example:
         >>> [layer for layer in progress_bar(range(3), disable=True)]
@@ -34,21 +34,21 @@ def place_bars(make: Callable[..., Any] = tqdm, **options: Any) -> None:
 
 
 def close_bars() -> None:
-    """Remove progress bars that an error left open, so that its message starts on its own line."""
+    """Remove progress bars that an error left open, so that its message starts on a new line."""
     for bar in list(getattr(tqdm, "_instances", ())):
         bar.leave = False
         bar.close()
 
 
 class PatientLock:
-    """tqdm's lock between processes; a worker that was killed while it held it stops nobody's bars for long."""
+    """tqdm's lock between processes, which delays bars only briefly if a worker is killed while it holds the lock."""
 
     def __init__(self, lock: Any) -> None:
         self.lock = lock
         self.lost = False
 
     def acquire(self, *args: Any, **kwargs: Any) -> bool:
-        """Wait at most a second, once; after that bars are drawn without it."""
+        """Wait at most a second, once. After that bars are drawn without it."""
         if not self.lost:
             self.lost = not self.lock.acquire(timeout=1.0)
         return True

@@ -1,7 +1,6 @@
 """The actor that does jobs on a node of a Ray cluster.
 
-This module travels to the nodes as code, because they may have another mechclust or none. It must import nothing of
-mechclust.
+This module is sent to the nodes as code, because they may have another mechclust or none. It must not import mechclust.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class MechclustWorker:
         return answer
 
     def begin(self, work: list[Any]) -> bytes:
-        """Load the functions, and return the reply that says so."""
+        """Load the functions, and return the reply that they are ready."""
         functions, given = ray.get(work[0])
         begin_work, self.do = ray.cloudpickle.loads(functions)
         self.fn, reply = begin_work(given, self.facts)
@@ -47,7 +46,7 @@ class MechclustWorker:
 
 
 def installed_versions(packages: Iterable[str]) -> dict[str, str]:
-    """Return the installed version of each package, or ``"missing"``; for ``"python"``, its first two numbers."""
+    """Return the installed version of each package, or ``"missing"``. For ``"python"``, its first two numbers."""
     versions = {}
     for package in packages:
         if package == "python":

@@ -108,29 +108,29 @@ def run_sharded(
 ) -> ProbeResult | list[ProbeResult]:
     """Measure as ``probes.run`` does, with several workers that each load the model and measure shards of the data.
 
-    The states of the probes are merged in the order of the shards: the same shards give the same bits, whichever
-    workers measured them. The result equals that of ``run``: exactly where probes keep rows and integers, to rounding
-    where they keep sums of real numbers. A shard whose worker was lost is measured again, and none is counted twice.
+    The states of the probes are merged in the order of the shards: equal shards give equal bits, whichever workers
+    measured them. The result equals the result of ``run``, exactly if probes keep rows and integers, to rounding if
+    they keep sums of real numbers. A shard whose worker was lost is measured again, and none is counted twice.
 
-    Memory of this process: the probes' state and that of a few shards (of two with ``out``), however many there are.
-    Data is drawn as it is needed.
+    Memory of this process: the probes' state and the states of a few shards (of two with ``out``), however many there
+    are. Data is drawn as it is needed.
 
     Args:
         load: returns the model, or several by name, as ``run`` takes them. Every worker calls it once, and it must
-            return the same weights each time; a function at the top level of a module, or a ``functools.partial`` of
+            return equal weights each time. Give a function at the top level of a module, or a ``functools.partial`` of
             one.
         batches: as ``run`` takes them. Or a list of such functions, each of which returns the batches of one shard, so
-            that no data passes through this process; examples without an index are numbered from 2^32 times the
-            shard's number.
+            that no data passes through this process. Examples without an index are numbered from 2^32 times the shard's
+            number.
         probes: one or several. They are reset first, and hold the merged state afterwards.
         engine: ``"local"`` processes, ``"ray"``, or a ``Ray`` with its settings.
-        workers: number of workers; one per core by default, on Ray as many as the cluster has room for.
+        workers: number of workers. By default one per core, on Ray as many as the cluster has room for.
         tokenizer: Hugging Face's, for texts.
         bos: for texts, as in ``run``.
         tokens_per_batch: as in ``run``.
         shard_examples: fewest examples in a shard. Batches are not split.
-        out: a folder to keep each shard's state in, on a file system that all workers see: the same call resumes
-            where it was interrupted. Disk: one state per shard. ``None``: nothing is kept.
+        out: a folder to keep each shard's state in, on a file system that all workers see. Repeating the call resumes
+            it after an interruption. Disk: one state per shard. ``None``: no states are kept.
         timeout: seconds that a shard may take.
         progress: show a progress bar.
 
@@ -138,8 +138,8 @@ def run_sharded(
         One result for one probe, a list for a sequence.
 
     Raises:
-        InputError: where ``run`` raises it, with the shard's name; for workers whose models differ, a shard that lost
-            its worker too often or took too long, and where ``out`` holds shards of other examples, probes or models.
+        InputError: as ``run``, with the shard's name. Also for workers whose models differ, a shard that lost its
+            worker too often or took too long, and an ``out`` that holds shards of other examples, probes or models.
 
     Example:
         >>> from functools import partial
@@ -193,24 +193,24 @@ def save_rows_sharded(
 ) -> RowStore:
     """Save rows as ``probes.save_rows`` does, with several workers that each load the model.
 
-    The store holds the same examples, rows and labels. After an interruption the same call resumes, as with
-    ``save_rows``, and what is refused there is refused here. A shard whose worker was lost is measured again. An
-    interruption, including ``kill -9``, loses the shards that are being measured, one or two per worker.
+    The store holds the examples, rows and labels that ``save_rows`` would keep. Repeating the call resumes it after an
+    interruption, and it refuses the inputs that ``save_rows`` refuses. A shard whose worker was lost is measured again.
+    An interruption, including ``kill -9``, loses the shards that are being measured, one or two per worker.
 
-    Memory: each worker holds one shard, ``shard_rows x sites x d``; this process holds no rows.
+    Memory: each worker holds one shard, ``shard_rows x sites x d``. This process holds no rows.
 
     Args:
-        load: returns the model. Every worker calls it once, and it must return the same weights each time; a function
+        load: returns the model. Every worker calls it once, and it must return equal weights each time. Give a function
             at the top level of a module, or a ``functools.partial`` of one.
         batches: as in ``run_sharded``.
         folder: a new or an unfinished store, on a file system that all workers see.
         at: where to measure.
         readout: which position.
         labels: labels to keep beside the rows, one value per example each.
-        dtype: the dtype to keep rows in, such as ``torch.bfloat16``; that of the model's activations by default.
+        dtype: the dtype to keep rows in, such as ``torch.bfloat16``. By default the activations' dtype.
         shard_rows: fewest examples in a shard. Batches are not split.
         engine: ``"local"`` processes, ``"ray"``, or a ``Ray`` with its settings.
-        workers: number of workers; one per core by default, on Ray as many as the cluster has room for.
+        workers: number of workers. By default one per core, on Ray as many as the cluster has room for.
         tokenizer: Hugging Face's, for texts.
         bos: for texts, as in ``run``.
         tokens_per_batch: as in ``run``.
@@ -218,8 +218,8 @@ def save_rows_sharded(
         progress: show a progress bar.
 
     Raises:
-        InputError: where ``save_rows`` raises it, with the shard's name; for workers whose models differ, and a shard
-            that lost its worker too often or took too long.
+        InputError: as ``save_rows``, with the shard's name. Also for workers whose models differ, and a shard that lost
+            its worker too often or took too long.
 
     Example:
         >>> import tempfile
@@ -335,7 +335,7 @@ class _Total:
 
 
 def _in_order(outcomes: Iterator[Outcome[Any]], *, kept: bool) -> Iterator[Any]:
-    """Yield values in the order of their jobs; those that come early wait.
+    """Yield values in the order of their jobs. Values that come early wait.
 
     The first job's error in that order is raised: at once, or if shards are ``kept``, when the others are done.
     """
@@ -365,7 +365,7 @@ def _folder_of_shards(folder: Path, probes: Sequence[Probe]) -> Iterator[None]:
         if saved is not None:
             _check_record(path, saved, record)
         elif all(is_temporary(file) or file == path or file.match("shard-*.safetensors") for file in folder.iterdir()):
-            write_json(path, record)  # the header of each shard says the same
+            write_json(path, record)  # also in each shard's header
         else:
             raise InputError(f"{str(folder)!r} has files but no shards of a measurement; give a new folder")
         yield
@@ -410,8 +410,8 @@ class _SavedRows:
     header: Mapping[str, Any]  # of the store that its rows belong to
     index: list[int]  # of all its examples
     written: int = 0  # examples that were not there yet
-    place: Path | None = None  # where these are, under a temporary name; None for none
-    tokenization: dict[str, Any] | None = None  # how texts became tokens; None if the worker read no texts
+    place: Path | None = None  # their path, a temporary name. None for none
+    tokenization: dict[str, Any] | None = None  # how texts became tokens. None if the worker read no texts
 
 
 @dataclass
@@ -426,7 +426,7 @@ class _RowWorker:
 
     @classmethod
     def from_function(cls, load: Load, keeping: Keeping, folder: Path, n_examples: int | None) -> _RowWorker:
-        """Load the model; refuse another model's rows and too small a disk before the first shard."""
+        """Load the model, and refuse another model's rows and too small a disk before the first shard."""
         model = load()
         if isinstance(model, Mapping):
             raise InputError(f"rows of one model are saved at a time, but load returns {len(model)}; save each alone")
@@ -488,12 +488,12 @@ class _Store:
         if saved.place is None:
             return
         if not self.stored.written:
-            write_header(self.stored.folder, self.header)  # unfinished again, where it was complete
+            write_header(self.stored.folder, self.header)  # a complete store becomes unfinished again
         publish_shard(saved.place, next_shard(self.stored.folder))
         self.stored.written += saved.written
 
     def finish(self, tokenization: dict[str, Any] | None) -> None:
-        """Mark the store as complete; ``tokenization`` is how texts became tokens in the driver."""
+        """Mark the store as complete. ``tokenization`` is how texts became tokens in the driver."""
         self.stored.check_all_given()
         how = tokenization or self.tokenization
         write_header(self.stored.folder, {**self.header, "examples": self.stored.given, "tokenization": how})

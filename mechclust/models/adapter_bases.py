@@ -1,4 +1,4 @@
-"""Whether adapters fit the base that they are put on: what they say of it, and the shapes of their weights."""
+"""Check whether adapters fit the base that they are put on, by its recorded name and by the shapes of their weights."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _MAX_ADAPTERS_NAMED = 3  # in a note
 def adapter_notes(models: Iterable[ResolvedModel]) -> list[str]:
     """Note adapters that name another base than the one they are put on.
 
-    Whether their weights fit is seen when they are put in. Models move and are renamed, so a name alone refuses
-    nothing.
+    Whether their weights fit is checked when they are put in. Models move and are renamed, so a name alone is not
+    refused.
 
     Args:
         models: those without an adapter next to them are left out.
@@ -49,7 +49,7 @@ def _note(adapters: Sequence[str], trained: str, base: str) -> str:
 def check_fits_base(adapters: Sequence[str], base: ResolvedModel, *, trust_remote_code: bool = False) -> None:
     """Refuse low-rank adapters with weights for layers that the base does not have, or that have other shapes there.
 
-    The base is not loaded. What else may not fit is refused when an adapter is put in.
+    The base is not loaded. Other mismatches are refused when an adapter is put in.
 
     Args:
         adapters: folders.
@@ -57,7 +57,7 @@ def check_fits_base(adapters: Sequence[str], base: ResolvedModel, *, trust_remot
         trust_remote_code: run code that the base brings.
 
     Raises:
-        InputError: naming the first adapter, and the layer, with both shapes if it is there.
+        InputError: naming the first adapter, and the layer, with both shapes if the base has it.
     """
     if not adapters:
         return
@@ -79,7 +79,7 @@ def check_fits_base(adapters: Sequence[str], base: ResolvedModel, *, trust_remot
 
 
 def _fault(layer: str, kind: str, shape: tuple[int, ...], shapes: Mapping[str, tuple[int, int] | None]) -> str | None:
-    """Say why a low-rank weight does not fit the base's layers, or return ``None`` if it may fit."""
+    """Return why a low-rank weight does not fit the base's layers, or ``None`` if it may fit."""
     if layer not in shapes:
         return f"it has weights for {layer!r}, a layer that the base does not have"
     layer_shape = shapes[layer]
@@ -128,7 +128,7 @@ def _is_renamed(model_type: str) -> bool:
 
 
 def _weights_of(adapter: str) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of an adapter's weights by name, or nothing for a damaged file, which is refused later."""
+    """Return the shapes of an adapter's weights by name. Empty for a damaged file, which is refused later."""
     peft = import_peft("reading an adapter", "adapters")
     try:
         with quiet_transformers():

@@ -35,17 +35,17 @@ _WeightsByName = Mapping[str, Shaped[Tensor, "..."]]
 
 
 class _Resident:
-    """The weights of a resident model under Hugging Face's names, and what an adapter put aside.
+    """The weights of a resident model under Hugging Face's names, and the base's weights that an adapter replaced.
 
-    There is one per Hugging Face model, whatever wraps it, since all that wraps it shares its weights. It is made
-    before TransformerLens wraps the model and renames what it wraps.
+    There is one per Hugging Face model, because every wrapper of the model shares its weights. It is made before
+    TransformerLens wraps the model and renames its modules.
 
     Args:
         plain: the Hugging Face model. Only its modules are kept, and its weights are not copied.
 
     Attributes:
         adapter: the folder of the adapter that is in, or ``None``.
-        wrappers: the hooked models round it.
+        wrappers: the hooked models that wrap it.
     """
 
     def __init__(self, plain: Any) -> None:
@@ -91,7 +91,7 @@ def merged_copy(tuned: Any) -> Any:
     The model itself stays as it is. Memory: the weights that the adapter changes, once. All others are shared.
 
     Args:
-        tuned: what ``peft.get_peft_model`` gave.
+        tuned: the model from ``peft.get_peft_model``.
 
     Raises:
         InputError: for a quantised base.
@@ -124,10 +124,10 @@ def is_adapter(path: str | Path) -> bool:
 
 
 def base_of(adapter: str | Path) -> str:
-    """Return the model for which an adapter was trained, as its ``adapter_config.json`` says.
+    """Return the model for which an adapter was trained, by its ``adapter_config.json``.
 
     Raises:
-        InputError: if it names no base, or a folder that is not there.
+        InputError: if it names no base, or a missing folder.
     """
     name = _read_config(adapter).get("base_model_name_or_path")
     if not isinstance(name, str) or not name:
@@ -140,7 +140,7 @@ def base_of(adapter: str | Path) -> str:
 
 
 def named_base(adapter: str | Path) -> str | None:
-    """Return the model for which an adapter says that it was trained, whether it is there or not."""
+    """Return the model for which an adapter was trained, by its configuration. It may be missing."""
     try:
         name = _read_config(adapter).get("base_model_name_or_path")
     except InputError:
@@ -149,27 +149,28 @@ def named_base(adapter: str | Path) -> str | None:
 
 
 def tokenizer_source(adapter: str | Path | None, base: Source) -> Source:
-    """Return where the tokenizer of a model with this adapter is: tuning often saves one, with its chat template."""
+    """Return the source of the tokenizer for a model with this adapter, which often has one with a chat template."""
     if adapter is None or not (Path(adapter) / "tokenizer_config.json").exists():
         return base
     return Source(str(adapter), True, trusted=base.trusted)
 
 
 def set_adapter(model: HookedModel, adapter: str | Path | None) -> None:
-    """Put an adapter into a loaded model, replacing the one it has; ``None`` removes it.
+    """Put an adapter into a loaded model, replacing the one it has. ``None`` removes it.
 
-    The adapter's change is computed by peft in the weights' own dtype, as ``merge_and_unload`` does, and what was there
-    is kept, so that taking it out gives the base back to the bit, however often adapters are swapped. Of a Hugging Face
-    model in memory the weights are the caller's own: they change too, and in every model with hooks round it.
-    Memory: the weights that an adapter touches, once.
+    Peft computes the adapter's change in the weights' dtype, as ``merge_and_unload`` does. The base's weights are kept,
+    so that removing the adapter restores them to the bit, however often adapters are swapped. The weights of a Hugging
+    Face model in memory belong to the caller. They change too, and in every model that wraps it. Memory: the weights
+    that an adapter touches, once.
 
     Args:
-        model: what ``load_pretrained`` gave.
+        model: a model from ``load_pretrained``.
         adapter: folder that peft's ``save_pretrained`` wrote.
 
     Raises:
-        InputError: for a folder without adapter, an adapter for another base (naming weight and shapes), one that
-            cannot be merged (prompt tuning), a quantised model or one partly on disk, and if peft is not installed.
+        InputError: for a folder without adapter, an adapter for another base (naming weight and shapes), or one that
+            cannot be merged (prompt tuning). Also for a quantised model or one partly on disk, and if peft is not
+            installed.
 
     Example:
         >>> set_adapter(model, "my-lora")  # doctest: +SKIP
@@ -191,7 +192,7 @@ def set_adapter(model: HookedModel, adapter: str | Path | None) -> None:
         if path is not None:
             resident.put_in(_merged(resident.plain, path), path)
     except InputError:
-        if before is not None:  # nothing has changed then
+        if before is not None:  # restore the previous adapter
             resident.put_in(_merged(resident.plain, before), before)
         raise
     for wrapper in resident.wrappers:
@@ -253,7 +254,7 @@ def import_peft(work: str, extra: str) -> Any:
     """Import peft, without the advice that it and bitsandbytes print.
 
     Args:
-        work: what needs it, in errors.
+        work: the task that needs it, for errors.
         extra: our extra that installs it.
 
     Raises:
@@ -280,7 +281,7 @@ def check_adapter(adapter: str | Path) -> None:
     """Refuse a folder that holds no adapter that can be merged, without loading anything.
 
     Raises:
-        InputError: naming what is missing, or the kind of adapter.
+        InputError: naming the missing file, or the kind of adapter.
     """
     config = _read_config(adapter)
     import_peft("reading an adapter", "adapters")
@@ -376,7 +377,7 @@ def _listed(names: list[str]) -> str:
 
 
 def _config_fault(adapter: str, plain: Any, error: Exception) -> str:
-    """Say why an adapter's configuration cannot be used on a base, and the way out."""
+    """Return why an adapter's configuration cannot be used on a base, and the way out."""
     line = first_line(error)
     if str(error).startswith("Target module"):  # not found, or of another kind
         trained = named_base(adapter) or "another base"
@@ -388,7 +389,7 @@ def _config_fault(adapter: str, plain: Any, error: Exception) -> str:
 
 
 def _weights_fault(adapter: str, plain: Any, error: Exception) -> str:
-    """Say why an adapter's weights cannot be put beside those of a base, and the way out."""
+    """Return why an adapter's weights cannot be put beside the base's weights, and the way out."""
     mismatch = _SIZE_MISMATCH.search(" ".join(str(error).split()))
     if mismatch is None:
         return (
@@ -403,7 +404,7 @@ def _weights_fault(adapter: str, plain: Any, error: Exception) -> str:
 
 
 def _split_again(model: Any) -> None:
-    """Write the parts of fused weights again, of which TransformerLens keeps copies."""
+    """Write the parts of fused weights again, because TransformerLens keeps copies of them."""
     for module in model.modules():
         split = getattr(module, "split_qkv_matrix", None)
         if split is None or getattr(module, "original_component", None) is None:

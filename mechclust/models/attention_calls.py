@@ -1,4 +1,4 @@
-"""Queries and keys of Hugging Face models, caught where a model calls its kernel of attention."""
+"""Queries and keys of Hugging Face models, read when a model calls its attention kernel."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LOCK = RLock()  # the table of kernels is one for all models of a process
 def caught_attention(receive: Listener) -> Iterator[None]:
     """Call ``receive`` before every call of PyTorch's kernel by a Hugging Face model, which stays as it is.
 
-    The configuration, the masks and the output of the model are those of ``sdpa``, to the bit.
+    The configuration, the masks and the output of the model are as with ``sdpa``, to the bit.
 
     Args:
         receive: gets the module that attends, and a function that returns its attention.
@@ -80,7 +80,7 @@ def _attention(
 def _biased(
     bias: Float[Tensor, "#batch head query key"], mask: Shaped[Tensor, "#batch #head query key"] | None, is_causal: bool
 ) -> Float[Tensor, "_ head query key"]:
-    """Return what is added to the scores: a bias, and minus infinity where a query does not see a key."""
+    """Return the term added to the scores: a bias, and minus infinity for each key that a query does not see."""
     if mask is None and not is_causal:
         return bias
     if mask is None:

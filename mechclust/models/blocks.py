@@ -20,7 +20,7 @@ class Blocks:
     """The modules of a model through which its residual stream passes.
 
     Attributes:
-        calls: for each block the module that it enters, and which call of that module it is, from 0: where blocks share
+        calls: for each block the module that it enters, and which call of that module it is, from 0. If blocks share
             their weights (ALBERT), one module is several.
         d_model: width of the residual stream.
         n_heads: attention heads in each block, ``None`` without patterns.
@@ -64,7 +64,7 @@ class _CallRecorder:
             self.calls.append(call)
 
     def leave(self, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-        """Record what the module returns."""
+        """Record the output of the module."""
         call = self._running.pop()
         if call is not None:
             call.output = output
@@ -113,7 +113,7 @@ def first_output(output: Any) -> Any:
 
 
 def _record(body: nn.Module, forward: Callable[[], Any]) -> tuple[list[_Call], Any]:
-    """Return every call of a module with a tensor, in the order of entering, and what the model returns."""
+    """Return every call of a module with a tensor, in the order of entering, and the model's output."""
     recorder = _CallRecorder()
     with ExitStack() as stack:
         for module in body.modules():

@@ -15,11 +15,11 @@ from tasks import InputError, Task
 
 
 def build_model(config: AnyConfig) -> HookedModel:
-    """A hooked transformer with random weights drawn from ``config.seed``.
+    """Return a hooked transformer with random weights drawn from ``config.seed``.
 
-    On TransformerLens 4.x the native ``TransformerBridge``, on 3.9 a ``HookedTransformer``: the hook
-    names and the initial weights are the same on both. The configuration of a paper's own model
-    gives that model. The global random state is left alone.
+    On TransformerLens 4.x it is the native ``TransformerBridge``, on 3.9 a ``HookedTransformer``. Both have equal hook
+    names and initial weights. The configuration of a paper's model gives that model. The global random state is left
+    alone.
 
     Returns:
         A model that speaks TransformerLens's hook protocol.
@@ -60,7 +60,7 @@ def _transformer(config: ModelConfig) -> Any:
 
 
 def model_for(task: Task, **fields: Any) -> ModelConfig:
-    """A model configuration whose vocabulary and context fit ``task``.
+    """Return a model configuration whose vocabulary and context fit ``task``.
 
     Args:
         task: the task that the model is trained on.
@@ -125,7 +125,7 @@ def _hooked(shape: dict[str, Any]) -> Any:
 
 
 def _refuse_padding(model: Any, args: Any, kwargs: Any) -> None:
-    """TransformerLens 3.9 attends to padding in bidirectional models, whatever the mask says."""
+    """Refuse padding in bidirectional models: TransformerLens 3.9 attends to it, whatever the mask."""
     mask = kwargs.get("attention_mask")
     if mask is not None and not bool(mask.all()):
         raise InputError(

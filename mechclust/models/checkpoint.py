@@ -22,11 +22,11 @@ _FORMAT = "mechclust-model-2"
 def save_model(model: HookedModel, path: str | Path, **metadata: Any) -> None:
     """Write a model that ``build_model`` built, atomically, as one safetensors file.
 
-    The header holds the configuration, the versions, the weight processing (none: the weights are
-    as trained, nothing folded or centred) and ``metadata``.
+    The header holds the configuration, the versions, the weight processing (none: the weights are as trained, not
+    folded or centred) and ``metadata``.
 
     Args:
-        model: what ``build_model`` gave.
+        model: a model from ``build_model``.
         path: of the file.
         **metadata: kept in the header, as JSON.
 

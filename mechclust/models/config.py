@@ -20,7 +20,7 @@ class AnyConfig:
     """The configuration of a model that ``build_model`` builds: a frozen dataclass, whose ``seed`` draws the weights.
 
     Attributes:
-        kind: what files call the model.
+        kind: the model's name in files.
         d_vocab: number of token ids.
         seed: for the initial weights.
     """
@@ -67,11 +67,11 @@ class ModelConfig(AnyConfig):
         n_ctx: longest sequence.
         n_layers: transformer blocks.
         d_model: width of the residual stream.
-        n_heads: attention heads; ``d_model`` must be a multiple.
-        d_mlp: width of the feed-forward layer; ``None``: ``4 * d_model``.
+        n_heads: attention heads. ``d_model`` must be a multiple.
+        d_mlp: width of the feed-forward layer. ``None``: ``4 * d_model``.
         attention: ``"causal"`` or ``"bidirectional"``.
-        init_std: standard deviation of initial weights (GPT-2: 0.02; the two projections that
-            write to the residual stream are scaled by ``1 / sqrt(2 n_layers)``).
+        init_std: standard deviation of initial weights (GPT-2: 0.02). The two projections that write to the residual
+            stream are scaled by ``1 / sqrt(2 n_layers)``.
         seed: for the initial weights.
 
     Example:

@@ -12,13 +12,13 @@ from tasks import InputError
 
 
 def token_embeddings(model: HookedModel | nn.Module) -> Float[Tensor, "d_vocab d_embedding"]:
-    """The input embedding matrix, one row per token.
+    """Return the input embedding matrix, one row per token.
 
-    Nothing is added, normalised, scaled (BART may multiply by the root of its width) or projected
-    (ALBERT and ELECTRA embed in ``embedding_size`` dimensions, fewer than ``d_model``).
+    The weights are not normalised, scaled (BART may multiply by the root of its width) or projected (ALBERT and ELECTRA
+    embed in ``embedding_size`` dimensions, fewer than ``d_model``). Positions are not added.
 
     Args:
-        model: what ``build_model``, ``load_model`` or ``load_pretrained`` gave, or a Hugging Face model.
+        model: from ``build_model``, ``load_model`` or ``load_pretrained``, or a Hugging Face model.
 
     Returns:
         The weights themselves, detached: clone them before training goes on.

@@ -1,4 +1,4 @@
-"""Plain Hugging Face checkpoints: where they are, and how they are read, with one sentence for any failure.
+"""Find and read plain Hugging Face checkpoints, with one sentence for any failure.
 
 No code of a checkpoint is ever run unless the caller says so: ``trust_remote_code`` is passed to every call.
 """
@@ -24,7 +24,7 @@ from tasks.errors import first_line
 
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 ADAPTER = "adapter_config.json"
-# A directory must hold one file of each part; the text says what is wrong if it does not.
+# A directory must hold one file of each part. The text is the error if it does not.
 _PARTS = {
     ("config.json",): "has no config.json; give a directory written by save_pretrained, with model and tokenizer",
     _WEIGHTS: ("has a config.json but no weights (model.safetensors); save the model there with save_pretrained"),
@@ -38,7 +38,7 @@ CheckpointPart = Literal["config", "tokenizer", "weights"]
 _FILES = {
     "config": "config.json",
     "tokenizer": "tokenizer (tokenizer.json, tokenizer_config.json)",
-    "weights": "config.json",  # damaged weights are told by the type of the error; else the configuration is wrong
+    "weights": "config.json",  # the error's type reveals damaged weights, otherwise the configuration is wrong
 }
 _SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
 _DAMAGED_WEIGHTS = re.compile("SafetensorError|UnpicklingError|EOFError|OSError|JSONDecodeError|PytorchStreamReader")
@@ -52,10 +52,10 @@ class Source:
 
     Attributes:
         name: hub name or directory.
-        local: whether nothing is asked of the network.
+        local: whether to make no network request.
         gguf_file: of a quantised file inside the directory, its name.
         trusted: whether code that the checkpoint brings may be run.
-        revision: of a hub name, which of its revisions; the newest by default.
+        revision: the revision of a hub name, by default the newest.
     """
 
     name: str
@@ -86,19 +86,19 @@ def find_checkpoint(
 ) -> Source:
     """Find the checkpoint of a name: a directory that has everything that is needed, a GGUF file, or a hub name.
 
-    The hub is asked once, for at most a few seconds; where it cannot be reached, files that were downloaded
-    before are taken.
+    The hub is asked once, for at most a few seconds. If it cannot be reached, files that were downloaded before are
+    used.
 
     Args:
-        name_or_path: as the user gave it; a hub name may end with a revision, ``EleutherAI/pythia-70m@step1000``.
-        weights: whether weights are needed; an untrained model has none.
-        tokenizer: whether a tokenizer is needed; not where the caller gives one.
+        name_or_path: as the user gave it. A hub name may end with a revision, ``EleutherAI/pythia-70m@step1000``.
+        weights: whether weights are needed. An untrained model has none.
+        tokenizer: whether a tokenizer is needed. It is not if the caller gives one.
         trust_remote_code: whether code that the checkpoint brings may be run.
 
     Raises:
-        InputError: for a directory that is not there or lacks a part, a folder that is a model and an adapter,
-            a file that is no GGUF, or if gguf is not installed, and a name that the hub does not have, or that
-            cannot be looked up.
+        InputError: for a directory that is missing or lacks a part, a folder that is a model and an adapter, or a file
+            that is no GGUF. Also if gguf is not installed, and for a name that the hub does not have, or that cannot be
+            looked up.
     """
     path = Path(name_or_path)
     if path.is_file():
@@ -176,7 +176,7 @@ def _files_on_the_hub(source: Source) -> set[str]:
 
 
 def _hub_fault(error: Exception, source: Source, no_directory: str) -> str | None:
-    """Say what is wrong with a model's name, if the hub says so, or return ``None`` for other errors."""
+    """Return the hub's reason for refusing a model's name, or ``None`` for other errors."""
     from huggingface_hub.errors import (
         GatedRepoError,
         HFValidationError,
@@ -238,7 +238,7 @@ def read_config(source: Source) -> Any:
 
 
 def _check_sizes(config: Any) -> None:
-    """Refuse sizes below 1, with some of which a model can be made that fails when it runs."""
+    """Refuse sizes below 1, because some make a model that fails when it runs."""
     for name in _SIZES:
         size = getattr(config, name, None)
         if isinstance(size, int) and size < 1:
@@ -267,7 +267,7 @@ def reading_checkpoint_part(source: Source, part: CheckpointPart) -> Iterator[No
     """Read a part of a checkpoint inside the block, quietly.
 
     Raises:
-        InputError: for whatever a damaged or unknown checkpoint makes the libraries raise.
+        InputError: for any error of the libraries on a damaged or unknown checkpoint.
     """
     if source.gguf_file is not None:
         _use_switchable_bar()
@@ -281,7 +281,7 @@ def reading_checkpoint_part(source: Source, part: CheckpointPart) -> Iterator[No
 
 
 def _use_switchable_bar() -> None:
-    """Let transformers show a GGUF file's bar only where it shows its others: it takes tqdm's own."""
+    """Let transformers show a GGUF file's bar only when it shows its other bars. By default it uses tqdm's."""
     from transformers import modeling_gguf_pytorch_utils
     from transformers.utils import logging
 
@@ -289,7 +289,7 @@ def _use_switchable_bar() -> None:
 
 
 def _why(error: Exception, part: CheckpointPart, source: Source) -> str:
-    """Say what went wrong, and the way out."""
+    """Return why reading failed, and the way out."""
     line = first_line(error)
     if "trust_remote_code" in str(error):
         return (
@@ -310,7 +310,7 @@ def _why(error: Exception, part: CheckpointPart, source: Source) -> str:
 
 @contextlib.contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """Silence warnings, loading bars and advice inside the block. The caller shows its own progress."""
+    """Silence warnings, loading bars and advice inside the block. The caller shows progress instead."""
     from transformers.utils import logging
 
     others = [getLogger(name) for name in ("accelerate", "bitsandbytes")]
@@ -334,6 +334,6 @@ def quiet_transformers() -> Iterator[None]:
 
 
 def first_sentence(error: BaseException) -> str:
-    """Return what another library says, without its advice."""
+    """Return the first sentence of another library's message, without its advice."""
     text = " ".join(str(error).split()).strip("'\"")
     return re.split(r"(?<!e\.g)\. ", text)[0][:200].rstrip(".") or type(error).__name__

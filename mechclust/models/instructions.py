@@ -1,4 +1,4 @@
-"""Instructions and answers as tokens: in a chat template where a tokenizer has one, plainly where it has none."""
+"""Instructions and answers as tokens: in a chat template if a tokenizer has one, otherwise plainly."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class Answered:
 
     Attributes:
         tokens: both, one after the other.
-        start: where the answer begins.
+        start: position of the answer's first token.
 
     Raises:
-        InputError: where one of them has no tokens.
+        InputError: if one of them has no tokens.
     """
 
     tokens: list[int]
@@ -46,16 +46,16 @@ class Answered:
 class InstructionFormat:
     """A way to turn prompts and answers into tokens, for training and measuring alike.
 
-    In a chat template a prompt is a user's message, with the template's own system prompt; the answer is an assistant's
-    message in the template, with its end of turn. Without a template a prompt is its text and
-    ``end``, and the answer follows after a space and ends with the end-of-sequence token.
+    In a chat template a prompt is a user's message, with the template's system prompt. The answer is an assistant's
+    message in the template, with its end of turn. Without a template a prompt is its text and ``end``. The answer
+    follows after a space and ends with the end-of-sequence token.
 
-    Excess tokens are cut from the left of the prompt, except special ones at its start, so that the answer and the end
-    of the prompt stay.
+    Excess tokens are cut from the left of the prompt, except special ones at its start. The answer and the end of the
+    prompt therefore stay.
 
     Args:
         tokenizer: the model's tokenizer.
-        chat: whether to use its chat template; ``None``: if it has one.
+        chat: whether to use its chat template. ``None``: if it has one.
         end: text that ends a prompt without a template.
         cutoff: most tokens of prompt and answer together.
         bos: whether a plain prompt begins with the beginning-of-sequence token: ``"model"`` leaves it to the tokenizer,
@@ -64,8 +64,8 @@ class InstructionFormat:
 
     Raises:
         InputError: for a ``template`` that cannot be read, ``chat`` without a template, ``bos`` with one or without
-            such a token, a template that fails, or that leaves out prompts or answers, no end-of-sequence token where
-            one is needed, and a cutoff that leaves no room.
+            such a token, or a template that fails or leaves out prompts or answers. Also for a missing end-of-sequence
+            token if one is needed, and a cutoff that leaves no room.
 
     Example:
         >>> from tokenizers import Tokenizer, models, pre_tokenizers
@@ -140,7 +140,7 @@ class InstructionFormat:
         return f"Prompts begin with {'no beginning-of-sequence token' if token == 'none' else token}."
 
     def prompts(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the tokens of each prompt, up to where the answer begins."""
+        """Return the tokens of each prompt, up to the beginning of the answer."""
         whole = [self._rendered(text) if self.chat else text + self.end for text in texts]
         return [self._cut(ids, self.cutoff) for ids in self._read(whole)]
 

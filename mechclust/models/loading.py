@@ -111,7 +111,7 @@ class LoadOptions:
 
 
 def dtype_of(dtype: torch.dtype | str | None) -> torch.dtype | None:
-    """Return the dtype with a name such as ``"bfloat16"``; ``LoadOptions`` refuses what is none."""
+    """Return the dtype with a name such as ``"bfloat16"``. ``LoadOptions`` refuses other names."""
     named = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
     return named if isinstance(named, torch.dtype) else dtype  # type: ignore[return-value]
 
@@ -143,7 +143,7 @@ def load_plain(
 
 
 def _from_memory(model: Any, options: LoadOptions, untrained: bool, seed: int) -> Any:
-    """Return a Hugging Face model in memory, or an untrained one like it on the same device."""
+    """Return a Hugging Face model in memory, or an untrained counterpart on its device."""
     if not hasattr(model, "base_model"):
         raise InputError(
             f"expected a model, got {type(model).__name__}; give a hub name, a directory, a Hugging Face model in "
@@ -234,7 +234,7 @@ def _placed(plain: Any, options: LoadOptions) -> Any:
 
 
 def _check_complete(model: Any, info: dict[str, Any]) -> None:
-    """Refuse a body that lacks weights, or has another size than its config says. Heads may be missing or left over."""
+    """Refuse a body that lacks weights, or differs in size from its config. Heads may be missing or left over."""
     body = "" if model.base_model is model else f"{model.base_model_prefix}."
     missing = [key for key in info["missing_keys"] if key.startswith(body) and "pooler." not in key]
     surplus = [key for key in info["unexpected_keys"] if re.search(r"\.\d+\.", key)]

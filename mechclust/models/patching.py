@@ -1,4 +1,4 @@
-"""Write one model's residual stream into another, and read what the other then puts out."""
+"""Write one model's residual stream into another, and read the other's output."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def stream_points(model: HookedModel) -> list[str]:
 def read_and_write(
     model: HookedModel, batch: Batch, names: Sequence[str], written: ActivationsByHook | None = None
 ) -> tuple[Logits, dict[str, Activations]]:
-    """Return a model's output, and its activations at some hook points, of which ``written`` are replaced.
+    """Return a model's output, and its activations at some hook points, after replacing those in ``written``.
 
     Args:
-        model: any hooked model; its hooks must be able to write if anything is written.
+        model: any hooked model. Its hooks must be able to write if ``written`` is not empty.
         batch: of examples.
         names: hook points.
         written: activations to write, by hook point, each one of ``names``.
@@ -59,7 +59,7 @@ def patched_outputs(model: HookedModel, batch: Batch, states: ActivationsByHook)
     Args:
         model: any hooked model whose hooks can write, see ``can_write``.
         batch: of examples.
-        states: another model's activations on this batch, or on another of the same shape, by hook point.
+        states: another model's activations by hook point, on this batch or on another of equal shape.
 
     Yields:
         The hook point and the output.

@@ -1,4 +1,4 @@
-"""Pretrained checkpoints as hooked models: TransformerLens's bridge, or read-only where it has none."""
+"""Pretrained checkpoints as hooked models: TransformerLens's bridge, or read-only if it has none."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class PretrainedModel(HookedModel, Protocol):
     """A hooked model with its tokenizer.
 
     Attributes:
-        tokenizer: Hugging Face's own; ``None`` for a file that ``save_model`` wrote.
+        tokenizer: Hugging Face's own. ``None`` for a file that ``save_model`` wrote.
     """
 
     tokenizer: Any
@@ -49,37 +49,37 @@ def load_pretrained(
     untrained: bool = False,
     seed: int = 0,
 ) -> PretrainedModel:
-    """A hooked model with its tokenizer (``model.tokenizer``), weights and tokenization as Hugging Face has them.
+    """Return a hooked model with its tokenizer (``model.tokenizer``), weights and tokenization as in Hugging Face.
 
-    Nothing is folded or centred: activations equal Hugging Face's own. A local directory is loaded without any
-    network access, and code that comes with a checkpoint is not run.
+    Weights are not folded or centred: activations equal Hugging Face's. A local directory is loaded without any network
+    access, and code that comes with a checkpoint is not run.
 
     Models that TransformerLens reads as Hugging Face does are its ``TransformerBridge``. All others, and every model
-    with ``attention="sdpa"``, are a ``ReadOnlyModel``: it has the same hook points, but hooks cannot change anything;
-    with ``"sdpa"`` there are no attention patterns, and the forward pass is Hugging Face's at its full speed. The
-    documentation has a table of families.
+    with ``attention="sdpa"``, are a ``ReadOnlyModel``. It has the bridge's hook points, but hooks cannot change
+    anything. With ``"sdpa"`` there are no attention patterns, and the forward pass is Hugging Face's at its full speed.
+    The documentation has a table of families.
 
     Args:
         model: a hub name, a local directory in Hugging Face's format, a ``.gguf`` file, a folder with an adapter (whose
-            base is loaded too), a file that ``save_model`` wrote (which has no tokenizer), or a Hugging Face model
-            in memory, whose weights are shared, not copied. Its modules stay as they are; an adapter changes its
+            base is loaded too), or a file that ``save_model`` wrote (which has no tokenizer). Or a Hugging Face model
+            in memory, whose weights are shared, not copied. Its modules stay as they are. An adapter changes its
             weights until ``set_adapter(model, None)``.
-        tokenizer: used instead of the checkpoint's; needed for a model in memory if it is to read texts.
-        adapter: folder that peft saved, merged into the weights; ``set_adapter`` swaps it.
-        device: where to put the model; the CPU when ``None``.
+        tokenizer: used instead of the checkpoint's. A model in memory needs one to read texts.
+        adapter: folder that peft saved, merged into the weights. ``set_adapter`` swaps it.
+        device: device of the model, or the CPU when ``None``.
         device_map: how to spread it over devices, as ``from_pretrained`` takes it, such as ``"auto"``.
         max_memory: most memory per device, for ``device_map``.
         quantization: ``"8bit"`` or ``"4bit"`` (bitsandbytes), or a quantisation configuration of transformers.
-        dtype: dtype of the weights, or its name, such as ``"bfloat16"``; float32 when ``None``.
-        attention: ``"sdpa"`` where no probe reads attention patterns or scores.
-        trust_remote_code: run code that comes with the checkpoint. It can do whatever you can do.
-        untrained: the same architecture with its random initialisation, to compare with.
+        dtype: dtype of the weights, or its name, such as ``"bfloat16"``. Float32 when ``None``.
+        attention: ``"sdpa"`` if no probe reads attention patterns or scores.
+        trust_remote_code: run code that comes with the checkpoint. It can do anything that you can do.
+        untrained: load this architecture with its random initialisation, to compare with.
         seed: for that initialisation. The global random state is left alone.
 
     Raises:
-        InputError: for a directory without configuration, weights or tokenizer, a checkpoint that is damaged, an
-            architecture that Hugging Face does not know, an adapter that does not fit, or options that exclude each
-            other.
+        InputError: for a directory without configuration, weights or tokenizer, a checkpoint that is damaged, or an
+            architecture that Hugging Face does not know. Also for an adapter that does not fit, and options that
+            exclude each other.
 
     Example:
         >>> from transformers import GPT2Config, GPT2LMHeadModel
@@ -165,8 +165,8 @@ def _add_hooks(plain: Any, tokenizer: Any, options: LoadOptions, name: str | Non
         )
     with quiet_transformers(), torch.random.fork_rng(devices=[]):  # the bridge makes layers, which draw weights
         inner = shared_copy(plain)
-        inner.config.architectures = [type(plain).__name__]  # that of a model in memory may be another's
-        if options.attention == "eager":  # what was loaded so already, and what is in memory perhaps not
+        inner.config.architectures = [type(plain).__name__]  # a model in memory may name another class
+        if options.attention == "eager":  # a model in memory may have another implementation
             inner.set_attn_implementation("eager")
         if options.attention == "sdpa" or not _has_bridge(plain) or is_read_only(inner.config):
             hooked: Any = ReadOnlyModel(inner, tokenizer)

@@ -31,9 +31,9 @@ Mask = Shaped[Tensor, "batch pos"]
 def is_read_only(config: Any) -> bool:
     """Return whether a checkpoint with this Hugging Face configuration is loaded as a ``ReadOnlyModel``.
 
-    It is if TransformerLens does not know the architecture, or does not read it as Hugging Face does:
-    encoder-decoders (its BART, T5 and their like have no ``blocks``) and the newer Falcons (40B, 180B, 11B), whose
-    fused weights it splits in the wrong places.
+    This is the case if TransformerLens does not know the architecture, or does not read it as Hugging Face does. The
+    latter are encoder-decoders (its BART, T5 and their like have no ``blocks``) and the newer Falcons (40B, 180B, 11B),
+    whose fused weights it splits in the wrong places.
 
     Raises:
         InputError: for a model that does not read tokens.
@@ -53,32 +53,32 @@ def is_read_only(config: Any) -> bool:
 class ReadOnlyModel(HookedRootModule):  # type: ignore[misc]  # untyped
     """A Hugging Face model behind TransformerLens's hook protocol, for reading only.
 
-    Hugging Face computes the forward pass, and the hook points fire while it does. What a hook sees is therefore
-    exactly what Hugging Face computes, and a hook cannot change it: one that returns a value is refused, and so is one
-    that edits in place, outside inference mode, where PyTorch counts edits. Backward hooks are refused when they
-    are added, since no gradient passes these hook points; but activations are part of the graph, so
-    ``activation.retain_grad()`` in a forward hook works.
+    Hugging Face computes the forward pass, and the hook points fire while it does. Hooks therefore see exactly Hugging
+    Face's activations, and cannot change them. A hook that returns a value is refused, and so is one that edits in
+    place, outside inference mode, where PyTorch counts edits. Backward hooks are refused when they are added, since no
+    gradient passes these hook points. But activations are part of the graph, so ``activation.retain_grad()`` in a
+    forward hook works.
 
     Hook points, for every block ``l``:
 
-    - ``hook_embed`` ``[batch pos d_model]``: what enters the first block, ``hidden_states[0]``. In BERT and its
-      relatives token, position and type embeddings, added, normalised and projected to ``d_model``; in decoders
-      that add a table of positions (GPT-2, OPT) the token embedding before that, as in TransformerLens.
-    - ``blocks.{l}.hook_resid_pre``, ``blocks.{l}.hook_resid_post`` ``[batch pos d_model]``: what enters
-      the block, and what enters the next one: ``hidden_states[l]`` and ``hidden_states[l + 1]``. After the
-      last block it is that block's output, before the final norm where the model has one.
-    - ``blocks.{l}.attn.hook_pattern`` ``[batch head query key]``: ``attentions[l]``, with eager attention.
-      Kept only while someone reads a pattern, but then those of all layers at once, and they fire at the end.
+    - ``hook_embed`` ``[batch pos d_model]``: the input of the first block, ``hidden_states[0]``. In BERT and its
+      relatives these are token, position and type embeddings, added, normalised and projected to ``d_model``. In
+      decoders that add a table of positions (GPT-2, OPT) it is the token embedding before that, as in TransformerLens.
+    - ``blocks.{l}.hook_resid_pre``, ``blocks.{l}.hook_resid_post`` ``[batch pos d_model]``: the block's input and the
+      next block's input, ``hidden_states[l]`` and ``hidden_states[l + 1]``. After the last block it is that block's
+      output, before the final norm if the model has one.
+    - ``blocks.{l}.attn.hook_pattern`` ``[batch head query key]``: ``attentions[l]``, with eager attention. Kept only
+      while a hook reads a pattern, but then the patterns of all layers are kept at once, and fire at the end.
     - ``blocks.{l}.attn.hook_attention``, a ``probes.Attention``, with ``sdpa`` attention: of queries and keys, without
       a pattern. It fires while the block runs, only if someone reads it, and leaves the forward pass as it is.
-    - ``unembed.hook_in`` ``[batch pos d_model]``: what the head of a causal language model would read: the last hidden
-      state, after the final norm.
+    - ``unembed.hook_in`` ``[batch pos d_model]``: the input of a causal language model's head, which is the last hidden
+      state after the final norm.
 
     ALBERT shares weights between blocks: each application is a separate block. Of an encoder-decoder the encoder is
     used. Heads and poolers are never computed.
 
-    Left padding: positions are counted from each example's first token, so that padding changes nothing. RoBERTa and
-    its relatives count by their padding token instead, as in Hugging Face.
+    Left padding: positions are counted from each example's first token, so that padding has no effect. RoBERTa and its
+    relatives count by their padding token instead, as in Hugging Face.
 
     Args:
         model: a Hugging Face language model, with or without head. Its body is run on three tokens, to find
@@ -93,8 +93,8 @@ class ReadOnlyModel(HookedRootModule):  # type: ignore[misc]  # untyped
             ``"attn.hook_attention"``), with the reason.
 
     Raises:
-        InputError: where the model does not give hidden states ``[batch pos d_model]`` for tokens, or they are
-            not what its blocks hand on.
+        InputError: if the model does not give hidden states ``[batch pos d_model]`` for tokens, or its blocks do not
+            pass them on.
 
     Example:
         >>> import torch
@@ -144,12 +144,12 @@ class ReadOnlyModel(HookedRootModule):  # type: ignore[misc]  # untyped
         """Return the last hidden state, ``hidden_states[-1]``, after the final norm if there is one, and no logits.
 
         Args:
-            tokens: token ids; moved to the model's device.
-            attention_mask: 1 for tokens, 0 for padding; no padding when ``None``.
+            tokens: token ids, which are moved to the model's device.
+            attention_mask: 1 for tokens, 0 for padding. No padding when ``None``.
 
         Raises:
-            InputError: for tokens of another shape or longer than ``cfg.n_ctx``, for padding on the left of a
-                model that takes no positions, and for hooks that return a value.
+            InputError: for tokens of another shape or longer than ``cfg.n_ctx``, for padding on the left of a model
+                that takes no positions, and for hooks that return a value.
         """
         if tokens.ndim != 2 or (self.cfg.n_ctx is not None and tokens.shape[1] > self.cfg.n_ctx):
             raise InputError(
@@ -327,7 +327,7 @@ def _body(model: Any) -> Any:
 
 
 def _device(body: Any) -> torch.device:
-    """Return the device for tokens: a module that is offloaded says where it will run."""
+    """Return the device for tokens. An offloaded module states the device that it will run on."""
     embedding = body.get_input_embeddings()
     runs_on = getattr(getattr(embedding, "_hf_hook", None), "execution_device", None)
     return embedding.weight.device if runs_on is None else torch.device(runs_on)  # type: ignore[no-any-return]

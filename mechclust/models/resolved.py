@@ -1,4 +1,4 @@
-"""A model as a caller gave it: whether it is a name, a folder, an adapter or a model in memory is found out once."""
+"""A model as a caller gave it. Determine once whether it is a name, a folder, an adapter or a model in memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tasks import InputError
 
 @dataclass(frozen=True)
 class ResolvedModel:
-    """A model as a caller gave it, and what it turned out to be.
+    """A model as a caller gave it, and its kind.
 
     Attributes:
         source: a hub name, a folder or a file, as text, or a model in memory.
@@ -41,7 +41,7 @@ class ResolvedModel:
         """Return the hub name, folder, file or model in memory whose weights are loaded before an adapter is merged.
 
         Raises:
-            InputError: for an adapter whose base is not there, or is an adapter too.
+            InputError: for an adapter whose base is missing, or is an adapter too.
         """
         if not self.is_adapter:
             return self.source
@@ -82,7 +82,7 @@ class ResolvedModel:
         return str(getattr(getattr(plain, "config", None), "name_or_path", "") or type(plain or self.source).__name__)
 
     def __str__(self) -> str:
-        """Return what reports call the model: its name, and the adapter that was given with it."""
+        """Return the model's name in reports, with the adapter that was given with it."""
         return self.name if self.adapter is None else f"{self.name} with {self.adapter}"
 
     @property
@@ -95,11 +95,11 @@ def resolve_model(model: Any, adapter: str | Path | None = None) -> ResolvedMode
     """Find out whether a model is a name, a folder, an adapter or a model in memory.
 
     Args:
-        model: a hub name, a folder, a file or a model in memory. A model that is resolved already is not asked again.
+        model: a hub name, a folder, a file or a model in memory. A resolved model is returned unchanged.
         adapter: folder of an adapter to merge into its weights.
 
     Raises:
-        InputError: for an adapter beside a model that is itself an adapter.
+        InputError: for an adapter given with a model that is itself an adapter.
 
     Example:
         >>> print(resolve_model("gpt2", "runs/tuned"))

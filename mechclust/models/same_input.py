@@ -20,16 +20,16 @@ Stream = Float[Tensor, "batch pos d_model"]
 def on_the_stream_of(base: HookedModel, model: HookedModel) -> Iterator[SameInput]:
     """Hook a model for a block so that each of its transformer blocks reads the base's residual stream.
 
-    Inside, the model's ``blocks.{l}.hook_resid_post`` are what block ``l`` adds to the base's ``hook_resid_pre``. A
-    block whose weights are the base's adds the same, however much the blocks below it differ. Its other hook points
-    after the first block, and its logits, mean nothing.
+    Inside, the model's ``blocks.{l}.hook_resid_post`` is the sum that block ``l`` adds to the base's
+    ``hook_resid_pre``. A block with the base's weights adds an equal sum, however much the blocks below it differ. Its
+    other hook points after the first block, and its logits, are meaningless.
 
     Cost: a forward pass of the base for each one of the model.
     Memory: the base's residual stream of a batch at every layer.
 
     Args:
         base: any hooked model.
-        model: one of the same depth and width, whose hooks can write. It may be the base itself.
+        model: one with the base's depth and width, whose hooks can write. It may be the base itself.
 
     Raises:
         InputError: for models of different depth, or hooks that cannot write.
@@ -54,7 +54,7 @@ def can_write(model: HookedModel) -> bool:
 
 
 class SameInput(nn.Module):
-    """A hooked model whose blocks read another model's residual stream; made by ``on_the_stream_of``.
+    """A hooked model whose blocks read another model's residual stream. ``on_the_stream_of`` makes one.
 
     Attributes:
         base: the model that gives the stream.
@@ -71,8 +71,8 @@ class SameInput(nn.Module):
         self.pres = [f"blocks.{layer}.hook_resid_pre" for layer in layers]
         self.posts = [f"blocks.{layer}.hook_resid_post" for layer in layers]
         self._streams: dict[str, Stream] = {}  # of the base on this batch, by hook point
-        self._read = torch.empty(0)  # what the present block reads
-        self._left = torch.empty(0)  # what the block before left, which the next block of the base itself reads
+        self._read = torch.empty(0)  # the present block's input
+        self._left = torch.empty(0)  # the previous block's output, which the next block reads if the model is the base
 
     @property
     def cfg(self) -> Any:
@@ -101,7 +101,7 @@ class SameInput(nn.Module):
             self._streams = {}
 
     def receive(self, name: str, activation: Stream) -> Stream:
-        """Replace what a block reads by the base's stream, and what it leaves by what it adds to that."""
+        """Replace a block's input by the base's stream, and its output by the sum that it adds to that."""
         if name in self.pres:
             self._read = self._stream_before(name, activation)
             return self._read
@@ -115,7 +115,7 @@ class SameInput(nn.Module):
 
 
 def _call(model: HookedModel, tokens: Int[Tensor, "batch pos"], kwargs: Mapping[str, Any]) -> Any:
-    """Call a model on its own device, which need not be the other model's."""
+    """Call a model on its device, which need not be the other model's."""
     device = device_of(model)
     moved = {name: value.to(device) if isinstance(value, Tensor) else value for name, value in kwargs.items()}
     return model(tokens.to(device), **moved)

@@ -27,7 +27,7 @@ _OFFSET_FAMILIES = (
 
 @dataclass(frozen=True)
 class Sizes:
-    """The sizes of a model that is not loaded, as far as its configuration says them.
+    """The sizes of a model that is not loaded, as far as its configuration has them.
 
     Attributes:
         n_layers: blocks.
@@ -86,7 +86,7 @@ class Sizes:
 
 
 def free_memory_bytes(device: str) -> int | None:
-    """Return how many bytes of memory are free on a device of this machine; ``None`` if that is not known."""
+    """Return how many bytes of memory are free on a device of this machine. ``None`` if that is not known."""
     if torch.device(device).type == "cuda":
         return torch.cuda.mem_get_info(torch.device(device))[0]
     if torch.device(device).type != "cpu" or not _MEMORY.exists():

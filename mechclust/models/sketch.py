@@ -1,4 +1,4 @@
-"""A sketch of a model's weights: whether two models have the same ones, and how far apart they are, without either."""
+"""A sketch of a model's weights, which shows whether and how far two models differ without loading either."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class WeightSketch:
     """A digest and a sample of a model's weights.
 
     Attributes:
-        digest: of all numbers; two models of equal weights have the same one.
-        shapes: of the names and shapes; only sketches of the same shapes can be compared.
-        values: a sample of each weight in float32, scaled so that squared distances between sketches estimate those
-            between the weights.
+        digest: of all numbers. Models of equal weights have equal digests.
+        shapes: of the names and shapes. Only sketches of equal shapes can be compared.
+        values: a sample of each weight in float32, scaled so that squared distances between sketches estimate squared
+            distances between the weights.
     """
 
     digest: str
@@ -52,7 +52,7 @@ def weight_sketch(model: Any, per_weight: int = PER_WEIGHT) -> WeightSketch:
 
     Args:
         model: of Hugging Face, or as ``load_pretrained`` gives it, or any module.
-        per_weight: numbers kept of each weight; of smaller weights all are.
+        per_weight: numbers kept of each weight. Smaller weights are kept whole.
 
     Example:
         >>> sketch = weight_sketch(torch.nn.Linear(3, 2))
@@ -73,7 +73,7 @@ def weight_sketch(model: Any, per_weight: int = PER_WEIGHT) -> WeightSketch:
 
 
 def constant_values(model: Any, per_weight: int = PER_WEIGHT) -> Bool[Tensor, "sampled"]:
-    """Mark the values of a model's sketch that belong to weights whose numbers are all the same, such as zero biases.
+    """Mark the values of a model's sketch that belong to constant weights, such as zero biases.
 
     Args:
         model: as for ``weight_sketch``.

@@ -1,4 +1,4 @@
-"""Checkpoints' own tokenizers: loaded, asked for token ids, and compared."""
+"""Checkpoints' tokenizers: loaded, used for token ids, and compared."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def load_tokenizer(name_or_path: str | Path, *, trust_remote_code: bool = False)
     """Return the tokenizer and the Hugging Face configuration of a checkpoint, without its weights.
 
     Args:
-        name_or_path: a hub name, a local directory, which must hold a model too, a GGUF file, or an adapter, whose
-            base is read, with the tokenizer that was saved with the adapter if there is one.
+        name_or_path: a hub name, a local directory, which must hold a model too, a GGUF file, or an adapter. Of an
+            adapter the base is read, with the tokenizer that was saved with the adapter if there is one.
         trust_remote_code: run code that the checkpoint brings.
 
     Raises:
@@ -47,7 +47,7 @@ def tokenizer_and_config(model: ResolvedModel, *, trust_remote_code: bool = Fals
 
 
 def tokenizer_and_sizes(model: ResolvedModel, *, trust_remote_code: bool = False) -> tuple[Any, Sizes]:
-    """Return a model's own tokenizer and its sizes, without loading weights.
+    """Return a model's tokenizer and its sizes, without loading weights.
 
     Args:
         model: by name or in memory. One in memory without a tokenizer gives ``None``.
@@ -63,17 +63,17 @@ def tokenizer_and_sizes(model: ResolvedModel, *, trust_remote_code: bool = False
 
 
 def encoder(tokenizer: Any, chat: bool = False, template: Any = None, bos: Bos = "model") -> Encode:
-    """Return a function from texts to the token ids that Hugging Face's own tokenizer gives.
+    """Return a function from texts to the token ids of Hugging Face's tokenizer.
 
     Args:
         tokenizer: of the model.
-        chat: give the text as a user's message in a chat template, up to where the answer begins.
-        template: the tokenizer whose chat template that is; by default its own.
+        chat: give the text as a user's message in a chat template, up to the beginning of the answer.
+        template: the tokenizer that has the chat template, by default ``tokenizer``.
         bos: whether a text begins with the beginning-of-sequence token: ``"model"`` leaves it to the tokenizer,
             ``"yes"`` adds one if there is none, ``"no"`` removes it.
 
     Raises:
-        InputError: where there is no chat template, or no beginning-of-sequence token to add or remove.
+        InputError: if there is no chat template, or no beginning-of-sequence token to add or remove.
 
     Example:
         >>> from tokenizers import Tokenizer, models, pre_tokenizers
@@ -105,16 +105,16 @@ def _encode_messages(template: Any, read: TextEncoder, texts: Sequence[str]) -> 
 def rendered_chat(template: Any, *turns: str, called: str = OWN_TEMPLATE, mend: str = _TEMPLATE_REMEDY) -> str:
     """Render alternating messages of a user and an assistant in a tokenizer's chat template, which is a program.
 
-    After a user's message it goes up to where the answer begins.
+    After a user's message it ends at the beginning of the answer.
 
     Args:
         template: the tokenizer.
-        turns: the messages; the first is the user's.
-        called: what the template is called in errors.
+        turns: the messages. The first is the user's.
+        called: the template's name in errors.
         mend: the way out, in errors.
 
     Raises:
-        InputError: where the template fails or refuses them.
+        InputError: if the template fails or refuses them.
     """
     messages = [{"role": ("user", "assistant")[k % 2], "content": text} for k, text in enumerate(turns)]
     ask = len(turns) % 2 == 1
@@ -133,8 +133,8 @@ def tokenization_of(tokenizer: Any, *, chat: bool = False, template: Any = None,
         tokenizer, chat, template, bos: as for ``encoder``.
 
     Returns:
-        For plain texts the same as ``tasks.text.beginning.tokenization``. A chat template adds different tokens to
-        different texts: then ``adds`` is left out, and ``begins`` is the beginning-of-sequence token, or ``"none"``.
+        For plain texts as ``tasks.text.beginning.tokenization``. A chat template adds different tokens to different
+        texts. Then ``adds`` is left out, and ``begins`` is the beginning-of-sequence token, or ``"none"``.
     """
     plain = plain_tokenization(tokenizer, bos)
     if not chat:
@@ -208,7 +208,7 @@ def prompt_batches(
 
 
 def in_words(tokenization: Mapping[str, Any]) -> str:
-    """Return what ``tokenization_of`` gave as a sentence.
+    """Return the mapping from ``tokenization_of`` as a sentence.
 
     Example:
         >>> in_words({"tokenizer": "BertTokenizer", "bos": "model", "chat": False, "adds": "[CLS] before, [SEP] after"})
@@ -231,14 +231,14 @@ def _special_tokens_in_words(tokenization: Mapping[str, Any]) -> str:
 
 
 def check_read_alike(texts: Mapping[str, str], readers: Mapping[str, tuple[Any, Encode]]) -> list[str]:
-    """Refuse models that do not read texts as the same tokens.
+    """Refuse models that do not read texts as identical tokens.
 
     Args:
-        texts: by what to call them, such as ``"prompt 3 of file.jsonl"``.
-        readers: tokenizer and encoder of each model, by what to call it. The first is compared with each other.
+        texts: by their names in errors, such as ``"prompt 3 of file.jsonl"``.
+        readers: tokenizer and encoder of each model, by its name in errors. The first is compared with each other.
 
     Returns:
-        Notes: of vocabularies that differ where no text reaches.
+        Notes on vocabularies that differ only in tokens that no text has.
 
     Raises:
         InputError: naming the first text with different ids, or with ids of different tokens.
@@ -271,7 +271,7 @@ def _n_different_tokens(tokenizer: Any, other: Any) -> int:
 
 
 def _difference(tokenizer: Any, ids: list[int], other: Any, other_ids: list[int]) -> str:
-    """Say at which token two readings of a text part."""
+    """Return the first token at which two readings of a text differ, in words."""
     for place, (i, j) in enumerate(zip(ids, other_ids, strict=False), start=1):
         name = tokenizer.convert_ids_to_tokens(i)
         other_name = other.convert_ids_to_tokens(j)

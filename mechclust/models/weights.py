@@ -1,7 +1,7 @@
 """One naming of weights for both TransformerLens majors: HookedTransformer's.
 
-Files and initial weights are in this form, so that a model is the same whichever TransformerLens
-built it, and a file written with one is read with the other.
+Files and initial weights are in this form, so that a model does not depend on the TransformerLens that built it. A file
+written with one is read with the other.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ Weight = Float[Tensor, "..."]
 
 
 def _split(name: str) -> tuple[str, str]:
-    """Return ``"blocks.0."`` or nothing, and the name inside the block."""
+    """Return ``"blocks.0."`` or an empty string, and the name inside the block."""
     match = re.fullmatch(r"(blocks\.\d+\.)?(.*)", name)
     assert match is not None
     return match[1] or "", match[2]

@@ -13,7 +13,7 @@ from tasks.errors import first_line
 
 
 def check_weights(models: Iterable[ResolvedModel]) -> None:
-    """Refuse safetensors files whose length is not what their header says. No weights are read.
+    """Refuse safetensors files whose length differs from their header. No weights are read.
 
     Args:
         models: those in memory, on the hub, or in files of other formats are left out.

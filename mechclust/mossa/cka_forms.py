@@ -16,7 +16,7 @@ def forms_agree(differences: Sequence[float], n: int, d: int, not_tested: str = 
         differences: the largest of each run, over models, tasks and layers.
         n: prompts of the task that has the fewest.
         d: width of the model.
-        not_tested: why it cannot be tested; ``""`` if it can.
+        not_tested: why it cannot be tested, or ``""``.
 
     Example:
         >>> forms_agree([0.004, 0.01], n=1000, d=64).verdict

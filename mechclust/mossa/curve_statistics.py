@@ -19,13 +19,13 @@ from mechclust.mossa.task_curves import Numbers, TaskCurves, Which, defined_mean
 
 
 def early(curves: TaskCurves) -> slice:
-    """The second eighth of the layers: layers 5 to 8 of 32."""
+    """Return the second eighth of the layers: layers 5 to 8 of 32."""
     start = curves.n_layers // 8
     return slice(start, max(curves.n_layers // 4, start + 1))
 
 
 def middle(curves: TaskCurves) -> slice:
-    """The second quarter of the layers: layers 9 to 16 of 32."""
+    """Return the second quarter of the layers: layers 9 to 16 of 32."""
     return slice(curves.n_layers // 4, curves.n_layers // 2)
 
 
@@ -33,25 +33,25 @@ def middle(curves: TaskCurves) -> slice:
 
 
 def fall_with_depth(curves: TaskCurves) -> Numbers:
-    """Spearman's correlation of base's median with depth; -1: it falls from layer to layer."""
+    """Return Spearman's correlation of base's median with depth. -1: it falls from layer to layer."""
     return with_depth(curves.median("base"))
 
 
 def fallen(curves: TaskCurves) -> Numbers:
-    """Mean of base's median over the first quarter of the layers - mean over the last quarter."""
+    """Return the mean of base's median over the first quarter of the layers - its mean over the last quarter."""
     median = curves.median("base")
     part = max(curves.n_layers // 4, 1)
     return defined_mean(median[..., :part]) - defined_mean(median[..., -part:])
 
 
 def widening(curves: TaskCurves) -> Numbers:
-    """Base's interquartile range over tasks, mean of the upper half - twice that of the first layer."""
+    """Return base's interquartile range over tasks, mean of the upper half - twice the first layer's."""
     spread = curves.spread("base")
     return defined_mean(spread[..., curves.upper]) - 2 * spread[..., 0]
 
 
 def widening_with_depth(curves: TaskCurves) -> Numbers:
-    """Spearman's correlation of base's interquartile range over tasks with depth."""
+    """Return Spearman's correlation of base's interquartile range over tasks with depth."""
     return with_depth(curves.spread("base"))
 
 
@@ -59,69 +59,69 @@ def widening_with_depth(curves: TaskCurves) -> Numbers:
 
 
 def last_gap(curves: TaskCurves) -> Numbers:
-    """Tuned - base, of the medians, at the last layer."""
+    """Return tuned - base, of the medians, at the last layer."""
     return curves.gap[..., -1]
 
 
 def upper_gap(curves: TaskCurves) -> Numbers:
-    """Tuned - base, of the medians, mean over the upper half."""
+    """Return tuned - base, of the medians, mean over the upper half."""
     return defined_mean(curves.gap[..., curves.upper])
 
 
 def late_gap(curves: TaskCurves) -> Numbers:
-    """Tuned - base, of the medians, mean over the layers after the first third."""
+    """Return tuned - base, of the medians, mean over the layers after the first third."""
     return defined_mean(curves.gap[..., curves.n_layers // 3 :])
 
 
 def least_upper_gap(curves: TaskCurves) -> Numbers:
-    """The least of tuned - base, of the medians, over the upper half."""
+    """Return the least of tuned - base, of the medians, over the upper half."""
     return _least(curves.gap[..., curves.upper])
 
 
 def early_gap(curves: TaskCurves) -> Numbers:
-    """Tuned - base, of the medians, mean over the second eighth of the layers."""
+    """Return tuned - base, of the medians, mean over the second eighth of the layers."""
     return defined_mean(curves.gap[..., early(curves)])
 
 
 def middle_narrowing(curves: TaskCurves) -> Numbers:
-    """Tuned's interquartile range, mean of the second quarter of the layers, as a share of the second eighth's."""
+    """Return tuned's interquartile range, mean of the second quarter of the layers, over the second eighth's."""
     spread = curves.spread("tuned")
     return _ratio(defined_mean(spread[..., middle(curves)]), defined_mean(spread[..., early(curves)]))
 
 
 def relative_spread(curves: TaskCurves) -> Numbers:
-    """Tuned's interquartile range over tasks as a share of base's, means over the upper half."""
+    """Return tuned's interquartile range over tasks as a share of base's, means over the upper half."""
     tuned = defined_mean(curves.spread("tuned")[..., curves.upper])
     base = defined_mean(curves.spread("base")[..., curves.upper])
     return _ratio(tuned, base)
 
 
 def unseen_upper_gap(curves: TaskCurves) -> Numbers:
-    """``upper_gap`` of the held-out tasks."""
+    """Return ``upper_gap`` of the held-out tasks."""
     return upper_gap(curves.unseen)
 
 
 def gain_correlation(curves: TaskCurves, covariate: str) -> Numbers:
-    """Correlation over tasks of tuned - base, mean over the upper half, with a covariate."""
+    """Return the correlation over tasks of tuned - base, mean over the upper half, with a covariate."""
     return correlation(curves.gain, np.asarray(curves.covariates[covariate], dtype=float))
 
 
 def shared_end_distance(curves: TaskCurves) -> Numbers:
-    """Distance of the shared layers' end from the paper's, as a share of the depth. NaN without a transition."""
+    """Return how far the shared layers' end is from the paper's, as a share of the depth. NaN without a transition."""
     shared, end = group_boundaries_of(curves)
     expected = GROUPS["shared"][1] / N_LAYERS
     return np.where(end > shared, np.abs(shared / curves.n_layers - expected), np.nan)
 
 
 def transition_end_distance(curves: TaskCurves) -> Numbers:
-    """Distance of the transition's end from the paper's, as a share of the depth. NaN without a transition."""
+    """Return how far the transition's end is from the paper's, as a share of the depth. NaN without a transition."""
     shared, end = group_boundaries_of(curves)
     expected = GROUPS["transition"][1] / N_LAYERS
     return np.where(end > shared, np.abs(end / curves.n_layers - expected), np.nan)
 
 
 def all_groups(curves: TaskCurves) -> Numbers:
-    """1 if some layers are shared, some in transition and some refine, else 0."""
+    """Return 1 if some layers are shared, some in transition and some refine, else 0."""
     shared, end = group_boundaries_of(curves)
     return ((shared > 0) & (shared < end) & (end < curves.n_layers)).astype(float)
 
@@ -130,13 +130,13 @@ def all_groups(curves: TaskCurves) -> Numbers:
 
 
 def smaller_gap(curves: TaskCurves) -> Numbers:
-    """Tuned - base of the seen tasks - that of the held-out ones, mean over the second quarter of the layers."""
+    """Return the mean over the second quarter of the layers of the seen tasks' gap - the held-out tasks' gap."""
     band = middle(curves)
     return defined_mean(curves.seen.gap[..., band]) - defined_mean(curves.unseen.gap[..., band])
 
 
 def wider_spread(curves: TaskCurves) -> Numbers:
-    """Tuned's interquartile range of the held-out tasks - that of the seen ones, mean over the upper half."""
+    """Return tuned's interquartile range over held-out tasks - its range over seen ones, mean over the upper half."""
     unseen = defined_mean(curves.unseen.spread("tuned")[..., curves.upper])
     seen = defined_mean(curves.seen.spread("tuned")[..., curves.upper])
     return unseen - seen
@@ -146,7 +146,7 @@ def wider_spread(curves: TaskCurves) -> Numbers:
 
 
 def way_to_ceiling(curves: TaskCurves) -> Numbers:
-    """(tuned - base) / (ceiling - base), upper half. NaN if the ceiling is less than .01 above base.
+    """Return (tuned - base) / (ceiling - base), upper half. NaN if the ceiling is less than .01 above base.
 
     Give ``curves.with_ceiling``, because in many draws from all tasks none has a ceiling.
     """
@@ -158,7 +158,7 @@ def way_to_ceiling(curves: TaskCurves) -> Numbers:
 
 
 def above_null(curves: TaskCurves) -> Numbers:
-    """Tuned with the task's own control - with those of other tasks, upper half's mean, median over tasks."""
+    """Return tuned's similarity to the task's control - to others' controls, upper half's mean, median over tasks."""
     difference = defined_mean((curves.values("tuned") - curves.values("null"))[..., curves.upper])
     return over_tasks(difference[..., None], 0.5)[..., 0]
 
@@ -167,7 +167,7 @@ def above_null(curves: TaskCurves) -> Numbers:
 
 
 def covariate_correlation(curves: TaskCurves, which: Which, covariate: str) -> Float[np.ndarray, "... layer"]:
-    """Pearson's correlation over tasks of a curve with a covariate, by layer. NaN with fewer than 3 tasks.
+    """Return Pearson's correlation over tasks of a curve with a covariate, by layer. NaN with fewer than 3 tasks.
 
     Raises:
         InputError: if the curve was not measured.
@@ -178,7 +178,7 @@ def covariate_correlation(curves: TaskCurves, which: Which, covariate: str) -> F
 
 
 def band_correlation(curves: TaskCurves, which: Which, covariate: str, start: float, end: float) -> Numbers:
-    """``covariate_correlation``, mean over the layers between two shares of the depth; at least one layer.
+    """Return ``covariate_correlation``, mean over the layers between two shares of the depth, at least one.
 
     Args:
         curves: of the tasks.
@@ -196,7 +196,7 @@ def band_correlation(curves: TaskCurves, which: Which, covariate: str, start: fl
 
 
 def correlation(x: Float[np.ndarray, "..."], y: Float[np.ndarray, "..."]) -> Numbers:
-    """Pearson's correlation over the last axis, using the places at which both are defined.
+    """Return Pearson's correlation over the last axis, using the places at which both are defined.
 
     NaN for fewer than 3 such places, or without variance.
 
@@ -219,7 +219,7 @@ def _centred(values: Float[np.ndarray, "..."], known: Bool[np.ndarray, "..."]) -
 
 
 def with_depth(values: Float[np.ndarray, "... layer"]) -> Numbers:
-    """Spearman's correlation with depth, over the layers with a value. NaN for a flat curve.
+    """Return Spearman's correlation with depth, over the layers with a value. NaN for a flat curve.
 
     Example:
         >>> with_depth(np.array([[1.0, 0.9, 0.2], [0.5, 0.5, 0.5]])).round(6).tolist()
@@ -248,7 +248,7 @@ def _upper_median(curves: TaskCurves, which: Which) -> Numbers:
 
 
 def _with_ceiling(curves: TaskCurves) -> TaskCurves:
-    """Return the curves with base and tuned only where the ceiling is known."""
+    """Return the curves, with NaN in base and tuned for each value without a ceiling."""
     known = ~np.isnan(curves.values("ceiling"))
     base = np.where(known, curves.base, np.nan)
     tuned = np.where(known, curves.tuned, np.nan)

@@ -1,8 +1,8 @@
 """The findings of MOSSA that the study and the command share: C2 to C6, C8, C9 and C11 to C20.
 
-The study judges them over the seeds of networks trained from scratch, the command over the tasks of a real model.
-C7 and the check C1 are made where they are judged, the check C10 is in ``cka_forms``. Here, a *control* is what a
-finding is judged against; the models tuned on one task alone, which the paper calls controls, are single-task models.
+The study judges them over the seeds of networks trained from scratch, the command over the tasks of a real model. C7
+and the check C1 are made where they are judged, the check C10 is in ``cka_forms``. Here, a *control* is the comparison
+that a finding is judged by. The models tuned on one task alone, which the paper calls controls, are single-task models.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ _LEAST_SEEDS = 3
 
 @dataclass(frozen=True)
 class CurvePart:
-    """A statistic of the curves and what it must satisfy.
+    """A statistic of the curves and the bound that it must satisfy.
 
     Attributes:
-        name: what it is; ``""`` if the finding's statement says it.
-        statistic: one number for ``TaskCurves``; for ``curves.resampled(n)``, an array of ``n``.
-        bound: what it must satisfy.
+        name: the quantity, or ``""`` if the finding's statement says it.
+        statistic: one number for ``TaskCurves``. For ``curves.resampled(n)``, an array of ``n``.
+        bound: the bound that it must satisfy.
     """
 
     name: str
@@ -70,9 +70,9 @@ class CurveControl:
     """Curves in which a statement is false.
 
     Attributes:
-        name: what was changed.
+        name: the change in words.
         change: makes them from the measured curves.
-        random: whether ``change`` draws at random. The draw is the same for all seeds, and the name then says so.
+        random: whether ``change`` draws at random. All seeds then share one draw, and the name says so.
     """
 
     name: str
@@ -84,23 +84,23 @@ class CurveControl:
 class CurveFinding:
     """A statement about the layers of a base and a tuned model, before any value.
 
-    The curves are CKA with the single-task models; for C8, log2 of the dimensions; for C11, the share of nearest
-    neighbours in the same cluster. Give ``curves.seen``; for C9, C18 and C19, which compare held-out tasks with seen
-    ones, all curves; for C14, ``curves.seen.with_ceiling``.
+    The curves are CKA with the single-task models. For C8 they are log2 of the dimensions, for C11 the share of nearest
+    neighbours in the same cluster. Give ``curves.seen``. For C9, C18 and C19, which compare held-out tasks with seen
+    ones, give all curves, for C14 ``curves.seen.with_ceiling``.
 
     Attributes:
         id: short name.
-        statement: what is stated.
-        parts: what must hold, all of it; the first is the main value.
-        control: the curves on which the same parts are judged as well.
-        source: where it comes from.
+        statement: the claim in words.
+        parts: all of these must hold. The first has the main value.
+        control: the curves on which these parts are judged as well.
+        source: where the claim comes from.
         paper: the paper's own value.
         shown: where tables show it.
         by_depth: whether it needs ``_LEAST_LAYERS`` layers, because it uses quarters or eighths of the depth, a
             correlation with depth, or layer groups.
         share: whether its values over seeds are shares.
-        condition: what must exist for the statistics to be defined, such as a transition; ``""`` if they always are.
-            Seeds without it are left out, and at least ``_LEAST_SEEDS`` must remain.
+        condition: required for the statistics to be defined, such as a transition. ``""`` if they always are. Seeds
+            without it are left out, and at least ``_LEAST_SEEDS`` must remain.
     """
 
     id: str
@@ -331,8 +331,8 @@ def judged_over_seeds(
     Args:
         stated: the finding.
         curves: one for each seed.
-        control: name and curves of a control that was measured, in place of that of ``stated``.
-        not_tested: why it cannot be tested; ``""`` if it can.
+        control: name and curves of a measured control, in place of ``stated.control``.
+        not_tested: why it cannot be tested, or ``""``.
         note: for the reader.
 
     Example:
@@ -402,8 +402,8 @@ def judged_over_tasks(
 
     Args:
         stated: the finding.
-        curves: of the tasks that the finding needs; ``None`` if they were not measured, with ``not_tested``.
-        not_tested: why it cannot be tested; ``""`` if it can.
+        curves: of the tasks that the finding needs. ``None`` if they were not measured, with ``not_tested``.
+        not_tested: why it cannot be tested, or ``""``.
         note: for the reader.
         seed: for drawing tasks anew.
     """

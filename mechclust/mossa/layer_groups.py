@@ -42,7 +42,8 @@ class LayerGroups:
     refinement: range
 
     def __str__(self) -> str:
-        """
+        """Return the groups as text.
+
         Example:
             >>> str(LayerGroups(range(1, 10), range(10, 16), range(16, 33)))
             'shared 1-9, transition 10-15, refinement 16-32'
@@ -87,7 +88,7 @@ class LayerGroupsInterval:
         """Return the groups as text, with 95% intervals of their ends.
 
         Args:
-            labels: of the layers; by default their numbers.
+            labels: of the layers, by default their numbers.
             rest: name of the layers above the transition.
 
         Example:
@@ -124,12 +125,12 @@ class LayerGroupsInterval:
         """Return a row for each group, for tables.
 
         Args:
-            labels: of the layers; by default their numbers.
+            labels: of the layers, by default their numbers.
             rest: name of the layers above the transition.
 
         Returns:
-            ``group``; ``first_layer`` and ``last_layer``, None for an empty group; ``end_low`` and ``end_high``, the
-            95% interval of its last layer over tasks (0: before the first layer) or None; ``tuned_alone``, its layers
+            ``group``. ``first_layer`` and ``last_layer``, None for an empty group. ``end_low`` and ``end_high``, the
+            95% interval of its last layer over tasks (0: before the first layer) or None. ``tuned_alone``, its layers
             in which only tuned changed, such as ``"2-4"``.
         """
         rows = []
@@ -172,21 +173,21 @@ def layer_groups(
 ) -> LayerGroups:
     """Return the shared, transition and refinement layers, by a fixed rule.
 
-    Shared: the layers before ``crossover(base, tuned, margin)``. Transition: from there to the first layer with 95%
-    of the most dimensions; without dimensions, to the last layer before ``spread`` leaves .02 of its minimum. There
-    is none where the spread never falls to .10 after the shared layers. Refinement: the rest.
+    Shared: the layers before ``crossover(base, tuned, margin)``. Transition: from there to the first layer with 95% of
+    the most dimensions. Without dimensions, it ends at the last layer before ``spread`` leaves .02 of its minimum.
+    There is none if the spread never falls to .10 after the shared layers. Refinement: the rest.
 
     The rule is ours. On the paper's curves it gives the paper's groups, 1-9, 10-15 and 16-32 for seen tasks, and no
-    transition for unseen ones. The first boundary depends on a difference of .020 at layer 9 there: with an error of
-    .005 in every point, as of reading a figure, it is 8 in about half of the draws.
+    transition for unseen ones. The first boundary depends on a difference of .020 at layer 9. With an error of .005 in
+    every point, as from reading a figure, it is 8 in about half of the draws.
 
     Source: Zhao, Ziser & Cohen 2024 (arXiv 2410.20008), figures 2 and 7.
 
     Args:
-        base: median over tasks of CKA with the controls, by layer from 1; of the untuned model.
+        base: of the untuned model, median over tasks of CKA with the controls, by layer from 1.
         tuned: of the tuned model. NaN where not known.
         spread: interquartile range over tasks of ``tuned``.
-        n_dims: dimensions for 99% of the variance, of the tuned model; NaN where not known.
+        n_dims: dimensions for 99% of the variance, of the tuned model. NaN where not known.
         margin: how far ``tuned`` has to be above ``base``.
 
     Example:
@@ -217,7 +218,7 @@ def group_boundaries(
     """Return the last shared layer and the last layer of the transition, of many curves at once (see ``layer_groups``).
 
     Returns:
-        Two arrays of layers, counted from 1. They are equal where there is no transition.
+        Two arrays of layers, counted from 1. They are equal if there is no transition.
 
     Example:
         >>> base, tuned = np.array([[1.0, 0.9, 0.7], [1.0, 1.0, 1.0]]), np.full((2, 3), 0.9)

@@ -1,7 +1,7 @@
-"""What the figures of the MOSSA paper show of Llama-2-7B, 32 layers, to compare runs with.
+"""Values of Llama-2-7B (32 layers) in the MOSSA paper's figures, to compare runs with.
 
 Zhao, Ziser & Cohen, "Layer by Layer: Uncovering Where Multi-Task Learning Happens in Instruction-Tuned Large Language
-Models" (EMNLP 2024, arXiv 2410.20008). CKA is the biased form there. Numbers were read off the figures, to about .005;
+Models" (EMNLP 2024, arXiv 2410.20008). CKA is the biased form there. Numbers were read off the figures, to about .005.
 NaN where the figure does not show them.
 """
 
@@ -45,7 +45,7 @@ class _Correlation:
     """Over tasks, with CKA in some layers: the range that the figure shows.
 
     Attributes:
-        covariate: with what.
+        covariate: its name.
         which: ``"base"`` or ``"tuned"``.
         layers: first and last, counted from 1.
         low, high: between which the correlation is.

@@ -1,7 +1,7 @@
 """Curves of similarity in which a statement is false: measured ones, with one thing shuffled.
 
-Every function shuffles once, in the same way for all curves of as many tasks and layers, so that the seeds of a study
-are shuffled alike.
+Every function shuffles once, identically for all curves with equal numbers of tasks and layers, so that the seeds of a
+study are shuffled alike.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def swapped(curves: TaskCurves) -> TaskCurves:
 
 
 def exchanged_controls(curves: TaskCurves) -> TaskCurves:
-    """Return the curves with a task's own control and those of others exchanged for a random half of the tasks."""
+    """Return the curves with a task's control and others' controls exchanged for a random half of the tasks."""
     half = _half(curves)[:, None]
     others = curves.values("null")
     tuned = np.where(half, others, curves.tuned)
@@ -43,7 +43,7 @@ def tuned_as_base(curves: TaskCurves) -> TaskCurves:
 
 
 def permuted_layers(curves: TaskCurves) -> TaskCurves:
-    """Return the curves with the layers in one random order, the same for all tasks and measures."""
+    """Return the curves with the layers in one random order for all tasks and measures."""
     order = np.random.default_rng(0).permutation(curves.n_layers)
     return replace(
         curves,
@@ -58,7 +58,7 @@ def permuted_layers(curves: TaskCurves) -> TaskCurves:
 def seen_called_held_out(curves: TaskCurves) -> TaskCurves:
     """Return the seen tasks, with as many at random called held out as there are held-out ones.
 
-    They are of the same clusters as the held-out ones, unless these have no seen tasks left.
+    One is drawn for each held-out task, from its cluster if a seen task is left there.
 
     Example:
         >>> curves = np.zeros((5, 1))
@@ -92,7 +92,7 @@ def other_covariates(curves: TaskCurves) -> TaskCurves:
 
 
 def other_clusters(curves: TaskCurves) -> TaskCurves:
-    """Return the curves with the covariates of other clusters. Those of a cluster's first task are all its tasks'.
+    """Return the curves with the covariates of other clusters, each taken from a cluster's first task.
 
     Example:
         >>> curves = np.zeros((4, 1))

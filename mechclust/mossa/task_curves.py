@@ -33,7 +33,7 @@ class TaskCurves:
         layers: their labels, from the first block to the last.
         base: of the untuned model. NaN where undefined.
         tuned: of the model that was tuned on many tasks.
-        ceiling: of a second control of the same task. None if no task has two.
+        ceiling: of a second control of each task. None if no task has two.
         null: of the tuned model with the controls of other tasks, or None.
         held_out: true for tasks that ``tuned`` was not tuned on.
         clusters: the cluster of each task, or None.
@@ -117,7 +117,7 @@ class TaskCurves:
         """Return some of the tasks, by names or by a mask, without dimensions, which belong to all tasks together.
 
         Raises:
-            InputError: naming a task that is not there.
+            InputError: naming a missing task.
         """
         if isinstance(tasks, np.ndarray) and tasks.dtype == bool:
             places = np.flatnonzero(tasks)
@@ -176,7 +176,7 @@ class TaskCurves:
         return curve
 
     def median(self, which: Which) -> ByLayer:
-        """Return the median over tasks. NaN at a layer where no task has a number."""
+        """Return the median over tasks. NaN at a layer if no task has a number there."""
         return self._over_tasks(which, 0.5)
 
     def quartiles(self, which: Which) -> tuple[ByLayer, ByLayer]:
@@ -255,8 +255,8 @@ def bootstrap(
 ) -> tuple[Any, tuple[Any, Any]]:
     """Return a statistic of the curves with its 95% bootstrap interval over tasks (percentiles).
 
-    The interval says how much depends on which tasks were measured. It ignores the randomness of tuning (seeds, order
-    of the data) and the similarity of tasks in one cluster. As many seen and held-out tasks are drawn as there are.
+    The interval shows the dependence on which tasks were measured. It ignores the randomness of tuning (seeds, order of
+    the data) and the similarity of tasks in one cluster. As many seen and held-out tasks are drawn as there are.
 
     Args:
         curves: to resample.
@@ -267,8 +267,8 @@ def bootstrap(
 
     Returns:
         The statistic, and the ends of its interval: numbers, or arrays if the statistic is an array. NaN for fewer than
-        ``LEAST_TASKS`` seen or held-out tasks (a group without tasks aside), and where the statistic is undefined in
-        more than 5% of the draws.
+        ``LEAST_TASKS`` seen or held-out tasks (a group without tasks aside), and if the statistic is undefined in more
+        than 5% of the draws.
 
     Example:
         >>> values = np.linspace(0.1, 0.9, 7)[:, None]

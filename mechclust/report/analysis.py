@@ -1,4 +1,4 @@
-"""What is concluded and shown: figures, findings, views, notes."""
+"""The conclusions and displays of a report: figures, findings, views, notes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class Panel:
-    """One figure of a report, with what it shows.
+    """One figure of a report, with its caption.
 
     Example:
         >>> from matplotlib.figure import Figure
@@ -50,10 +50,10 @@ class Analysis:
         findings: tested statements.
         panels: figures in the report's order.
         views: HTML fragments by title, such as attention views.
-        notes: what a reader must know.
-        headline: the conclusion, shown first under the title; by default how many findings hold.
+        notes: caveats for the reader.
+        headline: the conclusion, shown first under the title. By default, how many findings hold.
         folded: HTML fragments by title that are opened with a click, such as long tables.
-        readings: what was measured, shown as a table after the conclusion.
+        readings: measurements, shown as a table after the conclusion.
 
     Example:
         >>> Analysis(notes=["8 seeds"])
@@ -82,5 +82,5 @@ class Analysis:
 
     @property
     def readings_html(self) -> str:
-        """The table of readings; empty if there are none."""
+        """Return the table of readings, or an empty string if there are none."""
         return table_html(readings_table(self.readings)) if self.readings else ""

@@ -15,7 +15,7 @@ def pack(folder: Path, without: Collection[str] = ()) -> bytes:
     """Return all files of ``folder`` as a ``.tar.xz``. Equal files give equal bytes.
 
     Args:
-        folder: a folder of files. What killed processes were writing is left out.
+        folder: a folder of files. Temporary files of killed processes are left out.
         without: names of files that are left out too, in any subfolder.
     """
     held = io.BytesIO()

@@ -10,7 +10,7 @@ CHANCE_LEVEL = 0.05  # the level of every "above chance"
 
 
 def corrected_p_values(p: ArrayLike) -> Float[np.ndarray, "..."]:
-    """Return p-values corrected for their number (Benjamini & Hochberg 1995), in the same order.
+    """Return p-values corrected for their number (Benjamini & Hochberg 1995), in the given order.
 
     Of the places at or below a level, at most that share are there by chance on average. That holds for independent
     tests and for positively dependent ones, such as consecutive layers. NaN stays NaN and is not counted as a test.

@@ -1,4 +1,4 @@
-"""The folder of a run or a report: whether it can be written, whose it is, and the record of what was run in it."""
+"""Check and own the folder of a run or report, and record the run in it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _UNNAMED = {"texts": "other texts", "corpus": "another corpus or none", "weights
 
 
 def check_writable(out: Path, way: str = "choose another folder with --out") -> None:
-    """Refuse a folder that cannot be made or written to, and a full disk, before any work; makes nothing.
+    """Refuse a folder that cannot be made or written to, and a full disk, before any work. No folder is made.
 
     Args:
         out: the folder.
@@ -45,7 +45,7 @@ def check_writable(out: Path, way: str = "choose another folder with --out") -> 
     """
     nearest = _there(out)
     try:
-        with tempfile.TemporaryFile(dir=nearest) as file:  # permissions alone do not tell, nor does an empty file
+        with tempfile.TemporaryFile(dir=nearest) as file:  # permissions or an empty file do not reveal a full disk
             file.write(bytes(_LEAST))
             file.flush()
             return
@@ -55,7 +55,7 @@ def check_writable(out: Path, way: str = "choose another folder with --out") -> 
 
 
 def check_command(out: Path, command: str, way_out: str = WAY_OUT) -> None:
-    """Refuse a folder that cannot be written, or in which something is not this command's; changes nothing.
+    """Refuse a folder that cannot be written, or in which a file is not this command's. No file is changed.
 
     A folder with files belongs to a command if its manifest says so, or if it is the command's run. Otherwise only
     files of kinds that no command writes are welcome, such as ``notes.txt``.
@@ -66,8 +66,8 @@ def check_command(out: Path, command: str, way_out: str = WAY_OUT) -> None:
         way_out: out of it.
 
     Raises:
-        InputError: for the folder of another command or of nobody, a link out of the folder, and a file of the report
-            that is not what was written.
+        InputError: for a folder of another command or of unknown files, a link out of the folder, and a file of the
+            report that was changed.
     """
     check_writable(out)
     manifest = read_manifest(out, way_out)
@@ -86,10 +86,10 @@ def check_subject(out: Path, subject: Mapping[str, str]) -> None:
 
     Args:
         out: the folder.
-        subject: what is to be measured, by kind, such as ``{"model": "gpt2"}``.
+        subject: the inputs to measure, by kind, such as ``{"model": "gpt2"}``.
 
     Raises:
-        InputError: naming what is another.
+        InputError: naming the input that differs.
     """
     held = read_manifest(out).subject
     for kind, wanted in subject.items():
@@ -103,8 +103,8 @@ def record_command(out: Path, command: str, subject: Mapping[str, str] | None = 
 
     Args:
         out: the folder.
-        command: as it is called.
-        subject: what is measured, beside what is recorded of it already.
+        command: its name.
+        subject: the measured inputs, added to those already recorded.
     """
     manifest = read_manifest(out)
     recorded = replace(manifest, command=command, subject={**manifest.subject, **(subject or {})})
@@ -113,7 +113,7 @@ def record_command(out: Path, command: str, subject: Mapping[str, str] | None = 
 
 
 def _run_in(out: Path, way_out: str) -> str:
-    """The command whose run a folder is, or nothing."""
+    """Return the command whose run a folder is, or an empty string."""
     try:
         return f"run {read_record(out, way_out)['study']}"
     except DamagedError:
@@ -123,24 +123,24 @@ def _run_in(out: Path, way_out: str) -> str:
 
 
 def free_space(out: Path) -> int:
-    """Bytes that are free where ``out`` is, or would be made."""
+    """Return the bytes that are free where ``out`` is, or would be made."""
     return shutil.disk_usage(_there(out)).free
 
 
 def kept_bytes(rows: Path) -> int:
-    """Bytes of the hidden states that are kept in a folder already."""
+    """Return the bytes of the hidden states that are kept in a folder already."""
     return sum(path.stat().st_size for path in rows.rglob("*.safetensors"))
 
 
 def _there(out: Path) -> Path:
-    """A folder, or the nearest one above it that is there."""
+    """Return a folder, or the nearest existing one above it."""
     out = out.absolute()
     return next(path for path in (out, *out.parents) if path.exists())
 
 
 @contextmanager
 def rows_errors(fewer: str) -> Iterator[None]:
-    """Say what to give on the command line where an error inside says what to call in Python.
+    """Replace an error's advice for Python by the command line's option.
 
     Args:
         fewer: the option that gives fewer prompts, such as ``"--max-rows"``.
@@ -178,10 +178,10 @@ def machine_facts() -> dict[str, Any]:
 
 @contextmanager
 def open_folder(out: Path, study: str, config: Mapping[str, Any]) -> Iterator[None]:
-    """Begin a run in the folder ``out``, which is ours for the block, or go on with one of the same study and settings.
+    """Begin a run in the folder ``out``, or resume one of equal study and settings. The block owns the folder.
 
-    What killed processes were making in it is removed. Where somebody removes the folder inside the block, what is made
-    afterwards is of this run, and the folder says so again at the end.
+    Temporary files of killed processes are removed. If somebody removes the folder inside the block, later files still
+    belong to this run, and the record is written again at the end.
 
     Raises:
         InputError: when ``out`` cannot be written, or holds something else.
@@ -223,7 +223,7 @@ def _begin(out: Path, study: str, config: Mapping[str, Any]) -> None:
 
 
 def read_record(out: Path, way_out: str) -> dict[str, Any]:
-    """The ``config.json`` of a run's folder: ``study``, ``config`` and ``machine``.
+    """Return the ``config.json`` of a run's folder: ``study``, ``config`` and ``machine``.
 
     Raises:
         InputError: when it holds no run, or a changed record of it, with the way out.
@@ -244,7 +244,7 @@ def read_record(out: Path, way_out: str) -> dict[str, Any]:
 def differing_fields(
     held: Mapping[str, Any], wanted: Mapping[str, Any], prefix: str = ""
 ) -> Iterator[tuple[str, tuple[Any, Any]]]:
-    """Fields whose value is another, nested ones by dots, with both values.
+    """Yield the fields that differ, nested ones by dots, with both values.
 
     Example:
         >>> dict(differing_fields({"seed": 0, "training": {"lr": 0.1}}, {"seed": 0, "training": {"lr": 0.2}}))

@@ -17,7 +17,7 @@ def judge_rise_with_step(
     """Judge whether a measure rises with log step, then saturates: it changes little over the last third of training.
 
     Args:
-        steps: of the checkpoints; the last is the end of training.
+        steps: of the checkpoints. The last is the end of training.
         curves: the measure.
 
     Example:
@@ -48,7 +48,7 @@ def judge_rise_with_layer(layers: Float[np.ndarray, "seed layer"]) -> tuple[Part
 
 
 def spearman_correlation(x: Shaped[np.ndarray, "n"], y: Shaped[np.ndarray, "n"]) -> float:
-    """Return Spearman's correlation; NaN for a flat curve, which has no ranks."""
+    """Return Spearman's correlation, or NaN for a flat curve, which has no ranks."""
     from scipy.stats import spearmanr
 
     return float(spearmanr(x, y).statistic) if np.ptp(y) > 0 else math.nan

@@ -1,4 +1,4 @@
-"""HTML of figures, tables and findings from plain data: what pages and notebooks are made of."""
+"""HTML of figures, tables and findings from plain data, for pages and notebooks."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ _STYLE = """
 
 
 def png_bytes(figure: Figure, dpi: int = 130) -> bytes:
-    """A figure as PNG bytes. No text in it is read as a formula but those that ``style.MATHTEXT`` marks.
+    """Return a figure as PNG bytes. Only texts that ``style.MATHTEXT`` marks are read as formulas.
 
     Args:
-        figure: what to draw.
-        dpi: dots per inch; few by default, as pages hold their pictures.
+        figure: the figure to draw.
+        dpi: dots per inch. Few by default, because pages embed their pictures.
     """
     from mechclust.report.style import styled, without_formulas
 
     buffer = io.BytesIO()
     with warnings.catch_warnings(), styled():
-        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # a box stands there
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # it is drawn as a box
         without_formulas(figure).savefig(buffer, format="png", dpi=dpi)
     return buffer.getvalue()
 
@@ -55,7 +55,7 @@ def escaped_text(text: object) -> Markup:
 
 
 def content_policy(*fragments: str, images: str = "data:") -> str:
-    """Return a Content-Security-Policy with which a page runs the scripts of these fragments only, and loads nothing.
+    """Return a Content-Security-Policy that lets a page run only these fragments' scripts, and load no other resources.
 
     Args:
         fragments: HTML of ours whose scripts may run.
@@ -107,12 +107,12 @@ def table_html(
 
 
 def list_html(notes: Sequence[str]) -> str:
-    """Return a list of sentences, or nothing for none."""
+    """Return a list of sentences, or an empty string if there are none."""
     return f"<ul>{''.join(f'<li>{escaped_text(note)}</li>' for note in notes)}</ul>" if notes else ""
 
 
 def findings_html(findings: Sequence[Finding]) -> str:
-    """Return the table of findings as it stands in reports; nothing for none."""
+    """Return the table of findings as in reports, or an empty string if there are none."""
     return f"<style>{_STYLE}</style>{page_template('findings').render(findings=findings)}" if findings else ""
 
 

@@ -34,8 +34,8 @@ class Manifest:
     """The content of ``mechclust.json``, which lists the files of its folder.
 
     Attributes:
-        command: name of the command that writes there, such as ``clusters``; empty in a folder without a manifest.
-        subject: what was measured, by kind, such as ``{"model": "gpt2"}``.
+        command: name of the command that writes there, such as ``clusters``. Empty in a folder without a manifest.
+        subject: the measured inputs, by kind, such as ``{"model": "gpt2"}``.
         files: the digests of each file that was written, by its path in the folder. There are two if writing the
             second content may have been interrupted.
         measured: the digest of each file of a finished run's ``results/``, by its path in the folder.
@@ -48,7 +48,7 @@ class Manifest:
 
 
 def read_manifest(folder: Path, way_out: str = WAY_OUT) -> Manifest:
-    """Read the manifest of a folder. That of a folder without one is empty.
+    """Read the manifest of a folder. It is empty if the folder has none.
 
     Args:
         folder: may be missing.
@@ -85,25 +85,25 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 
 
 def holds_files(folder: Path) -> bool:
-    """Whether there is a file at any depth that is not hidden and not in a hidden folder; not for a file."""
+    """Return whether a folder has a visible file at any depth outside hidden folders. False for a file."""
     return any(_visible_files(folder))
 
 
 def _visible_files(folder: Path) -> Iterator[Path]:
-    """Yield the files below a folder, without hidden files and what is in hidden folders: none of them is ours."""
+    """Yield the files below a folder, without hidden files and files in hidden folders, which are never ours."""
     for place, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".")]
         yield from (Path(place) / name for name in names if not name.startswith("."))
 
 
 def may_hold_ours(folder: Path) -> bool:
-    """Whether a folder has a file of a type that mechclust writes, or a folder with files in it."""
+    """Return whether a folder has a file of a type that mechclust writes, or a folder with files in it."""
     entries = [path for path in folder.iterdir() if path.name[0] != "."] if folder.is_dir() else []
     return any(holds_files(path) or path.suffix in _WRITTEN_KINDS or path.name == "command.txt" for path in entries)
 
 
 def check_links(folder: Path, way_out: str = WAY_OUT) -> None:
-    """Refuse a folder with a link that leads out of it or in a circle: what is behind the link is not ours.
+    """Refuse a folder with a link that leads out of it or in a circle, because files behind the link are not ours.
 
     Raises:
         InputError: naming the link.
@@ -156,7 +156,7 @@ def add_files(folder: Path, contents: Mapping[str, bytes], way_out: str = WAY_OU
         way_out: advice that ends the message of an error.
 
     Raises:
-        InputError: as ``check_files``, before anything is written; or if a file cannot be written.
+        InputError: as ``check_files``, before any file is written. Also if a file cannot be written.
     """
     check_files(folder, contents, way_out)
     manifest = read_manifest(folder, way_out)
@@ -174,7 +174,7 @@ def replace_files(folder: Path, contents: Mapping[str, bytes], way_out: str = WA
     """Write files, and delete all others that the manifest lists.
 
     Raises:
-        InputError: as ``check_files``, before anything is written or deleted; or if a file cannot be.
+        InputError: as ``check_files``, before any file is written or deleted. Also if a file cannot be.
     """
     manifest = read_manifest(folder, way_out)
     check_files(folder, {*manifest.files, *contents}, way_out)
@@ -200,13 +200,13 @@ def forget_measured(folder: Path) -> None:
 
 
 def check_measured(folder: Path) -> None:
-    """Refuse a run in which a file of ``results/`` was replaced, such as by that of another seed, step or split.
+    """Refuse a run in which a file of ``results/`` was replaced, such as by one of another seed, step or split.
 
     Every file says where it belongs. In a finished run their content is known too, unless checksums are not compared.
-    Files that are missing or damaged are left to whoever reads them.
+    Missing or damaged files are left to the code that reads them.
 
     Raises:
-        InputError: naming the first file that is not what the run measured.
+        InputError: naming the first file that is not as the run wrote it.
     """
     for path in sorted(_visible_files(folder / "results")):
         if path.suffix == ".safetensors" and saved_place(path) not in ("", place_of(path)):
@@ -234,7 +234,7 @@ def _remove_empty(folder: Path, below: Path) -> None:
 
 
 def _digest_of(path: Path) -> str:
-    """The digest of a file; empty for what is no file."""
+    """Return the digest of a file, or an empty string if it is no file."""
     if not path.is_file():
         return ""
     with path.open("rb") as file:

@@ -1,4 +1,4 @@
-"""One self-contained HTML page for a run, and the folder in which it stands."""
+"""One self-contained HTML page for a run, and its folder."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _UNFOLDED_FIGURES = 3  # after the first
-_WIDEST_ASPECT = 2.0  # width / height of a figure beside a table
+_WIDEST_ASPECT = 2.0  # width / height of a figure next to a table
 
 
 def write_report(
@@ -41,19 +41,19 @@ def write_report(
 ) -> Path:
     """Write ``report.html`` with ``figures/``, ``results/`` and tables into the folder ``out``.
 
-    Each figure is there as PNG (300 dots per inch) and as PDF; the page holds lighter pictures of its own. Findings are
-    written to ``findings.json`` and ``findings.csv``. ``mechclust.json`` lists the files. Those of an earlier report of
-    the same command are replaced or deleted.
+    Each figure is saved as PNG (300 dots per inch) and as PDF. The page embeds lighter pictures. Findings are written
+    to ``findings.json`` and ``findings.csv``. ``mechclust.json`` lists the files. Files of an earlier report of this
+    command are replaced or deleted.
 
-    Arguments that are not below are those of ``render_report``.
+    Other arguments as ``render_report``.
 
     Args:
         out: the folder.
-        config: the configuration; paths in it are shown as text.
-        facts: date, versions, machine; those of now by default.
-        results: measurements by name, for ``results/NAME.safetensors``; a name may have folders (``"seed0/cka"``).
+        config: the configuration. Paths in it are shown as text.
+        facts: date, versions, machine, by default the current ones.
+        results: measurements by name, for ``results/NAME.safetensors``. A name may have folders (``"seed0/cka"``).
         tables: by name, for ``NAME.csv``.
-        command: that reports, such as ``"clusters"``, or ``"report"`` for a report of your own.
+        command: the reporting command, such as ``"clusters"``, or ``"report"`` for your report.
 
     Returns:
         The path of ``report.html``, which is written last.
@@ -95,7 +95,7 @@ def save_results(out: str | Path, command: str, results: Mapping[str, ProbeResul
         out: the folder.
         command: that reports there.
         results: by name, for ``results/NAME.safetensors``.
-        subject: what was measured, by kind, such as ``{"model": "gpt2"}``; the folder remembers it.
+        subject: the measured inputs, by kind, such as ``{"model": "gpt2"}``. The folder remembers it.
 
     Raises:
         InputError: when ``out`` cannot be written, or holds the report of another command.
@@ -111,13 +111,13 @@ def render_report(
 ) -> str:
     """Return the page, which needs no network.
 
-    It opens with the conclusion, the first figure, and what was found beside it. Notes, tables, the configuration, and
-    figures after the fourth are folded. The browser is told to run the scripts of views and folded fragments alone,
-    and to load nothing from anywhere.
+    It opens with the conclusion, the first figure, and the findings next to it. Notes, tables, the configuration, and
+    figures after the fourth are folded. The browser may run only the scripts of views and folded fragments, and load no
+    other resources.
 
     Args:
         title: heading.
-        source: the paper, or what was measured.
+        source: the paper, or the measured inputs.
         analysis: conclusion, findings, figures, HTML views, folded ones and notes. All but views and folded ones is
             escaped.
         facts: date, versions, machine.

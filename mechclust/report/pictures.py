@@ -17,18 +17,18 @@ _PRINT_DPI = 300
 
 
 def pdf_bytes(figure: Figure) -> bytes:
-    """A figure as PDF bytes: text as text, fonts embedded (type 42), no date, so that equal figures are equal files."""
+    """Return a figure as PDF bytes: real text, embedded fonts (type 42), no date. Equal figures are equal files."""
     from mechclust.report.style import styled, without_formulas
 
     buffer = io.BytesIO()
     with warnings.catch_warnings(), styled():
-        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # a box stands there
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # it is drawn as a box
         without_formulas(figure).savefig(buffer, format="pdf", metadata={"CreationDate": None})
     return buffer.getvalue()
 
 
 def print_files(panel: Panel) -> dict[str, bytes]:
-    """A panel's files by their suffix.
+    """Return a panel's files by their suffix.
 
     Example:
         >>> from mechclust.report.analysis import Panel

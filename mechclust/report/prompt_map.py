@@ -20,7 +20,7 @@ from tasks import InputError
 _PACKAGE = "mechclust.report"
 MAX_CHARACTERS = 300  # of a prompt on the page
 CLUSTER = "cluster"  # the colouring that ``clusters`` adds
-_STEPS = 30_000  # half a frame's width as an integer; ``_EDGE`` marks what lies outside
+_STEPS = 30_000  # half a frame's width as an integer. ``_EDGE`` marks points outside
 _EDGE = 32_767
 _MAX_NUMERIC_CLASSES = 12  # more different numbers are a scale
 
@@ -37,8 +37,8 @@ def prompt_map(
 ) -> str:
     """Return an HTML fragment with a map of the prompts per model, a slider over layers, and the prompts' texts.
 
-    A prompt under the pointer, or selected by a click, is marked in every model's map. Models with the same layers
-    share a slider, otherwise each has one. The fragment needs JavaScript but no network. A page may have several.
+    A prompt under the pointer, or selected by a click, is marked in every model's map. Models with equal layers share a
+    slider, otherwise each has one. The fragment needs JavaScript but no network. A page may have several.
 
     Each layer's frame fits its prompts, so do not compare scales over layers. A few prompts far from all others are
     drawn as triangles at the frame's edge, and the map gives their number.
@@ -47,9 +47,9 @@ def prompt_map(
         planes: by model name, each layer's prompts in a plane, as ``aligned_planes`` gives them. Models may have
             different numbers of layers.
         layers: numbers of the layers, ascending. By model name if the models have different ones.
-        texts: the prompts. At most 300 characters of each go into the page; the search sees no more.
-        colours: by label or surface feature, a value per prompt. The first is shown at the start. One with the same
-            value for all prompts is left out if there are others.
+        texts: the prompts. At most 300 characters of each go into the page. The search sees no more.
+        colours: by label or surface feature, a value per prompt. The first is shown at the start. A constant one is
+            left out if there are others.
         clusters: the cluster of each prompt at each layer, of a single model. Adds the colouring "cluster" and a table
             of clusters against labels. A cluster keeps its colour from layer to layer if it keeps its prompts.
         start: the layer shown first, by default the last.
@@ -112,8 +112,8 @@ def without_surrogates(text: str) -> str:
 def packed_plane(layer: Float[np.ndarray, "example 2"]) -> str:
     """Return a plane in base64 of 16-bit integers, x and y in turn.
 
-    30,000 is half the frame's width. 32,767 marks an axis of a prompt outside the frame, which is drawn where the line
-    to it from the middle meets the edge.
+    30,000 is half the frame's width. 32,767 marks an axis of a prompt outside the frame. It is drawn at the frame's
+    edge, on the line to it from the middle.
     """
     low, high = np.quantile(layer, [0.02, 0.98], axis=0)
     placed = layer - (low + high) / 2

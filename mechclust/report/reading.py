@@ -1,4 +1,4 @@
-"""Readings: what a command measured, one row each, as a table and as sentences."""
+"""Readings: the measurements of a command, one row each, as a table and as sentences."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class Reading:
 
     Attributes:
         what: name of the quantity or event.
-        value: number with its interval, or what the event is about, such as tasks.
+        value: number with its interval, or the subject of the event, such as tasks.
         where: layers, or another place.
         chance: value by chance.
         random_weights: value of a randomly initialised copy.
-        verdict: what follows, in one fixed sentence.
+        verdict: the conclusion, in one fixed sentence.
 
     Example:
         >>> print(Reading("Change begins", "sort and copy", "layer 2", verdict="Its 95% interval lies above 0.01."))

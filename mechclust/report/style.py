@@ -1,4 +1,4 @@
-"""What the figures of all studies share: settings, colours, panels with a faint grid, curves of several seeds."""
+"""Settings shared by the figures of all studies: colours, panels with a faint grid, curves of several seeds."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MATHTEXT = "mathtext"  # ``gid`` of a text of ours that is a formula: ``axis.set
 BLUE, RED, GREEN, PURPLE, ORANGE = COLORS[:5]
 TEXT = "#1d2733"  # of text, and of a curve that is first among others
 SOFT = "#5b6875"  # of ticks and of words beside curves
-CHANCE = "chance (95%)"  # what a band of chance is called
+CHANCE = "chance (95%)"  # label of a band of chance
 _STYLE: dict[str, Any] = {
     "font.size": 9,
     "axes.titlesize": 10,
@@ -51,7 +51,7 @@ _STYLE: dict[str, Any] = {
 
 @contextmanager
 def styled() -> Iterator[None]:
-    """Matplotlib's own settings with ``_STYLE`` over them, whatever the user's are; also a decorator.
+    """Return matplotlib's defaults with ``_STYLE`` over them, whatever the user's are. Also a decorator.
 
     Example:
         >>> with styled():
@@ -85,11 +85,11 @@ def subplots(
     grid: Literal["both", "x", "y"] | None = "both",
     **options: Any,
 ) -> tuple[Figure, list[Axes]]:
-    """A figure of ``n`` panels, row by row.
+    """Return a figure of ``n`` panels, row by row.
 
     Args:
         n: how many.
-        columns: in a row; all of them by default.
+        columns: in a row, by default all of them.
         size: width and height of one panel, in inches.
         grid: along which axis each panel has a faint grid.
         options: for ``Figure.subplots``, such as ``sharey=True``.
@@ -120,7 +120,7 @@ def panel_rows(
     ylim: tuple[float, float] = (-0.05, 1.05),
     columns: int = 5,
 ) -> tuple[Figure, list[Axes]]:
-    """Return a figure with a row of titled panels for each label of the y axis; a single row is broken into lines.
+    """Return a figure with a row of titled panels for each label of the y axis. A single row is broken into lines.
 
     Args:
         titles: of the panels in a row.
@@ -149,9 +149,9 @@ def panel_rows(
 
 
 def outer_labels(axes: Sequence[Axes], columns: int) -> None:
-    """Names and numbers of the axes only at the left, and below the lowest panel of each column.
+    """Show names and numbers of the axes only at the left, and below the lowest panel of each column.
 
-    Unlike matplotlib's ``label_outer``, it keeps those of a panel below which the last row has none.
+    Unlike matplotlib's ``label_outer``, it keeps the labels of a panel if the last row has none below it.
 
     Args:
         axes: of ``subplots``, row by row, with their names.

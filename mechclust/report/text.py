@@ -91,7 +91,7 @@ def in_english(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _is_answer(column: pd.Series) -> bool:
-    """Return whether a column holds yes and no, or nothing."""
+    """Return whether a column holds only yes, no and empty values."""
     held = column.dropna()
     return len(held) > 0 and all(value is True or value is False for value in held.astype(object).tolist())
 
@@ -144,7 +144,7 @@ def figure_text(text: str, longest: int = 40) -> str:
 
 
 def ranges(layers: Iterable[int]) -> str:
-    """Such as ``"0-2, 5"``.
+    """Return numbers as ranges, such as ``"0-2, 5"``.
 
     Example:
         >>> ranges([0, 1, 2, 5])
@@ -160,7 +160,7 @@ def ranges(layers: Iterable[int]) -> str:
 
 
 def join(names: Iterable[str]) -> str:
-    """Such as ``"a, b and c"``."""
+    """Return texts as a list in words, such as ``"a, b and c"``."""
     *most, last = names
     return f"{', '.join(most)} and {last}" if most else last
 
@@ -176,7 +176,7 @@ def counted(n: int, noun: str) -> str:
 
 
 def first_few(names: Sequence[str], most: int = 6) -> str:
-    """Name tasks or other labels, or the first few of many; long names are cut.
+    """Name tasks or other labels, or the first few of many. Long names are cut.
 
     Example:
         >>> first_few(["a", "b", "c"]), first_few(["a", "b", "c", "d"], most=2)
@@ -188,7 +188,7 @@ def first_few(names: Sequence[str], most: int = 6) -> str:
 
 
 def layers_text(layers: str, place: str = "layer") -> str:
-    """Return layers, such as those of ``ranges``, or other places in words.
+    """Return layers, such as from ``ranges``, or other places in words.
 
     Example:
         >>> layers_text("3"), layers_text("0-2, 5", "block"), layers_text("")

@@ -1,4 +1,4 @@
-"""Ask for a model's answers at any point of its last residual stream."""
+"""Compute a model's answers at any point of its last residual stream."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def answers_at(
     """Return the probabilities of the answers if these points replace a site that no attention follows.
 
     Args:
-        model: takes what a hook returns.
+        model: one whose activations hooks can replace.
         site: the hook point, of shape ``[batch pos d]``.
         points: the replacements.
         examples: with the answers.

@@ -19,7 +19,7 @@ class Curves:
     NaN is an undefined number, drawn as a gap.
 
     Args:
-        epochs: ``[n]`` the epochs measured, in order; they need not be those the sandbox shows.
+        epochs: ``[n]`` the epochs measured, in order. They need not be those the sandbox shows.
         train_loss: ``[n]`` mean loss over the training sequences, in nats.
         test_loss: ``[n]`` mean loss over the test sequences, in nats.
         train_accuracy: ``[n]`` share of training sequences answered correctly.

@@ -39,7 +39,7 @@ _LEGEND_LINE = 110  # letters of a legend's line
 
 
 def wipe_axis(axis: Axes) -> None:
-    """Remove what was drawn. The ticks stay, since ``axis.clear()`` would spend most of a film on making them."""
+    """Remove earlier drawings. The ticks stay, since ``axis.clear()`` would spend most of a film on making them."""
     for artist in [*axis.lines, *axis.collections, *axis.images, *axis.texts, *axis.patches]:
         artist.remove()
     legend = axis.get_legend()
@@ -48,7 +48,7 @@ def wipe_axis(axis: Axes) -> None:
 
 
 def draw_panel(axis: Axes, panel: SandboxPanel, run: SandboxRun, frame: int) -> None:
-    """Draw ``panel`` at a frame of ``run``; ``axis`` is empty before."""
+    """Draw ``panel`` at a frame of ``run``. ``axis`` is empty before."""
     axis.set_title(figure_text(panel.title, 60), fontsize=9, fontweight="bold", loc="left", color=INK)
     axis.tick_params(which="both", labelsize=6.5, colors=MUTED, length=0, pad=2)
     for side in axis.spines.values():
@@ -174,7 +174,7 @@ def _points(
 
 
 def _labels(axis: Axes, panel: SandboxPanel, points: Float[np.ndarray, "point 2"], half: float) -> None:
-    """Write the points' names where there is room."""
+    """Write the names of the points that have room for them."""
     unit = 2 * half / _HIGH  # of the axes, a typographic point
     near = (np.abs(points) < [half * _WIDE, half]).all(axis=1)
     names = [panel.labels[i] if panel.labels else str(i) for i in np.flatnonzero(near)]

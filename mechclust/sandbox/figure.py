@@ -27,12 +27,12 @@ def sandbox_figure(run: SandboxRun, epoch: int, panels: Iterable[str] | Grid | N
     """Draw any panels of the sandbox at one epoch of a run.
 
     Args:
-        run: what ``record_sandbox`` or ``sandbox_run`` recorded.
+        run: a run from ``record_sandbox`` or ``sandbox_run``.
         epoch: one of ``run.epochs``.
         panels: names of panels, rows of names, or ``None`` for all.
 
     Raises:
-        InputError: for an epoch that was not kept, or an unknown panel; the message names the nearest.
+        InputError: for an unknown panel, or an epoch that was not kept. The message names the nearest.
 
     Example:
         >>> sandbox_figure(run, 244, ["xi", "class_map", "loss"]).savefig("epoch-244.png")  # doctest: +SKIP
@@ -49,10 +49,10 @@ def sandbox_strip(
     """Draw some panels of the sandbox at several epochs: one row per panel, one column per epoch.
 
     Args:
-        run: what ``record_sandbox`` or ``sandbox_run`` recorded.
+        run: a run from ``record_sandbox`` or ``sandbox_run``.
         epochs: some of ``run.epochs``.
         panels: names of panels.
-        titles: of the columns; by default the epochs.
+        titles: of the columns, by default the epochs.
 
     Raises:
         InputError: for no epochs, one that was not kept, an unknown panel, or another number of titles than epochs.
@@ -96,15 +96,15 @@ def sandbox_film(
 ) -> Path:
     """Write a film of any panels of the sandbox, one frame per epoch.
 
-    With all panels, a frame takes about a second; with fewer, less.
+    With all panels, a frame takes about a second. With fewer, less.
 
     Args:
-        run: what ``record_sandbox`` or ``sandbox_run`` recorded.
+        run: a run from ``record_sandbox`` or ``sandbox_run``.
         path: ends in ``.gif``, or in ``.mp4``, for which ffmpeg is needed.
         panels: names of panels, rows of names, or ``None`` for all.
         fps: frames per second.
-        epochs: which of ``run.epochs``; ``None``: all.
-        dpi: dots per inch; a panel is about 3.1 by 2.35 inches.
+        epochs: some of ``run.epochs``. ``None``: all.
+        dpi: dots per inch. A panel is about 3.1 by 2.35 inches.
 
     Returns:
         The path. The file holds the whole film or, after an error, its previous content.

@@ -1,4 +1,4 @@
-"""Choose the epochs that a sandbox keeps: more of them where something happens."""
+"""Choose the epochs that a sandbox keeps: more of them during large changes."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _AFTER = 5  # epochs kept after an event
 def choose_frames(
     epochs: Sequence[int], change: ArrayLike, max_frames: int, *, around: Sequence[int] = ()
 ) -> list[int]:
-    """Pick epochs to keep: the first, the last, those around events, and the rest where the run changes most.
+    """Pick epochs to keep: the first, the last, those around events, and more of them during large changes.
 
     The rest divides a path into equal parts whose length from one epoch to the next is a mixture of its
     share of ``change`` and an even share.
 
     Args:
-        epochs: ``[n]`` what there is, in order.
-        change: ``[n - 1]`` how much happens from each to the next, in any unit; what is not finite counts as 0.
+        epochs: ``[n]`` the available epochs, in order.
+        change: ``[n - 1]`` the size of the change from each to the next, in any unit. NaN and infinity count as 0.
         max_frames: how many to keep at most.
         around: epochs of events, such as spikes: each is kept with a few before and after it.
 

@@ -16,8 +16,8 @@ def place_labels(
 ) -> list[tuple[float, float] | None]:
     """Return the centre of each point's label, or ``None`` if there is no room beside the point.
 
-    Labels are placed one after another, each at the first of eight places beside its point at which it covers neither
-    another label nor another point.
+    Labels are placed one after another, each at the first of eight places around its point without overlap with another
+    label or point.
 
     Args:
         points: in pixels or any other unit of length.

@@ -41,7 +41,7 @@ class Key:
 
 
 def legend_of(run: SandboxRun, panels: Sequence[SandboxPanel]) -> list[Key]:
-    """Return the keys of what the panels of a run draw, in order."""
+    """Return the keys for the panels of a run, in order."""
     kinds = {panel.of for panel in panels if panel.kind == "plane"}
     backgrounds = {panel.background for panel in panels}
     mapped = bool({"map", "lines", "triangle"} & backgrounds)

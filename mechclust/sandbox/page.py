@@ -21,16 +21,16 @@ from tasks import InputError
 
 _PACKAGE = "mechclust.sandbox"
 _SCRIPTS = ("sandbox_data.js", "sandbox_panels.js", "sandbox.js")  # in this order
-_GAP = -(2**15)  # stands for NaN among 16-bit integers
+_GAP = -(2**15)  # represents NaN among 16-bit integers
 
 
 def sandbox_page(run: SandboxRun, path: str | Path, *, max_bytes: int = 15_000_000) -> Path:
     """Write a page with every panel, a slider over epochs, and panels linked through the sequence under the pointer.
 
-    The page needs no network and no other file. About 5 MB of it is plotly.js; a frame adds about 13 kB.
+    The page needs no network and no other file. About 5 MB of it is plotly.js. A frame adds about 13 kB.
 
     Args:
-        run: what ``record_sandbox`` or ``sandbox_run`` recorded.
+        run: a run from ``record_sandbox`` or ``sandbox_run``.
         path: where to write it, atomically.
         max_bytes: larger pages are refused.
 

@@ -16,23 +16,23 @@ Grid = Sequence[Sequence[str]]
 
 @dataclass(frozen=True)
 class SandboxPanel:
-    """One panel. Its ``kind`` says which of the fields below matter.
+    """One panel. Its ``kind`` determines which of the fields below matter.
 
     Attributes:
         name: short name, to choose it by.
         title: of the drawn panel.
         explanation: one sentence.
         kind: ``"plane"`` draws points, ``"heat"`` a row of numbers for each sequence, ``"curves"`` numbers by epoch.
-        points: name of the points or numbers in ``SandboxRun.values``; by default the panel's own name.
+        points: name of the points or numbers in ``SandboxRun.values``, by default the panel's name.
         of: the kind of its points.
         background: drawn behind the points: ``"circle"`` (all normalised vectors lie on it), ``"cloud"`` (other
             sequences), ``"map"`` (classes over the plane), ``"lines"`` (equal probabilities), ``"triangle"``.
         arrow: whether the query is drawn.
-        curves: fields of ``Curves``; by default the panel's own name.
+        curves: fields of ``Curves``, by default the panel's name.
         log: whether the vertical axis is logarithmic.
         columns: names of a heat map's columns, by default positions.
         labels: names of tokens, by default their numbers.
-        group: the panels that are switched on and off together, such as those of a layer.
+        group: the panels that are switched on and off together, such as a layer's.
     """
 
     name: str
@@ -90,7 +90,7 @@ def panel_grid(panels: Iterable[str] | Grid | None, known: Mapping[str, SandboxP
 
 
 def _n_columns(n_panels: int) -> int:
-    """Return how many panels stand in a row."""
+    """Return the number of panels in a row."""
     if n_panels > 12:
         return 5
     return 4 if n_panels > 4 else 3

@@ -1,4 +1,4 @@
-"""Planes in which points of many dimensions are drawn, the same at every checkpoint, so that frames can be compared."""
+"""Planes in which points of many dimensions are drawn, fixed over checkpoints, so that frames can be compared."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ def fit_plane(
 
     Args:
         points: the same points at every checkpoint.
-        how: ``"pca"``, the two principal components of the points of all frames together; ``"last"``, of the last
-            frame; ``"classes"``, of the means of the classes in the last frame; or ``[2 d]``, two directions, which are
+        how: ``"pca"``, the two principal components of the points of all frames together. ``"last"``, those of the last
+            frame. ``"classes"``, those of the class means in the last frame. Or ``[2 d]``, two directions, which are
             made orthonormal in this order. The plane's origin is the mean used for the components or, with two
             directions, the origin of the space.
         classes: which class each point has, for ``"classes"``.
 
     Raises:
-        InputError: for an unknown name, or directions of the wrong shape or along the same line.
+        InputError: for an unknown name, or directions of the wrong shape or along one line.
 
     Example:
         >>> points = np.random.default_rng(0).normal(size=(5, 40, 3)) * [3.0, 1.0, 0.01]

@@ -33,31 +33,31 @@ _MAP = "class_map"
 
 
 class SandboxRecorder:
-    """Records what the sandbox shows of a model each time it is called: a callback for ``mechclust.train``.
+    """Records a model for the sandbox each time it is called: a callback for ``mechclust.train``.
 
-    In your own training loop, call ``recorder(step, model)`` whenever you want a frame. The model may be anything with
+    In your training loop, call ``recorder(step, model)`` whenever you want a frame. The model may be anything with
     TransformerLens's hook protocol. Each call runs it once on the recorded sequences, in evaluation mode.
 
     Memory: O(calls x sequences x (heads d_head + layers d_model + length)), in float32.
 
     Args:
         batches: the examples to follow: a batch, or several.
-        label: the label, one value per example, that colours the sequences; ``None``: the right answer colours them.
-        answer: the label with the token id that is the right answer; ``None``: the batch's ``targets``, if any, at
-            the position being read.
-        layers: of the residual stream, 0 for the embedding and ``l + 1`` for ``blocks.l``; ``None``: the
-            output of every block, or six evenly spaced ones if there are more.
-        heads: such as ``["L0H1", "L1H0"]``: their outputs and their attention from the position read; ``None``: all, or
-            none if there are more than eight.
+        label: the label, one value per example, that colours the sequences. ``None``: the right answer colours them.
+        answer: the label with the token id that is the right answer. ``None``: the batch's ``targets``, if any, at the
+            position being read.
+        layers: of the residual stream, 0 for the embedding and ``l + 1`` for ``blocks.l``. ``None``: the output of
+            every block, or six evenly spaced ones if there are more.
+        heads: heads such as ``["L0H1", "L1H0"]``, of which the outputs and the attention from the position read are
+            drawn. ``None``: all, or none if there are more than eight.
         sites: further hook points ``[batch pos d]`` to draw, such as ``"blocks.0.hook_mlp_out"``.
         readout: the position to read: ``last_token()``, ``first_token()`` or ``token_at(...)``.
-        vocab: the string of a token id, as a list or a function; ``None``: the number.
-        label_names: what the values of ``label`` are called, by value; ``None``: ``"task 0"`` and so on.
+        vocab: the string of a token id, as a list or a function. ``None``: the number.
+        label_names: names of the values of ``label``, by value. ``None``: ``"task 0"`` and so on.
         max_sequences: maximum number of examples to follow, spread evenly over the values of ``label``.
 
     Raises:
-        InputError: for a label or position that the batches do not have, a readout of several positions, and, when
-            called, a layer, head or site that the model does not have, and values that are not finite.
+        InputError: for a label or position that the batches do not have, and a readout of several positions. When
+            called, for a layer, head or site that the model does not have, and values that are not finite.
 
     Example:
         >>> from mechclust import ModelConfig, TrainConfig, build_model, train
@@ -152,15 +152,15 @@ class SandboxRecorder:
         Args:
             planes: how points of more than two dimensions are drawn: in the principal plane of all frames together
                 (``"pca"``), of the last frame (``"last"``), or of the cluster means in the last frame (``"classes"``).
-                A mapping by panel name may also give two directions of your own ``[2 d]``; panels that it does not
-                name use ``"pca"``. The plane of a panel is the same in all frames.
+                A mapping by panel name may also give two directions ``[2 d]``. Panels that it does not name use
+                ``"pca"``. The plane of a panel is fixed over all frames.
             max_frames: maximum number of frames to keep: the first, the last, and those with the largest changes.
-            curves: numbers measured during training; ``None``: loss and accuracy on the sequences followed.
-            title: the title; ``None``: the model's size.
-            unit: what the steps are, ``"step"`` or ``"epoch"``.
+            curves: numbers measured during training. ``None``: loss and accuracy on the sequences followed.
+            title: the title. ``None``: the model's size.
+            unit: unit of the steps, ``"step"`` or ``"epoch"``.
 
         Raises:
-            InputError: for fewer than two frames, an unknown panel or plane, or two directions along the same line.
+            InputError: for fewer than two frames, an unknown panel or plane, or two directions along one line.
         """
         return self._run(planes, max_frames, curves, title, unit)[0]
 
@@ -235,9 +235,9 @@ def record_sandbox(
         checkpoints: step and model, in any order. A generator that loads one after the other keeps one in memory.
         batches: the examples to follow: a batch, or several.
         planes, max_frames, curves, title, unit: as in ``SandboxRecorder.run``.
-        class_map: also draw what the model answers at each point of the last layer's plane; at other dimensions than
-            those of the plane the point is the mean of the sequences followed. The checkpoints are gone through twice:
-            give a list or another collection, not a generator. The model has to take a changed residual stream.
+        class_map: also draw the model's answers at each point of the last layer's plane. In dimensions outside the
+            plane the point is the mean of the sequences followed. The checkpoints are gone through twice: give a list
+            or another collection, not a generator. The model has to take a changed residual stream.
         which: ``label``, ``answer``, ``layers``, ``heads``, ``sites``, ``readout``, ``vocab``, ``label_names``,
             ``max_sequences``, as in
             ``SandboxRecorder``.

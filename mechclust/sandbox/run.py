@@ -56,12 +56,12 @@ class SandboxRun:
         answers: the names of the answers that the model can give.
         values: arrays ``[frame ...]`` by name: the points and numbers of the panels, ``probabilities``
             ``[frame sequence answer]``, ``cloud`` ``[frame point 2]`` of other sequences, ``query`` ``[frame 2]``,
-            ``votes`` and ``biases`` of neurons, and over the grid of a map the likeliest answer (``class_map``) and its
+            ``votes`` and ``biases`` of neurons. Over the grid of a map, the likeliest answer (``class_map``) and its
             probability (``confidence``).
         curves: numbers at every checkpoint that was measured.
         unit: of checkpoints, ``"epoch"`` or ``"step"``.
         n_used: how many of the answers, the first ones, are ever right. The others are drawn grey. ``None``: all.
-        support: positions that determine the answer; empty if unknown.
+        support: positions that determine the answer, or empty if unknown.
         n_digits: number of tokens at each position in panels of token and position pairs.
         cloud_answers: the answers of the sequences in ``values["cloud"]``.
         map_half_height: the grid spans this far up and down, and 1.6 times as far to the sides.

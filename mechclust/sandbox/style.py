@@ -14,7 +14,7 @@ MARK = "#c2007b"
 SPIKE = "#b3382c"
 UNUSED = "#8a8f96"
 PALE = "#d5dae0"
-# Okabe & Ito's palette, which people with any colour vision can tell apart.
+# Okabe & Ito's palette, distinguishable with any colour vision.
 _HUES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a6a00", "#444444")
 _LINES = ("#1d2733", "#e07b00", "#009e73", "#a3479a", "#3a86c8", "#8a7500", "#999999", "#b3382c")
 _NAMES = {
@@ -46,7 +46,7 @@ def run_colors(run: SandboxRun) -> list[str]:
 def _palettes(run: SandboxRun) -> tuple[list[str], list[str]]:
     """Return colours of the answers that are ever right, and of the clusters if these have no answer each.
 
-    If a map shows both, all colours differ, and those of the clusters lie far apart.
+    If a map shows both, all colours differ, and the clusters' colours lie far apart.
     """
     n_clusters = len(run.sequences.cluster_names) if run.sequences.cluster_answers is None else 0
     if "class_map" not in run.values:

@@ -30,7 +30,7 @@ _WAY_OUT = "give another folder, or the same settings to continue"
 class Callback(Protocol):
     """Called at ``TrainConfig.checkpoint_steps``, before the step's update, and after the last one.
 
-    After an interruption the calls since the last saved state come again, with the same weights.
+    After an interruption the calls since the last saved state are repeated, with equal weights.
     """
 
     def __call__(self, step: int, model: HookedModel) -> None:
@@ -41,8 +41,8 @@ class Callback(Protocol):
 class KeepsFiles(Callback, Protocol):
     """A callback whose files outlive an interruption. ``train`` asks it before starting or resuming.
 
-    If a file of an earlier step is lost, it is called again at every checkpoint up to that step, to recreate missing
-    files, and to refuse a model that is not the one of the existing files.
+    If a file of an earlier step is lost, it is called again at every checkpoint up to that step. It recreates missing
+    files, and refuses a model that did not make the existing files.
     """
 
     def lacks(self, step: int, model: HookedModel) -> list[Path]:
@@ -60,16 +60,15 @@ class KeepsFiles(Callback, Protocol):
 class ProbeCallback:
     """Runs probes at every checkpoint and keeps each result as a file.
 
-    An existing, undamaged file is not measured again: after an interruption nothing is lost or redone. A file from
-    another probe, other parameters, other examples or another model is refused, not kept among the new ones. Versions
-    of packages are not compared, so that a run can continue after an upgrade; each result names its own.
+    An existing, undamaged file is not measured again, so an interruption loses and repeats no measurement. A file from
+    another probe, other parameters, other examples or another model is refused. Versions of packages are not compared,
+    so that a run can continue after an upgrade. Each result names its versions.
 
     Args:
         out: folder of the results, ``step-000100.{name}.safetensors``.
-        batches: what to measure on, by the name of the split.
-        probes: by the name of the measurement; each runs on every split. All that share a split
-            share its forward pass.
-        at: only at these steps; ``None``: at every checkpoint.
+        batches: the examples to measure, by the name of the split.
+        probes: by the name of the measurement. Each runs on every split. All probes of a split share its forward pass.
+        at: only at these steps. ``None``: at every checkpoint.
 
     Raises:
         InputError: when called, for a folder with results of other settings.
@@ -100,7 +99,7 @@ class ProbeCallback:
         self._compared = False
 
     def __call__(self, step: int, model: HookedModel) -> None:
-        """Measure what is missing of a step, and refuse results of another model."""
+        """Measure the missing results of a step, and refuse results of another model."""
         self._compare_folder()
         for split, batches in self.batches.items():
             paths = self._paths(step, split)
@@ -134,7 +133,7 @@ class ProbeCallback:
         return {name: result_path(self.out, step, f"{split}.{name}") for name in self.probes}
 
     def _compare_folder(self) -> None:
-        """Refuse files of any step that another probe or other examples made; once, because reading takes time."""
+        """Refuse files of any step that another probe or other examples made. Done once, because reading takes time."""
         if self._compared:
             return
         for split, batches in self.batches.items():
@@ -152,7 +151,7 @@ class ProbeCallback:
 class AccuracyCallback:
     """Saves the task's accuracy on a split at every checkpoint, as a ``ProbeResult``.
 
-    An existing, undamaged file is not written again; one from another task or model is refused.
+    An existing, undamaged file is not written again, and one from another task or model is refused.
 
     Args:
         out: folder of the results, ``step-000100.{split}.accuracy.safetensors``.
@@ -209,8 +208,8 @@ class AccuracyCallback:
 class CheckpointCallback:
     """Saves the model at the given steps, some of ``TrainConfig.checkpoint_steps``, in ``out``.
 
-    The files are called ``step-000100.safetensors``. An existing, undamaged file is not written again; one from another
-    model is refused.
+    The files are called ``step-000100.safetensors``. An existing, undamaged file is not written again, and one from
+    another model is refused.
 
     Example:
         >>> import tempfile

@@ -31,16 +31,15 @@ class TrainConfig:
         steps: optimiser steps.
         batch_size: examples in each step.
         lr: learning rate at the start, or at the end of the warm-up.
-        schedule: ``"cosine"``: annealed along a half cosine to 0; ``"constant"``; ``"late-drop"``: a tenth
-            from halfway on.
+        schedule: ``"cosine"`` (along a half cosine to 0), ``"constant"``, or ``"late-drop"`` (a tenth from halfway on).
         optimizer: ``"adamw"``, ``"adam"`` or ``"sgd"`` (plain, without momentum).
-        weight_decay: on all weights; AdamW's is decoupled, for Adam and SGD it is the gradient of
+        weight_decay: on all weights. AdamW's is decoupled. For Adam and SGD it is the gradient of
             ``weight_decay / 2 * sum of squares``.
         betas: Adam's two averaging rates.
-        clip: largest gradient norm; ``None`` for no clipping.
+        clip: largest gradient norm. ``None`` for no clipping.
         warmup: steps over which the learning rate rises to its schedule.
-        layer_decay: factor from the learning rate of a block to that of the block below it; the last block and
-            what follows it have ``lr``, the embeddings one factor less than the first block.
+        layer_decay: factor from the learning rate of a block to the rate of the block below it. The last block and the
+            weights after it have ``lr``, the embeddings one factor less than the first block.
         freeze: parameters, or parts of the model, that are not trained, such as ``"embed"`` or ``"blocks.0.attn"``.
         n_checkpoints: log-spaced steps at which the callbacks run, besides step 0, two thirds of
             the way, and the end.

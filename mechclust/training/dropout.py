@@ -1,4 +1,4 @@
-"""Dropout that depends on the seed and the step alone: training that is resumed drops what it would have dropped."""
+"""Dropout that depends on the seed and the step alone, so that resumed training drops identical units."""
 
 from __future__ import annotations
 

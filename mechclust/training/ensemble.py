@@ -46,41 +46,40 @@ def train_ensemble(
     progress: bool = False,
     name: str = "ensemble",
 ) -> Snapshots:
-    """Train every member as ``train`` would train it alone, all at the same time; resumes from ``out``.
+    """Train every member as ``train`` would train it alone, all at once. Resume from ``out``.
 
-    The networks are ordinary modules with hook points; their parameters are stacked, the gradient of one is
-    mapped over all, and PyTorch's own optimiser updates the stack. A member agrees with the same seed
-    trained alone up to the rounding of float32, which training of such networks magnifies: after some
-    hundred epochs, compare distributions over seeds, never single seeds. With dropout it agrees in distribution alone.
-    Gradients are clipped per member. A member whose loss is no longer finite stops no other; a warning names it.
+    The networks are ordinary modules with hook points. Their parameters are stacked, the gradient of one is mapped over
+    all, and PyTorch's optimiser updates the stack. A member agrees with its seed trained alone up to the rounding of
+    float32, which training of such networks magnifies. After some hundred epochs, compare distributions over seeds,
+    never single seeds. With dropout it agrees in distribution alone. Gradients are clipped per member. If a member's
+    loss is no longer finite, the others continue, and a warning names it.
 
-    Whether it is faster depends on the size: it saves what a step costs apart from its arithmetic. Networks of some
-    hundred weights gain tenfold and more, transformers of width 64 next to nothing on a CPU (``docs/scale.md``).
+    Whether it is faster depends on the size, because it saves a step's cost apart from its arithmetic. Networks of some
+    hundred weights gain tenfold and more, transformers of width 64 hardly gain on a CPU (``docs/scale.md``).
 
     Memory: some copies of the stacked weights and of all members' activations, and the snapshots of
     ``config.save_every`` steps.
 
     Args:
-        members: networks of one shape and their data: transformers with their task's own loss of every token, or
+        members: networks of one shape and their data. These are transformers with their task's loss of every token, or
             networks whose logits are ``[batch d_vocab]``. Their sequences are of one length. Widths of feed-forward
-            layers and batch sizes may differ; a step then costs what it costs with the largest of each for all, so
-            that mixing pays where a step's arithmetic is little of its time. An epoch is that of
-            ``config.batch_size``.
-        config: the settings; a member's ``rate`` multiplies the learning rate.
+            layers and batch sizes may differ, but each member's step then costs as much as with the largest of each.
+            Mixing therefore pays if arithmetic is little of a step's time. An epoch is one of ``config.batch_size``.
+        config: the settings. A member's ``rate`` multiplies the learning rate.
         out: folder of snapshots and resumable state, for one process at a time. A run that was interrupted, even by
-            ``kill -9``, resumes from its last save and ends with the same bits.
-        snapshot_every: steps between snapshots; ``None``: an epoch. The start and the end are always kept.
-        backend: ``"loop"``: one member after the other; ``"vmap"``: all at the same time; ``"compiled"``: the same with
-            ``torch.compile``; ``"auto"``: compiled if that works and pays for itself.
-        low_rank: train changes of low rank to some weights of transformers, and nothing else. Snapshots are of whole
-            models, the changes added.
+            ``kill -9``, resumes from its last save and ends with identical bits.
+        snapshot_every: steps between snapshots. ``None``: an epoch. The start and the end are always kept.
+        backend: ``"loop"``: one member after the other. ``"vmap"``: all at once. ``"compiled"``: vmap with
+            ``torch.compile``. ``"auto"``: compiled if that works and pays for itself.
+        low_rank: train only changes of low rank to some weights of transformers. Snapshots are of whole models, the
+            changes added.
         device: where to train.
         progress: show a progress bar.
         name: label of the bar.
 
     Raises:
-        InputError: for no members, members of different shapes, a damaged file, a folder with another run or in
-            which another process trains, and when a file of snapshots is lost.
+        InputError: for no members, members of different shapes, a damaged file, or a folder with another run or in
+            which another process trains. Also when a file of snapshots is lost.
 
     Example:
         >>> from mechclust.studies.clustering_heads import PoolingTransformerConfig
@@ -130,7 +129,7 @@ def _run_record(
     device: str,
     low_rank: LowRank | None,
 ) -> dict[str, Any]:
-    """Return what a saved state must have been trained with to be resumed."""
+    """Return the settings with which a saved state must have been trained to be resumed."""
     records = [_record(member) for member in members]
     run = {
         "training": to_json(config),
@@ -144,7 +143,7 @@ def _run_record(
 
 
 def _snapshot_header(run: Mapping[str, Any], config: TrainConfig, every: int, epoch: int) -> dict[str, str]:
-    """Return what files of snapshots say of their run."""
+    """Return the record of the run in the headers of snapshot files."""
     return {
         "members": json.dumps(run["ensemble"]["members"]),
         "training": json.dumps(run["training"]),
@@ -173,7 +172,7 @@ def _resume(path: Path, stack: Stack, run: dict[str, Any], header: Mapping[str, 
 
 
 def _chosen_backend(backend: Backend, out: Path, start: int, config: TrainConfig, n_members: int) -> Backend:
-    """Return the backend, or for ``"auto"`` that of the interrupted run, or else the one that pays for itself."""
+    """Return the backend. For ``"auto"``, the interrupted run's, or else the one that pays for itself."""
     if backend != "auto":
         return backend
     if start:
@@ -185,7 +184,7 @@ def _chosen_backend(backend: Backend, out: Path, start: int, config: TrainConfig
 def _segments(
     stack: Stack, data: StackData, config: TrainConfig, snapshots_at: set[int], steps: range, progress: bool, name: str
 ) -> Iterator[Segment]:
-    """Train the given steps, and yield what was kept since the last save, at each save and at the end.
+    """Train the given steps, and yield the segment since the last save, at each save and at the end.
 
     The stack then holds the weights of that step.
     """
@@ -253,7 +252,7 @@ def _check(members: Sequence[Member], config: TrainConfig, backend: str, low_ran
 
 
 def _alike(config: AnyConfig) -> AnyConfig:
-    """Return the configuration without what may differ between members."""
+    """Return the configuration without the fields that may differ between members."""
     same = config.with_seed(0)
     return replace(same, d_mlp=1) if width_of(same) else same  # type: ignore[type-var]  # a dataclass with that field
 
@@ -265,7 +264,7 @@ def _epoch(member: Member, config: TrainConfig) -> int:
 
 
 def _record(member: Member) -> dict[str, Any]:
-    """Return what identifies a member in a saved state."""
+    """Return the record that identifies a member in a saved state."""
     digest = None
     if member.weights is not None:
         parts = (np.ascontiguousarray(v.detach().cpu().numpy()).tobytes() for _, v in sorted(member.weights.items()))

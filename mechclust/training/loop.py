@@ -46,35 +46,35 @@ def train(
     name: str = "training",
     stop_if_diverged: bool = True,
 ) -> Float[Tensor, "step"]:
-    """Train ``model`` on ``task``; resumes from ``out`` when a run was interrupted there.
+    """Train ``model`` on ``task``, or resume a run that was interrupted in ``out``.
 
-    A model that computes the loss without a full forward pass (``logits_at_loss``) is trained that way,
-    and its hook points do not fire; probe it in callbacks.
+    A model that computes the loss without a full forward pass (``logits_at_loss``) is trained that way, and its hook
+    points do not fire. Probe it in callbacks.
 
-    An interrupted run (also by ``kill -9``) started again ends with the same bits as one that was
-    not, on the same machine with the same number of threads. If a callback has lost a file of an earlier step than the
-    saved state's, the error says what to delete to train again.
+    An interrupted run (also by ``kill -9``) started again ends with the bits of an uninterrupted one, on one machine
+    with one number of threads. If a callback has lost a file of an earlier step than the saved state's, the error says
+    which files to delete to train again.
 
     Args:
-        model: from ``build_model``, on any device; trained in place. To resume, give it with the weights from before
-            training, or from when its state was last saved: a finished training may be called again.
-        task: where the batches and the loss come from.
+        model: from ``build_model``, on any device, trained in place. To resume, give it with the weights from before
+            training, or from when its state was last saved. A finished training may be called again.
+        task: source of the batches and the loss.
         config: the settings.
-        out: folder of the resumable state (``state.safetensors``), for one process at a time; ``None``: keep nothing.
+        out: folder of the resumable state (``state.safetensors``), for one process at a time. ``None``: keep no files.
         callbacks: called at the checkpoints.
         progress: show a progress bar.
         name: label of the bar.
-        stop_if_diverged: stop at the first step whose loss, or the weights after it, are not finite. What was saved
-            before stays.
+        stop_if_diverged: stop at the first step whose loss, or the weights after it, are not finite. Earlier saved
+            files stay.
 
     Returns:
         The training loss of every step, as the task defines it (float32).
 
     Raises:
         DivergedError: naming the step at which training diverged.
-        InputError: for a task with more tokens than the model, or longer examples, when ``out`` holds a run with other
-            settings or from other weights, or a damaged state, or another process trains there, when callbacks hold
-            files of other settings, and when a file of a step before that of the saved state is lost.
+        InputError: for a task with more tokens than the model, or longer examples. Also when ``out`` holds a run with
+            other settings or from other weights, or a damaged state, or another process trains there. Also when
+            callbacks hold files of other settings, or have lost a file of an earlier step than the saved state's.
 
     Example:
         >>> from mechclust import TrainConfig, build_model, model_for, train
@@ -89,7 +89,7 @@ def train(
     if out is None:
         return run(progress, name)
     with locked_folder(out, wait=WAIT):
-        remove_leftovers(out, recursive=True)  # also what callbacks were writing
+        remove_leftovers(out, recursive=True)  # also the temporary files of callbacks
         return run(progress, name)
 
 
@@ -125,7 +125,7 @@ class _Training:
         config = self.config
         checkpoints = set(config.checkpoint_steps)
         for step in step_bar(start, config.steps, progress, name):
-            # Also before a file is made: after a kill what was measured has the bits of what is gone on from.
+            # Also before callbacks write, so that after a kill the resumed weights are the measured ones to the bit.
             if step != start and (step % config.save_every == 0 or lacking.get(step)):
                 self._save(step)
             if step in checkpoints:
@@ -152,7 +152,7 @@ class _Training:
             raise DivergedError(f"training diverged: weights are not finite before step {step}; {_WAY_OUT}")
 
     def _record(self) -> dict[str, Any]:
-        """Return what a saved state must have been trained with to be resumed."""
+        """Return the settings with which a saved state must have been trained to be resumed."""
         # The optimiser's state follows the order of the parameters, which the TransformerLens major decides.
         major = versions()["transformer-lens"].split(".")[0]
         began = {"transformer-lens": major, "initial weights": fingerprint(self.model)}
@@ -178,7 +178,7 @@ class _Training:
         self.optimizer.step()
 
     def _lacking(self) -> dict[int, list[Path]]:
-        """Return the files that callbacks lack at each checkpoint; refuse files of other settings, before any work."""
+        """Return the files that callbacks lack at each checkpoint. Refuse files of other settings, before any work."""
         checkpoints = self.config.checkpoint_steps
         for callback in self.callbacks:
             _check_steps(callback, checkpoints)
@@ -240,7 +240,7 @@ def _check_steps(callback: Callback, checkpoints: Sequence[int]) -> None:
 
 
 def lost_error(state: Path, step: int, lost: Sequence[Path]) -> InputError:
-    """Return the error that files of earlier steps than that of a saved state are lost."""
+    """Return the error that files of earlier steps than the saved state's are lost."""
     more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
     return InputError(
         f"{str(state)!r} is of step {step}, but {str(lost[0])!r}{more} of earlier steps cannot be read; "
@@ -260,11 +260,11 @@ def trained_names(named: Mapping[str, Shaped[Tensor, "..."]], config: TrainConfi
 
     Args:
         named: the parameters, as ``trainable_weights`` names them.
-        config: what is frozen, and how the rate falls from block to block.
+        config: the frozen parameters, and how the rate falls from block to block.
         kind: the class of the model, for errors.
 
     Raises:
-        InputError: if something is frozen that is not there, or nothing is left.
+        InputError: if a frozen parameter does not exist, or none is left to train.
     """
     frozen: set[str] = set()
     for part in config.freeze:
@@ -303,7 +303,7 @@ def make_optimizer(parameters: list[dict[str, Any]], config: TrainConfig) -> tor
 def _loss_of(model: Any, task: Any) -> Callable[[Batch], Float[Tensor, ""]]:
     """Return the function from a batch to its training loss.
 
-    A model that can compute logits only where the loss counts (``logits_at_loss``) does so.
+    A model that can compute logits only at the loss's positions (``logits_at_loss``) does so.
     """
     if hasattr(model, "logits_at_loss") and hasattr(task, "loss_at"):
         return partial(_loss_at_targets, model, task)
@@ -316,7 +316,7 @@ def _loss_at_targets(model: Any, task: Any, batch: Batch) -> Float[Tensor, ""]:
 
 
 def _loss(model: Any, task: Task, batch: Batch) -> Float[Tensor, ""]:
-    # In a causal model padding on the right changes nothing, and no mask is faster.
+    # In a causal model padding on the right has no effect, and no mask is faster.
     causal = getattr(config_of(model), "attention", None) == "causal"
     logits = model(batch.tokens) if causal and batch.padded_right else forward(model, batch)
     return task.loss(logits, batch)

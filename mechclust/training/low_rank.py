@@ -1,4 +1,4 @@
-"""Changes of low rank to some weights of a transformer (LoRA), as a function of what is trained."""
+"""Changes of low rank to some weights of a transformer (LoRA), as a function of the trained factors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class LowRank:
     """A low-rank change of weights: ``W + alpha / rank * up @ down``.
 
     The change begins at 0, as in LoRA: ``up`` is 0, ``down`` uniform with bound ``1 / sqrt(inputs)``, which is peft's
-    default. Nothing else is trained.
+    default. All other weights are frozen.
 
     Source: Hu et al., LoRA: Low-Rank Adaptation of Large Language Models (arXiv 2106.09685).
 
@@ -85,7 +85,7 @@ class LowRank:
 
 
 def _matrix(weight: Float[Tensor, "..."]) -> Float[Tensor, "out in"]:
-    """Return the weight as one matrix. TransformerLens 4's bridge has it so; HookedTransformer has an axis of heads."""
+    """Return the weight as one matrix, as TransformerLens 4's bridge has it. HookedTransformer has an axis of heads."""
     return weight if weight.ndim == 2 else rearrange(weight, "head d_model d_head -> (head d_head) d_model")
 
 

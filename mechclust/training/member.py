@@ -19,12 +19,12 @@ class Member:
     """One network of an ensemble.
 
     Args:
-        model: its configuration; members differ in the seed and the width of the feed-forward layers alone.
+        model: its configuration. Members differ in the seed and the width of the feed-forward layers alone.
         task: its data.
         rate: factor on the learning rate.
         rates: further factors, by the beginning of a parameter's name, such as ``{"blocks.0.mlp": 0.1}``.
-        weights: initial weights, under the names of ``get_weights``; ``None``: drawn from ``model.seed``.
-        batch_size: examples in each step, a divisor of the ensemble's ``batch_size``; ``None``: all of it.
+        weights: initial weights, under the names of ``get_weights``. ``None``: drawn from ``model.seed``.
+        batch_size: examples in each step, a divisor of the ensemble's ``batch_size``. ``None``: all of it.
 
     Raises:
         InputError: for a factor below 0 or not finite, or a batch size below 1.
@@ -58,5 +58,5 @@ class Member:
 
 
 def width_of(config: AnyConfig) -> int:
-    """Return the number of neurons of each feed-forward layer; 0 if the configuration has no such width."""
+    """Return the number of neurons of each feed-forward layer, or 0 if the configuration has no such width."""
     return config.d_feedforward if isinstance(config, ModelConfig) else getattr(config, "d_mlp", 0)

@@ -20,7 +20,7 @@ class WeightNorms:
     run that resumes after an interruption is followed from there.
 
     Args:
-        names: parameters of the model to follow; ``None``: all that are trained.
+        names: parameters of the model to follow. ``None``: all that are trained.
 
     Example:
         >>> model = torch.nn.Linear(2, 2, bias=False)
@@ -57,10 +57,10 @@ class WeightNorms:
         self._changes.append(_norms_of([weight - began for weight, began in zip(now, self._began, strict=True)]))
 
     def compute(self) -> ProbeResult:
-        """Return ``norm`` and ``change``, the norm of the difference from the first recorded step; axes (step, weight).
+        """Return ``norm`` and ``change``, the norm of the difference from the first recorded step. Axes (step, weight).
 
         Raises:
-            InputError: when nothing was recorded.
+            InputError: if no step was recorded.
         """
         if not self._steps:
             raise InputError("nothing was recorded; give WeightNorms to train(callbacks=[...]) first")

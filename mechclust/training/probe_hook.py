@@ -25,7 +25,7 @@ _LOGGED_AXES = ("site", "label", "equivalence")  # axes of measures that make a 
 class ProbeHook:
     """Call it after each optimiser step of a training loop: it measures at every step that is a multiple of ``every``.
 
-    The model is measured in evaluation mode, without gradients; its weights, its training mode and the random state are
+    The model is measured in evaluation mode, without gradients. Its weights, its training mode and the random state are
     left untouched. A Hugging Face model gets new hooks each time, which is quick and does not copy the weights. A peft
     model (LoRA) is measured as a copy with the adapter merged, which needs memory for the weights that the adapter
     changes.
@@ -35,9 +35,9 @@ class ProbeHook:
         batches: the inputs to measure each time, in any form that ``run`` accepts (batches, or texts if there is a
             tokenizer), or ``LabelledPrompts``, which are tokenized as by ``mechclust history``. They are read
             repeatedly, so an iterator is refused.
-        every: steps between measurements; step 0 is measured too.
+        every: steps between measurements. Step 0 is measured too.
         log: called with the step's numbers by name, such as ``wandb.log``.
-        out: folder for the full results, ``step-000100.TaskClusterARI.safetensors``; ``None``: they are kept only in
+        out: folder for the full results, ``step-000100.TaskClusterARI.safetensors``. ``None``: they are kept only in
             ``results``.
         tokenizer: needed if batches are texts or prompts.
         bos: whether these begin with the beginning-of-sequence token, as in ``run``.
@@ -46,8 +46,8 @@ class ProbeHook:
         results: one result per probe, by step.
 
     Raises:
-        InputError: for no probes, a probe class in place of a probe, two probes of the same class, batches that can be
-            read only once, or ``every`` below 1.
+        InputError: for no probes, a probe class in place of a probe, two probes of one class, batches that can be read
+            only once, or ``every`` below 1.
 
     Example:
         >>> import torch
@@ -98,7 +98,7 @@ class ProbeHook:
             step: optimiser steps taken so far.
 
         Returns:
-            The numbers by name, such as ``"TaskClusterARI/ari/blocks.0.hook_resid_post"``; empty at other steps.
+            The numbers by name, such as ``"TaskClusterARI/ari/blocks.0.hook_resid_post"``. Empty at other steps.
         """
         if step % self.every or step in self.results:
             return {}
@@ -116,7 +116,7 @@ class ProbeHook:
         return numbers
 
     def _inputs(self, model: AnyModel) -> Batches:
-        """Return the batches; prompts are tokenized once."""
+        """Return the batches. Prompts are tokenized once."""
         if not isinstance(self.batches, LabelledPrompts):
             return self.batches
         if self.tokenizer is None:

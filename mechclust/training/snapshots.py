@@ -32,19 +32,20 @@ _Headers: TypeAlias = dict[int, tuple[Path, dict[str, str]]]  # the files of a f
 class Snapshots:
     """Weights of every member at every snapshot of ``train_ensemble``, and every training loss.
 
-    Nothing is read before it is needed. One file holds the snapshots of some steps, each weight as
+    Files are read when they are needed. One file holds the snapshots of some steps, each weight as
     ``[snapshot member ...]``. A file's checksum is verified the first time that part of it is needed, which costs
     reading all of it once.
+    ...]``. A file's checksum is verified the first time that part of it is needed, which costs reading all of it once.
 
     Args:
         folder: the ``out`` of ``train_ensemble``.
 
     Attributes:
-        steps: the steps of the snapshots, in order; 0 is before training.
-        epochs: the same counted in passes through the training sequences.
+        steps: the steps of the snapshots, in order. 0 is before training.
+        epochs: these steps counted in passes through the training sequences.
 
     Raises:
-        InputError: for a folder without snapshots, or with some missing; the message says which. A damaged file is
+        InputError: for a folder without snapshots, or with some missing, which the message names. A damaged file is
             refused when part of it is needed.
     """
 
@@ -124,7 +125,7 @@ class Snapshots:
             )
 
     def at(self, step: int) -> dict[str, Float[Tensor, "member ..."]]:
-        """Return the weights of all members at a step, by name; narrow feed-forward layers end in zeros."""
+        """Return the weights of all members at a step, by name. Narrow feed-forward layers end in zeros."""
         path, row = self._where(step)
         with self._open(path) as file:
             return {name: file.get_slice(name)[row] for name in file.keys() if name != "losses"}  # noqa: SIM118
@@ -154,7 +155,7 @@ class Snapshots:
     def _narrowed(self, member: int, weights: dict[str, Float[Tensor, "..."]]) -> dict[str, Float[Tensor, "..."]]:
         """Return a member's weights without the zeros that fill up a narrow feed-forward layer.
 
-        Their last axes are those of the member's parameters; there may be others before them.
+        Their last axes are the parameters' axes. Others may come before them.
         """
         if len({width_of(config) for config in self.configs}) == 1:
             return weights
@@ -184,7 +185,7 @@ def backend_of(folder: Path) -> Any:
 
 
 def lost_files(folder: Path, step: int, every: int) -> list[Path]:
-    """Return the files of steps before ``step`` that are missing, of one file for ``every`` steps; read all others.
+    """Return the missing files before ``step``, at one file per ``every`` steps, and read all others.
 
     Raises:
         InputError: for a damaged one.
@@ -243,7 +244,7 @@ def _files(folder: Path) -> _Headers:
 
 
 def _trained_steps(files: _Headers) -> set[int]:
-    """Return the steps of which files hold the losses, and the snapshots if one was due."""
+    """Return the steps whose losses (and snapshots, if one was due) the files hold."""
     steps: set[int] = set()
     for start, (_, header) in files.items():
         steps.update(range(start, start + int(header["trained"])))

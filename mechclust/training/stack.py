@@ -37,13 +37,13 @@ GradientsAndLosses: TypeAlias = tuple[StackedWeights, Losses]
 class Stack:
     """Stacked weights, their optimiser, and a way to their gradients.
 
-    Narrow feed-forward layers are filled up with neurons of weights 0, whose gradients are 0: they stay what they are.
+    Narrow feed-forward layers are filled up with neurons of weights 0, whose gradients are 0, so that they stay 0.
 
     Args:
         members: networks of one shape.
         config: how they are trained.
         device: where.
-        low_rank: train changes of low rank to some weights, and nothing else.
+        low_rank: train only changes of low rank to some weights.
 
     Attributes:
         weights: the stacked weights that are trained, by name.
@@ -92,7 +92,7 @@ class Stack:
         self.gradients: Callable[[StackedWeights, StackedWeights, StackedData], GradientsAndLosses] = self._mapped
 
     def check(self, data: MemberData, *, answers: bool) -> None:
-        """Refuse networks whose logits are not those that the tasks' loss takes, on the data of one member."""
+        """Refuse networks whose logits do not fit the tasks' loss, on the data of one member."""
         with torch.no_grad():
             shape = list(self._model(data["tokens"]).shape)
         if answers != (len(shape) == 2):
@@ -226,7 +226,7 @@ class Stack:
 
 
 def _clipped(gradients: StackedWeights, most: float) -> StackedWeights:
-    """Return the gradients, those of a member scaled down if their norm together is above ``most``.
+    """Return the gradients, with a member's scaled down if their total norm is above ``most``.
 
     Example:
         >>> gradients = _clipped({"w": torch.tensor([[3.0, 4.0], [0.3, 0.4]])}, 1.0)["w"]
@@ -281,7 +281,7 @@ def _initial_model(member: Member) -> Any:
 
 
 def _native_names(model: Any) -> dict[str, list[str]]:
-    """Return the model's own names of each parameter, one for each module that has it, by its name in weights."""
+    """Return the model's names of each parameter, one for each module that has it, by its name in weights."""
     names_by_parameter: dict[int, list[str]] = {}
     for prefix, module in model.named_modules():  # each once, although a bridge reaches them by several paths
         for name, parameter in module.named_parameters(prefix, recurse=False):
@@ -290,7 +290,7 @@ def _native_names(model: Any) -> dict[str, list[str]]:
 
 
 def _rate_factors(members: Sequence[Member], weights: StackedWeights) -> StackedWeights:
-    """Return what multiplies each member's steps, for the weights of which that is not 1 in all members."""
+    """Return the factors of each member's steps, for weights whose factor is not 1 in all members."""
     for member in members:
         for start in member.rates:
             if not any(name.startswith(start) for name in weights):

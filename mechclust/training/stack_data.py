@@ -26,7 +26,7 @@ class StackData:
     Args:
         members: networks and their data.
         batch_size: examples of a step and member.
-        device: where the batches go.
+        device: device of the batches.
 
     Attributes:
         answers: the loss is of one answer per sequence, not of every token.
@@ -50,13 +50,13 @@ class StackData:
             self._training_set = _training_set(self._tasks)
 
     def __call__(self, steps: range) -> list[StackedBatch]:
-        """Return the tokens of each of the given steps, and what the loss asks for, by name."""
+        """Return the tokens of each of the given steps, and the loss's inputs, by name."""
         if not self.answers:
             return [self._batch_with_targets(step) for step in steps]
         if self._training_set is None:
             sequences = self._drawn(steps)
         elif all(size == self._training_set["tokens"].shape[1] for size in self._sizes):
-            # In any order, the mean loss of all sequences is the same.
+            # The mean loss of all sequences does not depend on their order.
             return [{name: values.to(self._device) for name, values in self._training_set.items()}] * len(steps)
         else:
             sequences = self._gathered(steps, self._training_set)

@@ -25,7 +25,7 @@ class State(NamedTuple):
 
     Attributes:
         step: the next one.
-        losses: those so far.
+        losses: of all steps before it.
         weights: by name.
         run: the record of its run, as it was saved.
     """
@@ -65,8 +65,8 @@ def load_state(
         path: its file.
         optimizer: with the parameters that are trained.
         run: the record of the run that it has to belong to.
-        model_weights: weights of the model as it was given. If they are the saved ones to the bit, it may have begun
-            from other weights than ``run`` says: it was trained already.
+        model_weights: weights of the given model. If they equal the saved ones to the bit, it may have begun from other
+            weights than those in ``run``, because it was trained already.
 
     Raises:
         InputError: for a damaged file, or the state of a run with other settings.

@@ -20,27 +20,27 @@ __all__ = ["MechclustCallback"]
 
 
 class MechclustCallback(TrainerCallback):  # type: ignore[misc] # transformers has no types
-    """Runs probes every few optimiser steps, and logs their numbers where the Trainer logs.
+    """Runs probes every few optimiser steps, and logs their numbers with the Trainer's losses.
 
-    ``MechclustCallback(probes, batches, every=100).add_to(trainer)`` logs where the Trainer logs its losses: in its log
-    history, and to TensorBoard, Weights & Biases or whatever else ``report_to`` names. Nothing is printed: there are
-    too many numbers. On TensorBoard each probe has a section of its own. Passed as ``Trainer(callbacks=[...])``, the
-    callback cannot reach those loggers and writes only to the log history (``trainer.state.log_history``,
-    ``trainer_state.json``). Training remains bit-identical.
+    ``MechclustCallback(probes, batches, every=100).add_to(trainer)`` uses the Trainer's loggers: its log history, and
+    TensorBoard, Weights & Biases or whatever else ``report_to`` names. There are too many numbers to print. On
+    TensorBoard each probe has a separate section. Passed as ``Trainer(callbacks=[...])``, the callback cannot reach
+    those loggers and writes only to the log history (``trainer.state.log_history``, ``trainer_state.json``). Training
+    remains bit-identical.
 
     With several processes, the first one measures. A model whose weights are sharded over processes (FSDP, DeepSpeed
-    ZeRO 3) cannot be measured this way; save checkpoints and run ``mechclust history`` on them.
+    ZeRO 3) cannot be measured this way. Save checkpoints and run ``mechclust history`` on them.
 
     Args:
         probes: as for ``ProbeHook``.
         batches: as for ``ProbeHook``.
-        every: optimiser steps between measurements; the first is before training.
+        every: optimiser steps between measurements. The first is before training.
         out: folder for the full results.
-        tokenizer: needed if batches are texts or prompts; by default the Trainer's ``processing_class``.
+        tokenizer: needed if batches are texts or prompts. By default the Trainer's ``processing_class``.
         bos: as for ``ProbeHook``.
 
     Attributes:
-        hook: the ``ProbeHook``; ``hook.results`` has one result per probe, by step.
+        hook: the ``ProbeHook``. ``hook.results`` has one result per probe, by step.
 
     Example:
         >>> from probes import TaskClusterARI, last_token

@@ -1,1 +1,1 @@
-"""What interactive pages have in common: their elements, colours and buttons, and how scripts get onto a page."""
+"""Code shared by interactive pages: their elements, colours and buttons, and how scripts get onto a page."""

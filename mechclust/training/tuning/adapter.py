@@ -48,7 +48,7 @@ class Tuned:
         losses: ``(step, mean loss since the last)`` on the answers' tokens, in nats.
         examples: number of training examples.
         per_step: examples per step.
-        seconds: training time of the process that finished it; 0 if that was killed before it could say.
+        seconds: training time of the process that finished it, or 0 if that was killed before saving it.
         base: fingerprint of its base model.
     """
 
@@ -72,12 +72,12 @@ def tune_adapter(
     source: str | None = None,
     progress: bool = False,
 ) -> Tuned:
-    """Train an adapter on answers and keep it in ``folder``; a finished one is not trained again.
+    """Train an adapter on answers and keep it in ``folder``. A finished one is not trained again.
 
-    Only the answers' tokens have a loss. After an interruption, even by ``kill -9``, the same call resumes from the
-    last whole checkpoint and gives the same bits (on a CPU with the same number of threads). If training diverged,
-    ``diverged.json`` is kept instead: the same call reports it without training, and one with other settings starts
-    again.
+    Only the answers' tokens have a loss. After an interruption, even by ``kill -9``, repeating the call resumes from
+    the last whole checkpoint and gives identical bits (on a CPU with as many threads). If training diverged,
+    ``diverged.json`` is kept instead. Repeating the call then reports it without training, and a call with other
+    settings starts again.
 
     Args:
         model: Hugging Face's causal language model, which is not changed, nor is the global random state.
@@ -86,13 +86,13 @@ def tune_adapter(
         folder: gets the adapter as peft saves it, ``tuning.json`` and, until the end, ``checkpoints/``.
         base: fingerprint of the model, ``probes.engine.identity.fingerprint``.
         name: its name in errors.
-        source: name or folder of the model, for the adapter's own configuration.
+        source: name or folder of the model, for the adapter's configuration.
         progress: show the Trainer's bar.
 
     Raises:
         InputError: for no examples, examples that the model cannot read, layers that it does not have, a model that has
-            an adapter in it, a folder that cannot be written or holds an adapter with other settings, missing
-            libraries, and, as ``DivergedError``, a loss that is not finite, naming adapter and step.
+            an adapter in it, or missing libraries. Also for a folder that cannot be written or holds an adapter with
+            other settings. As ``DivergedError``, for a loss that is not finite, naming adapter and step.
     """
     folder = Path(folder)
     if not examples:
@@ -128,7 +128,7 @@ def tuned_at(folder: str | Path, subject: dict[str, Any] | None = None, name: st
     """Return the finished adapter in a folder, or ``None`` if it is missing or damaged.
 
     Raises:
-        InputError: if it was, or is being, trained in another way than ``subject`` says.
+        InputError: if it was, or is being, trained with other settings than ``subject``.
     """
     folder = Path(folder)
     record = _read(folder / _RECORD)
@@ -165,7 +165,7 @@ def _check(model: PreTrainedModel, examples: Sequence[Answered], config: TuneCon
 
 
 def _begin(folder: Path, subject: dict[str, Any]) -> None:
-    """Record what is trained; without a record checkpoints are of no use."""
+    """Record the settings and inputs of the training. Without a record checkpoints are of no use."""
     with write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     (folder / _DIVERGED).unlink(missing_ok=True)
@@ -207,7 +207,7 @@ def _check_divergence(folder: Path, subject: dict[str, Any]) -> None:
 
 
 def _keep_divergence(folder: Path, subject: dict[str, Any], error: DivergedError) -> None:
-    """Record that training diverged; the way out is another setting, for which nothing else here is of use."""
+    """Record that training diverged. Only other settings can help, which cannot use the other files here."""
     shutil.rmtree(folder / _CHECKPOINTS, ignore_errors=True)
     (folder / _SUBJECT).unlink(missing_ok=True)
     with suppress(InputError):  # without the record it would only be trained again

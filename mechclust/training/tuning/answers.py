@@ -86,7 +86,7 @@ def check_examples_fit(model: PreTrainedModel, examples: Sequence[Answered], nam
     """Refuse examples with more tokens than a model has positions, and tokens of another model.
 
     Raises:
-        InputError: naming what is too much, and the limit.
+        InputError: naming the excess, and the limit.
     """
     config = model.config.get_text_config()
     longest = max((len(example.tokens) for example in examples), default=0)
@@ -110,7 +110,7 @@ def answer_collator(model: PreTrainedModel) -> Callable[[Sequence[Answered]], di
 
 
 def _takes(model: Any) -> Collection[str]:
-    """Return the names of a forward pass's arguments; peft hands on those that it does not know."""
+    """Return the names of a forward pass's arguments. Peft passes on unknown ones."""
     inner = model.get_base_model() if hasattr(model, "get_base_model") else model
     return inspect.signature(inner.forward).parameters
 
@@ -118,9 +118,9 @@ def _takes(model: Any) -> Collection[str]:
 def padded_answers(examples: Sequence[Answered], *, all_logits: bool = False) -> dict[str, Int[Tensor, "..."]]:
     """Return a batch with labels for the answers' tokens alone.
 
-    It is padded on the left, so that all answers end at the last position. Logits are asked for from the first position
-    whose next token is of an answer (``logits_to_keep``), and labels are of those positions: the head of a model with a
-    large vocabulary otherwise takes most of the time and memory.
+    It is padded on the left, so that all answers end at the last position. Logits are requested from the first position
+    whose next token is of an answer (``logits_to_keep``), and labels are of those positions. Otherwise the head of a
+    model with a large vocabulary takes most of the time and memory.
 
     Args:
         examples: prompts with answers.

@@ -22,7 +22,7 @@ _FULL_DISK_BYTES = 2**20  # with less space a disk counts as full
 
 
 def newest_whole(folder: Path) -> tuple[int, Path] | None:
-    """Return step and path of the last whole checkpoint in a Trainer's folder; remove those that are not whole."""
+    """Return step and path of the last whole checkpoint in a Trainer's folder, and remove incomplete ones."""
     checkpoints: dict[int, Path] = {}
     for path in folder.glob("checkpoint-*") if folder.exists() else ():
         match = _NUMBERED.fullmatch(path.name)

@@ -11,7 +11,7 @@ from tasks.settings import Count, CountOrZero, NotNegative, Positive, Seed, Shar
 
 @dataclass(frozen=True)
 class TuneConfig:
-    """LoRA and its optimiser; the defaults are those of the MOSSA paper.
+    """LoRA and its optimiser, with the MOSSA paper's settings as defaults.
 
     Source: Zhao, Ziser & Cohen 2024 (arXiv 2410.20008), its public code.
 
@@ -20,17 +20,17 @@ class TuneConfig:
         alpha: the change is scaled by ``alpha / rank``.
         dropout: dropout before the low-rank change.
         modules: names of the linear layers to adapt.
-        lr: learning rate of AdamW; it falls to 0 along a cosine.
+        lr: learning rate of AdamW. It falls to 0 along a cosine.
         batch_size: examples per forward pass.
         accumulation: forward passes per step.
-        epochs: number of times each example is seen; ignored if ``steps`` is given.
+        epochs: number of times each example is seen. Ignored if ``steps`` is given.
         steps: optimiser steps.
         warmup: steps over which the learning rate rises.
         weight_decay: weight decay of AdamW.
         clip: largest norm of the gradient.
-        bf16: multiply matrices in bfloat16 (autocast), several times faster on many processors; all weights keep their
-            own format.
-        save_every: steps between checkpoints; an interruption loses at most this many steps.
+        bf16: multiply matrices in bfloat16 (autocast), several times faster on many processors. All weights keep their
+            format.
+        save_every: steps between checkpoints. An interruption loses at most this many steps.
         seed: seed for the adapter's initial weights and the order of the examples.
     """
 

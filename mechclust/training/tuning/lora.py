@@ -36,7 +36,7 @@ def train_lora(
     resume: Path | None,
     progress: bool,
 ) -> float:
-    """Train to the last step, of which a checkpoint stays, and return the seconds; see ``tune_adapter``.
+    """Train to the last step, keep its checkpoint, and return the seconds. See ``tune_adapter``.
 
     Args:
         model: the base.
@@ -49,7 +49,8 @@ def train_lora(
         progress: show a bar of steps.
 
     Raises:
-        InputError: for missing libraries and a GPU that the Trainer does not take; ``DivergedError``.
+        InputError: for missing libraries and a GPU that the Trainer does not take. ``DivergedError`` for a loss that is
+            not finite.
     """
     peft = import_peft("training an adapter", "llm")
     _check_accelerate()
@@ -101,7 +102,7 @@ def _with_adapter(peft: Any, model: PreTrainedModel, config: TuneConfig) -> Any:
 def training_arguments(
     config: TuneConfig, n_examples: int, folder: Path, device: torch.device, dtype: torch.dtype = torch.float32
 ) -> Any:
-    """Return Hugging Face's ``TrainingArguments``: one model on one device; several adapters are several jobs."""
+    """Return Hugging Face's ``TrainingArguments`` for one model on one device. Several adapters are several jobs."""
     from transformers import TrainingArguments
 
     if config.bf16 and device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
@@ -138,8 +139,8 @@ def training_arguments(
 def matmul_precision(config: TuneConfig, device: torch.device, dtype: torch.dtype) -> dict[str, bool]:
     """Return the format in which matrices are multiplied, as ``TrainingArguments`` takes it.
 
-    In float16 small gradients of the activations would be 0, so that the Trainer scales the loss; the adapter's own
-    weights are float32 (peft).
+    In float16 small gradients of the activations would be 0, so the Trainer scales the loss. The adapter's weights are
+    float32 (peft).
 
     Args:
         config: how to train.
@@ -178,7 +179,7 @@ def _check_accelerate() -> None:
 
 @contextmanager
 def _borrowed(model: PreTrainedModel) -> Iterator[None]:
-    """Restore which weights need gradients: peft freezes those that its model shares with this one."""
+    """Restore which weights need gradients: peft freezes the weights that its model shares with this one."""
     before = [(weight, weight.requires_grad) for weight in model.parameters()]
     try:
         yield

@@ -54,7 +54,7 @@ class MarkWhole(TrainerCallback):  # type: ignore[misc]
 
 
 class StepBar(TrainerCallback):  # type: ignore[misc]
-    """Shows a bar of steps, in a worker on the worker's own line: from the first steps on it shows the time left.
+    """Shows a bar of steps, in a worker on a separate line: from the first steps on it shows the time left.
 
     Args:
         name: label of the bar.
