@@ -46,7 +46,7 @@ class NormJacobian(Probe):
         super().__init__(at, check_row_readout(readout))
 
     def update(self, activations: Mapping[str, Float[Tensor, "batch ..."]], batch: Batch) -> None:
-        """Keep each example's norm, and that of the Jacobian there."""
+        """Keep each example's norm, and the norm of the Jacobian there."""
         for site, activation in activations.items():
             x = activation.flatten(1).double()
             norms = torch.linalg.vector_norm(x, dim=-1)

@@ -36,7 +36,7 @@ class Projection(LabelledRows):
         seed: for t-SNE.
 
     Raises:
-        InputError: for fewer than 4 examples, a label given per token, or ``"opentsne"`` where it is not installed.
+        InputError: for fewer than 4 examples, a label given per token, or ``"opentsne"`` if it is not installed.
 
     Example:
         >>> Projection(method="pca")

@@ -37,16 +37,16 @@ class Batch:
 
     Attributes:
         tokens: token ids.
-        attention_mask: true on real tokens; ``None`` if every token is real. Numbers 0 and 1, as tokenizers give
-            them, become bool.
+        attention_mask: true on real tokens. ``None`` if every token is real. Numbers 0 and 1, as tokenizers give them,
+            become bool.
         targets: token ids the loss compares with, or ``None``.
         loss_mask: true where the loss counts, or ``None``.
         positions: named positions, such as ``{"input": ...}``.
         labels: named integer labels, per example or per token. Bools become 0 and 1.
         index: the examples' stable identities. Probes that keep rows order them by it, so that the order of batches
             cannot change a result. Defaults to ``0..batch-1``.
-        lacks: messages of ``label`` about missing labels. By name, the whole sentence. Under ``""``, the way out for
-            all other names, in which ``%r`` stands for the name.
+        lacks: messages of ``label`` about missing labels. By name, the whole sentence. Under ``""``, the hint for all
+            other names, in which ``%r`` stands for the name.
 
     Raises:
         InputError: when a field is no tensor, has a shape that does not fit ``tokens``, or is not of integers: tokens,
@@ -278,7 +278,7 @@ class Batch:
             yield self.select(slice(start, start + batch_size))
 
     def padded_to(self, length: int) -> Batch:
-        """Return the same examples with padding on the right, up to ``length`` tokens.
+        """Return the batch padded on the right to ``length`` tokens.
 
         Raises:
             InputError: for fewer tokens than the batch has.
@@ -318,7 +318,7 @@ class Batch:
         return {name: values for name, values in fields.items() if values is not None}
 
     def _apply(self, function: _Transform) -> Batch:
-        """Return a batch of what the function makes of every tensor."""
+        """Return a batch with the function applied to every tensor."""
         return _joined([self], lambda parts: function(parts[0]))
 
     def _fields_text(self) -> str:
@@ -405,10 +405,10 @@ def row_batches(n: int, batch_size: int) -> Iterator[Int[np.ndarray, "row"]]:
 def token_batches(
     lengths: Sequence[int], tokens_per_batch: int, name: Callable[[int], str]
 ) -> Iterator[Int[np.ndarray, "row"]]:
-    """Yield which sequences make each of several batches: those of like length together, longest first.
+    """Yield the sequences of each batch: similar lengths together, longest first.
 
     A batch's number of sequences times its longest is at most ``tokens_per_batch``, which counts padding too. It ends
-    earlier where more than 1/32 of that would be padding, so that a few sequences of very unlike length are not padded
+    earlier if more than 1/32 of that would be padding, so that a few sequences of very different lengths are not padded
     to the longest.
 
     Args:

@@ -42,10 +42,9 @@ class SparseModularAddition(Task):
     Args:
         p: the modulus, and the number of digits.
         length: digits of a sequence.
-        support: positions that count; ``None``: the first ``n_support``.
-        n_support: how many, where ``support`` is ``None``.
-        n_embeddings: rows of the vocabulary, at least ``p``: a network that is to go on to a larger
-            ``p`` has room for its digits.
+        support: positions that count. ``None``: the first ``n_support``.
+        n_support: how many, if ``support`` is ``None``.
+        n_embeddings: rows of the vocabulary, at least ``p``. More rows leave room for training on with a larger ``p``.
         n_train: training sequences, drawn once.
         n_test: test sequences, drawn once and independently.
         seed: seed of all random draws.
@@ -132,7 +131,7 @@ class SparseModularAddition(Task):
     def _batch(self, digits: Int[np.ndarray, "batch pos"], index: Int[np.ndarray, "batch"]) -> Batch:
         in_support = np.sort(digits[:, self.positions], axis=1)
         total = in_support.sum(axis=1)
-        # Sorted digits read as a number: each multiset has one code, the same in every batch.
+        # Sorted digits read as a number: each multiset has one code in all batches.
         multiset = in_support @ (self.p ** np.arange(in_support.shape[1])[::-1])
         tokens = torch.from_numpy(digits.astype(np.int64))
         answer = torch.from_numpy(total % self.p)

@@ -93,7 +93,7 @@ def from_json(like: Any, values: Mapping[str, Any]) -> Any:
     """Return the configuration that ``to_json`` wrote.
 
     Args:
-        like: its class, or a configuration of the class that has what ``values`` leaves out.
+        like: its class, or a configuration of the class with values for fields that ``values`` lacks.
         values: by field. Lists become tuples, which JSON does not have.
 
     Raises:
@@ -128,8 +128,8 @@ def configure(config: ConfigT, **changes: Any) -> ConfigT:
 def check_settings(config: Any, prefix: str = "") -> None:
     """Refuse numbers, choices and tuples that do not fit the type of their field, or are outside the range in it.
 
-    Numbers must be finite, integers fit into 64 bits, and choices be among those of their ``Literal``. Strings, flags
-    and nested configurations are checked too.
+    Numbers must be finite, integers must fit into 64 bits, and choices must be in their ``Literal``. Strings, flags and
+    nested configurations are checked too.
 
     Args:
         config: a dataclass.

@@ -36,7 +36,7 @@ class Attached:
 
     @contextmanager
     def on(self, batch: Batch | TokenIds | Mapping[str, Any]) -> Iterator[None]:
-        """Measure the one forward pass made inside this block; other passes are not measured.
+        """Measure the one forward pass made inside this block, and no other.
 
         Args:
             batch: the batch, token ids, or the output of a Hugging Face tokenizer. Examples without an index are

@@ -88,7 +88,7 @@ def _block_number(name: str) -> int:
 
 
 def _inner(module: Any) -> nn.Module | None:
-    """Return the module that computes; in TransformerLens's bridge, the one between two hook points."""
+    """Return the module that computes. In TransformerLens's bridge, it is between two hook points."""
     component = getattr(module, "original_component", None)
     if not isinstance(component, nn.Module):
         component = module

@@ -26,7 +26,7 @@ class LabelledRows(Probe):
     units: str | None = None
 
     def _labels_to_keep(self) -> Sequence[str | None]:
-        """Return the names of labels with one value per example; ``None`` for a label that was not given."""
+        """Return the names of labels with one value per example, and ``None`` for a label that was not given."""
         raise NotImplementedError
 
     def update(self, activations: Mapping[str, Float[Tensor, "batch ..."]], batch: Batch) -> None:

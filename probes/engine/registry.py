@@ -1,4 +1,4 @@
-"""Probes by name: those of this package, and those that other packages register by an entry point."""
+"""Probes by name: this package's, and others that packages register by an entry point."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class RegisteredProbe:
     Attributes:
         name: the class's name for ours, the entry point's name for others.
         package: the distribution it comes from, with its version.
-        make: the class, or another callable that returns a probe; ``None`` if it is broken.
+        make: the class, or another callable that returns a probe. ``None`` if it is broken.
         error: why it is broken, or empty.
 
     Example:
@@ -166,7 +166,7 @@ def package_of(point: EntryPoint) -> str:
 
 
 def load_entry_point(point: EntryPoint, why_not: Callable[[Any], str]) -> tuple[Any, str]:
-    """Return the object of an entry point and an empty text, or ``None`` and why it cannot be used.
+    """Return an entry point's object and an empty text, or ``None`` and the reason it cannot be used.
 
     Args:
         point: of any package. Whatever its module raises on import is reported, not raised.

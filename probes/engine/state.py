@@ -66,7 +66,7 @@ class Keyed(ABC, Generic[ValueT]):
         """Return the value at a key.
 
         Raises:
-            InputError: when nothing was measured yet.
+            InputError: before the first batch.
         """
         if not self._values:
             raise InputError("no batch was measured yet; give the probe to run() or attach()")
@@ -74,7 +74,7 @@ class Keyed(ABC, Generic[ValueT]):
 
     @abstractmethod
     def merge(self, other: Any) -> None:
-        """Add the values of another state of the same kind."""
+        """Add the values of another state of this kind."""
 
     @abstractmethod
     def tensors(self) -> dict[str, AnyTensor]:
@@ -165,7 +165,7 @@ class SumState(Keyed[Tensor]):
     def add_rows(self, key: str, index: Int[Tensor, "place"], rows: Shaped[Tensor, "row ..."], size: int) -> None:
         """Add rows to some of the rows of the sum at ``key``, in place.
 
-        No other tensor of the sum's size is made. The result has the same bits on every run, also on a GPU.
+        No other tensor of the sum's size is made. Repeated runs give equal bits, also on a GPU.
 
         Args:
             key: of the sum.
@@ -186,7 +186,7 @@ class SumState(Keyed[Tensor]):
             raise InputError(f"{len(rows)} rows at {key!r} for {len(index)} places; give one place per row")
         rows = self._exact(key, rows)
         shape = (size, *rows.shape[1:])
-        with torch.inference_mode(False), torch.no_grad():  # what is made in inference mode cannot be added to outside
+        with torch.inference_mode(False), torch.no_grad():  # tensors made in inference mode cannot be added to outside
             old = self._values.get(key)
             if old is None:
                 old = self._values[key] = rows.new_zeros(shape)
@@ -203,7 +203,7 @@ class SumState(Keyed[Tensor]):
             old.index_add_(0, place, sums)
 
     def _exact(self, key: str, tensor: Shaped[Tensor, "*shape"]) -> Shaped[Tensor, "*shape"]:
-        """Return the tensor in the sum's dtype, on the device where it was computed; MPS has no float64."""
+        """Return the tensor in the sum's dtype, on the device where it was computed. MPS has no float64."""
         if self.dtype is torch.int64 and tensor.is_floating_point():
             raise InputError(f"an int64 Sum was given {tensor.dtype} at {key!r}; declare Sum() for real numbers")
         return tensor.detach().to("cpu" if tensor.device.type == "mps" else tensor.device, self.dtype)
@@ -294,7 +294,7 @@ class RowsState(Keyed[list[IndexedRows]]):
         return self._values[key][0]
 
     def pop(self, key: str) -> IndexedRows:
-        """Return what ``get`` returns, and forget it."""
+        """Return the result of ``get``, and forget it."""
         index_and_rows = self.get(key)
         del self._values[key]
         return index_and_rows

@@ -15,7 +15,7 @@ KEPT_TOKENIZER = "mechclust_tokenizer"
 
 
 class TextTokenizer:
-    """Turn texts into token ids, the same for every model.
+    """Turn texts into token ids, which all models share.
 
     Args:
         models: that will read them, by name.
@@ -90,7 +90,7 @@ def tokenizer_of(model: Any) -> Any:
     """Return a model's tokenizer as its checkpoint has it, or ``None`` if the model has none.
 
     TransformerLens loads tokenizers so that they add a beginning-of-sequence token, whatever the model was trained
-    with, and not BERT's ``[CLS]``. That of a model that TransformerLens loaded is therefore read again from the
+    with, and not BERT's ``[CLS]``. If TransformerLens loaded the model, its tokenizer is therefore read again from the
     checkpoint's files, without any network access. ``load_pretrained`` keeps Hugging Face's.
 
     Raises:

@@ -89,19 +89,19 @@ def cka_resamples(
     units: Labels | None = None,
     seed: int = 0,
 ) -> Float[Array, "n_resamples"]:
-    """Variation of linear CKA with the examples: deviations of random half-samples from their mean.
+    """Return the variation of linear CKA with the examples: deviations of random half-samples from their mean.
 
     Takes tensors, NumPy arrays or lists, and returns the same kind (arrays for lists).
 
     Halves are drawn without replacement: a draw of m = n/2 of n rows varies as much about the whole sample as n rows
     vary about the population, ``(1 - m/n) / m = 1/n`` (Shao & Wu 1989, delete-half jackknife). The usual bootstrap
-    draws rows twice; a row and its copy agree in both representations, which puts back the diagonal that the
-    debiased form leaves out. Only the spread is used, since the bias of the biased form differs at half the size. With
-    ``units``, halves are of units, which are then what is taken as independent.
+    draws rows twice. A row and its copy agree in both representations, which restores the diagonal that the debiased
+    form leaves out. Only the spread is used, since the bias of the biased form differs at half the size. With
+    ``units``, halves are of units, which are taken as independent.
 
     Returns:
-        ``[n_resamples]``; the value plus their 2.5% and 97.5% quantiles is a 95% interval over examples. NaN
-        where a half-sample has no CKA, and so for fewer than 8 examples in the debiased form.
+        ``[n_resamples]``. The value plus their 2.5% and 97.5% quantiles is a 95% interval over examples. NaN if a
+        half-sample has no CKA, and so for fewer than 8 examples in the debiased form.
 
     Example:
         >>> x = torch.randn(200, 4, generator=torch.Generator().manual_seed(0))

@@ -19,17 +19,17 @@ def half_interval(index: float, of_halves: Sequence[float], n_units: int) -> tup
     """Return the 95% interval of an index, such as the adjusted Rand index, from its values for halves of the units.
 
     Halves are drawn without replacement (``functional.units.half_samples``): their variance about their mean estimates
-    that of the index over samples of as many units (Shao & Wu 1989). The usual bootstrap draws units twice, and
-    repeated rows raise any measure of likeness.
+    the index's variance over samples of as many units (Shao & Wu 1989). The usual bootstrap draws units twice, and
+    repeated rows raise any measure of similarity.
 
     The interval is Wilson's for the share ``(1 + index) / 2``, with the halves' variance, Student's quantile for
     ``n_units - 1``, and the variance of independent units if the halves are all alike. So it stays within -1 and 1,
     and an index of 1 has an interval below it.
 
     Coverage at nominal 95%, for the adjusted Rand index of k-means clusters with planted classes (80 to 100 samples a
-    setting, so within 4 points; 8 to 120 units, mean index .03 to .99): 96% to 100%, cautious because half as many
-    units cluster less stably. It is too narrow, 76% and 82%, where another structure is as strong as the classes, so
-    that samples cluster by either of them.
+    setting, so within 4 points, 8 to 120 units, mean index .03 to .99): 96% to 100%, cautious because half as many
+    units cluster less stably. It is too narrow, 76% and 82%, if another structure is as strong as the classes, so that
+    samples cluster by either of them.
 
     Args:
         index: of all units.
@@ -37,7 +37,7 @@ def half_interval(index: float, of_halves: Sequence[float], n_units: int) -> tup
         n_units: units that the halves are drawn from.
 
     Returns:
-        Both ends; NaN for an undefined index, fewer than two halves, or fewer than 8 units.
+        Both ends. NaN for an undefined index, fewer than two halves, or fewer than 8 units.
 
     Raises:
         InputError: for an index that is not between -1 and 1.
@@ -73,9 +73,9 @@ def interval_from_halves(
 ) -> tuple[Float[np.ndarray, "*place"], Float[np.ndarray, "*place"]]:
     """Return the 95% interval of any number, such as the change of an index, from its values for halves of the units.
 
-    The variance of the halves about their mean estimates that of the value (``half_interval``), with Student's
-    quantile for ``n_units - 1``. Give the logarithm of a ratio. The change of a measure on the same units needs the
-    same halves before and after.
+    The variance of the halves about their mean estimates the value's variance (``half_interval``), with Student's
+    quantile for ``n_units - 1``. Give the logarithm of a ratio. The change of a measure on fixed units needs the same
+    halves before and after.
 
     Args:
         value: of all units.
@@ -85,10 +85,10 @@ def interval_from_halves(
             Bonferroni's, which covers all of them at once.
 
     Returns:
-        Both ends; NaN for an undefined value, fewer than two halves, fewer than 8 units, or halves that are all alike,
+        Both ends. NaN for an undefined value, fewer than two halves, fewer than 8 units, or halves that are all alike,
         whose variance is unknown.
 
-    Source: Shao & Wu 1989; ``docs/calibration.md`` has how often it misses a planted value.
+    Source: Shao & Wu 1989. ``docs/calibration.md`` says how often it misses a planted value.
 
     Example:
         >>> low, high = interval_from_halves(np.array(0.3), np.array([0.2, 0.25, 0.35, 0.4]), 20)

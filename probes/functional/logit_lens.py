@@ -17,7 +17,7 @@ class AnswerScores:
 
     Attributes:
         probability: softmax probability of the answer.
-        rank: place of the answer among all tokens, 1 for the largest logit; the mean place among equal logits.
+        rank: place of the answer among all tokens, 1 for the largest logit. The mean place among equal logits.
         top: the token with the largest logit, the first of several.
 
     Example:

@@ -21,7 +21,7 @@ def norm_jacobian(x: Float[Array, "*batch dim"]) -> Float[Array, "*batch"]:
     alone, and a small ``x`` changes its direction fast. Infinite at 0.
 
     Raises:
-        InputError: for ``d`` below 2, where the norm is a sign.
+        InputError: for ``d`` below 2, for which the norm is a sign.
 
     Example:
         >>> norm_jacobian(torch.tensor([[3.0, 4.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0]]))

@@ -24,14 +24,14 @@ _MAX_BASES_TRIED = 300  # pairs of weights
 
 
 class PlanarLattice(NamedTuple):
-    """Result of ``planar_lattice``; scalars are tensors without axes, or Python numbers if arrays were given.
+    """Result of ``planar_lattice``. Scalars are tensors without axes, or Python numbers if arrays were given.
 
     Attributes:
-        weights: of value ``v`` at position ``t`` relative to value 0 there, in units of the two basis vectors. NaN
-            where the fit is undefined.
-        rounded: the nearest integers (0 where the fit is undefined).
-        deviation: the largest distance of a coordinate to its integer, at most 0.5; NaN where undefined.
-        rank_two: share of the fitted points' variance in the plane; NaN where nothing varies.
+        weights: of value ``v`` at position ``t`` relative to value 0 there, in units of the two basis vectors. NaN if
+            the fit is undefined.
+        rounded: the nearest integers (0 if the fit is undefined).
+        deviation: the largest distance of a coordinate to its integer, at most 0.5. NaN if undefined.
+        rank_two: share of the fitted points' variance in the plane. NaN without variance.
         matches: whether some map of the lattice to residues makes the sum the one modulo ``p``.
         classes: the lattice point of each row, numbered.
 
@@ -57,24 +57,24 @@ def planar_lattice(
     support: Sequence[int],
     modulus: int,
 ) -> PlanarLattice:
-    """Fit ``point = c + sum_t w_t(x_t)`` in a plane: do the weights lie on a lattice that can add modulo ``p``?
+    """Fit ``point = c + sum_t w_t(x_t)`` in a plane, and test for weights on a lattice that can add modulo ``p``.
 
     Takes tensors, NumPy arrays or lists, and returns the same kind (arrays for lists).
 
     As ``integer_weights`` with two directions in place of one: the points are regressed on whether value ``v >= 1``
-    stands at position ``t``, and the weights are taken in the plane of the first two principal directions of the
-    fitted points. Two of the weights that are not multiples of each other are the basis, ``w = m b_1 + k b_2``. The
-    head can add modulo ``p`` where there are residues ``r_1, r_2`` with ``m r_1 + k r_2`` congruent to ``v`` on the
-    support and to 0 off it: points of one lattice site then have one answer. The pair of weights is chosen for
-    which such residues exist, if there are any, then the one with the least deviation.
+    stands at position ``t``, and the weights are taken in the plane of the first two principal directions of the fitted
+    points. Two of the weights that are not multiples of each other are the basis, ``w = m b_1 + k b_2``. The head can
+    add modulo ``p`` if there are residues ``r_1, r_2`` with ``m r_1 + k r_2`` congruent to ``v`` on the support and to
+    0 off it: points of one lattice site then have one answer. The basis is the pair of weights with the least
+    deviation, among pairs with such residues if there are any.
 
-    Many pairs are tried, so a good fit may be chance, and there is no p-value: how often random weights match depends
-    on how small they are off the support, where a small weight is next to 0 whatever its value. Integer weights on a
-    line with a little noise across match as well, the second basis vector being noise of residue 0. Ask
+    Many pairs are tried, so a good fit may be chance. There is no p-value: how often random weights match depends on
+    how small they are off the support, because a small weight is near 0 whatever its value. Integer weights on a line
+    with a little noise across match as well, with noise of residue 0 as the second basis vector. Try
     ``integer_weights`` first, look at the share of its one direction, and compare with networks that did not learn.
 
-    Undefined, and then NaN without a match: if the fitted points lie on a line (ask ``integer_weights``) or nothing
-    varies, and if the rows do not determine all weights.
+    Undefined, and then NaN without a match: if the fitted points lie on a line (try ``integer_weights``) or do not
+    vary, and if the rows do not determine all weights.
 
     Memory: ``n x pos x (modulus - 1)`` float64 numbers. Of more than 300 pairs, those with the longest weights are
     tried.

@@ -18,7 +18,7 @@ _ROWS_IN_FLOAT32 = 1024  # that are summed in it
 
 
 def check_precision(precision: Precision) -> Precision:
-    """Return ``precision``, or raise an ``InputError`` where it is none."""
+    """Return ``precision``, or raise an ``InputError`` if it is none."""
     check_choice(precision=(precision, tuple(ROUNDING)))
     return precision
 

@@ -21,11 +21,11 @@ _MAX_GRAM_ENTRIES = 2**25
 
 @dataclass(frozen=True)
 class TopicSimilarity:
-    """Similarity of word vectors of the same topic and of different topics.
+    """Similarity of word vectors within a topic and between topics.
 
     Attributes:
-        sum: ``SIMILARITIES`` by (same topic, different topic), over ordered pairs, in float64.
-        pairs: how many pairs of the same topic, and of different topics.
+        sum: ``SIMILARITIES`` by (one topic, different topics), over ordered pairs, in float64.
+        pairs: numbers of pairs within a topic and between topics.
 
     Example:
         >>> similarity = topic_similarity(torch.eye(3), torch.tensor([0, 0, 1]))
@@ -38,7 +38,7 @@ class TopicSimilarity:
 
     @property
     def mean(self) -> Float[Array, "2 *draw 2"]:
-        """Return ``sum / pairs``; NaN without pairs."""
+        """Return ``sum / pairs``, or NaN without pairs."""
         return _mean(self.sum, self.pairs)
 
     @property
@@ -59,7 +59,7 @@ def _mean(sums: Float[Array, "*batch 2"], pairs: Int[Array, "2"]) -> Float[Array
 
 @computed_in_torch()
 def topic_similarity(vectors: Float[Array, "word dim"], topics: object, self_pairs: bool = False) -> TopicSimilarity:
-    """Return the mean cosine and dot product over all pairs of words of the same topic, and of different topics.
+    """Return the mean cosine and dot product over all pairs of words, within a topic and between topics.
 
     Takes tensors, NumPy arrays or lists, and returns the same kind (arrays for lists).
 
@@ -69,7 +69,7 @@ def topic_similarity(vectors: Float[Array, "word dim"], topics: object, self_pai
     Args:
         vectors: a vector for each word.
         topics: as in ``topic_attention``, one row per vector.
-        self_pairs: also count ``i = j`` as the same topic, as the paper's published code does.
+        self_pairs: also count ``i = j`` as within a topic, as the paper's published code does.
 
     Raises:
         InputError: when topics and vectors differ in number, or topics has another form.
@@ -103,7 +103,7 @@ class GroupSums:
 
     @cached_property
     def pairs(self) -> Int[Tensor, "2"]:
-        """Return how many ordered pairs there are of the same topic, and of different topics."""
+        """Return the numbers of ordered pairs within a topic and between topics."""
         count = torch.bincount(self.group, minlength=len(self.topics.same))
         product = count[:, None] * count[None, :]
         same = product[self.topics.same].sum()

@@ -28,8 +28,8 @@ class EncodedCorpus:
     """A tokenized corpus. Memory: 8 bytes per token.
 
     Attributes:
-        words: the words that labels are numbers of.
-        windows: token ids of each window, special tokens included; a short document is one window.
+        words: the words, which labels number.
+        windows: token ids of each window, special tokens included. A short document is one window.
         labels: for each token of each window, the number of the word it is, or -1: a piece of a
             word, punctuation, a special or unknown token, or a word that is not in ``words``.
         token_of_word: the token id that most often stood for each word (the smaller id of two as frequent),
@@ -75,7 +75,7 @@ class EncodedCorpus:
         """Refuse to go on if the tokenizer splits or does not know every one of ``words``.
 
         Args:
-            tokenizer: what to call it in the error.
+            tokenizer: its name in the error.
             or_else: another way out, such as ``", or a larger threshold"``.
 
         Raises:
@@ -165,7 +165,7 @@ def check_ids(rows: Iterable[Sequence[int]], d_vocab: int | None, what: str) -> 
 
     Args:
         rows: token ids.
-        d_vocab: how many token embeddings the model has; ``None``: do not look.
+        d_vocab: number of the model's token embeddings. ``None``: do not check.
         what: was read, for the message.
     """
     largest = max((max(row, default=0) for row in rows), default=0)

@@ -19,7 +19,7 @@ def parquet_rows(
     Args:
         path: of the file.
         needed: columns that are read.
-        optional: columns that are read if they exist; ``None``: all columns.
+        optional: columns that are read if they exist. ``None``: all columns.
         extra: of ours that brings pyarrow, for the message.
         at_once: rows in memory.
 

@@ -21,9 +21,9 @@ def split_lines(
 
     Args:
         lines: without their ends.
-        split: what a document is; see ``Corpus.from_files``.
+        split: the unit of a document, see ``Corpus.from_files``.
         min_words: of a paragraph.
-        longest: characters after which a file or paragraph is cut at the end of a line; ``None``: never.
+        longest: characters after which a file or paragraph is cut at the end of a line. ``None``: never.
         was_cut: called for each cut.
 
     Example:

@@ -13,7 +13,7 @@ _MAX_CHARACTERS = 60
 
 
 def visible(text: str, keep: str = "") -> str:
-    r"""Return a text whose control characters can be seen and do nothing.
+    r"""Return a text whose control characters are visible and have no effect.
 
     Args:
         text: any.

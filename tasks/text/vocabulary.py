@@ -25,8 +25,8 @@ class Vocabulary:
         words: sorted, lower-cased.
         documents: the number of documents in which each word occurs.
         n_documents: documents of the corpus.
-        undercount: ``documents`` may be too low by at most this; 0 unless the corpus has more different words than
-            were kept in memory.
+        undercount: ``documents`` may be too low by at most this. 0 unless the corpus has more different words than were
+            kept in memory.
 
     Example:
         >>> texts = ["cat dog", "cat cat bird", "dog", "fish"]
@@ -63,11 +63,11 @@ class Vocabulary:
         be too low, by at most ``undercount`` (lossy counting: Manku & Motwani, VLDB 2002).
 
         Args:
-            texts: documents; gone through once.
-            size: most words; ``None``: all.
+            texts: documents, read once.
+            size: maximum number of words. ``None``: all.
             min_documents: words in fewer documents are left out.
             max_share: words in more than this share of the documents are left out.
-            stop_words: left out before; see ``read_stop_words``.
+            stop_words: words left out first, see ``read_stop_words``.
             most_words: different words in memory.
             progress: show a progress bar.
 

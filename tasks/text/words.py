@@ -71,5 +71,5 @@ def _combining_marks(end: int) -> str:
 
 
 def _word(inner: str, start: str) -> re.Pattern[str]:
-    """Return the pattern of a word, given those of a character inside it and of the place where it may start."""
+    """Return the pattern of a word, given patterns of a character inside it and of a possible start."""
     return re.compile(rf"{start}(?<![^\W_]['’])[^\W\d_]{inner}*(?:['’](?!s\b|S\b)[^\W\d_]{inner}*)*")

@@ -31,7 +31,7 @@ def assemble(
 
     Args:
         examples: of the chosen tasks, by split, or under ``None`` if the data have no splits.
-        source: where they came from, for messages.
+        source: their origin, for messages.
         known: the names of all tasks in the data.
         file: the user's clusters and held-out tasks.
         clusters_text: describes the clusters that are used if the file has none.

@@ -89,7 +89,7 @@ class _Reader:
         self._parents.append(name)
 
     def _read(self, element: Element, name: str) -> None:
-        """Keep what an element says of its page, or of the wiki's namespaces."""
+        """Keep an element's information on its page, or on the wiki's namespaces."""
         parent = self._parents[-1] if self._parents else ""
         if name == "namespaces":
             local_names = [space.text for space in element if space.get("key") in _FILE_NAMESPACE_KEYS]
