@@ -1,4 +1,4 @@
-"""Whether the nearest neighbours of a hidden state share its class."""
+"""Purity of the nearest neighbours of hidden states."""
 
 from __future__ import annotations
 

@@ -35,9 +35,9 @@ class Bench:
         answers: the model's predictions, ``[n]``.
         right: 1 for each prediction that is right, ``[n]``.
         labels: classes 0, 1, ... by equivalence label, ``[n]``.
-        units: the unit of each example, ``[n]``; ``None`` if examples are independent.
+        units: the unit of each example, ``[n]``. ``None`` if examples are independent.
         partitions: names of the partitions: the labels, and ``"integer_sum"`` if the probe has a modulus.
-        tokens: ``[n pos]``; ``None`` if the sequences differ in length.
+        tokens: ``[n pos]``. ``None`` if the sequences differ in length.
         n_answers: size of the vocabulary.
     """
 
@@ -99,7 +99,7 @@ class Bench:
         """Return a probe fed with all examples, predictions, and 1 for each that is right.
 
         Args:
-            tokens: to replace those of the examples.
+            tokens: tokens to put in place of the examples'.
         """
         seen = self.probe.clone()
         seen.max_rows = None

@@ -1,4 +1,4 @@
-"""Rows for a row store: what it keeps of each example, and what an unfinished one holds already."""
+"""Rows for a row store: the values kept of each example, and the examples an unfinished store holds."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 @dataclass(frozen=True)
 class Keeping:
-    """Settings of ``save_rows``: what is kept of each example. Labels are put in order.
+    """Settings of ``save_rows`` on the values kept of each example. Labels are put in order.
 
     Raises:
         InputError: for a string as labels, another dtype, and a readout that keeps no row per example.
@@ -116,10 +116,10 @@ class _KeptRows(Gather):
 
 @dataclass
 class Stored:
-    """The examples that a folder holds, and those that were given so far: they must be the same.
+    """The examples that a folder holds, and the examples given so far, which must be equal.
 
     Attributes:
-        folder: of the store.
+        folder: folder of the store.
         labels: names of the labels kept.
         known: index, tokens and labels of the examples that the folder held at the start, by index, ascending.
         seen: the examples given so far.
@@ -216,7 +216,7 @@ def _first_difference(one: Shaped[Tensor, "example"], other: Shaped[Tensor, "exa
 def files_of(
     rows: RowsState,
 ) -> tuple[dict[str, Integer[Tensor, "example"]], Iterator[tuple[str, Float[Tensor, "example d"]]]]:
-    """Return what ``write_shard`` takes. A site's rows are no longer held once they are taken."""
+    """Return the arguments of ``write_shard``. A site's rows are released once they are taken."""
     index, tokens = rows.get("tokens")
     columns = {"index": index, "tokens": tokens}
     columns |= {key: rows.get(key)[1] for key in rows if key.startswith("labels/")}
@@ -225,7 +225,7 @@ def files_of(
 
 
 def kept_shards(folder: Path, header: Mapping[str, Any]) -> list[Path]:
-    """Return the shards that a folder holds of these rows. Writes nothing.
+    """Return the shards that a folder holds of these rows, without writing.
 
     Raises:
         InputError: for a folder that is not a row store, or holds other rows.
@@ -239,7 +239,7 @@ def kept_shards(folder: Path, header: Mapping[str, Any]) -> list[Path]:
         )
     if old is None and folder.exists() and any(not is_temporary(path) for path in folder.iterdir()):
         raise InputError(f"{str(folder)!r} has files but is not a row store; give a new folder")
-    if old is None or not kept:  # nothing is kept yet, so nothing can be mixed
+    if old is None or not kept:  # no rows are kept yet, so none can be mixed
         return kept
     names = {
         "sites": "other sites",
@@ -293,10 +293,10 @@ def check_space(folder: Path, examples: int, sites: int, numbers: int, size: int
     """Refuse more rows than the disk has room for, before they are measured.
 
     Args:
-        folder: where they will be written; may be missing.
-        examples: how many.
-        sites: how many hook points.
-        numbers: of one example at all sites.
+        folder: where they will be written. May be missing.
+        examples: number of examples.
+        sites: number of hook points.
+        numbers: numbers of one example at all sites.
         size: bytes of one example at all sites.
     """
     existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())

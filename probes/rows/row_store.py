@@ -43,8 +43,8 @@ class RowStore(AlignedRows):
 
     ``take(index, names)`` returns rows and labels of some examples, ``select(index)`` a store of these examples only.
 
-    Each site has its own files, mapped into memory: only the rows that are needed are read. The first time a file is
-    read its checksum is compared, which costs reading it once.
+    Each site has its own files, mapped into memory: only the rows that are needed are read. At the first use of a file
+    its checksum is compared, which reads it once.
 
     Args:
         folder: of a finished store.
@@ -56,7 +56,7 @@ class RowStore(AlignedRows):
         readout: the readout's ``repr``.
         labels: names of the labels kept.
         model: identifies the model.
-        dtype: the dtype in which the rows are kept, if ``save_rows`` was given one; otherwise ``None``.
+        dtype: the dtype in which the rows are kept, if ``save_rows`` was given one, otherwise ``None``.
         source: its name in error messages, the folder.
 
     Raises:
@@ -159,16 +159,16 @@ def write_shard(shard: Path, columns: Columns, rows: Iterator[tuple[str, Float[T
     Args:
         shard: its folder, not there yet.
         columns: the examples' ``index``, ``tokens`` and ``labels/<name>``.
-        rows: by site; taken one after another.
+        rows: by site, taken one after another.
 
     Raises:
-        InputError: if it cannot be written; its cause is the ``OSError``.
+        InputError: if it cannot be written. Its cause is the ``OSError``.
     """
     publish_shard(prepare_shard(shard, columns, rows), shard)
 
 
 def prepare_shard(shard: Path, columns: Columns, rows: Iterator[tuple[str, Float[Tensor, "example d"]]]) -> Path:
-    """Write a shard into a temporary folder beside its own, which is returned; see ``write_shard``."""
+    """Write a shard into a temporary folder next to its final one, and return it, see ``write_shard``."""
     temporary = temporary_of(shard)
     shutil.rmtree(temporary, ignore_errors=True)
     try:
@@ -294,7 +294,7 @@ def write_header(folder: Path, header: Mapping[str, Any]) -> None:
 
 
 def read_header(folder: Path) -> dict[str, Any] | None:
-    """Return what ``write_header`` wrote, or ``None`` if there is nothing.
+    """Return the header from ``write_header``, or ``None`` if there is none.
 
     Raises:
         InputError: for another file, or the header of another version.
