@@ -76,8 +76,8 @@ class CKA(Pairwise, RowsOrMoments):
         n_resamples: number of half-samples for the interval over examples (0: none).
         n_permutations: number of random pairings for the null (0: none).
         max_memory: limit on the state, in GiB. A batch that would exceed it is refused.
-        device: where sums are computed, such as ``"cuda"``. By default where the rows are: the model's device in
-            ``run``, the CPU in ``run_stores`` and for rows that are kept.
+        device: where sums are computed, such as ``"cuda"``. By default the rows' device: the model's in ``run``, the
+            CPU in ``run_stores`` and for kept rows.
         seed: for half-samples and pairings.
         remove_top: first remove this many of the largest principal components from each side, separately for each
             class. A few dimensions with huge values, common at last tokens, then no longer decide the result. It needs
@@ -282,7 +282,7 @@ class CKA(Pairwise, RowsOrMoments):
         return [*notes, *self._rounding_notes(rounding)]
 
     def _pairing_counts(self, n: Mapping[str, int]) -> list[str]:
-        """Say for which groups there are too few different pairings for a p-value."""
+        """Note the groups with too few different pairings for a p-value."""
         counts = {group: n_pairings(size, self._units_of(group)) for group, size in n.items()}
         few = ", ".join(f"{group} ({count:g})" for group, count in counts.items() if count < FEWEST_ARRANGEMENTS)
         if not few:
@@ -307,7 +307,7 @@ class _Group:
         units: the unit of each example, if the probe has units.
         undefined: why a site's top components cannot be removed, by site.
         rows: by site, without the top components if these are to be removed. Empty if the probe holds moments.
-        hsic: of every pair of sites that the probe compares, and of each with itself.
+        hsic: HSIC of every pair of sites that the probe compares, and of each with itself.
     """
 
     def __init__(self, probe: CKA, name: str) -> None:

@@ -66,7 +66,7 @@ class ClusteringHead(Probe):
             squares, and share of examples nearest to their own class's centroid.
         ``within_ratio_chance`` (equivalence): the ratio's mean over random labels.
         ``clusters`` (equivalence): number of classes.
-        ``variance`` (site, head): of the output, summed over its dimensions.
+        ``variance`` (site, head): variance of the output, summed over its dimensions.
         ``support_mass``, ``entropy`` (site, head): attention on the support, and entropy in nats of the attention at
             the query, means over examples. Not evidence of a clustering head by themselves.
         ``integer_weights`` (site, head, position, digit), ``integer_deviation``, ``rank_one``,
@@ -76,7 +76,7 @@ class ClusteringHead(Probe):
             at least 0.95.
         ``planar_deviation``, ``rank_two``, ``planar_match``, ``planar_accuracy`` (site, head): likewise for weights on
             a planar lattice, see ``functional.planar_lattice``. Weights that are small off the support match by chance.
-        ``p_value``, ``p_holm`` (site, head, equivalence), with ``permutations``: of the within-ratio under
+        ``p_value``, ``p_holm`` (site, head, equivalence), with ``permutations``: p-value of the within-ratio under
             relabelling (``functional.relabelling_p_values``), and with Holm's correction over all heads. NaN with fewer
             than 20 different relabellings.
         ``best_within_ratio``, ``best_within_ratio_null_low``, ``best_within_ratio_null_high``, ``best_p_value``

@@ -30,8 +30,8 @@ class NDims(RowsOrMoments):
         ``n`` (label): number of examples.
 
     Memory: as moments, ``d^2`` float64 numbers per site and class, independent of the number of examples. As rows,
-    every example's row at every site in its own dtype, ``examples x sites x d``. At the end one site at a time comes on
-    top in float64, which ``max_memory`` counts.
+    every example's row at every site in its own dtype, ``examples x sites x d``. At the end, one site at a time is also
+    held in float64, which ``max_memory`` counts.
 
     Numerics: directions that hold less than 1e-12 of the variance together do not count. A moment is a square, so
     directions with less than about ``d x 2e-16`` of the variance are lost in it. Squares of rows below 1e-150 or above
@@ -78,7 +78,7 @@ class NDims(RowsOrMoments):
         self.device = device
 
     def memory(self, d: Sequence[int], n: int) -> int:
-        """Return the bytes for ``n`` examples kept as float32 rows, with the copies that are made of a site's.
+        """Return the bytes for ``n`` examples kept as float32 rows, with the copies of one site's rows.
 
         Args:
             d: dimensions at each site of all models.
@@ -91,11 +91,11 @@ class NDims(RowsOrMoments):
         return 4 * n * sum(d) + _copies(n, max(d))
 
     def _bytes(self, rows: Mapping[str, Float[Tensor, "batch _"]], n: int) -> int:
-        """Return the bytes of ``n`` examples' rows and of the copies that are made of a site's."""
+        """Return the bytes of ``n`` examples' rows and of the copies of one site's rows."""
         return super()._bytes(rows, n) + _copies(n, max(x.shape[1] for x in rows.values()))
 
     def _moments_of(self, rows: Mapping[str, Float[Tensor, "batch _"]], classes: int) -> int:
-        """Return the bytes of the moments and of the copies that are made of a site's."""
+        """Return the bytes of the moments and of the copies of one site's moments."""
         return super()._moments_of(rows, classes) + 32 * max(x.shape[1] for x in rows.values()) ** 2
 
     def compute(self) -> ProbeResult:

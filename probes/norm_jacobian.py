@@ -32,8 +32,8 @@ class NormJacobian(Probe):
 
     Args:
         at: sites in front of a norm, by name.
-        readout: which position; by default the last token, or the only position of a model that has
-            pooled its sequence.
+        readout: which position. By default the last token, or the only position of a model that has pooled its
+            sequence.
 
     Example:
         >>> NormJacobian("blocks.1.hook_resid_mid").at

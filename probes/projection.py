@@ -31,7 +31,7 @@ class Projection(LabelledRows):
         at: where to measure.
         readout: which position.
         method: ``"tsne"`` (scikit-learn's, from a PCA start), ``"opentsne"`` (openTSNE's, faster above about 5,000
-            examples, on the first 50 principal components; ``pip install "mechclust[tsne]"``) or ``"pca"``.
+            examples, on the first 50 principal components, ``pip install "mechclust[tsne]"``) or ``"pca"``.
         max_rows: most examples, chosen by their index.
         seed: for t-SNE.
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 
 def _refuse_another(name: str) -> None:
-    """Raise an ``ImportError`` where ``import name`` gives another module than the package beside this one."""
+    """Raise an ``ImportError`` if ``import name`` does not give the package next to this one."""
     if name in sys.modules:  # imported already (a module made by hand has neither a file nor a specification)
         origin = getattr(sys.modules[name], "__file__", None)
         folders = getattr(sys.modules[name], "__path__", ())

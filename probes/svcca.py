@@ -1,4 +1,4 @@
-"""A second opinion beside CKA: do two sites share their principal directions?"""
+"""SVCCA, an alternative to CKA: correlation of two sites' principal directions."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class _Directions:
         yield "svcca", value, why
 
     def notes(self, n: Mapping[str, int], values: Mapping[str, Shaped[Tensor, "..."]]) -> list[str]:
-        """Say where unrelated rows would give a large value."""
+        """Note the results for which unrelated rows would give a large value."""
         few = [
             f"{group} (n = {count}, up to {self.largest[group]})"
             for group, count in n.items()

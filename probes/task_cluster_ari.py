@@ -49,7 +49,7 @@ class TaskClusterARI(LabelledRows):
         ``ari``: 1 when the clusters are the classes, 0 expected by chance. Not clamped.
         ``ari_low``, ``ari_high``, with ``n_resamples``: 95% interval of ``ari`` over examples, or over units, from
             halves that are clustered anew (see ``half_interval``). NaN for fewer than 8.
-        ``ami``: adjusted mutual information of the same clusters (scikit-learn's), on the same scale.
+        ``ami``: adjusted mutual information of these clusters (scikit-learn's), also 0 by chance and 1 at most.
         ``silhouette``: of the clusters, -1 to 1: how much nearer an example is to its own cluster than to the next one,
             on average. NaN with fewer than 2 clusters, or one per example.
         ``label_silhouette`` (site, label): silhouette of the label's classes.
@@ -66,7 +66,7 @@ class TaskClusterARI(LabelledRows):
     Args:
         label: the label the clusters are compared with, one value per example.
         at: where to measure.
-        readout: which position; the state at the input token by default.
+        readout: which position, by default the input token.
         also: further labels, each clustered separately with its own number of clusters.
         n_clusters: clusters for every label, or several numbers of them. ``None``: as many as the label has classes.
         given: a label whose class means are subtracted from the states before they are clustered. Relabellings stay
@@ -314,7 +314,7 @@ class _Label:
         name: name of the label.
         classes: class of each example.
         clusters: numbers of clusters to compare it with.
-        relabelling: how its classes are permuted.
+        relabelling: permutations of its classes.
         nan: the label cannot be measured.
         fixed: no relabelling can change it.
         few: there are too few different relabellings for a p-value.
@@ -447,7 +447,7 @@ class _Space:
     def clusters(self, k: int) -> Int[np.ndarray, "row"]:
         """Return the cluster of each example.
 
-        With at most ``k`` distinct states, each is a cluster: that is k-means' own optimum, found without its warnings.
+        With at most ``k`` distinct states, each is a cluster: the optimum of k-means, without its warnings.
         """
         if self.distinct <= k:
             return self._state_of_row

@@ -1,4 +1,4 @@
-"""Are the vectors of words of one topic alike? (Li, Li & Risteski, arXiv 2303.04245)"""
+"""Similarity of the vectors of words of one topic (Li, Li & Risteski, arXiv 2303.04245)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class TopicEmbedding(TopicProbe):
     Measures:
         ``sum``, ``mean`` (site, similarity, bucket): cosine and dot product summed over ``same_topic`` and
             ``different_topic`` pairs, and this sum divided by their number.
-        ``pairs`` (bucket): how many ordered pairs.
+        ``pairs`` (bucket): number of ordered pairs.
         ``ratio``, ``difference`` (site, similarity): same topic over, and minus, different topic. Ratios explode if the
             denominator nears 0.
         ``ratio_null_low``, ``ratio_null_high``, ``p_value`` (site, similarity): central 95% of the

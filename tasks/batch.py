@@ -40,7 +40,7 @@ class Batch:
         attention_mask: true on real tokens. ``None`` if every token is real. Numbers 0 and 1, as tokenizers give them,
             become bool.
         targets: token ids the loss compares with, or ``None``.
-        loss_mask: true where the loss counts, or ``None``.
+        loss_mask: true at positions that the loss counts, or ``None``.
         positions: named positions, such as ``{"input": ...}``.
         labels: named integer labels, per example or per token. Bools become 0 and 1.
         index: the examples' stable identities. Probes that keep rows order them by it, so that the order of batches
@@ -175,10 +175,10 @@ class Batch:
         return f"Batch({text})"
 
     def label(self, name: str, per: Literal["example", "token"] | None = None) -> PerExample | PerToken:
-        """Return the label called ``name``, of either kind or of the one that ``per`` says.
+        """Return the label called ``name``, of either kind or of the kind ``per``.
 
         Raises:
-            InputError: for a name that is not there, listing those that are, or a label of the other kind.
+            InputError: for an unknown name, listing the known ones, or a label of the other kind.
         """
         if name not in self.labels:
             raise InputError(self.lacks.get(name) or self._no_label_text(name))
@@ -197,7 +197,7 @@ class Batch:
         """Return the position called ``name``.
 
         Raises:
-            InputError: for a name that is not there, listing those that are.
+            InputError: for an unknown name, listing the known ones.
         """
         if name not in self.positions:
             known = ", ".join(map(repr, self.positions)) or "no named positions"
@@ -414,7 +414,7 @@ def token_batches(
     Args:
         lengths: tokens of each sequence.
         tokens_per_batch: most tokens of a batch.
-        name: what to call a sequence, by its place in ``lengths``.
+        name: returns the name of a sequence, given its place in ``lengths``.
 
     Raises:
         InputError: for a sequence longer than ``tokens_per_batch``.

@@ -40,7 +40,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def repeated_values(values: Sequence[Any]) -> list[Any]:
-    """Return the values that stand further to the left already, in order.
+    """Return the values that occur earlier in the list, in order.
 
     Example:
         >>> repeated_values(["a", "b", "a"])

@@ -145,7 +145,7 @@ def check_settings(config: Any, prefix: str = "") -> None:
 
 @cache
 def _types_of(cls: type) -> dict[str, Any]:
-    """Return the types of a configuration's fields, which must be known where it is defined."""
+    """Return the types of a configuration's fields, which must be defined in its module."""
     try:
         return get_type_hints(cls, include_extras=True)
     except NameError as error:

@@ -55,8 +55,8 @@ class SkillSuite(Task):
     pre-training stream has the prompts of all skills. Operations in ``encoded`` get the right answer, the others a
     generic continuation.
 
-    Labels: ``task`` (the skill), ``cluster`` (its operation), ``argument``. Position: ``answer`` (where ANS stands).
-    Splits ``validation`` and ``test`` hold ``n_eval`` prompts of every skill.
+    Labels: ``task`` (the skill), ``cluster`` (its operation), ``argument``. Position: ``answer`` (of ANS). Splits
+    ``validation`` and ``test`` hold ``n_eval`` prompts of every skill.
 
     Args:
         stream: the data of ``train_batch``. ``"tuning"``: skills with their answers, loss on the answer.
@@ -64,7 +64,7 @@ class SkillSuite(Task):
         skills: which skills the tuning stream draws from, by name. Empty: all of ``seen``.
         seen: skills to tune on, such as ``"copy-0"``. Every operation and every argument must be among them.
         encoded: operations that the pre-training stream answers.
-        encoded_share: their share in it.
+        encoded_share: share of these operations in the pre-training stream.
         pair_share: share of the other operations' prompts that are answered by ``a b``.
         label_share: share of the rest that are answered by a random label. The others continue the walk.
         n_symbols: data symbols.

@@ -120,7 +120,7 @@ class Bench:
 
         Args:
             heads: are replaced all at once.
-            points: the outputs for each example, side by side in the order of ``heads``.
+            points: the outputs for each example, concatenated in the order of ``heads``.
         """
         answers, right = self._empty()
         with self._replacing(heads) as replacement:
@@ -133,7 +133,7 @@ class Bench:
         return torch.empty(self.n, dtype=torch.int64), torch.empty(self.n, dtype=torch.float64)
 
     def outputs(self, heads: Sequence[HeadPlace]) -> Float[Tensor, "n width"]:
-        """Return the outputs of these heads at the query, side by side."""
+        """Return the concatenated outputs of these heads at the query."""
         return torch.cat([self.points[site][:, head] for site, head in heads], dim=1)
 
     def responses(
@@ -143,7 +143,7 @@ class Bench:
 
         Args:
             heads: are replaced all at once, at the query.
-            points: outputs side by side in the order of ``heads``.
+            points: outputs concatenated in the order of ``heads``.
             recipients: places of the examples.
         """
         answers = torch.empty(len(recipients), len(points), dtype=torch.int64)
@@ -210,7 +210,7 @@ class _Replacement:
         self._widths = list(widths)
 
     def set(self, batch: Batch, points: Float[Tensor, "batch width"]) -> None:
-        """Set the outputs for the next forward pass, side by side in the order of the heads."""
+        """Set the outputs for the next forward pass, concatenated in the order of the heads."""
         self._batch = batch
         self._points = points
 
@@ -272,7 +272,7 @@ def bench_of(
 ) -> Bench:
     """Return the examples with the model's predictions.
 
-    Without ``correct``, no prediction is right, for checks that do not ask.
+    Without ``correct``, no prediction counts as right, for checks that do not need it.
 
     Raises:
         InputError: for a probe that was not run, and as ``Bench``.

@@ -61,15 +61,15 @@ def causal_checks(
     these. How examples are split into batches does not matter.
 
     Measures:
-        ``accuracy``, ``majority_accuracy`` (no axes): of the model, and of the best constant answer, which is the
-            chance level. It is the best of all tokens if there are at most 16, else of the 16 most frequent answers.
-        ``ablated_accuracy`` (site, head): with the output replaced by its mean.
-        ``centroid_accuracy`` (site, head, partition): with the centroid of the example's cluster.
-        ``misplaced_accuracy`` (site, head, partition): with the centroid of a random other example's cluster,
+        ``accuracy``, ``majority_accuracy`` (no axes): accuracy of the model, and of the best constant answer, which is
+            the chance level. It is the best of all tokens if there are at most 16, else of the 16 most frequent
+            answers.
+        ``ablated_accuracy`` (site, head): accuracy with the output replaced by its mean.
+        ``centroid_accuracy`` (site, head, partition): accuracy with the centroid of the example's cluster.
+        ``misplaced_accuracy`` (site, head, partition): accuracy with the centroid of a random other example's cluster,
             which should break a model that reads the clusters.
-        ``swap_accuracy``, ``swap_agreement`` (site, head, partition): with the output for another, random
-            member of the cluster: accuracy, and share of unchanged predictions. Examples alone in their
-            cluster are left out.
+        ``swap_accuracy``, ``swap_agreement`` (site, head, partition): accuracy, and share of unchanged predictions,
+            with the output for another random member of the cluster. Examples alone in their cluster are left out.
         ``partition_clusters`` (site, head, partition): number of clusters.
         ``influence`` (site, head, position): change of the output when the token there is taken from another example at
             this position, ``E |z' - z|^2 / (2 Var z)``. 0: none. 1: all of the variance.
@@ -237,7 +237,7 @@ def _resampled(
     Args:
         bench: the examples.
         donor: the example from which each example gets tokens.
-        permutation: of each example's tokens in the support.
+        permutation: permutation of each example's tokens in the support.
         influence: whether to change one position after another.
     """
     notes = []

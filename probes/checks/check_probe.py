@@ -43,10 +43,10 @@ def check_probe(
 ) -> None:
     """Check a probe against the whole contract that ``run``, ``merge`` and ``all_reduce`` rely on.
 
-    The activations are recorded once and fed to clones of ``probe`` in many splits and orders, so the rounding of the
-    model's forward pass at different batch sizes has no effect. If all states are ``Rows`` or integer ``Sum``, every
-    result has to be exactly equal. With a float64 ``Sum`` or ``Moments``, results have to agree within ``rtol`` of the
-    measure's largest value.
+    The activations are recorded once and fed to clones of ``probe`` in many splits and orders. So the model's rounding
+    at different batch sizes has no effect. If all states are ``Rows`` or integer ``Sum``, every result has to be
+    exactly equal. With a float64 ``Sum`` or ``Moments``, results have to agree within ``rtol`` of the measure's largest
+    value.
 
     Args:
         probe: the probe, which is cloned, and neither run nor changed itself.

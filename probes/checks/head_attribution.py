@@ -45,26 +45,26 @@ def head_attribution(
 ) -> ProbeResult:
     """Estimate for every head how its output for one example would change another example's prediction.
 
-    With ``g_i`` the gradient of example ``i``'s margin (the logit of the model's answer minus the next best) with
-    respect to a head's output at the query, replacing it by the output ``z_j`` of another example changes the margin by
-    about ``g_i (z_j - z_i)``. One forward and one backward pass give that for all heads and pairs. It shows where to
-    look, but proves nothing: ``interchange`` then carries out the interchanges for a few heads.
+    The margin is the logit of the model's answer minus the next best, and ``g_i`` its gradient for example ``i`` with
+    respect to a head's output at the query. Replacing this output by ``z_j`` of another example changes the margin by
+    about ``g_i (z_j - z_i)``. One forward and one backward pass give that for all heads and pairs. It is a guide, not a
+    proof: ``interchange`` then carries out the interchanges for a few heads.
 
     Measures:
         ``effect`` (site, head): mean over all pairs of the absolute change of the margin, in logits.
         ``flips`` (site, head): share of the pairs whose change is larger than the margin, which would change the
             answer.
         ``read_within_ratio`` (site, head, equivalence): within-ratio of the outputs as they are read, ``G z`` with the
-            examples' gradients as rows of ``G``: differences without effect on any prediction do not count. Chance is
+            examples' gradients as rows of ``G``. Differences without effect on any prediction do not count. Chance is
             the probe's ``within_ratio_chance``.
-        ``p_value``, ``p_holm`` (site, head, equivalence): of ``read_within_ratio`` under relabelling, and with Holm's
-            correction over all heads.
+        ``p_value``, ``p_holm`` (site, head, equivalence): p-value of ``read_within_ratio`` under relabelling, and with
+            Holm's correction over all heads.
         ``margin`` (no axes): mean of the examples' margins.
 
     To first order only: if a prediction is saturated (a threshold far away), the gradient is 0 and a head that matters
     is missed, by ``effect`` too.
 
-    Cost: two forward passes and one backward pass; examples x examples products per head, and the relabellings. Memory:
+    Cost: two forward passes, one backward pass, examples x examples products per head, and the relabellings. Memory:
     the graph of one batch, and all examples' outputs and gradients at the query of all sites.
 
     Args:

@@ -52,31 +52,32 @@ def interchange(
     classes' agreement with them is measured, and relabelling of the donors tests whether answers depend on labels.
 
     Measures:
-        ``effect`` (site, head): of ``head_attribution``, by which heads are chosen. NaN if they were given.
+        ``effect`` (site, head): the measure of ``head_attribution``, by which heads are chosen. NaN if they were given.
         ``changed`` (site, head): share of interchanges that change the recipient's answer.
         ``changed_within``, ``changed_between`` (site, head, equivalence): the share for donors of the recipient's
             class, and for donors of other classes. A clustering head has a share of 0 for the first, and above 0 for
             the second.
         ``response_within_ratio`` (site, head, equivalence): within-ratio of the donors' answers (each answer in each
             recipient an axis): 0 if donors of a class agree. Chance is the probe's ``within_ratio_chance``.
-        ``p_value``, ``p_holm`` (site, head, equivalence): of that ratio under relabelling, and with Holm's correction
-            over **all** heads. A head that was not chosen counts as a test with p = 1.
+        ``p_value``, ``p_holm`` (site, head, equivalence): p-value of that ratio under relabelling, and with Holm's
+            correction over **all** heads. A head that was not chosen counts as a test with p = 1.
         ``classes`` (site, head): number of discovered classes. ``discovered`` (site, head, example): the class of each
             example, or -1 if the head was not chosen.
         ``agreement`` (site, head, equivalence): adjusted Rand index of discovered classes and labels: 1 identical, 0 by
             chance.
         ``stability`` (site, head): adjusted Rand index of the classes from the first half of the recipients and from
             the second, with ``tolerance`` a share of either half. NaN if both are one class.
-        ``within_ratio``, ``within_ratio_gaussian`` (site, head): of the head's outputs under the discovered classes,
-            and of as many points of a normal distribution with their mean and covariance, put into these recipients.
-            Answers split any cloud into classes. The real outputs are *clusters* if the first is well below the second.
+        ``within_ratio``, ``within_ratio_gaussian`` (site, head): within-ratio of the head's outputs under the
+            discovered classes. For comparison, of as many points of a normal distribution with their mean and
+            covariance, put into these recipients. Answers split any cloud into classes. The real outputs are *clusters*
+            if the first is well below the second.
 
     Examples that the model does not distinguish in any recipient are one class: if only the answer is read, classes are
     answers. Recipients that differ in other causes of the answer make the classes finer. More recipients can only split
     classes.
 
     Cost: forward passes over the examples: 3 and one backward pass for all heads, then ``2 recipients`` for each head
-    chosen (4 x 16 = 64 with the defaults; ``metadata["passes"]``).
+    chosen (``metadata["passes"]``, 4 x 16 = 64 with the defaults).
 
     Args:
         model: the model ``probe`` was run on.
@@ -175,7 +176,7 @@ def interchange_together(
 
     Measures (as in ``interchange``, for the set as a whole):
         ``changed``, ``classes``, ``stability``, ``within_ratio``, ``within_ratio_gaussian`` (no axes). The last two are
-            of the outputs side by side, so that heads with larger outputs count for more.
+            of the concatenated outputs, so that heads with larger outputs count for more.
         ``changed_within``, ``changed_between``, ``response_within_ratio``, ``agreement``, ``p_value`` (equivalence).
             There is one test per equivalence, so no correction.
         ``discovered`` (example): the class of each example.
@@ -252,7 +253,7 @@ class _Plan(NamedTuple):
         noise: noise of a normal distribution.
         tolerance: tolerance of discovered classes.
         permutations: relabellings of each test.
-        seed: for relabellings.
+        seed: seed of relabellings.
         passes: forward passes before the first interchange.
     """
 
@@ -321,7 +322,7 @@ class _Plan(NamedTuple):
         return {"equivalence": self.bench.probe.labels, "example": [str(i) for i in self.examples.tolist()]}
 
     def notes_on_number(self, heads: Sequence[HeadPlace] | int) -> list[str]:
-        """Return a note if fewer heads were chosen than asked for."""
+        """Return a note if fewer heads were chosen than requested."""
         if isinstance(heads, Sequence) or len(self.chosen) >= heads:
             return []
         return [f"{len(self.chosen)} of the {heads} heads asked for: no other has an effect, to first order"]
@@ -366,7 +367,7 @@ class _Interchanged(NamedTuple):
     """The interchanges of one head, or of several at once.
 
     Attributes:
-        points: outputs, side by side.
+        points: concatenated outputs.
         answers: the model's answers, by donor.
         classes: discovered classes.
         halves: classes from either half of the recipients.

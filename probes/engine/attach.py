@@ -40,7 +40,7 @@ class Attached:
 
         Args:
             batch: the batch, token ids, or the output of a Hugging Face tokenizer. Examples without an index are
-                numbered on from those that the probes hold.
+                numbered after the probes' examples.
 
         Raises:
             InputError: for an example that a probe holds already (call ``probe.reset()`` first), and as ``run``.

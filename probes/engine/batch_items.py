@@ -25,7 +25,7 @@ class SingleExample:
     """One example that is not part of a batch yet.
 
     Attributes:
-        text: to be turned into ``ids``. ``None`` afterwards, and for an example that came as token ids.
+        text: text to be turned into ``ids``. ``None`` afterwards, and for an example that came as token ids.
         ids: token ids.
         mask: true for real tokens, or ``None`` if all are.
         labels: integers, or tensors without axes.

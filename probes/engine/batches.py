@@ -46,7 +46,7 @@ def each_batch(
 
     Args:
         given: see ``run``.
-        models: that will read the batches, by name.
+        models: models that will read the batches, by name.
         reading: turns many texts into tokens, by default with the models' tokenizer.
         tokens_per_batch: most tokens of a batch, padding included. A ``Batch`` is not divided.
         progress: the name of a progress bar, or ``None``.

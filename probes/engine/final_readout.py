@@ -18,11 +18,11 @@ _WAY_OUT = "give a causal language model that TransformerLens knows, loaded with
 class FinalReadout:
     """The final norm and the unembedding of a model, run without its hook points.
 
-    When it is made, it is compared with the model: it has to return the model's logits for three tokens, given the last
+    On creation, it is compared with the model: it has to return the model's logits for three tokens, given the last
     block's output.
 
     Args:
-        model: with ``ln_final`` and ``unembed``, as in TransformerLens.
+        model: model with ``ln_final`` and ``unembed``, as in TransformerLens.
 
     Raises:
         InputError: for a model without them, and if the model's logits are not their output.
@@ -48,7 +48,7 @@ class FinalReadout:
         """Return the logits of residual states.
 
         Args:
-            states: at any layer.
+            states: hidden states at any layer.
             normed: true for a state that already went through the final norm.
         """
         x = states[:, None].to(self._dtype)  # means over tokens are float32 in every model

@@ -170,7 +170,7 @@ def check_device(name: str | torch.device) -> None:
 def record(
     model: HookedModel, names: Iterable[str], receive: Receive | None = None
 ) -> Iterator[dict[str, list[AnyTensor]]]:
-    """Catch activations inside the block. Everything in these packages catches activations with this function.
+    """Record activations inside the block. These packages record all activations with this function.
 
     Args:
         model: anything with TransformerLens's hook protocol.

@@ -144,7 +144,7 @@ def weight_digest(
 
     Args:
         weight: any dtype and strides.
-        multipliers: of ``block_multipliers``, on the same device.
+        multipliers: result of ``block_multipliers``, on the weight's device.
         blocks_at_once: how many blocks are hashed together. The hash does not depend on it.
     """
     if blocks_at_once is None:
@@ -179,7 +179,7 @@ def _words(part: UInt8[Tensor, "bytes"]) -> Int64[Tensor, "blocks block"]:
 
 
 def _weights(model: HookedModel) -> Iterator[tuple[str, Shaped[Tensor, "..."]]]:
-    """Yield all weights and buffers by name, each once, also those that are offloaded."""
+    """Yield all weights and buffers by name, each once, offloaded ones too."""
     modules: dict[str, nn.Module] = {}
     seen: dict[int, Tensor] = {}  # keeps the tensors, because the id of a deleted one is used again
     for place, module in model.named_modules():
@@ -222,7 +222,7 @@ def _loaded(name: str, modules: Mapping[str, nn.Module]) -> Shaped[Tensor, "..."
 
 
 def _plain_tensors(name: str, tensor: Shaped[Tensor, "..."]) -> Iterator[tuple[str, Shaped[Tensor, "..."]]]:
-    """Yield a tensor, or the tensors of which a quantised one is made."""
+    """Yield a tensor, or the parts of a quantised one."""
     if not hasattr(tensor, "__tensor_flatten__"):
         yield name, tensor.detach()
         return

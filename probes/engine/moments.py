@@ -87,7 +87,7 @@ class JointMoments:
         Args:
             point: the point to be subtracted from rows.
             dims: number of dimensions of each site.
-            pairs: of sites.
+            pairs: pairs of sites.
         """
         ends = accumulate(dims.values())
         return cls(
@@ -148,8 +148,8 @@ class JointMoments:
         """Add examples, block by block.
 
         Args:
-            rows: of each site, on any device and in any dtype.
-            precision: of the outer products.
+            rows: rows of each site, on any device and in any dtype.
+            precision: precision of the outer products.
         """
         n = len(rows[0])
         if n > self.n:  # the mean of more examples is a better point
@@ -159,7 +159,7 @@ class JointMoments:
             self._add_block(torch.cat([in_float64(x.to(self.point.device)) for x in block], dim=1), precision)
 
     def _add_block(self, rows: Float64[Tensor, "n dim"], precision: Precision) -> None:
-        """Add examples, with the dimensions of all sites side by side. Changes ``rows``."""
+        """Add examples, with the dimensions of all sites concatenated. Changes ``rows``."""
         n = len(rows)
         x = rows.sub_(self.point).T.contiguous()
         del rows
@@ -258,11 +258,11 @@ class MomentsState(Keyed[JointMoments]):
 
         Args:
             rows: by site, with equal sites in every batch.
-            classes: of the examples, each kept under its number, ``"0"``. ``None``: all under ``"all"``.
+            classes: classes of the examples, each kept under its number, ``"0"``. ``None``: all under ``"all"``.
             pairs: sites to pair, in addition to each with itself, equal in every batch.
-            precision: of the products, which are by far most of the work. Their sums are float64.
-            device: where the sums are computed and kept, by default the rows' device. A device without float64 is
-                replaced by the CPU.
+            precision: precision of the products, by far most of the work. Their sums are float64.
+            device: device that computes and keeps the sums, by default the rows'. A device without float64 is replaced
+                by the CPU.
         """
         sites = {site: rows[site] for site in sorted(rows)}
         first = next(iter(sites.values()))
@@ -312,7 +312,7 @@ class MomentsState(Keyed[JointMoments]):
         return tensors
 
     def load(self, tensors: dict[str, AnyTensor]) -> None:
-        """Replace all moments by those that ``tensors()`` of another state returned."""
+        """Replace all moments by the ``tensors()`` of another state."""
         pairs: dict[str, dict[SitePair, CrossMoments]] = {}
         for name in dict.fromkeys(name.rsplit("/", 1)[0] for name in tensors):
             n, *sums = (tensors[f"{name}/{field.name}"] for field in fields(CrossMoments))

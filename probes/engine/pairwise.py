@@ -212,7 +212,7 @@ class Pairwise(ByClass):
                 group, so it may drop preparations of a finished group.
             notes: returns further notes, given the number of examples by group and the values.
             n_halves: values of a measure whose name ends in ``_halves``.
-            metadata: to add.
+            metadata: metadata to add.
         """
         n = self._counts()
         values, undefined = self._values(measures, compare, list(n), n_halves)

@@ -40,8 +40,8 @@ class Head(NamedTuple):
 
     Attributes:
         layer: the block's number, 0 for ``blocks.0``.
-        head: from 0.
-        value: of the measure.
+        head: head number, from 0.
+        value: value of the measure.
 
     Example:
         >>> Head(layer=0, head=3, value=0.5).name
@@ -70,7 +70,7 @@ def place_of(path: str | Path) -> str:
 
 
 def saved_place(path: str | Path) -> str:
-    """Return where a result was saved, as its file says, or ``""`` if the file is damaged or does not say it."""
+    """Return the place that a result's file records, or ``""`` if the file is damaged or lacks it."""
     try:
         with safe_open(str(path), framework="pt") as file:
             return str((file.metadata() or {}).get("place", ""))

@@ -25,8 +25,8 @@ class RowsOrMoments(ByClass):
 
     Attributes:
         form: ``"rows"``, ``"moments"``, or ``"auto"`` for the smaller of both.
-        precision: of the products in moments.
-        device: for sums, by default the rows' device.
+        precision: precision of the products in moments.
+        device: device for sums, by default the rows'.
     """
 
     moments = Moments()

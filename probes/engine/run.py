@@ -70,7 +70,7 @@ def run(
             ``text``, or an iterable of these: their examples are numbered 0, 1, 2, ..., and a row's integers become
             labels under their names.
         probes: one probe or several. They are reset first.
-        tokenizer: a Hugging Face tokenizer, for texts. Special tokens are those it adds. The default is the model's
+        tokenizer: a Hugging Face tokenizer, for texts. It adds the special tokens. The default is the model's
             tokenizer, as its checkpoint has it.
         bos: whether each text begins with the beginning-of-sequence token: ``"model"`` leaves it to the tokenizer,
             ``"yes"`` adds it if it is missing, ``"no"`` removes it.
@@ -135,7 +135,7 @@ def finished_results(
     """Return the results of probes that hold all examples, with a description of the input in their metadata.
 
     Args:
-        probes: with the state of all shards merged.
+        probes: probes with the state of all shards merged.
         states: each shard's ``Measuring.state()``, or one for an undivided measurement.
         fingerprints: each shard's models by name, ``""`` for a single one.
         tokenization: how texts became tokens, if no shard's state says it. ``None`` if no texts were given.
@@ -215,7 +215,7 @@ def measuring_batches(model: HookedModels, probes: Sequence[Probe]) -> Iterator[
 
     Args:
         model: as ``run`` takes it.
-        probes: that see every batch.
+        probes: probes that see every batch.
 
     Example:
         >>> # with measuring_batches(model, [probe]) as step:

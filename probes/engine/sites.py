@@ -53,7 +53,7 @@ def head_name(block: int, head: int) -> str:
 
 
 def renumbered(name: str, layer: int) -> int:
-    """Return today's layer number of a site from the one in an old file, which counted the parts of blocks from 1.
+    """Return today's layer number of a site from an old file's, which counted the parts of blocks from 1.
 
     Example:
         >>> renumbered("blocks.0.attn.hook_pattern", 1), renumbered("tuned/blocks.0.hook_resid_post", 1)
@@ -190,7 +190,7 @@ def attention_sites(sites: list[Site], selector: Selector) -> list[Site]:
     """Return the sites, all of which must be attention.
 
     Args:
-        sites: of a probe.
+        sites: sites of a probe.
         selector: ``attention()`` for probes that can measure it, ``attention_pattern()`` for those that need patterns.
 
     Raises:

@@ -82,7 +82,7 @@ class Keyed(ABC, Generic[ValueT]):
 
     @abstractmethod
     def load(self, tensors: dict[str, AnyTensor]) -> None:
-        """Replace all values by those that ``tensors()`` of another state returned."""
+        """Replace all values by the ``tensors()`` of another state."""
 
 
 class Sum(Declared["SumState"]):
@@ -168,9 +168,9 @@ class SumState(Keyed[Tensor]):
         No other tensor of the sum's size is made. Repeated runs give equal bits, also on a GPU.
 
         Args:
-            key: of the sum.
+            key: key of the sum.
             index: the row of the sum to which each of ``rows`` is added. Rows may be named more than once.
-            rows: to be added.
+            rows: rows to be added.
             size: number of rows of the sum.
 
         Raises:
@@ -203,7 +203,7 @@ class SumState(Keyed[Tensor]):
             old.index_add_(0, place, sums)
 
     def _exact(self, key: str, tensor: Shaped[Tensor, "*shape"]) -> Shaped[Tensor, "*shape"]:
-        """Return the tensor in the sum's dtype, on the device where it was computed. MPS has no float64."""
+        """Return the tensor in the sum's dtype, on its device if possible. MPS has no float64."""
         if self.dtype is torch.int64 and tensor.is_floating_point():
             raise InputError(f"an int64 Sum was given {tensor.dtype} at {key!r}; declare Sum() for real numbers")
         return tensor.detach().to("cpu" if tensor.device.type == "mps" else tensor.device, self.dtype)
@@ -318,7 +318,7 @@ class RowsState(Keyed[list[IndexedRows]]):
         return tensors
 
     def load(self, tensors: dict[str, AnyTensor]) -> None:
-        """Replace all rows by those that ``tensors()`` of another state returned."""
+        """Replace all rows by the ``tensors()`` of another state."""
         self._values = {}
         for name, index in tensors.items():
             key, _, part = name.rpartition("/")

@@ -18,10 +18,10 @@ class TextTokenizer:
     """Turn texts into token ids, which all models share.
 
     Args:
-        models: that will read them, by name.
-        tokenizer: Hugging Face's, in place of the models'.
+        models: models that will read them, by name.
+        tokenizer: a Hugging Face tokenizer, in place of the models'.
         bos: whether each text begins with the beginning-of-sequence token, see ``tasks.text.beginning``.
-        lacking: who has no tokenizer, as the error words it, such as ``"the model has none"``.
+        lacking: words of the error for a missing tokenizer, such as ``"the model has none"``.
 
     Attributes:
         tokenizer: as given.

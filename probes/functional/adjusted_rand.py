@@ -127,7 +127,7 @@ def adjusted_rand_null(
     Args:
         a: class of each example.
         b: class of each example.
-        n_permutations: how many.
+        n_permutations: number of shuffles.
         seed: for the shuffles. The global random state is not touched.
         within: stratum of each example. Shuffles stay within strata. The index then need not be 0 on average.
         units: unit of each example. Whole units are shuffled if ``b`` is constant within each. Otherwise examples are

@@ -124,7 +124,7 @@ def arguments_of(function: Callable[..., Any], not_finite: Sequence[str] = ()) -
     """Return the arguments that are arrays, in order, by the annotations of a function.
 
     Args:
-        function: whose annotations have shapes.
+        function: function whose annotations have shapes.
         not_finite: names of arguments that may have NaN and infinity.
     """
     hints = get_type_hints(function)

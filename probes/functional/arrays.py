@@ -32,9 +32,9 @@ def computed_in_torch(*, not_finite: Sequence[str] = ()) -> Callable[[Callable[P
     """Let a function of tensors also take arrays and lists, and return tensors, or arrays and numbers, accordingly.
 
     The annotations say which arguments are arrays (``Float[Array, "row dim"]``, ``Int[Array, "batch pos"]``) or
-    ``Labels``, and these are checked in every call: the kind of numbers, the axes, equal sizes of axes with equal
-    names, no empty array, and no NaN or infinity. Labels that are not numbers, such as strings, are numbered in sorted
-    order. Arrays are converted without a copy if possible. Tensors are unchanged.
+    ``Labels``. Every call checks them: the kind of numbers, the axes, equal sizes of axes with equal names, no empty
+    array, and no NaN or infinity. Labels that are not numbers, such as strings, are numbered in sorted order. Arrays
+    are converted without a copy if possible. Tensors are unchanged.
 
     Args:
         not_finite: names of the arguments that may have NaN and infinity.

@@ -81,7 +81,7 @@ def best_pairs(
         n_permutations: number of re-pairings. By default twenty for each tuned layer, the fewest with which Holm's
             p-values can reach .05.
         n_resamples: number of half-samples for the intervals.
-        seed: for both.
+        seed: seed of both.
         units: which examples belong together: whole units of one size are re-paired, and halves are of units. With
             fewer than 20 different re-pairings the p-values are NaN.
 
@@ -194,8 +194,8 @@ def _widths(
 ) -> Float[np.ndarray, "tuned base"]:
     """Return half the width of the interval of each difference from the expected layer.
 
-    The differences' deviations over half-samples are divided by their standard deviation, and the 95% quantile of the
-    largest in size over all pairs of layers gives one factor for all standard deviations. NaN for the expected layer
+    The differences' deviations over half-samples are divided by their standard deviation. The 95% quantile of the
+    largest in size over all pairs of layers is one factor for all standard deviations. NaN for the expected layer
     itself, and if half-samples have no CKA.
     """
     values = np.array([_cka(_restricted(tuned, half), _restricted(base, half)) for half in halves])

@@ -136,12 +136,12 @@ def _check_moments(xy: CrossMoments, xx: CrossMoments, yy: CrossMoments) -> None
 def linear_hsic(
     rows: Mapping[str, Float[Tensor, "row _"]], pairs: Sequence[tuple[str, str]], precision: Precision = "float64"
 ) -> dict[tuple[str, str], HSIC]:
-    """Return HSIC of the linear kernels of pairs of sites, from kernel matrices or from moments: whichever is cheaper.
+    """Return HSIC of the linear kernels of pairs of sites, from the cheaper of kernel matrices and moments.
 
     Args:
         rows: rows of shared examples, by site.
         pairs: sites to compare.
-        precision: of the products. Sums are float64.
+        precision: precision of the products. Sums are float64.
     """
     n = len(next(iter(rows.values())))
     d = {site: x.shape[1] for site, x in rows.items()}
@@ -164,7 +164,7 @@ def _bias_note(n: int, d: int) -> str:
 
 
 def without_top_components(x: Float[Tensor, "row dim"], k: int) -> tuple[Float[Tensor, "row dim"], str]:
-    """Return centred rows without their ``k`` largest components, and why these cannot be told (empty if they can)."""
+    """Return centred rows without their ``k`` largest components, and why these are undefined (or ``""``)."""
     rows = centred_matrix(x)
     components, why = top_components(rows, k)
     return without_components(rows, components), why

@@ -33,9 +33,9 @@ def cka_null(
     units: Labels | None = None,
     seed: int = 0,
 ) -> Float[Array, "n_permutations"]:
-    """Linear CKA of rows paired at random: its chance level at this n and d.
+    """Return linear CKA of rows paired at random: its chance level at this n and d.
 
-    Takes tensors, NumPy arrays or lists, and returns the same kind (arrays for lists).
+    Takes tensors, NumPy arrays or lists, and returns tensors for tensors, otherwise arrays.
 
     With ``units``, whole units are paired at random, each with one of as many rows, row by row in their order.
 
@@ -91,13 +91,13 @@ def cka_resamples(
 ) -> Float[Array, "n_resamples"]:
     """Return the variation of linear CKA with the examples: deviations of random half-samples from their mean.
 
-    Takes tensors, NumPy arrays or lists, and returns the same kind (arrays for lists).
+    Takes tensors, NumPy arrays or lists, and returns tensors for tensors, otherwise arrays.
 
-    Halves are drawn without replacement: a draw of m = n/2 of n rows varies as much about the whole sample as n rows
-    vary about the population, ``(1 - m/n) / m = 1/n`` (Shao & Wu 1989, delete-half jackknife). The usual bootstrap
-    draws rows twice. A row and its copy agree in both representations, which restores the diagonal that the debiased
-    form leaves out. Only the spread is used, since the bias of the biased form differs at half the size. With
-    ``units``, halves are of units, which are taken as independent.
+    Halves are drawn without replacement (Shao & Wu 1989, delete-half jackknife). A draw of m = n/2 of n rows varies as
+    much about the whole sample as n rows about the population: ``(1 - m/n) / m = 1/n``. The usual bootstrap draws rows
+    twice. A row and its copy agree in both representations, which restores the diagonal that the debiased form leaves
+    out. Only the spread is used, since the bias of the biased form differs at half the size. With ``units``, halves are
+    of units, which are taken as independent.
 
     Returns:
         ``[n_resamples]``. The value plus their 2.5% and 97.5% quantiles is a 95% interval over examples. NaN if a
@@ -135,7 +135,7 @@ def halves_hsic(
 
 
 def _kernels_are_cheaper(x: Float[Tensor, "n dx"], y: Float[Tensor, "n dy"], n_halves: int) -> bool:
-    """Return whether kernels of all rows, made once, take fewer multiplications than moments of each half."""
+    """Return whether kernels of all rows, computed once, take fewer multiplications than moments of each half."""
     n = len(x)
     kernels_cost = n**2 * (x.shape[1] + y.shape[1] + 3 * n_halves)
     return kernels_cost < n_halves * max(n * x.shape[1] * y.shape[1] / 2, _LEAST_COST)

@@ -26,7 +26,7 @@ MAX_DISTANCES_AT_ONCE = 2**22
 def within_ratio(points: Float[Array, "row dim"], labels: Labels, n_classes: int | None = None) -> Float[Scalar, ""]:
     """Return the within-cluster over the total sum of squares, with classes as clusters: 0 if classes are points.
 
-    Takes tensors, NumPy arrays or lists, and returns the same kind (arrays for lists).
+    Takes tensors, NumPy arrays or lists, and returns tensors for tensors, otherwise arrays.
 
     Not clamped. ``within_ratio_chance`` gives its value by chance. With ``n_classes`` it runs under
     ``torch.func.vmap``, over points and labels.
@@ -69,7 +69,7 @@ def nearest_centroid_accuracy(
 ) -> Float[Scalar, ""]:
     """Return the share of points nearest to the centroid of their class (Euclidean distance).
 
-    Takes tensors, NumPy arrays or lists, and returns the same kind (arrays for lists).
+    Takes tensors, NumPy arrays or lists, and returns tensors for tensors, otherwise arrays.
 
     The centroids are computed from these points. Ties go to the lower label. With ``n_classes`` it runs under
     ``torch.func.vmap``.
@@ -153,7 +153,7 @@ def integer_weights(
 ) -> IntegerWeights:
     """Fit ``point = c + u sum_t w_t(x_t)`` and test whether the weights are integers that add modulo ``p``.
 
-    Takes tensors, NumPy arrays or lists, and returns the same kind (arrays for lists).
+    Takes tensors, NumPy arrays or lists, and returns tensors for tensors, otherwise arrays.
 
     The points are regressed (least squares) on whether value ``v >= 1`` stands at position ``t``. ``u`` is the first
     principal direction of the fitted points, and ``w_t(v)``, relative to ``w_t(0) = 0``, the coefficient along it. A
@@ -165,7 +165,7 @@ def integer_weights(
     Undefined, and then NaN without a match: if the points do not vary, if the rows do not determine all weights (a
     value missing at a position, too few rows), or if the median weight is 0 or below 1e-6 of the largest.
 
-    Weights spread widely at random lie within 0.25 of integers of the right parity (``p = 2``) about once in
+    By chance, widely spread random weights lie within 0.25 of integers of the right parity (``p = 2``) about once in
     ``4 ** (pos - 1)`` fits: never for 12 positions, often for 3.
 
     Memory: ``n x pos x (modulus - 1)`` float64 numbers.
@@ -215,7 +215,7 @@ class DigitFit(NamedTuple):
     """Least-squares fit of points by digits: of whether value ``v >= 1`` is at position ``t``.
 
     Attributes:
-        coefficients: of each position and value.
+        coefficients: coefficients of each position and value.
         scale: singular values of the fitted points.
         directions: their principal directions.
     """

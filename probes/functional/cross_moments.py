@@ -119,7 +119,7 @@ class CrossMoments:
         )
 
     def update(self, x: Float[Array, "row dx"], y: Float[Array, "row dy"]) -> CrossMoments:
-        """Return the moments of these rows, which may be none, and the ones so far.
+        """Return the moments of all rows so far and these rows, if any.
 
         Raises:
             InputError: as ``of``, or for rows of other dimensions.
@@ -200,7 +200,7 @@ class CrossMoments:
         n/(n-2) sum |x|^2 |y|^2 + sum |x|^2 sum |y|^2 / ((n-1)(n-2))) / (n (n-3))``.
 
         Args:
-            precision: of ``product``.
+            precision: precision of ``product``.
         """
         n = self.n
         centred = self.centred()

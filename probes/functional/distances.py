@@ -121,8 +121,8 @@ class Distances:
 
         Args:
             typical: squared distance of most pairs. If it has lost digits, all are found by subtraction.
-            smallest: difference that matters. Of pairs so far from the mean that rounding comes near it, those that
-                are near each other are found by subtraction.
+            smallest: difference that matters. If rows are so far from the mean that rounding comes near it, distances
+                of near pairs are found by subtraction.
         """
         self.exact = typical < _CANCELLATION * float(self.norms.median())
         self._far = _ROUNDING_MATTERS * smallest

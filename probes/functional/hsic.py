@@ -69,9 +69,9 @@ class HSIC(NamedTuple):
             n: number of examples.
             kl: ``sum K*L``.
             k: sums of the rows of ``K``.
-            l: of ``L``.
-            diagonals: of ``K`` and ``L``.
-            precision: of their entries.
+            l: sums of ``L``.
+            diagonals: diagonals of ``K`` and ``L``.
+            precision: precision of their entries.
         """
         biased = kl - 2 / n * (k @ l) + k.sum() * l.sum() / n**2
         if n < LEAST_DEBIASED:
@@ -153,7 +153,7 @@ def hsic_of_blocks(
         kernels: by name. Each gives a block of its ``n x n`` matrix, on one device.
         n: number of examples.
         pairs: names of the kernels to compare.
-        precision: of the entries. Sums are float64.
+        precision: precision of the entries. Sums are float64.
     """
     names = list(kernels)
     device = kernels[names[0]](slice(1), slice(1)).device

@@ -57,7 +57,7 @@ def kmeans(
 ) -> KMeans:
     """Cluster rows around ``k`` centres with a small sum of squared distances, the best of several starts.
 
-    Takes tensors, NumPy arrays or lists, and returns the same kind (arrays for lists).
+    Takes tensors, NumPy arrays or lists, and returns tensors for tensors, otherwise arrays.
 
     Lloyd's algorithm with greedy k-means++ seeding, and scikit-learn's rules for stopping and for empty clusters: from
     equal centres both give equal clusters. All starts run in parallel, so that each iteration reads the rows once.
@@ -67,11 +67,11 @@ def kmeans(
     iteration, and about ``3 + log k`` times that for the seeding.
 
     Args:
-        rows: of any real dtype, or several such matrices, one after another.
+        rows: rows of any real dtype, or several such matrices, one after another.
         k: clusters, at most as many as rows.
         n_init: starts.
         seed: for the starts. The global random state is not touched.
-        device: ``"cpu"`` or ``"cuda"``, by default where the rows are.
+        device: ``"cpu"`` or ``"cuda"``, by default the rows' device.
         max_iter: most iterations.
         tol: stop when the centres move by less than this, squared and summed, relative to the mean variance of a
             dimension.
@@ -121,9 +121,9 @@ class _Rows:
     """Blocks of rows on a device, minus their mean.
 
     Attributes:
-        device: where they are.
+        device: device of the rows.
         width: number of dimensions.
-        mean: of the rows, rounded to float32, so that it can be subtracted from float32 rows and added again.
+        mean: mean of the rows, rounded to float32, so that it can be subtracted from float32 rows and added again.
     """
 
     def __init__(self, rows: Shaped[Tensor, "row dim"], device: torch.device) -> None:
@@ -178,7 +178,7 @@ def _in_float(rows: Shaped[Tensor, "row dim"]) -> Float[Tensor, "row dim"]:
 
 
 def _seeded(data: _Rows, k: int, n_starts: int, seed: int) -> Float[Tensor, "start cluster dim"]:
-    """Return centres by greedy k-means++: of a few rows drawn by their squared distance, the one that leaves least."""
+    """Return centres by greedy k-means++: the best of a few rows drawn by their squared distance."""
     draw = torch.Generator().manual_seed(seed)
     trials = 2 + int(math.log(k))
     first = torch.randint(len(data), (n_starts,), generator=draw)

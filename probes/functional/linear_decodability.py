@@ -35,7 +35,7 @@ def ridge_predictions(
 ) -> list[Int[Array, "_ row"]]:
     """Return the class of each example, predicted by a ridge classifier fitted on the other folds.
 
-    Takes tensors, NumPy arrays or lists, and returns the same kind (arrays for lists).
+    Takes tensors, NumPy arrays or lists, and returns tensors for tensors, otherwise arrays.
 
     Least squares on one-hot classes, with an intercept and squared weights times a strength, on features centred and
     scaled to standard deviation 1 on the training folds. The class with the largest output is predicted. The strength
@@ -43,18 +43,18 @@ def ridge_predictions(
     scikit-learn's ``StandardScaler`` and ``RidgeClassifierCV``. One decomposition per fold serves all labels, labelings
     and strengths.
 
-    Memory: the rows in float64 three times, ``min(n, d)`` squared float64 numbers, and 64 MiB for the targets of as
-    many labelings and classes as fit in that, at least of one class. Cost: per fold a decomposition, ``min(n, d)``
-    cubed, and ``n min(n, d)`` multiplications per class, labeling and strength.
+    Memory: the rows in float64 three times, ``min(n, d)`` squared float64 numbers, and 64 MiB for targets (or one
+    class's targets, if larger). Cost: per fold a decomposition, ``min(n, d)`` cubed, and ``n min(n, d)``
+    multiplications per class, labeling and strength.
 
     Args:
         rows: states, computed in float64.
-        labels: of each label, the classes 0, 1, ... of each example in several labelings: observed, shuffled, ...
+        labels: for each label, the classes 0, 1, ... of each example in several labelings: observed, shuffled, ...
         folds: fold of each example, 0, 1, ...
         given: class of each example in another label, whose means in the training folds are removed from the rows. A
             class that is only in the test fold gets the mean of all.
         alphas: strengths that are tried.
-        device: where it is computed, a device with float64.
+        device: device that computes, with float64.
 
     Source: Hoerl & Kennard 1970. Leave-one-out errors in closed form as in Rifkin & Lippert 2007.
 

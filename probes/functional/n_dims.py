@@ -23,8 +23,8 @@ def n_dims(x: Float[Array, "row dim"], *, variance: float = 0.99) -> float:
 
     Never more than n - 1: compare only values at one n.
 
-    Cost: the eigenvalues of the rows' products, in n or d dimensions, whichever are fewer. If their rounding leaves a
-    doubt, also the rows' singular values.
+    Cost: the eigenvalues of the rows' products, in ``min(n, d)`` dimensions. If their rounding leaves a doubt, also the
+    rows' singular values.
 
     Example:
         >>> n_dims(torch.eye(3) * torch.tensor([[1.0], [10.0], [10.0]]))

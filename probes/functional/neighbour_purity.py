@@ -152,7 +152,7 @@ def relabelled_purity(
     Args:
         near: neighbours of each query.
         relabelling: the permutations, ``Relabelling.from_classes(labels, units)``.
-        n_permutations: how many.
+        n_permutations: number of permutations.
         seed: for the permutations.
         queries: places of the rows that are queries. All if not given.
 

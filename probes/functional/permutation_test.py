@@ -1,4 +1,4 @@
-"""The p-value of a permutation test, which every measure computes alike."""
+"""The p-value of a permutation test, shared by all measures."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def permutation_p_value(
     Args:
         observed: the measure at each place, of order 1.
         null: the measure in each draw. Draws in which it is undefined (NaN) do not count.
-        tie: how much lower a draw may be by rounding. Without it, the order of a sum would decide whether a permutation
+        tie: rounding by which a draw may be lower. Without it, the order of a sum would decide whether a permutation
             without effect counts, and small sets would seem significant.
 
     Returns:

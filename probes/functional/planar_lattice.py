@@ -27,12 +27,12 @@ class PlanarLattice(NamedTuple):
     """Result of ``planar_lattice``. Scalars are tensors without axes, or Python numbers if arrays were given.
 
     Attributes:
-        weights: of value ``v`` at position ``t`` relative to value 0 there, in units of the two basis vectors. NaN if
-            the fit is undefined.
+        weights: weight of value ``v`` at position ``t`` relative to value 0 there, in units of the two basis vectors.
+            NaN if the fit is undefined.
         rounded: the nearest integers (0 if the fit is undefined).
         deviation: the largest distance of a coordinate to its integer, at most 0.5. NaN if undefined.
         rank_two: share of the fitted points' variance in the plane. NaN without variance.
-        matches: whether some map of the lattice to residues makes the sum the one modulo ``p``.
+        matches: whether some map of the lattice to residues gives the sum modulo ``p``.
         classes: the lattice point of each row, numbered.
 
     Example:
@@ -59,14 +59,14 @@ def planar_lattice(
 ) -> PlanarLattice:
     """Fit ``point = c + sum_t w_t(x_t)`` in a plane, and test for weights on a lattice that can add modulo ``p``.
 
-    Takes tensors, NumPy arrays or lists, and returns the same kind (arrays for lists).
+    Takes tensors, NumPy arrays or lists, and returns tensors for tensors, otherwise arrays.
 
-    As ``integer_weights`` with two directions in place of one: the points are regressed on whether value ``v >= 1``
-    stands at position ``t``, and the weights are taken in the plane of the first two principal directions of the fitted
-    points. Two of the weights that are not multiples of each other are the basis, ``w = m b_1 + k b_2``. The head can
-    add modulo ``p`` if there are residues ``r_1, r_2`` with ``m r_1 + k r_2`` congruent to ``v`` on the support and to
-    0 off it: points of one lattice site then have one answer. The basis is the pair of weights with the least
-    deviation, among pairs with such residues if there are any.
+    As ``integer_weights`` with two directions in place of one. The points are regressed on whether value ``v >= 1`` is
+    at position ``t``. The weights are taken in the plane of the first two principal directions of the fitted points.
+    Two of the weights that are not multiples of each other are the basis, ``w = m b_1 + k b_2``. The head can add
+    modulo ``p`` if there are residues ``r_1, r_2`` with ``m r_1 + k r_2`` congruent to ``v`` on the support and to 0
+    off it: points of one lattice site then have one answer. The basis is the pair of weights with the least deviation,
+    among pairs with such residues if there are any.
 
     Many pairs are tried, so a good fit may be chance. There is no p-value: how often random weights match depends on
     how small they are off the support, because a small weight is near 0 whatever its value. Integer weights on a line
@@ -76,7 +76,7 @@ def planar_lattice(
     Undefined, and then NaN without a match: if the fitted points lie on a line (try ``integer_weights``) or do not
     vary, and if the rows do not determine all weights.
 
-    Memory: ``n x pos x (modulus - 1)`` float64 numbers. Of more than 300 pairs, those with the longest weights are
+    Memory: ``n x pos x (modulus - 1)`` float64 numbers. Of more than 300 pairs, only 300 of the longest weights are
     tried.
 
     Args:

@@ -44,7 +44,7 @@ def aligned_planes(rows: Iterable[Shaped[Tensor, "row _"]], start: Float[np.ndar
     Source: Schoenemann 1966 for the rotation. Musco & Musco 2015 (arXiv 1504.05477) for large layers.
 
     Args:
-        rows: of each layer, for the same examples in order, read one layer at a time.
+        rows: rows of each layer, for the same examples in order, read one layer at a time.
         start: a plane for the first layer to fit, such as ``xy[0]`` of another model.
 
     Raises:

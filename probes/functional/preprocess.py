@@ -24,7 +24,7 @@ def without_class_means(rows: Float[Tensor, "row dim"], classes: Int[Tensor, "ro
 
 
 def outlier_dimensions(rows: Float[Tensor, "row dim"], times: float) -> Int[Tensor, "outlier"]:
-    """Return the dimensions whose standard deviation is more than ``times`` the median one (of those that vary).
+    """Return the dimensions whose standard deviation is more than ``times`` the median (of varying dimensions).
 
     Example:
         >>> outlier_dimensions(torch.tensor([[0.0, 0.0, 0.0], [1.0, 1.0, 90.0]]), 10).tolist()

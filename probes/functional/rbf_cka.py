@@ -51,7 +51,7 @@ def rbf_cka(
     Args:
         x: rows of one representation, computed in float64.
         y: rows of the other, in the same order.
-        fraction: of the median distance between different examples.
+        fraction: fraction of the median distance between different examples.
         debiased: which form.
         device: where to compute. The rows' device if not given.
 
@@ -189,7 +189,7 @@ def _block_rows(n_kernels: int) -> int:
 
 
 def working_bytes(n: int, kernels: int, d: int) -> int:
-    """Return the memory beside the rows, of so many kernels at once over ``n`` rows of up to ``d`` dimensions."""
+    """Return the memory, besides the rows, of so many kernels at once over ``n`` rows of up to ``d`` dimensions."""
     size = min(n, _block_rows(kernels))
     blocks = (kernels + 2) * size**2 + 2 * size * d
     return 8 * max(blocks, min(math.comb(n, 2), MAX_KEPT_DISTANCES))
@@ -257,7 +257,7 @@ def _bracket(distances: Distances) -> tuple[float, float]:
 def _counted(
     distances: Distances, low: float, high: float
 ) -> tuple[int, Int[Tensor, "bin"], Float[Tensor, "inside"] | None]:
-    """Return how many squared distances are below the bracket and in each bin, and those inside if they are few."""
+    """Return how many squared distances are below the bracket and in each bin, and the ones inside if few."""
     below = 0
     counts = torch.zeros(BINS, dtype=torch.int64)
     n_inside = 0

@@ -44,10 +44,10 @@ def relabelling_p_values(
 ) -> Float[Array, "head"]:
     """Return, for each head, the share of relabellings whose within-ratio is at most the given labels'.
 
-    Takes tensors, NumPy arrays or lists, and returns the same kind (arrays for lists).
+    Takes tensors, NumPy arrays or lists, and returns tensors for tensors, otherwise arrays.
 
     The p-value of a permutation test, ``(1 + relabellings as good) / (1 + permutations)``, with ``within_ratio`` as the
-    statistic: exact for any points, as the labels given are one of the equally likely relabellings. All heads share the
+    statistic. Exact for any points, as the given labels are one of the equally likely relabellings. All heads share the
     relabellings.
 
     Time: ``permutations x classes x n x heads x d`` multiplications. Memory: 4 million numbers at once, or one
@@ -56,7 +56,7 @@ def relabelling_p_values(
     Args:
         points: float32 or float64.
         labels: the class of each point, any integers.
-        permutations: how many relabellings are drawn.
+        permutations: number of relabellings.
         strata: labels change places only between points of one stratum.
         units: points that belong together and are not independent. Whole units exchange labels if each has one class.
             Otherwise points exchange them within their unit.

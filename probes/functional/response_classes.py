@@ -14,7 +14,7 @@ from tasks import InputError
 def response_classes(answers: Int[Array, "recipient example"], tolerance: float = 0.0) -> Int[Array, "example"]:
     """Return the class of each example: examples of a class give equal answers in all recipients, or nearly all.
 
-    Takes tensors, NumPy arrays or lists, and returns the same kind (arrays for lists).
+    Takes tensors, NumPy arrays or lists, and returns tensors for tensors, otherwise arrays.
 
     Args:
         answers: answer of each recipient, with each example in it.

@@ -59,7 +59,7 @@ def task_cluster_ari(
 ) -> TaskClusters:
     """Cluster rows with k-means, and compare the clusters with labels by the adjusted Rand index.
 
-    Takes tensors, NumPy arrays or lists, and returns the same kind (arrays for lists).
+    Takes tensors, NumPy arrays or lists, and returns tensors for tensors, otherwise arrays.
 
     The numbers equal ``TaskClusterARI``'s for one site and label. Compare them with a model with random weights: the
     wording of prompts alone may give clusters.
@@ -134,7 +134,7 @@ def permuted_index(
         classes: class of each row.
         clusters: cluster of each row, counted from 0.
         relabelling: the permutations, ``Relabelling.from_classes(classes, ...)``.
-        n_permutations: how many.
+        n_permutations: number of permutations.
         seed: for the permutations.
     """
     if relabelling.whole_units:
@@ -146,7 +146,7 @@ def permuted_index(
 def _cluster_rows(rows: Float[Tensor, "row dim"], k: int, *, n_init: int, seed: int) -> Int[np.ndarray, "row"]:
     """Return the cluster of each row, by scikit-learn's k-means.
 
-    With at most ``k`` distinct rows, each is a cluster: that is the optimum of k-means, found without its warnings.
+    With at most ``k`` distinct rows, each is a cluster: the optimum of k-means, without its warnings.
     """
     unique, inverse = torch.unique(rows, dim=0, return_inverse=True)
     if len(unique) <= k:

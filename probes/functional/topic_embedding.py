@@ -61,7 +61,7 @@ def _mean(sums: Float[Array, "*batch 2"], pairs: Int[Array, "2"]) -> Float[Array
 def topic_similarity(vectors: Float[Array, "word dim"], topics: object, self_pairs: bool = False) -> TopicSimilarity:
     """Return the mean cosine and dot product over all pairs of words, within a topic and between topics.
 
-    Takes tensors, NumPy arrays or lists, and returns the same kind (arrays for lists).
+    Takes tensors, NumPy arrays or lists, and returns tensors for tensors, otherwise arrays.
 
     All pairs ``i != j`` of words that have a topic, in closed form from sums over groups of words, not
     from sampled pairs. Cost: O(n d + groups^2 d).
@@ -92,8 +92,8 @@ class GroupSums:
     """Computes ``topic_similarity`` of words sorted into groups, for many vectors or many orders of them.
 
     Attributes:
-        group: of each word.
-        topics: whose groups.
+        group: group of each word.
+        topics: topics that define the groups.
         self_pairs: as in ``topic_similarity``.
     """
 
@@ -115,7 +115,7 @@ class GroupSums:
         return TopicSimilarity(torch.stack(totals), self.pairs)
 
     def null(self, vectors: Float[Tensor, "word dim"], n: int, seed: int) -> TopicSimilarity:
-        """Return the similarities of the vectors handed out anew ``n`` times."""
+        """Return the similarities of the vectors permuted among the words ``n`` times."""
         places = np.broadcast_to(np.arange(len(vectors)), (n, len(vectors)))
         orders = torch.from_numpy(np.random.default_rng([seed, len(vectors)]).permuted(places, axis=1))
         totals = [self._totals_in_orders(x, orders) for x in _unit_and_whole(vectors)]

@@ -59,7 +59,7 @@ def cka_between_units(
     Args:
         x: rows of one representation, of any floating dtype.
         y: rows of the other, in the same order.
-        units: of each row.
+        units: unit of each row.
         debiased: which form.
 
     Raises:

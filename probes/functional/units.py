@@ -24,9 +24,9 @@ FEWEST_ARRANGEMENTS = 20  # relabellings or pairings: with fewer, the smallest p
 class Relabelling:
     """The permutations of labels that are equally likely if labels and hidden states are unrelated.
 
-    Without units, any two examples of one stratum may exchange their labels. With units, whose examples are not
-    independent, the units with one class exchange their labels as a whole, and the examples of a unit with several
-    classes exchange theirs within the unit.
+    Without units, any two examples of one stratum may exchange their labels. Examples of one unit are not independent.
+    With units, those of one class exchange their labels as a whole. The examples of a unit with several classes
+    exchange labels within the unit.
 
     Attributes:
         classes: class of each permuted item: a unit, or an example.

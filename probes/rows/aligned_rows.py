@@ -81,7 +81,7 @@ class AlignedRows(ABC):
         """Return the rows of some examples, which were at these places in the columns, by site."""
 
     def _find(self, index: Integer[Tensor, "some"]) -> Int64[Tensor, "some"]:
-        """Return where examples are in our index. Refuse those that are not there."""
+        """Return the places of examples in our index. Refuse unknown examples."""
         places = torch.searchsorted(self.index, index)
         missing = places == len(self)
         if len(self):

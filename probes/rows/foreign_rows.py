@@ -168,7 +168,7 @@ class ForeignRows(AlignedRows):
         sites: hook names, in the order given. If these are not all layers, probes need ``at=rows.sites``.
         readout: the readout's ``repr``.
         labels: names of the labels.
-        classes: by label that was given as strings, the names of the classes that its numbers stand for.
+        classes: names of the classes by their number, for labels given as strings.
         model: identifies the model.
         source: its name in error messages.
 
@@ -396,7 +396,7 @@ def _index(given: Any, n: int) -> Int64[Tensor, "example"]:
 
 
 def _label(name: str, values: RowValues, n: int) -> tuple[Int64[Tensor, "example"], list[str]]:
-    """Return integers, and the names of the classes that they stand for if strings were given."""
+    """Return integers, and the names of their classes if strings were given."""
     listed = values.tolist() if isinstance(values, (Tensor, np.ndarray)) else list(values)
     if len(listed) != n:
         raise InputError(f"label {name!r} has {len(listed)} values for {n} examples; give one per example")

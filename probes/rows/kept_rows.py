@@ -92,7 +92,7 @@ class _KeptRows(Gather):
         super().update(activations, batch)
 
     def _converted(self, site: str, x: Float[Tensor, "batch *rest"], batch: Batch) -> Float[Tensor, "batch *rest"]:
-        """Return activations in our dtype. Refuse those that it cannot hold."""
+        """Return activations in our dtype. Refuse values that it cannot hold."""
         converted = x.to(self.dtype)
         if converted.dtype == x.dtype or converted.element_size() > x.element_size():
             return converted
@@ -123,7 +123,7 @@ class Stored:
         labels: names of the labels kept.
         known: index, tokens and labels of the examples that the folder held at the start, by index, ascending.
         seen: the examples given so far.
-        written: how many examples were written since.
+        written: number of examples written since.
     """
 
     folder: Path
@@ -177,7 +177,7 @@ class Stored:
         return batch.select((~is_held).to(batch.index.device))
 
     def _check_same(self, batch: Batch, places: Int64[Tensor, "example"]) -> None:
-        """Refuse examples with other tokens or labels than those kept at ``places``."""
+        """Refuse examples whose tokens or labels differ from the kept ones at ``places``."""
         store = repr(str(self.folder))
         example = _first_difference(token_digests(batch), self.known["tokens"][places])
         if example is not None:
@@ -293,7 +293,7 @@ def check_space(folder: Path, examples: int, sites: int, numbers: int, size: int
     """Refuse more rows than the disk has room for, before they are measured.
 
     Args:
-        folder: where they will be written. May be missing.
+        folder: folder for the rows. May be missing.
         examples: number of examples.
         sites: number of hook points.
         numbers: numbers of one example at all sites.

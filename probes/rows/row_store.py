@@ -47,7 +47,7 @@ class RowStore(AlignedRows):
     its checksum is compared, which reads it once.
 
     Args:
-        folder: of a finished store.
+        folder: folder of a finished store.
 
     Attributes:
         index: the examples, ascending.
@@ -148,7 +148,7 @@ def store_shards(folder: Path) -> list[Path]:
 
 
 def next_shard(folder: Path) -> Path:
-    """Return where the next shard goes."""
+    """Return the path of the next shard."""
     last = max((int(path.name.removeprefix(_SHARD_PREFIX)) for path in store_shards(folder)), default=-1)
     return folder / f"{_SHARD_PREFIX}{last + 1:05d}"
 
@@ -240,7 +240,7 @@ class _Marker(NamedTuple):
     """The content of ``shard.json``.
 
     Attributes:
-        examples: how many the shard has.
+        examples: number of examples of the shard.
         checksums: by name, of the shard's files.
     """
 

@@ -215,7 +215,7 @@ def _check_same_label(
     values: Integer[Tensor, "example"],
     name: str,
 ) -> None:
-    """Refuse a store whose labels differ from those of an earlier store."""
+    """Refuse a store whose labels differ from an earlier store's."""
     differs = earlier != values
     if bool(differs.any()):
         raise InputError(

@@ -46,11 +46,11 @@ def save_rows(
 ) -> RowStore:
     """Measure a model as ``run`` does, and keep every example's rows in ``folder``.
 
-    Rows are written in shards, each whole or not at all, one file per site: every ``shard_rows`` examples, and whenever
-    30 seconds have passed since the last one. After an interruption, repeat the call to resume. Stored examples are not
-    run again. Ctrl-C and a failing forward pass or iterator lose no measured batch. An ``InputError``, after which the
-    input will change, loses the batches since the last shard. ``kill -9`` loses about 30 seconds of work besides the
-    shard that is being written.
+    Rows are written in shards, each whole or not at all, one file per site. A shard is written every ``shard_rows``
+    examples, and 30 seconds after the last one. After an interruption, repeat the call to resume. Stored examples are
+    not run again. Ctrl-C and a failing forward pass or iterator lose no measured batch. An ``InputError``, after which
+    the input will change, loses the batches since the last shard. ``kill -9`` loses about 30 seconds of work besides
+    the shard that is being written.
 
     A finished store is refused if files are missing or have the wrong size. A folder is refused if it has rows of a
     different model (any differing weight), different sites, readout or dtype, or different tokens or labels under the

@@ -116,7 +116,7 @@ def _replacing(path: Path) -> Iterator[BinaryIO]:
 
 @contextmanager
 def write_errors(path: Path) -> Iterator[None]:
-    """Say which path could not be written, why, and the way out."""
+    """Name the path that could not be written, why, and the way out."""
     try:
         yield
     except OSError as error:
@@ -155,8 +155,8 @@ def remove_leftovers(folder: str | Path, *, recursive: bool = False, everyones: 
     (``locks.locked``): a process that looks dead may be alive in a container of equal name.
 
     Args:
-        folder: may be missing.
-        recursive: in the folders below it too.
+        folder: folder to clean. May be missing.
+        recursive: clean the folders below it too.
         everyones: also the temporary files of living processes and of other machines, if no longer needed.
     """
     folders = [Path(path) for path, _, _ in os.walk(folder)] if recursive else [Path(folder)]
@@ -227,7 +227,7 @@ def write_safetensors(path: str | Path, tensors: Mapping[str, Shaped[Tensor, "..
 
     Args:
         path: the file.
-        tensors: on any device, of any layout.
+        tensors: tensors on any device, of any layout.
         header: names the format, ``"format": "mechclust-..."``.
 
     Raises:
@@ -247,8 +247,8 @@ def write_safetensors(path: str | Path, tensors: Mapping[str, Shaped[Tensor, "..
 def dump_tensors(file: BinaryIO, tensors: Mapping[str, Shaped[Tensor, "..."]], header: Mapping[str, str]) -> str:
     """Write to an open file as ``write_safetensors`` does, and return the checksum.
 
-    Not with ``safetensors.torch.save_file``: it writes the header's fields in an order that changes from call to call,
-    some versions copy every tensor, and its errors do not say that a disk is full.
+    ``safetensors.torch.save_file`` is not used: it writes the header's fields in an order that changes from call to
+    call. Some versions copy every tensor, and its errors do not mention a full disk.
     """
     widest_first = sorted(tensors, key=lambda name: tensors[name].element_size(), reverse=True)  # so all are aligned
     dense = {name: tensors[name].detach().cpu().contiguous() for name in widest_first}

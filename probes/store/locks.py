@@ -19,7 +19,7 @@ _ERRORS_WITHOUT_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EIN
 
 @contextmanager
 def locked_folder(folder: str | Path, *, wait: float = 0.0, way: str = "give another folder") -> Iterator[None]:
-    """Own a folder until the block ends or the process dies, ``kill -9`` included. A missing folder is made.
+    """Own a folder until the block ends or the process dies, ``kill -9`` included. A missing folder is created.
 
     The empty file ``.mechclust.lock`` remains. A file system without locks gives one warning for each folder, and no
     protection.
@@ -31,7 +31,7 @@ def locked_folder(folder: str | Path, *, wait: float = 0.0, way: str = "give ano
         way: another way out, for the error.
 
     Raises:
-        InputError: if another process owns it, or it cannot be made.
+        InputError: if another process owns it, or it cannot be created.
 
     Example:
         >>> import tempfile

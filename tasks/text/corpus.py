@@ -20,7 +20,7 @@ from tasks.text.words import words_of
 
 @dataclass(frozen=True, repr=False)
 class Corpus:
-    """Texts without labels, such as those a topic model is fitted on.
+    """Texts without labels, for example to fit a topic model.
 
     Words are as in ``tasks.text.words``: runs of letters, lower-cased.
 
@@ -84,7 +84,7 @@ class Corpus:
             split: the unit of a document: a ``"paragraph"`` (text between blank lines), a whole ``"file"``, or a
                 ``"line"``. A paragraph is joined with the next until it has ``min_words`` words, and at the end of a
                 file with the previous.
-            min_words: of a paragraph.
+            min_words: words of a paragraph.
 
         Raises:
             InputError: for a file that is missing or not UTF-8 (with line and byte), and when no file

@@ -30,12 +30,12 @@ class EncodedCorpus:
     Attributes:
         words: the words, which labels number.
         windows: token ids of each window, special tokens included. A short document is one window.
-        labels: for each token of each window, the number of the word it is, or -1: a piece of a
-            word, punctuation, a special or unknown token, or a word that is not in ``words``.
+        labels: for each token of each window, the number of its word. -1 for a piece of a word, punctuation, a special
+            or unknown token, or a word that is not in ``words``.
         token_of_word: the token id that most often stood for each word (the smaller id of two as frequent),
             -1 if none did.
         n_documents: number of documents.
-        n_cut: documents that were longer than the context and cut into windows.
+        n_cut: number of documents longer than the context, which were cut into windows.
         occurrences: how often words of ``words`` occur in the text.
         lost: how many of these the tokenizer split into pieces or did not know.
         documents: the document that each window was cut from, from 0.
@@ -109,7 +109,7 @@ class EncodedCorpus:
 
 
 def check_tokenizer(tokenizer: Any) -> None:
-    """Refuse a tokenizer that cannot say which characters of the text a token stands for."""
+    """Refuse a tokenizer that cannot map tokens to characters of the text."""
     if not getattr(tokenizer, "is_fast", False):
         raise InputError(
             f"this model's tokenizer ({type(tokenizer).__name__}) is a slow one, which cannot say where in the text a "
@@ -184,7 +184,7 @@ def pad_within(pad_id: int | None, d_vocab: int | None) -> int:
 
 
 class _Beginning:
-    """Applies the rule of ``begin_tokens`` to windows, and to the characters that their tokens stand for.
+    """Applies the rule of ``begin_tokens`` to windows, and to the characters of their tokens.
 
     Attributes:
         n_added: special tokens that the rule adds to each window, -1 if it removes one.

@@ -36,9 +36,9 @@ def read_text(path: str | Path, what: str = "a text file", called: str = "file")
     """Return a UTF-8 file's text, with line ends as on Unix and without byte order mark.
 
     Args:
-        path: of the file.
+        path: path of the file.
         what: was expected, for the message.
-        called: what such a file is called there.
+        called: name of such a file in the message.
 
     Raises:
         InputError: for a file that is missing, a directory, one that cannot be read, or one that is not UTF-8 (with

@@ -101,7 +101,7 @@ class LabelledPrompts:
         ``Dataset.save_to_disk`` wrote, and one JSON object per line under any other name.
 
         Args:
-            path: of the file or folder.
+            path: path of the file or folder.
             prompt: field or column with the text.
             task: field or column with the task, which is called ``"task"`` whatever its name there.
             labels: further fields to read as labels, by default all others.

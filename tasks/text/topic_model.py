@@ -133,7 +133,7 @@ def fit_topics(
 
     Args:
         corpus: the documents.
-        n_topics: how many topics.
+        n_topics: number of topics.
         passes: number of passes through the corpus, each in a new order.
         seed: for the initial topics and the order of documents.
         min_documents: words in fewer documents are left out.

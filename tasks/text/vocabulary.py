@@ -56,8 +56,8 @@ class Vocabulary:
     ) -> Vocabulary:
         """Choose the words of a corpus by the rule of gensim's ``make_wiki``.
 
-        Of the words that occur in at least ``min_documents`` and at most ``int(max_share * n)`` of ``n`` documents,
-        the ``size`` that occur in most are chosen, and among equals the ones that sort first.
+        Candidates occur in at least ``min_documents`` and at most ``int(max_share * n)`` of ``n`` documents. The
+        ``size`` words with most documents are chosen, ties in sorted order.
 
         Memory: ``most_words`` different words. When there are more, the rarest are forgotten, so that later counts may
         be too low, by at most ``undercount`` (lossy counting: Manku & Motwani, VLDB 2002).
@@ -130,6 +130,6 @@ class Vocabulary:
 
 
 def _without_rare(documents: Counter[str], n_words: int) -> tuple[Counter[str], int]:
-    """Return at most ``n_words`` words, the ones with most documents, and the largest count that was forgotten."""
+    """Return at most ``n_words`` words, with most documents, and the largest count that was forgotten."""
     threshold = sorted(documents.values(), reverse=True)[n_words]
     return Counter({word: count for word, count in documents.items() if count > threshold}), threshold

@@ -40,7 +40,7 @@ def read_natural_instructions(
     Source of the format: Wang et al., arXiv 2204.07705.
 
     Args:
-        folder: of the files.
+        folder: folder of the files.
         clusters: a file of clusters and held-out tasks. ``None``: ``clusters.toml`` in the folder, if there is one.
         tasks: tasks to take, such as ``"task001_quoref_question_generation"``. No other file is read. None: all.
         held_out: tasks that the multi-task model is not trained on, instead of the file's.

@@ -37,7 +37,7 @@ class CorpusStream:
 
     Attributes:
         files: in the order in which they are read, each once.
-        readings: how far each was read in the last pass.
+        readings: progress in each file in the last pass.
 
     Args:
         paths: files and directories. All files with such names in a directory and below are read, sorted by name.

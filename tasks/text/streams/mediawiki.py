@@ -23,8 +23,8 @@ class Page:
     """An article.
 
     Attributes:
-        title: of the page.
-        wikitext: of its last revision in the dump.
+        title: title of the page.
+        wikitext: text of its last revision in the dump.
         files: names, in lower case, of the namespaces whose links show no text: files, categories.
     """
 

@@ -26,7 +26,7 @@ class FileProgress:
     """Progress in reading one file.
 
     Attributes:
-        path: of the file.
+        path: path of the file.
         documents: number of documents that were read.
         short: number of documents that were left out because they have too few words.
         cut: number of cuts of documents or lines that were longer than ``LONGEST`` characters.
@@ -127,7 +127,7 @@ def text_lines(reading: FileProgress, *, whole: bool = False) -> Iterator[str]:
 
     Args:
         reading: of the file.
-        whole: yield whole lines only: refuse longer ones, and leave out the one in which a file breaks off.
+        whole: yield whole lines only: refuse longer ones, and leave out the last line of a file that breaks off.
 
     Raises:
         InputError: as ``_text_chunks``, and for a line that is too long.
