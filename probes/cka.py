@@ -30,8 +30,8 @@ from probes.functional.units import FEWEST_ARRANGEMENTS, n_pairings
 from tasks import InputError
 from tasks.errors import check_choice, check_count
 
-_DEBIASED = {"cka": False, "debiased_cka": True}  # by measure
-_MAX_ROUNDING = 1e-5  # that float32 may leave without a note
+_DEBIASED = {"cka": False, "debiased_cka": True}  # form of each measure
+_MAX_ROUNDING = 1e-5  # largest error of float32 without a note
 _INTERVAL = torch.tensor([0.025, 0.975], dtype=torch.float64)
 
 
@@ -181,7 +181,7 @@ class CKA(Pairwise, RowsOrMoments):
         matrix (the whole matrices with ``units``). For half-samples and pairings, a pair's rows in float64.
         """
         rounding: dict[str, float] = {}
-        group_named = lru_cache(1)(partial(_Group, self))  # one after the other
+        group_named = lru_cache(1)(partial(_Group, self))  # one group in memory at a time
         metadata: dict[str, object] = {"remove_top": self.remove_top} if self.remove_top else {}
         metadata["form"] = "moments" if self._has_moments else "rows"
         metadata["precision"] = self.precision
@@ -322,7 +322,7 @@ class _Group:
             self.rows = {site: self._rows_of(site) for site in probe.site_names}
             self.hsic = self._hsic_of_rows()
         self._half_hsics: dict[tuple[str, str], list[HSIC]] = {}
-        # of a pair: more would take as much memory as all rows
+        # rows of one pair: more would take as much memory as all rows
         self._compact = lru_cache(2)(partial(_compact_rows, self.rows))
 
     def no_top_components(self, x: str, y: str) -> str:

@@ -35,10 +35,10 @@ from tasks import Batch, InputError
 from tasks.errors import check_count
 
 HEAD_VERDICTS = ("none", "integer-weight", "textbook")
-TEXTBOOK_WITHIN_RATIO = 0.05  # below: a textbook head
-_TEXTBOOK_NEAREST_CENTROID = 0.99  # above
-INTEGER_DEVIATION = 0.25  # below: an integer-weight head
-INTEGER_NEAREST_CENTROID = 0.95  # at least
+TEXTBOOK_WITHIN_RATIO = 0.05  # a textbook head is below
+_TEXTBOOK_NEAREST_CENTROID = 0.99  # a textbook head is above
+INTEGER_DEVIATION = 0.25  # an integer-weight head is below
+INTEGER_NEAREST_CENTROID = 0.95  # an integer-weight head has at least this accuracy
 
 _AXES: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("variance", "support_mass", "entropy", "verdict"), ("site", "head")),

@@ -180,7 +180,7 @@ class LogitLens(Probe):
         low, high = interval_from_sums(probability.sum(), probability.square().sum(), n)
         rank_low, rank_high = _median_interval(rank)
         top_low, top_high = wilson_interval(int(is_right.sum()), n)
-        if n > 1:  # of exchanges, each for one of the other examples
+        if n > 1:  # expectation over exchanges, each for one of the other examples
             frequency = torch.bincount(top.long(), minlength=d_vocab)[answers].double()
             probability_chance = float(((self.spread[site][answers] - probability) / (n - 1)).mean())
             top_chance = float(((frequency - is_right) / (n - 1)).mean())

@@ -76,7 +76,7 @@ class RBFCKA(Pairwise):
 
     def compute(self) -> ProbeResult:
         """Return the result of all batches so far. Does not change the state."""
-        values_of = lru_cache(1)(self._values_of)  # of one class at a time
+        values_of = lru_cache(1)(self._values_of)  # one class in memory at a time
         return self._compared(["rbf_cka", "debiased_rbf_cka"], partial(_measured, values_of), _no_notes)
 
     def _values_of(self, group: str) -> dict[tuple[str, str], _Values]:

@@ -436,7 +436,7 @@ def token_batches(
     while start < len(longest_first):
         longest = max(1, int(n_tokens[longest_first[start]]))
         fitting = longest_first[start : start + tokens_per_batch // longest]
-        padding = np.cumsum(longest - n_tokens[fitting])  # in a batch that ends with each sequence
+        padding = np.cumsum(longest - n_tokens[fitting])  # padding of a batch that ends with each sequence
         n_rows = max(1, int(np.searchsorted(padding, max_padding, side="right")))
         yield fitting[:n_rows]
         start += n_rows

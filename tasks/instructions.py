@@ -20,7 +20,7 @@ from tasks.errors import InputError
 from tasks.settings import MAX_SIZE, AtLeast, AtMost, Share, ShareBelowOne, ShareBetween, Size, WideSeed, check_settings
 from tasks.task import Task
 
-_DRAWS_PER_EXPRESSION = 100  # before InputError
+_DRAWS_PER_EXPRESSION = 100  # tries before an InputError
 TRAIN_SUBSET = "train_subset"
 VALIDATION_SUBSET = "validation_subset"
 
@@ -327,7 +327,7 @@ def _unused_strings(
     regex: RandomRegex, rng: np.random.Generator, n_strings: int, used: Collection[_String]
 ) -> list[_String]:
     """Draw up to ``n_strings`` different strings of an expression, none of them empty or used."""
-    strings: dict[_String, None] = {}  # in the order of their draws
+    strings: dict[_String, None] = {}  # ordered by draw
     for _ in range(50 * n_strings + 100):
         string = regex.sample(rng)
         if string and string not in used:

@@ -56,12 +56,12 @@ AtMost = partial(Limit, "at most", operator.le)
 Above = partial(Limit, "above", operator.gt)
 Below = partial(Limit, "below", operator.lt)
 
-_MAX_INTEGER = 2**63 - 1  # of PyTorch's and NumPy's 64 bits
-_MAX_SEED = 2**32 - 1  # of scikit-learn
+_MAX_INTEGER = 2**63 - 1  # largest 64-bit integer of PyTorch and NumPy
+_MAX_SEED = 2**32 - 1  # largest seed of scikit-learn
 MAX_DRAWS = 10**7  # p-values of one in a million need no more
-MAX_COUNT = 10**9  # of steps, prompts or tokens
-_MAX_REPEATS = 10**4  # of a whole measurement: starts, passes, models with random weights
-MAX_SIZE = 10**7  # of a vocabulary, a context or a width: 40 times the largest vocabulary in use
+MAX_COUNT = 10**9  # limit on steps, prompts or tokens
+_MAX_REPEATS = 10**4  # limit on repeats of a whole measurement: starts, passes, models with random weights
+MAX_SIZE = 10**7  # limit on a vocabulary, a context or a width: 40 times the largest vocabulary in use
 
 Count = Annotated[int, AtLeast(1), AtMost(MAX_COUNT)]
 Several = Annotated[int, AtLeast(2), AtMost(MAX_COUNT)]
@@ -73,7 +73,7 @@ RepeatsOrZero = Annotated[int, AtLeast(0), AtMost(_MAX_REPEATS)]
 Draws = Annotated[int, AtLeast(1), AtMost(MAX_DRAWS)]
 DrawsOrZero = Annotated[int, AtLeast(0), AtMost(MAX_DRAWS)]
 Seed = Annotated[int, AtLeast(0), AtMost(_MAX_SEED)]
-WideSeed = Annotated[int, AtLeast(0)]  # of PyTorch's and NumPy's generators alone
+WideSeed = Annotated[int, AtLeast(0)]  # for PyTorch's and NumPy's generators only
 Positive = Annotated[float, Above(0)]
 NotNegative = Annotated[float, AtLeast(0)]
 Share = Annotated[float, AtLeast(0), AtMost(1)]

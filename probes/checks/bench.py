@@ -22,7 +22,7 @@ from tasks import Batch, InputError
 Correct: TypeAlias = Callable[[Float[Tensor, "..."], Batch], Shaped[Tensor, "..."]]
 HeadPlace: TypeAlias = tuple[str, int]  # site and number
 Judged: TypeAlias = tuple[Int[Tensor, "n"], Float64[Tensor, "n"]]  # predictions, and 1 for each that is right
-_RELATIVE_TOLERANCE = 0.01  # of the largest output: more than batch size and half precision change
+_RELATIVE_TOLERANCE = 0.01  # share of the largest output, above the effect of batch size and half precision
 
 
 class Bench:

@@ -43,7 +43,7 @@ class Case:
         self.home = device_of(next(iter(by_name(self.model).values())))
         self.batch = self.batch.to(self.home)
         self.outputs()  # TransformerLens 4 itself adds hooks in the first forward pass
-        self.modules = modules_of(self.model)  # before the probe is bound
+        self.modules = modules_of(self.model)  # recorded before the probe is bound
 
     def outputs(self) -> dict[str, AnyTensor]:
         """Return the output of each model for all examples."""

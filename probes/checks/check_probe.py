@@ -180,7 +180,7 @@ def _unchanged(case: Case, what: str) -> Iterator[None]:
     """Raise ``Broken`` if the block changes the model's modules, hooks or outputs, or a global random state."""
     outputs = case.outputs()
     states = (torch.get_rng_state(), np.random.get_state(), random.getstate())
-    torch.manual_seed(_UNUSUAL_SEED)  # so that a probe which sets a seed is noticed, also the second time
+    torch.manual_seed(_UNUSUAL_SEED)  # reveals a probe that sets a seed, also the second time
     np.random.seed(_UNUSUAL_SEED)
     random.seed(_UNUSUAL_SEED)
     try:
@@ -253,7 +253,7 @@ def _memory(case: Case) -> None:
     probe = case.fresh()
     probe.update(activations, batch)
     for x in (*activations.values(), *_tensors(batch).values()):
-        x.fill_(1)  # shows in the result if the state has a view of it
+        x.fill_(1)  # changes the result if the state holds a view of it
     case.check(probe, "the state has to be a copy, not a view that keeps a whole batch alive", exact=True)
     references = [weakref.ref(x) for x in (*activations.values(), *_tensors(batch).values())]
     del activations, batch, x

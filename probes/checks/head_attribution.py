@@ -208,4 +208,4 @@ def _keep_with_gradient(
     outputs: dict[str, Float[Tensor, "..."]], name: str, z: Float[Tensor, "batch pos head d_head"]
 ) -> Float[Tensor, "batch pos head d_head"]:
     outputs[name] = z if z.requires_grad else z.detach().requires_grad_(True)
-    return outputs[name]  # also if it is z: a bridge hands out a copy in another layout
+    return outputs[name]  # also for z: a bridge returns a copy in another layout

@@ -133,7 +133,7 @@ def _items_of_element(element: Any) -> Iterator[Batch | Sequences | SingleExampl
     elif isinstance(element, Mapping):
         yield from _items_of_mapping(element)
     elif isinstance(element, (list, tuple)) and len(element) == 1 and isinstance(element[0], (Tensor, np.ndarray)):
-        yield from _items_of_element(element[0])  # from a DataLoader of a TensorDataset with one tensor
+        yield from _items_of_element(element[0])  # a DataLoader of a TensorDataset with one tensor
     else:
         raise InputError(f"expected {_ACCEPTED}; got an element of type {type(element).__name__}{_hint(element)}")
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from probes.engine.hooks import HookedModel, device_of, evaluation_mode, record
 from tasks import InputError
 
-_RELATIVE_TOLERANCE = 1e-3  # of the largest logit
+_RELATIVE_TOLERANCE = 1e-3  # share of the largest logit
 _WAY_OUT = "give a causal language model that TransformerLens knows, loaded with attention='eager'"
 
 

@@ -19,8 +19,8 @@ _WORDS_PER_BLOCK = 2**13  # words of 8 bytes: 64 KiB
 _BLOCKS_ON_CPU = 16  # 1 MiB, which fits in a core's cache
 _BLOCKS_ELSEWHERE = 1024  # 64 MiB
 
-# Settings of Hugging Face's configurations that change no hidden state. The token ids are for generation; that of
-# padding is not among them, because it numbers RoBERTa's positions.
+# Settings of Hugging Face's configurations that change no hidden state. The token ids are for generation.
+# The padding id is not listed, because it numbers RoBERTa's positions.
 _IDLE_SETTINGS = {
     "architectures",
     "auto_map",

@@ -65,7 +65,7 @@ class _Recorder:
         self._readouts = _readouts_by_hook(probes, name)
         self._seen: set[str] = set()
         self._stop_early = False
-        self._max_tokens = sys.maxsize  # that fit in memory at once, padding included
+        self._max_tokens = sys.maxsize  # tokens that fit in memory at once, padding included
         self._places: dict[tuple[Readout, torch.device], tuple[Tensor, Tensor]] = {}
 
     # ---- hooks ----

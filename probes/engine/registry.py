@@ -52,7 +52,7 @@ class RegisteredProbe:
             )
         try:
             probe = self.make()
-        except Exception as error:  # of somebody else's code
+        except Exception as error:  # other packages' code may raise any error
             raise InputError(f"probe {self.name!r} of {self.package} cannot be made: {first_line(error)}") from error
         if not isinstance(probe, Probe):
             raise InputError(f"{self.name!r} of {self.package} returns a {type(probe).__name__}; expected a Probe")

@@ -11,7 +11,7 @@ from torch import Tensor
 from probes.engine.sites import Site
 from probes.engine.state import RowsState
 
-_RELATIVE_TOLERANCE = 1e-5  # of the largest number: float32 states of one prompt differ by less between batches
+_RELATIVE_TOLERANCE = 1e-5  # share of the largest number: float32 states of one prompt differ by less between batches
 _ROWS_AT_ONCE = 4096
 
 

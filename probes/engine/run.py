@@ -115,7 +115,7 @@ def run(
     with measuring_batches(model, probe_list) as step:
         for batch in source:  # outside inference mode: tensors that a generator keeps must stay usable in training
             step(batch)
-            del batch  # let go before the next one is drawn
+            del batch  # released before the next one is drawn
     results = finished_results(
         probe_list,
         [step.state()],
@@ -195,7 +195,7 @@ class Measuring:
                 kept |= recorder.measure(batch)
             try:
                 observe(self._probes, kept, batch.to(home))
-            except torch.OutOfMemoryError:  # some states may hold the batch by now: not to be tried again
+            except torch.OutOfMemoryError:  # no second try: some states may hold the batch by now
                 raise out_of_memory("what the probes keep", batch.to(home), len(batch)) from None
         self.examples.add(batch)
         self._positions += batch.tokens.numel()

@@ -105,7 +105,7 @@ def tokenizer_of(model: Any) -> Any:
 
     try:
         return AutoTokenizer.from_pretrained(name, local_files_only=True, trust_remote_code=False)
-    except Exception as error:  # of transformers: anything
+    except Exception as error:  # transformers may raise any error
         raise InputError(
             f"TransformerLens changed this model's tokenizer, and that of {name!r} cannot be read "
             f"({first_line(error)}); give tokenizer=, or load the model with load_pretrained"

@@ -16,10 +16,10 @@ from tasks.errors import check_count
 
 Classes: TypeAlias = Int[np.ndarray, "row"]  # numbered 0, 1, ...
 
-MAX_DENSE_CELLS = 2**16  # of a table that is counted whole. Of a larger one only the cells that are not empty
+MAX_DENSE_CELLS = 2**16  # size up to which whole tables are counted. Of larger ones, only cells that are not empty
 MAX_SHUFFLED_EXAMPLES = 10_000  # labels are shuffled one by one. For more examples tables are drawn
-MAX_CELLS_AT_ONCE = 2**22  # of all tables in memory
-FEWEST_EFFECTIVE_CLASSES = 2.5  # for a p-value from moments. Two equal classes are 2, three are 3
+MAX_CELLS_AT_ONCE = 2**22  # cells of all tables in memory
+FEWEST_EFFECTIVE_CLASSES = 2.5  # needed for a p-value from moments. Two equal classes are 2, three are 3
 
 
 @computed_in_numpy
@@ -182,7 +182,7 @@ def index_between_units(
     at_once = max(1, MAX_CELLS_AT_ONCE // (n_units * n_labels))
     indices: list[float] = []
     for start in range(0, times, at_once):
-        keys = relabelling.strata + rng.random((min(at_once, times - start), n_units))  # below 1: strata stay apart
+        keys = relabelling.strata + rng.random((min(at_once, times - start), n_units))  # keys below 1 keep strata apart
         shuffled = np.empty(keys.shape, dtype=np.int64)
         shuffled[:, places] = labels[keys.argsort(axis=1)]
         one_hot = shuffled[:, None] == np.arange(n_labels)[:, None]  # [draw label unit]

@@ -19,7 +19,7 @@ from tasks import InputError
 _AnyTensor: TypeAlias = Shaped[Tensor, "..."]
 
 _KINDS: dict[Any, str] = {Shaped: "real numbers", Int: "integers"}
-_NOUNS = {"batch": "examples"}  # of axes whose plural does not end in s
+_NOUNS = {"batch": "examples"}  # plurals that are not the axis and s
 
 
 @dataclass(frozen=True)
@@ -246,7 +246,7 @@ def as_tensor(array: Shaped[Tensor, "*shape"] | Shaped[np.ndarray, "*shape"]) ->
         return array
     if array.dtype.kind == "u" and array.dtype.itemsize > 1:  # torch computes with few unsigned types
         array = array.astype(np.int64)
-    if array.dtype.kind == "f" and array.dtype.itemsize > 8:  # and with no long doubles
+    if array.dtype.kind == "f" and array.dtype.itemsize > 8:  # torch has no long doubles
         array = array.astype(np.float64)
     array = np.asarray(array, dtype=array.dtype.newbyteorder("="))
     if any(step < 0 for step in array.strides):
@@ -254,7 +254,7 @@ def as_tensor(array: Shaped[Tensor, "*shape"] | Shaped[np.ndarray, "*shape"]) ->
     if array.flags.writeable:
         return torch.from_numpy(array)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # of read-only arrays: arguments are never written to
+        warnings.simplefilter("ignore", UserWarning)  # about read-only arrays: arguments are never written to
         return torch.from_numpy(array)
 
 

@@ -22,7 +22,7 @@ from tasks.errors import check_count
 _Kernels: TypeAlias = Sequence[Float[Tensor, "row row"]]
 
 LEVEL = 0.05
-_MAX_NUMBERS_AT_ONCE = 2**23  # in kernels that are re-paired
+_MAX_NUMBERS_AT_ONCE = 2**23  # numbers in re-paired kernels
 
 
 @dataclass(frozen=True)
@@ -202,7 +202,7 @@ def _widths(
     differences = values - np.take_along_axis(values, expected[None, :, None], axis=2)
     deviations = differences - differences.mean(axis=0)
     scale = deviations.std(axis=0)
-    scale[~(scale > 0)] = np.nan  # of the expected layer, and of layers that are copies of it
+    scale[~(scale > 0)] = np.nan  # undefined for the expected layer and its copies
     ratios = np.abs(deviations / scale)[:, np.isfinite(scale)]
     if not ratios.size:
         return np.full(scale.shape, np.nan)

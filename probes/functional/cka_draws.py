@@ -61,7 +61,7 @@ def null_hsic(
 ) -> tuple[list[HSIC], HSIC, HSIC]:
     """Return HSIC of rows, or whole units, paired at random, and of either side with itself: for both forms."""
     orders = (order.to(y.device) for order in unit_pairings(len(x), n_permutations, seed, units))
-    kernels_fit = len(x) <= min(x.shape[1], y.shape[1])  # they are no larger than the rows, and made once
+    kernels_fit = len(x) <= min(x.shape[1], y.shape[1])  # kernels are then no larger than the rows
     if kernels_fit or units is not None:
         k = centred_kernel(x, precision)
         l = centred_kernel(y, precision)  # noqa: E741

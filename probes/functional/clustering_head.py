@@ -269,7 +269,7 @@ def _scaled(
         weights = along * (a / median)
         rounded = weights.round()
         is_wrong = bool(((rounded.long() - a * residues) % modulus).any())
-        deviation = round(float((weights - rounded).abs().max()), 9)  # so that the smallest of equal scales counts
+        deviation = round(float((weights - rounded).abs().max()), 9)  # the smallest of equal scales counts
         if best is None or (is_wrong, deviation) < best:
             best = (is_wrong, deviation)
             kept = weights

@@ -161,7 +161,7 @@ class CrossMoments:
             return self
         x0 = self.x0 + self.sum_x / self.n
         y0 = self.y0 + self.sum_y / self.n
-        return self.translated(self.x0 - x0, self.y0 - y0)  # by the rounded step, which later rows see
+        return self.translated(self.x0 - x0, self.y0 - y0)  # the rounded step applies to later rows
 
     def translated(self, u: Float[Tensor, "dx"], v: Float[Tensor, "dy"]) -> CrossMoments:
         """Return the moments about the points ``x0 - u`` and ``y0 - v``: rows are then ``u`` and ``v`` further on."""

@@ -15,8 +15,8 @@ from probes.functional.representations import in_float64
 
 _MAX_NUMBERS_AT_ONCE = 2**22
 MAX_NUMBERS_IN_CACHE = 2**16  # rows that are subtracted on the CPU stay in a core's cache
-_CANCELLATION = 2.0**-20  # of |a|^2 + |b|^2: a squared distance below it has lost six digits or more
-_ROUNDING_MATTERS = 1e3  # times a difference that matters: if |a|^2 + |b|^2 is below, rounding is below 1e-12 of it
+_CANCELLATION = 2.0**-20  # share of |a|^2 + |b|^2: a squared distance below it has lost six digits or more
+_ROUNDING_MATTERS = 1e3  # if |a|^2 + |b|^2 is below this multiple of a difference, rounding is below 1e-12 of it
 
 
 def first_alike(x: Shaped[Tensor, "row dim"]) -> Int[Tensor, "row"]:

@@ -10,7 +10,7 @@ from jaxtyping import Float
 
 from tasks import InputError
 
-FEWEST_UNITS = 8  # of which a half is four
+FEWEST_UNITS = 8  # a half is then four units
 MAX_UNDEFINED_SHARE = 0.05  # share of the halves
 MIN_DIFFERENCE = 1e-9  # halves that differ by less are alike
 

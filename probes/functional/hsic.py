@@ -19,7 +19,7 @@ LEAST_DEBIASED = 4  # examples that HSIC_1 needs
 _RESOLUTION = 1e4
 _MAX_BLOCK_ROWS = 1024
 _MIN_BLOCK_ROWS = 128
-_MAX_BLOCK_NUMBERS = 2**24  # of one block of all kernels
+_MAX_BLOCK_NUMBERS = 2**24  # numbers in one block of all kernels
 
 Kernel: TypeAlias = Float[Tensor, "row row"]
 KernelBlock: TypeAlias = Callable[[slice, slice], Float[Tensor, "some others"]]
@@ -169,7 +169,7 @@ def hsic_of_blocks(
         if rows == columns:
             products += product
             diagonals[:, rows] = block.diagonal(dim1=1, dim2=2)
-        else:  # and its mirror image below the diagonal
+        else:  # its mirror image below the diagonal counts too
             products += 2 * product
             sums[:, columns] += block.sum(1)
     hsic = {}

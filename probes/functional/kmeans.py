@@ -16,7 +16,7 @@ from probes.functional.arrays import Array, computed_in_torch
 from tasks import InputError
 from tasks.errors import check_at_least, check_choice, check_count
 
-BLOCK_NUMBERS = {"cpu": 2**19, "cuda": 2**26}  # of a block of rows, or of its distances
+BLOCK_NUMBERS = {"cpu": 2**19, "cuda": 2**26}  # numbers in a block of rows, or in its distances
 DEVICES_ADDING_BY_INDEX = ("cpu",)  # elsewhere rows are summed by a product, whose order is fixed
 _DRAW_GROUP = 1024  # rows whose weights are summed before one of them is drawn
 

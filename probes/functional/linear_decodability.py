@@ -18,10 +18,10 @@ from tasks import InputError
 from tasks.errors import check_at_least, check_count
 
 ALPHAS = tuple(10.0**i for i in range(-1, 7))  # strengths of the ridge that are tried
-MAX_TARGET_BYTES = 2**26  # of the targets and of everything computed from them
+MAX_TARGET_BYTES = 2**26  # bytes of the targets and of all arrays computed from them
 _MAX_CLASSES = 10**7
-_HITS_ROUNDING = 1e-9  # of a number of hits that is rescaled
-_TARGET_COPIES = 5  # in float64: targets, fits, errors, outputs, and intermediate results
+_HITS_ROUNDING = 1e-9  # rounding of a rescaled number of hits
+_TARGET_COPIES = 5  # float64 copies: targets, fits, errors, outputs, and intermediate results
 
 
 @computed_in_torch()
@@ -165,7 +165,7 @@ class _Ridge:
         if len(parts) > 1:
             _, mean, inner = self._products(labelings, parts[0])
         best, predicted = self._best_class(inner, mean, score)
-        for part in parts[1:]:  # of classes that tie, the first, whatever the rounding
+        for part in parts[1:]:  # the first of tied classes, whatever the rounding
             _, mean, inner = self._products(labelings, part)
             highest, place = self._best_class(inner, mean, score)
             predicted = torch.where(highest > best, place + part[0], predicted)
@@ -341,7 +341,7 @@ def stratified_folds(classes: Labels, folds: int, units: Labels | None = None, s
     split = StratifiedKFold if units is None else StratifiedGroupKFold
     fold_of_example = np.empty(len(classes), dtype=np.int64)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # of classes with fewer examples than folds
+        warnings.simplefilter("ignore", UserWarning)  # about classes with fewer examples than folds
         for k, (_, test) in enumerate(split(folds, shuffle=True, random_state=seed).split(classes, classes, members)):
             fold_of_example[test] = k
     return fold_of_example

@@ -21,7 +21,7 @@ from tasks import InputError
 PRODUCTS_AT_ONCE_CPU = 2**22
 _PRODUCTS_AT_ONCE_GPU = 2**27
 NUMBERS_PREPARED_AT_ONCE = 2**18
-_MAX_CANDIDATES = 16  # times k: if more rows may be among the nearest, products are taken again in float64
+_MAX_CANDIDATES = 16  # multiple of k: if more rows may be among the nearest, products are repeated in float64
 
 
 @computed_in_torch()
@@ -342,7 +342,7 @@ class _Search:
     def _decided(self, queries: Int[Tensor, "query"], candidates: Int[Tensor, "pair 2"]) -> Int[Tensor, "near 2"]:
         """Return the pairs of each query and its nearest ``k`` candidates, in their order."""
         distance = squared_differences(self.x, queries[candidates[:, 0]], self.columns[candidates[:, 1]], self.scale)
-        order = torch.argsort(distance, stable=True)  # by column among equals, as they come
+        order = torch.argsort(distance, stable=True)  # ties keep the order of columns
         order = order[torch.argsort(candidates[order, 0], stable=True)]
         counts = torch.bincount(candidates[:, 0])
         counts = counts[counts > 0]

@@ -128,7 +128,7 @@ def _in_plane(fit: DigitFit | None, device: torch.device) -> tuple[Float[Tensor,
     if fit is None:
         return None, torch.tensor(torch.nan, dtype=torch.float64, device=device)
     share = fit.scale[:2].square().sum() / fit.scale.square().sum()
-    is_plane = len(fit.scale) > 1 and bool(fit.scale[1] > SMALLEST_UNIT * fit.scale[0])  # not where NaN
+    is_plane = len(fit.scale) > 1 and bool(fit.scale[1] > SMALLEST_UNIT * fit.scale[0])  # false for NaN
     if not is_plane or not bool(share.isfinite()):
         return None, share
     return fit.coefficients @ fit.directions[:2].T, share
@@ -145,7 +145,7 @@ def _best_basis(
     maps = torch.cartesian_prod(*[torch.arange(modulus, device=weights.device)] * 2)  # [map 2], to residues
     sums = einsum(rounded.remainder(modulus), maps.double(), "pair weight basis, map basis -> pair map weight")
     matches = ((sums.long() - residues) % modulus == 0).all(dim=2).any(dim=1)
-    size = rounded.abs().amax(dim=(1, 2))  # of several that fit as well, the coarsest
+    size = rounded.abs().amax(dim=(1, 2))  # the coarsest of several that fit equally well
     order = (~matches).double() * 1e6 + deviation + 1e-10 * size.clamp(max=1e3)
     best = order.argmin()
     return deviation[best], matches[best], coordinates[best]

@@ -17,7 +17,7 @@ from tasks import InputError
 _MAX_SIZE_OF_SVD = 256  # rows or dimensions, whichever are fewer. For more, a Krylov space is searched
 _KRYLOV_VECTORS_PER_STEP = 8
 _MAX_KRYLOV_STEPS = 40
-_MAX_RESIDUAL = 1e-7  # of the largest eigenvalue
+_MAX_RESIDUAL = 1e-7  # share of the largest eigenvalue
 
 
 class Planes(NamedTuple):

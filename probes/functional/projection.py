@@ -9,7 +9,7 @@ from jaxtyping import Float
 
 from tasks import InputError
 
-_MAX_DIMENSIONS = 50  # of rows given to openTSNE. Wider rows are reduced to this many principal components
+_MAX_DIMENSIONS = 50  # openTSNE gets at most this many principal components
 
 
 def project_2d(rows: Float[np.ndarray, "row dim"], seed: int = 0) -> Float[np.ndarray, "row 2"]:

@@ -18,12 +18,12 @@ from probes.functional.distances import Distances
 from probes.functional.hsic import HSIC, cka_from_hsic
 from tasks import InputError
 
-MAX_BLOCK_ROWS = 512  # and columns
+MAX_BLOCK_ROWS = 512  # rows and columns of a block
 MIN_BLOCK_ROWS = 128  # if many kernels are in memory at once
-_MAX_NUMBERS_AT_ONCE = 2**25  # of all blocks together
-MAX_KEPT_DISTANCES = 2**22  # among which a median is found
+_MAX_NUMBERS_AT_ONCE = 2**25  # numbers in all blocks together
+MAX_KEPT_DISTANCES = 2**22  # distances that a median is taken from
 SAMPLED_PAIRS = 2**14  # whose distances bracket the median
-BINS = 2**12  # of distances inside the bracket
+BINS = 2**12  # bins of distances inside the bracket
 
 
 @computed_in_torch()

@@ -131,7 +131,7 @@ def _between(
     n_heads: int,
 ) -> Float[Tensor, "draw head"]:
     """Return the share of the sum of squares between classes, of items with so many points and these sums of points."""
-    means = (one_hot / (one_hot @ sizes).sqrt()[..., None]) @ sums  # times the root of the class's size
+    means = (one_hot / (one_hot @ sizes).sqrt()[..., None]) @ sums  # each times the root of its class's size
     return reduce(means.square().sum(dim=0), "draw (head dim) -> draw head", "sum", head=n_heads)
 
 
@@ -189,7 +189,7 @@ def _orders(draws: int, n: int, strata: Int[Tensor, "item"] | None, draw: torch.
     stratum = torch.unique(strata.cpu(), return_inverse=True)[1]
     places = torch.argsort(stratum, stable=True)
     orders = torch.empty(draws, n, dtype=torch.int64)
-    keys = torch.rand(draws, n, dtype=torch.float64, generator=draw)  # below 1, so that no two strata mix
+    keys = torch.rand(draws, n, dtype=torch.float64, generator=draw)  # keys below 1 keep strata apart
     orders[:, places] = torch.argsort(stratum + keys, dim=1)
     return orders
 

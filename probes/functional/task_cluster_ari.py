@@ -87,7 +87,7 @@ def task_cluster_ari(
     """
     check_count(n_init=(n_init, 1), n_permutations=(n_permutations, 1), seed=(seed, 0))
     states = rows.detach().float().cpu()
-    check_finite(states, "rows")  # in float32
+    check_finite(states, "rows")  # checked in float32
     classes = _codes(labels)
     member = None if units is None else _codes(units)
     n_classes = int(classes.max()) + 1

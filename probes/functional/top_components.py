@@ -8,7 +8,7 @@ from torch import Tensor
 
 from probes.functional.products import ROUNDING
 
-# Variances that differ by less than this share of the largest cannot be told apart.
+# Variances that differ by less than this share of the largest cannot be distinguished.
 _RESOLUTION = 1e4 * ROUNDING["float64"]
 
 

@@ -15,7 +15,7 @@ from probes.functional.topic_attention import WordTopics
 from tasks import InputError
 
 SIMILARITIES = ("cosine", "dot")
-_MAX_NUMBERS_AT_ONCE = 2**22  # in the largest intermediate tensor
+_MAX_NUMBERS_AT_ONCE = 2**22  # numbers in the largest intermediate tensor
 _MAX_GRAM_ENTRIES = 2**25
 
 

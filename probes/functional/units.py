@@ -67,7 +67,7 @@ class Relabelling:
         whole = _one_class(unit, classes)
         if not whole.any():
             return cls(classes, np.arange(n), within_unit, whole_units=False)
-        stratum = within_unit + n  # above the classes of whole units
+        stratum = within_unit + n  # numbered after the classes of whole units
         stratum[whole] = _unit_strata(unit[whole], strata[whole])
         item = np.where(whole, unit, n + np.arange(n))
         first, member = np.unique(item, return_index=True, return_inverse=True)[1:]

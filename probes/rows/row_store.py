@@ -95,7 +95,7 @@ class RowStore(AlignedRows):
                 f"{str(folder)!r} holds {sum(counts)} of {header['examples']} examples, so a shard is missing; call "
                 "save_rows with the same arguments to measure those examples again"
             )
-        self._ends = torch.tensor(counts).cumsum(0)  # of each shard, among the rows of all shards
+        self._ends = torch.tensor(counts).cumsum(0)  # end of each shard among the rows of all shards
         columns = {key: torch.cat([part[key] for part in parts]) for key in parts[0]}
         super().__init__(columns, [site for site, _ in header["sites"]], str(folder))
 

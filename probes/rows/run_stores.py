@@ -107,7 +107,7 @@ def run_stores(stores: Stores, probes: Probe | Sequence[Probe]) -> ProbeResult |
         if isinstance(stores, Mapping) and not probe.compares:
             raise InputError(f"{type(probe).__name__} measures one model at a time; give it one store")
     notes = _check_same_examples(named)
-    keys_by_store: dict[str, dict[str, str]] = {name: {} for name in named}  # from sites to "rows/<hook>"
+    keys_by_store: dict[str, dict[str, str]] = {name: {} for name in named}  # "rows/<hook>" by site
     for probe in several:
         probe.reset()
         probe.bind(stores)

@@ -26,7 +26,7 @@ from tasks import Batch, InputError
 from tasks.errors import check_count
 from tasks.text.beginning import Bos
 
-_SHARD_TIME_S = 30.0  # after which a shard is written, however few examples it has
+_SHARD_TIME_S = 30.0  # a shard is written after this time, however few examples it has
 
 
 def save_rows(
@@ -168,7 +168,7 @@ class _Writer:
         try:
             if kind is None:
                 self._wait()
-            elif not issubclass(kind, InputError):  # after one, other input is given, which must not be mixed with this
+            elif not issubclass(kind, InputError):  # after an InputError the input changes: it must not mix
                 self._pool.submit(self._write, self._probe.rows)
         finally:
             self._pool.shutdown(wait=True)  # the current write is finished, also after an exception

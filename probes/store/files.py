@@ -29,7 +29,7 @@ LOCK = ".mechclust.lock"  # stays behind in a folder that had an owner
 VERIFY = "MECHCLUST_VERIFY"  # "0" in the environment: checksums are not compared
 
 _LEFTOVERS_OF_OTHER_HOSTS_S = 86400.0
-_MAX_NAME_LENGTH = 80  # of a part of a file's name
+_MAX_NAME_LENGTH = 80  # characters of a part of a file's name
 _NO_CHECKSUM = "0" * 32  # stands in a header while the checksum is computed
 _TEMPORARY = re.compile(r"\..+\.([A-Za-z0-9-]+)\.(\d+)\.tmp")
 _FREE_SPACE = "free space there and run the same command again (what was already written is kept)"
@@ -40,7 +40,7 @@ _WAYS_OUT = {
 }
 _RECREATE = "delete it and run the same command again to recreate it"
 _RECREATE_OURS = f"give another file or, if mechclust wrote this one, {_RECREATE}"
-_DTYPES = {  # as safetensors calls them
+_DTYPES = {  # names in safetensors
     torch.float64: "F64",
     torch.float32: "F32",
     torch.float16: "F16",
@@ -128,11 +128,11 @@ def sync_folder(folder: Path) -> None:
     """Make a rename in ``folder`` outlive a power cut, if the system can."""
     try:
         descriptor = os.open(folder, os.O_RDONLY)
-    except OSError:  # it may be written and not read
+    except OSError:  # a file may be writable but not readable
         return
     try:
         os.fsync(descriptor)
-    except OSError:  # some network file systems
+    except OSError:  # some network file systems raise it
         pass
     finally:
         os.close(descriptor)
@@ -250,7 +250,7 @@ def dump_tensors(file: BinaryIO, tensors: Mapping[str, Shaped[Tensor, "..."]], h
     ``safetensors.torch.save_file`` is not used: it writes the header's fields in an order that changes from call to
     call. Some versions copy every tensor, and its errors do not mention a full disk.
     """
-    widest_first = sorted(tensors, key=lambda name: tensors[name].element_size(), reverse=True)  # so all are aligned
+    widest_first = sorted(tensors, key=lambda name: tensors[name].element_size(), reverse=True)  # this order aligns all
     dense = {name: tensors[name].detach().cpu().contiguous() for name in widest_first}
     start = _start_of_file(dense, {"checksum": _NO_CHECKSUM, **header})
     contents = [memoryview(_bytes_of(x).numpy()) for x in dense.values()]  # type: ignore[arg-type]

@@ -37,7 +37,7 @@ batch once (after reset() a probe may measure it again)
 
     def __init__(self) -> None:
         self._ranges: _Ranges = np.empty((0, 2), dtype=np.int64)
-        self._recent: set[int] = set()  # in no range yet: joining ranges after every batch would be slow
+        self._recent: set[int] = set()  # not yet in a range: joining ranges after every batch would be slow
 
     def __repr__(self) -> str:
         return f"IndexSet({len(self)} examples)"

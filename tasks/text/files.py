@@ -9,7 +9,7 @@ from pathlib import Path
 from tasks.errors import InputError
 from tasks.text.visible import quoted
 
-_MAX_PATH_CHARACTERS = 300  # in a message
+_MAX_PATH_CHARACTERS = 300  # longest path in a message
 _HALF_CHARACTER = re.compile("[\ud800-\udfff]")
 _CONVERT = "convert it, for example with iconv -f {} -t utf-8"
 # The format of files that begin with these bytes, and the way out. The first that fits counts.

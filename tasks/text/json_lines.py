@@ -14,7 +14,7 @@ from tasks.text.visible import short
 Records: TypeAlias = Iterator[tuple[str, Mapping[str, Any]]]
 """Where each record stands, for messages, and the record by field."""
 
-_MAX_LINE_CHARACTERS = 60  # in a message
+_MAX_LINE_CHARACTERS = 60  # longest line in a message
 
 
 def parse_lines(lines: Iterable[str], path: Path, expected: str) -> Records:

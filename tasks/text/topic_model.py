@@ -199,7 +199,7 @@ def count_words(
     counter = CountVectorizer(analyzer=list, min_df=min_documents, max_df=most, dtype=np.int32)
     try:
         counts = counter.fit_transform(documents)
-    except ValueError:  # of scikit-learn, for an empty vocabulary
+    except ValueError:  # scikit-learn raises it for an empty vocabulary
         raise no_words_error(min_documents, most, len(corpus)) from None
     return WordCounts(counter.get_feature_names_out().tolist(), counts)
 

@@ -6,7 +6,7 @@ import re
 import unicodedata
 from functools import cache
 
-_END_OF_PLANE_0 = 0x10000  # of the Basic Multilingual Plane
+_END_OF_PLANE_0 = 0x10000  # end of the Basic Multilingual Plane
 _END_OF_MARKS = 0x20000
 _JOINERS = r"\u200c\u200d"
 

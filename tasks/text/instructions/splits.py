@@ -11,7 +11,7 @@ from tasks.text.instructions.collection import Example
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 
-TEST_SHARE = 0.1  # and as much for validation
+TEST_SHARE = 0.1  # equal to the share for validation
 
 
 def split_of(prompt: str) -> Split:

@@ -22,7 +22,7 @@ from tasks.text.words import word_spans
 
 _JSON_LINES = (".jsonl", ".ndjson", ".json")
 _KINDS = (".txt", *_JSON_LINES, ".parquet", ".xml")
-_ROWS_IN_MEMORY = 64  # of a parquet file
+_ROWS_IN_MEMORY = 64  # rows of a parquet file read at once
 _KEYS_PER_BLOCK = 1024  # random numbers drawn at once
 
 

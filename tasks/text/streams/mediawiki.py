@@ -63,7 +63,7 @@ class _Reader:
         self.path = path
         self.root: Element | None = None
         self.files = _FILE_NAMESPACES
-        self._fields: dict[str, str] = {}  # of the current page
+        self._fields: dict[str, str] = {}  # fields of the current page
         self._parents: list[str] = []
 
     def pages(self, events: Iterable[tuple[str, Any]]) -> Iterator[Page]:
@@ -132,7 +132,7 @@ def _is_hidden(tag: Any) -> bool:
 def _remove(code: Any, node: Any) -> None:
     try:
         code.remove(node)
-    except ValueError:  # it was inside one that is removed already
+    except ValueError:  # inside an element that is removed already
         return
 
 
