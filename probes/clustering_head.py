@@ -1,4 +1,4 @@
-"""Which head maps equivalent inputs to one point? (Odonnat, Bouaziz & Cabannes, arXiv 2410.24050)"""
+"""Heads that map equivalent inputs to one point (Odonnat, Bouaziz & Cabannes, arXiv 2410.24050)."""
 
 from __future__ import annotations
 

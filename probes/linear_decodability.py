@@ -1,4 +1,4 @@
-"""Can a linear classifier read a label from a model's hidden states?"""
+"""Labels that a linear classifier can read from a model's hidden states."""
 
 from __future__ import annotations
 

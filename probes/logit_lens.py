@@ -1,4 +1,4 @@
-"""At which layer does the answer appear?"""
+"""The logit lens: the layer at which the answer appears."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""In how many directions do hidden states vary?"""
+"""Number of directions in which hidden states vary."""
 
 from __future__ import annotations
 

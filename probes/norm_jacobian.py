@@ -1,4 +1,4 @@
-"""How sharply does a norm act?"""
+"""Sensitivity of norms to small changes of hidden states."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Do a model's hidden states cluster by task? (Wu & Varshney, arXiv 2402.12151)"""
+"""Clusters of hidden states by task (Wu & Varshney, arXiv 2402.12151)."""
 
 from __future__ import annotations
 

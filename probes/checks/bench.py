@@ -202,7 +202,7 @@ class Bench:
 
 
 class _Replacement:
-    """Replaces the outputs of heads at the query, as a function for ``record``."""
+    """Replacement of head outputs at the query, as a function for ``record``."""
 
     def __init__(self, probe: ClusteringHead, heads: Sequence[HeadPlace], widths: Sequence[int]) -> None:
         self._probe = probe

@@ -53,7 +53,7 @@ def causal_checks(
     tokenizer: Any = None,
     bos: Bos = "model",
 ) -> ProbeResult:
-    """Replace a head's output, and measure whether the model's predictions follow its clusters.
+    """Replace a head's output, and measure whether predictions follow its clusters.
 
     One head at a time, and only at the query position. Every other head, position and earlier site is unchanged. The
     clusters are the classes of each equivalence label (of the given batches), and ``integer_sum``, the integer sums of

@@ -15,7 +15,7 @@ from tasks import Batch, InputError
 
 
 class LabelledRows(Probe):
-    """Keeps each example's row at every site, and its labels, of at most ``max_rows`` examples.
+    """Base class that keeps rows at every site and labels, of at most ``max_rows`` examples.
 
     A probe sets ``max_rows``, and may set ``units``, the label that says which examples belong together.
     """

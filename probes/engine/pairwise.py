@@ -29,7 +29,7 @@ Notes: TypeAlias = Callable[[Mapping[str, int], Mapping[str, Float[Tensor, "..."
 
 
 class ByClass(Probe):
-    """Keeps every example's row at every site, and counts the examples of each class of ``label``.
+    """Base class that keeps every example's row at every site, and counts each class of ``label``.
 
     A *group* is ``"all"`` or the name of a class.
 
@@ -137,7 +137,7 @@ class ByClass(Probe):
 
 
 class Pairwise(ByClass):
-    """Compares pairs of sites, of two models or of one.
+    """Base class that compares pairs of sites, of two models or of one.
 
     Attributes:
         pairs: ``"all"``, or ``"diagonal"`` for each layer with its counterpart in the other model only.

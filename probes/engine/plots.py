@@ -38,7 +38,7 @@ _RESIDUAL_STREAM = re.compile(r"hook_embed|hook_resid_post|unembed\.hook_in")
 
 @dataclass(frozen=True)
 class _Layout:
-    """Assigns the axes of a measure to the parts of a figure.
+    """Assignment of a measure's axes to the parts of a figure.
 
     Attributes:
         kind: kind of drawing.

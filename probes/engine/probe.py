@@ -33,7 +33,7 @@ ProbeT = TypeVar("ProbeT", bound="Probe")
 
 
 class Probe(ABC):
-    """Measures something at sites of a model, one batch at a time.
+    """Base class of measurements at sites of a model, one batch at a time.
 
     A subclass stores its parameters unchanged in ``__init__`` (``at`` and ``readout`` among them) and declares its
     state as class attributes (``Sum()``, ``Rows()``, ``Moments()``). It writes two methods:
@@ -146,7 +146,7 @@ class Probe(ABC):
     # ---- state ----
 
     def observe(self, activations: Mapping[str, Shaped[Tensor, "batch ..."]], batch: Batch) -> None:
-        """Note the batch's examples, then ``update``. ``run``, ``attach`` and ``run_stores`` call this.
+        """Record the batch's examples, then ``update``. ``run``, ``attach`` and ``run_stores`` call this.
 
         The examples count as given even if ``update`` fails, because part of them may then be in the state.
 

@@ -1,4 +1,4 @@
-"""Which positions of an activation to keep. Applied inside the hook, so the rest never leaves the model."""
+"""Readouts: the positions of an activation to keep. Applied inside the hook, so the rest never leaves the model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Activation: TypeAlias = Shaped[Tensor, "batch pos *rest"]
 
 
 class Readout:
-    """Selects the part of an activation that a probe gets, on the activation's device. Compared by value.
+    """The part of an activation that a probe gets, on the activation's device. Compared by value.
 
     In a model spread over several devices, the batch and the activation may be on different ones.
 

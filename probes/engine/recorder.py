@@ -24,7 +24,7 @@ _SUMMED_IN = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
 
 
 class _StopForward(BaseException):
-    """Ends a forward pass once the deepest site was seen. Not an Exception, so that handlers do not swallow it."""
+    """The end of a forward pass after the deepest site. Not an Exception, so that handlers do not swallow it."""
 
 
 class _Recorder:

@@ -19,7 +19,7 @@ FORMS = ("auto", "moments", "rows")
 
 
 class RowsOrMoments(ByClass):
-    """Keeps every example's row, or the moments of ``_pairs`` of sites, by class.
+    """Base class that keeps every example's row, or the moments of ``_pairs`` of sites, by class.
 
     A subclass sets ``form``, and may set ``precision`` and ``device``.
 

@@ -174,7 +174,7 @@ def _check_same_models(fingerprints: Sequence[Mapping[str, str]]) -> None:
 
 
 class Measuring:
-    """Runs one forward pass for each batch that it is called with, and updates the probes. See ``measuring_batches``.
+    """Function that runs a forward pass for a batch, and updates the probes. See ``measuring_batches``.
 
     Attributes:
         examples: digest of the examples measured so far.

@@ -1,4 +1,4 @@
-"""Where to measure: selectors that resolve to hook names of a model."""
+"""Sites to measure: selectors that resolve to hook names of a model."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ class Keyed(ABC, Generic[ValueT]):
 
 
 class Sum(Declared["SumState"]):
-    """Declares additive state: one float64 (or int64) tensor per key, usually a site.
+    """Additive state: one float64 (or int64) tensor per key, usually a site.
 
     Memory: the size of the tensors added, independent of the number of examples. Integer sums do not depend on order at
     all, and float64 sums only by rounding.
@@ -117,7 +117,7 @@ class Sum(Declared["SumState"]):
 
 
 class Rows(Declared["RowsState"]):
-    """Declares state that keeps examples by their index, one row each.
+    """State that keeps examples by their index, one row each.
 
     Memory: ``cap`` rows per key, or all of them if ``cap`` is ``None``. With a cap, which rows stay depends on their
     index alone (a hash), not on order, batch size or process.

@@ -15,7 +15,7 @@ KEPT_TOKENIZER = "mechclust_tokenizer"
 
 
 class TextTokenizer:
-    """Turn texts into token ids, which all models share.
+    """Function from texts to token ids, which all models share.
 
     Args:
         models: models that will read them, by name.

@@ -212,7 +212,7 @@ def integer_weights(
 
 
 class DigitFit(NamedTuple):
-    """Least-squares fit of points by digits: of whether value ``v >= 1`` is at position ``t``.
+    """Least-squares fit of points by digits (whether value ``v >= 1`` is at position ``t``).
 
     Attributes:
         coefficients: coefficients of each position and value.

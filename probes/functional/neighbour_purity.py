@@ -1,4 +1,4 @@
-"""Neighbour purity: do near rows have one label?"""
+"""Neighbour purity: the share of near rows with an example's label."""
 
 from __future__ import annotations
 

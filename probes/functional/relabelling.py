@@ -1,4 +1,4 @@
-"""Permutation tests of whether points cluster by a label more than by random relabellings of it."""
+"""Permutation tests for clusters by a label, against random relabellings of the points."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def topic_similarity(vectors: Float[Array, "word dim"], topics: object, self_pai
 
 @dataclass(frozen=True)
 class GroupSums:
-    """Computes ``topic_similarity`` of words sorted into groups, for many vectors or many orders of them.
+    """Groups of words, to compute ``topic_similarity`` for many vectors or many orders of them.
 
     Attributes:
         group: group of each word.

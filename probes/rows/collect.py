@@ -22,7 +22,7 @@ from tasks.text.beginning import Bos
 
 
 class Gather(Probe):
-    """Keeps every example's rows and labels, and a digest of its tokens."""
+    """Probe that keeps every example's rows and labels, and a digest of its tokens."""
 
     rows = Rows()
 

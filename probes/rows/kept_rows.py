@@ -79,7 +79,7 @@ class Keeping:
 
 
 class _KeptRows(Gather):
-    """Gathers rows in the dtype in which they are kept."""
+    """Collector of rows in the dtype of the store."""
 
     def __init__(self, at: Sites, readout: Readout, labels: Sequence[str], dtype: torch.dtype | None) -> None:
         super().__init__(at, readout, labels)

@@ -149,7 +149,7 @@ def _write_shards(
 
 
 class _Writer:
-    """Writes one shard while the next one is measured, and after an exception the rows that are left."""
+    """Writer of one shard while the next one is measured. After an exception it writes the remaining rows."""
 
     def __init__(self, header: Mapping[str, Any], stored: Stored, probe: _KeptRows) -> None:
         self._header = header
@@ -168,7 +168,7 @@ class _Writer:
         try:
             if kind is None:
                 self._wait()
-            elif not issubclass(kind, InputError):  # after an InputError the input changes: it must not mix
+            elif not issubclass(kind, InputError):  # after an InputError, changed input must not be mixed with this
                 self._pool.submit(self._write, self._probe.rows)
         finally:
             self._pool.shutdown(wait=True)  # the current write is finished, also after an exception

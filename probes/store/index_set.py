@@ -1,4 +1,4 @@
-"""Which examples a state holds: so that none is counted twice."""
+"""The examples that a state holds, so that none is counted twice."""
 
 from __future__ import annotations
 

@@ -184,7 +184,7 @@ def pad_within(pad_id: int | None, d_vocab: int | None) -> int:
 
 
 class _Beginning:
-    """Applies the rule of ``begin_tokens`` to windows, and to the characters of their tokens.
+    """The rule of ``begin_tokens``, for windows and for the characters of their tokens.
 
     Attributes:
         n_added: special tokens that the rule adds to each window, -1 if it removes one.

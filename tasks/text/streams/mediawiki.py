@@ -57,7 +57,7 @@ def wiki_articles(reading: FileProgress) -> Iterator[Page]:
 
 
 class _Reader:
-    """Turns the parser's events into pages, and frees the elements that were read."""
+    """Reader that turns the parser's events into pages, and frees the elements that were read."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
