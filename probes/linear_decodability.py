@@ -80,8 +80,8 @@ class LinearDecodability(LabelledRows):
             that all have fewer examples than folds, or ``label`` determined by ``given`` (a further label is NaN then,
             with a note).
 
-    Source: ridge classification and its leave-one-out errors as in scikit-learn's ``RidgeClassifierCV``; linear
-        probes: Alain & Bengio, arXiv 1610.01644.
+    Source: ridge classification and its leave-one-out errors as in scikit-learn's ``RidgeClassifierCV``. Linear probes:
+    Alain & Bengio, arXiv 1610.01644.
 
     Example:
         >>> from probes import LinearDecodability

@@ -54,7 +54,7 @@ class TaskClusterARI(LabelledRows):
             on average. NaN with fewer than 2 clusters, or one per example.
         ``label_silhouette`` (site, label): silhouette of the label's classes.
         ``null_low``, ``null_high``: the central 95% of ``ari`` under random relabelling.
-        ``null_mean``: its mean, which need not be 0 with ``given`` or ``within``.
+        ``null_mean``: mean of ``ari`` under random relabelling. Need not be 0 with ``given`` or ``within``.
         ``p_value``: share of relabellings at least as high, counting the observed one. NaN with fewer than 20 different
             relabellings.
         ``cluster`` (also example), with ``keep_clusters``: cluster of each example, or -1 if the index is NaN.
@@ -88,7 +88,7 @@ class TaskClusterARI(LabelledRows):
         max_rows: keep at most this many examples, chosen by their index.
         device: ``None``: scikit-learn's k-means. ``"cpu"``, ``"cuda"``: our own, also exact, on that device.
         keep_clusters: also give each example's cluster.
-        keep_halves: also give the index of each half. Other states of these examples have equal halves.
+        keep_halves: also give the index of each half. The halves depend on the examples, not on their states.
         seed: for k-means, t-SNE, the relabellings and the halves.
 
     Raises:

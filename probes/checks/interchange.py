@@ -68,7 +68,7 @@ def interchange(
         ``stability`` (site, head): adjusted Rand index of the classes from the first half of the recipients and from
             the second, with ``tolerance`` a share of either half. NaN if both are one class.
         ``within_ratio``, ``within_ratio_gaussian`` (site, head): within-ratio of the head's outputs under the
-            discovered classes. For comparison, of as many points of a normal distribution with their mean and
+            discovered classes. For comparison, also of as many points of a normal distribution with equal mean and
             covariance, put into these recipients. Answers split any cloud into classes. The real outputs are *clusters*
             if the first is well below the second.
 
