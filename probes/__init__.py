@@ -1,7 +1,7 @@
-"""What can be measured at a hook point of a transformer.
+"""Probes: measurements at the hook points of a transformer.
 
-``run(model, batches, probe)`` gives a ``ProbeResult``; a new probe is a subclass of ``Probe``.
-Importing this package loads neither TransformerLens nor pandas nor matplotlib nor scikit-learn.
+``run(model, batches, probe)`` gives a ``ProbeResult``. A new probe is a subclass of ``Probe``. Importing this package
+loads neither TransformerLens nor pandas nor matplotlib nor scikit-learn.
 """
 
 from probes import shadowing  # noqa: F401 - first: it refuses files that stand in the way of ours

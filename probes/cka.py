@@ -1,4 +1,4 @@
-"""How similar are two models, or two layers of one, on the same examples?"""
+"""Similarity of two models, or of two layers of one model, on shared examples."""
 
 from __future__ import annotations
 
@@ -30,63 +30,64 @@ from probes.functional.units import FEWEST_ARRANGEMENTS, n_pairings
 from tasks import InputError
 from tasks.errors import check_choice, check_count
 
-_DEBIASED = {"cka": False, "debiased_cka": True}  # by measure
-_MAX_ROUNDING = 1e-5  # that float32 may leave without a note
+_DEBIASED = {"cka": False, "debiased_cka": True}  # form of each measure
+_MAX_ROUNDING = 1e-5  # largest error of float32 without a note
 _INTERVAL = torch.tensor([0.025, 0.975], dtype=torch.float64)
 
 
 class CKA(Pairwise, RowsOrMoments):
-    """Linear centred kernel alignment between two models layer by layer, or between all layers of one.
+    """Linear centred kernel alignment (CKA) between two models layer by layer, or between all layers of one.
 
-    ``run({"tuned": a, "base": b}, batches, CKA())`` compares each site of the first with the same site of the
-    second; ``run(model, batches, CKA())`` every two sites of one model. Dimensions may differ.
+    ``run({"tuned": a, "base": b}, batches, CKA())`` compares each site of the first with its counterpart in the second.
+    ``run(model, batches, CKA())`` compares every two sites of one model. Dimensions may differ.
 
-    Measures, with axes (site, label) or, where every site is compared with every other, (site, other_site, label):
-        ``cka``: the biased form; too high unless n >= 10 d, which the notes say.
-        ``debiased_cka``: near 0 for unrelated representations; may be negative.
+    Measures, with axes (site, label), or (site, other_site, label) if every site is compared with every other:
+        ``cka``: the biased form. Too high unless n >= 10 d, which the notes say.
+        ``debiased_cka``: near 0 for unrelated representations. May be negative.
         ``n`` (label): number of examples. The dimensions are in ``metadata["d"]``.
-        With ``n_resamples``, ``cka_low`` and ``cka_high``: a 95% interval over examples, see
-            ``functional.cka_resamples``. With ``n_permutations``, ``cka_null_low``, ``cka_null_high`` and
-            ``cka_p_value``: central 95% for rows paired at random, and the share at least as high, counting the
-            value itself; NaN with fewer than 20 different pairings. The same for ``debiased_cka_low`` and so on.
-        With ``keep_halves``, ``cka_halves`` and ``debiased_cka_halves`` (site, label, half): each half-sample's value;
-            ``metadata["n_units"]``: number of examples or units.
+        ``cka_low``, ``cka_high``, with ``n_resamples``: a 95% interval over examples, see ``functional.cka_resamples``.
+        ``cka_null_low``, ``cka_null_high``, with ``n_permutations``: the central 95% for rows paired at random.
+        ``cka_p_value``, with ``n_permutations``: the share of random pairings at least as high, counting the value
+            itself. NaN with fewer than 20 different pairings.
+        ``debiased_cka_low`` and so on: likewise for ``debiased_cka``.
+        ``cka_halves``, ``debiased_cka_halves`` (site, label, half), with ``keep_halves``: each half-sample's value.
+            ``metadata["n_units"]`` is the number of examples or units.
 
-    Exact over all examples, whatever the batches: batches are not averaged, and nothing is clamped; NaN with a note.
+    Exact over all examples: batches are not averaged and values are not clamped. NaN comes with a note.
 
     Memory: as moments, ``dx dy`` float64 numbers per pair and class and ``d^2`` per site and class, independent of the
-    number of examples; as rows, ``examples x sites x d``. ``memory`` gives the bytes.
+    number of examples. As rows, ``examples x sites x d``. ``memory`` gives the bytes.
 
-    Source: Kornblith et al. 2019 (arXiv 1905.00414); debiased: Nguyen et al. 2021 (arXiv 2010.15327); between a tuned
+    Source: Kornblith et al. 2019 (arXiv 1905.00414). Debiased: Nguyen et al. 2021 (arXiv 2010.15327). Between a tuned
     model and controls: Zhao, Ziser & Cohen 2024 (arXiv 2410.20008).
 
     Args:
         at: where to measure.
         readout: which position.
         label: also one value for each class of this label, with one value per example.
-        pairs: ``"diagonal"``: each site of the first model with the same one of the second, where both have the same
+        pairs: ``"diagonal"``: each site of the first model with its counterpart in the second, if both have equal
             sites. ``"all"``: every site with every other.
-        form: ``"moments"``, ``"rows"``, or ``"auto"``: rows as long as they take less memory, as they do where examples
-            are fewer than dimensions, then moments; always rows where resamples, permutations or ``remove_top`` ask
-            for them. The values are the same.
+        form: ``"moments"``, ``"rows"``, or ``"auto"``: rows as long as they take less memory (fewer examples than
+            dimensions), then moments. Resamples, permutations and ``remove_top`` always need rows. The values are
+            equal.
         precision: precision of the products of rows, nearly all of the work. ``"float32"`` is two to three times as
-            fast on a CPU, and accurate to about 1e-7; a note says where it may be off by more than 1e-5. A point near
-            their mean is subtracted from the rows before they are rounded, and all sums are float64 either way.
-        n_resamples: number of half-samples for the interval over examples; 0 for none.
-        n_permutations: number of random pairings for the null; 0 for none.
-        max_memory: most GiB of state; the first batch that would need more is refused.
-        device: where sums are computed, such as ``"cuda"``; by default where the rows are: the model's device in
-            ``run``, the CPU in ``run_stores`` and for rows that are kept.
+            fast on a CPU, and accurate to about 1e-7. A note says if the error may exceed 1e-5. A point near their mean
+            is subtracted from the rows before they are rounded, and all sums are float64 either way.
+        n_resamples: number of half-samples for the interval over examples (0: none).
+        n_permutations: number of random pairings for the null (0: none).
+        max_memory: limit on the state, in GiB. A batch that would exceed it is refused.
+        device: where sums are computed, such as ``"cuda"``. By default the rows' device: the model's in ``run``, the
+            CPU in ``run_stores`` and for kept rows.
         seed: for half-samples and pairings.
         remove_top: first remove this many of the largest principal components from each side, separately for each
             class. A few dimensions with huge values, common at last tokens, then no longer decide the result. It needs
-            the examples themselves: rows. Half-samples and pairings use what is left.
+            rows. Half-samples and pairings use the remaining components.
         units: a label that says which examples belong together, such as the template of prompts, because they are not
             independent. Half-samples are of units, and whole units are paired at random, each with one of as many
             examples. With fewer than 20 such pairings, p-values are NaN. ``debiased_cka`` leaves out pairs of one unit,
             which agree in both representations and would make it too high (``functional.unit_hsic``).
-        keep_halves: also return the values of half-samples. They are of the same halves in every comparison with the
-            same examples, units and seed, so that ``functional.half_interval`` has an interval of a difference.
+        keep_halves: also return the values of half-samples. Comparisons with equal examples, units and seed share their
+            halves, so ``functional.half_interval`` can give an interval of a difference.
 
     Raises:
         InputError: for three models or more, a label given per token, or too much memory.
@@ -139,7 +140,7 @@ class CKA(Pairwise, RowsOrMoments):
         self.units = units
         self.keep_halves = keep_halves
 
-    # ---- what is kept ----
+    # ---- state ----
 
     @property
     def _needs_rows(self) -> bool:
@@ -149,14 +150,14 @@ class CKA(Pairwise, RowsOrMoments):
     def memory(
         self, d: Sequence[int], other: Sequence[int] | None = None, *, classes: int = 1, n: int | None = None
     ) -> int:
-        """Return the bytes of the state. ``compute`` needs more for a while, see there.
+        """Return the bytes of the state. ``compute`` temporarily needs more.
 
         Args:
             d: dimensions at each site of the (first) model.
-            other: of the second.
-            classes: of the label.
-            n: number of examples; needed where rows are kept, which are taken to be float32. Without it, form
-                ``"auto"`` is taken to end with moments.
+            other: dimensions at each site of the second model.
+            classes: classes of the label.
+            n: number of examples, needed if rows are kept, which are taken to be float32. Without it, form ``"auto"``
+                is taken to end with moments.
         """
         if n is None and self._needs_rows:
             raise InputError("form 'rows' keeps every example; give their number, memory(..., n=1000)")
@@ -174,13 +175,13 @@ class CKA(Pairwise, RowsOrMoments):
     # ---- the result ----
 
     def compute(self) -> ProbeResult:
-        """Return the result of all batches so far. Does not change the state.
+        """Return the result of all batches so far, leaving the state unchanged.
 
         Memory: the rows of one class at a time, in float64 with ``remove_top``, and one block of each site's kernel
-        matrix; with ``units``, the whole matrices. For half-samples and pairings, a pair's rows in float64.
+        matrix (the whole matrices with ``units``). For half-samples and pairings, a pair's rows in float64.
         """
         rounding: dict[str, float] = {}
-        group_named = lru_cache(1)(partial(_Group, self))  # one after the other
+        group_named = lru_cache(1)(partial(_Group, self))  # one group in memory at a time
         metadata: dict[str, object] = {"remove_top": self.remove_top} if self.remove_top else {}
         metadata["form"] = "moments" if self._has_moments else "rows"
         metadata["precision"] = self.precision
@@ -281,7 +282,7 @@ class CKA(Pairwise, RowsOrMoments):
         return [*notes, *self._rounding_notes(rounding)]
 
     def _pairing_counts(self, n: Mapping[str, int]) -> list[str]:
-        """Say for which groups there are too few different pairings for a p-value."""
+        """Note the groups with too few different pairings for a p-value."""
         counts = {group: n_pairings(size, self._units_of(group)) for group, size in n.items()}
         few = ", ".join(f"{group} ({count:g})" for group, count in counts.items() if count < FEWEST_ARRANGEMENTS)
         if not few:
@@ -305,8 +306,8 @@ class _Group:
     Attributes:
         units: the unit of each example, if the probe has units.
         undefined: why a site's top components cannot be removed, by site.
-        rows: by site, without the top components if these are to be removed; empty if the probe holds moments.
-        hsic: of every pair of sites that the probe compares, and of each with itself.
+        rows: by site, without the top components if these are to be removed. Empty if the probe holds moments.
+        hsic: HSIC of every pair of sites that the probe compares, and of each with itself.
     """
 
     def __init__(self, probe: CKA, name: str) -> None:
@@ -321,11 +322,11 @@ class _Group:
             self.rows = {site: self._rows_of(site) for site in probe.site_names}
             self.hsic = self._hsic_of_rows()
         self._half_hsics: dict[tuple[str, str], list[HSIC]] = {}
-        # of a pair: more would take as much memory as all rows
+        # rows of one pair: more would take as much memory as all rows
         self._compact = lru_cache(2)(partial(_compact_rows, self.rows))
 
     def no_top_components(self, x: str, y: str) -> str:
-        """Return which side's top components cannot be removed, and why; ``""`` if they can, or need not be."""
+        """Return which side's top components cannot be removed and why, or ``""`` if they can or need not be."""
         for side, site in (("x", x), ("y", y)):
             if site in self.undefined:
                 return f"{side}: {self.undefined[site]}"

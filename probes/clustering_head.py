@@ -1,4 +1,4 @@
-"""Which head maps equivalent inputs to one point? (Odonnat, Bouaziz & Cabannes, arXiv 2410.24050)"""
+"""Heads that map equivalent inputs to one point (Odonnat, Bouaziz & Cabannes, arXiv 2410.24050)."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ from tasks import Batch, InputError
 from tasks.errors import check_count
 
 HEAD_VERDICTS = ("none", "integer-weight", "textbook")
-TEXTBOOK_WITHIN_RATIO = 0.05  # below: a textbook head
-_TEXTBOOK_NEAREST_CENTROID = 0.99  # above
-INTEGER_DEVIATION = 0.25  # below: an integer-weight head
-INTEGER_NEAREST_CENTROID = 0.95  # at least
+TEXTBOOK_WITHIN_RATIO = 0.05  # a textbook head is below
+_TEXTBOOK_NEAREST_CENTROID = 0.99  # a textbook head is above
+INTEGER_DEVIATION = 0.25  # an integer-weight head is below
+INTEGER_NEAREST_CENTROID = 0.95  # an integer-weight head has at least this accuracy
 
 _AXES: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("variance", "support_mass", "entropy", "verdict"), ("site", "head")),
@@ -54,65 +54,65 @@ _AXES: Mapping[str, tuple[str, ...]] = {
 
 
 class ClusteringHead(Probe):
-    """Does a head's output cluster by what makes inputs equivalent, and is it an integer sum of digits?
+    """Clusters of head outputs by equivalence of inputs, and their fit to integer sums of digits.
 
-    A head's output is its ``hook_z`` at the query position: one point per example. A *textbook* clustering
-    head maps each class of equivalent examples to a point of its own; an *integer-weight* head maps them to
-    a line, to the sum of integer weights with the residues that addition modulo ``modulus`` needs, so
-    that a class may be several points.
+    A head's output is its ``hook_z`` at the query position: one point per example. A *textbook* clustering head maps
+    each class of equivalent examples to one separate point. An *integer-weight* head maps examples to points on a line:
+    a sum of integer weights with the residues that addition modulo ``modulus`` needs. A class may then be several
+    points.
 
     Measures:
         ``within_ratio``, ``nearest_centroid`` (site, head, equivalence): within-cluster over total sum of
             squares, and share of examples nearest to their own class's centroid.
         ``within_ratio_chance`` (equivalence): the ratio's mean over random labels.
         ``clusters`` (equivalence): number of classes.
-        ``variance`` (site, head): of the output, summed over its dimensions.
-        ``support_mass``, ``entropy`` (site, head): attention on the support, and the entropy in nats of the
-            attention at the query, means over examples. Not evidence of a clustering head by themselves.
+        ``variance`` (site, head): variance of the output, summed over its dimensions.
+        ``support_mass``, ``entropy`` (site, head): attention on the support, and entropy in nats of the attention at
+            the query, means over examples. Not evidence of a clustering head by themselves.
         ``integer_weights`` (site, head, position, digit), ``integer_deviation``, ``rank_one``,
-            ``integer_match`` (site, head): see ``functional.integer_weights``; the match is 1 or 0.
+            ``integer_match`` (site, head): see ``functional.integer_weights``. The match is 1 or 0.
         ``integer_accuracy`` (site, head): nearest-centroid accuracy for the integer sum's classes.
-        ``integer_head`` (site, head): 1 where the residues match, the deviation is below 0.25 and
-            ``integer_accuracy`` at least 0.95.
-        ``planar_deviation``, ``rank_two``, ``planar_match``, ``planar_accuracy`` (site, head): the same of weights on a
-            planar lattice, see ``functional.planar_lattice``. Weights that are small off the support match by chance.
-        ``p_value``, ``p_holm`` (site, head, equivalence), with ``permutations``: of the within-ratio under
+        ``integer_head`` (site, head): 1 if the residues match, the deviation is below 0.25 and ``integer_accuracy`` is
+            at least 0.95.
+        ``planar_deviation``, ``rank_two``, ``planar_match``, ``planar_accuracy`` (site, head): likewise for weights on
+            a planar lattice, see ``functional.planar_lattice``. Weights that are small off the support match by chance.
+        ``p_value``, ``p_holm`` (site, head, equivalence), with ``permutations``: p-value of the within-ratio under
             relabelling (``functional.relabelling_p_values``), and with Holm's correction over all heads. NaN with fewer
             than 20 different relabellings.
         ``best_within_ratio``, ``best_within_ratio_null_low``, ``best_within_ratio_null_high``, ``best_p_value``
-            (site, equivalence), with ``permutations``: the smallest of the heads, and the central 95% and p-value of
-            the smallest of the heads under the same relabellings.
-        ``verdict`` (site, head): place in ``HEAD_VERDICTS``. 2, textbook: ``within_ratio`` of the first
-            equivalence below 0.05 and ``nearest_centroid`` above 0.99, unless chance is below 0.05 as well;
-            1, integer-weight: ``integer_head`` and not textbook; 0, none.
+            (site, equivalence), with ``permutations``: the smallest ratio of the heads, with the central 95% and
+            p-value of this smallest ratio under relabelling.
+        ``verdict`` (site, head): place in ``HEAD_VERDICTS``. 2, textbook: ``within_ratio`` of the first equivalence
+            below 0.05 and ``nearest_centroid`` above 0.99, unless chance is below 0.05 as well. 1, integer-weight:
+            ``integer_head`` and not textbook. 0, none.
 
-    Memory: ``examples x (sites x heads x (d_head + 2) + positions)`` numbers, or ``max_rows`` examples; while a
-    batch is measured, its patterns and head outputs of all sites.
+    Memory: ``examples x (sites x heads x (d_head + 2) + positions)`` numbers, or ``max_rows`` examples. While a batch
+    is measured, its patterns and head outputs of all sites are also held.
 
-    Source: the heads are Odonnat, Bouaziz & Cabannes's (arXiv 2410.24050, 2501.02362); the verdict's criteria and
+    Source: the heads are Odonnat, Bouaziz & Cabannes's (arXiv 2410.24050, 2501.02362). The verdict's criteria and
     thresholds are from a replication on 40 seeds of their network of 198 weights, and mean little in other networks.
-    There, read ``p_holm`` with ``within_ratio``, and ``interchange``, which tests what the model reads.
+    There, read ``p_holm`` with ``within_ratio``, and ``interchange``, which tests whether the model uses the outputs.
 
     Args:
-        equivalence: the label whose classes are equivalent, one value per example, or several such labels;
-            the first gives the verdict. ``()``: none is known, as where ``interchange`` is to discover one; nothing is
-            then measured per equivalence.
-        support: the positions that matter, the same in all examples, or ``None``.
-        modulus: ``p``, where tokens are digits 0 to ``p - 1`` and the task adds them; ``None``: the integer
-            measures are NaN.
-        at: head outputs. Their attention patterns are measured too, where the model has them.
+        equivalence: the label whose classes are equivalent, one value per example, or several such labels. The first
+            gives the verdict. ``()``: none is known, for example because ``interchange`` is to discover one. Measures
+            per equivalence are then left out.
+        support: the positions that matter, equal in all examples, or ``None``.
+        modulus: ``p``, if tokens are digits 0 to ``p - 1`` and the task adds them. ``None``: the integer measures are
+            NaN.
+        at: head outputs. Their attention patterns are measured too, if the model has them.
         query: which query position, ``last_token()`` or ``token_at(...)``. A head output with one query
             position, as in the pooling transformer, is used whole.
         max_rows: keep at most this many examples, chosen by their index.
-        permutations: number of relabellings for the p-values; 0 for no p-values. ``None``: as many as Holm's
-            correction over all heads needs to reach significance, at least 999.
+        permutations: number of relabellings for the p-values (0: none). ``None``: as many as Holm's correction over all
+            heads needs to reach significance, at least 999.
         units: a label that says which examples belong together, such as the template of prompts, because they are not
-            independent. Whole units exchange labels; if classes vary within units, examples exchange them within their
-            unit. ``head_attribution`` and ``interchange`` relabel in the same way.
+            independent. Whole units exchange labels. If classes vary within units, examples exchange them within their
+            unit. ``head_attribution`` and ``interchange`` relabel likewise.
 
     Raises:
-        InputError: for a support outside the sequence, or with padding; a label given per token or with one
-            class; tokens that are not digits below ``modulus``; a model without head outputs.
+        InputError: for a support outside the sequence or with padding, a label given per token or with one class,
+            tokens that are not digits below ``modulus``, or a model without head outputs.
 
     Example:
         >>> probe = ClusteringHead(("multiset", "sum"), support=(0, 1, 2, 3, 4), modulus=2)
@@ -165,7 +165,7 @@ query=last_token(), max_rows=None, permutations=0, units=None)
     # ---- sites ----
 
     def _sites_in(self, model: HookPoints) -> list[Site]:
-        """Return the head outputs, and the attention patterns of the same blocks where there are any."""
+        """Return the head outputs, and the attention patterns that their blocks have."""
         hooks = getattr(model, "hook_dict", None)
         if hooks is not None and not any(_is_output(name) for name in hooks):
             raise InputError(
@@ -238,14 +238,14 @@ query=last_token(), max_rows=None, permutations=0, units=None)
 
     @property
     def unit_of_examples(self) -> Int[Tensor, "n"] | None:
-        """The unit of each example, in the order of the index; ``None`` without ``units``."""
+        """The unit of each example, in the order of the index, or ``None`` without ``units``."""
         return None if self.units is None else self.classes.get(self.units)[1]
 
     def integer_fit(self, site: str, head: int) -> IntegerWeights:
         """Return ``functional.integer_weights`` of one head, ``classes`` in the order of the index.
 
         Raises:
-            InputError: where the probe has no ``modulus`` or was not run there.
+            InputError: if the probe has no ``modulus`` or was not run there.
         """
         return self._fit(self.head_outputs(site)[1][:, head])
 
@@ -271,7 +271,7 @@ query=last_token(), max_rows=None, permutations=0, units=None)
         """Return the index of the examples and their clusters in an integer-weight head, which are its integer sums.
 
         Raises:
-            InputError: as ``integer_fit``, and where the weights are undefined.
+            InputError: as ``integer_fit``, and if the weights are undefined.
         """
         fit = self.integer_fit(site, head)
         if bool(fit.deviation.isnan()):
@@ -400,7 +400,7 @@ query=last_token(), max_rows=None, permutations=0, units=None)
         }
 
     def _of_attention(self, n_heads: int) -> dict[str, Float[Tensor, "site head"]]:
-        """Return each head's mean mass on the support and mean entropy; NaN where no pattern was measured."""
+        """Return each head's mean mass on the support and mean entropy. NaN if no pattern was measured."""
         means = torch.full((len(self.outputs), n_heads, 2), torch.nan, dtype=torch.float64)
         for place, site in enumerate(self.outputs):
             if _pattern_of(site) in self.attention:
@@ -474,7 +474,7 @@ def _of_labels(labels: Mapping[str, Int[Tensor, "n"]]) -> dict[str, Shaped[Tenso
 
 
 def _verdicts(values: Mapping[str, Shaped[Tensor, "..."]]) -> Int[Tensor, "site head"]:
-    """Return the places in ``HEAD_VERDICTS``; a textbook head is one of the first label, if there is one."""
+    """Return the places in ``HEAD_VERDICTS``. Textbook heads are judged by the first label, if there is one."""
     textbook = values["within_ratio"][..., :1] < TEXTBOOK_WITHIN_RATIO
     textbook &= values["nearest_centroid"][..., :1] > _TEXTBOOK_NEAREST_CENTROID
     textbook &= values["within_ratio_chance"][:1] >= TEXTBOOK_WITHIN_RATIO
@@ -487,7 +487,7 @@ def _is_output(name: str) -> bool:
 
 
 def _pattern_of(output: str) -> str:
-    """Return the hook name of the attention pattern of the same block."""
+    """Return the hook name of the attention pattern in a head output's block."""
     return output.removesuffix("hook_z") + "hook_pattern"
 
 

@@ -1,4 +1,4 @@
-"""Write probes of your own: ``check_probe`` tests a new class against the contract of ``Probe``."""
+"""Tools for new probes: ``check_probe`` tests a class against the contract of ``Probe``."""
 
 from probes.checks.check_probe import check_probe
 

@@ -1,4 +1,4 @@
-"""Can a linear classifier read a label from a model's hidden states?"""
+"""Labels that a linear classifier can read from a model's hidden states."""
 
 from __future__ import annotations
 
@@ -34,45 +34,45 @@ _MEASURES = ("accuracy", "accuracy_low", "accuracy_high", "null_low", "null_high
 class LinearDecodability(LabelledRows):
     """Cross-validated accuracy of a linear classifier that reads labels from hidden states, per site.
 
-    A ridge classifier (least squares on one-hot classes; features scaled and strength chosen on the training folds
-    only) predicts each example from the other folds. What it reads is linearly decodable, whether or not the states
-    cluster by it. It cannot read everything that is: least squares on one-hot classes masks the middle ones of three or
-    more classes whose means lie along a line (Hastie, Tibshirani & Friedman, The Elements of Statistical Learning,
-    section 4.2), which clusters may show.
+    A ridge classifier predicts each example from the other folds: least squares on one-hot classes, with features
+    scaled and strength chosen on the training folds only. A label that it reads is linearly decodable, whether or not
+    the states cluster by it. It cannot read every decodable label. If the means of three or more classes lie along a
+    line, least squares on one-hot classes masks the middle ones (Hastie, Tibshirani & Friedman, The Elements of
+    Statistical Learning, section 4.2). Clusters may show those.
 
     Measures (axes site, label):
         ``accuracy``: share of examples whose class is predicted.
         ``accuracy_low``, ``accuracy_high``: its 95% interval over examples, see ``functional.accuracy_interval``.
         ``null_low``, ``null_high``: the central 95% of the accuracy when the label is shuffled and everything is
             repeated, including the choice of strength.
-        ``null`` (also shuffle): the accuracy of each shuffle; NaN where no shuffle changes the label. The same shuffles
-            serve every site, because they depend only on the seed, the folds and the labels, so the highest of several
-            layers can be compared with the highest of each shuffle.
+        ``null`` (also shuffle): the accuracy of each shuffle. NaN if no shuffle changes the label. All sites share the
+            shuffles, which depend only on the seed, the folds and the labels. So the highest of several layers can be
+            compared with the highest of each shuffle.
         ``p_value``: share of shuffles at least as accurate, counting the observed labels.
         ``majority`` (label): share of the commonest class, the accuracy of a constant answer.
         ``n`` (label): examples.
 
-    Labels are shuffled within folds, so that these stay balanced; with ``given``, within its classes too. With
-    ``units`` of one class each, whole units exchange labels; if classes vary within units, examples exchange them
-    within their unit. With fewer than 20 different shuffles, ``p_value`` is NaN.
+    Labels are shuffled within folds, so that these stay balanced. With ``given``, they are shuffled within its classes
+    too. With ``units`` of one class each, whole units exchange labels. If classes vary within units, examples exchange
+    them within their unit. With fewer than 20 different shuffles, ``p_value`` is NaN.
 
-    Memory: every example's kept row at every site, ``examples x sites x d_model`` numbers, or ``max_rows`` examples;
-    one site in float64 three times; 64 MiB beside it. Cost: per site, label and fold a decomposition, ``min(n, d)``
+    Memory: every example's kept row at every site, ``examples x sites x d_model`` numbers, or ``max_rows`` examples. In
+    addition, one site in float64 three times, and 64 MiB. Cost: per site, label and fold a decomposition, ``min(n, d)``
     cubed, and ``8 n min(n, d) classes n_shuffles`` multiplications.
 
     Args:
         label: the label to read, one value per example. Folds are stratified by it.
         at: where to measure.
         readout: which position.
-        also: further labels, each in folds of its own.
-        given: a label whose class means (in the training folds) are subtracted from the states first: what is left
-            can be read independently of it.
+        also: further labels, each with separate folds.
+        given: a label whose class means (in the training folds) are subtracted from the states first. The label is then
+            read independently of it.
         units: a label that says which examples belong together, such as the template or the input that several prompts
             share. A unit stays in one fold, and the interval takes units, not examples, as independent.
         folds: parts of the examples, each predicted from the others.
         n_shuffles: number of shuffles for the null interval.
         max_rows: keep at most this many examples, chosen by their index.
-        device: device for the linear algebra (float64): ``"cpu"`` or ``"cuda"``; ``None`` is the CPU.
+        device: device for the linear algebra (float64): ``"cpu"`` or ``"cuda"``. ``None`` is the CPU.
         seed: for the folds and the shuffles.
 
     Raises:
@@ -80,8 +80,8 @@ class LinearDecodability(LabelledRows):
             that all have fewer examples than folds, or ``label`` determined by ``given`` (a further label is NaN then,
             with a note).
 
-    Source: ridge classification and its leave-one-out errors as in scikit-learn's ``RidgeClassifierCV``; linear
-        probes: Alain & Bengio, arXiv 1610.01644.
+    Source: ridge classification and its leave-one-out errors as in scikit-learn's ``RidgeClassifierCV``. Linear probes:
+    Alain & Bengio, arXiv 1610.01644.
 
     Example:
         >>> from probes import LinearDecodability
@@ -190,15 +190,15 @@ class _Labelings:
     """One label of the examples, and its shuffles.
 
     Attributes:
-        name: of the label.
+        name: name of the label.
         n_classes: number of its classes.
-        classes: class of each example, 0, 1, ...; the observed ones first, then those of each shuffle.
+        classes: class of each example, 0, 1, ..., first as observed, then for each shuffle.
         folds: fold of each example. Every label has its own, since the least frequent class of unequal training
             folds is the most frequent one of the test fold.
-        nan: nothing can be measured.
+        nan: the label cannot be measured.
         fixed: no shuffle changes it.
         few: there are too few different shuffles for a p-value.
-        notes: what a reader must know.
+        notes: caveats for the reader.
     """
 
     classes: Int[np.ndarray, "labeling row"]
@@ -253,10 +253,10 @@ class _Labelings:
     def _left_out(
         self, probe: LinearDecodability, observed: Int[np.ndarray, "row"], given: Int[np.ndarray, "row"] | None
     ) -> bool:
-        """Return whether nothing can be measured, and note why.
+        """Return whether the label cannot be measured, and note why.
 
         Raises:
-            InputError: where nothing of the main label is left.
+            InputError: if this is the main label.
         """
         if given is not None and probe.given and single_class(given, observed) == 1:
             why = nothing_left(self.name, probe.given)
@@ -279,7 +279,7 @@ class _Labelings:
         given: Int[np.ndarray, "row"] | None,
         units: Int[np.ndarray, "row"] | None,
     ) -> None:
-        """Draw the shuffles, and note what they cannot change."""
+        """Draw the shuffles, and note the classes that they cannot change."""
         strata = strata_of({"folds": self.folds} | ({} if given is None else {"given": given}))
         relabelling = Relabelling.from_classes(observed, units, strata)
         names = " and ".join(repr(name) for name in (probe.given, probe.units) if name)

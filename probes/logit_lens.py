@@ -1,4 +1,4 @@
-"""At which layer does the answer appear?"""
+"""The logit lens: the layer at which the answer appears."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ _STREAM = ("hook_embed", "hook_resid_pre", "hook_resid_mid", "hook_resid_post", 
 class LogitLens(Probe):
     """Rank and probability of the answer when the final norm and unembedding are applied at every layer.
 
-    The hidden states of each layer go through the model's own final norm and unembedding, just as the last layer's do.
-    The result is what the model would answer if it stopped at that layer.
+    The hidden states of each layer go through the model's final norm and unembedding, just as the last layer's do. The
+    result is the answer of a model that stops at that layer.
 
     Measures (axis site):
         ``probability``: probability of the answer, mean over examples.
-        ``probability_low``, ``probability_high``: 95% interval of that mean (Student's t); NaN for one example.
-        ``probability_chance``: the expected value if each example's hidden state is exchanged for that of another
-            example: what the frequencies of the answers alone give, whatever the prompt.
-        ``rank``: rank of the answer among all tokens, 1 for the most probable; median over examples. Equal logits share
+        ``probability_low``, ``probability_high``: 95% interval of that mean (Student's t). NaN for one example.
+        ``probability_chance``: the expected value if each example's hidden state is exchanged for another example's.
+            The frequencies of the answers alone give this, whatever the prompt.
+        ``rank``: rank of the answer among all tokens, 1 for the most probable, median over examples. Equal logits share
             their mean rank.
-        ``rank_low``, ``rank_high``: 95% interval of that median (order statistics); NaN below 6 examples.
+        ``rank_low``, ``rank_high``: 95% interval of that median (order statistics). NaN below 6 examples.
         ``rank_chance`` (no axis): the mean rank of a random token, ``(d_vocab + 1) / 2``.
         ``top``: share of examples whose most probable token is the answer.
         ``top_low``, ``top_high``: its 95% interval (Wilson).
-        ``top_chance``: the expected share under the same exchange.
+        ``top_chance``: the expected share under this exchange.
 
     Memory: three numbers per example and site, and ``sites x d_vocab`` numbers. Cost: one unembedding per example and
     site, one example at a time, so the numbers do not depend on the batches.
@@ -50,16 +50,16 @@ class LogitLens(Probe):
     Source: nostalgebraist (2020), "interpreting GPT: the logit lens".
 
     Args:
-        answer: the label that holds each example's answer; ``None``: the token that the model itself ranks first after
+        answer: the label that holds each example's answer. ``None``: the token that the model itself ranks first after
             its last block, which is then measured too.
-        tokens: token id of each class of that label, in the order of its classes; ``None``: the label's values are
+        tokens: token id of each class of that label, in the order of its classes. ``None``: the label's values are
             token ids.
         at: sites in the residual stream. After the final norm (``unembed.hook_in``) only the unembedding is applied.
         readout: the position at which the answer is predicted.
 
     Raises:
-        InputError: for a model without final norm and unembedding, or whose logits differ from what these give (BERT);
-            sites outside the residual stream; answers that are not token ids.
+        InputError: for a model without final norm and unembedding, or whose logits these do not give (BERT), sites
+            outside the residual stream, or answers that are not token ids.
 
     Example:
         >>> LogitLens()
@@ -180,7 +180,7 @@ class LogitLens(Probe):
         low, high = interval_from_sums(probability.sum(), probability.square().sum(), n)
         rank_low, rank_high = _median_interval(rank)
         top_low, top_high = wilson_interval(int(is_right.sum()), n)
-        if n > 1:  # of exchanges, each for one of the other examples
+        if n > 1:  # expectation over exchanges, each for one of the other examples
             frequency = torch.bincount(top.long(), minlength=d_vocab)[answers].double()
             probability_chance = float(((self.spread[site][answers] - probability) / (n - 1)).mean())
             top_chance = float(((frequency - is_right) / (n - 1)).mean())
@@ -203,7 +203,7 @@ class LogitLens(Probe):
 
 
 def _median_interval(values: Float[Tensor, "example"]) -> tuple[float, float]:
-    """Return a 95% interval of the median: the order statistics with at least that coverage; NaN if there are none."""
+    """Return a 95% interval of the median: the order statistics with at least that coverage, or NaN."""
     from scipy.stats import binom
 
     n = len(values)

@@ -1,4 +1,4 @@
-"""In how many directions do hidden states vary?"""
+"""Number of directions in which hidden states vary."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ class NDims(RowsOrMoments):
     """Number of principal directions that hold a share of the variance, at each site of one model or several.
 
     Measures:
-        ``n_dims`` (site, label): never more than n - 1, so that only values of equal n compare; the notes say where
-            that is below the dimensions.
+        ``n_dims`` (site, label): never more than n - 1, so only values of equal n compare. The notes say if that is
+            below the dimensions.
         ``n`` (label): number of examples.
 
-    Memory: as moments, ``d^2`` float64 numbers per site and class, independent of the number of examples; as rows,
-    every example's row at every site in its own dtype, ``examples x sites x d``. At the end one site at a time comes
-    on top in float64, which ``max_memory`` counts.
+    Memory: as moments, ``d^2`` float64 numbers per site and class, independent of the number of examples. As rows,
+    every example's row at every site in its own dtype, ``examples x sites x d``. At the end, one site at a time is also
+    held in float64, which ``max_memory`` counts.
 
-    Numerics: directions that hold less than 1e-12 of the variance together do not count. A moment is a square, so that
-    it cannot tell directions of less than about ``d x 2e-16`` of the variance from none, and squares of rows below
-    1e-150 or above 1e150 leave the range of float64; where this makes the number doubtful, a note says so, and
-    ``form="rows"`` settles it. Otherwise the two forms give the same number.
+    Numerics: directions that hold less than 1e-12 of the variance together do not count. A moment is a square, so
+    directions with less than about ``d x 2e-16`` of the variance are lost in it. Squares of rows below 1e-150 or above
+    1e150 leave the range of float64. If this makes the number doubtful, a note says so, and ``form="rows"`` settles it.
+    Otherwise the two forms agree.
 
     Cost: ``n d^2`` for the moments of a site, and its eigenvalues, about ``10 d^3``.
 
@@ -48,7 +48,7 @@ class NDims(RowsOrMoments):
         label: also one value for each class of this label, with one value per example.
         variance: the share, above 0 and at most 1.
         form: ``"moments"``, ``"rows"``, or ``"auto"``: rows as long as they take less memory, then moments.
-        max_memory: most GiB of state; the first batch that would need more is refused.
+        max_memory: limit on the state, in GiB. A batch that would exceed it is refused.
         device: where sums are computed, such as ``"cuda"``, as in ``CKA``.
 
     Raises:
@@ -78,7 +78,7 @@ class NDims(RowsOrMoments):
         self.device = device
 
     def memory(self, d: Sequence[int], n: int) -> int:
-        """Return the bytes for ``n`` examples kept as float32 rows, with the copies that are made of a site's.
+        """Return the bytes for ``n`` examples kept as float32 rows, with the copies of one site's rows.
 
         Args:
             d: dimensions at each site of all models.
@@ -91,11 +91,11 @@ class NDims(RowsOrMoments):
         return 4 * n * sum(d) + _copies(n, max(d))
 
     def _bytes(self, rows: Mapping[str, Float[Tensor, "batch _"]], n: int) -> int:
-        """Return the bytes of ``n`` examples' rows and of the copies that are made of a site's."""
+        """Return the bytes of ``n`` examples' rows and of the copies of one site's rows."""
         return super()._bytes(rows, n) + _copies(n, max(x.shape[1] for x in rows.values()))
 
     def _moments_of(self, rows: Mapping[str, Float[Tensor, "batch _"]], classes: int) -> int:
-        """Return the bytes of the moments and of the copies that are made of a site's."""
+        """Return the bytes of the moments and of the copies of one site's moments."""
         return super()._moments_of(rows, classes) + 32 * max(x.shape[1] for x in rows.values()) ** 2
 
     def compute(self) -> ProbeResult:

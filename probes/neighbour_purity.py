@@ -1,4 +1,4 @@
-"""Are the nearest neighbours of a hidden state of its own class?"""
+"""Purity of the nearest neighbours of hidden states."""
 
 from __future__ import annotations
 
@@ -35,32 +35,32 @@ class NeighbourPurity(ByClass):
     """Share of an example's nearest neighbours that have its class, at each site of one model or several.
 
     Measures:
-        ``neighbour_purity`` (site): averaged over examples and their ``k`` nearest others (Euclidean distance); of
-            others equally near, those with the lowest index.
-        ``neighbour_purity_low``, ``neighbour_purity_high`` (site): 95% over independent examples, each of which is a
-            query and a neighbour of others (``functional.neighbour_purity.purity_interval``).
-        ``chance`` (): the same for neighbours drawn at random.
+        ``neighbour_purity`` (site): averaged over examples and their ``k`` nearest others (Euclidean distance). Ties go
+            to the lowest index.
+        ``neighbour_purity_low``, ``neighbour_purity_high`` (site): 95% interval over independent examples, each of
+            which is a query and a neighbour of others (``functional.neighbour_purity.purity_interval``).
+        ``chance`` (): the purity expected of neighbours drawn at random.
         ``null_low``, ``null_high`` (site), with ``n_permutations``: the central 95% of the purity under random
-            relabelling, with the same neighbours. NaN where no relabelling changes the label.
+            relabelling, with neighbours unchanged. NaN if no relabelling changes the label.
         ``p_value`` (site), with ``n_permutations``: share of relabellings at least as high, counting the observed one.
             NaN with fewer than 20 different relabellings.
 
-    Memory: every example's row at every site in its own dtype, ``examples x sites x d``; on top, one site's in float32,
-    and on a device other than the CPU in their own dtype too. Cost: ``n^2 d`` per site, or ``max_rows n d``.
+    Memory: every example's row at every site in its own dtype, ``examples x sites x d``. In addition, one site's in
+    float32, and on a device other than the CPU in their own dtype too. Cost: ``n^2 d`` per site, or ``max_rows n d``.
 
     Args:
         at: where to measure.
         readout: which position.
         label: the classes, one value per example.
         k: neighbours, fewer than there are examples.
-        max_memory: most GiB of state; the first batch that would need more is refused.
+        max_memory: limit on the state, in GiB. A batch that would exceed it is refused.
         max_rows: find the neighbours, among all examples, of at most this many, chosen by their index.
-        device: where to compute, such as ``"cuda"``; the CPU if not given.
+        device: where to compute, such as ``"cuda"``. The CPU if not given.
         units: a label that says which examples belong together, such as the template of prompts. Neighbours are then
-            those of other units, in ``chance`` too, and the interval takes units as independent. Whole units exchange
-            labels; if classes vary within units, examples exchange them within their unit.
-        within: a label within whose classes relabellings stay, such as the input that is the same in every task.
-        n_permutations: number of random relabellings; 0 for none.
+            taken from other units, in ``chance`` too, and the interval takes units as independent. Whole units exchange
+            labels. If classes vary within units, examples exchange them within their unit.
+        within: a label within whose classes relabellings stay, such as an input that all tasks share.
+        n_permutations: number of random relabellings (0: none).
         seed: for the relabellings.
 
     Raises:

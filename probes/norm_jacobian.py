@@ -1,4 +1,4 @@
-"""How sharply does a norm act?"""
+"""Sensitivity of norms to small changes of hidden states."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class NormJacobian(Probe):
 
     Args:
         at: sites in front of a norm, by name.
-        readout: which position; by default the last token, or the only position of a model that has
-            pooled its sequence.
+        readout: which position. By default the last token, or the only position of a model that has pooled its
+            sequence.
 
     Example:
         >>> NormJacobian("blocks.1.hook_resid_mid").at
@@ -46,7 +46,7 @@ class NormJacobian(Probe):
         super().__init__(at, check_row_readout(readout))
 
     def update(self, activations: Mapping[str, Float[Tensor, "batch ..."]], batch: Batch) -> None:
-        """Keep each example's norm, and that of the Jacobian there."""
+        """Keep each example's norm, and the norm of the Jacobian there."""
         for site, activation in activations.items():
             x = activation.flatten(1).double()
             norms = torch.linalg.vector_norm(x, dim=-1)

@@ -31,12 +31,12 @@ class Projection(LabelledRows):
         at: where to measure.
         readout: which position.
         method: ``"tsne"`` (scikit-learn's, from a PCA start), ``"opentsne"`` (openTSNE's, faster above about 5,000
-            examples, on the first 50 principal components; ``pip install "mechclust[tsne]"``) or ``"pca"``.
+            examples, on the first 50 principal components, ``pip install "mechclust[tsne]"``) or ``"pca"``.
         max_rows: most examples, chosen by their index.
         seed: for t-SNE.
 
     Raises:
-        InputError: for fewer than 4 examples, a label given per token, or ``"opentsne"`` where it is not installed.
+        InputError: for fewer than 4 examples, a label given per token, or ``"opentsne"`` if it is not installed.
 
     Example:
         >>> Projection(method="pca")
@@ -86,7 +86,7 @@ class Projection(LabelledRows):
     def _project(self, rows: Float[np.ndarray, "row dim"]) -> tuple[Float[np.ndarray, "row 2"], str]:
         """Return coordinates and the method that gave them."""
         rows = rows - rows.mean(axis=0)
-        # Where the states are a few points many times over (layer 0), PCA shows them as they are, and t-SNE does not.
+        # If the states repeat a few points (layer 0), PCA shows these points, and t-SNE does not.
         if self.method != "pca" and len(np.unique(rows, axis=0)) > len(rows) // 10:
             project = project_2d if self.method == "tsne" else open_tsne_2d
             return project(rows, self.seed).astype(np.float32), self.method

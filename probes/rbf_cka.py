@@ -1,4 +1,4 @@
-"""A second opinion beside CKA, which sees also what is not linear."""
+"""CKA with Gaussian kernels, which also sees nonlinear similarity."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ _Values = tuple[tuple[float, str], tuple[float, str]]  # biased and debiased, ea
 class RBFCKA(Pairwise):
     """CKA with Gaussian kernels, between two models or the layers of one: also sensitive to nonlinear similarity.
 
-    Pairs are those of ``CKA``. Each kernel's width is a fraction of the median distance between its rows.
+    Pairs are as in ``CKA``. Each kernel's width is a fraction of the median distance between its rows.
 
-    Measures, with axes (site, label) or, where every site is compared with every other, (site, other_site, label):
+    Measures, with axes (site, label), or (site, other_site, label) if every site is compared with every other:
         ``rbf_cka``: the biased form, above 0 for unrelated rows, the more so the smaller ``fraction`` and ``n``.
-        ``debiased_rbf_cka``: near 0 for unrelated rows; may be negative.
+        ``debiased_rbf_cka``: near 0 for unrelated rows. May be negative.
         ``n`` (label): number of examples.
 
-    Exact over all examples, never clamped; NaN with a note.
+    Exact over all examples, never clamped. NaN comes with a note.
 
     Memory: every example's row at every site in its own dtype, ``examples x sites x d``, and blocks of kernel entries
     whatever the number of examples, some 300 MB at most. Cost: ``n^2 d`` per site and class, however many pairs it is
     in, and ``n^2`` per pair.
 
-    Source: Kornblith et al. 2019 (arXiv 1905.00414), section 3; debiased as in ``CKA``.
+    Source: Kornblith et al. 2019 (arXiv 1905.00414), section 3. Debiased as in ``CKA``.
 
     Args:
         at: where to measure.
         readout: which position.
         label: also one value for each class of this label, with one value per example.
         pairs: ``"diagonal"`` or ``"all"``, as in ``CKA``.
-        fraction: the kernel's width over the median distance; above 0.
-        max_memory: most GiB of state; the first batch that would need more is refused.
-        device: where to compute, such as ``"cuda"``; the CPU if not given.
+        fraction: the kernel's width over the median distance, above 0.
+        max_memory: limit on the state, in GiB. A batch that would exceed it is refused.
+        device: where to compute, such as ``"cuda"``. The CPU if not given.
 
     Raises:
         InputError: for three models or more, a label given per token, an unavailable device, or too much memory.
@@ -71,12 +71,12 @@ class RBFCKA(Pairwise):
         self.device = device
 
     def _bytes(self, rows: Mapping[str, Float[Tensor, "batch _"]], n: int) -> int:
-        """Return the bytes of ``n`` examples' rows, and of what is made of them at once."""
+        """Return the bytes of ``n`` examples' rows, and of the arrays computed from them at once."""
         return super()._bytes(rows, n) + working_bytes(n, len(rows), max(x.shape[1] for x in rows.values()))
 
     def compute(self) -> ProbeResult:
         """Return the result of all batches so far. Does not change the state."""
-        values_of = lru_cache(1)(self._values_of)  # of one class at a time
+        values_of = lru_cache(1)(self._values_of)  # one class in memory at a time
         return self._compared(["rbf_cka", "debiased_rbf_cka"], partial(_measured, values_of), _no_notes)
 
     def _values_of(self, group: str) -> dict[tuple[str, str], _Values]:

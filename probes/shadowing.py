@@ -1,8 +1,8 @@
-"""Refuses to start where a file of the user's stands in the way of our packages.
+"""Refuse to start if a file of the user's shadows our packages.
 
-A script's own folder comes first in Python's search, so a ``tasks.py`` or ``probes.py`` beside it is what ``import
-tasks`` finds. Importing this module looks where the two names lead, without running what is there. It knows nothing
-but the standard library: ``mechclust`` runs it by its path, before the names ``tasks`` and ``probes`` are used.
+A script's own folder comes first in Python's search, so ``import tasks`` finds a ``tasks.py`` next to it. Importing
+this module looks up the names ``tasks`` and ``probes`` without running their files. It needs only the standard library:
+``mechclust`` runs it by its path before it uses the two names.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from pathlib import Path
 
 
 def _refuse_another(name: str) -> None:
-    """Raise an ``ImportError`` where ``import name`` gives another module than the package beside this one."""
-    if name in sys.modules:  # imported already; a module made by hand has neither a file nor a specification
+    """Raise an ``ImportError`` if ``import name`` does not give the package next to this one."""
+    if name in sys.modules:  # imported already (a module made by hand has neither a file nor a specification)
         origin = getattr(sys.modules[name], "__file__", None)
         folders = getattr(sys.modules[name], "__path__", ())
     else:

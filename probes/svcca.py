@@ -1,4 +1,4 @@
-"""A second opinion beside CKA: do two sites share their principal directions?"""
+"""SVCCA, an alternative to CKA: correlation of two sites' principal directions."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from probes.functional.svcca import mean_correlation, principal_basis
 class SVCCA(Pairwise):
     """Mean canonical correlation of two sites' principal directions, between two models or the layers of one.
 
-    Pairs are those of ``CKA``: ``run({"tuned": a, "base": b}, batches, SVCCA())``, or ``run(model, batches, SVCCA())``.
+    Pairs are as in ``CKA``: ``run({"tuned": a, "base": b}, batches, SVCCA())``, or ``run(model, batches, SVCCA())``.
 
-    Measures, with axes (site, label) or, where every site is compared with every other, (site, other_site, label):
-        ``svcca``: 1 where one side is a rotated, scaled or shifted copy of the other. Not near 0 for unrelated rows
-            unless examples are many times the directions kept, which the notes say.
+    Measures, with axes (site, label), or (site, other_site, label) if every site is compared with every other:
+        ``svcca``: 1 if one side is a rotated, scaled or shifted copy of the other. Not near 0 for unrelated rows unless
+            examples are many times the directions kept, which the notes say.
         ``n`` (label): number of examples.
 
     Memory: every example's row at every site in its own dtype, ``examples x sites x d``, and as much in float64 at the
     end. Cost: a singular value decomposition per site and class, ``n d^2``.
 
-    Source: Raghu et al. 2017 (arXiv 1706.05806); between language models: Zhao et al. 2022 (arXiv 2210.12553).
+    Source: Raghu et al. 2017 (arXiv 1706.05806). Between language models: Zhao et al. 2022 (arXiv 2210.12553).
 
     Args:
         at: where to measure.
@@ -38,7 +38,7 @@ class SVCCA(Pairwise):
         label: also one value for each class of this label, with one value per example.
         pairs: ``"diagonal"`` or ``"all"``, as in ``CKA``.
         variance: share of the variance to keep on each side, above 0 and at most 1.
-        max_memory: most GiB of state; the first batch that would need more is refused.
+        max_memory: limit on the state, in GiB. A batch that would exceed it is refused.
 
     Raises:
         InputError: for three models or more, a label given per token, or too much memory.
@@ -93,7 +93,7 @@ class _Directions:
         yield "svcca", value, why
 
     def notes(self, n: Mapping[str, int], values: Mapping[str, Shaped[Tensor, "..."]]) -> list[str]:
-        """Say where unrelated rows would give a large value."""
+        """Note the results for which unrelated rows would give a large value."""
         few = [
             f"{group} (n = {count}, up to {self.largest[group]})"
             for group, count in n.items()

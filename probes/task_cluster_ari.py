@@ -1,4 +1,4 @@
-"""Do a model's hidden states cluster by task? (Wu & Varshney, arXiv 2402.12151)"""
+"""Clusters of hidden states by task (Wu & Varshney, arXiv 2402.12151)."""
 
 from __future__ import annotations
 
@@ -45,19 +45,19 @@ _INTERVAL = ("ari_low", "ari_high")
 class TaskClusterARI(LabelledRows):
     """Adjusted Rand index between k-means clusters of hidden states and labels, per site.
 
-    Measures (axes site, label; and n_clusters, where several are given):
-        ``ari``: 1 when the clusters are the classes, 0 expected by chance; not clamped.
+    Measures (axes site, label, and n_clusters if several are given):
+        ``ari``: 1 when the clusters are the classes, 0 expected by chance. Not clamped.
         ``ari_low``, ``ari_high``, with ``n_resamples``: 95% interval of ``ari`` over examples, or over units, from
             halves that are clustered anew (see ``half_interval``). NaN for fewer than 8.
-        ``ami``: adjusted mutual information of the same clusters (scikit-learn's), on the same scale.
-        ``silhouette``: of the clusters, -1 to 1: how much nearer an example is to its own cluster than to the next
-            one, on average. NaN with fewer than 2 clusters, or one per example.
-        ``label_silhouette`` (site, label): the same of the label's classes.
+        ``ami``: adjusted mutual information of these clusters (scikit-learn's), also 0 by chance and 1 at most.
+        ``silhouette``: of the clusters, -1 to 1: how much nearer an example is to its own cluster than to the next one,
+            on average. NaN with fewer than 2 clusters, or one per example.
+        ``label_silhouette`` (site, label): silhouette of the label's classes.
         ``null_low``, ``null_high``: the central 95% of ``ari`` under random relabelling.
-        ``null_mean``: its mean; it need not be 0 with ``given`` or ``within``.
+        ``null_mean``: mean of ``ari`` under random relabelling. Need not be 0 with ``given`` or ``within``.
         ``p_value``: share of relabellings at least as high, counting the observed one. NaN with fewer than 20 different
             relabellings.
-        ``cluster`` (also example), with ``keep_clusters``: cluster of each example; -1 where the index is NaN.
+        ``cluster`` (also example), with ``keep_clusters``: cluster of each example, or -1 if the index is NaN.
         ``ari_halves`` (also half), with ``keep_halves``: ``ari`` of each half, of ``metadata["n_units"]``.
 
     Memory: every example's kept row at every site, ``examples x sites x d_model`` floats, or
@@ -66,29 +66,29 @@ class TaskClusterARI(LabelledRows):
     Args:
         label: the label the clusters are compared with, one value per example.
         at: where to measure.
-        readout: which position; the state at the input token by default.
+        readout: which position, by default the input token.
         also: further labels, each clustered separately with its own number of clusters.
-        n_clusters: clusters for every label, or several numbers of them; ``None``: as many as the label has classes.
+        n_clusters: clusters for every label, or several numbers of them. ``None``: as many as the label has classes.
         given: a label whose class means are subtracted from the states before they are clustered. Relabellings stay
-            within its classes: what is left clusters independently of it.
-        within: a label within whose classes relabellings stay, such as the input that is the same in every task. The
-            states are unchanged.
+            within its classes. Clusters that remain do not come from it.
+        within: a label within whose classes relabellings stay, such as an input that all tasks share. The states are
+            unchanged.
         units: a label that says which examples belong together, such as the template of prompts, because they are not
-            independent. Whole units exchange labels; if classes vary within units, examples exchange them within their
+            independent. Whole units exchange labels. If classes vary within units, examples exchange them within their
             unit. The interval takes units, not examples, as independent.
-        preprocess: what else is done to the states before they are clustered.
+        preprocess: further preparation of the states before they are clustered.
         reduce: ``None``: cluster the states themselves. ``"tsne"``: cluster a 2-D t-SNE of them. Never mix
             the two in one curve. Silhouettes are computed before the t-SNE.
-        n_init: k-means starts; the best one counts.
+        n_init: k-means starts, of which the best one counts.
         n_permutations: number of random relabellings for the null interval. 0: a shifted gamma distribution with the
-            exact mean, variance and skewness over all relabellings instead; not with ``given``, ``within`` or
-            ``units``. Exact for two classes against two clusters; NaN, with a note, where the label or the clusters
-            have fewer than 2.5 effective classes otherwise.
-        n_resamples: number of half-samples for the interval; 0 for none. States are prepared once for all of them.
+            exact mean, variance and skewness over all relabellings instead. Not with ``given``, ``within`` or
+            ``units``. Exact for two classes against two clusters. Otherwise NaN, with a note, if the label or the
+            clusters have fewer than 2.5 effective classes.
+        n_resamples: number of half-samples for the interval (0: none). States are prepared once for all of them.
         max_rows: keep at most this many examples, chosen by their index.
         device: ``None``: scikit-learn's k-means. ``"cpu"``, ``"cuda"``: our own, also exact, on that device.
         keep_clusters: also give each example's cluster.
-        keep_halves: also give the index of each half; the halves are the same for other states of these examples.
+        keep_halves: also give the index of each half. The halves depend on the examples, not on their states.
         seed: for k-means, t-SNE, the relabellings and the halves.
 
     Raises:
@@ -251,7 +251,7 @@ class TaskClusterARI(LabelledRows):
         return {label.name: label.clusters if self._several else label.clusters[0] for label in labels}
 
     def _prepared(self, rows: Float[Tensor, "row d_model"]) -> tuple[Float[Tensor, "row kept"], int, list[str]]:
-        """Return the states to cluster, how many dimensions were dropped, and what a reader must know."""
+        """Return the states to cluster, the number of dropped dimensions, and notes for the reader."""
         if self.given is None and self.preprocess == Preprocess():
             return rows.float(), 0, []
         return self.preprocess.apply(rows, self.classes.get(self.given)[1] if self.given else None)
@@ -285,7 +285,7 @@ class TaskClusterARI(LabelledRows):
     # ---- notes ----
 
     def _label_notes(self, labels: Sequence[_Label]) -> list[str]:
-        """Say what cannot be measured of each label, and where removing class means leaves nothing."""
+        """Note the labels that cannot be measured, and those whose states removing class means makes constant."""
         notes = []
         for label in labels:
             notes += label.notes
@@ -308,17 +308,17 @@ class TaskClusterARI(LabelledRows):
 
 
 class _Label:
-    """One label of the examples, and what of it can be measured.
+    """One label of the examples, and whether it can be measured.
 
     Attributes:
-        name: of the label.
+        name: name of the label.
         classes: class of each example.
         clusters: numbers of clusters to compare it with.
-        relabelling: how its classes are permuted.
-        nan: nothing can be measured.
+        relabelling: permutations of its classes.
+        nan: the label cannot be measured.
         fixed: no relabelling can change it.
         few: there are too few different relabellings for a p-value.
-        notes: what a reader must know.
+        notes: caveats for the reader.
     """
 
     classes: Int[np.ndarray, "row"]
@@ -350,7 +350,7 @@ class _Label:
         return permuted_index(self.classes, assigned, self.relabelling, n_permutations, seed)
 
     def lopsided(self, assigned: Int[np.ndarray, "row"]) -> str:
-        """Say where the label or the clusters compared with it have too few classes for a p-value from moments."""
+        """Note if the label or the clusters compared with it have too few classes for a p-value from moments."""
         labelings = {f"label {self.name!r}": self.classes, f"a clustering compared with label {self.name!r}": assigned}
         if self.fixed or all(len(np.unique(labeling)) == 2 for labeling in labelings.values()):
             return ""
@@ -358,10 +358,10 @@ class _Label:
         return f"{few[0]} has {_LOPSIDED}" if few else ""
 
     def _stratified(self, probe: TaskClusterARI, name: str, others: Mapping[str, Int[np.ndarray, "row"]]) -> None:
-        """Note what relabellings within classes of other labels and units cannot change.
+        """Note the labels that relabellings within classes of other labels and units cannot change.
 
         Raises:
-            InputError: where that is everything of the main label.
+            InputError: if they cannot change the main label at all.
         """
         main = name == probe.label
         if probe.given and single_class(others[probe.given], self.classes) == 1:
@@ -447,7 +447,7 @@ class _Space:
     def clusters(self, k: int) -> Int[np.ndarray, "row"]:
         """Return the cluster of each example.
 
-        With at most ``k`` distinct states, each is a cluster: that is k-means' own optimum, found without its warnings.
+        With at most ``k`` distinct states, each is a cluster: the optimum of k-means, without its warnings.
         """
         if self.distinct <= k:
             return self._state_of_row
@@ -456,7 +456,7 @@ class _Space:
         return self._clusters[k]
 
     def halves(self, k: int) -> list[tuple[Int[np.ndarray, "half"], Int[np.ndarray, "half"]]]:
-        """Return random halves of the examples, and the clusters that each half has by itself; none of too few."""
+        """Return random halves of the examples with separate clusters, or no halves for too few examples."""
         if self.n_units < FEWEST_UNITS:
             return []
         if k not in self._halves:
@@ -480,7 +480,7 @@ class _Space:
 
     @cached_property
     def _distances(self) -> Float[np.ndarray, "chosen chosen"] | None:
-        """Distances between the rows of a silhouette; ``None`` if all are one point."""
+        """Return the distances between the rows of a silhouette, or ``None`` if all are one point."""
         from sklearn.metrics.pairwise import euclidean_distances
         from threadpoolctl import threadpool_limits
 
@@ -491,7 +491,7 @@ class _Space:
             return euclidean_distances(rows - rows[0])  # type: ignore[no-any-return]
 
     def silhouette(self, labels: Int[np.ndarray, "row"]) -> float:
-        """Return scikit-learn's, of at most 2,000 examples chosen by their index; NaN where it is not defined."""
+        """Return scikit-learn's silhouette of at most 2,000 examples chosen by their index, or NaN if undefined."""
         from sklearn.metrics import silhouette_score
 
         labels = labels[self._silhouette_rows]

@@ -1,4 +1,4 @@
-"""Are the vectors of words of one topic alike? (Li, Li & Risteski, arXiv 2303.04245)"""
+"""Similarity of the vectors of words of one topic (Li, Li & Risteski, arXiv 2303.04245)."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ from tasks import Batch, InputError
 
 
 class TopicEmbedding(TopicProbe):
-    """Similarity of word vectors of the same topic and of different topics, per site.
+    """Similarity of word vectors within a topic and between topics, per site.
 
-    A word's vector is its mean activation at the site: at ``hook_embed`` of a model without positions
-    there, its row of the embedding matrix (for the matrix itself use ``compare_vectors``).
-    Every pair of different words that were seen counts once each way.
+    A word's vector is its mean activation at the site: at ``hook_embed`` of a model without positions there, its row of
+    the embedding matrix. For the matrix itself use ``compare_vectors``. Every pair of different words that were seen
+    counts once each way.
 
     Measures:
         ``sum``, ``mean`` (site, similarity, bucket): cosine and dot product summed over ``same_topic`` and
-            ``different_topic`` pairs, and that over their number.
-        ``pairs`` (bucket): how many ordered pairs.
-        ``ratio``, ``difference`` (site, similarity): same over, and minus, different topic. Ratios
-            explode where the denominator nears 0.
+            ``different_topic`` pairs, and this sum divided by their number.
+        ``pairs`` (bucket): number of ordered pairs.
+        ``ratio``, ``difference`` (site, similarity): same topic over, and minus, different topic. Ratios explode if the
+            denominator nears 0.
         ``ratio_null_low``, ``ratio_null_high``, ``p_value`` (site, similarity): central 95% of the
             ratio when the topics are permuted among the words, and the share at least as high.
-        ``difference_null_low``, ``difference_null_high``, ``difference_p_value`` (site, similarity): the same for
-            the difference. Where the mean between topics is near 0 or below, read these.
+        ``difference_null_low``, ``difference_null_high``, ``difference_p_value`` (site, similarity): likewise for the
+            difference. Read these if the mean between topics is near 0 or below.
 
-    Memory: ``sites x words with a topic x d_model`` float64 numbers; a batch adds to them in place, at a cost that
+    Memory: ``sites x words with a topic x d_model`` float64 numbers. A batch adds to them in place, at a cost that
     depends on its tokens, not on the number of words.
 
-    Source: Li, Li & Risteski (ICML 2023), section on embeddings; the interval is ours.
+    Source: Li, Li & Risteski (ICML 2023), section on embeddings. The interval is ours.
 
     Args:
         topics: as in ``TopicAttention``.
         at: where to measure.
         words: as in ``TopicAttention``.
-        self_pairs: also count a word with itself as the same topic.
-        n_permutations: number of relabellings for the interval; 0 for none.
+        self_pairs: also count a word with itself as ``same_topic``.
+        n_permutations: number of relabellings for the interval (0: none).
         seed: for the relabellings.
 
     Example:
@@ -89,13 +89,13 @@ class TopicEmbedding(TopicProbe):
         return self._compared(means, seen, {site.name: site.layer for site in self.sites})
 
     def _means(self, site: str) -> Float[Tensor, "topical d"]:
-        """Return the mean vector of each word with a topic; NaN where it was not seen."""
+        """Return the mean vector of each word with a topic, or NaN for words not seen."""
         return self.vectors[site].cpu() / self.seen["words"].cpu()[:, None]
 
     def word_vectors(self) -> tuple[dict[str, Float[Tensor, "n_words d"]], Bool[Tensor, "n_words"]]:
         """Return the mean vector of each word so far by site, in float64, and which words were seen.
 
-        Words without a topic were not looked at; their vectors, as those of words not seen, are NaN.
+        The vectors of words without a topic, which are skipped, and of words not seen are NaN.
         """
         topical = self._known.row >= 0
         seen = torch.zeros_like(topical)
@@ -113,14 +113,14 @@ class TopicEmbedding(TopicProbe):
         seen: Bool[Tensor, "n_words"] | None = None,
         layers: Mapping[str, int] | None = None,
     ) -> ProbeResult:
-        """Return the same measures of given vectors, such as an embedding matrix.
+        """Return the probe's measures for given vectors, such as an embedding matrix.
 
-        What was measured so far plays no part.
+        Batches measured so far are ignored.
 
         Args:
             vectors: by name, a vector for each word of ``topics``.
-            seen: the words to compare; ``None``: all that have a topic.
-            layers: by name, for the result's table; 0, the embedding, where it says nothing.
+            seen: the words to compare. ``None``: all that have a topic.
+            layers: by name, for the result's table. 0, the embedding, if not given.
 
         Raises:
             InputError: for another number of vectors than words, or NaN or infinity in one that is compared.

@@ -1,4 +1,4 @@
-"""Labelled data: synthetic tasks and labelled texts. Knows torch and numpy, nothing else of ours."""
+"""Labelled data: synthetic tasks and labelled texts. Imports torch and numpy, and no other package of ours."""
 
 from tasks.collection import paused_collection
 

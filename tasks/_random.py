@@ -1,4 +1,4 @@
-"""Addressed randomness: every draw is seeded by its purpose, never by what was drawn before it."""
+"""Addressed randomness: every draw is seeded by its purpose, never by earlier draws."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from jaxtyping import Int
 def generator(seed: int, purpose: str, *index: int) -> np.random.Generator:
     """Return a generator that depends only on its address.
 
-    Batch 1,234 is the same whether or not batches 0 to 1,233 were drawn, so that resuming,
-    sharding and reproducing need no saved data state.
+    Batch 1,234 does not depend on whether batches 0 to 1,233 were drawn, so resuming, sharding and reproducing need no
+    saved data state.
 
     Args:
         seed: the seed of the task (non-negative).
-        purpose: what the numbers are for, such as ``"train"``.
+        purpose: the use of the numbers, such as ``"train"``.
         *index: position within the purpose, such as the step.
 
     Example:

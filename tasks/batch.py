@@ -37,16 +37,16 @@ class Batch:
 
     Attributes:
         tokens: token ids.
-        attention_mask: true on real tokens; ``None`` if every token is real. Numbers 0 and 1, as tokenizers give
-            them, become bool.
+        attention_mask: true on real tokens. ``None`` if every token is real. Numbers 0 and 1, as tokenizers give them,
+            become bool.
         targets: token ids the loss compares with, or ``None``.
-        loss_mask: true where the loss counts, or ``None``.
+        loss_mask: true at positions that the loss counts, or ``None``.
         positions: named positions, such as ``{"input": ...}``.
         labels: named integer labels, per example or per token. Bools become 0 and 1.
         index: the examples' stable identities. Probes that keep rows order them by it, so that the order of batches
             cannot change a result. Defaults to ``0..batch-1``.
-        lacks: messages of ``label`` about missing labels. By name, the whole sentence. Under ``""``, the way out for
-            all other names, in which ``%r`` stands for the name.
+        lacks: messages of ``label`` about missing labels. By name, the whole sentence. Under ``""``, the hint for all
+            other names, in which ``%r`` stands for the name.
 
     Raises:
         InputError: when a field is no tensor, has a shape that does not fit ``tokens``, or is not of integers: tokens,
@@ -175,10 +175,10 @@ class Batch:
         return f"Batch({text})"
 
     def label(self, name: str, per: Literal["example", "token"] | None = None) -> PerExample | PerToken:
-        """Return the label called ``name``, of either kind or of the one that ``per`` says.
+        """Return the label called ``name``, of either kind or of the kind ``per``.
 
         Raises:
-            InputError: for a name that is not there, listing those that are, or a label of the other kind.
+            InputError: for an unknown name, listing the known ones, or a label of the other kind.
         """
         if name not in self.labels:
             raise InputError(self.lacks.get(name) or self._no_label_text(name))
@@ -197,7 +197,7 @@ class Batch:
         """Return the position called ``name``.
 
         Raises:
-            InputError: for a name that is not there, listing those that are.
+            InputError: for an unknown name, listing the known ones.
         """
         if name not in self.positions:
             known = ", ".join(map(repr, self.positions)) or "no named positions"
@@ -278,7 +278,7 @@ class Batch:
             yield self.select(slice(start, start + batch_size))
 
     def padded_to(self, length: int) -> Batch:
-        """Return the same examples with padding on the right, up to ``length`` tokens.
+        """Return the batch padded on the right to ``length`` tokens.
 
         Raises:
             InputError: for fewer tokens than the batch has.
@@ -318,7 +318,7 @@ class Batch:
         return {name: values for name, values in fields.items() if values is not None}
 
     def _apply(self, function: _Transform) -> Batch:
-        """Return a batch of what the function makes of every tensor."""
+        """Return a batch with the function applied to every tensor."""
         return _joined([self], lambda parts: function(parts[0]))
 
     def _fields_text(self) -> str:
@@ -405,16 +405,16 @@ def row_batches(n: int, batch_size: int) -> Iterator[Int[np.ndarray, "row"]]:
 def token_batches(
     lengths: Sequence[int], tokens_per_batch: int, name: Callable[[int], str]
 ) -> Iterator[Int[np.ndarray, "row"]]:
-    """Yield which sequences make each of several batches: those of like length together, longest first.
+    """Yield the sequences of each batch: similar lengths together, longest first.
 
     A batch's number of sequences times its longest is at most ``tokens_per_batch``, which counts padding too. It ends
-    earlier where more than 1/32 of that would be padding, so that a few sequences of very unlike length are not padded
+    earlier if more than 1/32 of that would be padding, so that a few sequences of very different lengths are not padded
     to the longest.
 
     Args:
         lengths: tokens of each sequence.
         tokens_per_batch: most tokens of a batch.
-        name: what to call a sequence, by its place in ``lengths``.
+        name: returns the name of a sequence, given its place in ``lengths``.
 
     Raises:
         InputError: for a sequence longer than ``tokens_per_batch``.
@@ -436,7 +436,7 @@ def token_batches(
     while start < len(longest_first):
         longest = max(1, int(n_tokens[longest_first[start]]))
         fitting = longest_first[start : start + tokens_per_batch // longest]
-        padding = np.cumsum(longest - n_tokens[fitting])  # in a batch that ends with each sequence
+        padding = np.cumsum(longest - n_tokens[fitting])  # padding of a batch that ends with each sequence
         n_rows = max(1, int(np.searchsorted(padding, max_padding, side="right")))
         yield fitting[:n_rows]
         start += n_rows

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 def paused_collection() -> Iterator[None]:
     """Pause the garbage collector while packages are imported.
 
-    It would visit the 170,000 objects of torch again and again, although modules are never freed. What was imported
-    counts as old afterwards, so that it is not visited at once.
+    It would visit the 170,000 objects of torch again and again, although modules are never freed. Imported objects
+    count as old afterwards, so that they are not visited at once.
 
     Example:
         >>> with paused_collection():
@@ -26,5 +26,5 @@ def paused_collection() -> Iterator[None]:
         yield
     finally:
         gc.freeze()
-        gc.unfreeze()  # moves what was frozen to the oldest generation
+        gc.unfreeze()  # moves frozen objects to the oldest generation
         gc.enable()

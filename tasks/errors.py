@@ -12,8 +12,8 @@ from typing import Any
 class InputError(ValueError):
     """Raised for input that cannot be used.
 
-    The message is one sentence: what was given, what was expected, and the way out. The command
-    line prints it and exits with 2. Every other exception is a defect of ours.
+    The message is one sentence: the given input, the expected input, and the way out. The command line prints it and
+    exits with 2. Every other exception is a defect of ours.
 
     Example:
         >>> raise InputError("steps is 0; expected at least 1")
@@ -40,7 +40,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def repeated_values(values: Sequence[Any]) -> list[Any]:
-    """Return the values that stand further to the left already, in order.
+    """Return the values that occur earlier in the list, in order.
 
     Example:
         >>> repeated_values(["a", "b", "a"])
@@ -50,7 +50,7 @@ def repeated_values(values: Sequence[Any]) -> list[Any]:
 
 
 def check_at_least(**given: tuple[object, float]) -> None:
-    """Refuse what is no finite number, or below its least value: ``check_at_least(tol=(tol, 0))``.
+    """Refuse values that are no finite numbers or too small: ``check_at_least(tol=(tol, 0))``.
 
     Raises:
         InputError: naming the first, such as ``"tol is -1; expected at least 0"``.
@@ -63,7 +63,7 @@ def check_at_least(**given: tuple[object, float]) -> None:
 
 
 def check_count(**given: tuple[object, int]) -> None:
-    """Refuse what is no integer, or below its least value: ``check_count(tokens_per_batch=(tokens_per_batch, 1))``.
+    """Refuse values that are no integers or too small: ``check_count(tokens_per_batch=(tokens_per_batch, 1))``.
 
     Raises:
         InputError: naming the first, such as ``"tokens_per_batch is 80.0; expected an integer of at least 1"``.

@@ -20,7 +20,7 @@ from tasks.errors import InputError
 from tasks.settings import MAX_SIZE, AtLeast, AtMost, Share, ShareBelowOne, ShareBetween, Size, WideSeed, check_settings
 from tasks.task import Task
 
-_DRAWS_PER_EXPRESSION = 100  # before InputError
+_DRAWS_PER_EXPRESSION = 100  # tries before an InputError
 TRAIN_SUBSET = "train_subset"
 VALIDATION_SUBSET = "validation_subset"
 
@@ -30,40 +30,40 @@ _Instances: TypeAlias = Int[np.ndarray, "instance 2"]  # instruction number and 
 
 @dataclass(frozen=True)
 class InstructionFollowing(Task):
-    """Sequences ``[instruction; x; y]``: the instruction says which function to apply to ``x``.
+    """Sequences ``[instruction; x; y]``, in which the instruction says which function to apply to ``x``.
 
     A task is a random function on a few inputs. Inputs come from one vocabulary that all tasks
     share, so ``x`` alone does not determine the task. Each task has ``n_distributions`` random regular
     expressions, and its instructions are distinct strings sampled from them, distinct across tasks
     too.
 
-    Labels: ``task``, ``output`` (the token id of ``y``), ``input`` (that of ``x``), ``instruction``
-    (the string's number). Positions: ``input``, ``output`` and ``instruction_end``, the last token of
-    the instruction. Loss on every token but padding, or on ``y`` alone.
+    Labels: ``task``, ``output`` (token id of ``y``), ``input`` (token id of ``x``), ``instruction`` (the string's
+    number). Positions: ``input``, ``output`` and ``instruction_end``, the last token of the instruction. Loss on every
+    token but padding, or on ``y`` alone.
 
     Args:
         n_tasks: number of tasks.
-        outputs: ``"private"``: each task has ``n_outputs`` output tokens that no other task has. ``"shared"``:
-            all tasks draw outputs from one set of ``n_outputs`` tokens. This decides what the top
-            layers cluster by, so state it with every result.
+        outputs: ``"private"``: each task has ``n_outputs`` output tokens that no other task has. ``"shared"``: all
+            tasks draw outputs from one set of ``n_outputs`` tokens. This decides whether the top layers cluster by
+            task, so state it with every result.
         n_outputs: output tokens, per task (private) or overall (shared).
-        overlap: of private outputs, the share that every task has: ``overlap * n_outputs`` of each task's tokens are
-            the same in all tasks, the others are in no other task. So any two tasks have exactly this share of their
-            output tokens in common. 0: no token in common. 1: all tasks have the same tokens, as with
-            ``outputs="shared"``. A seed's functions are the same at every overlap, but for the names of the outputs.
+        overlap: share of private outputs that all tasks have in common: ``overlap * n_outputs`` of each task's tokens
+            are in all tasks, the others in no other task. So any two tasks share exactly this part of their output
+            tokens. 0: no token in common. 1: all tokens in common, as with ``outputs="shared"``. A seed's functions do
+            not depend on the overlap, except for the names of the outputs.
         n_inputs: size of the shared input vocabulary.
         n_mappings: inputs that each task maps.
         n_symbols: instruction symbols.
         n_distributions: regular expressions per task (M in the paper).
         variants: mean number of instruction strings per task.
         variants_spread: a task's number of strings is uniform in ``variants * (1 -+ variants_spread)``.
-        regex_elements: fewest and most elements an expression starts with. It is lengthened where
-            needed for enough distinct strings.
+        regex_elements: fewest and most elements an expression starts with. It is lengthened if needed for enough
+            distinct strings.
         split_by: ``"instance"``: validation instances (instruction, x) were not trained on.
             ``"instruction"``: validation instruction strings were never seen at all.
         validation_share: share of instances or instructions held out.
         loss_on: ``"all"``: every token but padding. ``"output"``: ``y`` alone.
-        n_eval_tasks: tasks of the evaluation subsets, the first ones (all, where there are fewer).
+        n_eval_tasks: tasks of the evaluation subsets, the first ones (all, if there are fewer).
         n_eval: examples in ``"train_subset"`` and in ``"validation_subset"``.
         seed: seed of all random draws.
 
@@ -153,7 +153,7 @@ class InstructionFollowing(Task):
 
     @cached_property
     def mappings(self) -> Int[np.ndarray, "task input"]:
-        """The output token of each task and input number, -1 where it is undefined."""
+        """The output token of each task and input number, -1 if undefined."""
         table = np.full((self.n_tasks, self.n_inputs), -1)
         first_output = 1 + self.n_symbols + self.n_inputs
         n_private = self.n_outputs - self._n_common
@@ -327,7 +327,7 @@ def _unused_strings(
     regex: RandomRegex, rng: np.random.Generator, n_strings: int, used: Collection[_String]
 ) -> list[_String]:
     """Draw up to ``n_strings`` different strings of an expression, none of them empty or used."""
-    strings: dict[_String, None] = {}  # in the order of their draws
+    strings: dict[_String, None] = {}  # ordered by draw
     for _ in range(50 * n_strings + 100):
         string = regex.sample(rng)
         if string and string not in used:

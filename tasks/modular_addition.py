@@ -25,27 +25,26 @@ _Logits: TypeAlias = Float[Tensor, "batch pos d_vocab"] | Float[Tensor, "batch d
 
 @dataclass(frozen=True)
 class SparseModularAddition(Task):
-    """Sequences of digits below ``p``, classified by the sum modulo ``p`` of those in the support.
+    """Sequences of digits below ``p``, classified by the sum modulo ``p`` of the digits in the support.
 
     The answer is read at the last position: ``targets`` there, ``loss_mask`` true there alone. A model
     that pools a sequence into one vector may give logits ``[batch d_vocab]`` to ``loss`` and
     ``accuracy`` as well.
 
-    Labels, per example: ``answer`` (the sum modulo ``p``), ``sum`` (the sum itself) and ``multiset``:
-    which digits stand in the support, in any order. Sequences of one multiset are equivalent.
+    Labels, per example: ``answer`` (the sum modulo ``p``), ``sum`` (the sum itself) and ``multiset``: the digits in the
+    support, in any order. Sequences of one multiset are equivalent.
 
-    Draws, for comparing seeds with another implementation: with ``rng(purpose, ...)`` NumPy's
-    ``default_rng([seed, crc32(purpose), ...])``, the splits are ``rng("train digits")`` and
-    ``rng("test digits").integers(p, size=(n, length))``, and epoch ``e`` goes through the training
-    sequences in the order ``rng("order", e).permutation(n_train)``.
+    Draws, for comparing seeds with another implementation: let ``rng(purpose, ...)`` be NumPy's
+    ``default_rng([seed, crc32(purpose), ...])``. The splits are ``rng("train digits")`` and
+    ``rng("test digits").integers(p, size=(n, length))``. Epoch ``e`` goes through the training sequences in the order
+    ``rng("order", e).permutation(n_train)``.
 
     Args:
         p: the modulus, and the number of digits.
         length: digits of a sequence.
-        support: positions that count; ``None``: the first ``n_support``.
-        n_support: how many, where ``support`` is ``None``.
-        n_embeddings: rows of the vocabulary, at least ``p``: a network that is to go on to a larger
-            ``p`` has room for its digits.
+        support: positions that count. ``None``: the first ``n_support``.
+        n_support: number of positions that count, if ``support`` is ``None``.
+        n_embeddings: rows of the vocabulary, at least ``p``. More rows leave room for training on with a larger ``p``.
         n_train: training sequences, drawn once.
         n_test: test sequences, drawn once and independently.
         seed: seed of all random draws.
@@ -132,7 +131,7 @@ class SparseModularAddition(Task):
     def _batch(self, digits: Int[np.ndarray, "batch pos"], index: Int[np.ndarray, "batch"]) -> Batch:
         in_support = np.sort(digits[:, self.positions], axis=1)
         total = in_support.sum(axis=1)
-        # Sorted digits read as a number: each multiset has one code, the same in every batch.
+        # Sorted digits read as a number: each multiset has one code in all batches.
         multiset = in_support @ (self.p ** np.arange(in_support.shape[1])[::-1])
         tokens = torch.from_numpy(digits.astype(np.int64))
         answer = torch.from_numpy(total % self.p)

@@ -1,4 +1,4 @@
-"""Random tokens that repeat: what induction heads are found with."""
+"""Random tokens that repeat, for finding induction heads."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from tasks.task import Task
 class RepeatedTokens(Task):
     """Next-token prediction on sequences in which random tokens repeat over and over.
 
-    A sequence draws a period, and as many different tokens; these follow each other in the same order until it is full.
-    From the second time on, each token can be predicted from its earlier occurrence, and from nothing else. Periods
-    differ between sequences, so that no fixed offset leads there.
+    A sequence draws a period, and as many different tokens. These repeat in order until it is full. From the second
+    time on, each token can be predicted only from its earlier occurrence. Periods differ between sequences, so no fixed
+    offset leads there.
 
     The loss counts the positions from the second time on: ``loss_mask`` is true there. ``targets`` are the next tokens
-    at all positions; 0 at the last, which has none. Label: ``period``, per example.
+    at all positions, and 0 at the last, which has none. Label: ``period``, per example.
 
     Source: Olsson et al., In-context Learning and Induction Heads, 2022, who repeat random tokens once.
 
@@ -36,7 +36,7 @@ class RepeatedTokens(Task):
         n_symbols: number of different tokens, with ids from 0.
         length: tokens of a sequence.
         periods: fewest and most tokens before they repeat, uniform between.
-        bos: id of a token to begin every sequence with, such as that of a model's tokenizer; ``None``: none. It is not
+        bos: id of a token to begin every sequence with, such as a model's tokenizer has. ``None``: none. It is not
             among the others.
         n_test: sequences of the split ``"test"``. Every training step draws new ones.
         seed: seed of all random draws.

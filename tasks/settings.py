@@ -56,12 +56,12 @@ AtMost = partial(Limit, "at most", operator.le)
 Above = partial(Limit, "above", operator.gt)
 Below = partial(Limit, "below", operator.lt)
 
-_MAX_INTEGER = 2**63 - 1  # of PyTorch's and NumPy's 64 bits
-_MAX_SEED = 2**32 - 1  # of scikit-learn
+_MAX_INTEGER = 2**63 - 1  # largest 64-bit integer of PyTorch and NumPy
+_MAX_SEED = 2**32 - 1  # largest seed of scikit-learn
 MAX_DRAWS = 10**7  # p-values of one in a million need no more
-MAX_COUNT = 10**9  # of steps, prompts or tokens
-_MAX_REPEATS = 10**4  # of a whole measurement: starts, passes, models with random weights
-MAX_SIZE = 10**7  # of a vocabulary, a context or a width: 40 times the largest vocabulary in use
+MAX_COUNT = 10**9  # limit on steps, prompts or tokens
+_MAX_REPEATS = 10**4  # limit on repeats of a whole measurement: starts, passes, models with random weights
+MAX_SIZE = 10**7  # limit on a vocabulary, a context or a width: 40 times the largest vocabulary in use
 
 Count = Annotated[int, AtLeast(1), AtMost(MAX_COUNT)]
 Several = Annotated[int, AtLeast(2), AtMost(MAX_COUNT)]
@@ -73,7 +73,7 @@ RepeatsOrZero = Annotated[int, AtLeast(0), AtMost(_MAX_REPEATS)]
 Draws = Annotated[int, AtLeast(1), AtMost(MAX_DRAWS)]
 DrawsOrZero = Annotated[int, AtLeast(0), AtMost(MAX_DRAWS)]
 Seed = Annotated[int, AtLeast(0), AtMost(_MAX_SEED)]
-WideSeed = Annotated[int, AtLeast(0)]  # of PyTorch's and NumPy's generators alone
+WideSeed = Annotated[int, AtLeast(0)]  # for PyTorch's and NumPy's generators only
 Positive = Annotated[float, Above(0)]
 NotNegative = Annotated[float, AtLeast(0)]
 Share = Annotated[float, AtLeast(0), AtMost(1)]
@@ -93,7 +93,7 @@ def from_json(like: Any, values: Mapping[str, Any]) -> Any:
     """Return the configuration that ``to_json`` wrote.
 
     Args:
-        like: its class, or a configuration of the class that has what ``values`` leaves out.
+        like: its class, or a configuration of the class with values for fields that ``values`` lacks.
         values: by field. Lists become tuples, which JSON does not have.
 
     Raises:
@@ -128,8 +128,8 @@ def configure(config: ConfigT, **changes: Any) -> ConfigT:
 def check_settings(config: Any, prefix: str = "") -> None:
     """Refuse numbers, choices and tuples that do not fit the type of their field, or are outside the range in it.
 
-    Numbers must be finite, integers fit into 64 bits, and choices be among those of their ``Literal``. Strings, flags
-    and nested configurations are checked too.
+    Numbers must be finite, integers must fit into 64 bits, and choices must be in their ``Literal``. Strings, flags and
+    nested configurations are checked too.
 
     Args:
         config: a dataclass.
@@ -145,7 +145,7 @@ def check_settings(config: Any, prefix: str = "") -> None:
 
 @cache
 def _types_of(cls: type) -> dict[str, Any]:
-    """Return the types of a configuration's fields, which must be known where it is defined."""
+    """Return the types of a configuration's fields, which must be defined in its module."""
     try:
         return get_type_hints(cls, include_extras=True)
     except NameError as error:

@@ -46,38 +46,38 @@ class SkillSuite(Task):
     """Prompts ``[operation, argument, filler; x1 ... xn; ANS]`` and an answer of one or two tokens, then EOS.
 
     A skill is an operation (its cluster) on the pair that its argument selects: argument k means
-    ``(a, b) = (x[2k], x[2k + 1])``. ``copy`` answers ``a b``; ``swap`` ``b a``; ``translate`` ``P[a]`` for a fixed
-    permutation; ``type`` the quartile of ``b``; ``classify`` the quartile of ``a`` with other labels;
-    ``sentiment`` YES where ``a + b >= n_symbols``. Operation and argument come in either order, each in one of
-    several words, with a filler word: ``2 x synonyms x argument_synonyms x n_fillers`` instructions per skill.
+    ``(a, b) = (x[2k], x[2k + 1])``. ``copy`` answers ``a b``, ``swap`` ``b a``, ``translate`` ``P[a]`` for a fixed
+    permutation, ``type`` the quartile of ``b``, ``classify`` the quartile of ``a`` with other labels, and ``sentiment``
+    YES if ``a + b >= n_symbols``. Operation and argument come in either order, each in one of several words, with a
+    filler word: ``2 x synonyms x argument_synonyms x n_fillers`` instructions per skill.
 
-    Skills outside ``seen`` are held out from tuning, where their operation and their argument appear, never together.
-    The pre-training stream has the prompts of all skills: of operations in ``encoded`` with the right answer, of
-    the others with a generic continuation.
+    Skills outside ``seen`` are held out from tuning: their operation and argument appear there, but never together. The
+    pre-training stream has the prompts of all skills. Operations in ``encoded`` get the right answer, the others a
+    generic continuation.
 
-    Labels: ``task`` (the skill), ``cluster`` (its operation), ``argument``. Position: ``answer`` (where ANS stands).
-    Splits ``validation`` and ``test`` hold ``n_eval`` prompts of every skill.
+    Labels: ``task`` (the skill), ``cluster`` (its operation), ``argument``. Position: ``answer`` (of ANS). Splits
+    ``validation`` and ``test`` hold ``n_eval`` prompts of every skill.
 
     Args:
-        stream: what ``train_batch`` draws: ``"tuning"``: skills with their answers, loss on the answer;
+        stream: the data of ``train_batch``. ``"tuning"``: skills with their answers, loss on the answer.
             ``"pretraining"``: the generic stream, loss on every token.
-        skills: which skills the tuning stream draws from, by name; empty: all of ``seen``.
-        seen: skills to tune on, such as ``"copy-0"``; every operation and every argument must be among them.
+        skills: which skills the tuning stream draws from, by name. Empty: all of ``seen``.
+        seen: skills to tune on, such as ``"copy-0"``. Every operation and every argument must be among them.
         encoded: operations that the pre-training stream answers.
-        encoded_share: their share in it.
+        encoded_share: share of these operations in the pre-training stream.
         pair_share: share of the other operations' prompts that are answered by ``a b``.
-        label_share: share of the rest that are answered by a random label; what is left continues the walk.
+        label_share: share of the rest that are answered by a random label. The others continue the walk.
         n_symbols: data symbols.
         length: data symbols of a prompt.
-        walk_share: share of prompts whose data is a random walk in steps of 1 and 2, reflected at the ends; the
-            data of the others is uniform.
+        walk_share: share of prompts whose data is a random walk in steps of 1 and 2, reflected at the ends. Other data
+            is uniform.
         n_arguments: argument words, times their synonyms.
         synonyms: words of each operation.
         argument_synonyms: words of each argument.
         n_fillers: filler words.
         n_eval: prompts of each skill in a split.
         seed: for the permutation and of all data.
-        stream_seed: a further seed of ``train_batch`` alone: another order of the same skills.
+        stream_seed: a further seed of ``train_batch`` alone, which changes the order of the skills.
 
     Example:
         >>> suite = SkillSuite(n_eval=5)
@@ -352,10 +352,10 @@ class SkillSuite(Task):
         return (right | ~is_answer).all(dim=1).float()
 
     def chance(self, split: str = "test") -> dict[str, float]:
-        """Return the accuracy without the skill, by skill: of its commonest answer, or of a wrong argument.
+        """Return by skill the accuracy of its commonest answer or of a wrong argument.
 
         It is the larger of both. The second is the accuracy of the operation on the best other argument that it is
-        tuned on. Neighbouring symbols are alike where the data walks, so it can be far above the first.
+        tuned on. In data that walks, neighbouring symbols are alike, so it can be far above the first.
         """
         return {name: self._chance_of(name, split) for name in self.task_names}
 

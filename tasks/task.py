@@ -20,9 +20,9 @@ _TASKS: dict[str, type[Task]] = {}
 class Task(ABC):
     """A source of labelled batches, rebuilt exactly from its configuration.
 
-    A subclass is a frozen dataclass whose fields are the configuration. ``name`` identifies it in
-    saved files, ``splits`` are the names that ``batches`` accepts. Every random draw is addressed
-    (see ``tasks._random``), so that a batch depends on nothing but the configuration and its own number.
+    A subclass is a frozen dataclass whose fields are the configuration. ``name`` identifies it in saved files,
+    ``splits`` are the names that ``batches`` accepts. Every random draw is addressed (see ``tasks._random``), so that a
+    batch depends only on the configuration and its number.
 
     Example:
         >>> from tasks import SparseModularAddition
@@ -57,7 +57,7 @@ class Task(ABC):
 
     @abstractmethod
     def train_batch(self, step: int, batch_size: int) -> Batch:
-        """Return the training batch of one step, which is the same whatever was drawn before."""
+        """Return the training batch of one step, independent of earlier draws."""
 
     def train_batches(self, steps: range, batch_size: int) -> Batch:
         """Return the training batches of several steps as one, in order. A task may draw them faster together."""
@@ -90,7 +90,7 @@ class Task(ABC):
             raise InputError(f"no split {split!r} in {self.name}{suggest(split, self.splits)}")
 
     def to_config(self) -> dict[str, Any]:
-        """Return a JSON-ready dictionary that ``Task.from_config`` turns back into the same task."""
+        """Return a JSON-ready dictionary that ``Task.from_config`` turns back into an equal task."""
         return {"name": self.name, **to_json(self)}
 
     @staticmethod

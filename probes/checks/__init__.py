@@ -1,1 +1,1 @@
-"""Check a probe's contract, and change a model to see whether what a probe found matters."""
+"""Check a probe's contract, and intervene in a model to test whether a probe's findings matter."""

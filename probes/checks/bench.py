@@ -22,7 +22,7 @@ from tasks import Batch, InputError
 Correct: TypeAlias = Callable[[Float[Tensor, "..."], Batch], Shaped[Tensor, "..."]]
 HeadPlace: TypeAlias = tuple[str, int]  # site and number
 Judged: TypeAlias = tuple[Int[Tensor, "n"], Float64[Tensor, "n"]]  # predictions, and 1 for each that is right
-_RELATIVE_TOLERANCE = 0.01  # of the largest output: more than batch size and half precision change
+_RELATIVE_TOLERANCE = 0.01  # share of the largest output, above the effect of batch size and half precision
 
 
 class Bench:
@@ -35,9 +35,9 @@ class Bench:
         answers: the model's predictions, ``[n]``.
         right: 1 for each prediction that is right, ``[n]``.
         labels: classes 0, 1, ... by equivalence label, ``[n]``.
-        units: the unit of each example, ``[n]``; ``None`` if examples are independent.
+        units: the unit of each example, ``[n]``. ``None`` if examples are independent.
         partitions: names of the partitions: the labels, and ``"integer_sum"`` if the probe has a modulus.
-        tokens: ``[n pos]``; ``None`` if the sequences differ in length.
+        tokens: ``[n pos]``. ``None`` if the sequences differ in length.
         n_answers: size of the vocabulary.
     """
 
@@ -99,7 +99,7 @@ class Bench:
         """Return a probe fed with all examples, predictions, and 1 for each that is right.
 
         Args:
-            tokens: to replace those of the examples.
+            tokens: tokens to put in place of the examples'.
         """
         seen = self.probe.clone()
         seen.max_rows = None
@@ -120,7 +120,7 @@ class Bench:
 
         Args:
             heads: are replaced all at once.
-            points: the outputs for each example, side by side in the order of ``heads``.
+            points: the outputs for each example, concatenated in the order of ``heads``.
         """
         answers, right = self._empty()
         with self._replacing(heads) as replacement:
@@ -133,7 +133,7 @@ class Bench:
         return torch.empty(self.n, dtype=torch.int64), torch.empty(self.n, dtype=torch.float64)
 
     def outputs(self, heads: Sequence[HeadPlace]) -> Float[Tensor, "n width"]:
-        """Return the outputs of these heads at the query, side by side."""
+        """Return the concatenated outputs of these heads at the query."""
         return torch.cat([self.points[site][:, head] for site, head in heads], dim=1)
 
     def responses(
@@ -143,7 +143,7 @@ class Bench:
 
         Args:
             heads: are replaced all at once, at the query.
-            points: outputs side by side in the order of ``heads``.
+            points: outputs concatenated in the order of ``heads``.
             recipients: places of the examples.
         """
         answers = torch.empty(len(recipients), len(points), dtype=torch.int64)
@@ -202,7 +202,7 @@ class Bench:
 
 
 class _Replacement:
-    """Replaces the outputs of heads at the query, as a function for ``record``."""
+    """Replacement of head outputs at the query, as a function for ``record``."""
 
     def __init__(self, probe: ClusteringHead, heads: Sequence[HeadPlace], widths: Sequence[int]) -> None:
         self._probe = probe
@@ -210,7 +210,7 @@ class _Replacement:
         self._widths = list(widths)
 
     def set(self, batch: Batch, points: Float[Tensor, "batch width"]) -> None:
-        """Set the outputs for the next forward pass, side by side in the order of the heads."""
+        """Set the outputs for the next forward pass, concatenated in the order of the heads."""
         self._batch = batch
         self._points = points
 
@@ -272,7 +272,7 @@ def bench_of(
 ) -> Bench:
     """Return the examples with the model's predictions.
 
-    Without ``correct``, no prediction is right, for checks that do not ask.
+    Without ``correct``, no prediction counts as right, for checks that do not need it.
 
     Raises:
         InputError: for a probe that was not run, and as ``Bench``.

@@ -19,7 +19,7 @@ from tasks import Batch
 
 
 class Broken(Exception):
-    """A clause is broken: what is wrong, and the way out."""
+    """A broken clause: the fault, and the way out."""
 
 
 @dataclass
@@ -27,7 +27,7 @@ class Case:
     """A probe under test, and the examples to feed it.
 
     Attributes:
-        probe: is only cloned.
+        probe: the probe, which is only cloned.
         model: one, or several by name.
         batch: all examples.
         rtol: how far results of float64 sums may differ, relative to the largest value of a measure.
@@ -42,8 +42,8 @@ class Case:
         self.rows = torch.arange(len(self.batch))
         self.home = device_of(next(iter(by_name(self.model).values())))
         self.batch = self.batch.to(self.home)
-        self.outputs()  # TransformerLens 4 adds hooks of its own in the first forward pass
-        self.modules = modules_of(self.model)  # before the probe is bound
+        self.outputs()  # TransformerLens 4 itself adds hooks in the first forward pass
+        self.modules = modules_of(self.model)  # recorded before the probe is bound
 
     def outputs(self) -> dict[str, AnyTensor]:
         """Return the output of each model for all examples."""
@@ -87,14 +87,14 @@ class Case:
         return probe
 
     def check(self, probe: Probe, clause: str, exact: bool = False) -> None:
-        """Raise ``Broken`` with ``clause`` unless the probe's result is that of all examples at once."""
+        """Raise ``Broken`` with ``clause`` unless the probe's result equals the result of all examples at once."""
         declared = [getattr(type(probe), name) for name in probe.states]
         exact |= all(isinstance(d, Rows) or (isinstance(d, Sum) and d.dtype is torch.int64) for d in declared)
         compare_results(probe.compute(), self.expected, 0.0 if exact else self.rtol, clause)
 
 
 def compare_results(result: ProbeResult, expected: ProbeResult, rtol: float, clause: str) -> None:
-    """Raise ``Broken`` with ``clause`` unless two results are the same within ``rtol`` of a measure's largest value."""
+    """Raise ``Broken`` with ``clause`` unless two results agree within ``rtol`` of a measure's largest value."""
     for name in ("axes", "coords", "layers"):
         if getattr(result, name) != getattr(expected, name):
             raise Broken(f"{clause}, but {name} went from {getattr(expected, name)} to {getattr(result, name)}")
@@ -112,7 +112,7 @@ def compare_results(result: ProbeResult, expected: ProbeResult, rtol: float, cla
 
 
 def equal_tensors(a: Mapping[str, AnyTensor], b: Mapping[str, AnyTensor]) -> bool:
-    """Return whether two dictionaries of tensors are the same to the bit; NaN equals NaN."""
+    """Return whether two dictionaries of tensors are equal to the bit, with NaN equal to NaN."""
     return a.keys() == b.keys() and all(_same(a[name], b[name]) for name in a)
 
 

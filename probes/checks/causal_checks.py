@@ -53,48 +53,48 @@ def causal_checks(
     tokenizer: Any = None,
     bos: Bos = "model",
 ) -> ProbeResult:
-    """Replace a head's output and see whether the model's predictions follow its clusters.
+    """Replace a head's output, and measure whether predictions follow its clusters.
 
-    One head at a time, and only at the query position; every other head, position and earlier site is
-    unchanged. The clusters are the classes of each equivalence label (of the given batches), and
-    ``integer_sum``, those of the integer weights that ``probe`` found. Centroids, means and partners are those
-    of the given batches, so the results hold for these; how examples are split into batches does not matter.
+    One head at a time, and only at the query position. Every other head, position and earlier site is unchanged. The
+    clusters are the classes of each equivalence label (of the given batches), and ``integer_sum``, the integer sums of
+    the weights that ``probe`` found. Centroids, means and partners come from the given batches, so the results hold for
+    these. How examples are split into batches does not matter.
 
     Measures:
-        ``accuracy``, ``majority_accuracy`` (no axes): of the model, and of the best constant answer, which is
-            the chance level: the best of all tokens if there are at most 16, else of the 16 most frequent answers.
-        ``ablated_accuracy`` (site, head): with the output replaced by its mean.
-        ``centroid_accuracy`` (site, head, partition): with the centroid of the example's cluster.
-        ``misplaced_accuracy`` (site, head, partition): with the centroid of a random other example's cluster,
+        ``accuracy``, ``majority_accuracy`` (no axes): accuracy of the model, and of the best constant answer, which is
+            the chance level. It is the best of all tokens if there are at most 16, else of the 16 most frequent
+            answers.
+        ``ablated_accuracy`` (site, head): accuracy with the output replaced by its mean.
+        ``centroid_accuracy`` (site, head, partition): accuracy with the centroid of the example's cluster.
+        ``misplaced_accuracy`` (site, head, partition): accuracy with the centroid of a random other example's cluster,
             which should break a model that reads the clusters.
-        ``swap_accuracy``, ``swap_agreement`` (site, head, partition): with the output for another, random
-            member of the cluster: accuracy, and share of unchanged predictions. Examples alone in their
-            cluster are left out.
+        ``swap_accuracy``, ``swap_agreement`` (site, head, partition): accuracy, and share of unchanged predictions,
+            with the output for another random member of the cluster. Examples alone in their cluster are left out.
         ``partition_clusters`` (site, head, partition): number of clusters.
-        ``influence`` (site, head, position): change of the output when the token there is that of another
-            example at the same position, ``E |z' - z|^2 / (2 Var z)``: 0: none; 1: all of the variance.
-        ``spurious_shift``, ``permutation_shift`` (site, head): the same when all tokens off the support come
-            from one other example, and when each example's tokens in the support are permuted.
+        ``influence`` (site, head, position): change of the output when the token there is taken from another example at
+            this position, ``E |z' - z|^2 / (2 Var z)``. 0: none. 1: all of the variance.
+        ``spurious_shift``, ``permutation_shift`` (site, head): this change when all tokens off the support come from
+            one other example, and when each example's tokens in the support are permuted.
         ``spurious_agreement``, ``permutation_agreement`` (no axes): share of the model's predictions that
             these leave unchanged.
 
-    Cost: ``2 + positions + 1 + heads x (3 x partitions + 1)`` forward passes over the batches. Memory: the
-    batches, and their examples' outputs at the query of all sites, twice; the logits of one batch.
+    Cost: ``2 + positions + 1 + heads x (3 x partitions + 1)`` forward passes over the batches. Memory: the batches,
+    their examples' outputs at the query of all sites, twice, and the logits of one batch.
 
     Args:
         model: the model ``probe`` was run on.
         batches: the examples to test on, each with its own index.
-        probe: a ``ClusteringHead`` that has been run; it defines the sites and the equivalence.
+        probe: a ``ClusteringHead`` that has been run. It defines the sites and the equivalence.
         correct: maps the model's logits and the batch to 1 for a right answer and 0 for others, ``[batch]``, as
             ``task.accuracy`` does.
-        heads: pairs of site and head to test; ``None`` for all. Others are NaN.
+        heads: pairs of site and head to test. ``None`` for all. Others are NaN.
         influence: whether to measure ``influence``, which needs one pass per position.
         seed: for partners and permutations.
         tokenizer, bos: for texts, as in ``run``.
 
     Raises:
-        InputError: for a probe that was not run, or was run on another model, an unknown head, fewer than 2
-            examples, or logits and ``correct`` of the wrong shape; and whatever ``probe`` refuses.
+        InputError: for a probe that was not run, or was run on another model, an unknown head, fewer than 2 examples,
+            or logits and ``correct`` of the wrong shape. Also for all that ``probe`` refuses.
 
     Example:
         >>> # probe = ClusteringHead("sum", support=task.positions, modulus=task.p)
@@ -193,7 +193,7 @@ def _measures_of_partition(
 
 
 def _partitions(bench: Bench, site: str, head: int) -> list[Int[Tensor, "n"] | None]:
-    """Return clusters 0, 1, ... of each partition; ``None`` if the integer weights are undefined."""
+    """Return clusters 0, 1, ... of each partition, or ``None`` if the integer weights are undefined."""
     partitions: list[Int[Tensor, "n"] | None] = list(bench.labels.values())
     if bench.probe.modulus is not None:
         fit = bench.probe.integer_fit(site, head)
@@ -237,7 +237,7 @@ def _resampled(
     Args:
         bench: the examples.
         donor: the example from which each example gets tokens.
-        permutation: of each example's tokens in the support.
+        permutation: permutation of each example's tokens in the support.
         influence: whether to change one position after another.
     """
     notes = []
@@ -270,7 +270,7 @@ def _resampled(
 
 
 def _has_constant_head(bench: Bench) -> bool:
-    """Return whether a head's output is the same for all examples."""
+    """Return whether a head's output is constant over all examples."""
     is_constant = [(points == points[:1]).all(dim=-1).all(dim=0) for points in bench.points.values()]
     return bool(torch.stack(is_constant).any())
 

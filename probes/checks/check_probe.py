@@ -43,13 +43,13 @@ def check_probe(
 ) -> None:
     """Check a probe against the whole contract that ``run``, ``merge`` and ``all_reduce`` rely on.
 
-    The activations are recorded once and fed to clones of ``probe`` in many splits and orders, so the rounding of the
-    model's forward pass at different batch sizes plays no part. A probe whose states are all ``Rows`` or integer
-    ``Sum`` has to return exactly the same result each time. One with a float64 ``Sum`` or ``Moments`` has to return the
-    same within ``rtol`` of the measure's largest value.
+    The activations are recorded once and fed to clones of ``probe`` in many splits and orders. So the model's rounding
+    at different batch sizes has no effect. If all states are ``Rows`` or integer ``Sum``, every result has to be
+    exactly equal. With a float64 ``Sum`` or ``Moments``, results have to agree within ``rtol`` of the measure's largest
+    value.
 
     Args:
-        probe: is cloned, and neither run nor changed itself.
+        probe: the probe, which is cloned, and neither run nor changed itself.
         model: a model that has the probe's sites, or several by name for a probe that compares.
         batches: at least 4 examples that the probe can measure, with distinct indices. Include padded examples if the
             probe looks at positions. Batches of different lengths are padded on the right.
@@ -180,7 +180,7 @@ def _unchanged(case: Case, what: str) -> Iterator[None]:
     """Raise ``Broken`` if the block changes the model's modules, hooks or outputs, or a global random state."""
     outputs = case.outputs()
     states = (torch.get_rng_state(), np.random.get_state(), random.getstate())
-    torch.manual_seed(_UNUSUAL_SEED)  # so that a probe which sets a seed is noticed, also the second time
+    torch.manual_seed(_UNUSUAL_SEED)  # reveals a probe that sets a seed, also the second time
     np.random.seed(_UNUSUAL_SEED)
     random.seed(_UNUSUAL_SEED)
     try:
@@ -253,7 +253,7 @@ def _memory(case: Case) -> None:
     probe = case.fresh()
     probe.update(activations, batch)
     for x in (*activations.values(), *_tensors(batch).values()):
-        x.fill_(1)  # shows in the result if the state has a view of it
+        x.fill_(1)  # changes the result if the state holds a view of it
     case.check(probe, "the state has to be a copy, not a view that keeps a whole batch alive", exact=True)
     references = [weakref.ref(x) for x in (*activations.values(), *_tensors(batch).values())]
     del activations, batch, x
@@ -338,7 +338,7 @@ def _round_trip(case: Case) -> None:
             raise Broken(f"{way} must preserve every bit of the state; leave them to Probe")
         case.check(copy, f"{way} have to give the same result", exact=True)
         half = copied(case.fed(first), case.probe.clone())
-        half.bind(case.model)  # as attach does; a probe may need the model's weights
+        half.bind(case.model)  # as attach does. A probe may need the model's weights
         case.check(case.fed(second, to=half), f"{way} have to allow further updates")
 
 

@@ -43,35 +43,35 @@ def head_attribution(
     tokenizer: Any = None,
     bos: Bos = "model",
 ) -> ProbeResult:
-    """Estimate for every head how one example's output would change another example's prediction.
+    """Estimate for every head how its output for one example would change another example's prediction.
 
-    With ``g_i`` the gradient of example ``i``'s margin (the logit of the model's answer minus the next best) with
-    respect to a head's output at the query, replacing it by the output ``z_j`` of another example changes the margin by
-    about ``g_i (z_j - z_i)``. One forward and one backward pass give that for all heads and pairs. It shows where to
-    look, but proves nothing: ``interchange`` then carries out the interchanges for a few heads.
+    The margin is the logit of the model's answer minus the next best, and ``g_i`` its gradient for example ``i`` with
+    respect to a head's output at the query. Replacing this output by ``z_j`` of another example changes the margin by
+    about ``g_i (z_j - z_i)``. One forward and one backward pass give that for all heads and pairs. It is a guide, not a
+    proof: ``interchange`` then carries out the interchanges for a few heads.
 
     Measures:
         ``effect`` (site, head): mean over all pairs of the absolute change of the margin, in logits.
         ``flips`` (site, head): share of the pairs whose change is larger than the margin, which would change the
             answer.
-        ``read_within_ratio`` (site, head, equivalence): within-ratio of the outputs as they are read, ``G z`` with
-            the examples' gradients as rows of ``G``: differences that do not affect any prediction count for nothing.
-            Chance is the probe's ``within_ratio_chance``.
-        ``p_value``, ``p_holm`` (site, head, equivalence): of ``read_within_ratio`` under relabelling, and with Holm's
-            correction over all heads.
+        ``read_within_ratio`` (site, head, equivalence): within-ratio of the outputs as they are read, ``G z`` with the
+            examples' gradients as rows of ``G``. Differences without effect on any prediction do not count. Chance is
+            the probe's ``within_ratio_chance``.
+        ``p_value``, ``p_holm`` (site, head, equivalence): p-value of ``read_within_ratio`` under relabelling, and with
+            Holm's correction over all heads.
         ``margin`` (no axes): mean of the examples' margins.
 
-    To first order only: where a prediction is saturated (a threshold far away) the gradient is 0 and a head that
-    matters is missed; ``effect`` does not see it either.
+    To first order only: if a prediction is saturated (a threshold far away), the gradient is 0 and a head that matters
+    is missed, by ``effect`` too.
 
-    Cost: two forward passes and one backward pass; examples x examples products per head; the relabellings. Memory: the
-    graph of one batch, and all examples' outputs and gradients at the query of all sites.
+    Cost: two forward passes, one backward pass, examples x examples products per head, and the relabellings. Memory:
+    the graph of one batch, and all examples' outputs and gradients at the query of all sites.
 
     Args:
         model: the model ``probe`` was run on.
         batches: the examples to measure on, each with its own index.
-        probe: a ``ClusteringHead`` that has been run; it defines the sites and the equivalence.
-        permutations: number of relabellings; ``None``: as many as Holm's correction over all heads needs to reach
+        probe: a ``ClusteringHead`` that has been run. It defines the sites and the equivalence.
+        permutations: number of relabellings. ``None``: as many as Holm's correction over all heads needs to reach
             significance.
         seed: for the relabellings.
         tokenizer, bos: for texts, as in ``run``.
@@ -208,4 +208,4 @@ def _keep_with_gradient(
     outputs: dict[str, Float[Tensor, "..."]], name: str, z: Float[Tensor, "batch pos head d_head"]
 ) -> Float[Tensor, "batch pos head d_head"]:
     outputs[name] = z if z.requires_grad else z.detach().requires_grad_(True)
-    return outputs[name]  # also if it is z: a bridge hands out a copy in another layout
+    return outputs[name]  # also for z: a bridge returns a copy in another layout

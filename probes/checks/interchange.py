@@ -1,4 +1,4 @@
-"""Find which inputs are the same to the model after a head: interchange head outputs between examples."""
+"""Find inputs that the model does not distinguish after a head: interchange head outputs between examples."""
 
 from __future__ import annotations
 
@@ -47,53 +47,54 @@ def interchange(
     """Put one example's head output into others, and find which examples the rest of the model treats alike.
 
     Some examples are *recipients*. Every example's output of a head is put, one after the other, into each recipient at
-    the query, and the model's answers are noted. Two examples are equivalent at that head if they lead to the same
-    answer in every recipient. These *discovered* classes need no labels (``ClusteringHead(())``). If there are labels,
-    the classes' agreement with them is measured, and relabelling of the donors tests whether answers depend on labels.
+    the query, and the model's answers are noted. Two examples are equivalent at that head if they lead to equal answers
+    in every recipient. These *discovered* classes need no labels (``ClusteringHead(())``). If there are labels, the
+    classes' agreement with them is measured, and relabelling of the donors tests whether answers depend on labels.
 
     Measures:
-        ``effect`` (site, head): of ``head_attribution``, by which heads are chosen; NaN where they were given.
+        ``effect`` (site, head): the measure of ``head_attribution``, by which heads are chosen. NaN if they were given.
         ``changed`` (site, head): share of interchanges that change the recipient's answer.
-        ``changed_within``, ``changed_between`` (site, head, equivalence): the same for donors of the recipient's class,
-            and for those of others. A clustering head has none of the first, and some of the second.
+        ``changed_within``, ``changed_between`` (site, head, equivalence): the share for donors of the recipient's
+            class, and for donors of other classes. A clustering head has a share of 0 for the first, and above 0 for
+            the second.
         ``response_within_ratio`` (site, head, equivalence): within-ratio of the donors' answers (each answer in each
-            recipient an axis): 0 where donors of a class are the same. Chance is the probe's ``within_ratio_chance``.
-        ``p_value``, ``p_holm`` (site, head, equivalence): of that ratio under relabelling, and with Holm's correction
-            over **all** heads: one that was not chosen counts as a test with p = 1.
+            recipient an axis): 0 if donors of a class agree. Chance is the probe's ``within_ratio_chance``.
+        ``p_value``, ``p_holm`` (site, head, equivalence): p-value of that ratio under relabelling, and with Holm's
+            correction over **all** heads. A head that was not chosen counts as a test with p = 1.
         ``classes`` (site, head): number of discovered classes. ``discovered`` (site, head, example): the class of each
-            example, -1 where the head was not chosen.
-        ``agreement`` (site, head, equivalence): adjusted Rand index of discovered classes and labels: 1 the same, 0 by
+            example, or -1 if the head was not chosen.
+        ``agreement`` (site, head, equivalence): adjusted Rand index of discovered classes and labels: 1 identical, 0 by
             chance.
         ``stability`` (site, head): adjusted Rand index of the classes from the first half of the recipients and from
-            the second, with ``tolerance`` a share of either half; NaN where both are one class.
-        ``within_ratio``, ``within_ratio_gaussian`` (site, head): of the head's outputs under the discovered classes;
-            and the same for as many points of a normal distribution of the same mean and covariance, put into the
-            same recipients. Answers split any cloud into classes; the real outputs are *clusters* if the first is well
-            below the second.
+            the second, with ``tolerance`` a share of either half. NaN if both are one class.
+        ``within_ratio``, ``within_ratio_gaussian`` (site, head): within-ratio of the head's outputs under the
+            discovered classes. For comparison, also of as many points of a normal distribution with equal mean and
+            covariance, put into these recipients. Answers split any cloud into classes. The real outputs are *clusters*
+            if the first is well below the second.
 
-    Examples that the model does not distinguish in any recipient are one class: where only the answer is read, classes
-    are answers. Recipients that differ in what else the answer depends on make the classes finer. More recipients can
-    only split classes.
+    Examples that the model does not distinguish in any recipient are one class: if only the answer is read, classes are
+    answers. Recipients that differ in other causes of the answer make the classes finer. More recipients can only split
+    classes.
 
     Cost: forward passes over the examples: 3 and one backward pass for all heads, then ``2 recipients`` for each head
-    chosen (4 x 16 = 64 with the defaults; ``metadata["passes"]``).
+    chosen (``metadata["passes"]``, 4 x 16 = 64 with the defaults).
 
     Args:
         model: the model ``probe`` was run on.
         batches: the examples, each with its own index. A few hundred are plenty.
-        probe: a ``ClusteringHead`` that has been run; it defines the sites and the equivalence.
-        heads: number of heads, those with the largest ``effect``; or pairs of site and head.
+        probe: a ``ClusteringHead`` that has been run. It defines the sites and the equivalence.
+        heads: number of heads, taken by the largest ``effect``, or pairs of site and head.
         recipients: number of recipients, drawn at random.
         tolerance: share of the recipients in which two examples of one class may lead to different answers. At 0
-            classes are exact; above, they are found by complete linkage.
-        permutations: number of relabellings; ``None``: as many as Holm's correction over all heads needs to reach
+            classes are exact. Above, they are found by complete linkage.
+        permutations: number of relabellings. ``None``: as many as Holm's correction over all heads needs to reach
             significance.
         seed: for recipients, relabellings and Gaussian points.
         tokenizer, bos: for texts, as in ``run``.
 
     Raises:
-        InputError: as ``causal_checks`` and ``head_attribution``; for fewer than 2 recipients or more than there are
-            examples, or a tolerance outside 0 to 1.
+        InputError: as ``causal_checks`` and ``head_attribution``. Also for fewer than 2 recipients or more than there
+            are examples, or a tolerance outside 0 to 1.
 
     Example:
         >>> # run(model, batches, probe)
@@ -175,20 +176,19 @@ def interchange_together(
 
     Measures (as in ``interchange``, for the set as a whole):
         ``changed``, ``classes``, ``stability``, ``within_ratio``, ``within_ratio_gaussian`` (no axes). The last two are
-            of the outputs side by side, so that heads with larger outputs count for more.
+            of the concatenated outputs, so that heads with larger outputs count for more.
         ``changed_within``, ``changed_between``, ``response_within_ratio``, ``agreement``, ``p_value`` (equivalence).
             There is one test per equivalence, so no correction.
         ``discovered`` (example): the class of each example.
 
-    Cost: forward passes over the examples: 3 and one backward pass to choose heads (1 where they are given), and
+    Cost: forward passes over the examples: 3 and one backward pass to choose heads (1 if they are given), and
     ``2 recipients`` whatever the number of heads.
 
     Args:
         model: the model ``probe`` was run on.
         batches: the examples, each with its own index.
-        probe: a ``ClusteringHead`` that has been run; it defines the sites and the equivalence.
-        heads: number of heads, those with the largest ``effect``, for which no label is needed; or pairs of site and
-            head.
+        probe: a ``ClusteringHead`` that has been run. It defines the sites and the equivalence.
+        heads: number of heads, taken by the largest ``effect``, which needs no label, or pairs of site and head.
         recipients: number of recipients, drawn at random.
         tolerance: share of the recipients in which two examples of one class may lead to different answers.
         permutations: number of relabellings for ``p_value``.
@@ -196,7 +196,7 @@ def interchange_together(
         tokenizer, bos: for texts, as in ``run``.
 
     Raises:
-        InputError: as ``interchange``; and if there are no heads: an empty list, or none with an effect.
+        InputError: as ``interchange``, and if there are no heads: an empty list, or none with an effect.
 
     Example:
         >>> # run(model, batches, probe)
@@ -247,13 +247,13 @@ class _Plan(NamedTuple):
 
     Attributes:
         bench: the examples, and the model's predictions.
-        effect: by which heads were chosen; NaN if they were given.
+        effect: by which heads were chosen. NaN if they were given.
         chosen: the heads.
         recipients: places in ``bench``.
-        noise: of a normal distribution.
-        tolerance: of discovered classes.
+        noise: noise of a normal distribution.
+        tolerance: tolerance of discovered classes.
         permutations: relabellings of each test.
-        seed: for relabellings.
+        seed: seed of relabellings.
         passes: forward passes before the first interchange.
     """
 
@@ -322,7 +322,7 @@ class _Plan(NamedTuple):
         return {"equivalence": self.bench.probe.labels, "example": [str(i) for i in self.examples.tolist()]}
 
     def notes_on_number(self, heads: Sequence[HeadPlace] | int) -> list[str]:
-        """Return a note if fewer heads were chosen than asked for."""
+        """Return a note if fewer heads were chosen than requested."""
         if isinstance(heads, Sequence) or len(self.chosen) >= heads:
             return []
         return [f"{len(self.chosen)} of the {heads} heads asked for: no other has an effect, to first order"]
@@ -367,12 +367,12 @@ class _Interchanged(NamedTuple):
     """The interchanges of one head, or of several at once.
 
     Attributes:
-        points: outputs, side by side.
-        answers: the model's, by donor.
-        classes: discovered.
+        points: concatenated outputs.
+        answers: the model's answers, by donor.
+        classes: discovered classes.
         halves: classes from either half of the recipients.
         cloud: points of a normal distribution with the mean and covariance of ``points``.
-        cloud_classes: discovered when these are put into the recipients.
+        cloud_classes: classes discovered when these are put into the recipients.
     """
 
     points: Float64[Tensor, "n width"]
@@ -405,7 +405,7 @@ class _Interchanged(NamedTuple):
 
     @property
     def is_without_effect(self) -> bool:
-        """Whether each recipient's answer is the same for all donors."""
+        """Whether each recipient's answer does not depend on the donor."""
         return bool((self.answers == self.answers[:, :1]).all())
 
     def _changes_answer(self, plan: _Plan) -> Float64[Tensor, "recipient n"]:
@@ -425,7 +425,7 @@ class _Interchanged(NamedTuple):
         }
 
     def all_measures(self, plan: _Plan) -> dict[str, Float64[Tensor, "*equivalence"] | Int[Tensor, "n"]]:
-        """Return every measure of the interchanged heads as a tensor, those of labels with an axis for labels."""
+        """Return every measure of the interchanged heads as a tensor, with an axis for labels if it depends on them."""
         values = {name: torch.tensor(value, dtype=torch.float64) for name, value in self.measures(plan).items()}
         by_label = [self.measures_of_label(plan, label) for label in plan.bench.labels.values()]
         for name in _BY_LABEL:

@@ -36,11 +36,11 @@ class Attached:
 
     @contextmanager
     def on(self, batch: Batch | TokenIds | Mapping[str, Any]) -> Iterator[None]:
-        """Measure the one forward pass made inside this block; other passes are not measured.
+        """Measure the one forward pass made inside this block, and no other.
 
         Args:
             batch: the batch, token ids, or the output of a Hugging Face tokenizer. Examples without an index are
-                numbered on from those that the probes hold.
+                numbered after the probes' examples.
 
         Raises:
             InputError: for an example that a probe holds already (call ``probe.reset()`` first), and as ``run``.

@@ -25,9 +25,9 @@ class SingleExample:
     """One example that is not part of a batch yet.
 
     Attributes:
-        text: to be turned into ``ids``; ``None`` afterwards, and for an example that came as token ids.
+        text: text to be turned into ``ids``. ``None`` afterwards, and for an example that came as token ids.
         ids: token ids.
-        mask: true for real tokens; ``None`` if all are.
+        mask: true for real tokens, or ``None`` if all are.
         labels: integers, or tensors without axes.
         string_columns: names of columns that would be labels if they were numbers.
         number: the example's index.
@@ -54,7 +54,7 @@ class SingleExample:
             raise InputError(f"example {number} has no tokens; leave it out")
 
     def without_padding(self) -> SingleExample:
-        """Return the example from its first real token to its last; unchanged if it has no real token."""
+        """Return the example from its first real token to its last, or unchanged if it has none."""
         if self.ids is None or self.mask is None:
             return self
         real = self.mask.nonzero()[:, 0]
@@ -71,7 +71,7 @@ class Sequences:
 
     Attributes:
         tokens: token ids ``[batch pos]``, not checked yet.
-        mask: ``[batch pos]``, true or 1 for real tokens; ``None`` if all are.
+        mask: ``[batch pos]``, true or 1 for real tokens, or ``None`` if all are.
         labels: integers for each sequence.
         string_columns: names of columns that would be labels if they were numbers.
     """
@@ -133,7 +133,7 @@ def _items_of_element(element: Any) -> Iterator[Batch | Sequences | SingleExampl
     elif isinstance(element, Mapping):
         yield from _items_of_mapping(element)
     elif isinstance(element, (list, tuple)) and len(element) == 1 and isinstance(element[0], (Tensor, np.ndarray)):
-        yield from _items_of_element(element[0])  # from a DataLoader of a TensorDataset with one tensor
+        yield from _items_of_element(element[0])  # a DataLoader of a TensorDataset with one tensor
     else:
         raise InputError(f"expected {_ACCEPTED}; got an element of type {type(element).__name__}{_hint(element)}")
 
@@ -216,7 +216,7 @@ def _has_true(value: Any) -> bool:
 
 
 def _column_length(value: Any) -> int:
-    """Return the number of examples of a column; -1 for anything else."""
+    """Return the number of examples of a column, or -1 for anything else."""
     if isinstance(value, (Tensor, np.ndarray)):
         return len(value) if value.ndim else -1
     return len(value) if isinstance(value, Sequence) and not isinstance(value, str) else -1

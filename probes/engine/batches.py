@@ -37,17 +37,17 @@ def each_batch(
     progress: str | None = None,
     first: int = 0,
 ) -> Iterator[Batch]:
-    """Yield everything that was given as batches that the models can read.
+    """Yield the input as batches that the models can read.
 
-    A ``Batch`` is yielded as it is. Texts, rows and padded sequences are freed of padding and sorted by length, longest
-    first: a list as a whole, and a stream in windows of some thousand examples. They are cut into batches of at most
-    ``tokens_per_batch`` tokens, with shorter sequences padded on the right. Examples are numbered 0, 1, 2, ... in the
-    order given. Every integer of a data set's row becomes a label of that name. Empty batches are left out.
+    A ``Batch`` is yielded unchanged. Texts, rows and padded sequences are freed of padding and sorted by length,
+    longest first. A list is sorted as a whole, a stream in windows of some thousand examples. They are cut into batches
+    of at most ``tokens_per_batch`` tokens, with shorter sequences padded on the right. Examples are numbered from 0 in
+    the order given. Every integer of a data set's row becomes a label of that name. Empty batches are left out.
 
     Args:
         given: see ``run``.
-        models: that will read the batches, by name.
-        reading: turns many texts into tokens; by default with the models' tokenizer.
+        models: models that will read the batches, by name.
+        reading: turns many texts into tokens, by default with the models' tokenizer.
         tokens_per_batch: most tokens of a batch, padding included. A ``Batch`` is not divided.
         progress: the name of a progress bar, or ``None``.
         first: the number of the first example without an index.
@@ -70,7 +70,7 @@ def each_batch(
 
 
 def one_batch(given: Batch | TokenIds | Mapping[str, Any], model: HookedModel) -> Batch:
-    """Return what was given as one batch that the model can read, in its order and with its padding.
+    """Return the input as one batch that the model can read, in its order and with its padding.
 
     Raises:
         InputError: for something else than one batch, and as ``each_batch``.
@@ -90,13 +90,13 @@ def one_batch(given: Batch | TokenIds | Mapping[str, Any], model: HookedModel) -
     return readable_batch(batches[0], {"": model})
 
 
-# ---- what a model can read ----
+# ---- readable batches ----
 
 
 def readable_batch(batch: Batch, models: Mapping[str, HookedModel]) -> Batch:
     """Return the batch as the models can read it.
 
-    Ids that the attention mask hides and the vocabulary lacks become 0. A mask that hides nothing is left out.
+    Ids that the attention mask hides and the vocabulary lacks become 0. A mask that hides no token is left out.
 
     Raises:
         InputError: for other ids outside a vocabulary, more tokens than a model's context, and an example without a

@@ -11,18 +11,18 @@ from torch import Tensor, nn
 from probes.engine.hooks import HookedModel, device_of, evaluation_mode, record
 from tasks import InputError
 
-_RELATIVE_TOLERANCE = 1e-3  # of the largest logit
+_RELATIVE_TOLERANCE = 1e-3  # share of the largest logit
 _WAY_OUT = "give a causal language model that TransformerLens knows, loaded with attention='eager'"
 
 
 class FinalReadout:
     """The final norm and the unembedding of a model, run without its hook points.
 
-    When it is made, it is compared with the model: it has to return the model's logits for three tokens, given the last
+    On creation, it is compared with the model: it has to return the model's logits for three tokens, given the last
     block's output.
 
     Args:
-        model: with ``ln_final`` and ``unembed``, as in TransformerLens.
+        model: model with ``ln_final`` and ``unembed``, as in TransformerLens.
 
     Raises:
         InputError: for a model without them, and if the model's logits are not their output.
@@ -48,7 +48,7 @@ class FinalReadout:
         """Return the logits of residual states.
 
         Args:
-            states: at any layer.
+            states: hidden states at any layer.
             normed: true for a state that already went through the final norm.
         """
         x = states[:, None].to(self._dtype)  # means over tokens are float32 in every model
@@ -88,7 +88,7 @@ def _block_number(name: str) -> int:
 
 
 def _inner(module: Any) -> nn.Module | None:
-    """Return the module that computes; in TransformerLens's bridge, the one between two hook points."""
+    """Return the module that computes. In TransformerLens's bridge, it is between two hook points."""
     component = getattr(module, "original_component", None)
     if not isinstance(component, nn.Module):
         component = module

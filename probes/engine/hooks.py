@@ -104,7 +104,7 @@ def forward(model: HookedModel, batch: Batch) -> Any:
 
 
 def device_of(model: HookedModel) -> torch.device:
-    """Return the device for the model's tokens, which is that of its first parameter that is not offloaded.
+    """Return the device for the model's tokens: where its first parameter that is not offloaded is.
 
     If accelerate offloads all parameters, return the device on which it runs the model.
     """
@@ -170,7 +170,7 @@ def check_device(name: str | torch.device) -> None:
 def record(
     model: HookedModel, names: Iterable[str], receive: Receive | None = None
 ) -> Iterator[dict[str, list[AnyTensor]]]:
-    """Catch activations inside the block. Everything in these packages catches activations with this function.
+    """Record activations inside the block. These packages record all activations with this function.
 
     Args:
         model: anything with TransformerLens's hook protocol.
@@ -217,12 +217,12 @@ def existing_hook(name: str, names: Sequence[str], lacks: Mapping[str, str]) -> 
     """Return a hook point's name if the model has it.
 
     Args:
-        name: of the hook point.
-        names: of all hook points of the model.
-        lacks: ends of names that a model of this kind does not have, with the reason.
+        name: name of the hook point.
+        names: names of all hook points of the model.
+        lacks: endings of names that a model of this kind lacks, with the reason.
 
     Raises:
-        InputError: for another name, with the nearest names.
+        InputError: for an unknown name, with the nearest names.
     """
     if name not in names:
         for end, reason in lacks.items():
@@ -237,7 +237,7 @@ def existing_hook(name: str, names: Sequence[str], lacks: Mapping[str, str]) -> 
 
 
 def _near_names(name: str, names: Sequence[str]) -> list[str]:
-    """Return up to three near names; of a block beyond the last, first the same place in the last block."""
+    """Return up to three near names. For a block beyond the last, the last block's counterpart comes first."""
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
     n = n_blocks(names)
     match = re.match(r"blocks\.(\d+)\.(.*)", name)

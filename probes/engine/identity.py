@@ -19,8 +19,8 @@ _WORDS_PER_BLOCK = 2**13  # words of 8 bytes: 64 KiB
 _BLOCKS_ON_CPU = 16  # 1 MiB, which fits in a core's cache
 _BLOCKS_ELSEWHERE = 1024  # 64 MiB
 
-# Settings of Hugging Face's configurations that change no hidden state. The token ids are those of generation; that of
-# padding is not among them, because it numbers RoBERTa's positions.
+# Settings of Hugging Face's configurations that change no hidden state. The token ids are for generation.
+# The padding id is not listed, because it numbers RoBERTa's positions.
 _IDLE_SETTINGS = {
     "architectures",
     "auto_map",
@@ -105,15 +105,15 @@ def token_digests(batch: Batch) -> Int64[Tensor, "batch"]:
 def fingerprint(model: HookedModel) -> str:
     """Return 32 hexadecimal digits that identify a model by all bytes of its weights and buffers, and by their use.
 
-    Names, dtypes and shapes count, as do the active adapters of peft and the configuration (such as the number of heads
-    and the activation function) without settings that change no number, such as names and versions. A tied weight
-    counts once. Devices and hooks do not count. Nothing is kept between calls, so every change of a weight is noticed.
+    Names, dtypes, shapes and the active adapters of peft count. So does the configuration (such as the number of heads
+    and the activation function), without settings that change no number, such as names and versions. A tied weight
+    counts once. Devices and hooks do not count. Hashes are not cached, so every change of a weight is noticed.
 
     Cost: weights are read once, on the device on which they are (see ``weight_digest``), and 8 bytes of each come to
     the host. One core hashes about 2 GB/s: a quarter of a second for GPT-2 in float32.
 
     Raises:
-        InputError: for a weight on the meta device that nothing can load.
+        InputError: for a weight on the meta device that cannot be loaded.
     """
     multipliers: dict[torch.device, Tensor] = {}
     named = []
@@ -134,18 +134,18 @@ def block_multipliers(device: torch.device) -> Int64[Tensor, "block"]:
 def weight_digest(
     weight: Shaped[Tensor, "..."], multipliers: Int64[Tensor, "block"], blocks_at_once: int | None = None
 ) -> Int64[Tensor, ""]:
-    """Return an integer hash of a tensor's bytes, computed on its device and the same on every device.
+    """Return an integer hash of a tensor's bytes, computed on its device and equal on every device.
 
     The bytes are words of 8, in blocks. A block's hash is the sum of its words, each times a fixed odd number, modulo
-    2^64 (multilinear hashing); before, a word's upper half is mixed into its lower half, since flips of two signs would
-    else cancel. The blocks' hashes are mixed with their places by splitmix64 and summed.
+    2^64 (multilinear hashing). Before that, a word's upper half is mixed into its lower half, since flips of two signs
+    would otherwise cancel. The blocks' hashes are mixed with their places by splitmix64 and summed.
 
     Memory: 1 MiB on the CPU and 64 MiB elsewhere, or ``blocks_at_once`` blocks of 64 KiB.
 
     Args:
         weight: any dtype and strides.
-        multipliers: of ``block_multipliers``, on the same device.
-        blocks_at_once: how many blocks are hashed together; the hash does not depend on it.
+        multipliers: result of ``block_multipliers``, on the weight's device.
+        blocks_at_once: how many blocks are hashed together. The hash does not depend on it.
     """
     if blocks_at_once is None:
         blocks_at_once = _BLOCKS_ON_CPU if weight.device.type == "cpu" else _BLOCKS_ELSEWHERE
@@ -179,7 +179,7 @@ def _words(part: UInt8[Tensor, "bytes"]) -> Int64[Tensor, "blocks block"]:
 
 
 def _weights(model: HookedModel) -> Iterator[tuple[str, Shaped[Tensor, "..."]]]:
-    """Yield all weights and buffers by name, each once, also those that are offloaded."""
+    """Yield all weights and buffers by name, each once, offloaded ones too."""
     modules: dict[str, nn.Module] = {}
     seen: dict[int, Tensor] = {}  # keeps the tensors, because the id of a deleted one is used again
     for place, module in model.named_modules():
@@ -195,9 +195,9 @@ def _weights(model: HookedModel) -> Iterator[tuple[str, Shaped[Tensor, "..."]]]:
 
 
 def _weights_of_module(module: nn.Module) -> dict[str, Shaped[Tensor, "..."]]:
-    """Return a module's weights and buffers without those of its parts."""
+    """Return a module's weights and buffers, without its parts' weights and buffers."""
     values: dict[str, Any] = {}
-    module._save_to_state_dict(values, "", True)  # includes what quantised layers keep beside their parameters
+    module._save_to_state_dict(values, "", True)  # includes further tensors of quantised layers
     values |= {name: module._buffers[name] for name in module._non_persistent_buffers_set}
     if getattr(module, "rope_type", "") in ("dynamic", "longrope"):  # depends on the length of the last sequence
         values.pop("inv_freq", None)
@@ -222,7 +222,7 @@ def _loaded(name: str, modules: Mapping[str, nn.Module]) -> Shaped[Tensor, "..."
 
 
 def _plain_tensors(name: str, tensor: Shaped[Tensor, "..."]) -> Iterator[tuple[str, Shaped[Tensor, "..."]]]:
-    """Yield a tensor, or the tensors of which a quantised one is made."""
+    """Yield a tensor, or the parts of a quantised one."""
     if not hasattr(tensor, "__tensor_flatten__"):
         yield name, tensor.detach()
         return
@@ -231,7 +231,7 @@ def _plain_tensors(name: str, tensor: Shaped[Tensor, "..."]) -> Iterator[tuple[s
 
 
 def _parts(weight: Shaped[Tensor, "..."], size: int) -> Iterator[UInt8[Tensor, "bytes"]]:
-    """Yield a tensor's bytes in its order, ``size`` at a time and in the end what is left.
+    """Yield a tensor's bytes in its order, ``size`` at a time, the last piece maybe shorter.
 
     A tensor that is not contiguous is copied piece by piece.
     """

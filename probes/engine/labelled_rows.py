@@ -15,7 +15,7 @@ from tasks import Batch, InputError
 
 
 class LabelledRows(Probe):
-    """Keeps each example's row at every site, and its labels, of at most ``max_rows`` examples.
+    """Base class that keeps rows at every site and labels, of at most ``max_rows`` examples.
 
     A probe sets ``max_rows``, and may set ``units``, the label that says which examples belong together.
     """
@@ -26,7 +26,7 @@ class LabelledRows(Probe):
     units: str | None = None
 
     def _labels_to_keep(self) -> Sequence[str | None]:
-        """Return the names of labels with one value per example; ``None`` for a label that was not given."""
+        """Return the names of labels with one value per example, and ``None`` for a label that was not given."""
         raise NotImplementedError
 
     def update(self, activations: Mapping[str, Float[Tensor, "batch ..."]], batch: Batch) -> None:

@@ -18,14 +18,14 @@ from probes.functional.products import Precision, add_product
 from probes.functional.representations import in_float64, row_mean
 
 _SUMS_OF_SITE = ("product", "fourth", "cube_x", "sum_x", "square_x")  # a site paired with itself has each sum once
-_SUMS_OF_PAIR = ("product", "fourth", "cube_x", "cube_y")  # the other sums of a pair are those of its two sites
+_SUMS_OF_PAIR = ("product", "fourth", "cube_x", "cube_y")  # the other sums of a pair are its two sites' sums
 _MIN_ROWS_PER_BLOCK = 512
 _MAX_ELEMENTS_PER_BLOCK = 2**22
 SitePair: TypeAlias = tuple[str, str]
 
 
 class Moments(Declared["MomentsState"]):
-    """Declares the ``functional.CrossMoments`` of sites with themselves and of pairs of sites, by class of examples.
+    """Declared ``functional.CrossMoments`` of sites with themselves and of pairs of sites, by class of examples.
 
     Unlike a ``Sum``, they are sums about points near the means, which a merge reconciles. A covariance keeps its digits
     even if the mean is far larger than the spread.
@@ -56,7 +56,7 @@ class Moments(Declared["MomentsState"]):
 
 @dataclass
 class JointMoments:
-    """The moments of pairs of sites that see the same examples. Sums that pairs share are stored once.
+    """The moments of pairs of sites over shared examples. Sums that pairs share are stored once.
 
     All float64. The dimensions of all sites are concatenated, in the order of ``places``.
 
@@ -87,7 +87,7 @@ class JointMoments:
         Args:
             point: the point to be subtracted from rows.
             dims: number of dimensions of each site.
-            pairs: of sites.
+            pairs: pairs of sites.
         """
         ends = accumulate(dims.values())
         return cls(
@@ -148,8 +148,8 @@ class JointMoments:
         """Add examples, block by block.
 
         Args:
-            rows: of each site, on any device and in any dtype.
-            precision: of the outer products.
+            rows: rows of each site, on any device and in any dtype.
+            precision: precision of the outer products.
         """
         n = len(rows[0])
         if n > self.n:  # the mean of more examples is a better point
@@ -159,7 +159,7 @@ class JointMoments:
             self._add_block(torch.cat([in_float64(x.to(self.point.device)) for x in block], dim=1), precision)
 
     def _add_block(self, rows: Float64[Tensor, "n dim"], precision: Precision) -> None:
-        """Add examples, with the dimensions of all sites side by side. Changes ``rows``."""
+        """Add examples, with the dimensions of all sites concatenated. Changes ``rows``."""
         n = len(rows)
         x = rows.sub_(self.point).T.contiguous()
         del rows
@@ -252,24 +252,24 @@ class MomentsState(Keyed[JointMoments]):
         precision: Precision = "float64",
         device: str | torch.device | None = None,
     ) -> None:
-        """Add the rows of the same examples at every site.
+        """Add the rows of a batch of examples at every site.
 
-        Memory beside the state: three float64 copies of 512 rows at all sites, or of 32 MiB of them if that is more.
+        Memory besides the state: three float64 copies of 512 rows at all sites, or of 32 MiB of them if that is more.
 
         Args:
-            rows: by site; the same sites in every batch.
-            classes: of the examples, each kept under its number, ``"0"``; ``None``: all under ``"all"``.
-            pairs: sites to pair, in addition to each with itself; the same in every batch.
-            precision: of the products, which are by far most of the work. Their sums are float64.
-            device: where the sums are computed and kept; by default that of the rows. A device without float64 is
-                replaced by the CPU.
+            rows: by site, with equal sites in every batch.
+            classes: classes of the examples, each kept under its number, ``"0"``. ``None``: all under ``"all"``.
+            pairs: sites to pair, in addition to each with itself, equal in every batch.
+            precision: precision of the products, by far most of the work. Their sums are float64.
+            device: device that computes and keeps the sums, by default the rows'. A device without float64 is replaced
+                by the CPU.
         """
         sites = {site: rows[site] for site in sorted(rows)}
         first = next(iter(sites.values()))
         home = home_of(first, device)
         if not len(first):
             return
-        with torch.inference_mode(False), torch.no_grad():  # what is made in inference mode cannot be added to outside
+        with torch.inference_mode(False), torch.no_grad():  # tensors made in inference mode cannot be added to outside
             for key, examples in _examples_by_class(classes).items():
                 chosen = sites
                 if examples is not None:
@@ -312,7 +312,7 @@ class MomentsState(Keyed[JointMoments]):
         return tensors
 
     def load(self, tensors: dict[str, AnyTensor]) -> None:
-        """Replace all moments by those that ``tensors()`` of another state returned."""
+        """Replace all moments by the ``tensors()`` of another state."""
         pairs: dict[str, dict[SitePair, CrossMoments]] = {}
         for name in dict.fromkeys(name.rsplit("/", 1)[0] for name in tensors):
             n, *sums = (tensors[f"{name}/{field.name}"] for field in fields(CrossMoments))
@@ -322,7 +322,7 @@ class MomentsState(Keyed[JointMoments]):
 
 
 def _examples_by_class(classes: Int[Tensor, "n"] | None) -> dict[str, Int[Tensor, "_"] | None]:
-    """Return the places of each class's examples; ``None`` for all examples."""
+    """Return the places of each class's examples, or ``None`` for all examples."""
     if classes is None:
         return {"all": None}
     present = torch.unique(classes).tolist()
@@ -332,7 +332,7 @@ def _examples_by_class(classes: Int[Tensor, "n"] | None) -> dict[str, Int[Tensor
 
 
 def home_of(rows: Shaped[Tensor, "..."], device: str | torch.device | None) -> torch.device:
-    """Return the device for float64 sums: the given one, or that of the rows, but the CPU for MPS without float64."""
+    """Return the device for float64 sums: the given or the rows' device, but the CPU for MPS, which lacks float64."""
     home = rows.device if device is None else torch.empty(0, device=device).device
     return torch.device("cpu") if home.type == "mps" else home
 

@@ -29,14 +29,14 @@ Notes: TypeAlias = Callable[[Mapping[str, int], Mapping[str, Float[Tensor, "..."
 
 
 class ByClass(Probe):
-    """Keeps every example's row at every site, and counts the examples of each class of ``label``.
+    """Base class that keeps every example's row at every site, and counts each class of ``label``.
 
     A *group* is ``"all"`` or the name of a class.
 
     Attributes:
-        label: name of the label with the classes; ``None`` for the group of all examples only.
-        max_memory: most GiB of state.
-        units: name of the label whose classes are examples that belong together; ``None`` if examples are independent.
+        label: name of the label with the classes. ``None`` for the group of all examples only.
+        max_memory: limit on the state, in GiB.
+        units: name of the label whose classes are examples that belong together. ``None`` if examples are independent.
     """
 
     compares = True
@@ -78,7 +78,7 @@ class ByClass(Probe):
     # ---- memory ----
 
     def _check_memory(self, rows: SiteRows, n: int, classes: int) -> None:
-        """Refuse a batch that does not fit, before it is kept. ``n`` and ``classes`` include those of the batch."""
+        """Refuse a batch that does not fit, before it is kept. ``n`` and ``classes`` include the batch."""
         self._check_rows(rows, n)
 
     def _check_rows(self, rows: SiteRows, n: int, *ways: str) -> None:
@@ -86,7 +86,7 @@ class ByClass(Probe):
         self._refuse_above(self._bytes(rows, n), what, "give fewer examples", *ways)
 
     def _bytes(self, rows: SiteRows, n: int) -> int:
-        """Return the bytes of the rows of ``n`` examples, and of what ``compute`` makes of them at once."""
+        """Return the bytes of the rows of ``n`` examples, and of the arrays that ``compute`` makes of them at once."""
         return n * sum(x.element_size() * x.shape[1] for x in rows.values())
 
     def _refuse_above(self, needed: int, what: str, *ways: str) -> None:
@@ -97,7 +97,7 @@ class ByClass(Probe):
                 "or raise max_memory"
             )
 
-    # ---- what was kept ----
+    # ---- kept rows ----
 
     @property
     def _n(self) -> int:
@@ -114,7 +114,7 @@ class ByClass(Probe):
         return self._examples_of(group, self.rows.get(site)[1])
 
     def _units_of(self, group: str) -> Int[Tensor, "n"] | None:
-        """Return the unit of each example of a group; ``None`` without units."""
+        """Return the unit of each example of a group, or ``None`` without units."""
         return None if self.units is None else self._examples_of(group, self.classes.get("units")[1])
 
     def _examples_of(self, group: str, values: Shaped[Tensor, "n ..."]) -> Shaped[Tensor, "_ ..."]:
@@ -137,10 +137,10 @@ class ByClass(Probe):
 
 
 class Pairwise(ByClass):
-    """Compares pairs of sites, of two models or of one.
+    """Base class that compares pairs of sites, of two models or of one.
 
     Attributes:
-        pairs: ``"all"``, or ``"diagonal"`` for each layer with the same layer of the other model only.
+        pairs: ``"all"``, or ``"diagonal"`` for each layer with its counterpart in the other model only.
     """
 
     def __init__(
@@ -170,12 +170,12 @@ class Pairwise(ByClass):
 
     @property
     def _models(self) -> list[str]:
-        """Names of the two models; none if only one was measured."""
+        """Return the names of the two models, or none if only one was measured."""
         models = dict.fromkeys(split_site(name)[0] for name in self.site_names)
         return [model for model in models if model]
 
     def _sides(self) -> tuple[list[Site], list[Site]]:
-        """Return the sites of the first model and of the second, or twice those of a single model."""
+        """Return the sites of the first model and of the second, or a single model's sites twice."""
         if not self._models:
             return self.sites, self.sites
         first, second = self._models
@@ -185,7 +185,7 @@ class Pairwise(ByClass):
         return [site for site in self.sites if split_site(site.name)[0] == model]
 
     def _diagonal(self) -> bool:
-        """Return whether only sites with the same hook are compared."""
+        """Return whether only sites of equal hook names are compared."""
         first, second = ([Site(split_site(name)[1], layer) for name, layer in side] for side in self._sides())
         return self.pairs == "diagonal" and bool(self._models) and first == second
 
@@ -206,13 +206,13 @@ class Pairwise(ByClass):
         """Return the result of every pair.
 
         Args:
-            measures: their names.
+            measures: names of the measures.
             compare: yields measure, value and reason, given two sites and a group. The reason is empty, or says why the
-                value is NaN: ``"x: "`` or ``"y: "`` for the site that causes it, and a text. It is called for one group
-                after another, so it may forget what it prepared for a group.
+                value is NaN: ``"x: "`` or ``"y: "`` for the site that causes it, and a text. It is called group by
+                group, so it may drop preparations of a finished group.
             notes: returns further notes, given the number of examples by group and the values.
             n_halves: values of a measure whose name ends in ``_halves``.
-            metadata: to add.
+            metadata: metadata to add.
         """
         n = self._counts()
         values, undefined = self._values(measures, compare, list(n), n_halves)

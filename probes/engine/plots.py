@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 GREY = "#999999"
-# Okabe & Ito's colours, which colour-blind readers can distinguish, with two more; and a marker for each.
+# Okabe & Ito's colours, which colour-blind readers can distinguish, with two more, and a marker for each.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8A8A8A")
 MARKERS = "osv^DPX*"
 
@@ -38,12 +38,12 @@ _RESIDUAL_STREAM = re.compile(r"hook_embed|hook_resid_post|unembed\.hook_in")
 
 @dataclass(frozen=True)
 class _Layout:
-    """Assigns the axes of a measure to the parts of a figure.
+    """Assignment of a measure's axes to the parts of a figure.
 
     Attributes:
-        kind: of drawing.
+        kind: kind of drawing.
         within: axes that one curve, map or matrix shows.
-        lines: axis with a curve for each of its names; none or one.
+        lines: axis with a curve for each of its names (none or one).
         panels: axes with a panel for each combination of their names.
     """
 
@@ -98,10 +98,10 @@ def plot(result: ResultFields, name: str, at: Mapping[str, str], ax: Axes | None
     """Draw a measure, see ``ProbeResult.plot``.
 
     Args:
-        result: has the measure.
-        name: of the measure.
+        result: the result with the measure.
+        name: name of the measure.
         at: names along axes of the measure, without layer numbers.
-        ax: where to draw a single panel; ``None`` for a new figure.
+        ax: where to draw a single panel, or ``None`` for a new figure.
     """
     layout = _layout(result, name, at)
     if layout is None:
@@ -129,7 +129,7 @@ def plot(result: ResultFields, name: str, at: Mapping[str, str], ax: Axes | None
 def _draw_panels(
     panels: Sequence[Axes], result: ResultFields, name: str, layout: _Layout, at: Mapping[str, str]
 ) -> Any:
-    """Draw every panel, and return the last image for a colour bar; ``None`` for curves and categories."""
+    """Draw every panel, and return the last image for a colour bar, or ``None`` for curves and categories."""
     image = None
     categories = _categories(result, name)
     norm = None if layout.kind == "curves" or categories else _shared_norm(result, name, at)
@@ -182,7 +182,7 @@ def _check_count(result: ResultFields, name: str, axes: Sequence[str], most: int
 
 
 def _layout(result: ResultFields, name: str, at: Mapping[str, str]) -> _Layout | None:
-    """Return how to show a measure at the fixed coordinates; ``None`` if it has nothing to draw along."""
+    """Return how to show a measure at the fixed coordinates, or ``None`` if it lacks an axis to draw along."""
     always_shown = (*_CURVE_AXES, "head", "other_site")
     free = [axis for axis in result.axes[name] if axis not in at]
     free = [axis for axis in free if axis in always_shown or len(result.coords[axis]) != 1]
@@ -218,7 +218,7 @@ def _example(result: ResultFields, at: Mapping[str, str]) -> str:
 
 
 def _chance_ends(result: ResultFields, name: str) -> tuple[str, str] | None:
-    """Return the measures with the ends of its chance band; those named after no measure are the first measure's."""
+    """Return the measures with the ends of its chance band. Ends named after no measure are the first measure's."""
     candidates = [(f"{name}_null_low", f"{name}_null_high"), (f"{name}_chance", f"{name}_chance")]
     if name == next(iter(result.values)):
         candidates[1:1] = [("null_low", "null_high"), ("chance", "chance")]
@@ -231,7 +231,7 @@ def _chance_ends(result: ResultFields, name: str) -> tuple[str, str] | None:
 def _values(
     result: ResultFields, name: str, at: Mapping[str, str], order: Sequence[str]
 ) -> Float[np.ndarray, "*axes_in_order"]:
-    """Return a measure at the fixed coordinates with its axes in this order; an axis that it lacks has length 1."""
+    """Return a measure at the fixed coordinates with its axes in this order. An axis that it lacks has length 1."""
     axes = result.axes[name]
     place: list[int | slice] = []
     for axis in axes:
@@ -317,7 +317,7 @@ def _curves(result: ResultFields, layout: _Layout) -> list[_Curve]:
 def _values_of_lines(
     result: ResultFields, name: str, layout: _Layout, at: Mapping[str, str]
 ) -> Float[np.ndarray, "along line"]:
-    """Return a measure along a curve and by line; one that lacks an axis is the same for all of it."""
+    """Return a measure along a curve and by line, constant along an axis that it lacks."""
     order = (*layout.within, *layout.lines)
     at_axes = {axis: text for axis, text in at.items() if axis in result.axes[name]}
     values = _values(result, name, at_axes, order)
@@ -340,7 +340,7 @@ def _families(result: ResultFields, along: str) -> dict[str, list[tuple[float, i
 
 
 def _family_of(site: str) -> str:
-    """Return a site's model and kind of hook point; the residual stream's kind is left out."""
+    """Return a site's model and kind of hook point, without the residual stream's kind."""
     model, hook = split_site(site)
     kind = re.sub(r"^blocks\.\d+\.", "", hook)
     if _RESIDUAL_STREAM.fullmatch(kind):
@@ -364,7 +364,7 @@ def _draw_image(axis: Axes, values: Float[np.ndarray, "y x"], norm: Any) -> Any:
 
 
 def _draw_heads(axis: Axes, result: ResultFields, name: str, at: Mapping[str, str], norm: Any) -> Any:
-    """Draw blocks from below and heads from the left, with a dot where the value lies within the chance band."""
+    """Draw blocks from below and heads from the left, with a dot if the value lies within the chance band."""
     values = _values(result, name, at, ("site", "head"))
     image = _draw_image(axis, values, norm)
     image.axes.set_aspect("auto")
@@ -394,7 +394,7 @@ def _categories(result: ResultFields, name: str) -> list[str]:
 def _draw_categories(
     axis: Axes, result: ResultFields, name: str, at: Mapping[str, str], categories: Sequence[str]
 ) -> None:
-    """Draw blocks from below and heads from the left in the colour of their category; the first category is grey."""
+    """Draw blocks from below and heads from the left in the colour of their category. The first category is grey."""
     from matplotlib.colors import ListedColormap, Normalize
     from matplotlib.patches import Patch
 

@@ -20,17 +20,17 @@ from tasks.settings import Above, Count, check_settings
 
 @dataclass(frozen=True)
 class Preprocess:
-    """Preprocessing of a site's states before they are clustered; none by default.
+    """Preprocessing of a site's states before clustering, none by default.
 
-    Always in this order: the class means of ``given`` are removed, then outlier dimensions are left out, then
-    dimensions are standardised, then PCA, then rows get unit length.
+    The order is fixed: remove the class means of ``given``, leave out outlier dimensions, standardise dimensions, PCA,
+    scale rows to unit length.
 
     Attributes:
         drop_outliers: leave out dimensions whose standard deviation is more than this many times the median one. A few
             dimensions with huge values, common in language models, otherwise dominate the Euclidean distance.
         standardise: scale every dimension to standard deviation 1.
-        pca: keep this many principal components; at most ``n - 1`` and ``d``.
-        cosine: centre, then scale every row to length 1, so that angles count and lengths do not.
+        pca: keep this many principal components, at most ``n - 1`` and ``d``.
+        cosine: centre, then scale every row to length 1, so that only angles count.
 
     Raises:
         InputError: for ``drop_outliers`` of 1 or less, or ``pca`` below 1.

@@ -33,21 +33,21 @@ ProbeT = TypeVar("ProbeT", bound="Probe")
 
 
 class Probe(ABC):
-    """Measures something at sites of a model, one batch at a time.
+    """Base class of measurements at sites of a model, one batch at a time.
 
-    A subclass stores its parameters unchanged in ``__init__`` (``at`` and ``readout`` among them), declares its state
-    as class attributes (``Sum()``, ``Rows()``, ``Moments()``), and writes two methods: ``update(activations, batch)``
-    adds a batch to the state, and ``compute()`` turns the state into a ``ProbeResult``. The base class provides the
-    rest: ``observe``, ``reset``, ``merge``, ``state_dict``, ``load_state_dict``, ``save_state``, ``load_state``,
-    ``all_reduce``, ``clone`` and a ``repr`` that rebuilds it. A state knows by index which examples it holds, so none
-    is counted twice, in a batch or in a merge.
+    A subclass stores its parameters unchanged in ``__init__`` (``at`` and ``readout`` among them) and declares its
+    state as class attributes (``Sum()``, ``Rows()``, ``Moments()``). It writes two methods:
+    ``update(activations, batch)`` adds a batch to the state, and ``compute()`` turns the state into a ``ProbeResult``.
+    The base class provides ``observe``, ``reset``, ``merge``, ``state_dict``, ``load_state_dict``, ``save_state``,
+    ``load_state``, ``all_reduce``, ``clone`` and a ``repr`` that rebuilds the probe. A state records the index of each
+    example, so none is counted twice, in a batch or in a merge.
 
     Attributes:
         at: where to measure.
         readout: which positions ``update`` gets.
         states: names of the declared states.
-        compares: whether ``run`` may give it several models at once, ``{"tuned": a, "base": b}``. Its sites are then
-            those of all models, named ``"tuned/hook_embed"`` and so on, in ``activations`` too.
+        compares: whether ``run`` may give it several models at once, ``{"tuned": a, "base": b}``. Its sites then
+            include all models', named ``"tuned/hook_embed"`` and so on, in ``activations`` too.
 
     Example:
         >>> import torch
@@ -87,7 +87,7 @@ class Probe(ABC):
 
     @abstractmethod
     def update(self, activations: Mapping[str, Shaped[Tensor, "batch ..."]], batch: Batch) -> None:
-        """Add one batch to the state. Subclasses write this; to feed a probe by hand call ``observe``.
+        """Add one batch to the state. Subclasses write this method. To feed a probe by hand, call ``observe``.
 
         Args:
             activations: site name to the part of the activation that the readout keeps. All are on the batch's device,
@@ -119,7 +119,7 @@ class Probe(ABC):
         return sites
 
     def _sites_in(self, model: HookPoints) -> list[Site]:
-        """Return the sites that ``at`` selects in a model; a subclass may add sites, or refuse some."""
+        """Return the sites that ``at`` selects in a model. A subclass may add sites, or refuse some."""
         return resolve(model, self.at)
 
     def _sites_of_each(self, models: Mapping[str, HookPoints]) -> list[Site]:
@@ -133,7 +133,7 @@ class Probe(ABC):
 
     @property
     def sites(self) -> list[Site]:
-        """The sites at which it measures; known once the probe was run or attached."""
+        """The sites at which it measures, known once the probe was run or attached."""
         if self._sites is None:
             raise InputError(f"this {type(self).__name__} has not seen a model yet; give it to run() or attach()")
         return self._sites
@@ -146,7 +146,7 @@ class Probe(ABC):
     # ---- state ----
 
     def observe(self, activations: Mapping[str, Shaped[Tensor, "batch ..."]], batch: Batch) -> None:
-        """Note the batch's examples, then ``update``. ``run``, ``attach`` and ``run_stores`` call this.
+        """Record the batch's examples, then ``update``. ``run``, ``attach`` and ``run_stores`` call this.
 
         The examples count as given even if ``update`` fails, because part of them may then be in the state.
 
@@ -174,12 +174,12 @@ class Probe(ABC):
         return not any(len(self._state(name)) for name in self.states)
 
     def reset(self) -> None:
-        """Forget every batch, but no parameter. The same examples may then be measured again."""
+        """Forget every batch, keeping the parameters. Its examples may then be measured again."""
         self.__dict__.pop("_states", None)
         self.__dict__.pop("_examples", None)
 
     def clone(self: ProbeT) -> ProbeT:
-        """Return a new probe with the same parameters and no state."""
+        """Return a new probe with equal parameters and no state."""
         new = copy.copy(self)
         new.__dict__ = {name: value for name, value in self.__dict__.items() if name not in STATE_ATTRIBUTES}
         return new
@@ -188,8 +188,8 @@ class Probe(ABC):
         """Add the state of another probe, as if this one had also seen its batches.
 
         Raises:
-            InputError: if the probes differ in class, parameters or sites, or both hold an example. Nothing changes
-                then.
+            InputError: if the probes differ in class, parameters or sites, or both hold an example. The state is then
+                unchanged.
         """
         if repr(self) != repr(other):
             raise InputError(f"cannot merge {other!r} into {self!r}; merge probes with the same parameters")
@@ -240,7 +240,7 @@ class Probe(ABC):
         write_safetensors(path, {"examples": state["examples"], **state["tensors"]}, header)
 
     def load_state(self, path: str | Path) -> None:
-        """Replace the state by that of a file from ``save_state``.
+        """Replace the state by the one in a file from ``save_state``.
 
         Raises:
             InputError: for a damaged file, or the state of another probe or other parameters.
@@ -260,7 +260,7 @@ class Probe(ABC):
         """Give every process of the default ``torch.distributed`` group the merged state of all.
 
         Raises:
-            InputError: if two processes hold the same example, as after a second ``all_reduce``. Nothing changes then.
+            InputError: if two processes hold one example, as after a second ``all_reduce``. States are then unchanged.
         """
         from probes.engine.distributed import gather_states
 
@@ -309,8 +309,8 @@ class Probe(ABC):
             axes: measure to the names of its axes.
             coords: names along axes other than ``"site"``, or other names along it.
             layers: layer numbers of those other names.
-            metadata: what else the numbers depend on.
-            notes: why a value is NaN, and what else a reader must know.
+            metadata: further conditions of the numbers.
+            notes: why a value is NaN, and other caveats.
         """
         names = {axis: list(along) for axis, along in (coords or {}).items()}
         if "site" not in names:

@@ -1,4 +1,4 @@
-"""Which positions of an activation to keep. Applied inside the hook, so the rest never leaves the model."""
+"""Readouts: the positions of an activation to keep. Applied inside the hook, so the rest never leaves the model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Activation: TypeAlias = Shaped[Tensor, "batch pos *rest"]
 
 
 class Readout:
-    """Turns an activation into what a probe sees, on the activation's device. Compared by value.
+    """The part of an activation that a probe gets, on the activation's device. Compared by value.
 
     In a model spread over several devices, the batch and the activation may be on different ones.
 
@@ -35,11 +35,11 @@ class Readout:
         raise NotImplementedError  # pragma: no cover - abstract
 
     def places(self, batch: Batch) -> Int[Tensor, "batch"] | None:
-        """Return the one position that is read of each example; ``None`` if more than one is read."""
+        """Return the one position that is read of each example, or ``None`` if more than one is read."""
         return None
 
     def check(self, kept: Shaped[Tensor, "batch *kept"], batch: Batch) -> int | None:
-        """Return the index of the first example whose kept values are not finite; ``None`` if all are."""
+        """Return the index of the first example whose kept values are not finite, or ``None`` if all are."""
         is_bad = ~torch.isfinite(kept).flatten(1).all(dim=1)
         return first_index(is_bad, batch)
 
@@ -147,7 +147,7 @@ class AllTokens(Readout):
         return activation
 
     def check(self, kept: Shaped[Tensor, "batch *kept"], batch: Batch) -> int | None:
-        """Return the index of the first example with a value that is not finite; padding does not count."""
+        """Return the index of the first example with a value that is not finite, ignoring padding."""
         is_bad = ~torch.isfinite(kept)
         if batch.attention_mask is not None:
             width = batch.tokens.shape[1]
@@ -161,7 +161,7 @@ class AllTokens(Readout):
 
 
 def first_index(is_chosen: Bool[Tensor, "batch"], batch: Batch) -> int | None:
-    """Return the index of the first chosen example; ``None`` if none is."""
+    """Return the index of the first chosen example, or ``None``."""
     chosen = batch.index[is_chosen.to(batch.index.device)]
     return int(chosen[0]) if len(chosen) else None
 

@@ -1,4 +1,4 @@
-"""Keep what probes need of one model's forward passes."""
+"""Record the activations that probes need from one model's forward passes."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ _SUMMED_IN = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
 
 
 class _StopForward(BaseException):
-    """Ends a forward pass once the deepest site was seen. Not an Exception: nobody may swallow it."""
+    """The end of a forward pass after the deepest site. Not an Exception, so that handlers do not swallow it."""
 
 
 class _Recorder:
-    """Hooks on one model that keep what its probes need of the current batch.
+    """Hooks on one model that keep the current batch's activations for its probes.
 
-    What is kept goes to one device: a model may lie on several, and probes see one.
+    Kept activations go to one device, even if the model lies on several.
 
     Args:
-        model: to be hooked.
-        probes: whose sites and readouts are recorded.
-        name: the model's, where several are measured: its sites are then called ``"name/hook"``.
-        home: the device that kept tensors go to; by default the batch's.
+        model: model to be hooked.
+        probes: probes whose sites and readouts are recorded.
+        name: the model's name if several are measured. Its sites are then called ``"name/hook"``.
+        home: the device that kept tensors go to, by default the batch's.
         stops: whether a pass ends after the deepest site, and never computes logits that no site needs.
     """
 
@@ -65,7 +65,7 @@ class _Recorder:
         self._readouts = _readouts_by_hook(probes, name)
         self._seen: set[str] = set()
         self._stop_early = False
-        self._max_tokens = sys.maxsize  # that fit in memory at once, padding included
+        self._max_tokens = sys.maxsize  # tokens that fit in memory at once, padding included
         self._places: dict[tuple[Readout, torch.device], tuple[Tensor, Tensor]] = {}
 
     # ---- hooks ----
@@ -104,7 +104,7 @@ class _Recorder:
             raise _StopForward
 
     def _read(self, readout: Readout, activation: AnyActivation, batch: Batch) -> Shaped[Tensor, "..."]:
-        """Apply a readout; where each example is read is found once a pass, not once per site."""
+        """Apply a readout. The position of each example is found once a pass, not once per site."""
         if activation.shape[1:2] != batch.tokens.shape[1:]:
             return readout(activation, batch)
         key = (readout, activation.device)
@@ -119,9 +119,9 @@ class _Recorder:
     # ---- forward passes ----
 
     def measure(self, batch: Batch) -> Kept:
-        """Return what is kept of one forward pass; later passes stop after the deepest site.
+        """Return the activations kept from one forward pass. Later passes stop after the deepest site.
 
-        Where the device runs out of memory, the batch is tried once more, in halves.
+        If the device runs out of memory, the batch is tried once more, in halves.
         """
         moved = batch.to(device_of(self.model))
         length = max(1, moved.tokens.shape[1])
@@ -132,11 +132,11 @@ class _Recorder:
             if kept is not None:
                 return kept
             self._max_tokens = half * length
-            torch.cuda.empty_cache()  # does nothing where there is no CUDA
+            torch.cuda.empty_cache()  # no effect without CUDA
         raise out_of_memory(f"the forward pass{self._of_model}", moved, half)
 
     def _measure_in_parts(self, batch: Batch, size: int) -> Kept | None:
-        """Return what is kept of the batch, ``size`` examples at a time; ``None`` if the device runs out of memory."""
+        """Return the activations kept from a batch run ``size`` examples at a time, or ``None`` if memory runs out."""
         parts = [batch] if size >= len(batch) else batch.split(size)
         try:
             kept_of_parts = [self._measure_part(part) for part in parts]
@@ -162,7 +162,7 @@ class _Recorder:
         self._places = {}
 
     def finish(self) -> Kept:
-        """Return what was kept of the batch; hooks do nothing until the next ``start``.
+        """Return the activations kept from the batch, and disable the hooks until the next ``start``.
 
         Raises:
             InputError: for a hook point that did not fire, and for NaN or infinity.
@@ -180,13 +180,13 @@ class _Recorder:
         return kept
 
     def forget(self) -> None:
-        """Let the batch and what was kept of it go."""
+        """Release the batch and its activations."""
         self.batch = None
         self.kept = {}
         self._places = {}
 
     def _check_finite(self, kept: Kept, batch: Batch) -> None:
-        """Look at all sites at once, because each look waits for the device; at each only if something is wrong."""
+        """Check all sites at once, because each check waits for the device. Check each one only if this fails."""
         sums = [rows.sum(dtype=_SUMMED_IN.get(rows.dtype)).float() for rows in kept.values()]
         if bool(torch.stack(sums).isfinite().all()):  # NaN and infinity survive sums
             return
@@ -225,7 +225,7 @@ def _readouts_by_hook(probes: Sequence[Probe], model_name: str | None) -> dict[s
 
 
 def _head(model: HookedModel) -> nn.Module | None:
-    """Return what computes logits; of TransformerLens's bridge, what lies between its two hook points."""
+    """Return the module that computes logits. In TransformerLens's bridge, it is between two hook points."""
     head = getattr(model, "unembed", None)
     inner = getattr(head, "original_component", None)
     return next((module for module in (inner, head) if isinstance(module, nn.Module)), None)
@@ -247,6 +247,6 @@ def out_of_memory(what: str, batch: Batch, size: int) -> InputError:
 
 
 def observe(probes: Sequence[Probe], kept: Kept, batch: Batch) -> None:
-    """Give each probe what was kept at its sites."""
+    """Give each probe the activations kept at its sites."""
     for probe in probes:
         probe.observe({site: kept[site, probe.readout] for site in probe.site_names}, batch)

@@ -1,4 +1,4 @@
-"""Probes by name: those of this package, and those that other packages register by an entry point."""
+"""Probes by name: this package's, and others that packages register by an entry point."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class RegisteredProbe:
     """A probe known by name.
 
     Attributes:
-        name: the class's name for ours, the entry point's name for others.
+        name: the class's name for this package's probes, the entry point's name for others.
         package: the distribution it comes from, with its version.
-        make: the class, or another callable that returns a probe; ``None`` if it is broken.
+        make: the class, or another callable that returns a probe. ``None`` if it is broken.
         error: why it is broken, or empty.
 
     Example:
@@ -52,7 +52,7 @@ class RegisteredProbe:
             )
         try:
             probe = self.make()
-        except Exception as error:  # of somebody else's code
+        except Exception as error:  # other packages' code may raise any error
             raise InputError(f"probe {self.name!r} of {self.package} cannot be made: {first_line(error)}") from error
         if not isinstance(probe, Probe):
             raise InputError(f"{self.name!r} of {self.package} returns a {type(probe).__name__}; expected a Probe")
@@ -60,7 +60,7 @@ class RegisteredProbe:
 
     @property
     def needs(self) -> list[str]:
-        """Names of arguments without a default. A probe that has some cannot be made by its name alone."""
+        """Names of arguments without a default. A probe that has some cannot be created by name alone."""
         if self.make is None:
             return []
         names = []
@@ -77,7 +77,7 @@ class RegisteredProbe:
 
 
 def list_probes() -> list[RegisteredProbe]:
-    """Return every probe known by name: first ours, then entry points of the group ``mechclust.probes``.
+    """Return every probe known by name: first this package's, then entry points of the group ``mechclust.probes``.
 
     A probe that fails to import is listed with the reason, and does not affect the others.
 
@@ -115,8 +115,8 @@ def get_probe(name: str) -> Probe:
     """Return a new probe with that name, with its default settings.
 
     Raises:
-        InputError: for an unknown name (with the nearest one), a broken probe (with the reason), or one
-            that cannot be made without arguments.
+        InputError: for an unknown name (with the nearest one), a broken probe (with the reason), or one that cannot be
+            created without arguments.
 
     Example:
         >>> get_probe("NDims")  # doctest: +ELLIPSIS
@@ -166,10 +166,10 @@ def package_of(point: EntryPoint) -> str:
 
 
 def load_entry_point(point: EntryPoint, why_not: Callable[[Any], str]) -> tuple[Any, str]:
-    """Return the object of an entry point and an empty text, or ``None`` and why it cannot be used.
+    """Return an entry point's object and an empty text, or ``None`` and the reason it cannot be used.
 
     Args:
-        point: of any package. Whatever its module raises on import is reported, not raised.
+        point: entry point of any package. Whatever its module raises on import is reported, not raised.
         why_not: returns why the object cannot be used, to follow its name in a sentence, or an empty text.
     """
     try:

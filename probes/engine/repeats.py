@@ -11,14 +11,14 @@ from torch import Tensor
 from probes.engine.sites import Site
 from probes.engine.state import RowsState
 
-_RELATIVE_TOLERANCE = 1e-5  # of the largest number: float32 states of one prompt differ by less between batches
+_RELATIVE_TOLERANCE = 1e-5  # share of the largest number: float32 states of one prompt differ by less between batches
 _ROWS_AT_ONCE = 4096
 
 
 def repeats_note(rows: Mapping[str, Shaped[Tensor, "n ..."]], layers: Mapping[str, int]) -> str:
-    """Return a note that counts examples whose states repeat those of another; empty if there are none.
+    """Return a note that counts examples whose states repeat another's, or ``""`` if there are none.
 
-    Layer 0, the embedding, does not count: any two prompts that end in one token have the same state there.
+    Layer 0, the embedding, does not count: any two prompts that end in one token have equal states there.
     """
     repeated = n_repeats(rows, layers)
     if not repeated:
@@ -37,15 +37,15 @@ def notes_on_repeats(kept: RowsState, sites: Sequence[Site]) -> list[str]:
 
 
 def n_repeats(rows: Mapping[str, Shaped[Tensor, "n ..."]], layers: Mapping[str, int]) -> int:
-    """Return how many examples repeat the states of another at every site above layer 0; 0 if there is no such site.
+    """Return how many examples repeat another's states at every site above layer 0 (0 without such a site).
 
-    States are the same up to rounding, because a prompt's states depend a little on the batch that it is in.
+    States are compared up to rounding, because a prompt's states depend a little on its batch.
     """
     return min((_repeats(x.flatten(1)) for site, x in rows.items() if layers.get(site, 1) > 0), default=0)
 
 
 def _repeats(x: Float[Tensor, "n d"]) -> int:
-    """Return how many rows are next to one that is the same, when rows are sorted along a random direction."""
+    """Return how many rows are next to an equal one when rows are sorted along a random direction."""
     direction = torch.randn(x.shape[1], generator=torch.Generator().manual_seed(0)).to(x)
     order = (x @ direction).argsort()
     repeats = 0

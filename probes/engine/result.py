@@ -40,8 +40,8 @@ class Head(NamedTuple):
 
     Attributes:
         layer: the block's number, 0 for ``blocks.0``.
-        head: from 0.
-        value: of the measure.
+        head: head number, from 0.
+        value: value of the measure.
 
     Example:
         >>> Head(layer=0, head=3, value=0.5).name
@@ -59,7 +59,7 @@ class Head(NamedTuple):
 
 
 def place_of(path: str | Path) -> str:
-    """Return where a file is below the innermost folder ``results``; ``""`` if it is in none.
+    """Return a file's path below the innermost folder ``results``, or ``""`` if it is in none.
 
     Example:
         >>> place_of("runs/mossa/results/seed0/base.dims.safetensors"), place_of("dims.safetensors")
@@ -70,7 +70,7 @@ def place_of(path: str | Path) -> str:
 
 
 def saved_place(path: str | Path) -> str:
-    """Return where a result was saved, as its file says; ``""`` if the file is damaged or does not say it."""
+    """Return the place that a result's file records, or ``""`` if the file is damaged or lacks it."""
     try:
         with safe_open(str(path), framework="pt") as file:
             return str((file.metadata() or {}).get("place", ""))
@@ -88,8 +88,8 @@ class ProbeResult:
         axes: measure name to the names of its tensor's axes.
         coords: axis name to the names along it. The axis ``"site"`` holds hook names.
         layers: hook name to layer number, see ``Site``: 0 for the embedding, and for heads the number of their block.
-        metadata: what the numbers depend on: parameters, number of examples, versions.
-        notes: why a value is NaN, and what else a reader must know.
+        metadata: conditions of the numbers: parameters, number of examples, versions.
+        notes: why a value is NaN, and other caveats.
 
     Raises:
         InputError: for a measure whose shape does not fit its axes, an axis without coordinates, and a site without a
@@ -156,7 +156,7 @@ class ProbeResult:
 
         Args:
             measure: name of the measure.
-            at: the name along each axis to fix, such as ``site="hook_embed"`` or ``head=3``; or ``layer``, the number
+            at: the name along each axis to fix, such as ``site="hook_embed"`` or ``head=3``. Or ``layer``, the number
                 of a site's layer (see ``layers``), if only one site has it.
 
         Raises:
@@ -204,20 +204,20 @@ class ProbeResult:
         """Draw a measure with matplotlib, as curves, a map of heads or a matrix of sites, depending on its axes.
 
         By layer: a curve for each label, bucket or model, with its interval and a hatched chance band. By head: a map,
-        with a dot if the value is within the chance band, or with a legend if values have names. Every site with every
-        other: a matrix, as of CKA. Axes beyond these make panels.
+        with a dot if the value is within the chance band, or with a legend if values have names. Site by site: a
+        matrix, as for CKA. Axes beyond these make panels.
 
         Args:
             measure: by default the first whose values have names, or else that has a chance band, or else that can be
                 drawn.
-            ax: where to draw a single panel; a new figure by default.
+            ax: where to draw a single panel, by default a new figure.
             at: coordinates to fix, as in ``sel``.
 
         Returns:
             The axes, for further drawing: one, or an array of them for several panels.
 
         Raises:
-            InputError: for a measure that has nothing to draw along, and for too many curves or panels.
+            InputError: for a measure without an axis to draw along, and for too many curves or panels.
 
         Example:
             >>> import torch
@@ -269,7 +269,7 @@ class ProbeResult:
         return sorted(heads, key=_value_of_head, reverse=not smallest)[:k]
 
     def merge(self, other: ProbeResult) -> ProbeResult:
-        """Return one result of two, which measured the same examples at different coordinates of one axis.
+        """Return one result of two that measured equal examples at different coordinates of one axis.
 
         Two jobs that measured different layers are an example. Results of different *examples* cannot be merged. Merge
         the probes' states instead: ``save_state`` in each job, then ``load_state``, ``merge`` and ``compute``.
@@ -288,7 +288,7 @@ class ProbeResult:
         return replace(self, **merged_fields(self, other))
 
     def to_dataframe(self) -> pd.DataFrame:
-        """Return a row for each number, with the same columns for every probe, so that frames of probes stack.
+        """Return a row for each number, with equal columns for every probe, so that frames of probes stack.
 
         The columns are ``probe, measure, site, layer, other_site, head, label, step, coords, value``. A column whose
         axis a measure lacks is missing (``NA``). Axes without a column are in ``coords``, as
@@ -332,7 +332,7 @@ class ProbeResult:
     def save(self, path: str | Path) -> None:
         """Write the result as one safetensors file, atomically, with all but the tensors as JSON in its header.
 
-        Below a folder ``results`` the header also says where the file belongs, see ``place_of``.
+        Below a folder ``results`` the header also records the file's place, see ``place_of``.
         """
         place = place_of(path)
         write_safetensors(path, self.values, {**self._header(), **({"place": place} if place else {})})

@@ -27,7 +27,7 @@ def merged_fields(a: ResultFields, b: ResultFields) -> dict[str, Any]:
     values = {name: _joined(name, axis, a, b) for name in a.values}
     coords = {**a.coords, axis: [*a.coords[axis], *b.coords[axis]]}
     layers = _merged_layers(a, b)
-    if axis == "site" or all(name.isdigit() for name in coords[axis]):  # the same result whichever comes first
+    if axis == "site" or all(name.isdigit() for name in coords[axis]):  # independent of the order
         names = coords[axis]
         keys = [layers[name] for name in names] if axis == "site" else [int(name) for name in names]
         order = sorted(range(len(names)), key=keys.__getitem__)

@@ -12,8 +12,8 @@ from probes.engine.result_fields import ResultFields, n_places
 if TYPE_CHECKING:
     import pandas as pd
 
-_MAX_ROWS = 24  # of a table
-_DIGEST_DIGITS = 8  # of a model's digest
+_MAX_ROWS = 24  # rows of a table
+_DIGEST_DIGITS = 8  # digits of a model's digest
 _FLOAT_FORMAT = "{:.4g}".format
 
 

@@ -19,14 +19,14 @@ FORMS = ("auto", "moments", "rows")
 
 
 class RowsOrMoments(ByClass):
-    """Keeps every example's row, or the moments of ``_pairs`` of sites, by class.
+    """Base class that keeps every example's row, or the moments of ``_pairs`` of sites, by class.
 
     A subclass sets ``form``, and may set ``precision`` and ``device``.
 
     Attributes:
         form: ``"rows"``, ``"moments"``, or ``"auto"`` for the smaller of both.
-        precision: of the products in moments.
-        device: for sums, by default that of the rows.
+        precision: precision of the products in moments.
+        device: device for sums, by default the rows'.
     """
 
     moments = Moments()
@@ -43,7 +43,7 @@ class RowsOrMoments(ByClass):
         return self.form == "moments" or len(self.moments) > 0
 
     def _pairs(self) -> Iterable[tuple[str, str]]:
-        """Return the pairs of site names whose moments are kept; each site with itself, at least."""
+        """Return the pairs of site names whose moments are kept, each site with itself at least."""
         return zip(self.site_names, self.site_names, strict=True)
 
     # ---- memory ----
@@ -64,7 +64,7 @@ class RowsOrMoments(ByClass):
         d = {site: x.shape[1] for site, x in rows.items()}
         return moments_bytes([(d[x], d[y]) for x, y in self._pairs()], classes)
 
-    # ---- what is kept ----
+    # ---- states to keep ----
 
     def _keep(self, rows: SiteRows, index: Int[Tensor, "n"], classes: Int[Tensor, "n"]) -> None:
         device = next(iter(rows.values())).device
@@ -111,7 +111,7 @@ class RowsOrMoments(ByClass):
             if self._bytes(rows, n) > self._moments_of(rows, len(self.seen)):
                 self._fold(next(iter(rows.values())).device)
 
-    # ---- what was kept ----
+    # ---- kept states ----
 
     def _rows_of(self, site: str, group: str) -> Shaped[Tensor, "n d"]:
         """Return the rows of a group at a site, on the device of the sums."""

@@ -59,7 +59,7 @@ def run(
     language-model head, which never runs unless a site lies behind it). Memory does not grow with the number of batches
     beyond the probes' declared state. If a device runs out of memory, a batch is tried again in halves, once.
 
-    Several models, ``{"tuned": a, "base": b}``, are run on the same batches for probes that compare them, with one
+    Several models, ``{"tuned": a, "base": b}``, are run on common batches for probes that compare them, with one
     forward pass of each per batch. They may be on different devices, and one model may have two names. One model may
     also be spread over several devices: probes then get activations on the device of its embedding.
 
@@ -70,7 +70,7 @@ def run(
             ``text``, or an iterable of these: their examples are numbered 0, 1, 2, ..., and a row's integers become
             labels under their names.
         probes: one probe or several. They are reset first.
-        tokenizer: a Hugging Face tokenizer, for texts. Special tokens are those it adds. The default is the model's
+        tokenizer: a Hugging Face tokenizer, for texts. It adds the special tokens. The default is the model's
             tokenizer, as its checkpoint has it.
         bos: whether each text begins with the beginning-of-sequence token: ``"model"`` leaves it to the tokenizer,
             ``"yes"`` adds it if it is missing, ``"no"`` removes it.
@@ -113,9 +113,9 @@ def run(
         progress="probing" if progress else None,
     )
     with measuring_batches(model, probe_list) as step:
-        for batch in source:  # outside inference mode: what a generator keeps must stay usable in training
+        for batch in source:  # outside inference mode: tensors that a generator keeps must stay usable in training
             step(batch)
-            del batch  # let go before the next one is drawn
+            del batch  # released before the next one is drawn
     results = finished_results(
         probe_list,
         [step.state()],
@@ -132,13 +132,13 @@ def finished_results(
     *,
     tokenization: Mapping[str, Any] | None = None,
 ) -> list[ProbeResult]:
-    """Return the results of probes that hold all examples, with what was measured in their metadata.
+    """Return the results of probes that hold all examples, with a description of the input in their metadata.
 
     Args:
-        probes: with the state of all shards merged.
-        states: each shard's ``Measuring.state()``; one for an undivided measurement.
+        probes: probes with the state of all shards merged.
+        states: each shard's ``Measuring.state()``, or one for an undivided measurement.
         fingerprints: each shard's models by name, ``""`` for a single one.
-        tokenization: how texts became tokens, if no shard's state says it; ``None`` if no texts were given.
+        tokenization: how texts became tokens, if no shard's state says it. ``None`` if no texts were given.
 
     Raises:
         InputError: for no examples, shards of different models, and too little memory to compute.
@@ -174,7 +174,7 @@ def _check_same_models(fingerprints: Sequence[Mapping[str, str]]) -> None:
 
 
 class Measuring:
-    """Runs one forward pass for each batch that it is called with, and updates the probes. See ``measuring_batches``.
+    """Function that runs a forward pass for a batch, and updates the probes. See ``measuring_batches``.
 
     Attributes:
         examples: digest of the examples measured so far.
@@ -195,14 +195,14 @@ class Measuring:
                 kept |= recorder.measure(batch)
             try:
                 observe(self._probes, kept, batch.to(home))
-            except torch.OutOfMemoryError:  # some states may hold the batch by now: not to be tried again
+            except torch.OutOfMemoryError:  # no second try: some states may hold the batch by now
                 raise out_of_memory("what the probes keep", batch.to(home), len(batch)) from None
         self.examples.add(batch)
         self._positions += batch.tokens.numel()
         self._real += batch.tokens.numel() if batch.attention_mask is None else int(batch.attention_mask.sum())
 
     def state(self) -> dict[str, Any]:
-        """Return what ``finished_results`` needs, as JSON: the examples, and how many positions were real tokens."""
+        """Return the input of ``finished_results`` as JSON: the examples, and the number of real tokens."""
         return {"examples": self.examples.state(), "positions": self._positions, "real": self._real}
 
 
@@ -215,7 +215,7 @@ def measuring_batches(model: HookedModels, probes: Sequence[Probe]) -> Iterator[
 
     Args:
         model: as ``run`` takes it.
-        probes: that see every batch.
+        probes: probes that see every batch.
 
     Example:
         >>> # with measuring_batches(model, [probe]) as step:

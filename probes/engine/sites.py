@@ -1,4 +1,4 @@
-"""Where to measure: selectors that resolve to hook names of a model."""
+"""Sites to measure: selectors that resolve to hook names of a model."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class Site(NamedTuple):
 
     Attributes:
         name: the hook name, as in ``model.hook_dict``.
-        layer: in the residual stream 0 for the embedding, ``l + 1`` for what ``blocks.l`` gives (``l`` for what it
-            reads), one more than the last layer for what follows it; of the parts of a block, such as its heads, the
-            block's own number, ``l`` for ``blocks.l``.
+        layer: in the residual stream 0 for the embedding, ``l`` for the input of ``blocks.l``, ``l + 1`` for its
+            output, and one more than the last layer for sites after it. Parts of a block, such as its heads, have the
+            block's number, ``l`` for ``blocks.l``.
 
     Example:
         >>> Site("blocks.0.hook_resid_post", layer=1).layer
@@ -53,7 +53,7 @@ def head_name(block: int, head: int) -> str:
 
 
 def renumbered(name: str, layer: int) -> int:
-    """Return today's layer number of a site from the one in an old file, which counted the parts of blocks from 1.
+    """Return today's layer number of a site from an old file's, which counted the parts of blocks from 1.
 
     Example:
         >>> renumbered("blocks.0.attn.hook_pattern", 1), renumbered("tuned/blocks.0.hook_resid_post", 1)
@@ -72,7 +72,7 @@ class Selector:
 
     Attributes:
         kind: name of the function that made it.
-        layers: layer numbers, negative ones counted from the last; ``None`` for all.
+        layers: layer numbers, negative ones counted from the last. ``None`` for all.
         final_norm: whether the final norm's output belongs to it.
 
     Example:
@@ -117,12 +117,12 @@ def residual(layers: int | Sequence[int] | None = None, *, final_norm: bool = Fa
     """Select the residual stream ``[batch pos d_model]``.
 
     Layer 0 is ``hook_embed``, and layer ``l`` the output of the ``l``-th block. ``hook_embed`` is the token embedding
-    without position. In BERT-like encoders, the embedding adds positions and normalises before anything can be hooked,
-    and ``hook_embed`` is the result. The last layer is the last block's output before the final norm, while Hugging
-    Face's last ``hidden_states`` come after it.
+    without position. In BERT-like encoders, the embedding adds positions and normalises before any hook, and
+    ``hook_embed`` is the result. The last layer is the last block's output before the final norm, while Hugging Face's
+    last ``hidden_states`` come after it.
 
     Args:
-        layers: which layers; negative ones count from the last. ``None`` for all.
+        layers: which layers, negative ones counted from the last. ``None`` for all.
         final_norm: also select the final norm's output, which the unembedding reads (``unembed.hook_in``).
 
     Example:
@@ -143,11 +143,11 @@ def embedding() -> Selector:
 
 
 def attention(layers: int | Sequence[int] | None = None) -> Selector:
-    """Select the attention of blocks 0 to ``n_layers - 1``, as an ``Attention``, of which probes take sums.
+    """Select the attention of blocks 0 to ``n_layers - 1`` as an ``Attention``, from which probes take sums.
 
-    It never holds the pattern of more than one layer, and in a Hugging Face model loaded with ``attention="sdpa"``
-    (hook ``attn.hook_attention``) not even that, so that texts of 32,000 tokens can be measured. In other models it is
-    made from the pattern (``attn.hook_pattern``).
+    It never holds more than one layer's pattern. In a Hugging Face model loaded with ``attention="sdpa"`` (hook
+    ``attn.hook_attention``) it holds none, so that texts of 32,000 tokens can be measured. In other models it is made
+    from the pattern (``attn.hook_pattern``).
 
     Args:
         layers: which blocks, as in ``attention_pattern``.
@@ -164,7 +164,7 @@ def attention_pattern(layers: int | Sequence[int] | None = None) -> Selector:
 
     Args:
         layers: which blocks, by TransformerLens's numbers: 0 is ``blocks.0``, whose heads are ``L0H0``, ``L0H1``, ...
-            Block ``l`` reads layer ``l`` of the residual stream. Negative ones count from the last; ``None`` for all.
+            Block ``l`` reads layer ``l`` of the residual stream. Negative ones count from the last. ``None`` for all.
 
     Example:
         >>> attention_pattern(0)
@@ -190,7 +190,7 @@ def attention_sites(sites: list[Site], selector: Selector) -> list[Site]:
     """Return the sites, all of which must be attention.
 
     Args:
-        sites: of a probe.
+        sites: sites of a probe.
         selector: ``attention()`` for probes that can measure it, ``attention_pattern()`` for those that need patterns.
 
     Raises:

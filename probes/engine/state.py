@@ -66,7 +66,7 @@ class Keyed(ABC, Generic[ValueT]):
         """Return the value at a key.
 
         Raises:
-            InputError: when nothing was measured yet.
+            InputError: before the first batch.
         """
         if not self._values:
             raise InputError("no batch was measured yet; give the probe to run() or attach()")
@@ -74,7 +74,7 @@ class Keyed(ABC, Generic[ValueT]):
 
     @abstractmethod
     def merge(self, other: Any) -> None:
-        """Add the values of another state of the same kind."""
+        """Add the values of another state of this kind."""
 
     @abstractmethod
     def tensors(self) -> dict[str, AnyTensor]:
@@ -82,11 +82,11 @@ class Keyed(ABC, Generic[ValueT]):
 
     @abstractmethod
     def load(self, tensors: dict[str, AnyTensor]) -> None:
-        """Replace all values by those that ``tensors()`` of another state returned."""
+        """Replace all values by the ``tensors()`` of another state."""
 
 
 class Sum(Declared["SumState"]):
-    """Declares additive state: one float64 (or int64) tensor per key, usually a site.
+    """Additive state: one float64 (or int64) tensor per key, usually a site.
 
     Memory: the size of the tensors added, independent of the number of examples. Integer sums do not depend on order at
     all, and float64 sums only by rounding.
@@ -117,7 +117,7 @@ class Sum(Declared["SumState"]):
 
 
 class Rows(Declared["RowsState"]):
-    """Declares state that keeps examples by their index, one row each.
+    """State that keeps examples by their index, one row each.
 
     Memory: ``cap`` rows per key, or all of them if ``cap`` is ``None``. With a cap, which rows stay depends on their
     index alone (a hash), not on order, batch size or process.
@@ -165,12 +165,12 @@ class SumState(Keyed[Tensor]):
     def add_rows(self, key: str, index: Int[Tensor, "place"], rows: Shaped[Tensor, "row ..."], size: int) -> None:
         """Add rows to some of the rows of the sum at ``key``, in place.
 
-        No other tensor of the sum's size is made. The result has the same bits on every run, also on a GPU.
+        No other tensor of the sum's size is made. Repeated runs give equal bits, also on a GPU.
 
         Args:
-            key: of the sum.
+            key: key of the sum.
             index: the row of the sum to which each of ``rows`` is added. Rows may be named more than once.
-            rows: to be added.
+            rows: rows to be added.
             size: number of rows of the sum.
 
         Raises:
@@ -186,7 +186,7 @@ class SumState(Keyed[Tensor]):
             raise InputError(f"{len(rows)} rows at {key!r} for {len(index)} places; give one place per row")
         rows = self._exact(key, rows)
         shape = (size, *rows.shape[1:])
-        with torch.inference_mode(False), torch.no_grad():  # what is made in inference mode cannot be added to outside
+        with torch.inference_mode(False), torch.no_grad():  # tensors made in inference mode cannot be added to outside
             old = self._values.get(key)
             if old is None:
                 old = self._values[key] = rows.new_zeros(shape)
@@ -203,7 +203,7 @@ class SumState(Keyed[Tensor]):
             old.index_add_(0, place, sums)
 
     def _exact(self, key: str, tensor: Shaped[Tensor, "*shape"]) -> Shaped[Tensor, "*shape"]:
-        """Return the tensor in the sum's dtype, on the device where it was computed; MPS has no float64."""
+        """Return the tensor in the sum's dtype, on its device if possible. MPS has no float64."""
         if self.dtype is torch.int64 and tensor.is_floating_point():
             raise InputError(f"an int64 Sum was given {tensor.dtype} at {key!r}; declare Sum() for real numbers")
         return tensor.detach().to("cpu" if tensor.device.type == "mps" else tensor.device, self.dtype)
@@ -294,7 +294,7 @@ class RowsState(Keyed[list[IndexedRows]]):
         return self._values[key][0]
 
     def pop(self, key: str) -> IndexedRows:
-        """Return what ``get`` returns, and forget it."""
+        """Return the result of ``get``, and forget it."""
         index_and_rows = self.get(key)
         del self._values[key]
         return index_and_rows
@@ -318,7 +318,7 @@ class RowsState(Keyed[list[IndexedRows]]):
         return tensors
 
     def load(self, tensors: dict[str, AnyTensor]) -> None:
-        """Replace all rows by those that ``tensors()`` of another state returned."""
+        """Replace all rows by the ``tensors()`` of another state."""
         self._values = {}
         for name, index in tensors.items():
             key, _, part = name.rpartition("/")

@@ -15,13 +15,13 @@ KEPT_TOKENIZER = "mechclust_tokenizer"
 
 
 class TextTokenizer:
-    """Turn texts into token ids, the same for every model.
+    """Function from texts to token ids, which all models share.
 
     Args:
-        models: that will read them, by name.
-        tokenizer: Hugging Face's, in place of the models'.
+        models: models that will read them, by name.
+        tokenizer: a Hugging Face tokenizer, in place of the models'.
         bos: whether each text begins with the beginning-of-sequence token, see ``tasks.text.beginning``.
-        lacking: who has no tokenizer, as the error words it, such as ``"the model has none"``.
+        lacking: words of the error for a missing tokenizer, such as ``"the model has none"``.
 
     Attributes:
         tokenizer: as given.
@@ -90,7 +90,7 @@ def tokenizer_of(model: Any) -> Any:
     """Return a model's tokenizer as its checkpoint has it, or ``None`` if the model has none.
 
     TransformerLens loads tokenizers so that they add a beginning-of-sequence token, whatever the model was trained
-    with, and not BERT's ``[CLS]``. That of a model that TransformerLens loaded is therefore read again from the
+    with, and not BERT's ``[CLS]``. If TransformerLens loaded the model, its tokenizer is therefore read again from the
     checkpoint's files, without any network access. ``load_pretrained`` keeps Hugging Face's.
 
     Raises:
@@ -105,7 +105,7 @@ def tokenizer_of(model: Any) -> Any:
 
     try:
         return AutoTokenizer.from_pretrained(name, local_files_only=True, trust_remote_code=False)
-    except Exception as error:  # of transformers: anything
+    except Exception as error:  # transformers may raise any error
         raise InputError(
             f"TransformerLens changed this model's tokenizer, and that of {name!r} cannot be read "
             f"({first_line(error)}); give tokenizer=, or load the model with load_pretrained"

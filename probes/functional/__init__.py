@@ -1,8 +1,8 @@
-"""Pure functions behind the probes: arrays in, numbers out; no hooks, no state.
+"""Pure functions behind the probes: arrays in, numbers out, without hooks or state.
 
 Every function takes torch tensors, NumPy arrays (``Array``) or lists, and labels (``Labels``) may also be strings. The
 first of these arguments that is a tensor or an array decides the kind of the result: tensors, or NumPy arrays and
-Python numbers, also for lists. All give the same numbers. Every call is checked by its annotations: an ``InputError``
+Python numbers, also for lists. All give equal numbers. Every call is checked by its annotations: an ``InputError``
 names the argument that has another kind of numbers, other axes, another size, NaN or infinity.
 
 Example:

@@ -16,10 +16,10 @@ from tasks.errors import check_count
 
 Classes: TypeAlias = Int[np.ndarray, "row"]  # numbered 0, 1, ...
 
-MAX_DENSE_CELLS = 2**16  # of a table that is counted whole; of a larger one only the cells that are not empty
-MAX_SHUFFLED_EXAMPLES = 10_000  # labels are shuffled one by one; for more examples tables are drawn
-MAX_CELLS_AT_ONCE = 2**22  # of all tables in memory
-FEWEST_EFFECTIVE_CLASSES = 2.5  # for a p-value from moments; two equal classes are 2, three are 3
+MAX_DENSE_CELLS = 2**16  # size up to which whole tables are counted. Of larger ones, only cells that are not empty
+MAX_SHUFFLED_EXAMPLES = 10_000  # labels are shuffled one by one. For more examples tables are drawn
+MAX_CELLS_AT_ONCE = 2**22  # cells of all tables in memory
+FEWEST_EFFECTIVE_CLASSES = 2.5  # needed for a p-value from moments. Two equal classes are 2, three are 3
 
 
 @computed_in_numpy
@@ -59,7 +59,7 @@ def _cells(classes_a: Classes, classes_b: Classes) -> Int[np.ndarray, "cell"]:
 
 
 def _pairs(counts: Int[np.ndarray, "..."]) -> int:
-    """Return the number of pairs inside the cells, as a Python integer, so that nothing computed from it overflows."""
+    """Return the number of pairs inside the cells, as a Python integer, so that computations do not overflow."""
     counts = counts.astype(np.int64)
     return int((counts * (counts - 1) // 2).sum())
 
@@ -75,7 +75,7 @@ def _index(together: int, pairs_a: int, pairs_b: int, pairs: int) -> float:
 
 @computed_in_numpy
 def adjusted_rand_score(a: Labels, b: Labels) -> float:
-    """Return how well two labelings of the same examples agree: 1 identical, 0 expected by chance.
+    """Return how well two labelings of examples agree: 1 identical, 0 expected by chance.
 
     Takes tensors, NumPy arrays or lists.
 
@@ -86,7 +86,7 @@ def adjusted_rand_score(a: Labels, b: Labels) -> float:
     Memory: O(examples), however many classes there are.
 
     Returns:
-        The index, exact to the last bit for any number of examples (integer arithmetic), not clamped; equal to
+        The index, exact to the last bit for any number of examples (integer arithmetic), not clamped. Equal to
         scikit-learn's, also in the degenerate cases.
 
     Raises:
@@ -119,19 +119,19 @@ def adjusted_rand_null(
 
     Takes tensors, NumPy arrays or lists, and returns a tensor if the first is one.
 
-    These are values of the index by chance, with the same class sizes. Up to 10,000 examples without ``within`` are
-    shuffled one by one. Otherwise contingency tables with the same margins are drawn, which has the same distribution
-    at a cost that hardly depends on the number of examples (``scipy.stats.random_table``; Patefield 1981), unless the
-    tables have more cells than there are examples.
+    These are values of the index by chance, with unchanged class sizes. Up to 10,000 examples without ``within`` are
+    shuffled one by one. Otherwise contingency tables with equal margins are drawn (``scipy.stats.random_table``,
+    Patefield 1981), unless they have more cells than there are examples. The distribution is unchanged, and the cost
+    hardly depends on the number of examples.
 
     Args:
         a: class of each example.
         b: class of each example.
-        n_permutations: how many.
+        n_permutations: number of shuffles.
         seed: for the shuffles. The global random state is not touched.
-        within: stratum of each example; shuffles stay within strata. The index then need not be 0 on average.
-        units: unit of each example. Whole units are shuffled if ``b`` is the same within each; otherwise
-            examples are shuffled within their unit.
+        within: stratum of each example. Shuffles stay within strata. The index then need not be 0 on average.
+        units: unit of each example. Whole units are shuffled if ``b`` is constant within each. Otherwise examples are
+            shuffled within their unit.
 
     Example:
         >>> null = adjusted_rand_null([0, 0, 1, 1] * 25, [0, 1, 0, 1] * 25, n_permutations=200)
@@ -162,7 +162,7 @@ def adjusted_rand_null(
 def index_between_units(
     classes: Classes, relabelling: Relabelling, times: int, rng: np.random.Generator
 ) -> Float[np.ndarray, "times"]:
-    """Return the index of ``classes`` and labels that whole units exchange at random; sizes of labels change with them.
+    """Return the index of ``classes`` and labels that whole units exchange at random, changing class sizes.
 
     Args:
         classes: class of each example, counted from 0.
@@ -182,7 +182,7 @@ def index_between_units(
     at_once = max(1, MAX_CELLS_AT_ONCE // (n_units * n_labels))
     indices: list[float] = []
     for start in range(0, times, at_once):
-        keys = relabelling.strata + rng.random((min(at_once, times - start), n_units))  # below 1: strata stay apart
+        keys = relabelling.strata + rng.random((min(at_once, times - start), n_units))  # keys below 1 keep strata apart
         shuffled = np.empty(keys.shape, dtype=np.int64)
         shuffled[:, places] = labels[keys.argsort(axis=1)]
         one_hot = shuffled[:, None] == np.arange(n_labels)[:, None]  # [draw label unit]
@@ -223,7 +223,7 @@ def _random_tables(
     times: int,
     rng: np.random.Generator,
 ) -> Int[np.ndarray, "times class_a class_b"]:
-    """Return random contingency tables, each the sum of one per stratum with the stratum's margins.
+    """Return random contingency tables, each the sum of tables with the margins of each stratum.
 
     Args:
         classes_a: class of each example, counted from 0.
@@ -253,13 +253,13 @@ class IndexMoments(NamedTuple):
     """Moments of the adjusted Rand index under random relabelling.
 
     Attributes:
-        mean: 0, except where no relabelling can change the index, which is then 1.
-        variance: of the index.
-        skewness: third central moment over the variance to the power 3/2; NaN where that is 0.
+        mean: 0, except if no relabelling can change the index, which is then 1.
+        variance: variance of the index.
+        skewness: third central moment over the variance to the power 3/2. NaN if that is 0.
         step: by how much one more pair together changes the index.
         least: the smallest p-value that relabelling can give.
         classes: effective number of classes of the labeling that has fewer, as ``effective_classes``.
-        margins: number of examples, and of those in one class of either labeling, if both have two classes.
+        margins: number of examples, and of examples in one class of either labeling, if both have two classes.
 
     Example:
         >>> moments = adjusted_rand_moments([0, 1, 2] * 40, [0, 1, 2, 3] * 30)
@@ -325,9 +325,9 @@ def adjusted_rand_moments(a: Labels, b: Labels) -> IndexMoments:
 
     Takes tensors, NumPy arrays or lists.
 
-    The number of pairs together in both labelings is a Mantel statistic, whose moments are sums over sets of one to
-    three pairs, by how many examples they touch (Mantel 1967; the third moment as in Siemiatycki 1978). Cost: the
-    numbers of examples and classes, not of relabellings.
+    The number of pairs together in both labelings is a Mantel statistic (Mantel 1967). Its moments are sums over sets
+    of one to three pairs, by how many examples they touch. The third moment is as in Siemiatycki 1978. Cost depends on
+    the numbers of examples and classes, not of relabellings.
 
     Raises:
         InputError: as ``adjusted_rand_score``.
@@ -407,7 +407,7 @@ def _expected_powers(sizes_a: Int[np.ndarray, "class_a"], sizes_b: Int[np.ndarra
 
 
 def _choices(sizes: Int[np.ndarray, "class"]) -> dict[tuple[int, ...], int]:
-    """Return the ways to choose distinct examples in order, such that those of each group are of one class."""
+    """Return the ways to choose distinct examples in order, such that each group's examples are of one class."""
     distinct_sizes, n_classes = np.unique(sizes, return_counts=True)
     by_size = dict(zip(distinct_sizes.tolist(), n_classes.tolist(), strict=True))
     two = _choices_in_one_class(by_size, 2)
@@ -427,7 +427,7 @@ def _choices(sizes: Int[np.ndarray, "class"]) -> dict[tuple[int, ...], int]:
 
 
 def _choices_in_one_class(classes_by_size: Mapping[int, int], *groups: int) -> int:
-    """Return the ways to choose groups of examples, all of one class; examples are distinct within a group only."""
+    """Return the ways to choose groups of examples of one class, distinct within a group only."""
     total = 0
     for size, n_classes in classes_by_size.items():
         total += n_classes * math.prod(math.perm(size, group) for group in groups)
@@ -435,7 +435,7 @@ def _choices_in_one_class(classes_by_size: Mapping[int, int], *groups: int) -> i
 
 
 def n_relabellings(labels: Labels) -> int:
-    """Return in how many different partitions shuffles of ``labels`` can end; one over it is the smallest p-value.
+    """Return the number of partitions that shuffles of ``labels`` can give. The smallest p-value is one over it.
 
     Example:
         >>> n_relabellings([0, 0, 1]), n_relabellings([0, 0, 1, 1]), n_relabellings([0, 0, 0, 1, 1])

@@ -19,7 +19,7 @@ from tasks import InputError
 _AnyTensor: TypeAlias = Shaped[Tensor, "..."]
 
 _KINDS: dict[Any, str] = {Shaped: "real numbers", Int: "integers"}
-_NOUNS = {"batch": "examples"}  # of axes whose plural does not end in s
+_NOUNS = {"batch": "examples"}  # plurals that are not the axis and s
 
 
 @dataclass(frozen=True)
@@ -70,9 +70,9 @@ class Argument:
     """Type of an argument that is an array, or several, by its annotation.
 
     Attributes:
-        name: of the argument.
-        whole: type of the array; ``None`` if only several can be given.
-        each: type of each of several arrays; ``None`` if only one can be given.
+        name: name of the argument.
+        whole: type of the array. ``None`` if only several can be given.
+        each: type of each of several arrays. ``None`` if only one can be given.
         optional: whether ``None`` can be given.
     """
 
@@ -93,8 +93,8 @@ class Argument:
         """Return the tensor, or the tensors, of a value.
 
         Args:
-            value: what is given.
-            sizes: for each axis, the first argument that has it, and its size; this argument is added.
+            value: the argument.
+            sizes: for each axis, the first argument that has it, and its size. This argument is added.
 
         Raises:
             InputError: for another kind of value, other axes, or other sizes.
@@ -124,7 +124,7 @@ def arguments_of(function: Callable[..., Any], not_finite: Sequence[str] = ()) -
     """Return the arguments that are arrays, in order, by the annotations of a function.
 
     Args:
-        function: whose annotations have shapes.
+        function: function whose annotations have shapes.
         not_finite: names of arguments that may have NaN and infinity.
     """
     hints = get_type_hints(function)
@@ -146,7 +146,7 @@ def _options(hint: Any) -> tuple[Any, ...]:
 
 
 def _array_type(hint: Any, finite: bool) -> ArrayType | None:
-    """Return the type of an array by its annotation; ``None`` if it is that of something else."""
+    """Return the type of an array by its annotation, or ``None`` if it annotates something else."""
     for option in _options(hint):
         if isinstance(option, type) and issubclass(option, AbstractArray):
             kind = _KINDS.get(option.dtype, "floats")
@@ -160,7 +160,7 @@ def checked_arguments(arguments: Sequence[Argument], given: Mapping[str, Any]) -
     """Return the tensors of all arguments that are given and arrays.
 
     Raises:
-        InputError: naming the first argument that is not what its annotation says.
+        InputError: naming the first argument that does not fit its annotation.
     """
     sizes: dict[str, tuple[str, int]] = {}
     tensors = {}
@@ -172,10 +172,10 @@ def checked_arguments(arguments: Sequence[Argument], given: Mapping[str, Any]) -
 
 
 def checked_tensor(value: Any, name: str, expected: ArrayType) -> _AnyTensor:
-    """Return a tensor of the numbers of a tensor, an array or a list, without a copy if possible.
+    """Return the numbers of a tensor, an array or a list as a tensor, without a copy if possible.
 
     Raises:
-        InputError: if it is not what is expected.
+        InputError: if it is not as expected.
 
     Example:
         >>> checked_tensor([[1, 2], [3, 4]], "x", ROW_MATRIX)
@@ -205,7 +205,7 @@ def checked_tensor(value: Any, name: str, expected: ArrayType) -> _AnyTensor:
 
 
 def check_finite(x: _AnyTensor, name: str) -> None:
-    """Refuse NaN and infinity, except under ``torch.func.vmap``, where nothing can depend on numbers.
+    """Refuse NaN and infinity, except under ``torch.func.vmap``, where code cannot depend on values.
 
     Both survive a sum, which reads the numbers once and needs no memory.
 
@@ -241,12 +241,12 @@ def _is_mapped(x: _AnyTensor) -> bool:
 
 
 def as_tensor(array: Shaped[Tensor, "*shape"] | Shaped[np.ndarray, "*shape"]) -> Shaped[Tensor, "*shape"]:
-    """Return a tensor of the same numbers, with the array's memory if possible."""
+    """Return a tensor with the array's numbers, sharing its memory if possible."""
     if isinstance(array, Tensor):
         return array
     if array.dtype.kind == "u" and array.dtype.itemsize > 1:  # torch computes with few unsigned types
         array = array.astype(np.int64)
-    if array.dtype.kind == "f" and array.dtype.itemsize > 8:  # and with no long doubles
+    if array.dtype.kind == "f" and array.dtype.itemsize > 8:  # torch has no long doubles
         array = array.astype(np.float64)
     array = np.asarray(array, dtype=array.dtype.newbyteorder("="))
     if any(step < 0 for step in array.strides):
@@ -254,7 +254,7 @@ def as_tensor(array: Shaped[Tensor, "*shape"] | Shaped[np.ndarray, "*shape"]) ->
     if array.flags.writeable:
         return torch.from_numpy(array)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # of arrays that are read only: nothing writes to what is given
+        warnings.simplefilter("ignore", UserWarning)  # about read-only arrays: arguments are never written to
         return torch.from_numpy(array)
 
 
@@ -264,7 +264,7 @@ def as_numpy(value: Any) -> Any:
 
 
 def _array_of_list(value: Any, name: str, expected: ArrayType) -> Shaped[np.ndarray, "..."]:
-    """Return the array of a list, or of what else NumPy reads, such as a range or a column of a table."""
+    """Return the array of a list, or of other values that NumPy reads, such as a range or a column of a table."""
     if not hasattr(value, "__len__") or isinstance(value, (str, bytes, set, frozenset, dict)):
         _refuse(name, f"is {_short(value)}", f"{expected}: a tensor, an array or a list")
     items = [as_numpy(item) for item in value] if isinstance(value, (list, tuple)) else value
@@ -278,7 +278,7 @@ def _array_of_list(value: Any, name: str, expected: ArrayType) -> Shaped[np.ndar
 
 
 def _tensor_of_array(array: Shaped[np.ndarray, "..."], name: str, expected: ArrayType) -> _AnyTensor:
-    """Return the tensor of an array; labels that are not numbers become 0, 1, ... in sorted order."""
+    """Return the tensor of an array. Labels that are not numbers become 0, 1, ... in sorted order."""
     if isinstance(array, np.ma.MaskedArray):
         _refuse(name, "is a masked array", f"{expected}: give the entries that count")
     if expected.kind == "labels" and array.dtype.kind in "OSUMm":
@@ -329,6 +329,6 @@ def _refuse(name: str, problem: str, expected: object) -> NoReturn:
 
 
 def _short(value: Any) -> str:
-    """Return what a value is in a few words: itself if it is short, or its type."""
+    """Describe a value in a few words: itself if it is short, or its type."""
     text = repr(value)
     return text if len(text) <= 30 else f"a {type(value).__name__}"

@@ -29,12 +29,12 @@ R = TypeVar("R")
 
 
 def computed_in_torch(*, not_finite: Sequence[str] = ()) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Let a function of tensors take arrays and lists too, and return what it is given: tensors, or arrays and numbers.
+    """Let a function of tensors also take arrays and lists, and return tensors, or arrays and numbers, accordingly.
 
     The annotations say which arguments are arrays (``Float[Array, "row dim"]``, ``Int[Array, "batch pos"]``) or
-    ``Labels``, and these are checked in every call: numbers of this kind, these axes, the same size wherever a name is
-    written twice, nothing empty, and no NaN or infinity. Labels that are not numbers, such as strings, are numbered in
-    sorted order. Arrays are converted without a copy if possible, and tensors stay as they are.
+    ``Labels``. Every call checks them: the kind of numbers, the axes, equal sizes of axes with equal names, no empty
+    array, and no NaN or infinity. Labels that are not numbers, such as strings, are numbered in sorted order. Arrays
+    are converted without a copy if possible. Tensors are unchanged.
 
     Args:
         not_finite: names of the arguments that may have NaN and infinity.
@@ -112,7 +112,7 @@ def _first_array(values: Iterator[Any]) -> Shaped[Array, "..."] | None:
 
 
 def _placed(given: Any, value: Any, device: torch.device) -> Any:
-    """Return tensors of arrays and lists on a device, and given tensors where they are."""
+    """Return arrays and lists as tensors on a device, without moving tensors."""
     if isinstance(value, list):
         return [_placed(item, tensor, device) for item, tensor in zip(given, value, strict=True)]
     return value if isinstance(given, Tensor) else value.to(device)

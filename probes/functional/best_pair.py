@@ -22,7 +22,7 @@ from tasks.errors import check_count
 _Kernels: TypeAlias = Sequence[Float[Tensor, "row row"]]
 
 LEVEL = 0.05
-_MAX_NUMBERS_AT_ONCE = 2**23  # in kernels that are re-paired
+_MAX_NUMBERS_AT_ONCE = 2**23  # numbers in re-paired kernels
 
 
 @dataclass(frozen=True)
@@ -30,14 +30,14 @@ class BestPairs:
     """The base layer that each tuned layer is most similar to, and whether that means anything.
 
     Attributes:
-        cka: debiased CKA of every two layers; NaN if undefined.
-        best: the most similar base layer; -1 if CKA is undefined with all of them.
+        cka: debiased CKA of every two layers. NaN if undefined.
+        best: the most similar base layer. -1 if CKA is undefined with all of them.
         p_value: share of re-pairings of the examples in which the largest CKA over all base layers is at least as high
-            as the largest one measured, counting the latter. The re-pairings are the same for all layers.
+            as the largest one measured, counting the latter. All layers share the re-pairings.
         adjusted: Holm's p-values over the tuned layers.
         difference: CKA with the best base layer - CKA with the expected one.
-        low: lower end of the 95% interval of the difference, from paired half-samples, for all pairs of layers
-            together: as wide as the search among them requires. NaN if the expected layer is the best one.
+        low: lower end of the 95% interval of the difference, from paired half-samples. It holds for all pairs of layers
+            together, to allow for the search. NaN if the expected layer is the best one.
         high: upper end.
     """
 
@@ -65,25 +65,25 @@ def best_pairs(
     seed: int = 0,
     units: Shaped[Tensor, "row"] | None = None,
 ) -> BestPairs:
-    """Find the base layer that each tuned layer is most similar to, with a p-value that pays for the search.
+    """Find the base layer that each tuned layer is most similar to, with a p-value corrected for the search.
 
-    The largest of many CKA is high by chance. It is compared with the largest over the same base layers in every
-    re-pairing of the examples, and Holm's correction is made over the tuned layers. Whether the most similar layer is
-    another than the expected one depends on the interval of their difference.
+    The largest of many CKA is high by chance. It is compared with the largest over these base layers in every
+    re-pairing of the examples, and Holm's correction is made over the tuned layers. The interval of the difference
+    tells whether the most similar layer is not the expected one.
 
     Cost: for every two layers, of the order of ``n^2 (n_permutations + n_resamples)``. Memory: ``n^2`` float64 numbers
     for each layer of both models.
 
     Args:
         tuned: rows of each layer of one model.
-        base: rows of each layer of the other, of the same examples in the same order.
-        expected: for each tuned layer, the place of the base layer that it would be like if nothing had moved.
-        n_permutations: number of re-pairings; by default twenty for each tuned layer, the fewest with which Holm's
+        base: rows of each layer of the other, for the same examples in order.
+        expected: for each tuned layer, the place of the base layer that it would match without any change.
+        n_permutations: number of re-pairings. By default twenty for each tuned layer, the fewest with which Holm's
             p-values can reach .05.
         n_resamples: number of half-samples for the intervals.
-        seed: for both.
-        units: which examples belong together: whole units are re-paired, among those of one size, and halves are of
-            units. With fewer than 20 different re-pairings the p-values are NaN.
+        seed: seed of both.
+        units: which examples belong together: whole units of one size are re-paired, and halves are of units. With
+            fewer than 20 different re-pairings the p-values are NaN.
 
     Raises:
         InputError: for rows that are not paired, and without one expected layer for each tuned one.
@@ -134,7 +134,7 @@ def _adjusted(p_value: Float[np.ndarray, "tuned"]) -> Float[np.ndarray, "tuned"]
 
 
 def _cka(tuned: _Kernels, base: _Kernels) -> Float[np.ndarray, "tuned base"]:
-    """Return debiased CKA of every two kernels; NaN if undefined."""
+    """Return debiased CKA of every two kernels, or NaN if undefined."""
     tuned_hsic = [hsic_of_kernels(k, k) for k in tuned]
     base_hsic = [hsic_of_kernels(k, k) for k in base]
     cka = np.empty((len(tuned), len(base)))
@@ -194,15 +194,15 @@ def _widths(
 ) -> Float[np.ndarray, "tuned base"]:
     """Return half the width of the interval of each difference from the expected layer.
 
-    The differences' deviations over half-samples are divided by their standard deviation, and the 95% quantile of the
-    largest in size over all pairs of layers gives one factor for all standard deviations. NaN for the expected layer
+    The differences' deviations over half-samples are divided by their standard deviation. The 95% quantile of the
+    largest in size over all pairs of layers is one factor for all standard deviations. NaN for the expected layer
     itself, and if half-samples have no CKA.
     """
     values = np.array([_cka(_restricted(tuned, half), _restricted(base, half)) for half in halves])
     differences = values - np.take_along_axis(values, expected[None, :, None], axis=2)
     deviations = differences - differences.mean(axis=0)
     scale = deviations.std(axis=0)
-    scale[~(scale > 0)] = np.nan  # of the expected layer, and of layers that are copies of it
+    scale[~(scale > 0)] = np.nan  # undefined for the expected layer and its copies
     ratios = np.abs(deviations / scale)[:, np.isfinite(scale)]
     if not ratios.size:
         return np.full(scale.shape, np.nan)

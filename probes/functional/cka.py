@@ -21,13 +21,13 @@ from tasks.errors import check_count
 
 
 class Similarity(NamedTuple):
-    """Similarity of two representations of the same examples; ``float()`` gives the value.
+    """Similarity of two representations of shared examples. ``float()`` gives the value.
 
     Attributes:
-        value: the similarity; NaN where it is undefined, and never clamped.
+        value: the similarity, never clamped. NaN if undefined.
         n: number of examples.
         d: dimensions of the two.
-        note: why the value is NaN, or what a reader must know; empty otherwise.
+        note: why the value is NaN, or another caveat. Empty otherwise.
 
     Example:
         >>> float(Similarity(value=0.5, n=10, d=(3, 4)))
@@ -52,27 +52,28 @@ def linear_cka(
     precision: Precision = "float64",
     remove_top: int = 0,
 ) -> Similarity:
-    """Linear centred kernel alignment of two representations of the same examples.
+    """Return the linear centred kernel alignment (CKA) of two representations of shared examples.
 
     Takes tensors, NumPy arrays or lists.
 
-    Biased: ``|Xc'Yc|^2 / (|Xc'Xc| |Yc'Yc|)`` (Frobenius norms, columns centred), in [0, 1]; of independent Gaussians
-    with n = 100 and d = 4096 it is .98. Debiased: every HSIC replaced by its unbiased estimate HSIC_1, which may be
-    negative; near 0 for independent rows. Neither changes with a rotation, a common scale or a shift of either side.
+    Biased: ``|Xc'Yc|^2 / (|Xc'Xc| |Yc'Yc|)`` (Frobenius norms, columns centred), in [0, 1]. For independent Gaussians
+    with n = 100 and d = 4096 it is .98. Debiased: every HSIC replaced by its unbiased estimate HSIC_1. Near 0 for
+    independent rows, and may be negative. Neither changes with a rotation, a common scale or a shift of either side.
 
     Cost: ``n^2 (dx + dy)`` through n x n kernel matrices if there are few rows, ``n (dx^2 + dx dy + dy^2)`` through
-    moments if there are many. The value is the same.
+    moments if there are many. The values are equal.
 
-    Source: Kornblith et al. 2019 (arXiv 1905.00414), eq. 4; HSIC_1: Song et al. 2012, eq. 5, in CKA: Nguyen et al.
-    2021 (arXiv 2010.15327), eq. 3.
+    Source: Kornblith et al. 2019 (arXiv 1905.00414), eq. 4. HSIC_1: Song et al. 2012, eq. 5. In CKA: Nguyen et al. 2021
+    (arXiv 2010.15327), eq. 3.
 
     Args:
-        x: rows of one representation; any floating dtype.
+        x: rows of one representation, of any floating dtype.
         y: rows of the other, in the same order.
         debiased: which form.
-        precision: of the products; ``"float32"`` is faster and right to about 1e-7. Sums are float64 in either.
-        remove_top: take this many of the largest principal components out of each side first; NaN where
-            they cannot be told.
+        precision: precision of the products. ``"float32"`` is faster and right to about 1e-7. Sums are float64 in
+            either.
+        remove_top: take this many of the largest principal components out of each side first. NaN if they cannot be
+            distinguished.
 
     Raises:
         InputError: for another precision, a negative ``remove_top``, arrays that are not paired rows, or that hold NaN
@@ -102,7 +103,7 @@ def linear_cka(
 
 
 def cka_from_moments(xy: CrossMoments, xx: CrossMoments, yy: CrossMoments, *, debiased: bool = False) -> Similarity:
-    """Linear CKA from the moments of (x, y), (x, x) and (y, y); see ``linear_cka``.
+    """Return linear CKA from the moments of (x, y), (x, x) and (y, y), see ``linear_cka``.
 
     Example:
         >>> x = torch.tensor([[1.0, 0.0], [0.0, 2.0], [3.0, 1.0], [4.0, 4.0], [0.0, 3.0]])
@@ -118,7 +119,7 @@ def cka_from_moments(xy: CrossMoments, xx: CrossMoments, yy: CrossMoments, *, de
 
 
 def _check_moments(xy: CrossMoments, xx: CrossMoments, yy: CrossMoments) -> None:
-    """Refuse moments of other examples or dimensions than those of the other two."""
+    """Refuse moments whose examples or dimensions differ from the other two's."""
     for name, moments in (("xy", xy), ("xx", xx), ("yy", yy)):
         if not isinstance(moments, CrossMoments):
             raise InputError(f"{name} is a {type(moments).__name__}; expected CrossMoments")
@@ -135,12 +136,12 @@ def _check_moments(xy: CrossMoments, xx: CrossMoments, yy: CrossMoments) -> None
 def linear_hsic(
     rows: Mapping[str, Float[Tensor, "row _"]], pairs: Sequence[tuple[str, str]], precision: Precision = "float64"
 ) -> dict[tuple[str, str], HSIC]:
-    """Return HSIC of the linear kernels of pairs of sites, from kernel matrices or from moments: whichever is cheaper.
+    """Return HSIC of the linear kernels of pairs of sites, from the cheaper of kernel matrices and moments.
 
     Args:
-        rows: by site, of the same examples.
+        rows: rows of shared examples, by site.
         pairs: sites to compare.
-        precision: of the products. Sums are float64.
+        precision: precision of the products. Sums are float64.
     """
     n = len(next(iter(rows.values())))
     d = {site: x.shape[1] for site, x in rows.items()}
@@ -152,18 +153,18 @@ def linear_hsic(
 
 
 def compact(x: Float[Tensor, "row dim"]) -> Float[Tensor, "row kept"]:
-    """Return centred rows in at most n dimensions with the same inner products."""
+    """Return centred rows in at most n dimensions with unchanged inner products."""
     x = centred_matrix(x)
     return x if x.shape[1] <= len(x) else torch.linalg.qr(x.T, mode="r")[1].T
 
 
 def _bias_note(n: int, d: int) -> str:
-    """Return what to know of a biased value; empty where n >= 10 d."""
+    """Return a caveat on a biased value, or ``""`` if n >= 10 d."""
     return "" if n >= 10 * d else f"n = {n} is below 10 d (d = {d}): the biased form is too high; see the debiased one"
 
 
 def without_top_components(x: Float[Tensor, "row dim"], k: int) -> tuple[Float[Tensor, "row dim"], str]:
-    """Return centred rows without their ``k`` largest components, and why these cannot be told (empty if they can)."""
+    """Return centred rows without their ``k`` largest components, and why these are undefined (or ``""``)."""
     rows = centred_matrix(x)
     components, why = top_components(rows, k)
     return without_components(rows, components), why

@@ -33,9 +33,9 @@ def cka_null(
     units: Labels | None = None,
     seed: int = 0,
 ) -> Float[Array, "n_permutations"]:
-    """Linear CKA of rows paired at random: its chance level at this n and d.
+    """Return linear CKA of rows paired at random: its chance level at this n and d.
 
-    Takes tensors, NumPy arrays or lists, and returns the same kind (arrays for lists).
+    Takes tensors, NumPy arrays or lists, and returns tensors for tensors, otherwise arrays.
 
     With ``units``, whole units are paired at random, each with one of as many rows, row by row in their order.
 
@@ -61,7 +61,7 @@ def null_hsic(
 ) -> tuple[list[HSIC], HSIC, HSIC]:
     """Return HSIC of rows, or whole units, paired at random, and of either side with itself: for both forms."""
     orders = (order.to(y.device) for order in unit_pairings(len(x), n_permutations, seed, units))
-    kernels_fit = len(x) <= min(x.shape[1], y.shape[1])  # they are no larger than the rows, and made once
+    kernels_fit = len(x) <= min(x.shape[1], y.shape[1])  # kernels are then no larger than the rows
     if kernels_fit or units is not None:
         k = centred_kernel(x, precision)
         l = centred_kernel(y, precision)  # noqa: E741
@@ -89,19 +89,19 @@ def cka_resamples(
     units: Labels | None = None,
     seed: int = 0,
 ) -> Float[Array, "n_resamples"]:
-    """Variation of linear CKA with the examples: deviations of random half-samples from their mean.
+    """Return the variation of linear CKA with the examples: deviations of random half-samples from their mean.
 
-    Takes tensors, NumPy arrays or lists, and returns the same kind (arrays for lists).
+    Takes tensors, NumPy arrays or lists, and returns tensors for tensors, otherwise arrays.
 
-    Halves are drawn without replacement: a draw of m = n/2 of n rows varies as much about the whole sample as n rows
-    vary about the population, ``(1 - m/n) / m = 1/n`` (Shao & Wu 1989, delete-half jackknife). The usual bootstrap
-    draws rows twice; a row and its copy agree in both representations, which puts back the diagonal that the
-    debiased form leaves out. Only the spread is used, since the bias of the biased form differs at half the size. With
-    ``units``, halves are of units, which are then what is taken as independent.
+    Halves are drawn without replacement (Shao & Wu 1989, delete-half jackknife). A draw of m = n/2 of n rows varies as
+    much about the whole sample as n rows about the population: ``(1 - m/n) / m = 1/n``. The usual bootstrap draws rows
+    twice. A row and its copy agree in both representations, which restores the diagonal that the debiased form leaves
+    out. Only the spread is used, since the bias of the biased form differs at half the size. With ``units``, halves are
+    of units, which are taken as independent.
 
     Returns:
-        ``[n_resamples]``; the value plus their 2.5% and 97.5% quantiles is a 95% interval over examples. NaN
-        where a half-sample has no CKA, and so for fewer than 8 examples in the debiased form.
+        ``[n_resamples]``. The value plus their 2.5% and 97.5% quantiles is a 95% interval over examples. NaN if a
+        half-sample has no CKA, and so for fewer than 8 examples in the debiased form.
 
     Example:
         >>> x = torch.randn(200, 4, generator=torch.Generator().manual_seed(0))
@@ -135,7 +135,7 @@ def halves_hsic(
 
 
 def _kernels_are_cheaper(x: Float[Tensor, "n dx"], y: Float[Tensor, "n dy"], n_halves: int) -> bool:
-    """Return whether kernels of all rows, made once, take fewer multiplications than moments of each half."""
+    """Return whether kernels of all rows, computed once, take fewer multiplications than moments of each half."""
     n = len(x)
     kernels_cost = n**2 * (x.shape[1] + y.shape[1] + 3 * n_halves)
     return kernels_cost < n_halves * max(n * x.shape[1] * y.shape[1] / 2, _LEAST_COST)

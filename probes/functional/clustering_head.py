@@ -24,20 +24,20 @@ MAX_DISTANCES_AT_ONCE = 2**22
 
 @computed_in_torch()
 def within_ratio(points: Float[Array, "row dim"], labels: Labels, n_classes: int | None = None) -> Float[Scalar, ""]:
-    """Return the within-cluster over the total sum of squares, each class a cluster: 0 if classes are points.
+    """Return the within-cluster over the total sum of squares, with classes as clusters: 0 if classes are points.
 
-    Takes tensors, NumPy arrays or lists, and returns the same kind (arrays for lists).
+    Takes tensors, NumPy arrays or lists, and returns tensors for tensors, otherwise arrays.
 
-    Not clamped; ``within_ratio_chance`` gives its value by chance. With ``n_classes`` it runs under
+    Not clamped. ``within_ratio_chance`` gives its value by chance. With ``n_classes`` it runs under
     ``torch.func.vmap``, over points and labels.
 
     Args:
-        points: float32 or float64; sums are taken in float64.
+        points: float32 or float64. Sums are taken in float64.
         labels: the class of each point: any integers, or 0 to ``n_classes - 1``.
-        n_classes: how many classes there may be; the labels' own if ``None``.
+        n_classes: number of classes. ``None``: as many as in the labels.
 
     Returns:
-        A float64 scalar; NaN if it is undefined: all points equal, or one class.
+        A float64 scalar. NaN if it is undefined: all points equal, or one class.
 
     Example:
         >>> points = torch.tensor([[0.0, 0.0], [0.0, 2.0], [4.0, 0.0], [4.0, 2.0]])
@@ -51,9 +51,9 @@ def within_ratio(points: Float[Array, "row dim"], labels: Labels, n_classes: int
 
 
 def within_ratio_chance(labels: Shaped[Tensor, "row"]) -> float:
-    """Return the mean ``within_ratio`` over all ways to hand out the labels to points: (n - classes) / (n - 1).
+    """Return the mean ``within_ratio`` over all assignments of the labels to points: (n - classes) / (n - 1).
 
-    It is near 0 if most points are alone in their class: a small ratio then says nothing. NaN for one point.
+    It is near 0 if most points are alone in their class: a small ratio then is no evidence. NaN for one point.
 
     Example:
         >>> within_ratio_chance(torch.tensor([0, 0, 1, 2, 2]))
@@ -67,22 +67,22 @@ def within_ratio_chance(labels: Shaped[Tensor, "row"]) -> float:
 def nearest_centroid_accuracy(
     points: Float[Array, "row dim"], labels: Labels, n_classes: int | None = None
 ) -> Float[Scalar, ""]:
-    """Return the share of points whose nearest class centroid (Euclidean distance) is that of their own class.
+    """Return the share of points nearest to the centroid of their class (Euclidean distance).
 
-    Takes tensors, NumPy arrays or lists, and returns the same kind (arrays for lists).
+    Takes tensors, NumPy arrays or lists, and returns tensors for tensors, otherwise arrays.
 
-    The centroids are those of the same points. Of centroids equally near, the class of the lower label
-    counts. With ``n_classes`` it runs under ``torch.func.vmap``.
+    The centroids are computed from these points. Ties go to the lower label. With ``n_classes`` it runs under
+    ``torch.func.vmap``.
 
     Memory: at most 4 million distances at once.
 
     Args:
         points: float32 or float64.
         labels: the class of each point: any integers, or 0 to ``n_classes - 1``.
-        n_classes: how many classes there may be; the labels' own if ``None``.
+        n_classes: number of classes. ``None``: as many as in the labels.
 
     Returns:
-        A float64 scalar; NaN if it is undefined: all points equal, or one class.
+        A float64 scalar. NaN if it is undefined: all points equal, or one class.
 
     Example:
         >>> points = torch.tensor([[0.0], [1.0], [5.0], [6.0], [1.5]])
@@ -122,14 +122,14 @@ def _centroids(
 
 
 class IntegerWeights(NamedTuple):
-    """Result of ``integer_weights``; scalars are tensors without axes, or Python numbers if arrays were given.
+    """Result of ``integer_weights``. Scalars are tensors without axes, or Python numbers if arrays were given.
 
     Attributes:
-        weights: weight of value ``v`` at position ``t`` relative to value 0 there, in units of the support's
-            median weight. NaN where the fit is undefined.
-        rounded: the nearest integers (0 where the fit is undefined).
-        deviation: the largest distance of a weight to its integer, at most 0.5; NaN where undefined.
-        rank_one: share of the fitted points' variance along the one direction ``u``; NaN where nothing varies.
+        weights: weight of value ``v`` at position ``t`` relative to value 0 there, in units of the support's median
+            weight. NaN if the fit is undefined.
+        rounded: the nearest integers (0 if the fit is undefined).
+        deviation: the largest distance of a weight to its integer, at most 0.5. NaN if undefined.
+        rank_one: share of the fitted points' variance along the one direction ``u``. NaN without variance.
         matches: whether the integers have the residues that addition modulo ``p`` needs.
         classes: the integer sum of each row's rounded weights.
 
@@ -151,22 +151,21 @@ class IntegerWeights(NamedTuple):
 def integer_weights(
     points: Float[Array, "row dim"], tokens: Int[Array, "row pos"], support: Sequence[int], modulus: int
 ) -> IntegerWeights:
-    """Fit ``point = c + u sum_t w_t(x_t)`` and ask whether the weights are integers that add modulo ``p``.
+    """Fit ``point = c + u sum_t w_t(x_t)`` and test whether the weights are integers that add modulo ``p``.
 
-    Takes tensors, NumPy arrays or lists, and returns the same kind (arrays for lists).
+    Takes tensors, NumPy arrays or lists, and returns tensors for tensors, otherwise arrays.
 
-    The points are regressed (least squares) on whether value ``v >= 1`` stands at position ``t``; ``u`` is
-    the first principal direction of the fitted points, and ``w_t(v)``, relative to ``w_t(0) = 0``, the
-    coefficient along it. A head can add modulo ``p`` where, up to scale, ``w_t(v)`` is congruent to ``a v``
-    on the support and to 0 off it: for ``p = 2``, odd and even. The scale makes the support's median
-    ``w_t(1)`` equal to ``a``, one of 1 to ``p - 1``: the one that leaves the weights nearest to integers, of
-    those whose residues match if there are any. (The lower median, which is a weight itself; a mean of two
-    of opposite sign would be no scale.)
+    The points are regressed (least squares) on whether value ``v >= 1`` stands at position ``t``. ``u`` is the first
+    principal direction of the fitted points, and ``w_t(v)``, relative to ``w_t(0) = 0``, the coefficient along it. A
+    head can add modulo ``p`` if, up to scale, ``w_t(v)`` is congruent to ``a v`` on the support and to 0 off it: for
+    ``p = 2``, odd and even. The scale makes the support's median ``w_t(1)`` equal to ``a``, one of 1 to ``p - 1``.
+    Among values whose residues match, if any, ``a`` is the one that leaves the weights nearest to integers. (The median
+    is the lower one, which is a weight itself. A mean of two weights of opposite sign would be no scale.)
 
-    Undefined, and then NaN without a match: where nothing varies; where the rows do not determine all weights
-    (a value missing at a position, too few rows); where the median weight is 0, or below 1e-6 of the largest.
+    Undefined, and then NaN without a match: if the points do not vary, if the rows do not determine all weights (a
+    value missing at a position, too few rows), or if the median weight is 0 or below 1e-6 of the largest.
 
-    Weights spread widely at random lie within 0.25 of integers of the right parity (``p = 2``) about once in
+    By chance, widely spread random weights lie within 0.25 of integers of the right parity (``p = 2``) about once in
     ``4 ** (pos - 1)`` fits: never for 12 positions, often for 3.
 
     Memory: ``n x pos x (modulus - 1)`` float64 numbers.
@@ -213,10 +212,10 @@ def integer_weights(
 
 
 class DigitFit(NamedTuple):
-    """Least-squares fit of points by digits: of whether value ``v >= 1`` is at position ``t``.
+    """Least-squares fit of points by digits (whether value ``v >= 1`` is at position ``t``).
 
     Attributes:
-        coefficients: of each position and value.
+        coefficients: coefficients of each position and value.
         scale: singular values of the fitted points.
         directions: their principal directions.
     """
@@ -227,7 +226,7 @@ class DigitFit(NamedTuple):
 
 
 def fit_digits(points: Float[Tensor, "row dim"], tokens: Int[Tensor, "row pos"], modulus: int) -> DigitFit | None:
-    """Return the fit of points by digits; ``None`` if the rows do not determine all coefficients."""
+    """Return the fit of points by digits, or ``None`` if the rows do not determine all coefficients."""
     values = torch.arange(1, modulus, device=tokens.device)
     design = rearrange(tokens[:, :, None] == values, "row pos value -> row (pos value)").double()
     design = design - design.mean(dim=0)
@@ -270,7 +269,7 @@ def _scaled(
         weights = along * (a / median)
         rounded = weights.round()
         is_wrong = bool(((rounded.long() - a * residues) % modulus).any())
-        deviation = round(float((weights - rounded).abs().max()), 9)  # so that the smallest of equal scales counts
+        deviation = round(float((weights - rounded).abs().max()), 9)  # the smallest of equal scales counts
         if best is None or (is_wrong, deviation) < best:
             best = (is_wrong, deviation)
             kept = weights

@@ -25,21 +25,21 @@ class CrossMoments:
     """Sums over paired rows ``x_i``, ``y_i`` from which the HSIC of linear kernels follows exactly.
 
     Additive: ``a.merge(b)`` are the moments of all rows of both, whatever the split and order, and ``a.update(x, y)``
-    adds a batch. For CKA take three of them: of (x, y), of (x, x) and of (y, y); see ``cka_from_moments``.
+    adds a batch. For CKA take three of them: of (x, y), of (x, x) and of (y, y), see ``cka_from_moments``.
 
     Numerics: the sums are of ``x - x0`` and ``y - y0``. CKA does not change under translation, but raw moments
-    (``x0 = 0``) lose all digits where the mean is far larger than the spread. The points ``x0``, ``y0`` are the means
-    of the first batch. They are moved, and the sums translated, when the mean has come to hold over half of the
-    squares, so that at most a bit is lost. That is nearly as good as a running centre (Chan's update), which would
-    have to go through ``product`` three more times in every batch. Equal rows give exact zeros, so that a constant
-    is recognised. What stays is the cancellation in HSIC_1 itself, ``HSIC.terms``: one row ``D`` times as long as
-    the others costs a factor of about ``10 D^2 / n``.
+    (``x0 = 0``) lose all digits if the mean is far larger than the spread. The points ``x0``, ``y0`` are the means of
+    the first batch. They are moved, and the sums translated, when the mean makes up over half of the squares, so that
+    at most a bit is lost. That is nearly as good as a running centre (Chan's update), which would go through
+    ``product`` three more times in every batch. Equal rows give exact zeros, so that a constant is recognised. The
+    cancellation in HSIC_1 itself remains, ``HSIC.terms``: one row ``D`` times as long as the others costs a factor of
+    about ``10 D^2 / n``.
 
     Memory: ``dx dy + 3 (dx + dy)`` float64 numbers, independent of the number of examples.
 
     Attributes:
         n: number of rows.
-        x0, y0: the fixed points; what follows is of rows minus these.
+        x0, y0: the fixed points, which are subtracted from the rows in all sums below.
         sum_x, sum_y: ``sum x``, ``sum y``.
         product: ``sum x y'``.
         square_x, square_y: ``sum |x|^2``, ``sum |y|^2``.
@@ -79,7 +79,7 @@ class CrossMoments:
         Args:
             x: rows of one representation.
             y: rows of the other, in the same order.
-            like: whose fixed points to take; the means if not given.
+            like: moments whose fixed points to take. The means if not given.
             precision: ``"float32"`` rounds rows minus the point to float32 for ``product``, block by block.
 
         Raises:
@@ -119,7 +119,7 @@ class CrossMoments:
         )
 
     def update(self, x: Float[Array, "row dx"], y: Float[Array, "row dy"]) -> CrossMoments:
-        """Return the moments of these rows, which may be none, and the ones so far.
+        """Return the moments of all rows so far and these rows, if any.
 
         Raises:
             InputError: as ``of``, or for rows of other dimensions.
@@ -148,7 +148,7 @@ class CrossMoments:
         return CrossMoments(self.n + other.n, self.x0, self.y0, *sums).near_the_means()
 
     def about(self, x0: Float[Tensor, "dx"], y0: Float[Tensor, "dy"]) -> CrossMoments:
-        """Return the moments of the same rows about other fixed points."""
+        """Return the moments of these rows about other fixed points."""
         shift_x = self.x0 - x0
         shift_y = self.y0 - y0
         return self.translated(shift_x, shift_y) if bool(shift_x.any()) or bool(shift_y.any()) else self
@@ -161,7 +161,7 @@ class CrossMoments:
             return self
         x0 = self.x0 + self.sum_x / self.n
         y0 = self.y0 + self.sum_y / self.n
-        return self.translated(self.x0 - x0, self.y0 - y0)  # by the rounded step, which later rows see
+        return self.translated(self.x0 - x0, self.y0 - y0)  # the rounded step applies to later rows
 
     def translated(self, u: Float[Tensor, "dx"], v: Float[Tensor, "dy"]) -> CrossMoments:
         """Return the moments about the points ``x0 - u`` and ``y0 - v``: rows are then ``u`` and ``v`` further on."""
@@ -200,7 +200,7 @@ class CrossMoments:
         n/(n-2) sum |x|^2 |y|^2 + sum |x|^2 sum |y|^2 / ((n-1)(n-2))) / (n (n-3))``.
 
         Args:
-            precision: of ``product``.
+            precision: precision of ``product``.
         """
         n = self.n
         centred = self.centred()

@@ -15,12 +15,12 @@ from probes.functional.representations import in_float64
 
 _MAX_NUMBERS_AT_ONCE = 2**22
 MAX_NUMBERS_IN_CACHE = 2**16  # rows that are subtracted on the CPU stay in a core's cache
-_CANCELLATION = 2.0**-20  # of |a|^2 + |b|^2: a squared distance below it has lost six digits or more
-_ROUNDING_MATTERS = 1e3  # times a difference that matters: if |a|^2 + |b|^2 is below, rounding is below 1e-12 of it
+_CANCELLATION = 2.0**-20  # share of |a|^2 + |b|^2: a squared distance below it has lost six digits or more
+_ROUNDING_MATTERS = 1e3  # if |a|^2 + |b|^2 is below this multiple of a difference, rounding is below 1e-12 of it
 
 
 def first_alike(x: Shaped[Tensor, "row dim"]) -> Int[Tensor, "row"]:
-    """Return for each row the first that is the same, on the CPU.
+    """Return for each row the first row equal to it, on the CPU.
 
     Example:
         >>> first_alike(torch.tensor([[1.0, 0.0], [2.0, 0.0], [1.0, -0.0]])).tolist()
@@ -74,21 +74,21 @@ def squared_differences(
 
 
 class Distances:
-    """Computes squared distances between the rows of one matrix, in float64, a block at a time.
+    """Squared distances between the rows of one matrix, in float64, a block at a time.
 
-    ``|a|^2 + |b|^2 - 2 a b`` of centred rows: exact zeros between rows that are the same. It loses digits between rows
-    near each other and far from the mean; these distances are found by subtraction if they matter (``resolve``).
+    ``|a|^2 + |b|^2 - 2 a b`` of centred rows: exact zeros between equal rows. It loses digits between rows near each
+    other and far from the mean. These distances are found by subtraction if they matter (``resolve``).
 
     Memory: the rows as they are, and the blocks in float64.
 
     Args:
         x: rows, on any device, in any dtype.
         which: places of the rows to use, if not all.
-        device: where to multiply; that of the rows if not given.
+        device: where to multiply. The rows' device if not given.
 
     Attributes:
-        scale: unit of the distances: a power of two times that of the rows.
-        alike: for each row the first that is the same.
+        scale: unit of the distances: a power of two times the rows' unit.
+        alike: for each row the first row equal to it.
         norms: ``|a|^2`` of each row.
         n: number of rows.
         exact: whether all distances are found by subtraction.
@@ -121,8 +121,8 @@ class Distances:
 
         Args:
             typical: squared distance of most pairs. If it has lost digits, all are found by subtraction.
-            smallest: difference that matters. Of pairs so far from the mean that rounding comes near it, those that
-                are near each other are found by subtraction.
+            smallest: difference that matters. If rows are so far from the mean that rounding comes near it, distances
+                of near pairs are found by subtraction.
         """
         self.exact = typical < _CANCELLATION * float(self.norms.median())
         self._far = _ROUNDING_MATTERS * smallest

@@ -10,7 +10,7 @@ from jaxtyping import Float
 
 from tasks import InputError
 
-FEWEST_UNITS = 8  # of which a half is four
+FEWEST_UNITS = 8  # a half is then four units
 MAX_UNDEFINED_SHARE = 0.05  # share of the halves
 MIN_DIFFERENCE = 1e-9  # halves that differ by less are alike
 
@@ -19,25 +19,25 @@ def half_interval(index: float, of_halves: Sequence[float], n_units: int) -> tup
     """Return the 95% interval of an index, such as the adjusted Rand index, from its values for halves of the units.
 
     Halves are drawn without replacement (``functional.units.half_samples``): their variance about their mean estimates
-    that of the index over samples of as many units (Shao & Wu 1989). The usual bootstrap draws units twice, and
-    repeated rows raise any measure of likeness.
+    the index's variance over samples of as many units (Shao & Wu 1989). The usual bootstrap draws units twice, and
+    repeated rows raise any measure of similarity.
 
-    The interval is Wilson's for the share ``(1 + index) / 2``, with the halves' variance, Student's quantile for
-    ``n_units - 1``, and the variance of independent units if the halves are all alike. So it stays within -1 and 1,
+    The interval is Wilson's for the share ``(1 + index) / 2``, with the halves' variance and Student's quantile for
+    ``n_units - 1``. If all halves are equal, the variance of independent units is used. So it stays within -1 and 1,
     and an index of 1 has an interval below it.
 
-    Coverage at nominal 95%, for the adjusted Rand index of k-means clusters with planted classes (80 to 100 samples a
-    setting, so within 4 points; 8 to 120 units, mean index .03 to .99): 96% to 100%, cautious because half as many
-    units cluster less stably. It is too narrow, 76% and 82%, where another structure is as strong as the classes, so
+    Coverage at nominal 95% was 96% to 100% for the adjusted Rand index of k-means clusters with planted classes (8 to
+    120 units, mean index .03 to .99, 80 to 100 samples a setting, so within 4 points). It is cautious because half as
+    many units cluster less stably. It is too narrow, 76% and 82%, if another structure is as strong as the classes, so
     that samples cluster by either of them.
 
     Args:
-        index: of all units.
+        index: the index of all units.
         of_halves: the index of each half.
         n_units: units that the halves are drawn from.
 
     Returns:
-        Both ends; NaN for an undefined index, fewer than two halves, or fewer than 8 units.
+        Both ends. NaN for an undefined index, fewer than two halves, or fewer than 8 units.
 
     Raises:
         InputError: for an index that is not between -1 and 1.
@@ -73,22 +73,22 @@ def interval_from_halves(
 ) -> tuple[Float[np.ndarray, "*place"], Float[np.ndarray, "*place"]]:
     """Return the 95% interval of any number, such as the change of an index, from its values for halves of the units.
 
-    The variance of the halves about their mean estimates that of the value (``half_interval``), with Student's
-    quantile for ``n_units - 1``. Give the logarithm of a ratio. The change of a measure on the same units needs the
-    same halves before and after.
+    The variance of the halves about their mean estimates the value's variance (``half_interval``), with Student's
+    quantile for ``n_units - 1``. Give the logarithm of a ratio. The change of a measure on fixed units needs the same
+    halves before and after.
 
     Args:
-        value: of all units.
+        value: the value of all units.
         of_halves: the value of each half. Undefined ones, if they are at most 5%, are left out.
         n_units: units that the halves are drawn from.
         n_compared: number of values, of which this one was chosen because it is the highest or lowest. Its interval is
             Bonferroni's, which covers all of them at once.
 
     Returns:
-        Both ends; NaN for an undefined value, fewer than two halves, fewer than 8 units, or halves that are all alike,
-        whose variance is unknown.
+        Both ends. NaN for an undefined value, fewer than two halves, fewer than 8 units, or equal halves, whose
+        variance is unknown.
 
-    Source: Shao & Wu 1989; ``docs/calibration.md`` has how often it misses a planted value.
+    Source: Shao & Wu 1989. ``docs/calibration.md`` says how often it misses a planted value.
 
     Example:
         >>> low, high = interval_from_halves(np.array(0.3), np.array([0.2, 0.25, 0.35, 0.4]), 20)
@@ -113,7 +113,7 @@ def wilson_ends(share: float, z2: float) -> tuple[float, float]:
     """Return both ends of Wilson's interval (1927) of a share.
 
     Args:
-        share: from 0 to 1.
+        share: a share from 0 to 1.
         z2: square of the quantile, times the share's variance in units of ``share (1 - share)``.
     """
     middle = (share + z2 / 2) / (1 + z2)

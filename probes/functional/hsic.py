@@ -19,7 +19,7 @@ LEAST_DEBIASED = 4  # examples that HSIC_1 needs
 _RESOLUTION = 1e4
 _MAX_BLOCK_ROWS = 1024
 _MIN_BLOCK_ROWS = 128
-_MAX_BLOCK_NUMBERS = 2**24  # of one block of all kernels
+_MAX_BLOCK_NUMBERS = 2**24  # numbers in one block of all kernels
 
 Kernel: TypeAlias = Float[Tensor, "row row"]
 KernelBlock: TypeAlias = Callable[[slice, slice], Float[Tensor, "some others"]]
@@ -31,9 +31,9 @@ class HSIC(NamedTuple):
     Attributes:
         n: number of examples.
         biased: HSIC_0 of Gretton et al. 2005, with ``(n-1)^2``.
-        debiased: HSIC_1 of Song et al. 2012, eq. 5; NaN for fewer than 4 pairs.
-        terms: the size of what was added up for ``debiased``, to tell it from rounding.
-        rounding: of the products behind it, relative to them.
+        debiased: HSIC_1 of Song et al. 2012, eq. 5. NaN for fewer than 4 pairs.
+        terms: the size of the terms of ``debiased``, to distinguish it from rounding.
+        rounding: rounding of the products behind it, relative to them.
 
     Example:
         >>> one = torch.tensor(1.0)
@@ -69,9 +69,9 @@ class HSIC(NamedTuple):
             n: number of examples.
             kl: ``sum K*L``.
             k: sums of the rows of ``K``.
-            l: of ``L``.
-            diagonals: of ``K`` and ``L``.
-            precision: of their entries.
+            l: sums of ``L``.
+            diagonals: diagonals of ``K`` and ``L``.
+            precision: precision of their entries.
         """
         biased = kl - 2 / n * (k @ l) + k.sum() * l.sum() / n**2
         if n < LEAST_DEBIASED:
@@ -90,7 +90,7 @@ class HSIC(NamedTuple):
         return float(self.rounding * self.terms / self.debiased.abs())
 
     def undefined(self, debiased: bool) -> str:
-        """Return why the HSIC of a matrix with itself cannot be divided by; empty where it can."""
+        """Return why the HSIC of a matrix with itself cannot be a divisor, or ``""`` if it can."""
         if self.n < 2:
             return "there is one example only"
         if not bool(self.biased > 0):
@@ -107,7 +107,7 @@ class HSIC(NamedTuple):
 
 
 def cka_from_hsic(xy: HSIC, xx: HSIC, yy: HSIC, *, debiased: bool = False) -> tuple[float, str]:
-    """Return ``HSIC(x, y) / sqrt(HSIC(x, x) HSIC(y, y))``, and why it is NaN (empty where it is not)."""
+    """Return ``HSIC(x, y) / sqrt(HSIC(x, x) HSIC(y, y))``, and why it is NaN (or ``""``)."""
     for side, hsic in (("x", xx), ("y", yy)):
         why = hsic.undefined(debiased)
         if why:
@@ -127,7 +127,7 @@ def centred_kernel(x: Matrix, precision: Precision = "float64") -> Kernel:
 
 
 def hsic_of_kernels(k: Kernel, l: Kernel) -> HSIC:  # noqa: E741
-    """Return HSIC from whole kernel matrices, in their precision; the sums are float64."""
+    """Return HSIC from whole kernel matrices, in their precision. The sums are float64."""
     return HSIC.of_sums(
         len(k),
         (k * l).sum(dtype=torch.float64),
@@ -150,10 +150,10 @@ def hsic_of_blocks(
     many kernels each is compared with.
 
     Args:
-        kernels: by name; each gives a block of its ``n x n`` matrix, on one device.
+        kernels: by name. Each gives a block of its ``n x n`` matrix, on one device.
         n: number of examples.
         pairs: names of the kernels to compare.
-        precision: of the entries. Sums are float64.
+        precision: precision of the entries. Sums are float64.
     """
     names = list(kernels)
     device = kernels[names[0]](slice(1), slice(1)).device
@@ -169,7 +169,7 @@ def hsic_of_blocks(
         if rows == columns:
             products += product
             diagonals[:, rows] = block.diagonal(dim1=1, dim2=2)
-        else:  # and its mirror image below the diagonal
+        else:  # its mirror image below the diagonal counts too
             products += 2 * product
             sums[:, columns] += block.sum(1)
     hsic = {}

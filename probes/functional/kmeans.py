@@ -16,7 +16,7 @@ from probes.functional.arrays import Array, computed_in_torch
 from tasks import InputError
 from tasks.errors import check_at_least, check_choice, check_count
 
-BLOCK_NUMBERS = {"cpu": 2**19, "cuda": 2**26}  # of a block of rows, or of its distances
+BLOCK_NUMBERS = {"cpu": 2**19, "cuda": 2**26}  # numbers in a block of rows, or in its distances
 DEVICES_ADDING_BY_INDEX = ("cpu",)  # elsewhere rows are summed by a product, whose order is fixed
 _DRAW_GROUP = 1024  # rows whose weights are summed before one of them is drawn
 
@@ -55,25 +55,25 @@ def kmeans(
     method: Literal["lloyd", "minibatch"] = "lloyd",
     initial: Float[Array, "cluster dim"] | None = None,
 ) -> KMeans:
-    """Cluster rows around ``k`` centres such that the sum of squared distances is small; the best of several starts.
+    """Cluster rows around ``k`` centres with a small sum of squared distances, the best of several starts.
 
-    Takes tensors, NumPy arrays or lists, and returns the same kind (arrays for lists).
+    Takes tensors, NumPy arrays or lists, and returns tensors for tensors, otherwise arrays.
 
-    Lloyd's algorithm with greedy k-means++ seeding, with scikit-learn's rules for when to stop and for clusters that
-    become empty: from the same centres both give the same clusters. All starts run side by side, so that each
-    iteration reads the rows once. Distances are float32, sums float64. The same seed gives the same clusters.
+    Lloyd's algorithm with greedy k-means++ seeding, and scikit-learn's rules for stopping and for empty clusters: from
+    equal centres both give equal clusters. All starts run in parallel, so that each iteration reads the rows once.
+    Distances are float32, sums float64. A seed always gives the same clusters.
 
     Memory: the rows on the device, and ``8 x n_init`` bytes per row. Cost: ``n k d`` multiplications per start and
     iteration, and about ``3 + log k`` times that for the seeding.
 
     Args:
-        rows: of any real dtype; or several such matrices, one after another.
+        rows: rows of any real dtype, or several such matrices, one after another.
         k: clusters, at most as many as rows.
         n_init: starts.
         seed: for the starts. The global random state is not touched.
-        device: ``"cpu"`` or ``"cuda"``; where the rows are, by default.
+        device: ``"cpu"`` or ``"cuda"``, by default the rows' device.
         max_iter: most iterations.
-        tol: stop where the centres move by less than this, squared and summed, relative to the mean variance of a
+        tol: stop when the centres move by less than this, squared and summed, relative to the mean variance of a
             dimension.
         method: ``"lloyd"``, or ``"minibatch"``: scikit-learn's ``MiniBatchKMeans``, on the CPU, which is less exact.
         initial: centres to start from, instead of ``n_init`` starts of k-means++.
@@ -82,7 +82,7 @@ def kmeans(
         InputError: for rows that are not matrices of one width, or not finite, fewer rows than clusters, or a device
             that is not there or has no float64.
 
-    Source: Lloyd 1982; Arthur & Vassilvitskii 2007 (k-means++), greedy as in scikit-learn's ``kmeans_plusplus``.
+    Source: Lloyd 1982. Arthur & Vassilvitskii 2007 (k-means++), greedy as in scikit-learn's ``kmeans_plusplus``.
 
     Example:
         >>> clusters = kmeans(torch.tensor([[0.0], [1.0], [10.0], [11.0]]), 2)
@@ -118,12 +118,12 @@ def _checked_device(device: str | torch.device) -> torch.device:
 
 
 class _Rows:
-    """Rows on a device, which are given in blocks, minus their mean.
+    """Blocks of rows on a device, minus their mean.
 
     Attributes:
-        device: where they are.
+        device: device of the rows.
         width: number of dimensions.
-        mean: of the rows, rounded to float32, so that it can be subtracted from float32 rows and added again.
+        mean: mean of the rows, rounded to float32, so that it can be subtracted from float32 rows and added again.
     """
 
     def __init__(self, rows: Shaped[Tensor, "row dim"], device: torch.device) -> None:
@@ -178,7 +178,7 @@ def _in_float(rows: Shaped[Tensor, "row dim"]) -> Float[Tensor, "row dim"]:
 
 
 def _seeded(data: _Rows, k: int, n_starts: int, seed: int) -> Float[Tensor, "start cluster dim"]:
-    """Return centres by greedy k-means++: of a few rows drawn by their squared distance, the one that leaves least."""
+    """Return centres by greedy k-means++: the best of a few rows drawn by their squared distance."""
     draw = torch.Generator().manual_seed(seed)
     trials = 2 + int(math.log(k))
     first = torch.randint(len(data), (n_starts,), generator=draw)
@@ -201,7 +201,7 @@ def _seeded(data: _Rows, k: int, n_starts: int, seed: int) -> Float[Tensor, "sta
 
 
 def _distances(rows: Float[Tensor, "row dim"], centres: Float[Tensor, "centre dim"]) -> Float[Tensor, "centre row"]:
-    """Return squared distances; never below 0, where rounding would put some."""
+    """Return squared distances, with those that rounding makes negative set to 0."""
     lengths = centres.square().sum(1)[:, None] + rows.square().sum(1)
     return torch.addmm(lengths, centres, rows.T, alpha=-2).clamp_(min=0)
 
@@ -316,7 +316,7 @@ def _lloyd(data: _Rows, centres: Float[Tensor, "start cluster dim"], max_iter: i
     smallest_shift = tol * data.squares / (len(data) * data.width)
     n_iter = [max_iter] * len(centres)
     active = list(range(len(centres)))
-    stale = []  # starts whose labels are those of the centres before
+    stale = []  # starts whose labels come from the previous centres
     for iteration in range(1, max_iter + 1):
         still_active = []
         for start, is_settled in zip(active, starts.assign(active), strict=True):

@@ -18,10 +18,10 @@ from tasks import InputError
 from tasks.errors import check_at_least, check_count
 
 ALPHAS = tuple(10.0**i for i in range(-1, 7))  # strengths of the ridge that are tried
-MAX_TARGET_BYTES = 2**26  # of the targets and of everything computed from them
+MAX_TARGET_BYTES = 2**26  # bytes of the targets and of all arrays computed from them
 _MAX_CLASSES = 10**7
-_HITS_ROUNDING = 1e-9  # of a number of hits that is rescaled
-_TARGET_COPIES = 5  # in float64: targets, fits, errors, outputs, and intermediate results
+_HITS_ROUNDING = 1e-9  # rounding of a rescaled number of hits
+_TARGET_COPIES = 5  # float64 copies: targets, fits, errors, outputs, and intermediate results
 
 
 @computed_in_torch()
@@ -35,28 +35,28 @@ def ridge_predictions(
 ) -> list[Int[Array, "_ row"]]:
     """Return the class of each example, predicted by a ridge classifier fitted on the other folds.
 
-    Takes tensors, NumPy arrays or lists, and returns the same kind (arrays for lists).
+    Takes tensors, NumPy arrays or lists, and returns tensors for tensors, otherwise arrays.
 
     Least squares on one-hot classes, with an intercept and squared weights times a strength, on features centred and
-    scaled to standard deviation 1 on the training folds; the class with the largest output is predicted. The strength
-    is the one with the least squared leave-one-out error within the training folds, chosen for each labeling by
-    itself. The same as scikit-learn's ``StandardScaler`` and ``RidgeClassifierCV``. One decomposition per fold serves
-    all labels, labelings and strengths.
+    scaled to standard deviation 1 on the training folds. The class with the largest output is predicted. The strength
+    has the least squared leave-one-out error within the training folds, chosen separately for each labeling. Equal to
+    scikit-learn's ``StandardScaler`` and ``RidgeClassifierCV``. One decomposition per fold serves all labels, labelings
+    and strengths.
 
-    Memory: the rows in float64 three times, ``min(n, d)`` squared float64 numbers, and 64 MiB for the targets of as
-    many labelings and classes as fit in that, at least of one class. Cost: per fold a decomposition, ``min(n, d)``
-    cubed, and ``n min(n, d)`` multiplications per class, labeling and strength.
+    Memory: the rows in float64 three times, ``min(n, d)`` squared float64 numbers, and 64 MiB for targets (or one
+    class's targets, if larger). Cost: per fold a decomposition, ``min(n, d)`` cubed, and ``n min(n, d)``
+    multiplications per class, labeling and strength.
 
     Args:
-        rows: states; computed in float64.
-        labels: of each label, the classes 0, 1, ... of each example in several labelings: observed, shuffled, ...
+        rows: states, computed in float64.
+        labels: for each label, the classes 0, 1, ... of each example in several labelings: observed, shuffled, ...
         folds: fold of each example, 0, 1, ...
         given: class of each example in another label, whose means in the training folds are removed from the rows. A
             class that is only in the test fold gets the mean of all.
         alphas: strengths that are tried.
-        device: where it is computed; one with float64.
+        device: device that computes, with float64.
 
-    Source: Hoerl & Kennard 1970; leave-one-out errors in closed form as in Rifkin & Lippert 2007.
+    Source: Hoerl & Kennard 1970. Leave-one-out errors in closed form as in Rifkin & Lippert 2007.
 
     Example:
         >>> rows = torch.tensor([[0.0], [1.0], [0.1], [0.9], [0.2], [1.1]])
@@ -112,14 +112,14 @@ def _features(
 def _class_means(
     rows: Float[Tensor, "row dim"], classes: Int[Tensor, "row"], n_classes: int
 ) -> Float[Tensor, "class dim"]:
-    """Return the mean of the rows of each class; the mean of all rows for a class without any."""
+    """Return the mean of the rows of each class, or of all rows for a class without any."""
     middle = rows.mean(0)
     sums = rows.new_zeros(n_classes, rows.shape[1]).index_add_(0, classes, rows - middle)
     return middle + sums / classes.bincount(minlength=n_classes).clamp(min=1)[:, None]
 
 
 class _Ridge:
-    """Ridge regressions of any targets on the same centred features, over all strengths."""
+    """Ridge regressions of any targets on one set of centred features, over all strengths."""
 
     def __init__(
         self,
@@ -165,7 +165,7 @@ class _Ridge:
         if len(parts) > 1:
             _, mean, inner = self._products(labelings, parts[0])
         best, predicted = self._best_class(inner, mean, score)
-        for part in parts[1:]:  # of classes that tie, the first, not what rounding says
+        for part in parts[1:]:  # the first of tied classes, whatever the rounding
             _, mean, inner = self._products(labelings, part)
             highest, place = self._best_class(inner, mean, score)
             predicted = torch.where(highest > best, place + part[0], predicted)
@@ -207,7 +207,7 @@ class _Ridge:
 def _targets(
     labelings: Int[Tensor, "labeling row"], classes: Int[Tensor, "class"]
 ) -> tuple[Float[Tensor, "row column"], Float[Tensor, "labeling class"]]:
-    """Return one-hot classes, less their means, with a column for each class of each labeling; and the means."""
+    """Return one-hot classes minus their means, with a column for each class of each labeling, and the means."""
     one_hot = (labelings.T[:, :, None] == classes).double()
     mean = one_hot.mean(0)
     return one_hot.sub_(mean).flatten(1), mean
@@ -223,18 +223,18 @@ def accuracy_interval(
 
     Takes tensors, NumPy arrays or lists.
 
-    On either side the wider of two intervals, within 0 and 1: Wilson's, over examples, and the corrected resampled
-    one, over the k folds' accuracies with variance ``s^2``, whose training parts overlap:
+    Each end is the wider of two intervals, within 0 and 1. One is Wilson's, over examples. The other is the corrected
+    resampled one, over the k folds' accuracies with variance ``s^2``, whose training parts overlap:
     ``accuracy +- t_{k-1} sqrt((1 / k + 1 / (k - 1)) s^2)``. Wilson's alone is too narrow, as it takes the fitted
-    classifiers as given. Folds without examples do not count; with one fold it is Wilson's.
+    classifiers as given. Folds without examples do not count. With one fold it is Wilson's.
 
     Args:
         hits_per_fold: examples that were predicted right.
         n_per_fold: examples.
-        n_effective: number of independent examples for Wilson's interval, see ``effective_size``; all of them if not
+        n_effective: number of independent examples for Wilson's interval, see ``effective_size``. All of them if not
             given.
 
-    Source: Wilson 1927; Nadeau & Bengio, Machine Learning 52, 2003.
+    Source: Wilson 1927. Nadeau & Bengio, Machine Learning 52, 2003.
 
     Raises:
         InputError: for no example, or more hits than examples in a fold.
@@ -265,9 +265,9 @@ def accuracy_interval(
 
 
 def effective_size(right: Bool[np.ndarray, "example"], units: Int[np.ndarray, "example"]) -> float:
-    """Return how many independent examples have a share that varies as much as that of examples in units.
+    """Return how many independent examples give a share with the variance found for examples in units.
 
-    ``n`` over Kish's design effect, from the variance of the units' sums about their sizes times the share; at most
+    ``n`` over Kish's design effect, from the variance of the units' sums about their sizes times the share, at most
     ``n``. The number of units if all examples are equal.
 
     Source: Kish, Survey Sampling, 1965.
@@ -311,7 +311,7 @@ def wilson_interval(hits: float, n: float, z: float = 1.959963984540054) -> tupl
 
 @computed_in_numpy
 def stratified_folds(classes: Labels, folds: int, units: Labels | None = None, seed: int = 0) -> Int[Array, "row"]:
-    """Return the fold of each example, with about the same share of each class in each fold, and no unit in two folds.
+    """Return the fold of each example, with about equal class shares in all folds and no unit in two folds.
 
     Takes tensors, NumPy arrays or lists, and returns a tensor if the classes are one.
 
@@ -341,7 +341,7 @@ def stratified_folds(classes: Labels, folds: int, units: Labels | None = None, s
     split = StratifiedKFold if units is None else StratifiedGroupKFold
     fold_of_example = np.empty(len(classes), dtype=np.int64)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # of classes with fewer examples than folds
+        warnings.simplefilter("ignore", UserWarning)  # about classes with fewer examples than folds
         for k, (_, test) in enumerate(split(folds, shuffle=True, random_state=seed).split(classes, classes, members)):
             fold_of_example[test] = k
     return fold_of_example

@@ -17,7 +17,7 @@ class AnswerScores:
 
     Attributes:
         probability: softmax probability of the answer.
-        rank: place of the answer among all tokens, 1 for the largest logit; the mean place among equal logits.
+        rank: place of the answer among all tokens, 1 for the largest logit. The mean place among equal logits.
         top: the token with the largest logit, the first of several.
 
     Example:
@@ -34,7 +34,7 @@ class AnswerScores:
 def answer_scores(logits: Float[Array, "row vocab"], answers: Int[Array, "row"]) -> AnswerScores:
     """Return the probability and the rank of one token per row of logits, in float64.
 
-    Takes tensors, NumPy arrays or lists, and returns the same kind (arrays for lists).
+    Takes tensors, NumPy arrays or lists, and returns tensors for tensors, otherwise arrays.
 
     Args:
         logits: one row per example.

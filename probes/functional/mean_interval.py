@@ -10,7 +10,7 @@ from torch import Tensor
 def interval_from_sums(
     total: Float[Tensor, "*shape"], squares: Float[Tensor, "*shape"], n: int
 ) -> tuple[Float[Tensor, "*shape"], Float[Tensor, "*shape"]]:
-    """Return the 95% interval of a mean by Student's t; NaN for one example.
+    """Return the 95% interval of a mean by Student's t, or NaN for one example.
 
     Args:
         total: sum over ``n`` examples.

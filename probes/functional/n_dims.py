@@ -17,14 +17,14 @@ _SHARE_TOLERANCE = 1e-12  # a share that is met but for rounding is met
 
 @computed_in_torch()
 def n_dims(x: Float[Array, "row dim"], *, variance: float = 0.99) -> float:
-    """Return how many principal directions hold at least ``variance`` of the variance; NaN if all rows are the same.
+    """Return how many principal directions hold at least ``variance`` of the variance, or NaN if all rows are equal.
 
     Takes tensors, NumPy arrays or lists.
 
     Never more than n - 1: compare only values at one n.
 
-    Cost: the eigenvalues of the rows' products, in n or d dimensions, whichever are fewer; where their rounding leaves
-    a doubt, the rows' singular values.
+    Cost: the eigenvalues of the rows' products, in ``min(n, d)`` dimensions. If their rounding leaves a doubt, also the
+    rows' singular values.
 
     Example:
         >>> n_dims(torch.eye(3) * torch.tensor([[1.0], [10.0], [10.0]]))
@@ -38,10 +38,10 @@ def n_dims(x: Float[Array, "row dim"], *, variance: float = 0.99) -> float:
 
 
 def n_dims_of_scatter(scatter: Float[Tensor, "dim dim"], variance: float) -> tuple[float, bool]:
-    """Return ``n_dims`` from centred rows' products ``x' x`` or ``x x'``, and whether rounding leaves no doubt of it.
+    """Return ``n_dims`` from centred rows' products ``x' x`` or ``x x'``, and whether it is certain despite rounding.
 
-    An eigenvalue is off by up to about ``d`` times the rounding of the largest, and so directions of a smaller share of
-    the variance cannot be told from none.
+    An eigenvalue is off by up to about ``d`` times the rounding of the largest. Directions of a smaller share of the
+    variance cannot be distinguished from none.
     """
     values = torch.linalg.eigvalsh(scatter).flip(0)
     values = values[values > values[0] * len(values) * torch.finfo(values.dtype).eps]
@@ -55,7 +55,7 @@ def n_dims_of_scatter(scatter: Float[Tensor, "dim dim"], variance: float) -> tup
 
 
 def check_share(variance: float) -> float:
-    """Return ``variance``; raise an ``InputError`` if it is not a share."""
+    """Return ``variance``, or raise an ``InputError`` if it is not a share."""
     if not 0 < variance <= 1:
         raise InputError(f"variance is {variance}; expected a share above 0 and at most 1")
     return variance
@@ -73,7 +73,7 @@ def _unit_(x: Float[Tensor, "row dim"]) -> Float[Tensor, "row dim"]:
 
 
 def count_directions(s: Float[Tensor, "value"], variance: float) -> int:
-    """Return how many of these singular values hold the share; none counts that is 0 up to rounding."""
+    """Return how many of these singular values hold the share, without those that are 0 up to rounding."""
     s = s[s > s[0] * len(s) * torch.finfo(s.dtype).eps]
     held = s.square().cumsum(0) / s.square().sum()
     return min(len(s), int((held < check_share(variance) * (1 - _SHARE_TOLERANCE)).sum()) + 1)

@@ -1,4 +1,4 @@
-"""Neighbour purity: do near rows have one label?"""
+"""Neighbour purity: the share of near rows with an example's label."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tasks import InputError
 PRODUCTS_AT_ONCE_CPU = 2**22
 _PRODUCTS_AT_ONCE_GPU = 2**27
 NUMBERS_PREPARED_AT_ONCE = 2**18
-_MAX_CANDIDATES = 16  # times k: if more rows may be among the nearest, products are taken again in float64
+_MAX_CANDIDATES = 16  # multiple of k: if more rows may be among the nearest, products are repeated in float64
 
 
 @computed_in_torch()
@@ -30,11 +30,11 @@ def neighbour_purity(x: Shaped[Array, "row dim"], labels: Labels, k: int = 10, *
 
     Takes tensors, NumPy arrays or lists.
 
-    Its value by chance is ``neighbour_purity_chance``; ``purity_interval(nearest(x, k), labels)`` is its interval.
+    Its value by chance is ``neighbour_purity_chance``. ``purity_interval(nearest(x, k), labels)`` is its interval.
 
     Args:
         x: rows.
-        labels: of each row.
+        labels: label of each row.
         k: neighbours, fewer than there are rows.
         device: as in ``nearest_rows``.
 
@@ -83,19 +83,19 @@ def nearest_of_other_units(
 ) -> Int[Tensor, "query {k}"]:
     """Return the ``k`` nearest rows of other units, in the order of the rows, on the CPU.
 
-    Neighbours of the same unit, such as prompts of one template, are near because of their unit. Of rows that are the
-    same, the first count; of others equally near, the first up to rounding in float64. Memory: the rows in float64
-    twice, and blocks of 4 million distances (128 million on a GPU).
+    Neighbours of one unit, such as prompts of one template, are near because of their unit. Of equal rows, the first
+    count. Of others equally near, the first up to rounding in float64. Memory: the rows in float64 twice, and blocks of
+    4 million distances (128 million on a GPU).
 
     Args:
         x: rows, in any dtype.
         k: neighbours, at most as many as there are rows of other units.
-        units: of each row.
-        queries: places of the rows whose neighbours are found; of all if not given.
-        device: where to multiply, one with float64; the CPU if not given.
+        units: unit of each row.
+        queries: places of the rows whose neighbours are found. All if not given.
+        device: where to multiply, a device with float64. The CPU if not given.
 
     Raises:
-        InputError: for a ``k`` that there are not enough rows of other units for, and rows that are not finite.
+        InputError: for too few rows of other units for ``k``, and rows that are not finite.
 
     Example:
         >>> nearest_of_other_units(torch.tensor([[0.0], [1.0], [10.0], [2.0]]), 1, torch.tensor([0, 0, 1, 1])).tolist()
@@ -109,7 +109,7 @@ def nearest_of_other_units(
     x = checked_tensor(x, "x", ROW_MATRIX)
     rows = in_float64(x).to(device or "cpu")
     rows = rows - rows.mean(dim=0)
-    firsts, row_of = torch.unique(first_alike(x), return_inverse=True)  # rows that are the same get one distance
+    firsts, row_of = torch.unique(first_alike(x), return_inverse=True)  # equal rows get one distance
     distinct = rows[firsts.to(rows.device)]
     row_of = row_of.to(rows.device)
     at_once = PRODUCTS_AT_ONCE_CPU if rows.device.type == "cpu" else _PRODUCTS_AT_ONCE_GPU
@@ -130,8 +130,8 @@ def same_label(
 
     Args:
         near: its neighbours, from ``nearest_rows``.
-        labels: of every row.
-        queries: places of the rows that are queries; all of them if not given.
+        labels: label of every row.
+        queries: places of the rows that are queries. All if not given.
 
     Example:
         >>> same_label(torch.tensor([[1, 2], [0, 2], [1, 0]]), torch.tensor([5, 5, 7])).tolist()
@@ -147,14 +147,14 @@ def relabelled_purity(
     seed: int,
     queries: Int[Tensor, "query"] | None = None,
 ) -> Float[np.ndarray, "n_permutations"]:
-    """Return the purity of randomly permuted labels, with the same neighbours.
+    """Return the purity of randomly permuted labels, with neighbours unchanged.
 
     Args:
         near: neighbours of each query.
         relabelling: the permutations, ``Relabelling.from_classes(labels, units)``.
-        n_permutations: how many.
+        n_permutations: number of permutations.
         seed: for the permutations.
-        queries: places of the rows that are queries; all of them if not given.
+        queries: places of the rows that are queries. All if not given.
 
     Example:
         >>> near = nearest_rows(torch.tensor([[0.0], [1.0], [10.0], [11.0]]), 1)
@@ -187,20 +187,20 @@ def purity_interval(
 ) -> tuple[float, float]:
     """Return a 95% interval of the purity over examples, each of which is a query and a neighbour of others.
 
-    The variance is that of the jackknife over examples: each contributes the deviations from the mean of all pairs of
-    query and neighbour that it is part of. A pair counts for both of its examples. If labels have nothing to do with
-    the rows, this doubles the variance or more, so that the interval excludes chance in about 1 of 100 cases.
+    The variance comes from the jackknife over examples: each contributes the deviations from the mean of all its pairs
+    of query and neighbour. A pair counts for both of its examples. If labels are independent of the rows, this doubles
+    the variance or more, so that the interval excludes chance in about 1 of 100 cases.
 
-    The interval is Wilson's for a share of binary outcomes, with n divided by how much more the mean varies than that
-    of independent ones. A purity of 0 or 1 counts as such outcomes. NaN for fewer than two queries.
+    The interval is Wilson's for a share of binary outcomes, with n divided by the ratio of the mean's variance to that
+    for independent outcomes. A purity of 0 or 1 counts as independent outcomes. NaN for fewer than two queries.
 
-    Source: Efron & Stein 1981, for the variance; Wilson 1927, with Kish's design effect (1965).
+    Source: Efron & Stein 1981, for the variance. Wilson 1927, with Kish's design effect (1965).
 
     Args:
         near: neighbours of each query, from ``nearest_rows``.
-        labels: of every row.
-        queries: places of the rows that are queries; all of them if not given.
-        units: of every row. The jackknife is then over units, which are independent.
+        labels: label of every row.
+        queries: places of the rows that are queries. All if not given.
+        units: unit of every row. The jackknife is then over units, which are independent.
 
     Raises:
         InputError: for a label that is NaN.
@@ -226,7 +226,7 @@ def purity_interval(
 
 
 def _wilson(share: float, variance: float, n: int) -> tuple[float, float]:
-    """Return Wilson's 95% interval of a share with this variance; that of ``n`` binary outcomes if it is 0."""
+    """Return Wilson's 95% interval of a share with this variance, or of ``n`` binary outcomes if it is 0."""
     independent = share * (1 - share)
     z2 = 1.959963984540054**2 * (variance / independent if variance > 0 else 1 / n)
     return wilson_ends(share, z2)
@@ -241,21 +241,21 @@ def nearest_rows(
 ) -> Int[Tensor, "query {k}"]:
     """Return the ``k`` nearest other rows (Euclidean distance), in the order of the rows, on the CPU.
 
-    Candidates are found from matrix products in float32, with a bound on their rounding; if they are more than ``k``,
-    the nearest of them are found by subtraction in float64. Of rows equally near, the first count. So nothing depends
-    on blocks, threads or precision.
+    Candidates are found from matrix products in float32, with a bound on their rounding. If they are more than ``k``,
+    the nearest of them are found by subtraction in float64. Of rows equally near, the first count. So the result does
+    not depend on blocks, threads or precision.
 
     Memory: the rows on the device in their own dtype and in float32, and blocks of 4 million products (128 million on a
-    GPU). Cost: ``queries n d``; rows of which more than ``k`` are the same cost nothing.
+    GPU). Cost: ``queries n d``. Rows with ``k`` or more equal others are free.
 
     Args:
         x: rows, in any dtype.
         k: neighbours, fewer than there are rows.
-        queries: places of the rows whose neighbours are found; of all if not given.
-        device: where to multiply; the CPU if not given.
+        queries: places of the rows whose neighbours are found. All if not given.
+        device: where to multiply. The CPU if not given.
 
     Raises:
-        InputError: for a ``k`` that there are not enough rows for, and rows that are not finite.
+        InputError: for too few rows for ``k``, and rows that are not finite.
 
     Example:
         >>> nearest_rows(torch.tensor([[0.0], [1.0], [10.0], [2.0]]), 2).tolist()
@@ -267,7 +267,7 @@ def nearest_rows(
         raise InputError(f"k is {k} for {n} examples; expected 1 to {n - 1}")
     queries = torch.arange(n) if queries is None else queries.cpu()
     alike = first_alike(x)
-    order = torch.argsort(alike, stable=True)  # examples that are the same are next to each other, by their place
+    order = torch.argsort(alike, stable=True)  # equal examples are next to each other, by their place
     counts = torch.bincount(alike, minlength=n)
     starts = counts.cumsum(0) - counts
     place = torch.empty(n, dtype=torch.int64)
@@ -275,25 +275,25 @@ def nearest_rows(
     neighbours = torch.empty(len(queries), k, dtype=torch.int64)
     group = alike[queries]
     is_many = counts[group] > k
-    # The first k others that are the same: of the first k + 1, without itself or without the last.
+    # The first k equal others: of the first k + 1, without itself or without the last.
     first = order[starts[group[is_many]][:, None] + torch.arange(k + 1)]
     is_left_out = first == queries[is_many, None]
     is_left_out[:, -1] |= ~is_left_out.any(1)
     neighbours[is_many] = first[~is_left_out].view(-1, k)
     if not bool(is_many.all()):
-        columns = (place - starts[alike] <= k).nonzero()[:, 0]  # more of the same can be no neighbour of anybody
+        columns = (place - starts[alike] <= k).nonzero()[:, 0]  # further equal rows cannot be neighbours
         neighbours[~is_many] = _Search(x, columns, k, device).nearest(queries[~is_many])
     return neighbours
 
 
 class _Search:
-    """Looks for neighbours among some rows, the columns, in which all queries are too.
+    """Search for neighbours among some rows, the columns, which include all queries.
 
     Args:
         x: all rows.
         columns: places of the rows that may be neighbours.
         k: neighbours.
-        device: where to multiply; the CPU if not given.
+        device: where to multiply. The CPU if not given.
     """
 
     def __init__(
@@ -342,7 +342,7 @@ class _Search:
     def _decided(self, queries: Int[Tensor, "query"], candidates: Int[Tensor, "pair 2"]) -> Int[Tensor, "near 2"]:
         """Return the pairs of each query and its nearest ``k`` candidates, in their order."""
         distance = squared_differences(self.x, queries[candidates[:, 0]], self.columns[candidates[:, 1]], self.scale)
-        order = torch.argsort(distance, stable=True)  # by column among equals, as they come
+        order = torch.argsort(distance, stable=True)  # ties keep the order of columns
         order = order[torch.argsort(candidates[order, 0], stable=True)]
         counts = torch.bincount(candidates[:, 0])
         counts = counts[counts > 0]

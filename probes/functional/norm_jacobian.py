@@ -15,13 +15,13 @@ from tasks import InputError
 def norm_jacobian(x: Float[Array, "*batch dim"]) -> Float[Array, "*batch"]:
     """Return the operator norm ``sqrt(d) / |x|`` of the Jacobian of RMS norm at vectors ``x`` of ``d`` dimensions.
 
-    Takes tensors, NumPy arrays or lists, and returns the same kind (arrays for lists).
+    Takes tensors, NumPy arrays or lists, and returns tensors for tensors, otherwise arrays.
 
     Exact for ``x / sqrt(mean(x^2))``, without ``eps`` and gain: the norm keeps the direction of ``x``
     alone, and a small ``x`` changes its direction fast. Infinite at 0.
 
     Raises:
-        InputError: for ``d`` below 2, where the norm is a sign.
+        InputError: for ``d`` below 2, for which the norm is a sign.
 
     Example:
         >>> norm_jacobian(torch.tensor([[3.0, 4.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0]]))

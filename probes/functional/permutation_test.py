@@ -1,4 +1,4 @@
-"""The p-value of a permutation test, which every measure computes alike."""
+"""The p-value of a permutation test, shared by all measures."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def permutation_p_value(
     null: Float[Tensor, "draw *place"] | Float[np.ndarray, "draw *place"],
     tie: float = ROUNDING_TIE,
 ) -> Float[Tensor, "*place"]:
-    """Return the share of draws that are at least as high as what was observed, which counts as a draw itself.
+    """Return the share of draws at least as high as the observed value, which counts as a draw itself.
 
     Source: Phipson and Smyth, Permutation P-values Should Never Be Zero, Statistical Applications in Genetics and
     Molecular Biology 9, 2010.
@@ -23,11 +23,11 @@ def permutation_p_value(
     Args:
         observed: the measure at each place, of order 1.
         null: the measure in each draw. Draws in which it is undefined (NaN) do not count.
-        tie: how much lower a draw may be by rounding. Without it, a permutation that changes nothing would count or not
-            by the order in which a sum was taken, and small sets would seem significant.
+        tie: rounding by which a draw may be lower. Without it, the order of a sum would decide whether a permutation
+            without effect counts, and small sets would seem significant.
 
     Returns:
-        The p-value at each place; NaN where the measure is undefined, or undefined in every draw.
+        The p-value at each place. NaN if the measure is undefined, or undefined in every draw.
 
     Example:
         >>> permutation_p_value(0.9, np.array([0.2, 0.9 - 1e-15, 0.4])).item()

@@ -24,15 +24,15 @@ _MAX_BASES_TRIED = 300  # pairs of weights
 
 
 class PlanarLattice(NamedTuple):
-    """Result of ``planar_lattice``; scalars are tensors without axes, or Python numbers if arrays were given.
+    """Result of ``planar_lattice``. Scalars are tensors without axes, or Python numbers if arrays were given.
 
     Attributes:
-        weights: of value ``v`` at position ``t`` relative to value 0 there, in units of the two basis vectors. NaN
-            where the fit is undefined.
-        rounded: the nearest integers (0 where the fit is undefined).
-        deviation: the largest distance of a coordinate to its integer, at most 0.5; NaN where undefined.
-        rank_two: share of the fitted points' variance in the plane; NaN where nothing varies.
-        matches: whether some map of the lattice to residues makes the sum the one modulo ``p``.
+        weights: weight of value ``v`` at position ``t`` relative to value 0 there, in units of the two basis vectors.
+            NaN if the fit is undefined.
+        rounded: the nearest integers (0 if the fit is undefined).
+        deviation: the largest distance of a coordinate to its integer, at most 0.5. NaN if undefined.
+        rank_two: share of the fitted points' variance in the plane. NaN without variance.
+        matches: whether some map of the lattice to residues gives the sum modulo ``p``.
         classes: the lattice point of each row, numbered.
 
     Example:
@@ -57,26 +57,26 @@ def planar_lattice(
     support: Sequence[int],
     modulus: int,
 ) -> PlanarLattice:
-    """Fit ``point = c + sum_t w_t(x_t)`` in a plane: do the weights lie on a lattice that can add modulo ``p``?
+    """Fit ``point = c + sum_t w_t(x_t)`` in a plane, and test for weights on a lattice that can add modulo ``p``.
 
-    Takes tensors, NumPy arrays or lists, and returns the same kind (arrays for lists).
+    Takes tensors, NumPy arrays or lists, and returns tensors for tensors, otherwise arrays.
 
-    As ``integer_weights`` with two directions in place of one: the points are regressed on whether value ``v >= 1``
-    stands at position ``t``, and the weights are taken in the plane of the first two principal directions of the
-    fitted points. Two of the weights that are not multiples of each other are the basis, ``w = m b_1 + k b_2``. The
-    head can add modulo ``p`` where there are residues ``r_1, r_2`` with ``m r_1 + k r_2`` congruent to ``v`` on the
-    support and to 0 off it: points of one lattice site then have one answer. The pair of weights is chosen for
-    which such residues exist, if there are any, then the one with the least deviation.
+    As ``integer_weights`` with two directions in place of one. The points are regressed on whether value ``v >= 1`` is
+    at position ``t``. The weights are taken in the plane of the first two principal directions of the fitted points.
+    Two of the weights that are not multiples of each other are the basis, ``w = m b_1 + k b_2``. The head can add
+    modulo ``p`` if there are residues ``r_1, r_2`` with ``m r_1 + k r_2`` congruent to ``v`` on the support and to 0
+    off it: points of one lattice site then have one answer. The basis is the pair of weights with the least deviation,
+    among pairs with such residues if there are any.
 
-    Many pairs are tried, so a good fit may be chance, and there is no p-value: how often random weights match depends
-    on how small they are off the support, where a small weight is next to 0 whatever its value. Integer weights on a
-    line with a little noise across match as well, the second basis vector being noise of residue 0. Ask
+    Many pairs are tried, so a good fit may be chance. There is no p-value: how often random weights match depends on
+    how small they are off the support, because a small weight is near 0 whatever its value. Integer weights on a line
+    with a little noise across match as well, with noise of residue 0 as the second basis vector. Try
     ``integer_weights`` first, look at the share of its one direction, and compare with networks that did not learn.
 
-    Undefined, and then NaN without a match: if the fitted points lie on a line (ask ``integer_weights``) or nothing
-    varies, and if the rows do not determine all weights.
+    Undefined, and then NaN without a match: if the fitted points lie on a line (try ``integer_weights``) or do not
+    vary, and if the rows do not determine all weights.
 
-    Memory: ``n x pos x (modulus - 1)`` float64 numbers. Of more than 300 pairs, those with the longest weights are
+    Memory: ``n x pos x (modulus - 1)`` float64 numbers. Of more than 300 pairs, only 300 of the longest weights are
     tried.
 
     Args:
@@ -128,7 +128,7 @@ def _in_plane(fit: DigitFit | None, device: torch.device) -> tuple[Float[Tensor,
     if fit is None:
         return None, torch.tensor(torch.nan, dtype=torch.float64, device=device)
     share = fit.scale[:2].square().sum() / fit.scale.square().sum()
-    is_plane = len(fit.scale) > 1 and bool(fit.scale[1] > SMALLEST_UNIT * fit.scale[0])  # not where NaN
+    is_plane = len(fit.scale) > 1 and bool(fit.scale[1] > SMALLEST_UNIT * fit.scale[0])  # false for NaN
     if not is_plane or not bool(share.isfinite()):
         return None, share
     return fit.coefficients @ fit.directions[:2].T, share
@@ -145,7 +145,7 @@ def _best_basis(
     maps = torch.cartesian_prod(*[torch.arange(modulus, device=weights.device)] * 2)  # [map 2], to residues
     sums = einsum(rounded.remainder(modulus), maps.double(), "pair weight basis, map basis -> pair map weight")
     matches = ((sums.long() - residues) % modulus == 0).all(dim=2).any(dim=1)
-    size = rounded.abs().amax(dim=(1, 2))  # of several that fit as well, the coarsest
+    size = rounded.abs().amax(dim=(1, 2))  # the coarsest of several that fit equally well
     order = (~matches).double() * 1e6 + deviation + 1e-10 * size.clamp(max=1e3)
     best = order.argmin()
     return deviation[best], matches[best], coordinates[best]

@@ -14,18 +14,18 @@ from torch import Tensor
 from probes.functional.representations import centred_matrix, row_matrix
 from tasks import InputError
 
-_MAX_SIZE_OF_SVD = 256  # rows or dimensions, whichever are fewer; for more, a Krylov space is searched
+_MAX_SIZE_OF_SVD = 256  # rows or dimensions, whichever are fewer. For more, a Krylov space is searched
 _KRYLOV_VECTORS_PER_STEP = 8
 _MAX_KRYLOV_STEPS = 40
-_MAX_RESIDUAL = 1e-7  # of the largest eigenvalue
+_MAX_RESIDUAL = 1e-7  # share of the largest eigenvalue
 
 
 class Planes(NamedTuple):
     """A plane of every layer.
 
     Attributes:
-        xy: coordinates, centred, with a mean square distance from 0 of 1; zeros if all rows of a layer are the same.
-        variance: share of the rows' variance in the plane; NaN if nothing varies.
+        xy: coordinates, centred, with a mean square distance from 0 of 1. Zeros if all rows of a layer are equal.
+        variance: share of the rows' variance in the plane. NaN without variance.
     """
 
     xy: Float[np.ndarray, "layer row 2"]
@@ -39,12 +39,12 @@ def aligned_planes(rows: Iterable[Shaped[Tensor, "row _"]], start: Float[np.ndar
     or scaling a layer's rows moves no point. In the first layer the point farthest along each axis is at its positive
     end.
 
-    Memory: one layer at a time in float64. Cost: some 20 passes over a layer's rows; a second for 5,000 x 4,096.
+    Memory: one layer at a time in float64. Cost: some 20 passes over a layer's rows, a second for 5,000 x 4,096.
 
-    Source: Schoenemann 1966 for the rotation; Musco & Musco 2015 (arXiv 1504.05477) for large layers.
+    Source: Schoenemann 1966 for the rotation. Musco & Musco 2015 (arXiv 1504.05477) for large layers.
 
     Args:
-        rows: of each layer, of the same examples in the same order; read one at a time.
+        rows: rows of each layer, for the same examples in order, read one layer at a time.
         start: a plane for the first layer to fit, such as ``xy[0]`` of another model.
 
     Raises:

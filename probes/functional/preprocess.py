@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 def without_class_means(rows: Float[Tensor, "row dim"], classes: Int[Tensor, "row"]) -> Float[Tensor, "row dim"]:
-    """Return each row minus the mean of its class; exactly 0 where the rows of a class are all the same.
+    """Return each row minus the mean of its class. Exactly 0 if all rows of a class are equal.
 
     Example:
         >>> without_class_means(torch.tensor([[1.0], [3.0], [7.0]]), torch.tensor([0, 0, 1])).flatten().tolist()
@@ -24,7 +24,7 @@ def without_class_means(rows: Float[Tensor, "row dim"], classes: Int[Tensor, "ro
 
 
 def outlier_dimensions(rows: Float[Tensor, "row dim"], times: float) -> Int[Tensor, "outlier"]:
-    """Return the dimensions whose standard deviation is more than ``times`` the median one (of those that vary).
+    """Return the dimensions whose standard deviation is more than ``times`` the median (of varying dimensions).
 
     Example:
         >>> outlier_dimensions(torch.tensor([[0.0, 0.0, 0.0], [1.0, 1.0, 90.0]]), 10).tolist()
@@ -38,7 +38,7 @@ def outlier_dimensions(rows: Float[Tensor, "row dim"], times: float) -> Int[Tens
 
 
 def standardised(rows: Float[Tensor, "row dim"]) -> Float[Tensor, "row dim"]:
-    """Return rows whose dimensions have mean 0 and standard deviation 1; a constant one is 0.
+    """Return rows whose dimensions have mean 0 and standard deviation 1. A constant one is 0.
 
     Example:
         >>> standardised(torch.tensor([[1.0, 7.0], [3.0, 7.0]])).tolist()
@@ -57,7 +57,7 @@ def centred_rows(rows: Float[Tensor, "row *dim"]) -> Float[Tensor, "row *dim"]:
 
 
 def principal_coordinates(rows: Float[Tensor, "row dim"], k: int) -> Float[Tensor, "row k"]:
-    """Return coordinates along the ``k`` directions of largest variance, centred; ``k`` is at most ``n - 1`` and ``d``.
+    """Return centred coordinates along the ``k`` directions of largest variance, at most ``n - 1`` and ``d``.
 
     Each direction's largest weight is positive.
 
@@ -76,7 +76,7 @@ def principal_coordinates(rows: Float[Tensor, "row dim"], k: int) -> Float[Tenso
 
 
 def unit_length(rows: Float[Tensor, "row dim"]) -> Float[Tensor, "row dim"]:
-    """Return each row minus the mean of all, scaled to length 1; distances are then those of angles, and 0 stays 0.
+    """Return each row minus the mean of all, scaled to length 1, so distances measure angles. Zero rows stay 0.
 
     Example:
         >>> unit_length(torch.tensor([[2.0, 0.0], [4.0, 0.0], [3.0, 0.0]])).tolist()

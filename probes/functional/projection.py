@@ -9,7 +9,7 @@ from jaxtyping import Float
 
 from tasks import InputError
 
-_MAX_DIMENSIONS = 50  # of rows given to openTSNE; of wider rows, so many principal components
+_MAX_DIMENSIONS = 50  # openTSNE gets at most this many principal components
 
 
 def project_2d(rows: Float[np.ndarray, "row dim"], seed: int = 0) -> Float[np.ndarray, "row 2"]:
@@ -30,13 +30,13 @@ def project_2d(rows: Float[np.ndarray, "row dim"], seed: int = 0) -> Float[np.nd
 def open_tsne_2d(rows: Float[np.ndarray, "row dim"], seed: int = 0) -> Float[np.ndarray, "row 2"]:
     """Return openTSNE's t-SNE of the rows, from a PCA start, on one thread.
 
-    Of rows of more than 50 dimensions the first 50 principal components. From 10,000 rows on its time grows with ``n``,
-    that of scikit-learn's with ``n log n``.
+    Rows of more than 50 dimensions are reduced to the first 50 principal components. From 10,000 rows on, its time
+    grows with ``n``, and scikit-learn's with ``n log n``.
 
-    Source: Policar, Strazar & Zupan 2024 (openTSNE); 50 components: van der Maaten & Hinton 2008.
+    Source: Policar, Strazar & Zupan 2024 (openTSNE). 50 components: van der Maaten & Hinton 2008.
 
     Raises:
-        InputError: where openTSNE is not installed.
+        InputError: if openTSNE is not installed.
     """
     check_open_tsne()
     from openTSNE import TSNE
@@ -54,7 +54,7 @@ def check_open_tsne() -> None:
     """Raise an error if openTSNE is missing.
 
     Raises:
-        InputError: where it is not installed.
+        InputError: if it is not installed.
     """
     if find_spec("openTSNE") is None:
         raise InputError(

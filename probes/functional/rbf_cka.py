@@ -18,12 +18,12 @@ from probes.functional.distances import Distances
 from probes.functional.hsic import HSIC, cka_from_hsic
 from tasks import InputError
 
-MAX_BLOCK_ROWS = 512  # and columns
+MAX_BLOCK_ROWS = 512  # rows and columns of a block
 MIN_BLOCK_ROWS = 128  # if many kernels are in memory at once
-_MAX_NUMBERS_AT_ONCE = 2**25  # of all blocks together
-MAX_KEPT_DISTANCES = 2**22  # among which a median is found
+_MAX_NUMBERS_AT_ONCE = 2**25  # numbers in all blocks together
+MAX_KEPT_DISTANCES = 2**22  # distances that a median is taken from
 SAMPLED_PAIRS = 2**14  # whose distances bracket the median
-BINS = 2**12  # of distances inside the bracket
+BINS = 2**12  # bins of distances inside the bracket
 
 
 @computed_in_torch()
@@ -46,14 +46,14 @@ def rbf_cka(
     Memory: the rows in float64, and blocks of kernel entries whatever ``n``. Cost: ``n^2 (dx + dy)``, half of it to
     find the medians.
 
-    Source: Kornblith et al. 2019 (arXiv 1905.00414), section 3; HSIC_1 as in ``linear_cka``.
+    Source: Kornblith et al. 2019 (arXiv 1905.00414), section 3. HSIC_1 as in ``linear_cka``.
 
     Args:
-        x: rows of one representation; computed in float64.
+        x: rows of one representation, computed in float64.
         y: rows of the other, in the same order.
-        fraction: of the median distance between different examples.
+        fraction: fraction of the median distance between different examples.
         debiased: which form.
-        device: where to compute; that of the rows if not given.
+        device: where to compute. The rows' device if not given.
 
     Example:
         >>> x = torch.randn(60, 3, generator=torch.Generator().manual_seed(0))
@@ -67,25 +67,25 @@ def rbf_cka(
 
 
 def check_fraction(fraction: float) -> float:
-    """Return ``fraction``; raise an ``InputError`` if it is not above 0."""
+    """Return ``fraction``, or raise an ``InputError`` if it is not above 0."""
     if not fraction > 0:
         raise InputError(f"fraction is {fraction}; expected a number above 0, such as 0.5")
     return fraction
 
 
 class GaussianKernel:
-    """Computes ``exp(-|a - b|^2 / (2 s^2)) - 1`` of the rows of one matrix, a block at a time.
+    """The kernel ``exp(-|a - b|^2 / (2 s^2)) - 1`` of the rows of one matrix, a block at a time.
 
-    HSIC does not change with a constant, and a wide kernel keeps its digits so.
+    HSIC does not change with a constant, and subtracting 1 keeps the digits of a wide kernel.
 
     Args:
         x: rows.
         fraction: ``s`` as a fraction of their median distance.
         which: places of the rows to use, if not all.
-        device: where to compute; that of the rows if not given.
+        device: where to compute. The rows' device if not given.
 
     Attributes:
-        undefined: why there is no such kernel; empty if there is one.
+        undefined: why there is no such kernel. Empty if there is one.
         n: number of rows.
 
     Example:
@@ -127,13 +127,13 @@ class GaussianKernel:
 
 
 _Names: TypeAlias = tuple[str, str]
-ValueAndReason: TypeAlias = tuple[float, str]  # the reason says why the value is NaN; empty if it is not
+ValueAndReason: TypeAlias = tuple[float, str]  # the reason says why the value is NaN. Empty if it is not
 
 
 def cka_of_kernels(
     kernels: Mapping[str, GaussianKernel], pairs: Sequence[_Names]
 ) -> dict[_Names, tuple[ValueAndReason, ValueAndReason]]:
-    """Return CKA of pairs of kernels of the same examples, biased and debiased, each with why it is NaN.
+    """Return CKA of pairs of kernels of shared examples, biased and debiased, each with the reason for NaN.
 
     Every block of every kernel is computed once, however many pairs it is in.
     """
@@ -153,7 +153,7 @@ def cka_of_kernels(
 
 
 def _undefined_side(x: GaussianKernel, y: GaussianKernel) -> str:
-    """Return which side has no kernel, and why; empty if both have one."""
+    """Return which side has no kernel, and why, or ``""`` if both have one."""
     if x.undefined:
         return f"x: {x.undefined}"
     return f"y: {y.undefined}" if y.undefined else ""
@@ -189,7 +189,7 @@ def _block_rows(n_kernels: int) -> int:
 
 
 def working_bytes(n: int, kernels: int, d: int) -> int:
-    """Return the memory beside the rows, of so many kernels at once over ``n`` rows of up to ``d`` dimensions."""
+    """Return the memory, besides the rows, of so many kernels at once over ``n`` rows of up to ``d`` dimensions."""
     size = min(n, _block_rows(kernels))
     blocks = (kernels + 2) * size**2 + 2 * size * d
     return 8 * max(blocks, min(math.comb(n, 2), MAX_KEPT_DISTANCES))
@@ -257,7 +257,7 @@ def _bracket(distances: Distances) -> tuple[float, float]:
 def _counted(
     distances: Distances, low: float, high: float
 ) -> tuple[int, Int[Tensor, "bin"], Float[Tensor, "inside"] | None]:
-    """Return how many squared distances are below the bracket and in each bin, and those inside if they are few."""
+    """Return how many squared distances are below the bracket and in each bin, and the ones inside if few."""
     below = 0
     counts = torch.zeros(BINS, dtype=torch.int64)
     n_inside = 0

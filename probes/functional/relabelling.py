@@ -1,4 +1,4 @@
-"""Permutation tests: do points cluster by a label more than by the same label handed out at random?"""
+"""Permutation tests for clusters by a label, against random relabellings of the points."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MAX_NUMBERS_AT_ONCE = 2**22
 def enough_permutations(tests: int) -> int:
     """Return the relabellings with which Holm's correction over so many tests can still find one: at least 999.
 
-    The smallest p-value is ``1 / (permutations + 1)``; times ``tests`` it is at most 1/40.
+    The smallest p-value is ``1 / (permutations + 1)``. Times ``tests`` it is at most 1/40.
 
     Example:
         >>> enough_permutations(4), enough_permutations(270)
@@ -42,28 +42,28 @@ def relabelling_p_values(
     units: Labels | None = None,
     seed: int = 0,
 ) -> Float[Array, "head"]:
-    """Return, for each head, the share of relabellings whose within-ratio is at most that of the given labels.
+    """Return, for each head, the share of relabellings whose within-ratio is at most the given labels'.
 
-    Takes tensors, NumPy arrays or lists, and returns the same kind (arrays for lists).
+    Takes tensors, NumPy arrays or lists, and returns tensors for tensors, otherwise arrays.
 
-    The p-value of a permutation test, ``(1 + relabellings as good) / (1 + permutations)``, with ``within_ratio`` as
-    the statistic: exact for any points, as the labels given are one of the equally likely relabellings. The same
-    relabellings serve all heads.
+    The p-value of a permutation test, ``(1 + relabellings as good) / (1 + permutations)``, with ``within_ratio`` as the
+    statistic. Exact for any points, as the given labels are one of the equally likely relabellings. All heads share the
+    relabellings.
 
     Time: ``permutations x classes x n x heads x d`` multiplications. Memory: 4 million numbers at once, or one
-    relabelling's ``classes x max(n, heads x d)``; and ``permutations x heads``.
+    relabelling's ``classes x max(n, heads x d)``, and ``permutations x heads``.
 
     Args:
         points: float32 or float64.
         labels: the class of each point, any integers.
-        permutations: how many relabellings are drawn.
-        strata: labels change places only between points of the same stratum.
-        units: points that belong together and are not independent. Whole units exchange labels if each has one class;
-            otherwise points exchange them within their unit.
+        permutations: number of relabellings.
+        strata: labels change places only between points of one stratum.
+        units: points that belong together and are not independent. Whole units exchange labels if each has one class.
+            Otherwise points exchange them within their unit.
         seed: for the relabellings.
 
     Returns:
-        float64; NaN if the within-ratio is undefined (all points equal, or one class), or if there are fewer than 20
+        float64. NaN if the within-ratio is undefined (all points equal, or one class), or if there are fewer than 20
         different relabellings.
 
     Raises:
@@ -92,11 +92,11 @@ def between_shares(
 ) -> tuple[Float[Tensor, "head"], Float[Tensor, "draw head"]]:
     """Return the share of the sum of squares between classes, one minus the within-ratio: as labelled, and relabelled.
 
-    Arguments, errors and cost are those of ``relabelling_p_values``; the same relabellings serve all heads, so that
-    ``null.max(dim=1)`` is the largest share over heads when labels mean nothing.
+    Arguments, errors and cost are as in ``relabelling_p_values``. All heads share the relabellings, so
+    ``null.max(dim=1)`` is the largest share over heads when labels have no meaning.
 
     Returns:
-        Float64; NaN if the within-ratio is undefined.
+        Float64. NaN if the within-ratio is undefined.
     """
     check_count(permutations=(permutations, 1), seed=(seed, 0))
     n_heads, dim = points.shape[1:]
@@ -131,7 +131,7 @@ def _between(
     n_heads: int,
 ) -> Float[Tensor, "draw head"]:
     """Return the share of the sum of squares between classes, of items with so many points and these sums of points."""
-    means = (one_hot / (one_hot @ sizes).sqrt()[..., None]) @ sums  # times the root of the class's size
+    means = (one_hot / (one_hot @ sizes).sqrt()[..., None]) @ sums  # each times the root of its class's size
     return reduce(means.square().sum(dim=0), "draw (head dim) -> draw head", "sum", head=n_heads)
 
 
@@ -161,9 +161,9 @@ def relabelled_heads(
     """Return ``relabelling_p_values``, and the p-value of the best head against the best head of every relabelling.
 
     Returns:
-        ``p_value`` of each head, NaN as in ``relabelling_p_values``; scalars ``best_within_ratio``, the smallest;
-        ``best_within_ratio_null_low`` and
-        ``..._null_high``, the central 95% of the smallest under relabelling; ``best_p_value``.
+        ``p_value`` of each head, NaN as in ``relabelling_p_values``. Scalars: ``best_within_ratio``, the smallest,
+            ``best_within_ratio_null_low`` and ``best_within_ratio_null_high``, the central 95% of the smallest under
+            relabelling, and ``best_p_value``.
     """
     observed, null = between_shares(points, labels, permutations, units=units)
     best = torch.nan_to_num(observed, nan=0.0).max()
@@ -189,13 +189,13 @@ def _orders(draws: int, n: int, strata: Int[Tensor, "item"] | None, draw: torch.
     stratum = torch.unique(strata.cpu(), return_inverse=True)[1]
     places = torch.argsort(stratum, stable=True)
     orders = torch.empty(draws, n, dtype=torch.int64)
-    keys = torch.rand(draws, n, dtype=torch.float64, generator=draw)  # below 1, so that no two strata mix
+    keys = torch.rand(draws, n, dtype=torch.float64, generator=draw)  # keys below 1 keep strata apart
     orders[:, places] = torch.argsort(stratum + keys, dim=1)
     return orders
 
 
 def holm_over_heads(p_values: Float[Tensor, "site head *label"]) -> Float[Tensor, "site head *label"]:
-    """Return Holm's p-values over all heads, for each label; a NaN counts as one more test with p = 1 and stays NaN.
+    """Return Holm's p-values over all heads, for each label. A NaN counts as a test with p = 1 and stays NaN.
 
     Example:
         >>> holm_over_heads(torch.tensor([[0.001, torch.nan], [0.5, 0.02]], dtype=torch.float64))

@@ -1,4 +1,4 @@
-"""Check two representations of the same examples, and centre them, in float64."""
+"""Check two representations of shared examples, and centre them, in float64."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ def in_float64(x: Shaped[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
 
 
 def row_mean(x: Matrix) -> Float[Tensor, "dim"]:
-    """Return the mean, or the row itself, exactly, where all rows are the same."""
+    """Return the mean, or exactly the row itself if all rows are equal."""
     return x[0] + (x - x[0]).mean(dim=0)
 
 
 def centred_matrix(x: Matrix) -> Matrix:
-    """Return ``x`` minus its mean: exact zeros where all rows are the same."""
+    """Return ``x`` minus its mean: exact zeros if all rows are equal."""
     return x - row_mean(x)

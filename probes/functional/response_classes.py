@@ -1,4 +1,4 @@
-"""Classes of examples that lead to the same answers."""
+"""Classes of examples that lead to equal answers."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tasks import InputError
 
 @computed_in_torch()
 def response_classes(answers: Int[Array, "recipient example"], tolerance: float = 0.0) -> Int[Array, "example"]:
-    """Return the class of each example: examples of a class give the same answers in all recipients, or nearly all.
+    """Return the class of each example: examples of a class give equal answers in all recipients, or nearly all.
 
-    Takes tensors, NumPy arrays or lists, and returns the same kind (arrays for lists).
+    Takes tensors, NumPy arrays or lists, and returns tensors for tensors, otherwise arrays.
 
     Args:
-        answers: of each recipient, with each example in it.
-        tolerance: largest share of the recipients in which two examples of one class differ. Above 0 the classes are
-            those of complete linkage, cut there.
+        answers: answer of each recipient, with each example in it.
+        tolerance: largest share of the recipients in which two examples of one class differ. Above 0, classes come from
+            complete linkage, cut there.
 
     Returns:
         Classes 0, 1, ..., in the order in which they first occur.

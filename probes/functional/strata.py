@@ -1,4 +1,4 @@
-"""Strata: examples with the same other labels, within which a label is shuffled while the other labels stay."""
+"""Strata: examples with equal other labels, within which a label is shuffled."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tasks import InputError
 
 
 def strata_of(labels: Mapping[str, Shaped[np.ndarray, "example"]]) -> Int[np.ndarray, "example"] | None:
-    """Return the stratum of each example: the crossing of all labels; ``None`` without any.
+    """Return the stratum of each example: the crossing of all labels, or ``None`` without labels.
 
     Example:
         >>> strata_of({"ending": np.array([0, 0, 1]), "input": np.array([5, 6, 5])}).tolist()

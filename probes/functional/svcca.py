@@ -20,13 +20,13 @@ def svcca(x: Float[Array, "row dim_x"], y: Float[Array, "row dim_y"], *, varianc
 
     Takes tensors, NumPy arrays or lists.
 
-    Not far from 1 for unrelated rows too, unless n is much larger than the numbers of directions (which ``note``
-    tells). Does not change with a rotation, a common scale or a shift of either side.
+    Near 1 for unrelated rows too, unless n is much larger than the numbers of directions (given in ``note``). Does not
+    change with a rotation, a common scale or a shift of either side.
 
     Source: Raghu et al. 2017 (arXiv 1706.05806).
 
     Args:
-        x: rows of one representation; computed in float64.
+        x: rows of one representation, computed in float64.
         y: rows of the other, in the same order.
         variance: share of the variance to keep, above 0 and at most 1.
 
@@ -45,7 +45,7 @@ def svcca(x: Float[Array, "row dim_x"], y: Float[Array, "row dim_y"], *, varianc
 def principal_basis(x: Float[Tensor, "row dim"], variance: float) -> Float[Tensor, "row k"]:
     """Return an orthonormal basis of the rows' coordinates in the directions that hold ``variance`` of the variance.
 
-    It has no columns if all rows are the same.
+    It has no columns if all rows are equal.
     """
     return _basis(row_matrix(x, "x"), variance)
 

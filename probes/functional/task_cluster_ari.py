@@ -23,14 +23,14 @@ from tasks.errors import check_count
 
 
 class TaskClusters(NamedTuple):
-    """Agreement of clusters with labels, and what chance gives.
+    """Agreement of clusters with labels, and its distribution by chance.
 
     Attributes:
-        ari: adjusted Rand index of the clusters and the labels: 1 the same, 0 expected by chance.
+        ari: adjusted Rand index of the clusters and the labels: 1 identical, 0 expected by chance.
         null_low: 2.5% quantile of the index when labels are permuted.
         null_high: 97.5% quantile.
-        p_value: share of permutations with an index at least as high, counting the observed one; NaN with fewer than
-            20 different permutations.
+        p_value: share of permutations with an index at least as high, counting the observed one. NaN with fewer than 20
+            different permutations.
         clusters: cluster of each row.
 
     Example:
@@ -59,17 +59,17 @@ def task_cluster_ari(
 ) -> TaskClusters:
     """Cluster rows with k-means, and compare the clusters with labels by the adjusted Rand index.
 
-    Takes tensors, NumPy arrays or lists, and returns the same kind (arrays for lists).
+    Takes tensors, NumPy arrays or lists, and returns tensors for tensors, otherwise arrays.
 
-    The numbers are those of ``TaskClusterARI`` for one site and label. Compare them with those of a model with random
-    weights: the wording of prompts alone may give clusters.
+    The numbers equal ``TaskClusterARI``'s for one site and label. Compare them with a model with random weights: the
+    wording of prompts alone may give clusters.
 
     Args:
         rows: hidden states, one row for each example.
         labels: class of each row: integers, strings or a tensor.
-        n_clusters: number of clusters; ``None``: as many as there are classes.
+        n_clusters: number of clusters. ``None``: as many as there are classes.
         units: which rows belong together, such as the template of a prompt: whole units exchange labels.
-        n_init: starts of k-means; the best one counts.
+        n_init: starts of k-means, of which the best one counts.
         n_permutations: number of label permutations.
         seed: for k-means and the permutations.
 
@@ -77,7 +77,7 @@ def task_cluster_ari(
         InputError: for arrays of different lengths, rows that are not finite, one class only, or fewer rows than
             clusters.
 
-    Source: Wu & Varshney 2024 (arXiv 2402.12151); Hubert & Arabie 1985, eq. 5.
+    Source: Wu & Varshney 2024 (arXiv 2402.12151). Hubert & Arabie 1985, eq. 5.
 
     Example:
         >>> states = np.random.default_rng(0).normal(size=(60, 8)) + 9 * np.repeat(np.eye(3, 8), 20, axis=0)
@@ -87,7 +87,7 @@ def task_cluster_ari(
     """
     check_count(n_init=(n_init, 1), n_permutations=(n_permutations, 1), seed=(seed, 0))
     states = rows.detach().float().cpu()
-    check_finite(states, "rows")  # in float32
+    check_finite(states, "rows")  # checked in float32
     classes = _codes(labels)
     member = None if units is None else _codes(units)
     n_classes = int(classes.max()) + 1
@@ -134,7 +134,7 @@ def permuted_index(
         classes: class of each row.
         clusters: cluster of each row, counted from 0.
         relabelling: the permutations, ``Relabelling.from_classes(classes, ...)``.
-        n_permutations: how many.
+        n_permutations: number of permutations.
         seed: for the permutations.
     """
     if relabelling.whole_units:
@@ -146,7 +146,7 @@ def permuted_index(
 def _cluster_rows(rows: Float[Tensor, "row dim"], k: int, *, n_init: int, seed: int) -> Int[np.ndarray, "row"]:
     """Return the cluster of each row, by scikit-learn's k-means.
 
-    With at most ``k`` distinct rows, each is a cluster: that is the optimum of k-means, found without its warnings.
+    With at most ``k`` distinct rows, each is a cluster: the optimum of k-means, without its warnings.
     """
     unique, inverse = torch.unique(rows, dim=0, return_inverse=True)
     if len(unique) <= k:
@@ -159,7 +159,7 @@ def fitted_clusters(rows: Float[np.ndarray, "row dim"], k: int, *, n_init: int, 
     from sklearn.cluster import KMeans
     from threadpoolctl import threadpool_limits
 
-    with threadpool_limits(1):  # the same sums in the same order, and no fight over busy cores
+    with threadpool_limits(1):  # equal sums in equal order, without competing for busy cores
         fitted = KMeans(n_clusters=k, n_init=n_init, random_state=seed).fit(rows)
     return np.asarray(fitted.labels_, dtype=np.int64)
 
@@ -175,10 +175,10 @@ def clusters_of_halves(
     """Cluster random halves of the rows, or of their units, into as many clusters as all rows.
 
     Args:
-        rows: that were clustered.
+        rows: the clustered rows.
         clusters: cluster of each row, counted from 0.
         n_resamples: number of halves.
-        units: which rows belong together; every row is a unit if not given.
+        units: which rows belong together. Every row is a unit if not given.
         seed: for the halves and the starts.
         device: as in ``TaskClusterARI``.
 

@@ -8,16 +8,16 @@ from torch import Tensor
 
 from probes.functional.products import ROUNDING
 
-# Variances that differ by less than this share of the largest cannot be told apart.
+# Variances that differ by less than this share of the largest cannot be distinguished.
 _RESOLUTION = 1e4 * ROUNDING["float64"]
 
 
 def top_components(rows: Float[Tensor, "n d"], k: int) -> tuple[Float[Tensor, "d k"], str]:
-    """The ``k`` largest principal components, orthonormal, and why they cannot be told (empty where they can).
+    """Return the ``k`` largest principal components, orthonormal, and why they are undefined (or ``""``).
 
-    They cannot where nothing would be left without them, and where the last of them holds as much variance as the next
-    one. Rows that are all the same are no such case: there is nothing to take out. Exact, by the eigenvectors of the
-    smaller of ``rows' rows`` and ``rows rows'``; cost: ``n d min(n, d)`` and ``min(n, d)^3``.
+    They are undefined if removing them leaves only zeros, or if the last of them holds as much variance as the next
+    one. Equal rows are not such a case: they have no component to remove. Exact, by the eigenvectors of the smaller of
+    ``rows' rows`` and ``rows rows'``. Cost: ``n d min(n, d)`` and ``min(n, d)^3``.
 
     Args:
         rows: centred, in float64.
@@ -46,7 +46,7 @@ def top_components(rows: Float[Tensor, "n d"], k: int) -> tuple[Float[Tensor, "d
 
 
 def without_components(rows: Float[Tensor, "n d"], components: Float[Tensor, "d k"]) -> Float[Tensor, "n d"]:
-    """Rows without what lies along these orthonormal directions.
+    """Return rows without their parts along these orthonormal directions.
 
     Example:
         >>> without_components(torch.tensor([[3.0, 1.0]]), torch.tensor([[1.0], [0.0]])).tolist()

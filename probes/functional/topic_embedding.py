@@ -15,17 +15,17 @@ from probes.functional.topic_attention import WordTopics
 from tasks import InputError
 
 SIMILARITIES = ("cosine", "dot")
-_MAX_NUMBERS_AT_ONCE = 2**22  # in the largest intermediate tensor
+_MAX_NUMBERS_AT_ONCE = 2**22  # numbers in the largest intermediate tensor
 _MAX_GRAM_ENTRIES = 2**25
 
 
 @dataclass(frozen=True)
 class TopicSimilarity:
-    """Similarity of word vectors of the same topic and of different topics.
+    """Similarity of word vectors within a topic and between topics.
 
     Attributes:
-        sum: ``SIMILARITIES`` by (same topic, different topic), over ordered pairs, in float64.
-        pairs: how many pairs of the same topic, and of different topics.
+        sum: ``SIMILARITIES`` by (one topic, different topics), over ordered pairs, in float64.
+        pairs: numbers of pairs within a topic and between topics.
 
     Example:
         >>> similarity = topic_similarity(torch.eye(3), torch.tensor([0, 0, 1]))
@@ -38,7 +38,7 @@ class TopicSimilarity:
 
     @property
     def mean(self) -> Float[Array, "2 *draw 2"]:
-        """Return ``sum / pairs``; NaN without pairs."""
+        """Return ``sum / pairs``, or NaN without pairs."""
         return _mean(self.sum, self.pairs)
 
     @property
@@ -59,9 +59,9 @@ def _mean(sums: Float[Array, "*batch 2"], pairs: Int[Array, "2"]) -> Float[Array
 
 @computed_in_torch()
 def topic_similarity(vectors: Float[Array, "word dim"], topics: object, self_pairs: bool = False) -> TopicSimilarity:
-    """Return the mean cosine and dot product over all pairs of words of the same topic, and of different topics.
+    """Return the mean cosine and dot product over all pairs of words, within a topic and between topics.
 
-    Takes tensors, NumPy arrays or lists, and returns the same kind (arrays for lists).
+    Takes tensors, NumPy arrays or lists, and returns tensors for tensors, otherwise arrays.
 
     All pairs ``i != j`` of words that have a topic, in closed form from sums over groups of words, not
     from sampled pairs. Cost: O(n d + groups^2 d).
@@ -69,7 +69,7 @@ def topic_similarity(vectors: Float[Array, "word dim"], topics: object, self_pai
     Args:
         vectors: a vector for each word.
         topics: as in ``topic_attention``, one row per vector.
-        self_pairs: also count ``i = j`` as the same topic, as the paper's published code does.
+        self_pairs: also count ``i = j`` as within a topic, as the paper's published code does.
 
     Raises:
         InputError: when topics and vectors differ in number, or topics has another form.
@@ -89,11 +89,11 @@ def topic_similarity(vectors: Float[Array, "word dim"], topics: object, self_pai
 
 @dataclass(frozen=True)
 class GroupSums:
-    """Computes ``topic_similarity`` of words sorted into groups, for many vectors or many orders of them.
+    """Groups of words, to compute ``topic_similarity`` for many vectors or many orders of them.
 
     Attributes:
-        group: of each word.
-        topics: whose groups.
+        group: group of each word.
+        topics: topics that define the groups.
         self_pairs: as in ``topic_similarity``.
     """
 
@@ -103,7 +103,7 @@ class GroupSums:
 
     @cached_property
     def pairs(self) -> Int[Tensor, "2"]:
-        """Return how many ordered pairs there are of the same topic, and of different topics."""
+        """Return the numbers of ordered pairs within a topic and between topics."""
         count = torch.bincount(self.group, minlength=len(self.topics.same))
         product = count[:, None] * count[None, :]
         same = product[self.topics.same].sum()
@@ -115,7 +115,7 @@ class GroupSums:
         return TopicSimilarity(torch.stack(totals), self.pairs)
 
     def null(self, vectors: Float[Tensor, "word dim"], n: int, seed: int) -> TopicSimilarity:
-        """Return the similarities of the vectors handed out anew ``n`` times."""
+        """Return the similarities of the vectors permuted among the words ``n`` times."""
         places = np.broadcast_to(np.arange(len(vectors)), (n, len(vectors)))
         orders = torch.from_numpy(np.random.default_rng([seed, len(vectors)]).permuted(places, axis=1))
         totals = [self._totals_in_orders(x, orders) for x in _unit_and_whole(vectors)]

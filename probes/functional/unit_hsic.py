@@ -21,7 +21,7 @@ def hsic_between_units(
     HSIC is the mean of ``K_ij L_ij`` over pairs, minus twice the mean of ``K_ij L_ir`` over triples, plus the mean of
     ``K_ij L_qr`` over quadruples of independent examples. Song et al. estimate it without bias from different examples.
     Here they are of different units, so that examples which share a template, or are repeated, add no bias. With units
-    of one example it is HSIC_1. The biased form is that of all examples.
+    of one example it is HSIC_1. The biased form uses all examples.
 
     Source: Song et al. 2012, eq. 5, with means over units.
 
@@ -57,9 +57,9 @@ def cka_between_units(
     """Return linear CKA of examples that come in units, from ``hsic_between_units``.
 
     Args:
-        x: rows of one representation; any floating dtype.
+        x: rows of one representation, of any floating dtype.
         y: rows of the other, in the same order.
-        units: of each row.
+        units: unit of each row.
         debiased: which form.
 
     Raises:

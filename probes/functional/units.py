@@ -1,6 +1,6 @@
 """Permutation tests and half-samples of examples that are not independent, such as prompts of one template.
 
-A *unit* is a group of examples that belong together; examples of different units are independent.
+A *unit* is a group of examples that belong together. Examples of different units are independent.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ FEWEST_ARRANGEMENTS = 20  # relabellings or pairings: with fewer, the smallest p
 class Relabelling:
     """The permutations of labels that are equally likely if labels and hidden states are unrelated.
 
-    Without units, any two examples of one stratum may exchange their labels. With units, whose examples are not
-    independent, the units with one class exchange their labels as a whole, and the examples of a unit with several
-    classes exchange theirs within the unit.
+    Without units, any two examples of one stratum may exchange their labels. Examples of one unit are not independent.
+    With units, those of one class exchange their labels as a whole. The examples of a unit with several classes
+    exchange labels within the unit.
 
     Attributes:
         classes: class of each permuted item: a unit, or an example.
         member: index of the item that each example belongs to.
-        strata: stratum of each item; labels are permuted within strata.
+        strata: stratum of each item. Labels are permuted within strata.
         whole_units: whether items are units.
 
     Example:
@@ -67,7 +67,7 @@ class Relabelling:
         whole = _one_class(unit, classes)
         if not whole.any():
             return cls(classes, np.arange(n), within_unit, whole_units=False)
-        stratum = within_unit + n  # above those of whole units
+        stratum = within_unit + n  # numbered after the classes of whole units
         stratum[whole] = _unit_strata(unit[whole], strata[whole])
         item = np.where(whole, unit, n + np.arange(n))
         first, member = np.unique(item, return_index=True, return_inverse=True)[1:]
@@ -115,7 +115,7 @@ class Relabelling:
         return shuffled[self.member]
 
     def too_few(self, label: str, *, named: bool, units: str | None = None) -> str:
-        """Return why no p-value can be given, with the way out; empty if there are enough relabellings."""
+        """Return why no p-value can be given, with the way out, or ``""`` if there are enough relabellings."""
         if self.enough(named=named):
             return ""
         count = round(self.n_distinct(named=named))
@@ -152,7 +152,7 @@ def units_needed(n_classes: int, *, named: bool) -> int:
     """Return how many units each of at least 2 classes needs for the smallest p-value to be at most .05.
 
     With ``k`` units in each of ``c`` classes there are ``(c k)! / (k!)^c`` relabellings, and ``c!`` times fewer for a
-    measure that does not tell the classes by name.
+    measure that ignores the names of classes.
 
     Example:
         >>> units_needed(2, named=False), units_needed(2, named=True), units_needed(6, named=False)
@@ -236,7 +236,7 @@ def half_samples(
 
 
 def check_units(units: str | None, resampling: Mapping[str, object]) -> None:
-    """Refuse units where nothing is shuffled or resampled.
+    """Refuse units if no shuffling or resampling is on.
 
     Args:
         units: name of the label, if any.

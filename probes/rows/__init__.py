@@ -1,1 +1,1 @@
-"""Hidden states on disk: save them, read them, run probes on them, and read those of other engines."""
+"""Hidden states on disk: save them, read them, run probes on them, and read other engines' hidden states."""

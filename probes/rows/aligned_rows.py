@@ -19,10 +19,10 @@ Columns: TypeAlias = Mapping[str, Integer[Tensor, "example"]]
 
 
 class AlignedRows(ABC):
-    """Which examples, labels and sites some rows have. A subclass reads the rows themselves.
+    """Examples, labels and sites of some rows. A subclass reads the rows themselves.
 
     Args:
-        columns: of the examples, in the order in which the subclass has their rows.
+        columns: columns of the examples, in the order in which the subclass has their rows.
         sites: hook names.
         source: the name of these rows in error messages.
     """
@@ -42,7 +42,7 @@ class AlignedRows(ABC):
         return len(self.index)
 
     def select(self, index: Integer[Tensor, "some"]) -> Self:
-        """Return the same rows with these examples only. Nothing is read or copied."""
+        """Return only the rows of these examples, without reading or copying."""
         keep = torch.isin(self.index, index)
         selected = copy.copy(self)
         selected.index = self.index[keep]
@@ -52,7 +52,7 @@ class AlignedRows(ABC):
         return selected
 
     def with_labels(self, labels: Mapping[str, Integer[Tensor, "example"]]) -> Self:
-        """Return the same rows with these labels, by name and in the order of ``index``, in place of the saved ones."""
+        """Return the rows with these labels, by name and in the order of ``index``, in place of the saved ones."""
         labelled = copy.copy(self)
         labelled.labels = sorted(labels)
         labelled._labels = {f"labels/{name}": labels[name] for name in labelled.labels}
@@ -81,7 +81,7 @@ class AlignedRows(ABC):
         """Return the rows of some examples, which were at these places in the columns, by site."""
 
     def _find(self, index: Integer[Tensor, "some"]) -> Int64[Tensor, "some"]:
-        """Return where examples are in our index. Refuse those that are not there."""
+        """Return the places of examples in our index. Refuse unknown examples."""
         places = torch.searchsorted(self.index, index)
         missing = places == len(self)
         if len(self):

@@ -22,7 +22,7 @@ from tasks.text.beginning import Bos
 
 
 class Gather(Probe):
-    """Keeps every example's rows and labels, and a digest of its tokens."""
+    """Probe that keeps every example's rows and labels, and a digest of its tokens."""
 
     rows = Rows()
 
@@ -39,7 +39,7 @@ class Gather(Probe):
         self.rows.add("tokens", batch.index, token_digests(batch))
 
     def compute(self) -> ProbeResult:
-        """Return a result without measures: the rows are what is wanted."""
+        """Return a result without measures, since only the rows are needed."""
         return self.result({}, {})
 
     def by_site(self) -> dict[str, Float[Tensor, "example d"]]:
@@ -59,8 +59,8 @@ def collect_rows(
 ) -> dict[str, Float[Tensor, "example d"]]:
     """Return every example's row at each site, by hook name, ordered by example index, on the CPU.
 
-    Measures like ``run``: dropout off, hooks removed, nothing of the model changed. Memory: ``examples x sites x d`` in
-    the model's dtype; ``save_rows`` keeps them on disk instead.
+    Measures like ``run``: dropout off, hooks removed, model unchanged. Memory: ``examples x sites x d`` in the model's
+    dtype. ``save_rows`` keeps them on disk instead.
 
     Args:
         model: anything with TransformerLens's hook protocol.

@@ -57,27 +57,27 @@ def rows_from(
 
     **Tensors or arrays**, by hook name or by the number of the hidden state: 0 is ``hook_embed``, ``l`` is
     ``blocks.{l-1}.hook_resid_post``. They have one of three forms: the rows themselves, ``[n d]``, states of padded
-    tokens, ``[n pos d]``, with ``attention_mask`` if there is padding, or a list of ``[tokens d]``. From states of
-    tokens ``readout`` takes the rows. nnsight's saved ``layer.output`` and ``dict(enumerate(output.hidden_states))`` of
-    Hugging Face are accepted as they are. But Hugging Face's *last* hidden state comes after the final norm: leave it
+    tokens, ``[n pos d]``, with ``attention_mask`` if there is padding, or a list of ``[tokens d]``. ``readout`` takes
+    the rows from states of tokens. nnsight's saved ``layer.output`` and ``dict(enumerate(output.hidden_states))`` of
+    Hugging Face are accepted unchanged. But Hugging Face's *last* hidden state comes after the final norm: leave it
     out, or name it ``"unembed.hook_in"``.
 
     **vLLM's files** (``ExampleHiddenStatesConnector``), one safetensors per request with ``hidden_states``
     ``[tokens layers d]`` and ``token_ids`` ``[tokens]``: their folder, or a list of paths in the order of the prompts.
-    ``layers`` says which layers they hold, in their order: the ``eagle_aux_hidden_state_layer_ids`` given to vLLM,
-    which count as above (the last is before the final norm). The files are read one at a time, when rows are needed.
-    Every ``run_stores`` reads them again, so give it all probes at once.
+    ``layers`` gives their layers in order: the ``eagle_aux_hidden_state_layer_ids`` given to vLLM, which count as above
+    (the last is before the final norm). The files are read one at a time, when rows are needed. Every ``run_stores``
+    reads them again, so give it all probes at once.
 
     Memory: the tensors given, twice if rows are read from states of tokens. For files, their index only.
 
     Args:
         rows: tensors or arrays, or vLLM's files, as described above.
-        index: the examples' identities, as in ``Batch.index``; 0, 1, 2, ... by default. For a folder by file name
-            without ``.safetensors``, ``{"cmpl-7": 0}``; by default the number in the name.
-        labels: by name, one value per example in the order of ``rows`` (for a folder, of the index). Integers as they
-            are, strings as the number of their class in alphabetical order.
-        tokens: ``[n pos]``, with ``attention_mask`` where there is padding, or a list of token ids per example. With
-            them, stores of other prompts are refused; without, prompts are not compared, and results say so. vLLM's
+        index: the examples' identities, as in ``Batch.index``, by default 0, 1, 2, ... For a folder by file name
+            without ``.safetensors``, ``{"cmpl-7": 0}``, by default the number in the name.
+        labels: by name, one value per example in the order of ``rows`` (for a folder, of the index). Integers are kept,
+            strings become the number of their class in alphabetical order.
+        tokens: ``[n pos]``, with ``attention_mask`` if there is padding, or a list of token ids per example. With them,
+            stores of other prompts are refused. Without them, prompts are not compared, and results say so. vLLM's
             files bring their own.
         attention_mask: ``[n pos]``, 1 on real tokens.
         positions: by name, one position per example, for ``token_at``.
@@ -158,7 +158,7 @@ def _tensor(name: str, values: Any) -> Shaped[Tensor, "..."]:
 
 
 class ForeignRows(AlignedRows):
-    """Rows from ``rows_from``; ``run_stores`` measures them as it does a ``RowStore``.
+    """Rows from ``rows_from``. ``run_stores`` measures them like a ``RowStore``.
 
     ``take(index, names)`` returns rows and labels of some examples, ``select(index)`` these examples only.
 
@@ -168,7 +168,7 @@ class ForeignRows(AlignedRows):
         sites: hook names, in the order given. If these are not all layers, probes need ``at=rows.sites``.
         readout: the readout's ``repr``.
         labels: names of the labels.
-        classes: by label that was given as strings, the names of the classes that its numbers stand for.
+        classes: names of the classes by their number, for labels given as strings.
         model: identifies the model.
         source: its name in error messages.
 
@@ -232,7 +232,7 @@ def _states_by_site(given: Mapping[Any, States]) -> dict[str, _SiteStates]:
 
 
 def _states(site: str, values: States) -> _SiteStates:
-    """Return what was given for a site as tensors, of one width."""
+    """Return the input for a site as tensors of one width."""
     if isinstance(values, (Tensor, np.ndarray)):
         x = _floating(site, values)
         if x.ndim not in (2, 3):
@@ -262,7 +262,7 @@ def _wrong_shape(name: str, x: Shaped[Tensor, "..."]) -> InputError:
 
 
 def _count(states: Mapping[str, _SiteStates]) -> int:
-    """Return the number of examples, the same at all sites and at least one."""
+    """Return the number of examples, equal at all sites and at least one."""
     if not states:
         raise InputError("no rows were given; give {hook name: [n d]}")
     counts = {site: len(x) for site, x in states.items()}
@@ -396,7 +396,7 @@ def _index(given: Any, n: int) -> Int64[Tensor, "example"]:
 
 
 def _label(name: str, values: RowValues, n: int) -> tuple[Int64[Tensor, "example"], list[str]]:
-    """Return integers, and the names of the classes that they stand for if strings were given."""
+    """Return integers, and the names of their classes if strings were given."""
     listed = values.tolist() if isinstance(values, (Tensor, np.ndarray)) else list(values)
     if len(listed) != n:
         raise InputError(f"label {name!r} has {len(listed)} values for {n} examples; give one per example")

@@ -1,4 +1,4 @@
-"""Rows for a row store: what it keeps of each example, and what an unfinished one holds already."""
+"""Rows for a row store: the values kept of each example, and the examples an unfinished store holds."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 @dataclass(frozen=True)
 class Keeping:
-    """Settings of ``save_rows``: what is kept of each example. Labels are put in order.
+    """Settings of ``save_rows`` on the values kept of each example. Labels are put in order.
 
     Raises:
         InputError: for a string as labels, another dtype, and a readout that keeps no row per example.
@@ -79,7 +79,7 @@ class Keeping:
 
 
 class _KeptRows(Gather):
-    """Gathers rows in the dtype in which they are kept."""
+    """Collector of rows in the dtype of the store."""
 
     def __init__(self, at: Sites, readout: Readout, labels: Sequence[str], dtype: torch.dtype | None) -> None:
         super().__init__(at, readout, labels)
@@ -92,7 +92,7 @@ class _KeptRows(Gather):
         super().update(activations, batch)
 
     def _converted(self, site: str, x: Float[Tensor, "batch *rest"], batch: Batch) -> Float[Tensor, "batch *rest"]:
-        """Return activations in our dtype. Refuse those that it cannot hold."""
+        """Return activations in our dtype. Refuse values that it cannot hold."""
         converted = x.to(self.dtype)
         if converted.dtype == x.dtype or converted.element_size() > x.element_size():
             return converted
@@ -116,14 +116,14 @@ class _KeptRows(Gather):
 
 @dataclass
 class Stored:
-    """The examples that a folder holds, and those that were given so far: they must be the same.
+    """The examples that a folder holds, and the examples given so far, which must be equal.
 
     Attributes:
-        folder: of the store.
+        folder: folder of the store.
         labels: names of the labels kept.
         known: index, tokens and labels of the examples that the folder held at the start, by index, ascending.
         seen: the examples given so far.
-        written: how many examples were written since.
+        written: number of examples written since.
     """
 
     folder: Path
@@ -177,7 +177,7 @@ class Stored:
         return batch.select((~is_held).to(batch.index.device))
 
     def _check_same(self, batch: Batch, places: Int64[Tensor, "example"]) -> None:
-        """Refuse examples with other tokens or labels than those kept at ``places``."""
+        """Refuse examples whose tokens or labels differ from the kept ones at ``places``."""
         store = repr(str(self.folder))
         example = _first_difference(token_digests(batch), self.known["tokens"][places])
         if example is not None:
@@ -216,7 +216,7 @@ def _first_difference(one: Shaped[Tensor, "example"], other: Shaped[Tensor, "exa
 def files_of(
     rows: RowsState,
 ) -> tuple[dict[str, Integer[Tensor, "example"]], Iterator[tuple[str, Float[Tensor, "example d"]]]]:
-    """Return what ``write_shard`` takes. A site's rows are no longer held once they are taken."""
+    """Return the arguments of ``write_shard``. A site's rows are released once they are taken."""
     index, tokens = rows.get("tokens")
     columns = {"index": index, "tokens": tokens}
     columns |= {key: rows.get(key)[1] for key in rows if key.startswith("labels/")}
@@ -225,7 +225,7 @@ def files_of(
 
 
 def kept_shards(folder: Path, header: Mapping[str, Any]) -> list[Path]:
-    """Return the shards that a folder holds of these rows. Writes nothing.
+    """Return the shards that a folder holds of these rows, without writing.
 
     Raises:
         InputError: for a folder that is not a row store, or holds other rows.
@@ -239,7 +239,7 @@ def kept_shards(folder: Path, header: Mapping[str, Any]) -> list[Path]:
         )
     if old is None and folder.exists() and any(not is_temporary(path) for path in folder.iterdir()):
         raise InputError(f"{str(folder)!r} has files but is not a row store; give a new folder")
-    if old is None or not kept:  # nothing is kept yet, so nothing can be mixed
+    if old is None or not kept:  # no rows are kept yet, so none can be mixed
         return kept
     names = {
         "sites": "other sites",
@@ -293,10 +293,10 @@ def check_space(folder: Path, examples: int, sites: int, numbers: int, size: int
     """Refuse more rows than the disk has room for, before they are measured.
 
     Args:
-        folder: where they will be written; may be missing.
-        examples: how many.
-        sites: how many hook points.
-        numbers: of one example at all sites.
+        folder: folder for the rows. May be missing.
+        examples: number of examples.
+        sites: number of hook points.
+        numbers: numbers of one example at all sites.
         size: bytes of one example at all sites.
     """
     existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())

@@ -43,11 +43,11 @@ class RowStore(AlignedRows):
 
     ``take(index, names)`` returns rows and labels of some examples, ``select(index)`` a store of these examples only.
 
-    Each site has its own files, mapped into memory: only the rows that are needed are read. The first time a file is
-    read its checksum is compared, which costs reading it once.
+    Each site has its own files, mapped into memory: only the rows that are needed are read. At the first use of a file
+    its checksum is compared, which reads it once.
 
     Args:
-        folder: of a finished store.
+        folder: folder of a finished store.
 
     Attributes:
         index: the examples, ascending.
@@ -56,7 +56,7 @@ class RowStore(AlignedRows):
         readout: the readout's ``repr``.
         labels: names of the labels kept.
         model: identifies the model.
-        dtype: the dtype in which the rows are kept, if ``save_rows`` was given one; otherwise ``None``.
+        dtype: the dtype in which the rows are kept, if ``save_rows`` was given one, otherwise ``None``.
         source: its name in error messages, the folder.
 
     Raises:
@@ -95,7 +95,7 @@ class RowStore(AlignedRows):
                 f"{str(folder)!r} holds {sum(counts)} of {header['examples']} examples, so a shard is missing; call "
                 "save_rows with the same arguments to measure those examples again"
             )
-        self._ends = torch.tensor(counts).cumsum(0)  # of each shard, among the rows of all shards
+        self._ends = torch.tensor(counts).cumsum(0)  # end of each shard among the rows of all shards
         columns = {key: torch.cat([part[key] for part in parts]) for key in parts[0]}
         super().__init__(columns, [site for site, _ in header["sites"]], str(folder))
 
@@ -148,7 +148,7 @@ def store_shards(folder: Path) -> list[Path]:
 
 
 def next_shard(folder: Path) -> Path:
-    """Return where the next shard goes."""
+    """Return the path of the next shard."""
     last = max((int(path.name.removeprefix(_SHARD_PREFIX)) for path in store_shards(folder)), default=-1)
     return folder / f"{_SHARD_PREFIX}{last + 1:05d}"
 
@@ -159,16 +159,16 @@ def write_shard(shard: Path, columns: Columns, rows: Iterator[tuple[str, Float[T
     Args:
         shard: its folder, not there yet.
         columns: the examples' ``index``, ``tokens`` and ``labels/<name>``.
-        rows: by site; taken one after another.
+        rows: by site, taken one after another.
 
     Raises:
-        InputError: if it cannot be written; its cause is the ``OSError``.
+        InputError: if it cannot be written. Its cause is the ``OSError``.
     """
     publish_shard(prepare_shard(shard, columns, rows), shard)
 
 
 def prepare_shard(shard: Path, columns: Columns, rows: Iterator[tuple[str, Float[Tensor, "example d"]]]) -> Path:
-    """Write a shard into a temporary folder beside its own, which is returned; see ``write_shard``."""
+    """Write a shard into a temporary folder next to its final one, and return it, see ``write_shard``."""
     temporary = temporary_of(shard)
     shutil.rmtree(temporary, ignore_errors=True)
     try:
@@ -240,7 +240,7 @@ class _Marker(NamedTuple):
     """The content of ``shard.json``.
 
     Attributes:
-        examples: how many the shard has.
+        examples: number of examples of the shard.
         checksums: by name, of the shard's files.
     """
 
@@ -294,7 +294,7 @@ def write_header(folder: Path, header: Mapping[str, Any]) -> None:
 
 
 def read_header(folder: Path) -> dict[str, Any] | None:
-    """Return what ``write_header`` wrote, or ``None`` if there is nothing.
+    """Return the header from ``write_header``, or ``None`` if there is none.
 
     Raises:
         InputError: for another file, or the header of another version.

@@ -21,7 +21,7 @@ from tasks.errors import suggest
 
 
 class RowSource(HookPoints, Protocol):
-    """Rows that ``run_stores`` can measure: a ``RowStore``, or what ``rows_from`` returns.
+    """Rows that ``run_stores`` can measure: a ``RowStore``, or the result of ``rows_from``.
 
     Example:
         >>> import torch
@@ -77,13 +77,13 @@ def run_stores(stores: Stores, probes: Sequence[Probe]) -> list[ProbeResult]: ..
 def run_stores(stores: Stores, probes: Probe | Sequence[Probe]) -> ProbeResult | list[ProbeResult]:
     """Measure stored rows as ``run`` measures a model: ``run_stores({"tuned": a, "base": b}, CKA())``.
 
-    The values are the same. Rows are aligned by example index. A probe sees no tokens (they read -1), only rows, labels
+    The values are equal. Rows are aligned by example index. A probe sees no tokens (they read -1), only rows, labels
     and index. Every row is read once for all probes.
 
     Memory: a shard of each store at the probes' sites, and the probes' states.
 
     Args:
-        stores: a ``RowStore`` or what ``rows_from`` gives, or several by name for probes that compare.
+        stores: a ``RowStore`` or the result of ``rows_from``, or several by name for probes that compare.
         probes: one probe or several. They are reset first.
 
     Returns:
@@ -107,7 +107,7 @@ def run_stores(stores: Stores, probes: Probe | Sequence[Probe]) -> ProbeResult |
         if isinstance(stores, Mapping) and not probe.compares:
             raise InputError(f"{type(probe).__name__} measures one model at a time; give it one store")
     notes = _check_same_examples(named)
-    keys_by_store: dict[str, dict[str, str]] = {name: {} for name in named}  # from sites to "rows/<hook>"
+    keys_by_store: dict[str, dict[str, str]] = {name: {} for name in named}  # "rows/<hook>" by site
     for probe in several:
         probe.reset()
         probe.bind(stores)
@@ -123,7 +123,7 @@ def run_stores(stores: Stores, probes: Probe | Sequence[Probe]) -> ProbeResult |
 
 
 def _check_stores(named: Mapping[str, object]) -> None:
-    """Refuse what only looks like stored rows, and no stores at all."""
+    """Refuse objects that only look like stored rows, and no stores at all."""
     for store in named.values():
         if isinstance(store, (str, Path)):
             raise InputError(f"{str(store)!r} is a path; give RowStore({str(store)!r})")
@@ -178,7 +178,7 @@ def _batches(
 
 
 def _check_same_examples(named: Mapping[str, RowSource]) -> list[str]:
-    """Refuse stores of different examples. Return notes on what could not be compared for lack of tokens."""
+    """Refuse stores of different examples. Return notes on stores that could not be compared for lack of tokens."""
     (first_name, first), *others = named.items()
     notes = []
     for name, store in others:
@@ -215,7 +215,7 @@ def _check_same_label(
     values: Integer[Tensor, "example"],
     name: str,
 ) -> None:
-    """Refuse a store whose labels differ from those of an earlier store."""
+    """Refuse a store whose labels differ from an earlier store's."""
     differs = earlier != values
     if bool(differs.any()):
         raise InputError(

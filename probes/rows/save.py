@@ -26,7 +26,7 @@ from tasks import Batch, InputError
 from tasks.errors import check_count
 from tasks.text.beginning import Bos
 
-_SHARD_TIME_S = 30.0  # after which a shard is written, however few examples it has
+_SHARD_TIME_S = 30.0  # a shard is written after this time, however few examples it has
 
 
 def save_rows(
@@ -46,11 +46,11 @@ def save_rows(
 ) -> RowStore:
     """Measure a model as ``run`` does, and keep every example's rows in ``folder``.
 
-    Rows are written in shards, each whole or not at all, one file per site: every ``shard_rows`` examples, and whenever
-    30 seconds have passed since the last one. After an interruption the same call resumes where it stopped; stored
-    examples are not run again. Ctrl-C and a failing forward pass or iterator lose no measured batch (an ``InputError``,
-    after which the input will change, loses those since the last shard). ``kill -9`` loses about 30 seconds of work
-    besides the shard that is being written.
+    Rows are written in shards, each whole or not at all, one file per site. A shard is written every ``shard_rows``
+    examples, and 30 seconds after the last one. After an interruption, repeat the call to resume. Stored examples are
+    not run again. Ctrl-C and a failing forward pass or iterator lose no measured batch. An ``InputError``, after which
+    the input will change, loses the batches since the last shard. ``kill -9`` loses about 30 seconds of work besides
+    the shard that is being written.
 
     A finished store is refused if files are missing or have the wrong size. A folder is refused if it has rows of a
     different model (any differing weight), different sites, readout or dtype, or different tokens or labels under the
@@ -62,12 +62,12 @@ def save_rows(
 
     Args:
         model: anything with TransformerLens's hook protocol.
-        batches: as ``run`` takes them, with a different index for every example, the same in the next call.
+        batches: as ``run`` takes them, with a different index for every example, unchanged in the next call.
         folder: a new or an unfinished store.
         at: where to measure.
         readout: which position.
-        labels: labels to keep beside the rows, one value per example each.
-        dtype: the dtype to keep rows in, such as ``torch.bfloat16``; that of the model's activations by default.
+        labels: labels to keep with the rows, one value per example each.
+        dtype: the dtype to keep rows in, such as ``torch.bfloat16``. By default the activations' dtype.
         shard_rows: examples per shard, if they take less than 30 seconds.
         tokenizer: for texts, as in ``run``.
         bos: for texts, as in ``run``.
@@ -75,8 +75,8 @@ def save_rows(
         progress: show a progress bar.
 
     Raises:
-        InputError: for the folders above, where ``run`` raises it, for values that ``dtype`` cannot hold, and if a
-            file cannot be written (whole shards are kept).
+        InputError: for the folders above, for input that ``run`` refuses, for values that ``dtype`` cannot hold, and if
+            a file cannot be written (whole shards are kept).
 
     Example:
         >>> # a = save_rows(tuned, batches, "rows/tuned", labels=["task"])
@@ -120,10 +120,10 @@ def _write_shards(
     """Measure the examples that are not stored yet, and write them.
 
     Args:
-        model: to be measured.
+        model: model to be measured.
         batches: all examples.
-        keeping: what is kept of each.
-        header: of the store.
+        keeping: the values kept of each.
+        header: header of the store.
         stored: the examples that the store has already.
         known: the number of all examples, if it is known.
         shard_rows: examples per shard, if they take less than 30 seconds.
@@ -149,7 +149,7 @@ def _write_shards(
 
 
 class _Writer:
-    """Writes one shard while the next one is measured, and after an exception the rows that are left."""
+    """Writer of one shard while the next one is measured. After an exception it writes the remaining rows."""
 
     def __init__(self, header: Mapping[str, Any], stored: Stored, probe: _KeptRows) -> None:
         self._header = header
@@ -168,10 +168,10 @@ class _Writer:
         try:
             if kind is None:
                 self._wait()
-            elif not issubclass(kind, InputError):  # after one, other input is given, which must not be mixed with this
+            elif not issubclass(kind, InputError):  # after an InputError, changed input must not be mixed with this
                 self._pool.submit(self._write, self._probe.rows)
         finally:
-            self._pool.shutdown(wait=True)  # what is being written is finished, also after an exception
+            self._pool.shutdown(wait=True)  # the current write is finished, also after an exception
 
     def is_due(self) -> bool:
         """Return whether a shard is due, however few examples it has."""
@@ -203,7 +203,7 @@ class _Writer:
         columns, sites = files_of(rows)
         with _writing(self._stored):
             if not self._stored.written:
-                write_header(self._stored.folder, self._header)  # unfinished again, where it was complete
+                write_header(self._stored.folder, self._header)  # unfinished again, if it was complete
             write_shard(next_shard(self._stored.folder), columns, sites)
         self._stored.written += len(columns["index"])
 
@@ -218,7 +218,7 @@ def _drop_unfinished(rows: RowsState) -> int:
 
 @contextmanager
 def _writing(stored: Stored) -> Iterator[None]:
-    """Turn an error of the disk into a sentence that says what is kept."""
+    """Turn an error of the disk into a sentence that says which rows are kept."""
     try:
         yield
     except InputError as error:

@@ -189,7 +189,7 @@ def _number(path: Path) -> int:
 
 
 def site_called(key: object) -> str:
-    """Return the hook name of a hidden state that is given by its number; a name is returned as it is."""
+    """Return the hook name of a hidden state given by number or by name."""
     if isinstance(key, str):
         return key
     if isinstance(key, bool) or not isinstance(key, (int, np.integer)):

@@ -29,7 +29,7 @@ LOCK = ".mechclust.lock"  # stays behind in a folder that had an owner
 VERIFY = "MECHCLUST_VERIFY"  # "0" in the environment: checksums are not compared
 
 _LEFTOVERS_OF_OTHER_HOSTS_S = 86400.0
-_MAX_NAME_LENGTH = 80  # of a part of a file's name
+_MAX_NAME_LENGTH = 80  # characters of a part of a file's name
 _NO_CHECKSUM = "0" * 32  # stands in a header while the checksum is computed
 _TEMPORARY = re.compile(r"\..+\.([A-Za-z0-9-]+)\.(\d+)\.tmp")
 _FREE_SPACE = "free space there and run the same command again (what was already written is kept)"
@@ -40,7 +40,7 @@ _WAYS_OUT = {
 }
 _RECREATE = "delete it and run the same command again to recreate it"
 _RECREATE_OURS = f"give another file or, if mechclust wrote this one, {_RECREATE}"
-_DTYPES = {  # as safetensors calls them
+_DTYPES = {  # names in safetensors
     torch.float64: "F64",
     torch.float32: "F32",
     torch.float16: "F16",
@@ -91,7 +91,7 @@ def write_atomic(path: str | Path, data: bytes) -> None:
     """Write ``data`` so that ``path`` holds the old bytes or the new ones, never half of them.
 
     Raises:
-        InputError: if it cannot be written, such as on a full disk; what ``path`` held before stays.
+        InputError: if it cannot be written, such as on a full disk. ``path`` is then unchanged.
     """
     with _replacing(Path(path)) as file:
         file.write(data)
@@ -116,7 +116,7 @@ def _replacing(path: Path) -> Iterator[BinaryIO]:
 
 @contextmanager
 def write_errors(path: Path) -> Iterator[None]:
-    """Say which path could not be written, why, and the way out."""
+    """Name the path that could not be written, why, and the way out."""
     try:
         yield
     except OSError as error:
@@ -128,36 +128,36 @@ def sync_folder(folder: Path) -> None:
     """Make a rename in ``folder`` outlive a power cut, if the system can."""
     try:
         descriptor = os.open(folder, os.O_RDONLY)
-    except OSError:  # it may be written and not read
+    except OSError:  # a file may be writable but not readable
         return
     try:
         os.fsync(descriptor)
-    except OSError:  # some network file systems
+    except OSError:  # some network file systems raise it
         pass
     finally:
         os.close(descriptor)
 
 
 def temporary_of(path: Path) -> Path:
-    """Return where this process makes what will be at ``path``."""
+    """Return the temporary path at which this process prepares ``path``."""
     return path.with_name(f".{path.name}.{_HOST}.{os.getpid()}.tmp")
 
 
 def is_temporary(path: Path) -> bool:
-    """Return whether it is a path from ``temporary_of`` or a lock file. A folder with nothing else counts as empty."""
+    """Return whether it is a temporary or lock file. A folder with only such files counts as empty."""
     return path.name == LOCK or _TEMPORARY.fullmatch(path.name) is not None
 
 
 def remove_leftovers(folder: str | Path, *, recursive: bool = False, everyones: bool = False) -> None:
-    """Remove what killed processes were making in ``folder``; what a living one makes stays.
+    """Remove the temporary files of killed processes in ``folder``, but not of living ones.
 
-    What processes of other machines were making is removed when it is a day old. Call it as the folder's owner
-    (``locks.locked``): a process that looks dead may be alive in a container of the same name.
+    Temporary files of other machines are removed when they are a day old. Call it as the folder's owner
+    (``locks.locked``): a process that looks dead may be alive in a container of equal name.
 
     Args:
-        folder: may be missing.
-        recursive: in the folders below it too.
-        everyones: also what living processes, or those of other machines, are making: nobody needs it any more.
+        folder: folder to clean. May be missing.
+        recursive: clean the folders below it too.
+        everyones: also the temporary files of living processes and of other machines, if no longer needed.
     """
     folders = [Path(path) for path, _, _ in os.walk(folder)] if recursive else [Path(folder)]
     for parent in folders:
@@ -179,7 +179,7 @@ def _unlink(path: Path) -> None:
 
 
 def _is_being_made(path: Path, host: str, process: int) -> bool:
-    """Return whether its process lives. A process before us, with the same number, left what has our own number."""
+    """Return whether its process lives. A file with our process number is left from an earlier process."""
     if host != _HOST:
         try:
             return time.time() - path.stat().st_mtime < _LEFTOVERS_OF_OTHER_HOSTS_S
@@ -222,12 +222,12 @@ def is_whole(path: str | Path) -> bool:
 def write_safetensors(path: str | Path, tensors: Mapping[str, Shaped[Tensor, "..."]], header: Mapping[str, str]) -> str:
     """Write a safetensors file, whole or not at all, from the tensors' own memory, and return its checksum.
 
-    The header gets ``"checksum"``: xxh3_128 over the whole file, with the checksum's own 32 digits as zeros. The same
-    tensors and header give the same bytes.
+    The header gets ``"checksum"``: xxh3_128 over the whole file, with the checksum's own 32 digits as zeros. Equal
+    tensors and headers give equal bytes.
 
     Args:
         path: the file.
-        tensors: on any device, of any layout.
+        tensors: tensors on any device, of any layout.
         header: names the format, ``"format": "mechclust-..."``.
 
     Raises:
@@ -247,10 +247,10 @@ def write_safetensors(path: str | Path, tensors: Mapping[str, Shaped[Tensor, "..
 def dump_tensors(file: BinaryIO, tensors: Mapping[str, Shaped[Tensor, "..."]], header: Mapping[str, str]) -> str:
     """Write to an open file as ``write_safetensors`` does, and return the checksum.
 
-    Not with ``safetensors.torch.save_file``: it writes the header's fields in an order that changes from call to call,
-    some versions copy every tensor, and its errors do not say that a disk is full.
+    ``safetensors.torch.save_file`` is not used: it writes the header's fields in an order that changes from call to
+    call. Some versions copy every tensor, and its errors do not mention a full disk.
     """
-    widest_first = sorted(tensors, key=lambda name: tensors[name].element_size(), reverse=True)  # so all are aligned
+    widest_first = sorted(tensors, key=lambda name: tensors[name].element_size(), reverse=True)  # this order aligns all
     dense = {name: tensors[name].detach().cpu().contiguous() for name in widest_first}
     start = _start_of_file(dense, {"checksum": _NO_CHECKSUM, **header})
     contents = [memoryview(_bytes_of(x).numpy()) for x in dense.values()]  # type: ignore[arg-type]
@@ -265,7 +265,7 @@ def dump_tensors(file: BinaryIO, tensors: Mapping[str, Shaped[Tensor, "..."]], h
 
 
 def _start_of_file(tensors: Mapping[str, Shaped[Tensor, "..."]], header: Mapping[str, str]) -> bytes:
-    """Return what comes before the tensors in a safetensors file: the length of a JSON text, and the text."""
+    """Return the start of a safetensors file, before the tensors: the length of a JSON text, and the text."""
     record: dict[str, Any] = {"__metadata__": header}
     start = 0
     for name, x in tensors.items():
@@ -285,7 +285,7 @@ def _bytes_of(dense: Shaped[Tensor, "..."]) -> UInt8[Tensor, "byte"]:
 def read_safetensors(path: str | Path) -> tuple[dict[str, Shaped[Tensor, "..."]], dict[str, str]]:
     """Return the tensors and the header of a safetensors file, without its checksum, which is compared.
 
-    The tensors are mapped into memory: what is not used is not kept there. Comparing the checksum reads the file once.
+    The tensors are mapped into memory, which holds only used parts. Comparing the checksum reads the file once.
 
     Raises:
         InputError: if it is missing, damaged, or written by mechclust and without a checksum.
@@ -297,7 +297,7 @@ def read_safetensors(path: str | Path) -> tuple[dict[str, Shaped[Tensor, "..."]]
 
 
 def check_safetensors(path: str | Path) -> dict[str, str]:
-    """Return the header of a safetensors file, with its ``"checksum"``, after comparing that; no tensor is kept.
+    """Return the header of a safetensors file, with its ``"checksum"``, after comparing that. No tensor is kept.
 
     Raises:
         InputError: as ``read_safetensors``.
@@ -343,8 +343,8 @@ def _reading(path: str | Path) -> Iterator[None]:
 def write_json(path: str | Path, value: Any) -> None:
     """Write a file of strict JSON, whole or not at all: a number that is not finite becomes null.
 
-    An object gets a field ``"checksum"``, xxh3_128 of the rest. In a list every object gets that of the whole list, so
-    that one that was removed or moved is found too.
+    An object gets a field ``"checksum"``, xxh3_128 of the rest. In a list every object gets the checksum of the whole
+    list, so that removed and moved objects are found too.
 
     Raises:
         InputError: if it cannot be written, and for an object that has a field ``"checksum"`` already.
@@ -364,7 +364,7 @@ def write_json(path: str | Path, value: Any) -> None:
 
 
 def json_bytes(value: Any) -> bytes:
-    """Return what ``write_json`` writes.
+    """Return the bytes that ``write_json`` writes.
 
     Raises:
         InputError: for an object that has a field ``"checksum"`` already.
@@ -379,7 +379,7 @@ def json_bytes(value: Any) -> bytes:
 
 
 def read_json(path: str | Path, *, handwritten: bool = False) -> Any:
-    """Return what ``write_json`` wrote, without the checksums, which are compared.
+    """Return the content of a file from ``write_json``, without the checksums, which are compared.
 
     Args:
         path: the file.

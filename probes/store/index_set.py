@@ -1,4 +1,4 @@
-"""Which examples a state holds: so that none is counted twice."""
+"""The examples that a state holds, so that none is counted twice."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MIN_RECENT = 4096  # examples
 
 
 class IndexSet:
-    """Example indices, kept as ranges; an index that it already has is refused.
+    """Example indices, kept as ranges. An index that it already has is refused.
 
     Cost: 16 bytes per range, so a handful for all examples of a data set, and at most 25 per example.
 
@@ -37,7 +37,7 @@ batch once (after reset() a probe may measure it again)
 
     def __init__(self) -> None:
         self._ranges: _Ranges = np.empty((0, 2), dtype=np.int64)
-        self._recent: set[int] = set()  # in no range yet: joining ranges after every batch would be slow
+        self._recent: set[int] = set()  # not yet in a range: joining ranges after every batch would be slow
 
     def __repr__(self) -> str:
         return f"IndexSet({len(self)} examples)"
@@ -50,7 +50,7 @@ batch once (after reset() a probe may measure it again)
             way: the way out, for the error.
 
         Raises:
-            InputError: for an index that is given twice or is there already. Nothing is added then.
+            InputError: for an index that is given twice or is there already. None is added then.
         """
         numbers = index.tolist()
         new = set(numbers)
@@ -67,7 +67,7 @@ batch once (after reset() a probe may measure it again)
         """Add the examples of another set.
 
         Raises:
-            InputError: if the sets share an index. Nothing is added then.
+            InputError: if the sets share an index. None is added then.
         """
         self._settle()
         other._settle()
@@ -102,7 +102,7 @@ batch once (after reset() a probe may measure it again)
 
     @property
     def end(self) -> int:
-        """One more than the largest index; 0 for an empty set."""
+        """One more than the largest index, or 0 for an empty set."""
         self._settle()
         return int(self._ranges[-1, 1]) + 1 if len(self._ranges) else 0
 
@@ -151,7 +151,7 @@ def _by_first_index(one: Int64[np.ndarray, "a 2"], other: Int64[np.ndarray, "b 2
 
 
 def _union(one: Int64[np.ndarray, "a 2"], other: Int64[np.ndarray, "b 2"]) -> _Ranges:
-    """Return the ranges of two sets that share no index; those without a gap between them are joined."""
+    """Return the ranges of two sets that share no index, joining ranges without a gap between them."""
     ranges = _by_first_index(one, other)
     gaps = np.flatnonzero(ranges[1:, 0] - 1 != ranges[:-1, 1])
     first = np.append(ranges[:1, 0], ranges[gaps + 1, 0])
@@ -160,7 +160,7 @@ def _union(one: Int64[np.ndarray, "a 2"], other: Int64[np.ndarray, "b 2"]) -> _R
 
 
 def _intersection(one: Int64[np.ndarray, "a 2"], other: Int64[np.ndarray, "b 2"]) -> Int64[np.ndarray, "range 2"]:
-    """Return what both hold. Sorted, a range overlaps with at most one of those before it, which reaches furthest."""
+    """Return the common ranges. Sorted, a range overlaps with at most one before it, which reaches furthest."""
     ranges = _by_first_index(one, other)
     first = ranges[1:, 0]
     last = np.minimum(ranges[1:, 1], np.maximum.accumulate(ranges[:-1, 1]))

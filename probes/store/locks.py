@@ -19,19 +19,19 @@ _ERRORS_WITHOUT_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EIN
 
 @contextmanager
 def locked_folder(folder: str | Path, *, wait: float = 0.0, way: str = "give another folder") -> Iterator[None]:
-    """Own a folder until the block ends or the process dies, ``kill -9`` included. A missing folder is made.
+    """Own a folder until the block ends or the process dies, ``kill -9`` included. A missing folder is created.
 
-    The empty file ``.mechclust.lock`` stays behind. A file system without locks gives one warning for each folder, and
-    no protection.
+    The empty file ``.mechclust.lock`` remains. A file system without locks gives one warning for each folder, and no
+    protection.
 
     Args:
         folder: any folder.
-        wait: seconds to wait for an owner that is about to end; in a worker process at least the seconds of
+        wait: seconds to wait for an owner that is about to end, in a worker process at least the seconds of
             ``wait_for_dead_owners``.
-        way: what else the user can do, for the error.
+        way: another way out, for the error.
 
     Raises:
-        InputError: if another process owns it, or it cannot be made.
+        InputError: if another process owns it, or it cannot be created.
 
     Example:
         >>> import tempfile

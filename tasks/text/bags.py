@@ -20,7 +20,7 @@ Weighting = Literal["counts", "tfidf"]
 
 @dataclass(frozen=True, eq=False)
 class Bags:
-    """Counts or TF-IDF weights ``[document word]`` on disk, of which any rows are read as a sparse matrix.
+    """Counts or TF-IDF weights ``[document word]`` on disk. Any rows are read as a sparse matrix.
 
     Memory: 8 bytes per document, and the rows that are read. Disk: 8 bytes per document and different word.
 
@@ -52,7 +52,7 @@ class Bags:
         """Count the words of each text into two files of ``folder``, for as long as it is there.
 
         Args:
-            texts: documents; gone through once.
+            texts: documents, read once.
             vocabulary: the words that are counted.
             folder: for scratch files.
             weights: ``"counts"`` or ``"tfidf"``.

@@ -20,15 +20,15 @@ from tasks.text.words import words_of
 
 @dataclass(frozen=True, repr=False)
 class Corpus:
-    """Texts without labels, such as those a topic model is fitted on.
+    """Texts without labels, for example to fit a topic model.
 
     Words are as in ``tasks.text.words``: runs of letters, lower-cased.
 
     Attributes:
         documents: the texts.
-        sources: the file each came from, for messages.
+        sources: the file of each text, for messages.
         empty_files: files that were left out because they hold no words.
-        notes: what was left out or cut, in sentences.
+        notes: sentences on omitted and cut text.
 
     Raises:
         InputError: for no documents, one that is not a string, or a number of sources that does not match.
@@ -81,10 +81,10 @@ class Corpus:
 
         Args:
             paths: files and directories.
-            split: what a document is: a ``"paragraph"`` (text between blank lines; shorter ones of a
-                file are joined with what follows until they have ``min_words`` words, what is left
-                at its end with what precedes), a whole ``"file"``, or a ``"line"``.
-            min_words: of a paragraph.
+            split: the unit of a document: a ``"paragraph"`` (text between blank lines), a whole ``"file"``, or a
+                ``"line"``. A paragraph is joined with the next until it has ``min_words`` words, and at the end of a
+                file with the previous.
+            min_words: words of a paragraph.
 
         Raises:
             InputError: for a file that is missing or not UTF-8 (with line and byte), and when no file
@@ -124,16 +124,16 @@ class Corpus:
 
         Args:
             tokenizer: a fast Hugging Face tokenizer.
-            words: lower-cased; a token's label is a place in this list.
-            max_length: the model's context, special tokens included; ``None``: no limit.
+            words: lower-cased. A token's label is a place in this list.
+            max_length: the model's context, special tokens included. ``None``: no limit.
             bos: whether each window begins with the beginning-of-sequence token: ``"model"`` leaves it to the
                 tokenizer, ``"yes"`` adds one if there is none, ``"no"`` removes it.
-            d_vocab: how many token embeddings the model has; ``None``: do not look.
+            d_vocab: number of the model's token embeddings. ``None``: do not check.
             progress: show a progress bar.
 
         Raises:
-            InputError: for a tokenizer that cannot say which characters a token stands for, has no such token to put
-                or take, or gives ids beyond the model's embeddings, and for a ``max_length`` that leaves room for
+            InputError: for a tokenizer that cannot map tokens to characters, has no beginning-of-sequence token to add
+                or remove, or gives ids beyond the model's embeddings. Also for a ``max_length`` that leaves room for
                 special tokens only.
         """
         return encode_documents(

@@ -28,14 +28,14 @@ class EncodedCorpus:
     """A tokenized corpus. Memory: 8 bytes per token.
 
     Attributes:
-        words: the words that labels are numbers of.
-        windows: token ids of each window, special tokens included; a short document is one window.
-        labels: for each token of each window, the number of the word it is, or -1: a piece of a
-            word, punctuation, a special or unknown token, or a word that is not in ``words``.
+        words: the words, which labels number.
+        windows: token ids of each window, special tokens included. A short document is one window.
+        labels: for each token of each window, the number of its word. -1 for a piece of a word, punctuation, a special
+            or unknown token, or a word that is not in ``words``.
         token_of_word: the token id that most often stood for each word (the smaller id of two as frequent),
             -1 if none did.
         n_documents: number of documents.
-        n_cut: documents that were longer than the context and cut into windows.
+        n_cut: number of documents longer than the context, which were cut into windows.
         occurrences: how often words of ``words`` occur in the text.
         lost: how many of these the tokenizer split into pieces or did not know.
         documents: the document that each window was cut from, from 0.
@@ -75,7 +75,7 @@ class EncodedCorpus:
         """Refuse to go on if the tokenizer splits or does not know every one of ``words``.
 
         Args:
-            tokenizer: what to call it in the error.
+            tokenizer: its name in the error.
             or_else: another way out, such as ``", or a larger threshold"``.
 
         Raises:
@@ -109,7 +109,7 @@ class EncodedCorpus:
 
 
 def check_tokenizer(tokenizer: Any) -> None:
-    """Refuse a tokenizer that cannot say which characters of the text a token stands for."""
+    """Refuse a tokenizer that cannot map tokens to characters of the text."""
     if not getattr(tokenizer, "is_fast", False):
         raise InputError(
             f"this model's tokenizer ({type(tokenizer).__name__}) is a slow one, which cannot say where in the text a "
@@ -165,7 +165,7 @@ def check_ids(rows: Iterable[Sequence[int]], d_vocab: int | None, what: str) -> 
 
     Args:
         rows: token ids.
-        d_vocab: how many token embeddings the model has; ``None``: do not look.
+        d_vocab: number of the model's token embeddings. ``None``: do not check.
         what: was read, for the message.
     """
     largest = max((max(row, default=0) for row in rows), default=0)
@@ -184,7 +184,7 @@ def pad_within(pad_id: int | None, d_vocab: int | None) -> int:
 
 
 class _Beginning:
-    """Applies the rule of ``begin_tokens`` to windows, and to the characters that their tokens stand for.
+    """The rule of ``begin_tokens``, for windows and for the characters of their tokens.
 
     Attributes:
         n_added: special tokens that the rule adds to each window, -1 if it removes one.

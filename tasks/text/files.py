@@ -9,10 +9,10 @@ from pathlib import Path
 from tasks.errors import InputError
 from tasks.text.visible import quoted
 
-_MAX_PATH_CHARACTERS = 300  # in a message
+_MAX_PATH_CHARACTERS = 300  # longest path in a message
 _HALF_CHARACTER = re.compile("[\ud800-\udfff]")
 _CONVERT = "convert it, for example with iconv -f {} -t utf-8"
-# What files are that begin with these bytes, and the way out. The first that fits counts.
+# The format of files that begin with these bytes, and the way out. The first that fits counts.
 _FORMATS = {
     b"\xff\xfe\0\0": f"is UTF-32; {_CONVERT.format('utf-32')}",
     b"\0\0\xfe\xff": f"is UTF-32; {_CONVERT.format('utf-32')}",
@@ -36,9 +36,9 @@ def read_text(path: str | Path, what: str = "a text file", called: str = "file")
     """Return a UTF-8 file's text, with line ends as on Unix and without byte order mark.
 
     Args:
-        path: of the file.
+        path: path of the file.
         what: was expected, for the message.
-        called: what such a file is called there.
+        called: name of such a file in the message.
 
     Raises:
         InputError: for a file that is missing, a directory, one that cannot be read, or one that is not UTF-8 (with
@@ -58,7 +58,7 @@ def read_text(path: str | Path, what: str = "a text file", called: str = "file")
 
 
 def check_begins_as_text(path: str | Path, data: bytes) -> None:
-    """Refuse a file whose first bytes are those of another format than UTF-8 text.
+    """Refuse a file whose first bytes belong to another format than UTF-8 text.
 
     Args:
         path: of the file, for the message.
@@ -90,7 +90,7 @@ def _read_bytes(path: str | Path, what: str, called: str) -> bytes:
 
 
 def corpus_files(paths: Iterable[str | Path], is_wanted: Callable[[Path], bool], kinds: str) -> list[Path]:
-    """Return the files of a corpus, each once: those given, and the wanted ones of directories, sorted by name.
+    """Return the files of a corpus, each once: given files, and the wanted ones of directories, sorted by name.
 
     Args:
         paths: files and directories.
@@ -121,7 +121,7 @@ def check_texts(texts: object, what: str) -> None:
 
     Args:
         texts: the value.
-        what: one of them is called, such as ``"prompts: prompt"``; its number follows.
+        what: one of them is called, such as ``"prompts: prompt"``, followed by its number.
 
     Raises:
         InputError: naming the first that is not text.

@@ -14,16 +14,16 @@ from tasks.text.visible import short
 Records: TypeAlias = Iterator[tuple[str, Mapping[str, Any]]]
 """Where each record stands, for messages, and the record by field."""
 
-_MAX_LINE_CHARACTERS = 60  # in a message
+_MAX_LINE_CHARACTERS = 60  # longest line in a message
 
 
 def parse_lines(lines: Iterable[str], path: Path, expected: str) -> Records:
     """Yield the JSON objects of a file, one per line. Empty lines are skipped.
 
     Args:
-        lines: of the file.
-        path: of the file, for messages.
-        expected: what an object should hold, such as ``'"prompt" and "task"'``.
+        lines: lines of the file.
+        path: path of the file, for messages.
+        expected: the expected content of an object, such as ``'"prompt" and "task"'``.
 
     Raises:
         InputError: for a line that is not JSON, or no object.
@@ -40,10 +40,10 @@ def parse_object(text: str, where: str, expected: str) -> dict[str, Any]:
     Args:
         text: a line, or a whole file.
         where: place of the text, for messages.
-        expected: what the object should hold, such as ``'"prompt" and "task"'``.
+        expected: the expected content of the object, such as ``'"prompt" and "task"'``.
 
     Raises:
-        InputError: for what is not JSON, or no object.
+        InputError: for text that is not JSON, or no object.
 
     Example:
         >>> parse_object('{"prompt": "Sort: b a"}', "prompts.jsonl, line 1", expected='"prompt"')

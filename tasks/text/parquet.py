@@ -17,10 +17,10 @@ def parquet_rows(
     If a column of ``needed`` is missing, rows have all columns, so that the caller can name them in its message.
 
     Args:
-        path: of the file.
+        path: path of the file.
         needed: columns that are read.
-        optional: columns that are read if they exist; ``None``: all columns.
-        extra: of ours that brings pyarrow, for the message.
+        optional: columns that are read if they exist. ``None``: all columns.
+        extra: our extra that installs pyarrow, for the message.
         at_once: rows in memory.
 
     Raises:

@@ -25,7 +25,7 @@ class PromptFields:
     Attributes:
         prompt: the field with the text.
         task: the field with the task.
-        labels: fields with further labels; all other fields if empty.
+        labels: fields with further labels. Empty: all other fields.
     """
 
     prompt: str = "prompt"

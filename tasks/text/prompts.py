@@ -31,7 +31,7 @@ class LabelledPrompts:
     Attributes:
         prompts: the texts.
         labels: label name to one class name per prompt. ``"task"`` is required.
-        source: where they came from, for messages.
+        source: their origin, for messages.
 
     Raises:
         InputError: for no prompts, a prompt that is empty or not a string, or labels that do not fit.
@@ -101,14 +101,14 @@ class LabelledPrompts:
         ``Dataset.save_to_disk`` wrote, and one JSON object per line under any other name.
 
         Args:
-            path: of the file or folder.
+            path: path of the file or folder.
             prompt: field or column with the text.
             task: field or column with the task, which is called ``"task"`` whatever its name there.
-            labels: further fields to read as labels; all others by default.
+            labels: further fields to read as labels, by default all others.
 
         Raises:
-            InputError: naming the file and line or row for what cannot be read, a missing or extra field, or a label
-                that is not a string, integer or boolean.
+            InputError: naming the file and line or row for unreadable text, a missing or extra field, or a label that
+                is not a string, integer or boolean.
 
         Example:
             >>> import os, tempfile
@@ -154,17 +154,16 @@ class LabelledPrompts:
             tokens_per_batch: most tokens of a batch, padding included.
             bos: whether each prompt begins with the beginning-of-sequence token: ``"model"`` leaves it to the
                 tokenizer, ``"yes"`` adds it if it is missing, ``"no"`` removes it.
-            pad_id: the id to pad with, or 0 where the model has no embedding for it; the attention mask hides it.
+            pad_id: the id to pad with, or 0 if the model has no embedding for it. The attention mask hides it.
             max_length: the model's context length.
             too_long: ``"refuse"`` a prompt over ``max_length``, or ``"truncate"`` it from the left,
                 so that its last token stays.
-            keep: tokens at the beginning that stay too: special ones.
-            d_vocab: how many token embeddings the model has; ``None``: do not look.
+            keep: special tokens at the beginning that stay too.
+            d_vocab: number of the model's token embeddings. ``None``: do not check.
 
         Raises:
-            InputError: for a prompt that is too long, for the model or for ``tokens_per_batch``, that encodes to no
-                token, or to one that the model has no embedding for, and for no beginning-of-sequence token to add or
-                to remove.
+            InputError: for a prompt that is too long for the model or for ``tokens_per_batch``, encodes to no token, or
+                to one without an embedding. Also for no beginning-of-sequence token to add or to remove.
         """
         check_choice(too_long=(too_long, ("refuse", "truncate")))
         encoded = self._encode(encode, bos)

@@ -20,10 +20,10 @@ def split_lines(
     r"""Return the documents of a text that have words. Memory: two documents.
 
     Args:
-        lines: without their ends.
-        split: what a document is; see ``Corpus.from_files``.
-        min_words: of a paragraph.
-        longest: characters after which a file or paragraph is cut at the end of a line; ``None``: never.
+        lines: lines without their ends.
+        split: the unit of a document, see ``Corpus.from_files``.
+        min_words: words of a paragraph.
+        longest: characters after which a file or paragraph is cut at the end of a line. ``None``: never.
         was_cut: called for each cut.
 
     Example:

@@ -26,8 +26,8 @@ class TopicModel:
 
     Attributes:
         words: sorted, lower-cased, without stop words.
-        weights: probability of a word in a topic, float64; rows sum to 1.
-        shares: each topic's share of the corpus's words, float64; they sum to 1.
+        weights: probability of a word in a topic, float64. Rows sum to 1.
+        shares: each topic's share of the corpus's words, float64. They sum to 1.
 
     Example:
         >>> model = TopicModel(["bread", "cat", "dog"], torch.tensor([[0.0, 0.4, 0.6], [0.7, 0.2, 0.1]]))
@@ -129,11 +129,11 @@ def fit_topics(
 ) -> TopicModel:
     """Fit latent Dirichlet allocation online: batch by batch, several times through the corpus.
 
-    The same arguments give the same bits. Memory: the sparse counts and ``n_topics x n_words`` floats.
+    Equal arguments give equal bits. Memory: the sparse counts and ``n_topics x n_words`` floats.
 
     Args:
         corpus: the documents.
-        n_topics: how many topics.
+        n_topics: number of topics.
         passes: number of passes through the corpus, each in a new order.
         seed: for the initial topics and the order of documents.
         min_documents: words in fewer documents are left out.
@@ -143,7 +143,7 @@ def fit_topics(
         progress: show progress bars.
 
     Raises:
-        InputError: for fewer documents than topics, no words left, or numbers nothing can be fitted with.
+        InputError: for fewer documents than topics, no words left, or numbers that do not allow a fit.
 
     Example:
         >>> corpus = Corpus(["cat dog cat", "bread milk", "dog cat", "milk bread"], ["a.txt"] * 4)
@@ -199,7 +199,7 @@ def count_words(
     counter = CountVectorizer(analyzer=list, min_df=min_documents, max_df=most, dtype=np.int32)
     try:
         counts = counter.fit_transform(documents)
-    except ValueError:  # of scikit-learn, for an empty vocabulary
+    except ValueError:  # scikit-learn raises it for an empty vocabulary
         raise no_words_error(min_documents, most, len(corpus)) from None
     return WordCounts(counter.get_feature_names_out().tolist(), counts)
 
@@ -239,7 +239,7 @@ def fit_counts(
     )
     n_batches = passes * math.ceil(n / batch_size)
     bar = {"total": n_batches, "desc": "fitting topics", "unit": "batch", "leave": False, "disable": not progress}
-    with threadpool_limits(1):  # the same sums in the same order
+    with threadpool_limits(1):  # equal sums in equal order
         for rows in tqdm(_shuffled_batches(n, passes, seed, batch_size), **bar):
             model.partial_fit(counts.counts[rows])
     weights = torch.from_numpy(model.components_).double()

@@ -6,14 +6,14 @@ import re
 import reprlib
 from functools import partial
 
-# Control characters, line and paragraph separators, what turns the reading direction of all that follows, halves of
+# Control characters, line and paragraph separators, marks that reverse the reading direction, halves of
 # surrogate pairs, and code points that are not characters. Joiners stay: Hindi, Persian and emoji need them.
 _ACTING = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufdd0-\ufdef\ufeff\ufffe\uffff]")
 _MAX_CHARACTERS = 60
 
 
 def visible(text: str, keep: str = "") -> str:
-    r"""Return a text whose control characters can be seen and do nothing.
+    r"""Return a text whose control characters are visible and have no effect.
 
     Args:
         text: any.

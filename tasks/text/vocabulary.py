@@ -25,8 +25,8 @@ class Vocabulary:
         words: sorted, lower-cased.
         documents: the number of documents in which each word occurs.
         n_documents: documents of the corpus.
-        undercount: ``documents`` may be too low by at most this; 0 unless the corpus has more different words than
-            were kept in memory.
+        undercount: ``documents`` may be too low by at most this. 0 unless the corpus has more different words than were
+            kept in memory.
 
     Example:
         >>> texts = ["cat dog", "cat cat bird", "dog", "fish"]
@@ -56,18 +56,18 @@ class Vocabulary:
     ) -> Vocabulary:
         """Choose the words of a corpus by the rule of gensim's ``make_wiki``.
 
-        Of the words that occur in at least ``min_documents`` and at most ``int(max_share * n)`` of ``n`` documents,
-        the ``size`` that occur in most are chosen, and among equals the ones that sort first.
+        Candidates occur in at least ``min_documents`` and at most ``int(max_share * n)`` of ``n`` documents. The
+        ``size`` words with most documents are chosen, ties in sorted order.
 
         Memory: ``most_words`` different words. When there are more, the rarest are forgotten, so that later counts may
         be too low, by at most ``undercount`` (lossy counting: Manku & Motwani, VLDB 2002).
 
         Args:
-            texts: documents; gone through once.
-            size: most words; ``None``: all.
+            texts: documents, read once.
+            size: maximum number of words. ``None``: all.
             min_documents: words in fewer documents are left out.
             max_share: words in more than this share of the documents are left out.
-            stop_words: left out before; see ``read_stop_words``.
+            stop_words: words left out first, see ``read_stop_words``.
             most_words: different words in memory.
             progress: show a progress bar.
 
@@ -130,6 +130,6 @@ class Vocabulary:
 
 
 def _without_rare(documents: Counter[str], n_words: int) -> tuple[Counter[str], int]:
-    """Return at most ``n_words`` words, the ones with most documents, and the largest count that was forgotten."""
+    """Return at most ``n_words`` words, with most documents, and the largest count that was forgotten."""
     threshold = sorted(documents.values(), reverse=True)[n_words]
     return Counter({word: count for word, count in documents.items() if count > threshold}), threshold

@@ -6,7 +6,7 @@ import re
 import unicodedata
 from functools import cache
 
-_END_OF_PLANE_0 = 0x10000  # of the Basic Multilingual Plane
+_END_OF_PLANE_0 = 0x10000  # end of the Basic Multilingual Plane
 _END_OF_MARKS = 0x20000
 _JOINERS = r"\u200c\u200d"
 
@@ -71,5 +71,5 @@ def _combining_marks(end: int) -> str:
 
 
 def _word(inner: str, start: str) -> re.Pattern[str]:
-    """Return the pattern of a word, given those of a character inside it and of the place where it may start."""
+    """Return the pattern of a word, given patterns of a character inside it and of a possible start."""
     return re.compile(rf"{start}(?<![^\W_]['’])[^\W\d_]{inner}*(?:['’](?!s\b|S\b)[^\W\d_]{inner}*)*")

@@ -30,14 +30,14 @@ def assemble(
     """Return a collection of tasks whose examples were read.
 
     Args:
-        examples: of the chosen tasks, by split, or under ``None`` if the data have no splits.
-        source: where they came from, for messages.
+        examples: examples of the chosen tasks, by split, or under ``None`` if the data have no splits.
+        source: their origin, for messages.
         known: the names of all tasks in the data.
         file: the user's clusters and held-out tasks.
         clusters_text: describes the clusters that are used if the file has none.
         cluster_of: returns a task's cluster if the file has none.
         held_out: tasks to hold out instead of the file's.
-        notes: on reading the examples.
+        notes: notes on reading the examples.
 
     Raises:
         InputError: for clusters and held-out tasks that do not fit, and tasks without training examples.

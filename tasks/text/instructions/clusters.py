@@ -24,8 +24,8 @@ class ClusterFile:
     """The contents of a ``clusters.toml``.
 
     Attributes:
-        path: of the file.
-        clusters: the cluster of each task; empty if the file has no such table.
+        path: path of the file.
+        clusters: the cluster of each task. Empty if the file has no such table.
         held_out: tasks that the multi-task model is not trained on.
         lines: numbers of the lines in which each name is written.
     """

@@ -21,8 +21,8 @@ class Example:
     Attributes:
         prompt: the input of a model.
         answer: the output that it should give.
-        where: place of the example, such as ``"tasks/copa_train.jsonl, line 3"``; not compared by ``==``.
-        unit: says which examples belong together, such as those of one template; empty if that is not known.
+        where: place of the example, such as ``"tasks/copa_train.jsonl, line 3"``. Not compared by ``==``.
+        unit: says which examples belong together, for example by template. Empty if unknown.
     """
 
     prompt: str
@@ -36,12 +36,12 @@ class InstructionTask:
     """The examples of one task.
 
     Attributes:
-        name: of the task, as the data write it; it may hold any character.
-        cluster: that it is counted to, or ``None``.
-        held_out: it is not among the tasks of the multi-task model.
+        name: name of the task, as the data write it, with any characters.
+        cluster: cluster of the task, or ``None``.
+        held_out: whether it is not among the tasks of the multi-task model.
         train: examples to learn from.
-        validation: examples to watch learning on; may be empty.
-        test: examples whose prompts are measured; may be empty.
+        validation: examples to watch learning on. May be empty.
+        test: examples whose prompts are measured. May be empty.
     """
 
     name: str
@@ -67,12 +67,12 @@ class TaskCollection:
 
     Attributes:
         tasks: in order of their names.
-        source: where they came from, for messages.
-        notes: sentences on what was read: rules that were applied, repeats, tasks that are too small.
+        source: their origin, for messages.
+        notes: sentences on reading: rules that were applied, repeats, tasks that are too small.
 
     Raises:
-        InputError: for no tasks, two of one name, one without training examples, and held-out tasks that leave
-            nothing, or nothing of their cluster, for the multi-task model.
+        InputError: for no tasks, two of one name, one without training examples, and held-out tasks that leave no task,
+            or no task of their cluster, for the multi-task model.
 
     Example:
         >>> examples = [Example(f"Sort: b a {i}", f"a b {i}") for i in range(4)]
@@ -163,7 +163,7 @@ class TaskCollection:
         """Return a collection in which the named tasks are held out, and no others.
 
         Raises:
-            InputError: for a name that no task has, and for tasks that leave nothing of their cluster.
+            InputError: for a name that no task has, and for tasks that leave no other task of their cluster.
         """
         check_names(names, self.names, f"{self.source}: no task to hold out is called")
         return replace(self, tasks=[replace(task, held_out=task.name in names) for task in self.tasks])

@@ -99,7 +99,7 @@ _FAMILIES = {"anli": "nli", "mnli": "nli", "ai2_arc": "closed_book_qa", "arc": "
 def flan2021_name(task: str) -> str | None:
     """Return the name in ``FLAN2021`` of a task, or ``None``.
 
-    Exports call the same task ``rte``, ``rte_10templates``, ``super_glue/rte:1.0.2`` or ``super_glue_rte:1.0.2``.
+    Exports call one task ``rte``, ``rte_10templates``, ``super_glue/rte:1.0.2`` or ``super_glue_rte:1.0.2``.
 
     Example:
         >>> [flan2021_name(name) for name in ("copa_10templates", "wmt16_translate/de-en:1.0.0", "gsm8k")]

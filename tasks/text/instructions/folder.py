@@ -30,29 +30,29 @@ def read_task_folder(
     """Read JSONL and parquet files of prompts and answers.
 
     A file is called ``copa.jsonl``, or after its split too: ``copa_train.jsonl``, ``copa-test.parquet``,
-    ``train.jsonl`` or ``test/copa.jsonl``, where ``valid``, ``val`` and ``dev`` mean ``validation``. Shards
+    ``train.jsonl`` or ``test/copa.jsonl``. ``valid``, ``val`` and ``dev`` mean ``validation``. Shards
     (``train-00000-of-00002.parquet``) are one file. The task is in the task field, or in the file's name if the lines
-    have no such field. If a task has no test split, ``split_of`` cuts one from its training examples, and a
-    validation split with it if it has none either.
+    have no such field. If a task has no test split, ``split_of`` cuts one from its training examples, and also a
+    validation split if there is none.
 
-    Clusters and held-out tasks are those of ``clusters.toml`` in the folder. Without it, clusters are those of
-    ``FLAN2021`` if the names match, and no task is held out.
+    Clusters and held-out tasks come from ``clusters.toml`` in the folder. Without it, clusters come from ``FLAN2021``
+    if the names match, and no task is held out.
 
     Memory: all texts, and for a moment about three times the largest JSONL file.
 
     Args:
-        folder: of the files; sub-folders that are called as a split are read too.
+        folder: folder of the files. Sub-folders named after a split are read too.
         prompt_field: field with the prompt.
         answer_field: field with the answer.
-        task_field: field with the task's name, if there is one; empty: the task is in the file's name.
-        unit_field: field that says which examples belong together, such as their template; empty: none.
+        task_field: field with the task's name, if there is one. Empty: the task is in the file's name.
+        unit_field: field that says which examples belong together, such as their template. Empty: none.
         clusters: a file of clusters and held-out tasks elsewhere.
-        tasks: to take; none: all.
-        held_out: tasks that the multi-task model is not trained on, instead of those of the file.
+        tasks: tasks to take (none: all).
+        held_out: tasks that the multi-task model is not trained on, instead of the file's.
 
     Raises:
-        InputError: with file and line for what cannot be read as prompts and answers; for a task in two files, one
-            without training examples, names that are not there, and held-out tasks that leave nothing of their
+        InputError: with file and line for text that cannot be read as prompts and answers. Also for a task in two
+            files, one without training examples, unknown names, and held-out tasks that leave no other task of their
             cluster.
 
     Example:

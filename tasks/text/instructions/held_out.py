@@ -16,8 +16,8 @@ def choose_held_out(
 ) -> list[str]:
     """Draw one task of each of ``n`` clusters that have another task left, and return their names, sorted.
 
-    The paper holds out 7 of 60 tasks and does not say which. A task with too few test prompts is never drawn, since
-    nothing could be measured on it. The draw depends on the seed and on the names, not on the examples' order.
+    The paper holds out 7 of 60 tasks and does not say which. A task with too few test prompts is never drawn, since it
+    cannot be measured. The draw depends on the seed and on the names, not on the examples' order.
 
     Args:
         collection: the tasks. Which of them are held out already does not count.

@@ -30,9 +30,9 @@ class TaskFile:
     """A file of prompts and answers.
 
     Attributes:
-        path: of the file.
-        whole: the path without a shard's number: the shards of one file have it in common.
-        task: the task in the name; ``None`` for ``train.jsonl``.
+        path: path of the file.
+        whole: the path without a shard's number, which the shards of one file have in common.
+        task: the task in the name. ``None`` for ``train.jsonl``.
         split: the split in the name of the file or of its folder.
     """
 

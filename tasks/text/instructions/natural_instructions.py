@@ -40,14 +40,14 @@ def read_natural_instructions(
     Source of the format: Wang et al., arXiv 2204.07705.
 
     Args:
-        folder: of the files.
-        clusters: a file of clusters and held-out tasks; ``None``: ``clusters.toml`` in the folder, if there is one.
-        tasks: to take, such as ``"task001_quoref_question_generation"``; no other file is read. None: all.
-        held_out: tasks that the multi-task model is not trained on, instead of those of the file of clusters.
+        folder: folder of the files.
+        clusters: a file of clusters and held-out tasks. ``None``: ``clusters.toml`` in the folder, if there is one.
+        tasks: tasks to take, such as ``"task001_quoref_question_generation"``. No other file is read. None: all.
+        held_out: tasks that the multi-task model is not trained on, instead of the file's.
 
     Raises:
-        InputError: with file and instance for what is missing, empty or no text; for names that are not there, and
-            held-out tasks that leave nothing of their cluster.
+        InputError: with file and instance for a missing or empty value or one that is no text. Also for unknown names,
+            and held-out tasks that leave no other task of their cluster.
 
     Example:
         >>> import json, tempfile

@@ -22,8 +22,8 @@ class Fields:
     Attributes:
         prompt: field of the prompt.
         answer: field of the answer.
-        task: field of the task's name, if there is one; empty: the task is in the file's name.
-        unit: field that says which examples belong together, such as their template; empty: none.
+        task: field of the task's name, if there is one. Empty: the task is in the file's name.
+        unit: field that says which examples belong together, such as their template. Empty: none.
     """
 
     prompt: str = "inputs"
@@ -36,8 +36,8 @@ def read_examples(path: Path, fields: Fields) -> Iterator[tuple[str | None, Exam
     """Yield the examples of a file, each with its task if the file names it.
 
     Raises:
-        InputError: with file and line, for what is not JSON or parquet, a field that is missing, and a prompt, answer
-            or task that is not a string or is empty.
+        InputError: with file and line, for text that is not JSON or parquet, a missing field, and a prompt, answer or
+            task that is not a string or is empty.
     """
     first_has_task: bool | None = None
     for where, record in _records(path, fields):

@@ -11,13 +11,13 @@ from tasks.text.instructions.collection import Example
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 
-TEST_SHARE = 0.1  # and as much for validation
+TEST_SHARE = 0.1  # equal to the share for validation
 
 
 def split_of(prompt: str) -> Split:
     """Return the split of a prompt, by a hash of its text: about a tenth each is for validation and for testing.
 
-    It depends on nothing else: it never moves when examples are added or put in another order, and equal prompts, also
+    It depends on the text alone. So a prompt never moves when examples are added or reordered, and equal prompts, also
     of two tasks, are in one split. One question in two wordings is two prompts: such data should come with splits.
 
     Example:
@@ -34,7 +34,7 @@ def split_of(prompt: str) -> Split:
 def with_test(given: Mapping[Split | None, Sequence[Example]]) -> tuple[dict[Split, list[Example]], tuple[Split, ...]]:
     """Return examples by split, with a test split: if none is given, it is cut from the training examples.
 
-    ``split_of`` cuts it, and with it a validation split if none is given. If a test split is given, nothing is cut.
+    ``split_of`` cuts it, and with it a validation split if none is given. If a test split is given, no split is cut.
 
     Args:
         given: examples by their split in the data, or under ``None`` if the data have no splits.

@@ -22,34 +22,34 @@ from tasks.text.words import word_spans
 
 _JSON_LINES = (".jsonl", ".ndjson", ".json")
 _KINDS = (".txt", *_JSON_LINES, ".parquet", ".xml")
-_ROWS_IN_MEMORY = 64  # of a parquet file
+_ROWS_IN_MEMORY = 64  # rows of a parquet file read at once
 _KEYS_PER_BLOCK = 1024  # random numbers drawn at once
 
 
 class CorpusStream:
     r"""Texts read from files one document at a time, in each pass: for corpora larger than memory.
 
-    The name tells a file's format: ``.jsonl``, ``.ndjson`` and ``.json`` (one object per line), ``.parquet``,
-    ``.xml`` (a MediaWiki dump), anything else is text. All but parquet may also be ``.gz`` or ``.bz2``. A file that
-    breaks off, such as an incomplete download, gives the documents before the break, and ``notes`` says so.
+    The name tells a file's format: ``.jsonl``, ``.ndjson`` and ``.json`` (one object per line), ``.parquet``, ``.xml``
+    (a MediaWiki dump). Any other file is text. All but parquet may also be ``.gz`` or ``.bz2``. A file that breaks off,
+    such as an incomplete download, gives the documents before the break, and ``notes`` says so.
 
-    Memory: two documents and a chunk of a file; of parquet, 64 rows and a page.
+    Memory: two documents and a chunk of a file, or 64 rows and a page of parquet.
 
     Attributes:
         files: in the order in which they are read, each once.
-        readings: how far each was read in the last pass.
+        readings: progress in each file in the last pass.
 
     Args:
-        paths: files, and directories, of which every file with such a name in it and below is read, sorted by name.
-        split: what a document of a text file is: a ``"paragraph"``, a ``"file"`` or a ``"line"``; see
+        paths: files and directories. All files with such names in a directory and below are read, sorted by name.
+        split: the unit of a document of a text file: a ``"paragraph"``, a ``"file"`` or a ``"line"``, see
             ``Corpus.from_files``. Each object, row and article is one document.
-        min_words: of a paragraph; shorter ones are joined.
-        least_words: documents with fewer words are left out; gensim's ``make_wiki`` uses 50 for articles.
-        text_field: where an object or a row has its text.
+        min_words: words of a paragraph. Shorter ones are joined.
+        least_words: documents with fewer words are left out. gensim's ``make_wiki`` uses 50 for articles.
+        text_field: field of an object or a row with its text.
 
     Raises:
-        InputError: before anything is read: for no files, ones that are missing, empty, or begin as something else,
-            and if a library is not installed. While it is read: for what is not UTF-8, not JSON, or has no text.
+        InputError: before anything is read: for no files, ones that are missing, empty, or begin as something else, and
+            if a library is not installed. While it is read: for content that is not UTF-8, not JSON, or has no text.
 
     Example:
         >>> import gzip, tempfile
@@ -102,7 +102,7 @@ class CorpusStream:
 
     @property
     def notes(self) -> list[str]:
-        """Sentences on what was left out or cut in the last pass."""
+        """Sentences on text left out or cut in the last pass."""
         notes = [reading.note for reading in self.readings if reading.note]
         n_short = sum(reading.short for reading in self.readings)
         words = "word" if self.least_words == 1 else "words"
@@ -175,7 +175,7 @@ class CorpusStream:
         return text
 
     def _check_beginning(self, path: Path) -> None:
-        """Refuse a file that does not begin with what its name says."""
+        """Refuse a file whose beginning does not fit its name."""
         kind = file_kind(path)
         if kind == ".parquet" and path.suffix.lower() in COMPRESSED:
             raise InputError(

@@ -23,8 +23,8 @@ class Page:
     """An article.
 
     Attributes:
-        title: of the page.
-        wikitext: of its last revision in the dump.
+        title: title of the page.
+        wikitext: text of its last revision in the dump.
         files: names, in lower case, of the namespaces whose links show no text: files, categories.
     """
 
@@ -57,13 +57,13 @@ def wiki_articles(reading: FileProgress) -> Iterator[Page]:
 
 
 class _Reader:
-    """Turns the parser's events into pages, and frees the elements that were read."""
+    """Reader that turns the parser's events into pages, and frees the elements that were read."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.root: Element | None = None
         self.files = _FILE_NAMESPACES
-        self._fields: dict[str, str] = {}  # of the current page
+        self._fields: dict[str, str] = {}  # fields of the current page
         self._parents: list[str] = []
 
     def pages(self, events: Iterable[tuple[str, Any]]) -> Iterator[Page]:
@@ -89,7 +89,7 @@ class _Reader:
         self._parents.append(name)
 
     def _read(self, element: Element, name: str) -> None:
-        """Keep what an element says of its page, or of the wiki's namespaces."""
+        """Keep an element's information on its page, or on the wiki's namespaces."""
         parent = self._parents[-1] if self._parents else ""
         if name == "namespaces":
             local_names = [space.text for space in element if space.get("key") in _FILE_NAMESPACE_KEYS]
@@ -132,7 +132,7 @@ def _is_hidden(tag: Any) -> bool:
 def _remove(code: Any, node: Any) -> None:
     try:
         code.remove(node)
-    except ValueError:  # it was inside one that is removed already
+    except ValueError:  # inside an element that is removed already
         return
 
 

@@ -26,11 +26,11 @@ class FileProgress:
     """Progress in reading one file.
 
     Attributes:
-        path: of the file.
+        path: path of the file.
         documents: number of documents that were read.
         short: number of documents that were left out because they have too few words.
         cut: number of cuts of documents or lines that were longer than ``LONGEST`` characters.
-        ended: why the file broke off; empty if it did not.
+        ended: why the file broke off, or empty if it did not.
     """
 
     path: Path
@@ -41,7 +41,7 @@ class FileProgress:
 
     @property
     def note(self) -> str:
-        """A sentence that the file breaks off; empty if it does not."""
+        """A sentence that the file breaks off, or ``""`` if it does not."""
         if not self.ended:
             return ""
         return (
@@ -55,7 +55,7 @@ class FileProgress:
 
 
 def file_kind(path: Path) -> str:
-    """Return a file's suffix without that of its compression, such as ``".xml"`` for ``a.xml.bz2``."""
+    """Return a file's suffix without the compression's, such as ``".xml"`` for ``a.xml.bz2``."""
     unpacked = path.with_suffix("") if path.suffix.lower() in COMPRESSED else path
     return unpacked.suffix.lower()
 
@@ -64,7 +64,7 @@ def byte_chunks(reading: FileProgress) -> Iterator[bytes]:
     """Yield a file's bytes, unpacked. A compressed file that is damaged gives the bytes before the damage.
 
     Raises:
-        InputError: for a file that cannot be opened or read, and a compressed one of which nothing can be unpacked.
+        InputError: for a file that cannot be opened or read, and a compressed one that cannot be unpacked at all.
     """
     path = reading.path
     has_begun = False
@@ -97,7 +97,7 @@ def _text_chunks(reading: FileProgress) -> Iterator[str]:
     """Yield a UTF-8 file's text, with line ends as on Unix and without byte order mark.
 
     Raises:
-        InputError: as ``byte_chunks``, and for what is not UTF-8 (with its format, or the line).
+        InputError: as ``byte_chunks``, and for content that is not UTF-8 (with its format, or the line).
     """
     characters = codecs.getincrementaldecoder("utf-8-sig")()
     decoder = io.IncrementalNewlineDecoder(characters, translate=True)
@@ -127,7 +127,7 @@ def text_lines(reading: FileProgress, *, whole: bool = False) -> Iterator[str]:
 
     Args:
         reading: of the file.
-        whole: yield whole lines only: refuse longer ones, and leave out the one in which a file breaks off.
+        whole: yield whole lines only: refuse longer ones, and leave out the last line of a file that breaks off.
 
     Raises:
         InputError: as ``_text_chunks``, and for a line that is too long.
