@@ -42,8 +42,6 @@ class _RunSettings(EngineSettings):
         yes: begin a run that is estimated to take more than a day.
     """
 
-    yes: bool = False
-
     @property
     def here(self) -> bool:
         """Whether all is done in this process: not where a job may have to be stopped."""

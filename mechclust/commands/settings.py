@@ -44,6 +44,7 @@ class EngineSettings:
         workers: number of parallel processes, with one thread each; by default everything runs in the command's own
             process, or, with ``ray``, in as many as the cluster has room for.
         job_timeout: seconds after which an unfinished job is stopped.
+        yes: begin work that is estimated to take more than a day, or more memory than is free.
     """
 
     engine: Literal["local", "ray"] = "local"
@@ -51,6 +52,7 @@ class EngineSettings:
     gpus_per_job: float = 0
     workers: Count | None = None
     job_timeout: Positive | None = None
+    yes: bool = False
 
     def check(self) -> None:
         """Refuse values out of range, and options that do not go together."""

@@ -83,6 +83,7 @@ def cases(folder: Path, rng: np.random.Generator) -> Iterator[Case]:
         "series": series_calls(inputs),
         "probes": probe_calls(),
         "jobs": job_calls(),
+        "cost": cost_calls(),
         "streams": stream_calls(),
     }
     for kind, calls in kinds.items():
@@ -138,6 +139,22 @@ def job_calls() -> Calls:
         for rate in ("1e6", "1e300"):
             line = f"{RUN} --training.optimizer {optimizer} --training.lr {rate} --training.clip 1e30"
             yield f"run {optimizer} with a rate of {rate}", Call(line, ("lr",), "either", at_work=True)
+
+
+def cost_calls() -> Calls:
+    """Yield numbers of draws and steps that would take more than a day."""
+    options = (
+        ("clusters", "--n-resamples 10000000"),
+        ("compare", "--n-resamples 10000000"),
+        ("history", "--n-resamples 10000000"),
+        ("history", "--cka-permutations 10000000"),
+        ("topics", "--n-permutations 10000000 --thresholds 0.1 0.2 0.3 0.4 0.5 0.6 0.7"),
+        ("heads", "--n-permutations 10000000 --n-sequences 60000"),
+        ("mossa", "--n-resamples 10000000"),
+        ("mossa", "--steps-per-task 100000000"),
+    )
+    for command, option in options:
+        yield f"{command} {option}", Call(f"{MEASURING[command]} {option}", ("--yes",))
 
 
 # ---- folders of a user ----

@@ -57,7 +57,6 @@ class ClustersConfig(UntrainedSettings, PromptSettings):
         n_shuffles: number of random relabellings for the linear classifier's null interval.
         max_rows: use at most this many prompts, chosen by their position in the file.
         max_memory: most memory, in GiB, for one layer's hidden states.
-        yes: begin work that is estimated to take more than a day.
         map_prompts: most prompts on the report's map, chosen by their position in the file; 0 for no map.
         seed: seed for k-means, t-SNE, the relabellings and the half-samples.
 
@@ -83,7 +82,6 @@ class ClustersConfig(UntrainedSettings, PromptSettings):
     n_shuffles: Draws = 100
     max_rows: Several | None = None
     max_memory: Positive = 8.0
-    yes: bool = False
     map_prompts: CountOrZero = 5000
 
     def check(self) -> None:

@@ -73,12 +73,12 @@ def measure_heads(
     config.check_shared(resolved)
     inputs = read_inputs(resolved, config, tokenizer)
     subject = {"model": resolved.portable.title, "texts": inputs.digest}
+    if progress:
+        estimate = Estimate.from_inputs(inputs, config)
+        speed = None if estimate.operations is None else config.forward_speed(inputs.sizes.d_model or 1)
+        print(estimate.text(speed), file=sys.stderr)
+        estimate.cost(speed).check(config, "fewer --n-sequences, --max-documents or --n-permutations")
     with folder_or_temporary(out) as folder, own_folder(out, "heads", subject):
-        if progress:
-            estimate = Estimate.from_inputs(inputs, config)
-            speed = None if estimate.operations is None else config.forward_speed(inputs.sizes.d_model or 1)
-            print(estimate.text(speed), file=sys.stderr)
-            estimate.check(config, speed)
         models = _measure(resolved, inputs, config, tokenizer, folder / PARTS, progress=progress)
         trained, *untrained = models
         result = HeadsResult(

@@ -16,7 +16,8 @@ from mechclust.commands.history.by_checkpoint import ByCheckpoint, results_by_ch
 from mechclust.commands.history.checkpoint_job import CheckpointJob
 from mechclust.commands.history.config import HistoryConfig
 from mechclust.commands.history.curves import TITLES, Curve, other_curves, read_curve
-from mechclust.commands.history.inputs import Inputs, read_inputs
+from mechclust.commands.history.estimate import cost_of
+from mechclust.commands.history.inputs import Inputs, read_inputs, sizes_of
 from mechclust.commands.history.integrity import check_series, flagged
 from mechclust.commands.history.planes import fixed_planes
 from mechclust.commands.history.random_copy import RandomCopy
@@ -71,6 +72,9 @@ def measure_history(
     inputs = read_inputs(model, series, config, tokenizer)
     config = replace(config, units=inputs.units.label or NONE)
     check_probes(inputs, config)
+    if progress:
+        fewer = "fewer prompts, --n-resamples, --n-permutations or --cka-permutations"
+        cost_of(inputs, sizes_of(series[-1], config), len(series), config).check(config, fewer)
     subject = {
         "model": str(model),
         "texts": inputs.prompts_digest,

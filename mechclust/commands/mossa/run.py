@@ -19,7 +19,6 @@ from mechclust.commands.mossa.train import Trained, train_adapters
 from mechclust.models.resolved import absolute_path
 from mechclust.report.folder import check_command
 from mechclust.report.page import save_results
-from mechclust.report.resources import check_duration
 from mechclust.report.text import join
 from probes import ProbeResult
 from probes.store.files import file_name
@@ -59,10 +58,9 @@ def run_mossa(base: str | Path, config: MossaConfig, out: str | Path, *, progres
     plan.check(config, out)
     if progress:
         speed = speed_of(inputs, config)
-        print(plan.text(speed), file=sys.stderr)
-        seconds = 0.0 if plan.operations is None or speed is None else plan.operations / speed
-        fewer = "fewer prompts (--n-prompts) or steps (--steps-per-task)"
-        check_duration(seconds / config.at_once, yes=config.yes, fewer=fewer)
+        print(plan.text(), file=sys.stderr)
+        fewer = "fewer prompts (--n-prompts), steps (--steps-per-task) or half-samples (--n-resamples)"
+        plan.cost(speed).check(config, fewer)
     subject = {"base model": str(absolute_path(base)), "texts": inputs.digest()}
     with own_folder(out, "mossa", subject):
         trained = train_adapters(str(base), inputs.models, config, out, progress=progress)
