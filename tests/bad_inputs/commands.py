@@ -173,8 +173,16 @@ def ownership_calls() -> Calls:
         yield f"{command} --out is a link", Call(line, ("out",), prepare=_link_to_theirs, mine=theirs)
         yield f"{command} report.html is a folder", Call(line, ("out",), prepare=_report_folder)
         yield f"{command} --out is a link to itself", Call(line, ("out",), prepare=_link_to_itself)
+    for command in ("topics", "heads", "suite"):
+        line = MEASURING[command].replace("@in/corpus", "@here/corpus").replace("--out out", "--out corpus/out")
+        yield f"{command} --out is in its corpus", Call(line, ("corpus/out",), prepare=_corpus)
     yield "sandbox --out is a user's page", Call(SANDBOX, ("page.html",), mine=("page.html",))
     yield "sandbox --out is a link", Call(SANDBOX, ("page.html",), prepare=_link_of_page, mine=("theirs.html",))
+
+
+def _corpus(folder: Path) -> None:
+    (folder / "corpus").mkdir()
+    (folder / "corpus" / "text.txt").write_text("w1 w2 w3 w4\n\n" * 40)
 
 
 def _link_to_theirs(folder: Path) -> None:
@@ -205,7 +213,8 @@ def prompt_calls(folder: Path) -> Calls:
         "a number": b'{"prompt": 3, "task": "one"}\n', "null": b'{"prompt": null, "task": null}\n',
         "an empty prompt": b'{"prompt": "", "task": "one"}\n', "one prompt": b'{"prompt": "w1", "task": "one"}\n',
         "zeros": bytes(100), "UTF-16": '{"prompt": "w1", "task": "one"}\n'.encode("utf-16"),
-        "one task": b'{"prompt": "w1", "task": "one"}\n' * 20, "NaN": b'{"prompt": "w1", "task": NaN}\n' * 20,
+        "one task": b'{"prompt": "w1", "task": "one"}\n' * 20,
+        "a task (all)": b'{"prompt": "w1", "task": "(all)"}\n{"prompt": "w2", "task": "two"}\n' * 20, "NaN": b'{"prompt": "w1", "task": NaN}\n' * 20,
     }  # fmt: skip
     prompts = folder / "bad-prompts"
     prompts.mkdir(parents=True, exist_ok=True)
@@ -215,6 +224,8 @@ def prompt_calls(folder: Path) -> Calls:
         line = {**MEASURING, "sandbox": SANDBOX}[command]
         for path in sorted(prompts.iterdir()):
             expected = "either" if command == "sandbox" and path.stem in ("one-task", "NaN") else "refused"
+            if command != "compare" and path.stem == "a-task-(all)":
+                continue
             spoilt = line.replace("@in/prompts.jsonl", str(path))
             yield f"{command}, prompts: {path.stem}", Call(spoilt, (path.name, "example"), expected)
         for path in ("/dev/null", "@in/corpus", "@here/none.jsonl"):

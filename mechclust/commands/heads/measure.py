@@ -16,7 +16,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from mechclust.attention import attention_view
-from mechclust.commands.folder import folder_or_temporary, own_folder
+from mechclust.commands.folder import check_outside, folder_or_temporary, own_folder
 from mechclust.commands.heads.config import HeadsConfig
 from mechclust.commands.heads.estimate import Estimate
 from mechclust.commands.heads.inputs import Inputs, read_inputs
@@ -69,6 +69,7 @@ def measure_heads(
     """
     if out is not None:
         check_command(Path(out), "heads")
+        check_outside(out, config.corpus)
     resolved = config.resolve(model)
     config.check_shared(resolved)
     inputs = read_inputs(resolved, config, tokenizer)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from mechclust.commands.folder import folder_or_temporary, own_folder
+from mechclust.commands.folder import check_outside, folder_or_temporary, own_folder
 from mechclust.commands.history.by_checkpoint import ByCheckpoint, results_by_checkpoint
 from mechclust.commands.history.checkpoint_job import CheckpointJob
 from mechclust.commands.history.config import HistoryConfig
@@ -68,6 +68,7 @@ def measure_history(
     config.check()
     if out is not None:
         check_command(Path(out), "history")
+        check_outside(out, config.corpus)
     series = find_series(model, config)
     inputs = read_inputs(model, series, config, tokenizer)
     config = replace(config, units=inputs.units.label or NONE)

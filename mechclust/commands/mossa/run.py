@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from mechclust.commands.folder import own_folder
+from mechclust.commands.folder import check_outside, own_folder
 from mechclust.commands.mossa.config import MossaConfig
 from mechclust.commands.mossa.estimate import Plan, speed_of
 from mechclust.commands.mossa.inputs import Inputs, chosen_prompts, cluster_of, read_inputs
@@ -53,6 +53,7 @@ def run_mossa(base: str | Path, config: MossaConfig, out: str | Path, *, progres
     """
     out = Path(out)
     check_command(out, "mossa")
+    check_outside(out, [config.tasks])
     inputs = read_inputs(str(base), config)
     plan = Plan.from_inputs(inputs, config)
     plan.check(config, out)

@@ -11,7 +11,7 @@ from typing import Any
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from mechclust.commands.folder import own_folder
+from mechclust.commands.folder import check_outside, own_folder
 from mechclust.commands.settings import check_window
 from mechclust.commands.topics.config import TopicsConfig
 from mechclust.commands.topics.estimate import cost_of
@@ -76,6 +76,7 @@ def measure_topics(
     config.check_shared(resolved)
     if out is not None:
         check_command(Path(out), "topics")
+        check_outside(out, config.corpus)
     corpus = CorpusStream(config.corpus, config.split, config.min_words, text_field=config.text_field).read()
     check_corpus_size(len(corpus), config.n_topics)
     subject = {"model": resolved.portable.title, "texts": digest_of(corpus.documents)}

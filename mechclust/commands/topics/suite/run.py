@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from mechclust.commands.cost import Cost
-from mechclust.commands.folder import own_folder
+from mechclust.commands.folder import check_outside, own_folder
 from mechclust.commands.settings import stamps_of
 from mechclust.commands.topics.suite.config import SuiteConfig
 from mechclust.commands.topics.suite.job import Measured, ModelJob, SuiteReading, measure_model
@@ -55,6 +55,7 @@ def run_suite(config: SuiteConfig, out: str | Path, *, progress: bool = False) -
     config.check()
     out = Path(out)
     check_command(out, "topics")
+    check_outside(out, config.corpus)
     models = suite_models(config.suite)
     if progress:
         _cost_of(models, config).check(config, "fewer --resamples or --max-documents")
