@@ -214,7 +214,8 @@ def prompt_calls(folder: Path) -> Calls:
         "an empty prompt": b'{"prompt": "", "task": "one"}\n', "one prompt": b'{"prompt": "w1", "task": "one"}\n',
         "zeros": bytes(100), "UTF-16": '{"prompt": "w1", "task": "one"}\n'.encode("utf-16"),
         "one task": b'{"prompt": "w1", "task": "one"}\n' * 20,
-        "a task (all)": b'{"prompt": "w1", "task": "(all)"}\n{"prompt": "w2", "task": "two"}\n' * 20, "NaN": b'{"prompt": "w1", "task": NaN}\n' * 20,
+        "a task (all)": b'{"prompt": "w1", "task": "(all)"}\n{"prompt": "w2", "task": "two"}\n' * 20,
+        "NaN": b'{"prompt": "w1", "task": NaN}\n' * 20,
     }  # fmt: skip
     prompts = folder / "bad-prompts"
     prompts.mkdir(parents=True, exist_ok=True)
