@@ -237,6 +237,8 @@ def prompt_calls(folder: Path) -> Calls:
         for path in ("/dev/null", "@here/none", "@here/empty"):
             line = MEASURING[command].replace("@in/corpus", path)
             yield f"{command}, corpus: {path}", Call(line, (path[-5:],), prepare=_empty_folder)
+    units = f"{CLUSTERS} --units same".replace("@in/", "@here/").replace("@here/gpt2", "@in/gpt2")
+    yield "clusters, units of one value", Call(units, ("units",), prepare=_one_unit)
     for option in (
         "--split x",
         "--position x",
@@ -247,6 +249,11 @@ def prompt_calls(folder: Path) -> Calls:
         "--seed 3",
     ):
         yield f"sandbox {option}", Call(f"{SANDBOX} {option}", (option.split()[0].strip("-").rstrip("s"), "label ''"))
+
+
+def _one_unit(folder: Path) -> None:
+    records = [{"prompt": f"w{i} w{i % 7}", "task": "ab"[i % 2], "same": "x"} for i in range(20)]
+    (folder / "prompts.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
 
 
 def _empty_folder(folder: Path) -> None:

@@ -34,5 +34,5 @@ def _forward_seconds(inputs: Inputs, config: CompareConfig) -> float:
     n_prompts = sum(map(len, inputs.batches))
     n_patched = min(config.n_patched * len(inputs.tasks), n_prompts)
     base = inputs.sizes[inputs.checkpoints[0]]
-    positions = sum(batch.tokens.numel() for batch in inputs.batches) * n_patched / n_prompts
-    return seconds + 2 * (base.n_layers or 0) * forward_seconds(config, base, positions)
+    patched = sum(batch.tokens.numel() for batch in inputs.batches) * n_patched / n_prompts
+    return seconds + 2 * (base.n_layers or 0) * forward_seconds(config, base, patched)
