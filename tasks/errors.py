@@ -49,6 +49,29 @@ def repeated_values(values: Sequence[Any]) -> list[Any]:
     return [value for i, value in enumerate(values) if value in values[:i]]
 
 
+def check_different(**given: Sequence[object]) -> None:
+    """Refuse values of which one is given twice: ``check_different(seeds=seeds)``.
+
+    Raises:
+        InputError: naming the first, such as ``"seeds has 3 twice; give it once"``.
+    """
+    for name, values in given.items():
+        twice = repeated_values(values)
+        if twice:
+            raise InputError(f"{name} has {twice[0]!r} twice; give it once")
+
+
+def check_multiple(**given: tuple[int, int]) -> None:
+    """Refuse widths that heads do not divide: ``check_multiple(d_model=(d_model, n_heads))``.
+
+    Raises:
+        InputError: naming the first, such as ``"d_model is 8; expected a multiple of n_heads (3)"``.
+    """
+    for name, (width, n_heads) in given.items():
+        if width % n_heads:
+            raise InputError(f"{name} is {width}; expected a multiple of n_heads ({n_heads})")
+
+
 def check_at_least(**given: tuple[object, float]) -> None:
     """Refuse values that are no finite numbers or too small: ``check_at_least(tol=(tol, 0))``.
 

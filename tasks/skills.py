@@ -15,7 +15,7 @@ from torch import Tensor
 
 from tasks._random import generator
 from tasks.batch import Batch
-from tasks.errors import InputError, repeated_values
+from tasks.errors import InputError, check_different
 from tasks.settings import MAX_SIZE, AtLeast, AtMost, Share, Size, SizeOfSeveral, WideSeed, check_settings
 from tasks.task import Task
 
@@ -378,6 +378,4 @@ def _check_names(field: str, names: Sequence[str], known: Sequence[str]) -> None
     for name in names:
         if name not in known:
             raise InputError(f"{field} has {name!r}; expected some of {', '.join(known)}")
-    twice = repeated_values(names)
-    if twice:
-        raise InputError(f"{field} has {twice[0]!r} twice; give it once")
+    check_different(**{field: names})

@@ -42,8 +42,6 @@ class _RunSettings(EngineSettings):
         yes: begin a run that is estimated to take more than a day.
     """
 
-    yes: bool = False
-
     @property
     def here(self) -> bool:
         """Return whether all jobs are done in this process. They are not if a job may have to be stopped."""

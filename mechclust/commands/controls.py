@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
+
+from tasks import InputError
 
 
 def task_and_model(control: str, tasks: Collection[str]) -> tuple[str, str]:
@@ -20,3 +22,15 @@ def task_and_model(control: str, tasks: Collection[str]) -> tuple[str, str]:
         return Path(control).name, control
     last = places[-1]
     return control[:last], control[last + 1 :]
+
+
+def check_first_control(task: str, model: str, controls: Mapping[str, str]) -> None:
+    """Refuse a second control of a task.
+
+    Args:
+        task: the task.
+        model: its control.
+        controls: models of the controls before, by task.
+    """
+    if task in controls:
+        raise InputError(f"{controls[task]!r} and {model!r} are both controls of {task!r}; give one per task")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
@@ -51,6 +51,21 @@ def _short(part: Any) -> str:
     if plain == name:
         return name
     return f"{plain}-{xxhash.xxh32(name.encode(errors='surrogatepass')).hexdigest()}".removeprefix("-")
+
+
+def check_outside(out: str | Path, folders: Iterable[Path]) -> None:
+    """Refuse a folder of results inside one that is read: its files would be read the next time.
+
+    Args:
+        out: the folder of results.
+        folders: files and folders that are read.
+
+    Raises:
+        InputError: naming both.
+    """
+    for folder in folders:
+        if folder.is_dir() and Path(out).resolve().is_relative_to(folder.resolve()):
+            raise InputError(f"{str(out)!r} lies in {str(folder)!r}, which is read; {WAY_OUT}")
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from mechclust.models.adapters import adapter_of, plain_model, set_adapter
 from mechclust.models.loading import AttentionKind
 from mechclust.models.resolved import ResolvedModel
 from mechclust.models.sizes import Sizes
-from mechclust.models.tokenizers import tokenizer_and_sizes
+from mechclust.models.tokenizers import check_has_tokenizer, tokenizer_and_sizes
 from mechclust.report.folder import rows_errors
 from probes import Readout, RowStore, save_rows
 from probes.engine.texts import tokenizer_of
@@ -79,8 +79,7 @@ class Checkpoint:
         """
         tokenizer, sizes = tokenizer_and_sizes(self.model, trust_remote_code=trust_remote_code)
         tokenizer = self.tokenizer if tokenizer is None else tokenizer
-        if tokenizer is None:
-            raise InputError(f"{self} has no tokenizer to read prompts; give tokenizer= too")
+        check_has_tokenizer(str(self), tokenizer, "prompts")
         return tokenizer, sizes
 
 

@@ -18,6 +18,7 @@ from mechclust.models.adapters import adapter_of, check_adapter
 from mechclust.models.loading import Quantization
 from mechclust.models.pretrained import AnyModel
 from mechclust.models.resolved import ResolvedModel, resolve_model
+from mechclust.models.tokenizers import check_has_tokenizer
 from mechclust.report.resources import matmul_speed
 from probes import Readout, first_token, last_token, mean
 from probes.engine.hooks import check_device
@@ -44,6 +45,7 @@ class EngineSettings:
         workers: number of parallel processes, with one thread each; by default everything runs in the command's own
             process, or, with ``ray``, in as many as the cluster has room for.
         job_timeout: seconds after which an unfinished job is stopped.
+        yes: begin work that is estimated to take more than a day, or more memory than is free.
     """
 
     engine: Literal["local", "ray"] = "local"
@@ -51,6 +53,7 @@ class EngineSettings:
     gpus_per_job: float = 0
     workers: Count | None = None
     job_timeout: Positive | None = None
+    yes: bool = False
 
     def check(self) -> None:
         """Refuse values out of range, and options that do not go together."""
@@ -190,10 +193,8 @@ class ModelSettings(EngineSettings):
                 "trust_remote_code": self.trust_remote_code,
             } | options
         hooked: Any = load_pretrained(model, **options)
-        if getattr(hooked, "tokenizer", None) is None and options.get("tokenizer") is None:
-            raise InputError(
-                f"{model.name!r} has no tokenizer to read {what}; give a Hugging Face checkpoint, or tokenizer="
-            )
+        given = options.get("tokenizer")
+        check_has_tokenizer(repr(model.name), getattr(hooked, "tokenizer", None) if given is None else given, what)
         return hooked
 
     @contextmanager

@@ -152,6 +152,8 @@ def _by_label(
         raise InputError(f"--units is {label!r}, the label that is measured; give another label, or none")
     values = list(prompts.labels[label])
     few = "" if compared_in is None else few_units(values, compared_in)
+    if len(set(values)) == 1:
+        few = "it has one value only"
     if few:
         raise InputError(f"--units is {label!r}, but {few}; give another label, or none")
     sentence = f"Prompts of one {label} are taken as one unit; there are {len(set(values))} units."

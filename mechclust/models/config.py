@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from probes.engine.registry import load_entry_point, package_of
 from tasks import InputError
+from tasks.errors import check_multiple
 from tasks.settings import AtLeast, AtMost, Count, Positive, Size, WideSeed, check_settings, from_json, to_json
 
 _ENTRY_POINTS = "mechclust.models"
@@ -93,8 +94,7 @@ class ModelConfig(AnyConfig):
 
     def __post_init__(self) -> None:
         check_settings(self)
-        if self.d_model % self.n_heads:
-            raise InputError(f"d_model is {self.d_model}; expected a multiple of n_heads ({self.n_heads})")
+        check_multiple(d_model=(self.d_model, self.n_heads))
 
     @property
     def d_head(self) -> int:

@@ -62,6 +62,18 @@ def tokenizer_and_sizes(model: ResolvedModel, *, trust_remote_code: bool = False
     return tokenizer, Sizes.from_config(config)
 
 
+def check_has_tokenizer(model: str, tokenizer: Any, what: str) -> None:
+    """Refuse a model without a tokenizer to read ``what``.
+
+    Args:
+        model: its name, for the error.
+        tokenizer: the one found; ``None``: there is none.
+        what: what is read, in words.
+    """
+    if tokenizer is None:
+        raise InputError(f"{model} has no tokenizer to read {what}; give a Hugging Face checkpoint, or tokenizer=")
+
+
 def encoder(tokenizer: Any, chat: bool = False, template: Any = None, bos: Bos = "model") -> Encode:
     """Return a function from texts to the token ids of Hugging Face's tokenizer.
 

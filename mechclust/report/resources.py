@@ -6,6 +6,7 @@ import time
 
 import torch
 
+from mechclust.models.sizes import free_memory_bytes
 from tasks import InputError
 
 GIB = 2**30
@@ -62,11 +63,12 @@ def duration_text(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
-def check_duration(seconds: float, *, yes: bool, fewer: str) -> None:
-    """Refuse work that takes more than a day, unless that was agreed to.
+def check_work(seconds: float, memory: float = 0.0, *, yes: bool, fewer: str) -> None:
+    """Refuse work that takes more than a day or more memory than is free, unless that was agreed to.
 
     Args:
         seconds: as estimated.
+        memory: bytes, as estimated.
         yes: whether it was agreed to.
         fewer: what to give for less work, in words.
 
@@ -74,11 +76,17 @@ def check_duration(seconds: float, *, yes: bool, fewer: str) -> None:
         InputError: with the estimate.
 
     Example:
-        >>> check_duration(360_000, yes=False, fewer="fewer prompts")
+        >>> check_work(360_000, yes=False, fewer="fewer prompts")
         Traceback (most recent call last):
         tasks.errors.InputError: this takes about 100.0 h, more than a day; give fewer prompts, or --yes to begin anyway
     """
-    if seconds > _DAY_S and not yes:
-        raise InputError(
-            f"this takes about {duration_text(seconds)}, more than a day; give {fewer}, or --yes to begin anyway"
-        )
+    if yes:
+        return
+    free = free_memory_bytes("cpu")
+    excess = ""
+    if seconds > _DAY_S:
+        excess = f"{duration_text(seconds)}, more than a day"
+    elif free is not None and memory > free:
+        excess = f"{size_text(memory)} of memory, more than the {size_text(free)} that are free"
+    if excess:
+        raise InputError(f"this takes about {excess}; give {fewer}, or --yes to begin anyway")

@@ -8,7 +8,7 @@ from itertools import chain
 from typing import Literal
 
 from tasks import InputError
-from tasks.errors import did_you_mean
+from tasks.errors import check_different, did_you_mean
 
 Of = Literal["token", "position", "pair", "sequence", "neuron"]
 Grid = Sequence[Sequence[str]]
@@ -81,8 +81,7 @@ def panel_grid(panels: Iterable[str] | Grid | None, known: Mapping[str, SandboxP
     for name in names:
         if name not in known:
             raise InputError(f"no panel {name!r} (there are {', '.join(known)}){did_you_mean(str(name), known)}")
-        if names.count(name) > 1:
-            raise InputError(f"panel {name!r} is asked for twice; expected each once")
+    check_different(panels=names)
     if all(isinstance(row, str) for row in chosen):
         columns = _n_columns(len(names))
         rows = [names[i : i + columns] for i in range(0, len(names), columns)]

@@ -32,7 +32,7 @@ from mechclust.studies.trainings import check_cost, check_trainings, no_training
 from probes.engine.hooks import check_device
 from probes.store.locks import locked_folder
 from tasks import InputError
-from tasks.errors import repeated_values, suggest
+from tasks.errors import check_different, suggest
 from tasks.settings import check_settings, to_json
 from tasks.text.visible import quoted
 
@@ -193,9 +193,26 @@ def check_seeds(seeds: Sequence[int], name: str = "seeds") -> None:
     """
     if not seeds:
         raise InputError(f"{name} is empty; expected at least one seed, such as --{name.replace('_', '-')} 0")
-    twice = repeated_values(seeds)
-    if twice:
-        raise InputError(f"{name} has {twice[0]} twice; expected different seeds")
+    check_different(**{name: seeds})
+
+
+def check_past_warmup(section: str, warmup: int, **steps: int) -> None:
+    """Refuse trainings that end before they reach their learning rate.
+
+    Args:
+        section: settings of the training, such as ``"tuning"``.
+        warmup: steps in which the learning rate grows.
+        **steps: numbers of steps by setting.
+
+    Raises:
+        InputError: naming the first such setting.
+    """
+    for name, n_steps in steps.items():
+        if n_steps <= warmup:
+            raise InputError(
+                f"{name} is {n_steps}, and {section}.warmup {warmup}; expected more steps than that, or the learning "
+                "rate is never reached"
+            )
 
 
 def check_left_out(section: str, settings: Any, names: Sequence[str], by: str) -> None:
@@ -341,9 +358,7 @@ def analyse_run(study: Study, config: Any, out: Path) -> Analysis:
     findings = study.findings(config, results)
     check_findings(findings)
     panels = study.panels(config, results)
-    twice = repeated_values([panel.name for panel in panels])
-    if twice:
-        raise InputError(f"figure {twice[0]!r} is there twice; rename one")
+    check_different(figures=[panel.name for panel in panels])
     tables = study.tables(config, results)
     return Analysis(
         headline=study.headline(config, results),
@@ -361,9 +376,7 @@ def check_findings(findings: Sequence[Finding]) -> None:
     Raises:
         InputError: naming the first such finding.
     """
-    twice = repeated_values([finding.id for finding in findings])
-    if twice:
-        raise InputError(f"finding {twice[0]!r} is there twice; rename one")
+    check_different(findings=[finding.id for finding in findings])
     for finding in findings:
         is_measured = any(part.values for part in finding.parts)
         if finding.kind == "finding" and finding.control is None and is_measured and not finding.note:

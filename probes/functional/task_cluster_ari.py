@@ -19,7 +19,7 @@ from probes.functional.kmeans import kmeans
 from probes.functional.permutation_test import permutation_p_value
 from probes.functional.units import Relabelling, half_samples
 from tasks import InputError
-from tasks.errors import check_count
+from tasks.errors import check_count, check_different
 
 
 class TaskClusters(NamedTuple):
@@ -117,8 +117,7 @@ def check_n_clusters(n_clusters: int | Sequence[int] | None) -> None:
     for k in each:
         if k < 2:
             raise InputError(f"n_clusters is {k}; expected at least 2, or None for one per class")
-    if len(set(each)) < len(each):
-        raise InputError(f"n_clusters is {tuple(each)}; give each number once")
+    check_different(n_clusters=each)
 
 
 def permuted_index(

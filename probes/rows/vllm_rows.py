@@ -17,6 +17,7 @@ from torch import Tensor
 from probes.engine.identity import token_digests
 from probes.engine.readout import Readout
 from tasks import Batch, InputError
+from tasks.errors import check_different
 
 
 class VllmFiles:
@@ -43,8 +44,7 @@ class VllmFiles:
                 "(vLLM's eagle_aux_hidden_state_layer_ids)"
             )
         self.sites = [site_called(layer) for layer in layers]
-        if len(set(self.sites)) < len(self.sites):
-            raise InputError(f"layers is {list(layers)}, with a layer twice; expected each once")
+        check_different(layers=list(layers))
         self._paths = paths
         self._positions = positions
         self._readout = readout

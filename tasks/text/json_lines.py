@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from tasks.errors import InputError
+from tasks.errors import InputError, repeated_values
 from tasks.text.visible import short
 
 Records: TypeAlias = Iterator[tuple[str, Mapping[str, Any]]]
@@ -43,7 +43,7 @@ def parse_object(text: str, where: str, expected: str) -> dict[str, Any]:
         expected: the expected content of the object, such as ``'"prompt" and "task"'``.
 
     Raises:
-        InputError: for text that is not JSON, or no object.
+        InputError: for text that is not JSON, or no object, or with a field given twice.
 
     Example:
         >>> parse_object('{"prompt": "Sort: b a"}', "prompts.jsonl, line 1", expected='"prompt"')
@@ -57,7 +57,9 @@ def parse_object(text: str, where: str, expected: str) -> dict[str, Any]:
 
 def _parse(text: str, where: str) -> object:
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=_object)
+    except KeyError as error:
+        raise InputError(f"{where} has two fields {error}; rename one") from None
     except json.JSONDecodeError as error:
         line = text.split("\n")[error.lineno - 1]
         place = f"line {error.lineno}, column {error.colno}" if "\n" in text else f"column {error.colno}"
@@ -68,6 +70,18 @@ def _parse(text: str, where: str) -> object:
         raise InputError(
             f"{where} has an integer of more than {sys.get_int_max_str_digits():,} digits; give the label as a string"
         ) from None
+
+
+def _object(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
+    """Return an object by field.
+
+    Raises:
+        KeyError: for the first field that is there twice.
+    """
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        raise KeyError(short(repeated_values([name for name, _ in pairs])[0]))
+    return value
 
 
 def check_field(record: Mapping[str, Any], field: str, where: str, way_out: str = "add it") -> None:

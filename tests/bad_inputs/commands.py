@@ -83,6 +83,7 @@ def cases(folder: Path, rng: np.random.Generator) -> Iterator[Case]:
         "series": series_calls(inputs),
         "probes": probe_calls(),
         "jobs": job_calls(),
+        "cost": cost_calls(),
         "streams": stream_calls(),
     }
     for kind, calls in kinds.items():
@@ -140,6 +141,22 @@ def job_calls() -> Calls:
             yield f"run {optimizer} with a rate of {rate}", Call(line, ("lr",), "either", at_work=True)
 
 
+def cost_calls() -> Calls:
+    """Yield numbers of draws and steps that would take more than a day."""
+    options = (
+        ("clusters", "--n-resamples 10000000"),
+        ("compare", "--n-resamples 10000000"),
+        ("history", "--n-resamples 10000000"),
+        ("history", "--cka-permutations 10000000"),
+        ("topics", "--n-permutations 10000000 --thresholds 0.1 0.2 0.3 0.4 0.5 0.6 0.7"),
+        ("heads", "--n-permutations 10000000 --n-sequences 60000"),
+        ("mossa", "--n-resamples 10000000"),
+        ("mossa", "--steps-per-task 100000000"),
+    )
+    for command, option in options:
+        yield f"{command} {option}", Call(f"{MEASURING[command]} {option}", ("--yes",))
+
+
 # ---- folders of a user ----
 
 
@@ -156,8 +173,16 @@ def ownership_calls() -> Calls:
         yield f"{command} --out is a link", Call(line, ("out",), prepare=_link_to_theirs, mine=theirs)
         yield f"{command} report.html is a folder", Call(line, ("out",), prepare=_report_folder)
         yield f"{command} --out is a link to itself", Call(line, ("out",), prepare=_link_to_itself)
+    for command in ("topics", "heads", "suite"):
+        line = MEASURING[command].replace("@in/corpus", "@here/corpus").replace("--out out", "--out corpus/out")
+        yield f"{command} --out is in its corpus", Call(line, ("corpus/out",), prepare=_corpus)
     yield "sandbox --out is a user's page", Call(SANDBOX, ("page.html",), mine=("page.html",))
     yield "sandbox --out is a link", Call(SANDBOX, ("page.html",), prepare=_link_of_page, mine=("theirs.html",))
+
+
+def _corpus(folder: Path) -> None:
+    (folder / "corpus").mkdir()
+    (folder / "corpus" / "text.txt").write_text("w1 w2 w3 w4\n\n" * 40)
 
 
 def _link_to_theirs(folder: Path) -> None:
@@ -188,7 +213,9 @@ def prompt_calls(folder: Path) -> Calls:
         "a number": b'{"prompt": 3, "task": "one"}\n', "null": b'{"prompt": null, "task": null}\n',
         "an empty prompt": b'{"prompt": "", "task": "one"}\n', "one prompt": b'{"prompt": "w1", "task": "one"}\n',
         "zeros": bytes(100), "UTF-16": '{"prompt": "w1", "task": "one"}\n'.encode("utf-16"),
-        "one task": b'{"prompt": "w1", "task": "one"}\n' * 20, "NaN": b'{"prompt": "w1", "task": NaN}\n' * 20,
+        "one task": b'{"prompt": "w1", "task": "one"}\n' * 20,
+        "a task (all)": b'{"prompt": "w1", "task": "(all)"}\n{"prompt": "w2", "task": "two"}\n' * 20,
+        "NaN": b'{"prompt": "w1", "task": NaN}\n' * 20,
     }  # fmt: skip
     prompts = folder / "bad-prompts"
     prompts.mkdir(parents=True, exist_ok=True)
@@ -198,6 +225,8 @@ def prompt_calls(folder: Path) -> Calls:
         line = {**MEASURING, "sandbox": SANDBOX}[command]
         for path in sorted(prompts.iterdir()):
             expected = "either" if command == "sandbox" and path.stem in ("one-task", "NaN") else "refused"
+            if command != "compare" and path.stem == "a-task-(all)":
+                continue
             spoilt = line.replace("@in/prompts.jsonl", str(path))
             yield f"{command}, prompts: {path.stem}", Call(spoilt, (path.name, "example"), expected)
         for path in ("/dev/null", "@in/corpus", "@here/none.jsonl"):
@@ -208,6 +237,8 @@ def prompt_calls(folder: Path) -> Calls:
         for path in ("/dev/null", "@here/none", "@here/empty"):
             line = MEASURING[command].replace("@in/corpus", path)
             yield f"{command}, corpus: {path}", Call(line, (path[-5:],), prepare=_empty_folder)
+    units = f"{CLUSTERS} --units same".replace("@in/", "@here/").replace("@here/gpt2", "@in/gpt2")
+    yield "clusters, units of one value", Call(units, ("units",), prepare=_one_unit)
     for option in (
         "--split x",
         "--position x",
@@ -218,6 +249,11 @@ def prompt_calls(folder: Path) -> Calls:
         "--seed 3",
     ):
         yield f"sandbox {option}", Call(f"{SANDBOX} {option}", (option.split()[0].strip("-").rstrip("s"), "label ''"))
+
+
+def _one_unit(folder: Path) -> None:
+    records = [{"prompt": f"w{i} w{i % 7}", "task": "ab"[i % 2], "same": "x"} for i in range(20)]
+    (folder / "prompts.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
 
 
 def _empty_folder(folder: Path) -> None:

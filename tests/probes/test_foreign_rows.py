@@ -236,7 +236,7 @@ def test_bad_vllm_files(fake_model: Any, tmp_path: Path) -> None:
         (lambda: good, {}, "layers is missing; give the layers that the files hold, in order, such as [8, 16, 24]"),
         (lambda: good, {"layers": [0, 1]}, f"{str(good[0])!r} holds 3 layers, but layers names 2; name those it holds"),
         (lambda: good, {"layers": [0, 1, -1]}, "layer -1 is negative; give the number of the hidden state"),
-        (lambda: good, {"layers": [0, 1, 1]}, "layers is [0, 1, 1], with a layer twice; expected each once"),
+        (lambda: good, {"layers": [0, 1, 1]}, "layers has 1 twice; give it once"),
         (
             lambda: of(hidden_states=hidden),
             three,

@@ -429,7 +429,7 @@ def test_the_contract_holds_with_every_option(fake_model: Any, batch: Batch, opt
         ({"n_resamples": 1}, "n_resamples is 1, but one half has no variance; give 50, or 0 for no interval"),
         ({"n_clusters": ()}, "n_clusters is empty; expected numbers such as (5, 10, 20), or None for one per class"),
         ({"n_clusters": (5, 1)}, "n_clusters is 1; expected at least 2, or None for one per class"),
-        ({"n_clusters": (5, 5)}, "n_clusters is (5, 5); give each number once"),
+        ({"n_clusters": (5, 5)}, "n_clusters has 5 twice; give it once"),
         ({"given": "task"}, "given is 'task', the label itself; give another label, or None"),
         ({"within": "task"}, "within is 'task', the label itself; give another label, or None"),
         ({"device": "gpu"}, "no device 'gpu'; expected cpu, cuda"),

@@ -13,7 +13,7 @@ from mechclust.commands.settings import PromptSettings, UntrainedSettings, check
 from probes import LinearDecodability, NeighbourPurity, Preprocess, TaskClusterARI
 from probes.engine.sites import Sites
 from tasks import InputError
-from tasks.errors import repeated_values
+from tasks.errors import check_different
 from tasks.settings import (
     MAX_DRAWS,
     Above,
@@ -57,7 +57,6 @@ class ClustersConfig(UntrainedSettings, PromptSettings):
         n_shuffles: number of random relabellings for the linear classifier's null interval.
         max_rows: use at most this many prompts, chosen by their position in the file.
         max_memory: most memory, in GiB, for one layer's hidden states.
-        yes: begin work that is estimated to take more than a day.
         map_prompts: most prompts on the report's map, chosen by their position in the file; 0 for no map.
         seed: seed for k-means, t-SNE, the relabellings and the half-samples.
 
@@ -83,7 +82,6 @@ class ClustersConfig(UntrainedSettings, PromptSettings):
     n_shuffles: Draws = 100
     max_rows: Several | None = None
     max_memory: Positive = 8.0
-    yes: bool = False
     map_prompts: CountOrZero = 5000
 
     def check(self) -> None:
@@ -92,15 +90,12 @@ class ClustersConfig(UntrainedSettings, PromptSettings):
         check_map_prompts(self.map_prompts)
         if "task" in self.also:
             raise InputError("task is measured anyway; leave it out of --also")
-        if twice := repeated_values(self.also):
-            raise InputError(f"--also has {twice[0]!r} twice; give each label once")
+        check_different(also=self.also, n_clusters=self.n_clusters)
         if self.within in self.labels:
             raise InputError(
                 f"within is {self.within!r}, which is itself compared with the clusters; choose another label, or "
                 "leave out --within"
             )
-        if len(set(self.n_clusters)) < len(self.n_clusters):
-            raise InputError(f"n_clusters is {' '.join(map(str, self.n_clusters))}; give each number once")
         self.clustering("hook_embed", self.labels)  # probes check their own settings
         self.classifier("hook_embed", self.labels)
 

@@ -10,6 +10,7 @@ import torch
 
 from mechclust.commands.clusters.config import MAX_QUERIES, ClustersConfig
 from mechclust.commands.clusters.inputs import Inputs
+from mechclust.commands.cost import HALF_CLUSTERING_S, Cost, relabelling_seconds
 from mechclust.report.folder import free_space, kept_bytes
 from mechclust.report.resources import GIB, duration_text, matmul_speed, size_text
 from probes.functional.linear_decodability import ALPHAS
@@ -78,6 +79,7 @@ class Estimate:
         layer: bytes of memory for one layer, with the copies that measuring makes.
         operations: multiplications and additions of all forward passes, at least; ``None`` if not known.
         measuring: multiplications and additions of the statistics, roughly; ``None`` if not known.
+        drawing: what permutations and half-samples take besides, at most, and their memory.
     """
 
     n_prompts: int
@@ -88,6 +90,7 @@ class Estimate:
     layer: int | None
     operations: int | None
     measuring: int | None
+    drawing: Cost
 
     @classmethod
     def from_inputs(cls, inputs: Inputs, config: ClustersConfig) -> Estimate:
@@ -105,7 +108,8 @@ class Estimate:
             if sizes.block_weights is not None:
                 operations = 2 * n_models * positions * sizes.n_layers * sizes.block_weights
         tokens = sum(int(batch.lengths().sum()) for batch in inputs.batches)
-        return cls(n, n_models, tokens, positions, disk, layer, operations, measuring)
+        drawing = _drawing(inputs, config)
+        return cls(n, n_models, tokens, positions, disk, layer, operations, measuring, drawing)
 
     def check(self, max_memory: float, out: Path, rows: Path, at_once: int = 1) -> None:
         """Refuse layers that do not fit in memory, and hidden states that do not fit on disk.
@@ -153,7 +157,7 @@ class Estimate:
         """Return how long one process takes, as far as that is known; the speeds are those of ``text``."""
         forward = 0.0 if self.operations is None or speed is None else self.operations / speed
         measuring = 0.0 if self.measuring is None or statistics is None else self.measuring / statistics
-        return forward + measuring
+        return forward + measuring + self.drawing.seconds
 
     def text(self, speed: float | None, statistics: float | None = None, *, shared: bool = False) -> str:
         """Return the estimate in words.
@@ -177,6 +181,17 @@ class Estimate:
         if shared and (speed is not None or statistics is not None):
             parts.append("times are for one worker; several workers share the work")
         return "; ".join(parts)
+
+
+def _drawing(inputs: Inputs, config: ClustersConfig) -> Cost:
+    """Return the cost of permutations and half-samples, but for the multiplications that ``Statistics`` counts."""
+    n = len(inputs)
+    n_clusterings = len(config.labels) * (len(config.n_clusters) or 1) * (1 if config.given == "none" else 2)
+    relabellings = n_clusterings * config.n_permutations + len(config.labels) * config.n_shuffles
+    halves = n_clusterings * config.n_resamples  # of the trained model alone
+    n_layers = 1 + (inputs.sizes.n_layers or 0)
+    of_models = (1 + config.untrained) * relabellings * relabelling_seconds(n) + halves * HALF_CLUSTERING_S
+    return Cost(n_layers * of_models, 8.0 * (n * config.n_resamples + config.n_permutations))
 
 
 def device_speeds(estimate: Estimate, inputs: Inputs, config: ClustersConfig) -> tuple[float | None, float | None]:

@@ -21,7 +21,13 @@ from mechclust.commands.units import Units, units_of
 from mechclust.models.adapter_bases import adapter_notes
 from mechclust.models.resolved import ResolvedModel
 from mechclust.models.sizes import Sizes
-from mechclust.models.tokenizers import prompt_batches, tokenization_of, tokenizer_and_sizes, what_is_wrong
+from mechclust.models.tokenizers import (
+    check_has_tokenizer,
+    prompt_batches,
+    tokenization_of,
+    tokenizer_and_sizes,
+    what_is_wrong,
+)
 from mechclust.report.chance import CHANCE_LEVEL
 from mechclust.report.text import join
 from probes.engine.identity import token_digests
@@ -164,10 +170,7 @@ def _tokenizer_and_sizes(model: ResolvedModel, config: ClustersConfig, tokenizer
     """Return the tokenizer, the given one or the model's, and how large the model is."""
     model_tokenizer, sizes = tokenizer_and_sizes(model, trust_remote_code=config.trust_remote_code)
     reader = model_tokenizer if tokenizer is None else tokenizer
-    if reader is None:
-        raise InputError(
-            f"{model.name!r} has no tokenizer to read prompts; give a Hugging Face checkpoint, or tokenizer="
-        )
+    check_has_tokenizer(repr(model.name), reader, "prompts")
     return reader, sizes
 
 

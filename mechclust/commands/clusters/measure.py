@@ -18,6 +18,7 @@ from mechclust.commands.clusters.follow import Followed, what_clusters_follow
 from mechclust.commands.clusters.inputs import Inputs, check_same_prompts, read_inputs
 from mechclust.commands.clusters.measurements import MapContents, ModelCurves
 from mechclust.commands.clusters.result import ClustersResult
+from mechclust.commands.cost import Cost
 from mechclust.commands.folder import folder_or_temporary, own_folder
 from mechclust.commands.parts import MeasurementPart, merged_results, probe_part, remove_others, run_on_one, shard_rows
 from mechclust.commands.sampling import draw_prompts
@@ -28,7 +29,6 @@ from mechclust.models.pretrained import AnyModel
 from mechclust.models.resolved import ResolvedModel
 from mechclust.report.folder import check_command, rows_errors
 from mechclust.report.page import save_results
-from mechclust.report.resources import check_duration
 from probes import Probe, ProbeResult, RowStore, Selector, TaskClusterARI, residual, resolve
 from probes.functional.planes import aligned_planes
 from probes.store.digest import digest_of
@@ -74,6 +74,11 @@ def measure_clusters(
     config = replace(config, units=inputs.units.label or NONE)
     config.check_shared(resolved)
     estimate = Estimate.from_inputs(inputs, config)
+    if progress:
+        speeds = device_speeds(estimate, inputs, config)
+        print(estimate.text(*speeds, shared=not config.here), file=sys.stderr)
+        fewer = "fewer prompts (--max-rows), --n-permutations, --n-resamples, --n-shuffles or --n-init"
+        Cost(estimate.seconds(*speeds), estimate.drawing.memory).check(config, fewer)
     subject = {"model": resolved.portable.title, "texts": digest_of(inputs.texts)}
     with folder_or_temporary(out) as folder, rows_errors("--max-rows"):
         rows = folder / "rows"
@@ -82,10 +87,6 @@ def measure_clusters(
             if out is not None:
                 check_same_prompts(inputs, folder, rows)
             if progress:
-                speeds = device_speeds(estimate, inputs, config)
-                print(estimate.text(*speeds, shared=not config.here), file=sys.stderr)
-                fewer = "fewer prompts (--max-rows), shuffles (--n-shuffles) or starts (--n-init)"
-                check_duration(estimate.seconds(*speeds) / config.at_once, yes=config.yes, fewer=fewer)
                 print(inputs.units.sentence, file=sys.stderr)
             rows = rows if config.here else rows.absolute()  # for processes in other folders
             stores = _save_states(resolved, inputs, config, tokenizer, rows, progress=progress)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mechclust.commands.compare.config import CompareConfig
-from mechclust.commands.controls import task_and_model
+from mechclust.commands.controls import check_first_control, task_and_model
 from mechclust.commands.saved_rows import Checkpoint
 from mechclust.models.resolved import ResolvedModel, resolve_model
 from tasks import InputError
@@ -65,7 +65,6 @@ def _controls(controls: Sequence[str], tasks: Sequence[str]) -> dict[str, str]:
                 f"no task of the prompts for the control {control!r} (they have {', '.join(tasks)}); "
                 "give TASK=MODEL, or a directory named after the task"
             )
-        if task in models:
-            raise InputError(f"{models[task]!r} and {model!r} are both controls of {task!r}; give one per task")
+        check_first_control(task, model, models)
         models[task] = model
     return models

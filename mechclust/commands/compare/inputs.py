@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from mechclust.commands.compare.by_layer import ALL
 from mechclust.commands.compare.checkpoints import find_checkpoints
 from mechclust.commands.compare.config import CompareConfig
 from mechclust.commands.compare.task_clusters import ClustersOfTasks, find_task_clusters
@@ -139,6 +140,8 @@ def _choose(prompts: LabelledPrompts, config: CompareConfig) -> list[int]:
         raise InputError(
             f"{config.prompts} has one task only ({next(iter(places))!r}); comparing tasks needs at least 2"
         )
+    if ALL in places:
+        raise InputError(f"{config.prompts} has a task {ALL!r}, as all prompts together are called; rename it")
     for i, task in enumerate(prompts.labels["task"]):
         places[task].append(i)
     few = [f"{task!r} (n = {len(some)})" for task, some in places.items() if len(some) < config.min_per_task]

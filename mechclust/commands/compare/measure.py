@@ -10,6 +10,7 @@ from typing import Any
 from mechclust.commands.compare.both_models import measure_together
 from mechclust.commands.compare.by_layer import SavedRows, count_distinct, results_by_layer
 from mechclust.commands.compare.config import CompareConfig
+from mechclust.commands.compare.estimate import cost_of
 from mechclust.commands.compare.inputs import Inputs, check_same_prompts, prompts_file, read_inputs
 from mechclust.commands.compare.planes import prompt_planes
 from mechclust.commands.compare.result import CompareResult
@@ -65,6 +66,9 @@ def compare_models(
     config.check_shared(*(checkpoint.model for checkpoint in pair))
     subject = {f"{checkpoint.role} model": str(checkpoint.model.portable) for checkpoint in pair}
     subject["texts"] = inputs.digest()
+    if progress:
+        fewer = "fewer prompts (--max-per-task), half-samples (--n-resamples) or pairings (--n-permutations)"
+        cost_of(inputs, config).check(config, fewer)
     with own_folder(out, "compare", None if prompts_file(out).exists() else subject):
         check_same_prompts(inputs, out)
         if progress:

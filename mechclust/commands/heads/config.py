@@ -30,7 +30,6 @@ class HeadsConfig(UntrainedSettings, CorpusSettings):
         n_permutations: random permutations of the token ids behind the p-values; by default as many as Holm's
             correction over all heads needs, 0 for none.
         tokens_per_batch: most tokens per forward pass, padding included; documents of like length go together.
-        yes: begin work that is estimated to take more than a day.
         seed: of the random tokens, the documents drawn and the permutations.
 
     Example:
@@ -47,7 +46,6 @@ class HeadsConfig(UntrainedSettings, CorpusSettings):
     max_offset: Several = 8
     n_permutations: DrawsOrZero | None = None
     tokens_per_batch: Count = 2048  # attention patterns of all layers at once go with a pass
-    yes: bool = False
 
     def check(self) -> None:
         """Refuse settings that cannot be measured with, before any work."""

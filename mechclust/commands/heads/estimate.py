@@ -8,14 +8,16 @@ from itertools import chain
 
 import torch
 
+from mechclust.commands.cost import Cost
 from mechclust.commands.heads.config import HeadsConfig
 from mechclust.commands.heads.inputs import Inputs
-from mechclust.report.resources import check_duration, duration_text, size_text
+from mechclust.report.resources import duration_text, size_text
 from probes.functional.relabelling import enough_permutations
 from probes.head_roles import TESTED_ROLES
 from tasks import Batch
 
 _ADDITIONS_PER_S = 2e8  # of permutations, by one thread of a CPU
+_BYTES_PER_PERMUTATION = 16  # of a head: one number for each tested role
 _COPIES = 2  # of the attention patterns of a batch that are in memory at once
 
 
@@ -29,6 +31,7 @@ class Estimate:
         patterns: bytes of the attention patterns of a batch; ``None`` if not known.
         operations: multiplications and additions of all forward passes, at least; ``None`` if not known.
         additions: additions behind the p-values; ``None`` if not known.
+        drawn: bytes of what is kept of each permutation.
     """
 
     n_models: int
@@ -36,6 +39,7 @@ class Estimate:
     patterns: int | None
     operations: int | None
     additions: int | None
+    drawn: int
 
     @classmethod
     def from_inputs(cls, inputs: Inputs, config: HeadsConfig) -> Estimate:
@@ -45,20 +49,22 @@ class Estimate:
         positions = sum(batch.tokens.numel() for batch in batches)
         sizes = inputs.sizes
         patterns = operations = additions = None
+        drawn = 0
         if sizes.n_layers is not None and sizes.n_heads is not None:
             n_heads = sizes.n_layers * sizes.n_heads
             cells = max(batch.tokens.numel() * batch.tokens.shape[1] for batch in batches)
             patterns = _COPIES * n_heads * cells * getattr(torch, config.dtype).itemsize
+            drawn = _BYTES_PER_PERMUTATION * n_heads * n_permutations(config, n_heads)
             additions = 2 * n_heads * n_permutations(config, n_heads) * _n_pairs(batches)
         if sizes.n_layers is not None and sizes.block_weights is not None:
             operations = 2 * n_models * positions * sizes.n_layers * sizes.block_weights
         tokens = sum(int(batch.lengths().sum()) for batch in batches)
-        return cls(n_models, tokens, patterns, operations, additions)
+        return cls(n_models, tokens, patterns, operations, additions, drawn)
 
-    def seconds(self, speed: float | None) -> float:
-        """Return how long one process takes, as far as that is known; the speed is that of ``text``."""
+    def cost(self, speed: float | None) -> Cost:
+        """Return the time and memory of one process, as far as they are known; the speed is that of ``text``."""
         forward = 0.0 if self.operations is None or speed is None else self.operations / speed
-        return forward + (self.additions or 0) / _ADDITIONS_PER_S
+        return Cost(forward + (self.additions or 0) / _ADDITIONS_PER_S, self.drawn)
 
     def text(self, speed: float | None) -> str:
         """Return the estimate in words.
@@ -76,11 +82,6 @@ class Estimate:
         if self.additions:
             parts.append(f"permutations: about {duration_text(self.additions / _ADDITIONS_PER_S)} on a CPU")
         return "; ".join(parts)
-
-    def check(self, config: HeadsConfig, speed: float | None) -> None:
-        """Refuse more than a day of work, unless that was agreed to."""
-        fewer = "fewer --n-sequences, --max-documents or --n-permutations"
-        check_duration(self.seconds(speed) / config.at_once, yes=config.yes, fewer=fewer)
 
 
 def n_permutations(config: HeadsConfig, n_heads: int) -> int:

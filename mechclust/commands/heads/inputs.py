@@ -15,7 +15,7 @@ from mechclust.commands.heads.config import HeadsConfig
 from mechclust.models.adapter_bases import adapter_notes
 from mechclust.models.resolved import ResolvedModel
 from mechclust.models.sizes import Sizes
-from mechclust.models.tokenizers import tokenization_of, tokenizer_and_sizes, what_is_wrong
+from mechclust.models.tokenizers import check_has_tokenizer, tokenization_of, tokenizer_and_sizes, what_is_wrong
 from probes.store.digest import digest_of
 from tasks import Batch, Corpus, CorpusStream, InputError
 from tasks.text.beginning import special_around
@@ -63,8 +63,7 @@ def read_inputs(model: ResolvedModel, config: HeadsConfig, tokenizer: Any = None
     corpus = _read_corpus(config)
     own_tokenizer, sizes = tokenizer_and_sizes(model, trust_remote_code=config.trust_remote_code)
     reader = own_tokenizer if tokenizer is None else tokenizer
-    if reader is None:
-        raise InputError(f"{model.name!r} has no tokenizer; give a Hugging Face checkpoint, or tokenizer=")
+    check_has_tokenizer(repr(model.name), reader, "text")
     batches = {REPEATED: _repeated_tokens(reader, sizes, config)}
     shown = {REPEATED: _shortest_period(batches[REPEATED])}
     notes = adapter_notes([model])

@@ -16,7 +16,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from mechclust.attention import attention_view
-from mechclust.commands.folder import folder_or_temporary, own_folder
+from mechclust.commands.folder import check_outside, folder_or_temporary, own_folder
 from mechclust.commands.heads.config import HeadsConfig
 from mechclust.commands.heads.estimate import Estimate
 from mechclust.commands.heads.inputs import Inputs, read_inputs
@@ -69,16 +69,17 @@ def measure_heads(
     """
     if out is not None:
         check_command(Path(out), "heads")
+        check_outside(out, config.corpus)
     resolved = config.resolve(model)
     config.check_shared(resolved)
     inputs = read_inputs(resolved, config, tokenizer)
     subject = {"model": resolved.portable.title, "texts": inputs.digest}
+    if progress:
+        estimate = Estimate.from_inputs(inputs, config)
+        speed = None if estimate.operations is None else config.forward_speed(inputs.sizes.d_model or 1)
+        print(estimate.text(speed), file=sys.stderr)
+        estimate.cost(speed).check(config, "fewer --n-sequences, --max-documents or --n-permutations")
     with folder_or_temporary(out) as folder, own_folder(out, "heads", subject):
-        if progress:
-            estimate = Estimate.from_inputs(inputs, config)
-            speed = None if estimate.operations is None else config.forward_speed(inputs.sizes.d_model or 1)
-            print(estimate.text(speed), file=sys.stderr)
-            estimate.check(config, speed)
         models = _measure(resolved, inputs, config, tokenizer, folder / PARTS, progress=progress)
         trained, *untrained = models
         result = HeadsResult(

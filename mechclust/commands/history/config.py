@@ -12,7 +12,7 @@ from probes import CKA, ClusteringHead, Probe, TaskClusterARI, head_output, list
 from probes.engine.registry import find_probe
 from probes.engine.sites import Sites
 from tasks import InputError
-from tasks.errors import did_you_mean
+from tasks.errors import check_different, did_you_mean
 from tasks.settings import MAX_DRAWS, AtLeast, AtMost, Count, CountOrZero, DrawsOrZero, Repeats, Several, ShareBelowOne
 
 PROBES = ("clusters", "cka", "heads", "topics")
@@ -78,8 +78,7 @@ class HistoryConfig(ModelSettings, PromptSettings):
         for name in self.probes:
             if name not in PROBES:
                 self.registered(name)
-        if len(set(self.probes)) < len(self.probes):
-            raise InputError(f"probes is {' '.join(self.probes)}; name each once")
+        check_different(probes=self.probes)
         if "topics" in self.probes and not self.corpus:
             raise InputError("--probes topics needs text; give --corpus, or leave topics out")
         check_resamples(self.n_resamples)

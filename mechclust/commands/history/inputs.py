@@ -101,7 +101,7 @@ def read_inputs(model: Any, series: Sequence[Checkpoint], config: HistoryConfig,
         _check_whole(checkpoint, config)
     check_weights(checkpoint.model for checkpoint in series)
     reader = _tokenizer(model, series, config) if tokenizer is None else tokenizer
-    sizes = _sizes(series[-1], config)
+    sizes = sizes_of(series[-1], config)
     _check_map_layers(config, sizes)
     batches = list(
         prompt_batches(
@@ -200,7 +200,8 @@ def _check_whole(checkpoint: Checkpoint, config: HistoryConfig) -> None:
         raise InputError(f"{error}, or leave this checkpoint out") from None
 
 
-def _sizes(checkpoint: Checkpoint, config: HistoryConfig) -> Sizes:
+def sizes_of(checkpoint: Checkpoint, config: HistoryConfig) -> Sizes:
+    """Return the sizes of a checkpoint, without loading weights."""
     source = find_checkpoint(checkpoint.model.base, tokenizer=False, trust_remote_code=config.trust_remote_code)
     return Sizes.from_config(read_config(source))
 

@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from mechclust.commands.folder import folder_or_temporary, own_folder
+from mechclust.commands.folder import check_outside, folder_or_temporary, own_folder
 from mechclust.commands.history.by_checkpoint import ByCheckpoint, results_by_checkpoint
 from mechclust.commands.history.checkpoint_job import CheckpointJob
 from mechclust.commands.history.config import HistoryConfig
 from mechclust.commands.history.curves import TITLES, Curve, other_curves, read_curve
-from mechclust.commands.history.inputs import Inputs, read_inputs
+from mechclust.commands.history.estimate import cost_of
+from mechclust.commands.history.inputs import Inputs, read_inputs, sizes_of
 from mechclust.commands.history.integrity import check_series, flagged
 from mechclust.commands.history.planes import fixed_planes
 from mechclust.commands.history.random_copy import RandomCopy
@@ -67,10 +68,14 @@ def measure_history(
     config.check()
     if out is not None:
         check_command(Path(out), "history")
+        check_outside(out, config.corpus)
     series = find_series(model, config)
     inputs = read_inputs(model, series, config, tokenizer)
     config = replace(config, units=inputs.units.label or NONE)
     check_probes(inputs, config)
+    if progress:
+        fewer = "fewer prompts, --n-resamples, --n-permutations or --cka-permutations"
+        cost_of(inputs, sizes_of(series[-1], config), len(series), config).check(config, fewer)
     subject = {
         "model": str(model),
         "texts": inputs.prompts_digest,

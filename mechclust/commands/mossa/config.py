@@ -15,6 +15,8 @@ from tasks import InputError
 from tasks.settings import MAX_COUNT, AtLeast, AtMost, Count, CountOrZero, DrawsOrZero, Positive, Several
 from tasks.text.instructions import TaskCollection, choose_held_out, read_natural_instructions, read_task_folder
 
+N_PERMUTATIONS = 20  # random pairings behind the chance level of CKA
+
 
 @dataclass(frozen=True, kw_only=True)
 class MossaConfig(ModelSettings):
@@ -57,7 +59,6 @@ class MossaConfig(ModelSettings):
         controls: single-task models trained elsewhere: ``TASK=MODEL``, or folders named after their tasks.
         keep_rows: keep all hidden states, not only what is computed from them.
         max_memory: most memory, in GiB, for hidden states; layers are compared in groups that fit.
-        yes: begin work that is estimated to take more than a day.
 
     Example:
         >>> from pathlib import Path
@@ -96,7 +97,6 @@ class MossaConfig(ModelSettings):
     controls: tuple[str, ...] = ()
     keep_rows: bool = False
     max_memory: Positive = 8.0
-    yes: bool = False
 
     def check(self) -> None:
         """Refuse settings that cannot be run, before anything is read."""

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import torch
 
+from mechclust.commands.cost import Cost, cka_cost
 from mechclust.commands.layers import layers_bytes
-from mechclust.commands.mossa.config import MossaConfig
+from mechclust.commands.mossa.config import N_PERMUTATIONS, MossaConfig
 from mechclust.commands.mossa.inputs import SAMPLE, Inputs, rows_bytes
 from mechclust.commands.mossa.models import BASE, trained_on, training_examples, tuning_of
 from mechclust.models.sizes import Sizes
 from mechclust.report.folder import free_space, kept_bytes
-from mechclust.report.resources import GIB, duration_text, matmul_speed, size_text
+from mechclust.report.resources import GIB, matmul_speed, size_text
 from mechclust.training.tuning import TuneConfig, tuned_at
 from tasks import InputError
 
@@ -35,6 +36,7 @@ class Plan:
         layer: bytes of the last layer and the final norm of two models while they are compared.
         weights: bytes of the base's; ``None``: not known.
         operations: multiplications and additions of all forward and backward passes, at least; ``None``: not known.
+        halves: what half-samples and pairings of the tasks' prompts take, at most.
     """
 
     steps: dict[str, int]
@@ -45,6 +47,7 @@ class Plan:
     layer: int
     weights: int | None
     operations: float | None
+    halves: Cost
 
     @classmethod
     def from_inputs(cls, inputs: Inputs, config: MossaConfig) -> Plan:
@@ -73,6 +76,7 @@ class Plan:
             _layer_bytes(inputs, config),
             None if weights is None else weights * itemsize,
             None if weights is None else weights * (_OPERATIONS_PER_TRAINED_TOKEN * trained + 2 * measured),
+            _halves(inputs, config),
         )
 
     @property
@@ -121,12 +125,17 @@ class Plan:
                 f"{size_text(room)} free; give --dtype bfloat16, fewer prompts (--n-prompts), or --device-map auto"
             )
 
-    def text(self, speed: float | None) -> str:
-        """Return the plan as a sentence.
+    def cost(self, speed: float | None) -> Cost:
+        """Return the time and memory of one process, as far as they are known.
 
         Args:
             speed: multiplications and additions per second of the device.
         """
+        passes = 0.0 if self.operations is None or speed is None else self.operations / speed
+        return Cost(passes + self.halves.seconds, self.halves.memory)
+
+    def text(self) -> str:
+        """Return the plan as a sentence, without its time."""
         parts = []
         if self.steps:
             steps = sum(self.steps.values())
@@ -135,8 +144,6 @@ class Plan:
         parts.append(f"disk: up to {size_text(self.disk)}")
         if self.weights is not None:
             parts.append(f"memory: {size_text(self.weights)} for the base, besides activations and logits")
-        if self.operations is not None and speed is not None:
-            parts.append(f"time: at least {duration_text(self.operations / speed)} in one process")
         return "; ".join(parts)
 
 
@@ -159,6 +166,19 @@ def _lengths(inputs: Inputs, config: MossaConfig) -> dict[str, tuple[float, floa
         mean_answered = _mean([len(example.tokens) for example in answered])
         lengths[task.name] = (mean_answered, _mean([len(ids) for ids in prompts]))
     return lengths
+
+
+def _halves(inputs: Inputs, config: MossaConfig) -> Cost:
+    """Return the cost of half-samples of both models' CKA with a control, and of pairings of the tuned one's."""
+    n_layers = 1 + (inputs.sizes.n_layers or 0)
+    width = inputs.sizes.d_model or 1
+    seconds = memory = 0.0
+    for task in inputs.measured:
+        n = min(config.n_prompts, len(task.test))
+        cost = cka_cost(n, width, N_PERMUTATIONS, 2 * config.n_resamples)
+        seconds += n_layers * cost.seconds
+        memory = cost.memory
+    return Cost(seconds, memory)
 
 
 def _layer_bytes(inputs: Inputs, config: MossaConfig) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from mechclust.commands.controls import task_and_model
+from mechclust.commands.controls import check_first_control, task_and_model
 from mechclust.commands.mossa.config import MossaConfig
 from mechclust.commands.mossa.margins import Pairs, pairs_of, swapped_answers
 from mechclust.commands.mossa.models import CONTROL, UNSEEN, Model, format_of, models_of
@@ -261,8 +261,7 @@ def _controls(config: MossaConfig, collection: TaskCollection) -> Mapping[str, s
     names = [task.name for task in collection]
     for task, source in (task_and_model(control, names) for control in config.controls):
         collection[task]  # refuses a name that is not there
-        if task in controls:
-            raise InputError(f"{controls[task]!r} and {source!r} are both controls of {task!r}; give one per task")
+        check_first_control(task, source, controls)
         controls[task] = source
     return controls
 

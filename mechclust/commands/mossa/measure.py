@@ -12,7 +12,7 @@ from jaxtyping import Shaped
 from torch import Tensor
 
 from mechclust.commands.layers import layers_bytes, layers_that_fit
-from mechclust.commands.mossa.config import MossaConfig
+from mechclust.commands.mossa.config import N_PERMUTATIONS, MossaConfig
 from mechclust.commands.mossa.inputs import Inputs, questions, test_batches
 from mechclust.commands.mossa.jobs import ModelJob, TaskJob, model_jobs, task_jobs
 from mechclust.commands.mossa.margins import Pairs, margins, total
@@ -31,7 +31,6 @@ from probes.engine.sites import Sites
 from probes.store.files import file_name, versions
 
 Array: TypeAlias = Shaped[Tensor, "..."]
-_PERMUTATIONS = 20
 _RBF_PROMPTS = 1000
 _ANSWERING = ("base", "tuned", "control", "all-tasks")  # roles
 
@@ -136,7 +135,7 @@ def _probes(resident: ResidentBase, at: Sites, role: str, **options: Any) -> dic
     """Return the probes on a role's model and its partner, by name of the measure."""
     config = resident.config
     shared: dict[str, Any] = {"at": at, "readout": READOUT, **comparison_device(resident), **options}
-    draws = _PERMUTATIONS if role == "tuned" else 0
+    draws = N_PERMUTATIONS if role == "tuned" else 0
     linear: dict[str, Any] = {**shared, "form": "rows", "units": "unit" if config.units else None}
     halves = config.n_resamples if role in ("base", "tuned") else 0  # for the difference of the two
     cka = CKA(**linear, n_resamples=halves, n_permutations=draws, seed=config.seed, keep_halves=True)

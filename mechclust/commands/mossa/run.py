@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from mechclust.commands.folder import own_folder
+from mechclust.commands.folder import check_outside, own_folder
 from mechclust.commands.mossa.config import MossaConfig
 from mechclust.commands.mossa.estimate import Plan, speed_of
 from mechclust.commands.mossa.inputs import Inputs, chosen_prompts, cluster_of, read_inputs
@@ -19,7 +19,6 @@ from mechclust.commands.mossa.train import Trained, train_adapters
 from mechclust.models.resolved import absolute_path
 from mechclust.report.folder import check_command
 from mechclust.report.page import save_results
-from mechclust.report.resources import check_duration
 from mechclust.report.text import join
 from probes import ProbeResult
 from probes.store.files import file_name
@@ -54,15 +53,15 @@ def run_mossa(base: str | Path, config: MossaConfig, out: str | Path, *, progres
     """
     out = Path(out)
     check_command(out, "mossa")
+    check_outside(out, [config.tasks])
     inputs = read_inputs(str(base), config)
     plan = Plan.from_inputs(inputs, config)
     plan.check(config, out)
     if progress:
         speed = speed_of(inputs, config)
-        print(plan.text(speed), file=sys.stderr)
-        seconds = 0.0 if plan.operations is None or speed is None else plan.operations / speed
-        fewer = "fewer prompts (--n-prompts) or steps (--steps-per-task)"
-        check_duration(seconds / config.at_once, yes=config.yes, fewer=fewer)
+        print(plan.text(), file=sys.stderr)
+        fewer = "fewer prompts (--n-prompts), steps (--steps-per-task) or half-samples (--n-resamples)"
+        plan.cost(speed).check(config, fewer)
     subject = {"base model": str(absolute_path(base)), "texts": inputs.digest()}
     with own_folder(out, "mossa", subject):
         trained = train_adapters(str(base), inputs.models, config, out, progress=progress)

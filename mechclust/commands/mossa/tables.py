@@ -65,8 +65,9 @@ def shown_tables(result: Measurements, tables: Mapping[str, pd.DataFrame]) -> di
         "Answers, with 95% intervals over prompts": tables.get("answers"),
         "Adapters, and how they were trained": tables.get("adapters"),
         "Before and after the final norm (medians over tasks)": before_and_after(result),
-        "Debiased CKA with the controls by layer (medians over tasks)": _medians_by_layer(tables["layers"]),
     }
+    if "layers" in tables:
+        shown["Debiased CKA with the controls by layer (medians over tasks)"] = _medians_by_layer(tables["layers"])
     return {title: table for title, table in shown.items() if table is not None and len(table)}
 
 

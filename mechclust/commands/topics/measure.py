@@ -11,9 +11,10 @@ from typing import Any
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from mechclust.commands.folder import own_folder
+from mechclust.commands.folder import check_outside, own_folder
 from mechclust.commands.settings import check_window
 from mechclust.commands.topics.config import TopicsConfig
+from mechclust.commands.topics.estimate import cost_of
 from mechclust.commands.topics.measurements import ModelMeasures
 from mechclust.commands.topics.result import TopicsResult
 from mechclust.commands.topics.sources import LoadedModel, ModelSource, models_in_workers
@@ -75,9 +76,13 @@ def measure_topics(
     config.check_shared(resolved)
     if out is not None:
         check_command(Path(out), "topics")
+        check_outside(out, config.corpus)
     corpus = CorpusStream(config.corpus, config.split, config.min_words, text_field=config.text_field).read()
     check_corpus_size(len(corpus), config.n_topics)
     subject = {"model": resolved.portable.title, "texts": digest_of(corpus.documents)}
+    if progress:
+        sizes = tokenizer_and_sizes(resolved, trust_remote_code=config.trust_remote_code)[1]
+        cost_of(corpus, sizes, config).check(config, "fewer --max-documents, --n-permutations or --n-resamples")
     with own_folder(out, "topics", subject):
         result = _measured(resolved, corpus, _Call(config, None if out is None else Path(out), tokenizer, progress))
         if out is not None:

@@ -16,6 +16,7 @@ from mechclust.studies.clustering_heads.ablations import PADDED, Ablations
 from mechclust.studies.study import check_seeds
 from mechclust.training import Member, TrainConfig
 from tasks import InputError, SparseModularAddition
+from tasks.errors import check_multiple
 from tasks.settings import (
     Count,
     CountOrZero,
@@ -448,8 +449,7 @@ class PoolingTransformerConfig(AnyConfig):
 
     def __post_init__(self) -> None:
         check_settings(self)
-        if self.d_model % self.n_heads:
-            raise InputError(f"d_model is {self.d_model}; expected a multiple of n_heads ({self.n_heads})")
+        check_multiple(d_model=(self.d_model, self.n_heads))
 
     @property
     def d_head(self) -> int:

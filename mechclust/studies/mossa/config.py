@@ -7,10 +7,10 @@ from itertools import product
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
-from mechclust.studies.study import check_left_out, check_seeds
+from mechclust.studies.study import check_left_out, check_past_warmup, check_seeds
 from mechclust.training import TrainConfig
 from tasks import InputError, SkillSuite
-from tasks.errors import repeated_values
+from tasks.errors import check_different, check_multiple
 from tasks.settings import MAX_COUNT, AtLeast, AtMost, Count, CountOrZero, Positive, Seed, check_settings
 from tasks.skills import OPERATIONS
 
@@ -58,9 +58,7 @@ class OriginConfig:
                 f"origin.domains has {len(self.domains)}; expected at least 2, since one leaves nothing to compare"
             )
         for name in ("domains", "widths", "sizes"):
-            twice = repeated_values(getattr(self, name))
-            if twice:
-                raise InputError(f"origin.{name} has {twice[0]!r} twice; give it once")
+            check_different(**{f"origin.{name}": getattr(self, name)})
         if self.width not in self.widths:
             raise InputError(f"origin.widths lacks origin.width ({self.width}), the reference; add it")
         if 1 not in self.sizes:
@@ -70,12 +68,8 @@ class OriginConfig:
             raise InputError(
                 f"origin.sizes has {smallest:g}, {smallest * self.examples:g} of {self.examples} examples; give more"
             )
-        if self.control_steps <= self.training.warmup:
-            raise InputError(
-                f"origin.training has {self.training.steps} steps, {self.control_steps} for each of "
-                f"{len(self.domains)} controls, and warmup {self.training.warmup}; expected more steps than that, or "
-                "the controls never reach their learning rate"
-            )
+        of_control = f"origin.training.steps for each of {len(self.domains)} controls"
+        check_past_warmup("origin.training", self.training.warmup, **{of_control: self.control_steps})
 
     @property
     def control_steps(self) -> int:
@@ -146,19 +140,14 @@ class MossaConfig:
             raise InputError(f"suite.n_eval is {self.suite.n_eval}; CKA needs at least 4 prompts per skill")
         if self.rank and self.tuning.layer_decay != 1:
             raise InputError(f"tuning.layer_decay is {self.tuning.layer_decay:g} and rank {self.rank}; use only one")
-        if self.control_steps <= self.tuning.warmup:
-            raise InputError(
-                f"control_steps is {self.control_steps}, and tuning.warmup {self.tuning.warmup}; "
-                "expected more steps than that, or the controls never reach their learning rate"
-            )
+        check_past_warmup("tuning", self.tuning.warmup, control_steps=self.control_steps)
         n_prompts = min(self.n_purity, self.suite.n_eval) * len(self.suite.seen)
         if self.n_neighbours >= n_prompts:
             raise InputError(
                 f"n_neighbours is {self.n_neighbours}, of {n_prompts} prompts (n_purity of each seen skill); lower it"
             )
-        for width in self.origin.widths:
-            if width % self.n_heads:
-                raise InputError(f"origin.widths has {width}; expected multiples of n_heads ({self.n_heads})")
+        for i, width in enumerate(self.origin.widths):
+            check_multiple(**{f"origin.widths[{i}]": (width, self.n_heads)})
 
 
 class ModelJob(NamedTuple):

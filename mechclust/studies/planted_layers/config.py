@@ -37,7 +37,7 @@ from pathlib import Path
 from typing import Annotated
 
 from mechclust.studies.planted_layers.score import Span
-from mechclust.studies.study import check_left_out, check_seeds
+from mechclust.studies.study import check_left_out, check_past_warmup, check_seeds
 from mechclust.training import TrainConfig
 from tasks import InputError, SkillSuite
 from tasks.settings import (
@@ -137,16 +137,9 @@ class PlantedConfig:
             norms = ", ".join(f"{norm:g}" for norm in self.noise) or "empty"
             raise InputError(f"noise is {norms}; expected relative norms above 0, the smallest first")
         warmup = self.tuning.warmup
-        if self.tuning.steps <= warmup:
-            raise InputError(
-                f"tuning.steps is {self.tuning.steps}, and tuning.warmup {warmup}; expected more steps than that, or "
-                "nothing reaches its learning rate"
-            )
-        if self.n_control_spans and self.control_steps <= warmup:
-            raise InputError(
-                f"control_steps is {self.control_steps}, and tuning.warmup {warmup}; expected more steps than that, or "
-                "the controls never reach their learning rate"
-            )
+        check_past_warmup("tuning", warmup, **{"tuning.steps": self.tuning.steps})
+        if self.n_control_spans:
+            check_past_warmup("tuning", warmup, control_steps=self.control_steps)
         if self.model is None:
             spans_of(self, self.n_layers)
 

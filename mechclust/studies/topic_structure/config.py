@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 from mechclust.models.config import AnyConfig
 from mechclust.studies.study import check_left_out, check_seeds
 from tasks import InputError, TopicDocuments
-from tasks.errors import check_choice, repeated_values
+from tasks.errors import check_choice, check_different
 from tasks.settings import (
     Count,
     Draws,
@@ -126,8 +126,7 @@ class Beyond:
 
     def __post_init__(self) -> None:
         check_settings(self, "beyond.")
-        if twice := repeated_values(self.overlaps):
-            raise InputError(f"beyond.overlaps has {twice[0]} twice; give it once")
+        check_different(**{"beyond.overlaps": self.overlaps})
         if not self.overlaps:
             raise InputError("beyond.overlaps is empty; expected at least one number of words, such as 2")
         if self.after not in self.measured:

@@ -30,6 +30,21 @@ def test_files_of_others_stay(command, name, tmp_path, capsys):
     assert [p.read_text() for p in (tmp_path / "out").rglob("*") if p.is_file() and p.name[0] != "."] == ["mine"]
 
 
+@pytest.mark.parametrize(
+    "command",
+    ["heads gpt2 --corpus read", "topics bert --corpus read", "topics --suite bert --corpus read"],
+)
+@pytest.mark.parametrize("out", ["read", "read/deep/out", "link/out"])
+def test_no_results_in_a_folder_that_is_read(command, out, tmp_path, capsys, monkeypatch):
+    """They would be read the next time."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "read").mkdir()
+    (tmp_path / "link").symlink_to("read")
+    assert main([*command.split(), "--out", out]) == 2
+    assert f"'{out}' lies in 'read', which is read; give another folder with --out" in capsys.readouterr().err
+    assert list((tmp_path / "read").iterdir()) == []
+
+
 @pytest.mark.parametrize("suffix", [".html", ".png", ".gif"])
 @pytest.mark.parametrize("linked", [False, True])
 def test_the_sandbox_writes_a_new_file_only(suffix, linked, tmp_path, capsys):

@@ -444,7 +444,7 @@ class TestCorpus:
         ({"adapter": Path("x")}, "--adapter is for one model, and a suite has several; name the adapter's folder as a"),
         ({"no_above": 1.5}, "no_above is 1.5; expected at most 1"),
         ({"weights": "bm25"}, "weights is 'bm25'; expected 'counts' or 'tfidf'"),
-        ({"topic_seeds": (1, 1)}, "topic_seeds is (1, 1); expected different numbers"),
+        ({"topic_seeds": (1, 1)}, "topic_seeds has 1 twice; give it once"),
         ({"thresholds": (0.1, 0.1)}, "thresholds is (0.1, 0.1); expected one or several different numbers"),
         ({"document": 1000}, "document is 1000; expected the number of a measured one, from 0 to 999"),
         ({"document": 60}, "document is 60, and 60 documents are measured; give a smaller number"),

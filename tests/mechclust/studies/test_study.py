@@ -431,7 +431,7 @@ class TestDefects:
         ("findings", "reason"),
         [
             ([replace(FINDING, note="")], "finding 'Q1' has no control; add one, or say in its note why there is none"),
-            ([FINDING, FINDING], "finding 'Q1' is there twice; rename one"),
+            ([FINDING, FINDING], "findings has 'Q1' twice; give it once"),
         ],
     )
     def test_findings_are_refused_and_nothing_measured_is_lost(self, study, tmp_path, findings, reason):
@@ -458,5 +458,5 @@ class TestDefects:
 
     def test_two_figures_of_one_name_are_refused(self, study, tmp_path):
         panel = Panel("values", Figure(figsize=(2, 1)), "values")
-        with pytest.raises(InputError, match=r"^figure 'values' is there twice; rename one"):
+        with pytest.raises(InputError, match=r"^figures has 'values' twice; give it once"):
             run_study(replace(study, panels=lambda config, text: [panel, panel]), Tree(), tmp_path, workers=1)

@@ -67,6 +67,7 @@ def test_reads_a_file_with_a_byte_order_mark(write) -> None:
             ['{"prompt": "a", "task": ' + "[" * 20 + "]" * 20 + "}"],
             "line 1: label 'task' is [[[[[[[...]]]]]]]; expected a string, an integer or a boolean",
         ),
+        ([GOOD, '{"prompt": "a", "prompt": "b", "task": "c"}'], "line 2 has two fields 'prompt'; rename one"),
         ([GOOD, "", [1]], 'line 3 is a JSON list; expected an object with "prompt" and "task"'),
         ([{"prompt": "a"}], 'line 1 has no "task" (it has prompt); add it'),
         ([{}], 'line 1 has no "prompt" and no "task" (it has nothing)'),

@@ -10,6 +10,7 @@ from mechclust.commands.settings import CorpusSettings, ModelSettings, check_win
 from mechclust.commands.topics.config import check_thresholds
 from mechclust.commands.topics.suite.published import THRESHOLDS
 from tasks import InputError
+from tasks.errors import check_different
 from tasks.settings import MAX_DRAWS, AtLeast, AtMost, Count, PositiveShare, Repeats, Seed, Several, ShareBelowOne
 from tasks.text.bags import Weighting
 
@@ -72,8 +73,7 @@ class SuiteConfig(ModelSettings, CorpusSettings):
                 "--adapter is for one model, and a suite has several; name the adapter's folder as a model"
             )
         super().check()
-        if len(set(self.topic_seeds)) < len(self.topic_seeds):
-            raise InputError(f"topic_seeds is {self.topic_seeds}; expected different numbers")
+        check_different(topic_seeds=self.topic_seeds)
         check_thresholds(self.thresholds)
         if self.document is not None and not 0 <= self.document < self.max_documents:
             raise InputError(

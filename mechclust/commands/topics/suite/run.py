@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from mechclust.commands.folder import own_folder
+from mechclust.commands.cost import Cost
+from mechclust.commands.folder import check_outside, own_folder
 from mechclust.commands.settings import stamps_of
 from mechclust.commands.topics.suite.config import SuiteConfig
 from mechclust.commands.topics.suite.job import Measured, ModelJob, SuiteReading, measure_model
 from mechclust.commands.topics.suite.models import SuiteModel, suite_models
 from mechclust.commands.topics.suite.result import SuiteResult
-from mechclust.commands.topics.suite.texts import Texts, read_texts
+from mechclust.commands.topics.suite.texts import TOPIC_SEEDS, Texts, read_texts
 from mechclust.commands.topics.variants import chosen_words, kept_words, keys_of, variants_of
 from mechclust.jobs import map_jobs
 from mechclust.report.folder import check_command
@@ -21,6 +22,8 @@ from tasks import InputError
 from tasks.text.words import words_of
 
 MEASURED = "measured"  # folder of each encoder's measurements
+_DRAW_S = 3e-8  # how often a document is drawn in a resample
+_BATCH_DOCUMENTS = 64  # documents of a batch, at least
 _BEGINNING = 60  # words of a document that are looked at to choose the one that is shown
 
 _Key = tuple[str, int | None]  # an encoder's name, and the seed of its random weights
@@ -52,7 +55,10 @@ def run_suite(config: SuiteConfig, out: str | Path, *, progress: bool = False) -
     config.check()
     out = Path(out)
     check_command(out, "topics")
+    check_outside(out, config.corpus)
     models = suite_models(config.suite)
+    if progress:
+        _cost_of(models, config).check(config, "fewer --resamples or --max-documents")
     with own_folder(out, "topics", {"model": "a suite"}):
         texts = read_texts(config, out, progress=progress)
         subject = {"model": "a suite", "texts": digest_of(texts.documents)}
@@ -62,6 +68,15 @@ def run_suite(config: SuiteConfig, out: str | Path, *, progress: bool = False) -
         result = _result(config, models, texts, dict(zip(jobs, measured, strict=True)))
         save_results(out, "topics", result.results, subject)
     return result
+
+
+def _cost_of(models: Sequence[SuiteModel], config: SuiteConfig) -> Cost:
+    """Return the time and memory of resampling documents; forward passes come on top."""
+    n_variants = len(keys_of(config.thresholds)) * (len(config.topic_seeds or TOPIC_SEEDS))
+    n_models = sum(1 + model.twins for model in models)
+    drawn = _DRAW_S * config.max_documents * config.resamples
+    at_once = 3 * min(config.max_documents, _BATCH_DOCUMENTS) + 2 * n_variants  # numbers of a resample
+    return Cost(n_models * n_variants * drawn, 8.0 * at_once * config.resamples)
 
 
 def _result(

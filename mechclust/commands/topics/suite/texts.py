@@ -32,7 +32,7 @@ from tasks.text.words import words_of
 
 TOPICS = "topics.safetensors"  # in the folder of a suite; --topic-model of another
 _DOCUMENTS = "documents.json"
-_SEEDS = (0, 1, 2)
+TOPIC_SEEDS = (0, 1, 2)
 _IDENTIFYING_BYTES = 2**20  # of each file of a corpus
 
 
@@ -98,7 +98,7 @@ def _given(path: Path, config: SuiteConfig) -> FittedTopics:
 
 def _fitted(stream: CorpusStream, corpus: str, config: SuiteConfig, out: Path, progress: bool) -> FittedTopics:
     """Return one topic model per seed; those that an earlier run fitted are read, and new ones saved one by one."""
-    seeds = sorted(config.topic_seeds or _SEEDS)
+    seeds = sorted(config.topic_seeds or TOPIC_SEEDS)
     settings = {**config.fitting, "stop_words": _stop_words_key(config.fitting["stop_words"])}
     together = _kept(out / TOPICS, corpus, settings)
     if together is not None and set(seeds) <= set(together.seeds):

@@ -110,7 +110,7 @@ class TestRefusals:
         assert self.refused(config, n_clusters=(12,), max_rows=9).startswith(
             "9 prompts cannot be split into 12 clusters"
         )
-        assert "n_clusters is 3 3; give each number once" in self.refused(config, n_clusters=(3, 3))
+        assert "n_clusters has 3 twice; give it once" in self.refused(config, n_clusters=(3, 3))
 
     def test_no_such_device(self, config):
         assert self.refused(config, device="warp") == "no device 'warp'; expected cpu, cuda, cuda:1 or mps"

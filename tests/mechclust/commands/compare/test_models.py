@@ -153,7 +153,9 @@ class TestInMemory:
         with pytest.raises(InputError) as refused:
             compare_models(gpt2, models[1], config, out)
         assert str(refused.value).startswith("tuned ")
-        assert str(refused.value).endswith(" (in memory) has no tokenizer to read prompts; give tokenizer= too")
+        assert str(refused.value).endswith(
+            " (in memory) has no tokenizer to read prompts; give a Hugging Face checkpoint, or tokenizer="
+        )
 
     def test_what_is_no_model(self, gpt2, config, out):
         tokenizer = AutoTokenizer.from_pretrained(gpt2)

@@ -93,6 +93,12 @@ class TestRefusals:
             f"{str(gpt2)!r} and {str(empty)!r} are both controls of 'b'; give one per task"
         )
 
+    def test_a_task_called_as_all_prompts_are(self, refused, tmp_path):
+        write_prompts(tmp_path / "all.jsonl", [{**record, "task": "(all)"} for record in records()[:1]] + records())
+        assert "has a task '(all)', as all prompts together are called; rename it" in refused(
+            prompts=tmp_path / "all.jsonl"
+        )
+
     def test_a_control_of_other_layers(self, refused, write_checkpoint, tmp_path, gpt2, shaken):
         deep = write_checkpoint(tmp_path / "deep", n_layer=3)
         assert refused(controls=(f"a={deep}",)) == (

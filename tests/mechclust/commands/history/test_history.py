@@ -244,7 +244,7 @@ def test_the_command(trained_series, history_prompts, tmp_path, capsys):
         ({"revisions": ("step0", "step1")}, "is a folder, which has no revisions"),
         ({"checkpoints": ("nowhere/checkpoint-*",)}, "no folder 'nowhere/checkpoint-*'; give the folders of"),
         ({"probes": ("topics",)}, "--probes topics needs text; give --corpus, or leave topics out"),
-        ({"probes": ("cka", "cka")}, "probes is cka cka; name each once"),
+        ({"probes": ("cka", "cka")}, "probes has 'cka' twice; give it once"),
         ({"map_layers": (9,)}, "map_layers has 9, and the model has the layers 0 to 2"),
         ({"attention_prompts": (99,)}, "attention_prompts has 99, and"),
         ({"position": "mean", "probes": ("heads",)}, "--probes heads reads one position per prompt"),

@@ -283,3 +283,14 @@ class TestRefusals:
         other_base = tiny.write_base(tmp_path / "base", hidden_size=32)
         with pytest.raises(InputError, match="holds what was measured of the base model"):
             tiny.run(other_base, tasks, out)
+
+
+def test_prompts_that_are_all_alike_are_reported(base, tmp_path):
+    """No CKA is defined, so that no layer has a median."""
+    tasks = tiny.write_tasks(tmp_path / "tasks")
+    for path in tasks.glob("*.jsonl"):
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        path.write_text("".join(json.dumps({**line, "inputs": "copy a b"}) + "\n" for line in lines))
+    result = tiny.run(base, tasks, tmp_path / "out", steps_per_task=1, ceilings=0, nulls=0, n_answers=0)
+    assert "layers" not in result.tables
+    assert result.write(tmp_path / "out").exists()

@@ -288,7 +288,7 @@ def test_panels_that_are_not_there(run):
         InputError, match=r"^no panel 'class map' \(there are token_embeddings, .*\); did you mean 'class_map'\?$"
     ):
         panel_grid(["class map"], PANELS)
-    with pytest.raises(InputError, match=r"^panel 'xi' is asked for twice; expected each once$"):
+    with pytest.raises(InputError, match=r"^panels has 'xi' twice; give it once$"):
         sandbox_figure(run, 0, ["xi", "xi"])
     with pytest.raises(InputError, match=r"^panels is empty; expected names such as token_embeddings, "):
         sandbox_figure(run, 0, [])

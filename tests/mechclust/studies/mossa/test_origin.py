@@ -416,8 +416,8 @@ def test_preset_fits_the_specification():
         ({"sizes": (0.0001, 1.0)}, "origin.sizes has 0.0001, 0.2 of 2000 examples; give more"),
         (
             {"training": TrainConfig(steps=100, warmup=20)},
-            "origin.training has 100 steps, 20 for each of 5 controls, and warmup 20; expected more steps than that, "
-            "or the controls never reach their learning rate",
+            "origin.training.steps for each of 5 controls is 20, and origin.training.warmup 20; expected more steps "
+            "than that, or the learning rate is never reached",
         ),
         ({"examples": 0}, "origin.examples is 0; expected at least 1"),
     ],
@@ -431,7 +431,7 @@ def test_refusals(fields, message):
 def test_widths_that_heads_do_not_divide_are_refused():
     with pytest.raises(InputError) as refused:
         replace(PRESET, n_heads=3)
-    assert str(refused.value) == "origin.widths has 16; expected multiples of n_heads (3)"
+    assert str(refused.value) == "origin.widths[0] is 16; expected a multiple of n_heads (3)"
 
 
 def test_an_unknown_experiment_is_refused():

@@ -216,8 +216,8 @@ class TestRun:
         ),
         (
             {"control_steps": 20},
-            "control_steps is 20, and tuning.warmup 20; expected more steps than that, or the controls never reach "
-            "their learning rate",
+            "control_steps is 20, and tuning.warmup 20; expected more steps than that, or the learning rate is "
+            "never reached",
         ),
         (
             {"rank": 4, "tuning": TrainConfig(layer_decay=0.5)},

@@ -76,8 +76,8 @@ class TestPlan:
         with pytest.raises(InputError) as refused:
             PlantedConfig(control_steps=20)
         assert str(refused.value) == (
-            "control_steps is 20, and tuning.warmup 20; expected more steps than that, or the controls never reach "
-            "their learning rate"
+            "control_steps is 20, and tuning.warmup 20; expected more steps than that, or the learning rate is "
+            "never reached"
         )
         with pytest.raises(InputError, match="gain_margin is 0; expected above 0"):
             PlantedConfig(gain_margin=0)

@@ -1,0 +1,93 @@
+"""Work of more than a day, or of more memory than is free, is refused before anything is written or loaded."""
+
+from __future__ import annotations
+
+import pytest
+
+from mechclust.cli import main
+from mechclust.commands.settings import ModelSettings
+from tests.mechclust.commands.compare.cases import records, write_prompts
+from tests.mechclust.commands.mossa import tiny
+from tests.mechclust.commands.test_topics import write_planted_corpus
+
+PROMPTS = "--prompts prompts.jsonl"
+CORPUS = "--corpus corpus --n-topics 3"
+COMMANDS = {
+    "clusters": f"clusters gpt2 {PROMPTS}",
+    "compare": f"compare gpt2 gpt2 {PROMPTS} --min-per-task 8",
+    "history": f"history series {PROMPTS}",
+    "history, topics": f"history series {PROMPTS} {CORPUS} --min-documents 1 --probes topics",
+    "topics": f"topics bert {CORPUS}",
+    "suite": f"topics --suite bert {CORPUS}",
+    "heads": "heads gpt2 --length 30 --periods 4 6 --max-offset 2",
+    "mossa": "mossa llama --tasks tasks --steps-per-task 3 --cutoff 32",
+}
+EXCESSIVE = (
+    ("clusters", "--n-resamples 10000000"),
+    ("compare", "--n-permutations 10000000"),
+    ("compare", "--n-resamples 10000000"),
+    ("history", "--cka-permutations 10000000"),
+    ("history", "--n-resamples 10000000"),
+    ("history, topics", "--n-permutations 10000000"),
+    ("topics", "--n-permutations 10000000"),
+    ("topics", "--n-resamples 10000000"),
+    ("suite", "--resamples 10000000"),
+    ("heads", "--n-permutations 10000000 --n-sequences 20000"),
+    ("mossa", "--n-resamples 10000000"),
+    ("mossa", "--steps-per-task 100000000"),
+)
+OWNERS = ("clusters.measure", "compare.measure", "history.measure", "topics.measure", "topics.suite.run",
+          "heads.measure", "mossa.run")  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def inputs(write_checkpoint, tmp_path_factory):
+    """A folder with models, prompts, a corpus and tasks; read only."""
+    folder = tmp_path_factory.mktemp("inputs")
+    write_checkpoint(folder / "gpt2")
+    write_checkpoint(folder / "series" / "checkpoint-1")
+    write_checkpoint(folder / "series" / "checkpoint-2")
+    write_checkpoint(folder / "bert", "bert")
+    write_planted_corpus(folder / "corpus")
+    write_prompts(folder / "prompts.jsonl", records())
+    tiny.write_base(folder / "llama")
+    tiny.write_tasks(folder / "tasks")
+    return folder
+
+
+class Began(Exception):
+    """The folder is about to be written."""
+
+
+def begin(*_, **__):
+    raise Began
+
+
+@pytest.fixture
+def no_work(inputs, monkeypatch):
+    """Stop where the first thing is written, in a machine with 4 GiB of free memory."""
+    monkeypatch.chdir(inputs)
+    monkeypatch.setattr("mechclust.report.resources.free_memory_bytes", lambda _: 2**32)
+    monkeypatch.setattr(ModelSettings, "load", begin)
+    for owner in OWNERS:
+        monkeypatch.setattr(f"mechclust.commands.{owner}.own_folder", begin)
+
+
+@pytest.mark.parametrize(("command", "numbers"), EXCESSIVE)
+def test_excessive_numbers_need_a_yes(command, numbers, no_work, tmp_path, capsys):
+    line = f"{COMMANDS[command]} {numbers} --out {tmp_path / 'out'}"
+    assert main(line.split()) == 2
+    said = capsys.readouterr().err
+    assert "this takes about " in said
+    assert "--yes to begin anyway" in said
+    assert f"{numbers.split()[0]}" in said
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(Began):
+        main([*line.split(), "--yes"])
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_defaults_need_none(command, no_work, tmp_path, capsys):
+    with pytest.raises(Began):
+        main([*COMMANDS[command].split(), "--out", str(tmp_path / "out")])
+    assert "time: about " in capsys.readouterr().err
