@@ -27,9 +27,9 @@ class TrainedModel:
 
     Attributes:
         name: name of the model, such as ``"private-seed0"``.
-        load: returns both; called when they are needed.
-        examples: returns the examples alone, on which probes are tried before anything is trained; ``None`` if they
-            need the model.
+        load: returns both, when they are needed.
+        examples: returns the examples alone, so that probes can be tried on them before training. ``None`` if they need
+            the model.
     """
 
     name: str
@@ -74,7 +74,7 @@ def measure_further(
     """Run probes on trained models and keep the results in ``out/results/probes``.
 
     They are measured again each time, since a probe under development may change without a new version. A probe that
-    cannot measure a model stops neither the others nor the study; the reason is kept with the results.
+    cannot measure a model stops neither the others nor the study. The reason is kept with the results.
 
     Args:
         trained_models: the study's, see ``Study``.

@@ -23,7 +23,7 @@ _MEASURES = ("best", "p_value", "adjusted", "difference", "low", "high", "elsewh
 
 
 def same_depth(n_tuned: int, n_base: int) -> list[int]:
-    """Return, for each tuned layer, the base layer at the same relative depth.
+    """Return, for each tuned layer, the base layer at its relative depth.
 
     Example:
         >>> same_depth(4, 3)

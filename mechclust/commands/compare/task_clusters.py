@@ -18,7 +18,7 @@ class ClustersOfTasks:
     """Clusters of tasks.
 
     Attributes:
-        of_task: task to its cluster; tasks in no cluster are missing.
+        of_task: task to its cluster. Tasks in no cluster are missing.
         held_out: tasks that the tuned model was not tuned on.
     """
 

@@ -79,7 +79,7 @@ class Inputs:
 
     @property
     def corpus_digest(self) -> str:
-        """Digest of the corpus as tokens, with its topics; ``""`` if there is no corpus."""
+        """Digest of the corpus as tokens, with its topics, or ``""`` if there is no corpus."""
         if self.corpus is None or self.topics is None:
             return ""
         return digest_of([*self.corpus.windows, *self.corpus.labels, self.topics])
@@ -134,7 +134,7 @@ def read_inputs(model: Any, series: Sequence[Checkpoint], config: HistoryConfig,
 
 
 def own_tokenizer(checkpoint: Checkpoint, config: HistoryConfig) -> Any:
-    """Return the tokenizer that comes with a checkpoint; ``None`` if there is none."""
+    """Return the tokenizer that comes with a checkpoint, or ``None`` if there is none."""
     folder = Path(checkpoint.model.source)
     if folder.is_dir() and not any((folder / name).exists() for name in _TOKENIZER_FILES):
         return None
@@ -223,7 +223,10 @@ def tokens_of(batches: Sequence[Batch], place: int) -> Int[Tensor, "pos"]:
 def _topics(
     reader: Any, sizes: Sizes, config: HistoryConfig
 ) -> tuple[EncodedCorpus, Bool[Tensor, "word topic"], Sequence[str]]:
-    """Fit topics to the corpus and tokenize it; return it with the topics of its words, and notes."""
+    """Fit topics to the corpus and tokenize it.
+
+    Return it with the topics of its words, and notes.
+    """
     check_tokenizer(reader)
     corpus = CorpusStream(config.corpus, text_field=config.text_field).read()
     check_corpus_size(len(corpus), config.n_topics)

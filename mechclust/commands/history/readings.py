@@ -1,4 +1,4 @@
-"""Conclusions about a series of checkpoints: one headline, a table of readings, and what to know about the numbers."""
+"""Conclusions about a series of checkpoints: one headline, a table of readings, and caveats on the numbers."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _crossing_in_short(result: Measurements, curve: Curve) -> str:
 
 
 def readings(result: Measurements) -> list[Reading]:
-    """Return what was found, the most important first."""
+    """Return the readings, the most important first."""
     rows = list(_integrity(result))
     for curve in result.tested.values():
         if curve.measured:
@@ -156,7 +156,7 @@ def _layers(rows: pd.DataFrame, curve: Curve) -> str:
 
 
 def _notes(rows: pd.DataFrame, curve: Curve) -> str:
-    """Return the notes of crossings in sentences, each with its layers, but for what ``_at`` says."""
+    """Return the notes of crossings in sentences, each with its layers, except ones that ``_at`` states."""
     sentences = []
     for note, noted in rows.groupby("note"):
         beyond = str(note).removeprefix(FROM_FIRST).removeprefix("; ")
@@ -210,7 +210,7 @@ def _undefined(result: Measurements) -> Iterator[Reading]:
 
 
 def caveats(result: Measurements) -> list[str]:
-    """Return what a reader needs to know about the numbers."""
+    """Return the caveats on the numbers."""
     notes = [*result.input_notes, *(finding.text for finding in result.findings[MAX_FINDINGS:])]
     if result.flagged:
         notes.append(

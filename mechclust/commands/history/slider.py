@@ -96,7 +96,7 @@ def _attention(result: Measurements, place: int) -> dict[str, Any]:
 
 
 def _packed_patterns(patterns: PatternBytes | None, last: PatternBytes, blocks: list[int]) -> str | None:
-    """Return the patterns of some blocks, or ``None`` if they are not those of the last checkpoint's heads."""
+    """Return the patterns of some blocks, or ``None`` if their heads differ from the last checkpoint's."""
     if patterns is None or patterns.shape != last.shape:
         return None
     return base64_numbers(patterns[torch.tensor(blocks)].numpy(), "u1")

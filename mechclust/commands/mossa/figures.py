@@ -42,7 +42,7 @@ _PUBLISHED = (
 
 @styled()
 def mossa_panels(result: Measurements) -> list[Panel]:
-    """Draw the figures in the report's order, the main one first; those without measurements are left out."""
+    """Draw the figures in the report's order, the main one first, leaving out figures without measurements."""
     return [*_curve_panels(result), *_learning_panels(result), *_state_panels(result), *_check_panels(result)]
 
 

@@ -50,7 +50,7 @@ def variant_title(threshold: float, overlap: bool) -> str:
 
 
 def n_topics(topics: Bool[Tensor, "word topic"]) -> int:
-    """Return how many topics have a word. With fewer than two there is nothing to compare."""
+    """Return how many topics have a word. With fewer than two, no comparison is possible."""
     return int(topics.any(dim=0).sum())
 
 

@@ -64,7 +64,7 @@ def draw_arm_figures(config: ClusteringHeadsConfig, results: HeadsResults) -> di
 
 
 def circuits_figure(results: HeadsResults, arm: str) -> dict[str, int]:
-    """Count the networks of an arm, or of the base setting with the same seeds, that end with each circuit."""
+    """Draw how many networks of an arm, or of the base setting with its seeds, end with each circuit."""
     if arm == "base":
         seeds: set[int] = set()
         for heads in results.started.values():
@@ -114,7 +114,7 @@ def second_stage_figure(config: ClusteringHeadsConfig, results: HeadsResults) ->
 
 
 def _test_accuracies(runs: Sequence[NetworkTraining]) -> Float[np.ndarray, "run epoch"]:
-    """Return the curves of all runs, those of shorter runs filled with NaN."""
+    """Return the curves of all runs, with the shorter ones filled with NaN."""
     curves = [run.curve("test_accuracy") for run in runs]
     filled = np.full((len(runs), max(map(len, curves))), np.nan)
     for row, curve in zip(filled, curves, strict=True):
@@ -145,7 +145,7 @@ def modulus_table(config: ClusteringHeadsConfig, results: HeadsResults) -> pd.Da
 
 
 def _kinds_by_accuracy(networks: str, ends: Sequence[tuple[float, str]]) -> list[dict[str, object]]:
-    """Return a row for each range of accuracy that has networks; ``ends`` has their accuracies and kinds of head."""
+    """Return a row for each range of accuracy that has networks. ``ends`` has their accuracies and kinds of head."""
     ranges = {f"above {SOLVED}": (SOLVED, 1.0), f"{WEAK} or below": (-1.0, WEAK), "in between": (WEAK, SOLVED)}
     rows: list[dict[str, object]] = []
     for name, (low, high) in ranges.items():

@@ -1,8 +1,8 @@
 """The findings of the study, H1 to H9. Bounds and predictions were written before the confirmatory run on fresh seeds.
 
-Most predictions draw on what seeds 200 to 299 showed under an earlier form of the findings, which each finding's
-history records. The findings were changed because they could hardly fail, or dropped seeds according to what the
-treatment did. Controls, and the shares of H5, were chosen after the confirmatory run.
+Most predictions draw on seeds 200 to 299 under an earlier form of the findings, which each finding's history records.
+The findings were changed because they could hardly fail, or dropped seeds according to effects of the treatment.
+Controls, and the shares of H5, were chosen after the confirmatory run.
 
 Predictions:
 
@@ -18,7 +18,7 @@ Predictions:
 - H4a: freezing the norm's direction removes hardly more spikes than freezing attention (few spikes came with a small
   norm): undecided; H4g, its scale alone: undecided. H4f: freezing the wedges does. H4b, H4d: fewer spikes, and just as
   many networks solve the task.
-- H5: five of six generalised after p = 2, below the bound of 0.95; does not hold. H6: no transfer; undecided.
+- H5: five of six generalised after p = 2, below the bound of 0.95: does not hold. H6: no transfer: undecided.
   H5b: the barrier does not vanish when neurons are matched, as the heads differ: holds.
 - H8, H8b: given the ideal head, most networks learn the classifier, and sooner. H9: ideal positions are most of
   what makes a head, so more networks solve the task; holds. H9b: whether their heads are textbook ones is in doubt,
@@ -57,7 +57,7 @@ _PREDICTED: dict[str, Verdict] = {
 _RUN = "paper, 2026-11-21, seeds 200 to 299"
 _FRESH = "fresh seeds"
 _TREATED = "all seeds, paired, and the share solved as well; before, seeds were left out according to their outcome"
-# The verdict on that run, the number of seeds, and what was changed afterwards.
+# The verdict on that run, the number of seeds, and the changes made afterwards.
 _EARLIER: dict[str, tuple[Verdict, int, str]] = {
     "H1": ("undecided", 100, _FRESH),
     "H1a": ("does not hold", 29, "nine in ten, on a line or a planar lattice, but not in networks at .75 or below"),
@@ -81,7 +81,7 @@ _EARLIER: dict[str, tuple[Verdict, int, str]] = {
 
 
 def findings_of(config: ClusteringHeadsConfig, results: HeadsResults) -> list[Finding]:
-    """Return every finding in the order of ids; those that cannot be tested at this size say so."""
+    """Return every finding in the order of ids. Those that cannot be tested at this size say so."""
     findings = [
         *solved_findings(config, results),
         *dynamics_findings(config, results),
@@ -95,7 +95,7 @@ def findings_of(config: ClusteringHeadsConfig, results: HeadsResults) -> list[Fi
 
 
 def _described(finding: Finding, *, tested: bool) -> Finding:
-    """Return a finding with its prediction, its history, where it is shown, and whether this size can test it.
+    """Return a finding with its prediction, its history, its figure, and whether this size can test it.
 
     A control for which the run holds no values is left out.
     """

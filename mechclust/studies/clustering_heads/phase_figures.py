@@ -59,7 +59,7 @@ def phases_figure(config: ClusteringHeadsConfig, results: HeadsResults) -> Figur
 
 
 def _most_falls(config: ClusteringHeadsConfig, results: HeadsResults) -> tuple[str, int, NetworkTraining]:
-    """Return arm, seed and training of the run to show; with two falls or more, one of full batch comes first."""
+    """Return arm, seed and training of the run to show. If it has two falls or more, a full-batch run comes first."""
     runs: dict[tuple[str, int], NetworkTraining] = {("base", seed): run for seed, run in results.networks.items()}
     runs |= {(FULL_BATCH, seed): run for seed, run in results.full_batch.items()}
     ranks = {}

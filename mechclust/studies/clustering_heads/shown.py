@@ -62,7 +62,10 @@ def sandbox_of(
 
 
 def sandbox_pages(config: ClusteringHeadsConfig, results: HeadsResults) -> str:
-    """Write the pages, and a film of each network as a graph, into the run's folder; return links to them as HTML."""
+    """Write the pages, and a film of each network as a graph, into the run's folder.
+
+    Return links to them as HTML.
+    """
     if not config.sandbox:
         return ""
     links = ""

@@ -1,4 +1,4 @@
-"""What removes loss spikes when it is frozen, and which settings make them rarer: H4."""
+"""Findings on parts whose freezing removes loss spikes, and on settings that make spikes rarer: H4."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FROZEN_NAMES = {
     "wedges": "the feed-forward layer's gates",
     "feed-forward": "the feed-forward layer's weights",
 }
-# The frozen part of each finding, and that of its control.
+# The frozen part of each finding, and of its control.
 _REPLAYED = {
     "H4a": ("norm direction", "norm scale"),
     "H4f": ("wedges", "norm scale"),

@@ -60,7 +60,7 @@ _Logits = Float[Tensor, "batch pos d_vocab"]
 
 
 def run_job(config: HeadsInModelsConfig, job: Job, out: Path) -> None:
-    """Make a job's models and measure their heads; existing results are not recomputed."""
+    """Make a job's models and measure their heads, keeping existing results."""
     if job.arm == PLANTED:
         _measure_planted(config, job, out)
     elif job.arm == PROMPTS:
@@ -96,7 +96,7 @@ def check(config: HeadsInModelsConfig) -> None:
 
 
 def trainings(config: HeadsInModelsConfig) -> list[Training]:
-    """Return what is trained, by arm."""
+    """Return the trainings, by arm."""
     trained = []
     for arm in arms(config):
         if arm not in (PLANTED, PROMPTS):
@@ -270,7 +270,7 @@ def _measure(
     correct: Correct,
     out: Path,
 ) -> ProbeResult:
-    """Measure the heads of a model once; in a small model all are interchanged."""
+    """Measure the heads of a model once. In a small model, all are interchanged."""
     pretrained = job.arm == PROMPTS
     query: Readout = token_at("input") if job.arm == INSTRUCTIONS else last_token()
     measure = partial(

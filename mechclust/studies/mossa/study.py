@@ -27,7 +27,7 @@ from tasks import SkillSuite
 
 
 def trainings(config: MossaConfig) -> list[Training]:
-    """Return what the configured experiment trains. Low-rank changes count as if all weights were trained."""
+    """Return the trainings of the configured experiment. Low-rank changes count as if all weights were trained."""
     model = model_for(config.suite, n_layers=config.n_layers, d_model=config.d_model, n_heads=config.n_heads)
     n_seeds = len(config.seeds)
     trained = []

@@ -30,7 +30,7 @@ def plant_in(model: HookedModel, layers: Sequence[int], *, noise: float, seed: i
         model: any hooked model, from ``build_model`` or ``load_pretrained``.
         layers: layers to plant in, from 1 as in all results.
         noise: relative norm, above 0.
-        seed: seed of the noise; each layer has its own stream.
+        seed: seed of the noise. Each layer has a separate stream.
 
     Raises:
         InputError: for a layer that does not exist or shares its weights with another, no layers, or noise that is

@@ -56,15 +56,15 @@ def sandbox_run(
         curves: numbers measured at every epoch. ``None``: loss and accuracy are measured at the epochs
             kept, and the other curves are not shown.
         equivalence: the task's label that defines which sequences are equivalent.
-        title: title of the sandbox; ``None``: ``"seed 3"``.
-        epochs: which epochs to keep; ``None``: those worth seeing.
+        title: title of the sandbox, or ``None`` for ``"seed 3"``.
+        epochs: which epochs to keep, or ``None`` for the ones worth seeing.
 
     Returns:
         The run that ``sandbox_figure``, ``sandbox_film`` and ``sandbox_page`` draw.
 
     Raises:
-        InputError: for fewer than two snapshots or frames, a network that cannot be drawn (``d_model``
-            other than 2, several heads), another task than sparse modular addition, or an epoch without a snapshot.
+        InputError: for fewer than two snapshots or frames, or a network that cannot be drawn (``d_model`` other than 2,
+            several heads). Also for another task than sparse modular addition, or an epoch without a snapshot.
 
     Example:
         >>> import tempfile

@@ -34,7 +34,7 @@ class _Prediction:
 
 
 def origin_findings(config: MossaConfig, seeds: Sequence[OriginResults]) -> list[Finding]:
-    """Return O1 to O7. All are means over domains; slopes are per doubling of width or data."""
+    """Return O1 to O7. All are means over domains, and slopes are per doubling of width or data."""
     not_tested = _untested(config, seeds)
     note = _accuracies(seeds)
     findings = []
@@ -73,7 +73,7 @@ def _accuracies(seeds: Sequence[OriginResults]) -> str:
     return f"accuracy by width: E {experimental}; controls {controls}"
 
 
-# ---- what is measured ----
+# ---- measures ----
 
 
 def _rise_with_width(results: OriginResults) -> float:
