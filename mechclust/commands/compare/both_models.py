@@ -46,7 +46,7 @@ class PairJob:
 
     Attributes:
         pair: base and tuned model.
-        weights: digest that identifies the weights of both.
+        weights: strings that identify the weights of both.
         in_blocks: prompts for blocks' additions. Empty if these are not measured.
         patched: prompts for patching. Empty if it is not measured.
         config: how to load the weights, and the settings of saved rows.

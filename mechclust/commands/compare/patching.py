@@ -68,7 +68,7 @@ def patching_part(
         base: hooked model whose hooks can write.
         tuned: a model of equal shape.
         batch: prompts, with their ``task``.
-        models: digest that identifies the weights of both.
+        models: strings that identify the weights of both.
         folder: folder of parts.
     """
     path = part_path(folder, "patching", [*models], [batch.tokens, batch.lengths(), batch.index, batch.label("task")])

@@ -106,8 +106,8 @@ class CompareResult(Measurements, MeasuredResult):
 
         The columns are ``layer, site, task, n, d_tuned, d_base, cka, debiased_cka, low, high, null_high``, the second
         opinions that were requested (``rbf_cka``, ``without_top_pc``, ``svcca``), ``block_cka, block_low, block_high``,
-        ``restored, restored_low, restored_high, rise, rise_low, rise_high, chance_restored, matters``, and ``change,
-        changed, stands_out``.
+        ``restored, restored_low, restored_high, rise, rise_low, rise_high, chance_restored, matters``, and
+        ``change, changed, stands_out``.
 
         ``low`` and ``high``: 95% over prompts. ``null_high``: 97.5% of debiased CKA for prompts paired at random.
         ``change``: 1 - debiased CKA. ``block_cka``: debiased CKA between the additions of corresponding blocks of both

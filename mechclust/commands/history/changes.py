@@ -49,9 +49,9 @@ def measured_ends(curve: Curve, right: Sequence[int]) -> tuple[int, int] | None:
 def change_table(curve: Curve, names: Sequence[str], right: Sequence[int]) -> pd.DataFrame:
     """Return the change of each layer from the first to the last checkpoint without findings, a row each.
 
-    The columns are ``measure, layer, site, first, last`` (the checkpoints), and ``value_first, value_last, change,
-    change_low, change_high`` (95% interval, missing if there is none). For the best head, the interval is wide enough
-    for the best of its block's heads.
+    The columns are ``measure, layer, site, first, last`` (the checkpoints), and
+    ``value_first, value_last, change, change_low, change_high`` (95% interval, missing if there is none). For the best
+    head, the interval is wide enough for the best of its block's heads.
     """
     import pandas as pd
 

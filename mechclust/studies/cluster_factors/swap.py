@@ -46,7 +46,7 @@ def swap_centroids(
         ``became``: share of answers that are ``b``'s. ``stayed``: share that are still ``a``'s.
         ``before`` (outcome): both shares, without an added vector.
 
-    Kinds: ``task``, the difference of the means. ``random``, a random direction of equal norm. ``halves``, the
+    Kinds: ``task``: the difference of the means. ``random``: a random direction of equal norm. ``halves``: the
     difference between the means of two random halves of the known examples of ``a``, scaled to that norm.
 
     Cost: one forward pass per position, kind and layer.

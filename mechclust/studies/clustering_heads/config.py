@@ -58,7 +58,7 @@ class Curriculum:
         p: the harder modulus.
         d_model: width of the network.
         d_mlp: width of its feed-forward layer.
-        steps: steps from scratch, and of both parts of the curriculum in total.
+        steps: steps from scratch, as many as the curriculum's in total.
         first_steps: steps of the curriculum with p = 2.
         lr: learning rate on the harder task.
         first_lr: learning rate with p = 2.

@@ -74,7 +74,7 @@ def _neurons(weights: Weights) -> Float[np.ndarray, "neuron weight"]:
 
 
 def loss_barrier(line: Float[np.ndarray, "place"]) -> float:
-    """Return how far the loss on a line exceeds that at its worse end, in nats, or 0 if it never does.
+    """Return how far the loss on a line exceeds the loss at its worse end, in nats, or 0 if it never does.
 
     Example:
         >>> loss_barrier(np.array([0.5, 3.0, 0.0]))

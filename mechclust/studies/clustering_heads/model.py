@@ -73,16 +73,16 @@ class _Embed(nn.Module):
 class PoolingTransformer(HookedRootModule):  # type: ignore[misc]
     """One attention layer that pools a sequence into one vector, and a feed-forward layer that classifies it.
 
-    Embeddings: ``e = E[x] + P[t]`` and ``z = norm(e)``. Attention has one learned query per head and no keys: ``a =
-    softmax_t(q . z_t / sqrt(d_head))``. The sequence embedding is ``xi = sum_t a_t V z_t`` (no output matrix, no
+    Embeddings: ``e = E[x] + P[t]`` and ``z = norm(e)``. Attention has one learned query per head and no keys:
+    ``a = softmax_t(q . z_t / sqrt(d_head))``. The sequence embedding is ``xi = sum_t a_t V z_t`` (no output matrix, no
     residual). The output is ``y = xi + W_2 gelu(W_1 norm(xi) + b_1) + b_2``, with logits ``y E^T``. In training,
     neurons are dropped behind the gelu.
 
     Hook points: ``hook_embed``, ``hook_pos_embed``, ``blocks.0.hook_resid_pre`` (e), ``blocks.0.ln1.hook_normalized``
-    (z), ``blocks.0.attn.hook_{attn_scores,pattern}`` ``[batch head 1 key]``, and ``blocks.0.attn.hook_v`` ``[batch pos
-    head d_head]``. With one position ``[batch 1 ...]``: ``blocks.0.attn.hook_z`` and ``blocks.0.hook_resid_mid`` (xi),
-    ``blocks.0.ln2.hook_{scale,normalized}``, ``blocks.0.mlp.hook_{pre,post}``, ``blocks.0.hook_mlp_out``, and
-    ``blocks.0.hook_resid_post`` (y).
+    (z), ``blocks.0.attn.hook_{attn_scores,pattern}`` ``[batch head 1 key]``, and ``blocks.0.attn.hook_v``
+    ``[batch pos head d_head]``. With one position ``[batch 1 ...]``: ``blocks.0.attn.hook_z`` and
+    ``blocks.0.hook_resid_mid`` (xi), ``blocks.0.ln2.hook_{scale,normalized}``, ``blocks.0.mlp.hook_{pre,post}``,
+    ``blocks.0.hook_mlp_out``, and ``blocks.0.hook_resid_post`` (y).
 
     Args:
         config: sizes. Weights are drawn from ``config.seed``.

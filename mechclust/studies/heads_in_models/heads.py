@@ -70,8 +70,7 @@ class Heads:
         return follows & (within <= config.share * between) & (ratio <= config.share)
 
     def alike(self, config: HeadsInModelsConfig, label: str) -> _Called:
-        """Return whether each head's outputs are similar within the label's classes, even if no later part reads them.
-        """
+        """Return whether each head's outputs are similar within the label's classes, whether or not they are read."""
         return (self.labelled("output_p_holm", label) <= config.level) & (self.ratio(label) <= config.share)
 
     def strongest(self, n: int) -> set[int]:
