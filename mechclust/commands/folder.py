@@ -90,7 +90,7 @@ def own_folder(out: str | Path | None, command: str, subject: Mapping[str, str] 
 
 @contextmanager
 def folder_or_temporary(out: str | Path | None) -> Iterator[Path]:
-    """Yield the folder ``out``, or one that is removed after the block if there is none."""
+    """Yield the folder ``out`` or, if there is none, a temporary one that is removed after the block."""
     if out is not None:
         yield Path(out)
         return

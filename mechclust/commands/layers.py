@@ -1,4 +1,4 @@
-"""Group layers of two models that can be compared at a time in the memory that there is."""
+"""Group layers of two models so that each group can be compared in the free memory."""
 
 from __future__ import annotations
 

@@ -156,11 +156,11 @@ def merged_results(
     """Measure all parts and merge each group's.
 
     Args:
-        groups: parts that are one result.
+        groups: parts of one result.
         settings: where jobs run.
         folder: a folder that all processes see.
         title: title of the progress bar.
-        metadata: added to each result's own.
+        metadata: added to each result's metadata.
         notes: keep the notes of all parts.
         progress: show a progress bar.
     """

@@ -89,7 +89,7 @@ class MeasuredResult(ABC):
 
         Args:
             out: the folder.
-            command: as it is called.
+            command: name of the command.
             source: the subject of the measurements.
             config: the settings.
             results: the measurements, by the name of their file.

@@ -53,7 +53,7 @@ class View:
             (through the means of the colours in the last frame).
         split: of the task, from which sequences are taken.
         position: a named position of the sequences to read, such as input. By default, the last token.
-        sequences: how many are followed.
+        sequences: number of sequences to follow.
         prompts: file of prompts with their tasks, as other commands read it, for checkpoints in Hugging Face's format.
         bos: whether each prompt begins with the beginning-of-sequence token: ``yes``, ``no``, or ``model``, as the
             tokenizer does.
@@ -77,7 +77,7 @@ class View:
 
 
 class _Checkpoints:
-    """Steps and models, loaded one after the other, as often as asked."""
+    """Steps and models, loaded one after the other, as often as requested."""
 
     def __init__(self, steps: Sequence[int], load: Callable[[int], HookedModel]) -> None:
         self.steps = steps

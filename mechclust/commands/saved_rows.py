@@ -37,7 +37,7 @@ class Checkpoint:
         dtype: of its weights.
         task: task of a control.
         tokenizer: tokenizer of a model that has none.
-        untrained: seed of random weights that replace its own.
+        untrained: seed of random weights in place of its weights.
     """
 
     role: str

@@ -50,14 +50,14 @@ def chosen_probes(names: Sequence[str]) -> list[RegisteredProbe]:
 
 
 def try_further(trained_models: Iterable[TrainedModel], probes: Sequence[RegisteredProbe]) -> None:
-    """Refuse probes that the examples lack something for, before anything is trained.
+    """Refuse probes whose inputs the examples lack, before anything is trained.
 
     Args:
-        trained_models: of the study. The first that has examples is taken.
+        trained_models: the study's. The first that has examples is taken.
         probes: the probes to run.
 
     Raises:
-        InputError: naming the probe, with its reason.
+        InputError: naming the probe, with the reason.
     """
     examples = next((trained.examples for trained in trained_models if trained.examples is not None), None)
     if examples is not None:
@@ -78,8 +78,8 @@ def measure_further(
 
     Args:
         trained_models: the study's, see ``Study``.
-        config: its settings.
-        out: its folder.
+        config: the study's settings.
+        out: the run's folder.
         probes: the probes to run.
         on: ``workers``, ``engine`` and ``timeout``, see ``map_jobs``.
     """

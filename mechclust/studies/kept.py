@@ -117,11 +117,12 @@ def pretrain(config: Any, suite: SkillSuite, seed: int, name: str, state: Path) 
     """Train a new model on the pre-training stream of a suite of skills.
 
     Args:
-        config: of a study, with ``n_layers``, ``d_model``, ``n_heads``, ``init_std``, ``device`` and ``pretraining``.
+        config: settings of a study, with ``n_layers``, ``d_model``, ``n_heads``, ``init_std``, ``device`` and
+            ``pretraining``.
         suite: the skills.
-        seed: of the initial weights.
-        name: of the job.
-        state: folder of the training's state, from which it goes on if it was interrupted.
+        seed: seed of the initial weights.
+        name: name of the job.
+        state: folder of the training's state, from which an interrupted training resumes.
 
     Returns:
         The model and the number of its steps.

@@ -50,7 +50,7 @@ def record_run(run_folder: str | Path, folder: str | Path, figures: Sequence[str
         run_folder: the ``--out`` folder of a run.
         folder: folder of a repository for the results of this study, new or written by this function. Only the files
             that its ``mechclust.json`` lists are replaced.
-        figures: names of the figures to keep, such as those that a page shows.
+        figures: names of the figures to keep, such as the ones that a page shows.
 
     Raises:
         InputError: if ``run_folder`` holds no complete run or has no figure of such a name. Also if ``folder`` cannot

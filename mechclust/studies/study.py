@@ -186,7 +186,7 @@ def check_seeds(seeds: Sequence[int], name: str = "seeds") -> None:
 
     Args:
         seeds: the seeds.
-        name: of the setting.
+        name: name of the setting.
 
     Raises:
         InputError: for no seeds, or one given twice.
@@ -203,8 +203,8 @@ def check_left_out(section: str, settings: Any, names: Sequence[str], by: str) -
 
     Args:
         section: the field of the configuration that holds them, such as ``"task"``.
-        settings: its value.
-        names: of these settings.
+        settings: the value of that field.
+        names: names of these settings.
         by: the setting that determines them.
 
     Raises:
@@ -300,8 +300,8 @@ def report_run(study: Study, config: Any, out: Path) -> Analysis:
     """Analyse a run's artefacts again: ``findings.json``, ``figures/`` and ``report.html``.
 
     Raises:
-        InputError: if ``out`` cannot be written, holds no run, one that is not complete, or measurements or files of
-            the report that were changed.
+        InputError: if ``out`` cannot be written, or holds no run or an incomplete one. Also for measurements or files
+            of the report that were changed.
     """
     from mechclust.report.style import styled  # loads matplotlib
 

@@ -65,7 +65,7 @@ class Followed:
 
     @property
     def layers(self) -> list[int]:
-        """Layers over which agreement is averaged: those above the embedding, if there are any."""
+        """Layers over which agreement is averaged: all above the embedding, if there are any."""
         layers = sorted(set(self.table["layer"]))
         return [layer for layer in layers if layer > 0] or layers
 

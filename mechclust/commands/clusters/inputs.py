@@ -161,7 +161,7 @@ def check_same_prompts(inputs: Inputs, out: Path, rows: Path) -> None:
 
 
 def _tokenizer_and_sizes(model: ResolvedModel, config: ClustersConfig, tokenizer: Any) -> tuple[Any, Sizes]:
-    """Return the tokenizer, the given one or the model's, and how large the model is."""
+    """Return the tokenizer, the given one or the model's, and the model's sizes."""
     model_tokenizer, sizes = tokenizer_and_sizes(model, trust_remote_code=config.trust_remote_code)
     reader = model_tokenizer if tokenizer is None else tokenizer
     if reader is None:

@@ -115,7 +115,7 @@ class MapContents:
 
     Attributes:
         layers: number of each layer.
-        places: places of its prompts among those measured.
+        places: places of its prompts among the measured ones.
         texts: these prompts.
         planes: coordinates of each prompt in each layer's plane.
         variance: share of the variance that each plane holds.

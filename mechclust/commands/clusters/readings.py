@@ -223,7 +223,7 @@ def _held_out_reading(result: Measurements, held_out: JudgedCurve | None) -> Ite
 
 
 def _curve_reading(what: str, curve: JudgedCurve, measure: Measure) -> Reading:
-    """Return the highest value of a curve beside chance and random weights."""
+    """Return the highest value of a curve, with chance and random weights."""
     number = f"{{:z{measure.number}}}".format
     chance = "" if np.isnan(curve.low) else f"{number(curve.low)} to {number(curve.high)}"
     if chance and np.isfinite(curve.p):
@@ -366,7 +366,7 @@ _DISTINCT_STATES = re.compile(r"^has (\d+) distinct states for (\d+) clusters of
 
 
 def _probe_notes(result: Measurements) -> Iterator[str]:
-    """Yield the probes' notes, those that are alike at several layers or for several labels as one."""
+    """Yield the probes' notes, merging notes that are alike at several layers or for several labels."""
     labels_of: dict[tuple[str, int, int, int], set[str]] = {}  # by prefix, layer, distinct states and clusters
     layers_of: dict[str, set[int]] = {}  # by note
     for prefix, note in _distinct_notes(result):

@@ -40,7 +40,7 @@ def best_pair_part(
 
     Args:
         label: name of these prompts.
-        index: of the prompts.
+        index: index of the prompts.
         config: gives the pairings, the half-samples and the seed.
         pair: hidden states of both models.
         folder: folder of parts.
@@ -59,7 +59,7 @@ def measure_best_pairs(
 
     Args:
         label: name of these prompts.
-        index: of the prompts.
+        index: index of the prompts.
         config: gives the pairings, at least twenty for each tuned layer, the half-samples and the seed.
         pair: hidden states of both models.
     """

@@ -84,7 +84,7 @@ class SavedRows:
 
     @property
     def same_layers(self) -> bool:
-        """Return whether base and tuned model have equal layers."""
+        """Return whether base and tuned model have matching layers."""
         return self.pair["tuned"].sites == self.pair["base"].sites
 
 
@@ -103,7 +103,7 @@ def results_by_layer(
         rows: the hidden states.
         config: the settings.
         folder: keeps parts in ``measured``. Other parts there are removed.
-        metadata: added to every result's own.
+        metadata: added to every result's metadata.
         blocks: the blocks' additions to the base's residual stream, of base and tuned model.
         progress: show a progress bar.
 
@@ -169,7 +169,7 @@ def _blocks_part(layers: Selector, blocks: SavedRows, config: CompareConfig, fol
 
 
 def _cka(layers: Selector, config: CompareConfig, rows: SavedRows) -> CKA:
-    """Return CKA of base and tuned model, layer by layer if their layers are equal, or of every two layers."""
+    """Return CKA of base and tuned model, layer by layer if their layers match, or of every two layers."""
     options: dict[str, Any] = {"pairs": "all", "form": "rows"}
     if rows.same_layers:
         options = {"n_resamples": config.n_resamples, "n_permutations": config.n_permutations}
@@ -218,7 +218,7 @@ def _probes(layers: Selector, rows: SavedRows, config: CompareConfig) -> dict[st
 
 
 def _largest_unit(rows: SavedRows, config: CompareConfig) -> int:
-    """Return how many prompts the largest unit has."""
+    """Return the number of prompts of the largest unit."""
     if config.unit_label is None:
         return 1
     store = rows.pair["tuned"]

@@ -28,7 +28,8 @@ def find_checkpoints(
         tokenizer: of models in memory without one.
 
     Raises:
-        InputError: for controls of no task or of one twice, and for two adapters on one model.
+        InputError: for a control of a task that the prompts lack, two controls of one task, or two adapters on one
+            model.
     """
     base = resolve_model(base)
     tuned = resolve_model(tuned)

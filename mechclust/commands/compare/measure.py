@@ -75,7 +75,7 @@ def compare_models(
 
 
 def _measure(inputs: Inputs, config: CompareConfig, folder: Path, progress: bool) -> CompareResult:
-    """Save hidden states in the folder, or read those that ``saved_rows`` finds there, and compare them."""
+    """Save hidden states in the folder, or read the ones that ``saved_rows`` finds there, and compare them."""
     folder = folder if config.here else folder.absolute()
     batches = {model: inputs.batches_of(model.task) for model in inputs.checkpoints}
     stores = saved_rows(batches, config, config.readout, config.kept_labels, folder, progress=progress)

@@ -78,7 +78,7 @@ class Measurements:
         """Verdict from the residual stream, in which later layers inherit change. All prompts are the first label.
 
         Raises:
-            InputError: if the models have different layers, as for everything below that is made from it.
+            InputError: if the models have different layers. This also holds for all results below that use it.
         """
         if not self.diagonal:
             raise InputError("the models have different layers, so none has changed into another; read to_dataframe()")

@@ -28,7 +28,7 @@ class PromptPlanes:
         layers: by model, the layers' numbers.
         texts: the prompts.
         labels: by label of the prompts' file, a value per prompt, with the task first.
-        n: how many prompts were measured, from which these are drawn.
+        n: number of measured prompts, from which these are drawn.
     """
 
     xy: Mapping[str, Float[np.ndarray, "_ prompts 2"]]
@@ -56,7 +56,7 @@ def prompt_planes(
 ) -> PromptPlanes | None:
     """Find the planes of both models' layers, of at most ``most`` prompts. Return ``None`` for 0.
 
-    If the models have equal layers, each plane of the tuned model is turned to fit the base's at that layer, so that
+    If the models have matching layers, each plane of the tuned model is turned to fit the base's at that layer, so that
     the two can be compared by eye. Otherwise, its first one is turned to fit the base's, and each later one to fit the
     one before.
 

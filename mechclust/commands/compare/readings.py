@@ -198,7 +198,7 @@ def _without_cka_or_interval(
 
     Args:
         table: by layer and task.
-        distinct: how many hidden states differ, by site and task.
+        distinct: number of different hidden states, by site and task.
         unknown: the unknown measure of these tasks.
         block: ``"block "`` for the blocks' additions.
     """
@@ -367,7 +367,7 @@ def _sample_sizes(result: Measurements) -> Iterator[str]:
 
 
 def _not_measured(result: Measurements) -> Iterator[str]:
-    """Yield the requests that need equal layers in both models."""
+    """Yield the requests that need matching layers in both models."""
     config = result.config
     requested = {"--blocks": config.blocks, "--n-patched": config.n_patched > 0, "--rbf": config.rbf}
     requested |= {"--top-pc": config.top_pc, "--svcca": config.svcca}

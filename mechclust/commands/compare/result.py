@@ -49,9 +49,9 @@ class CompareResult(Measurements, MeasuredResult):
         clusters: clusters of the tasks.
         families: of the base and of the tuned model, if they differ, so that neither was tuned from the other.
         notes: notes on the input for readers.
-        distinct: by site and label without a CKA or an interval, how many different hidden states the prompts have, in
-            the model that has fewer.
-        blocks_distinct: likewise, of the blocks' additions.
+        distinct: number of different hidden states, in the model that has fewer, by site and label without a CKA or an
+            interval.
+        blocks_distinct: this number for the blocks' additions.
         why_no_blocks: why ``blocks`` was not measured, empty if it was.
         why_no_patching: why ``patching`` was not measured, empty if it was.
         tokenization: how the prompts were read, as ``mechclust.models.tokenizers.tokenization_of`` returns it.

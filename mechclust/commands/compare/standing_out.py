@@ -27,7 +27,7 @@ def standing_out(
         low: lower end of its interval, or NaN if there is none.
         high: upper end of its interval.
         tolerance: a change up to this is none.
-        factor: see above.
+        factor: least ratio of the changes of the two groups.
 
     Returns:
         A boolean for each task, masked if it cannot be decided: for a task without a change or without an interval,

@@ -261,11 +261,11 @@ def second_opinion_table(result: Measurements, by_task: pd.DataFrame) -> pd.Data
 
 
 def derived_tables(result: Measurements, tables: Mapping[str, pd.DataFrame]) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Yield the tables of layer groups, clusters and second opinions that there are, by the name of their file.
+    """Yield the existing tables of layer groups, clusters and second opinions, by the name of their file.
 
     Args:
         result: the measurements.
-        tables: ``compare``, ``tasks`` if the models have equal layers, and ``controls`` if there are any.
+        tables: ``compare``, ``tasks`` if the models have matching layers, and ``controls`` if there are any.
     """
     groups = None if result.groups is None else result.groups.table()
     if groups is not None:

@@ -60,7 +60,7 @@ def _cluster_parts(
 
 
 def _cka_parts(jobs: Sequence[CheckpointJob], config: HistoryConfig) -> dict[tuple[str, int], list[MeasurementPart]]:
-    """Return a part for each checkpoint and each other one that it is compared with, if their layers are equal."""
+    """Return a part for each checkpoint and each other one that it is compared with, if their layers match."""
     stores = [job.rows for job in jobs]
     parts = {}
     for against, i in product(AGAINST, range(len(jobs))):

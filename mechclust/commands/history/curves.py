@@ -58,9 +58,9 @@ class Curve:
         n: number of examples at each checkpoint.
         value_low: lower end of the value's 95% interval over prompts, units or documents.
         value_high: upper end.
-        halves: the measure in random halves of these, common to all checkpoints and layers. ``None`` for none.
-        n_units: how many of these there are.
-        n_compared: heads of which the measure is the best one's.
+        halves: the measure in random halves of the units, common to all checkpoints and layers. ``None`` for none.
+        n_units: number of these prompts, units or documents.
+        n_compared: number of heads among which the measure's head is the best.
     """
 
     name: str
@@ -78,7 +78,7 @@ class Curve:
     n_compared: int = 1
 
     def without(self, checkpoints: Iterable[int]) -> Curve:
-        """Return the curve as if it was not measured at these checkpoints."""
+        """Return the curve as if not measured at these checkpoints."""
         tables = {name: getattr(self, name).copy() for name in _TABLES}
         if self.halves is not None:
             tables["halves"] = self.halves.copy()
@@ -214,7 +214,7 @@ def _read(name: str, result: ProbeResult) -> _Numbers:
 
 
 def _stacked(result: ProbeResult, measures: Sequence[str], **at: str) -> _Numbers:
-    """Return measures at the named coordinates, NaN for those that the probe did not compute."""
+    """Return measures at the named coordinates, with NaN for ones that the probe did not compute."""
     missing = np.full(len(result.coords["site"]), np.nan)
     return np.stack([result.sel(name, **at).double().numpy() if name in result else missing for name in measures])
 

@@ -49,7 +49,7 @@ class Inputs:
         tokenizer: the tokenizer that produced them.
         words: the tokens, as strings, of each prompt whose attention is shown, by its number in the file.
         corpus: the tokenized corpus, for topics.
-        topics: which of the corpus's words belong to which topics.
+        topics: which words of the corpus belong to which topics.
         units: which prompts belong together.
         notes: anything a reader should know.
     """
@@ -191,7 +191,7 @@ def _tokenizer(model: Any, series: Sequence[Checkpoint], config: HistoryConfig) 
 
 
 def _check_whole(checkpoint: Checkpoint, config: HistoryConfig) -> None:
-    """Refuse a folder without weights, such as one that is still being written, before others are measured."""
+    """Refuse a folder without weights, such as one still being written, before others are measured."""
     if not Path(checkpoint.model.source).is_dir() or checkpoint.model.is_adapter:
         return
     try:

@@ -190,7 +190,7 @@ def _out_of_order(series: Sequence[Identity], order: list[int]) -> Iterator[Defe
 
 
 def _nearest_place(moved: int, apart: _Distances, order: Sequence[int]) -> list[int]:
-    """Return the neighbours between which it makes the path through the others longer by the least."""
+    """Return the neighbours between which it lengthens the path through the others least."""
     places = list(zip([None, *order], [*order, None], strict=True))
     longer = [_through(apart, left, moved, right) - _edge(apart, left, right) for left, right in places]
     return [i for i in places[int(np.argmin(longer))] if i is not None]

@@ -59,7 +59,7 @@ class Measurements:
 
     @property
     def tested(self) -> dict[str, Curve]:
-        """The curves of which crossings of chance are found, by name."""
+        """The curves whose crossings of chance are found, by name."""
         return {name: self.curves[name] for name in TESTED if name in self.curves}
 
     @property

@@ -138,7 +138,7 @@ def _span_with_ends(result: Measurements, curve: Curve, rows: pd.DataFrame) -> s
 
 
 def _at(result: Measurements, name: str) -> str:
-    """Return when: a layer that is above chance at the first checkpoint crossed it there or before."""
+    """Return when a layer crossed: at a checkpoint, or by the first one if it was above chance there."""
     if name != result.start.name:
         return f"at {quoted(name)}"
     if result.start.origin == Origin.RANDOM:
@@ -166,7 +166,7 @@ def _notes(rows: pd.DataFrame, curve: Curve) -> str:
 
 
 def _with_random_weights(result: Measurements, curve: Curve, rows: pd.DataFrame) -> str:
-    """Return the values at the first checkpoint, if it has random weights and is another than the crossing."""
+    """Return the values at the first checkpoint, if it has random weights and differs from the crossing."""
     start = result.start
     if start.origin != Origin.RANDOM or start.name in set(rows["crosses_at"]):
         return ""
@@ -181,7 +181,7 @@ def _span(values: Shaped[np.ndarray, "n"] | pd.Series) -> str:
 
 
 def _untested(result: Measurements) -> list[Curve]:
-    """Return the curves without crossings that a reading is about."""
+    """Return the curves without crossings that have a reading."""
     without_reading = (*result.tested, "cka_first", "cka_previous")
     curves = [curve for name, curve in result.summarised.items() if name not in without_reading]
     return [curve for curve in curves if np.isfinite(curve.value[result.right]).any()]

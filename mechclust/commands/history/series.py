@@ -39,7 +39,7 @@ def find_series(model: str | Path, config: HistoryConfig) -> list[Checkpoint]:
 
     Args:
         model: a hub name, or a folder. Without revisions and checkpoints, its ``checkpoint-*`` folders are used.
-        config: with revisions or checkpoints.
+        config: settings with revisions or checkpoints.
 
     Raises:
         InputError: for fewer than two checkpoints, a missing folder, or a folder that holds checkpoints instead of
@@ -102,7 +102,7 @@ def _checkpoints_in(folder: Path) -> list[Path]:
 
 
 def _given_folders(paths: Sequence[Path]) -> list[Path]:
-    """Return the folders, including those that match a pattern which the shell did not expand."""
+    """Return the folders, including ones that match a pattern which the shell did not expand."""
     folders: list[Path] = []
     for path in paths:
         if not path.is_dir():

@@ -171,7 +171,7 @@ def gains_figure(result: Measurements) -> Figure:
 
 
 def groups_figure(result: Measurements) -> Figure:
-    """Draw the layer groups and the curves they are read from: medians, spread, dimensions."""
+    """Draw the layer groups and the curves behind them: medians, spread, dimensions."""
     curves = result.curves().seen
     seed = result.config.seed
     dims = {role: values for role, values in curves.dims.items() if np.isfinite(values).any()}

@@ -95,7 +95,7 @@ def _has(result: Measurements, probe: str) -> bool:
 
 
 def _shape(n: int) -> str:
-    """Return how this many tasks are drawn."""
+    """Return the form in which this many tasks are drawn."""
     parts = ["thin line: the median"]
     parts.append("box plots over tasks, whiskers to the minimum and maximum" if n >= BOXES else "one point per task")
     if n >= LEAST_TASKS:

@@ -70,7 +70,7 @@ def findings_of(
         task_dims: dimensions for 99% of the variance by task of ``"base"`` and ``"tuned"``.
         purity: share of nearest neighbours in the task's cluster of ``"base"`` and ``"tuned"``.
         purity_chance: purity by chance.
-        seed: for drawing tasks anew, behind each interval.
+        seed: seed of the bootstrap over tasks, behind each interval.
     """
     if gains is not None:
         curves = replace(curves, covariates={**curves.covariates, GAIN: np.asarray(gains, dtype=float)})

@@ -295,9 +295,9 @@ def test_batches(
 
     Args:
         tasks: the tasks.
-        most: prompts of a task, chosen by a hash of their place in the file.
+        most: maximum number of prompts of a task, chosen by a hash of their place in the file.
         text_format: how they are read.
-        tokens_per_batch: padding included.
+        tokens_per_batch: maximum number of tokens, including padding.
         numbers: numbers of the tasks, for the label ``task``. The label ``unit`` numbers the units, which are the tasks
             if examples have none.
     """
@@ -349,5 +349,5 @@ def chosen_prompts(task: InstructionTask, most: int) -> list[str]:
 
 
 def chosen_examples(task: InstructionTask, most: int) -> list[Example]:
-    """Return at most so many of a task's test examples, drawn by a hash, since files may be ordered by answers."""
+    """Return at most ``most`` of a task's test examples, drawn by a hash, since files may be ordered by answers."""
     return [task.test[i] for i in draw_prompts(torch.arange(len(task.test)), most).tolist()]

@@ -28,7 +28,7 @@ class Score:
 
     Attributes:
         n: number of prompts.
-        exact: share of prompts of which every token of the answer was the most probable one.
+        exact: share of prompts for which every token of the answer was the most probable one.
         exact_ends: interval by Wilson.
         loss: mean over prompts of the answer's mean loss, in nats a token.
         loss_ends: interval by Student's t.
@@ -40,7 +40,7 @@ class Score:
         margin: by how many nats both right answers of a pair are together more probable than when exchanged, mean over
             pairs. 0 if answers do not depend on their prompts.
         margin_ends: interval by Student's t over pairs.
-        apart: share of pairs with a margin above 0, and half of those at 0. By chance .5.
+        apart: share of pairs with a margin above 0, plus half the share at 0. By chance .5.
         margin_gain: margin - the base model's.
         margin_gain_ends: interval by Student's t over pairs.
     """

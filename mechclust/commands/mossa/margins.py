@@ -19,7 +19,7 @@ Pairs = list[tuple[int, int]]
 
 
 def pairs_of(answers: Sequence[str]) -> Pairs:
-    """Pair each prompt with the first later one that has another answer and is in no pair yet.
+    """Pair each prompt with the first later unpaired one that has another answer.
 
     Example:
         >>> pairs_of(["yes", "yes", "no", "no", "yes"])

@@ -139,7 +139,7 @@ class Measurements:
         """Return the 95% interval over prompts, or their units, of each task's gain, or NaN if there is none.
 
         Args:
-            n_compared: tasks of which one was chosen for its gain.
+            n_compared: number of tasks from which one was chosen for its gain.
         """
         return np.array([self._gain_ends(task, n_compared) for task in self.tasks])
 

@@ -185,7 +185,7 @@ def dims_figure(result: Measurements) -> Figure:
 
 
 def _finish_dims(axis: Axes, result: Measurements, labels: list[Label], prompts: int) -> None:
-    """Draw the most dimensions that so many prompts can have, if it is near, and finish the axes."""
+    """Draw the most dimensions that this number of prompts can have, if it is near, and finish the axes."""
     _, top = axis.get_ylim()
     most = min(prompts - 1, result.d)
     if 0 < most < 1.6 * top:

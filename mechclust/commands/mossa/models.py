@@ -221,7 +221,7 @@ def format_of(tokenizer: Any, config: MossaConfig) -> InstructionFormat:
 
 
 def models_of(collection: TaskCollection, config: MossaConfig, controls: Mapping[str, str]) -> list[Model]:
-    """Return the base and every model of a run, those that take longest to train first.
+    """Return the base and every model of a run, the longest to train first.
 
     A task that cannot be measured has no control. If no held-out task can be measured, there is no model without them.
 

@@ -80,7 +80,7 @@ def readings(result: Measurements, tables: Tables) -> list[Reading]:
 
 
 def _learnt(result: Measurements) -> Iterator[Reading]:
-    """Yield how many tasks the controls learnt, and which they did not."""
+    """Yield how many tasks the controls learnt, and the ones that they did not."""
     tasks_by_state: dict[LearningState, list[str]] = {}
     for task, state in result.states().items():
         tasks_by_state.setdefault(state, []).append(task)

@@ -53,7 +53,7 @@ def measure_topics(
     rounding of sums.
 
     Args:
-        model: hub name or local directory, or a loaded model: Hugging Face's, or one that ``load_pretrained`` gave.
+        model: hub name or local directory, or a loaded model: Hugging Face's, or one from ``load_pretrained``.
         config: the settings.
         out: folder for the measurements, in ``results``. With several processes, also for each one's results, so that a
             repeated call goes on after an interruption. If ``None``, no files are kept.
@@ -290,6 +290,6 @@ def _similarity(
 def _for_each(
     variants: Sequence[Variant], usable: Sequence[Variant], results: Sequence[ProbeResult]
 ) -> list[ProbeResult | None]:
-    """Return the result of each variant, ``None`` for those that are not usable."""
+    """Return the result of each variant, or ``None`` for unusable ones."""
     by_variant = dict(zip(usable, results, strict=True))
     return [by_variant.get(variant) for variant in variants]

@@ -67,7 +67,7 @@ def fit_seeds(
     Args:
         counts: of the corpus.
         seeds: one model each.
-        n_topics: how many topics.
+        n_topics: number of topics.
         passes: times through the corpus.
         settings: further settings of the counts, kept in the file.
         corpus: digest of the texts, kept in the file.

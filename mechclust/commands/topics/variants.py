@@ -79,7 +79,7 @@ def variants_of(model: TopicModel, thresholds: Sequence[float], kept: Bool[Tenso
 
 
 def check_pairs(n_words: int, thresholds: Sequence[float]) -> None:
-    """Refuse thresholds none of which lets two words share a topic: every mean over a topic's pairs would be NaN."""
+    """Refuse thresholds if none lets two words share a topic: every mean over a topic's pairs would be NaN."""
     if int(n_words * max(thresholds)) > 0:
         return
     least = least_threshold(n_words)

@@ -100,7 +100,7 @@ class ClusterFactorsConfig:
         n_init: k-means starts.
         n_permutations: random relabellings behind each null interval.
         n_shuffles: label shuffles behind the null interval of linear decodability.
-        clear: states are said to cluster by a label if the index is at least this.
+        clear: states cluster by a label if the index is at least this.
         device: where to train, such as ``cpu`` or ``cuda``.
         test_findings: whether this size can test the findings.
     """

@@ -145,7 +145,7 @@ def _states(model: HookedModel, batch: Batch, sites: Sequence[str]) -> dict[str,
 
 
 def _places(batch: Batch, position: str) -> Bool[Tensor, "example pos"]:
-    """Return where something is read and added."""
+    """Return the positions at which states are read and the difference is added."""
     pos = torch.arange(batch.tokens.shape[1])
     if position == PROMPT:
         return pos <= batch.position("input")[:, None]

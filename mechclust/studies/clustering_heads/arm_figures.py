@@ -160,7 +160,7 @@ def _kinds_by_accuracy(networks: str, ends: Sequence[tuple[float, str]]) -> list
 
 
 def _varied(config: ClusteringHeadsConfig, results: HeadsResults) -> dict[str, dict[float, list[float]]]:
-    """Return the final test accuracies by kind of ablation and value, of those that were run."""
+    """Return the final test accuracies by kind of ablation and value, of ablations that were run."""
     grid = config.ablations
     without_biases = (0.0,) if grid.bias else ()
     values = (grid.batch_sizes, grid.lrs, grid.widths, grid.discounts, grid.dropouts, without_biases)

@@ -233,7 +233,7 @@ class EnsembleJob(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name of its folder."""
+        """The name of the job's folder."""
         first = self.arms[0] if len(self.arms) == 1 else f"{self.arms[0]} and {len(self.arms) - 1} more"
         return f"{first}, seeds {self.seeds[0]}-{self.seeds[-1]}".replace(" ", "-").replace(",", "")
 
@@ -245,7 +245,10 @@ class EnsembleJob(NamedTuple):
 
 
 def counted_from(config: ClusteringHeadsConfig, arm: str) -> int:
-    """Return the epoch from which a mitigation can prevent spikes: a smaller rate late in training, from halfway on."""
+    """Return the epoch from which a mitigation can prevent spikes.
+
+    A smaller rate late in training acts from halfway on.
+    """
     return config.epochs // 2 if arm == MITIGATIONS[2] else 0
 
 

@@ -43,7 +43,7 @@ def follow_the_donor(
         model: a pooling transformer.
         batch: with labels ``sum`` and ``answer``.
         classes: the partition, or ``None`` for the sums.
-        draws: number of draws of random classes, each with its own donors.
+        draws: number of draws of random classes, each with separate donors.
         seed: draws the donors and the random classes.
 
     Raises:

@@ -54,5 +54,5 @@ def shade_falls(axis: Axes, run: NetworkTraining, p: int) -> None:
 
 
 def steps_of(run: NetworkTraining) -> list[int]:
-    """Return the steps of a full-batch run, of which an epoch has one."""
+    """Return the steps of a full-batch run, with one per epoch."""
     return [int(epoch) for epoch in run.dynamics.coords["epoch"]]

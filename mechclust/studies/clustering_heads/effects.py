@@ -113,7 +113,7 @@ def _fewest(squares: Layer, share: float) -> Bool[np.ndarray, "from to"]:
 
 
 def nodes_on_edges(kept: Sequence[Bool[np.ndarray, "from to"]]) -> list[Bool[np.ndarray, "node"]]:
-    """Return for each column of nodes which of them has an edge that is kept.
+    """Return, for each column, which nodes have an edge that is kept.
 
     Example:
         >>> [nodes.tolist() for nodes in nodes_on_edges([np.array([[True, False]]), np.array([[True], [False]])])]

@@ -59,7 +59,7 @@ def ideal_head(
 
 
 def member_with_start(member: Member, scales: Mapping[str, float], ideal: Ideal, beta: float = 8.0) -> Member:
-    """Return the member with initial weights that differ from those drawn from its seed.
+    """Return the member with changed initial weights.
 
     Args:
         member: a pooling transformer on sparse modular addition.

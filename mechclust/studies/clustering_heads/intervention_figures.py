@@ -155,7 +155,7 @@ def _name_frozen(axis: Axes, names: tuple[str, ...]) -> None:
 
 
 def mitigations_figure(config: ClusteringHeadsConfig, results: HeadsResults) -> Figure:
-    """Draw spikes in the base setting against those with a mitigation, one point per seed."""
+    """Draw spikes in the base setting against spikes with a mitigation, one point per seed."""
     arms = [arm for arm in MITIGATIONS if results.mitigated.get(arm)]
     figure, axes = subplots(len(arms), size=(3.8, 3.6), grid=None)
     draw = np.random.default_rng(0)
@@ -211,7 +211,7 @@ def full_batch_figure(config: ClusteringHeadsConfig, results: HeadsResults) -> F
 
 
 def shown_full_batch(results: HeadsResults, p: int) -> dict[int, NetworkTraining]:
-    """Return two full-batch runs: the first that solve the task with two or more falls, or those nearest to that."""
+    """Return two full-batch runs: the first that solve the task with two or more falls, or the nearest to that."""
     ranks = []
     for seed, run in results.full_batch.items():
         falls = min(2, len(run.drops(p)))

@@ -203,7 +203,7 @@ class HeadsResults:
         started: arm to seed to the final head, for networks from other initial weights.
         second_stage: the training of the feed-forward layer alone on the ideal head, by seed.
         next_modulus: ``SCRATCH`` and ``TRANSFER`` to seed to the final head, for networks that add modulo p + 1.
-        folder: of the run, whose trained networks figures draw.
+        folder: folder of the run, whose trained networks figures draw.
     """
 
     networks: dict[int, TrainedNetwork]

@@ -1,4 +1,4 @@
-"""Networks of a run as the sandbox shows them, and which of them are worth a page."""
+"""Networks of a run as the sandbox shows them, and the choice of networks worth a page."""
 
 from __future__ import annotations
 

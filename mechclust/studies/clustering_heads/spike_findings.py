@@ -59,7 +59,7 @@ def _replayed(id: str, results: HeadsResults, part: str, other: str) -> Finding:
 
 
 def _gone_more_often(runs: Sequence[_Gone], part: str) -> list[float]:
-    """Return by how much more spikes of a run disappear with a part frozen than with the attention pattern frozen."""
+    """Return how much more often spikes of a run disappear with a part frozen than with attention frozen."""
     place = FROZEN.index(part)
     attention = FROZEN.index("attention")
     return [gone[:, place].mean() - gone[:, attention].mean() for gone in runs]

@@ -73,8 +73,8 @@ class HeadsInModelsConfig:
         n_tested: heads of the pretrained model that are interchanged, chosen by the largest effect. In small networks,
             all are.
         word_recipients: recipients among the prompts.
-        together: how many heads of the pretrained model are interchanged together to discover an equivalence, those
-            with the largest effect.
+        together: how many heads of the pretrained model, chosen by the largest effect, are interchanged together to
+            discover an equivalence.
         together_recipients: recipients of these among the prompts. With up to 7, ``tolerance`` 0.125 allows no
             difference.
         names: names to draw from.

@@ -34,9 +34,9 @@ def head_sets(heads: Heads, following: Places, sizes: Sequence[int], seed: int) 
     """Return which heads are interchanged together.
 
     Args:
-        heads: of the model at this ending.
+        heads: heads of the model at this ending.
         following: heads that are alike for the thing asked, chosen by labels.
-        sizes: how many of those with the largest effect.
+        sizes: numbers of heads with the largest effect.
         seed: draws the control: as many other heads, from these blocks or, if they have too few, from the nearest.
 
     Returns:

@@ -88,7 +88,7 @@ def _beyond_random(id: str, statement: str, bound: Bound, values: _Values, measu
 
 
 def findings_of(config: HeadsInModelsConfig, data: Data) -> list[Finding]:
-    """Return A1 to A7, W1 to W10, I1 to I6 and the checks K1 and K2, without those that became controls of others.
+    """Return A1 to A7, W1 to W10, I1 to I6 and the checks K1 and K2, except the ones that became controls.
 
     A4 and A5 are the control of A2. W8 and W9 are the control of W7.
     """

@@ -167,7 +167,7 @@ def discovered_agreement(discovery: ProbeResult) -> dict[str, float]:
 def rise_where_called(task_ari: Float[np.ndarray, "layer"], called: Shaped[np.ndarray, "block"]) -> float:
     """Return how much more the task-ARI rises in the blocks with most heads called than in others, in the mean.
 
-    0 if all blocks have as many.
+    0 if all blocks have equally many.
     """
     most = called == called.max()
     if most.all():

@@ -70,7 +70,7 @@ def run_job(config: HeadsInModelsConfig, job: Job, out: Path) -> None:
 
 
 def check(config: HeadsInModelsConfig) -> None:
-    """Refuse a model that is not there, lacks heads or cannot read the prompts.
+    """Refuse a model that is missing, lacks heads or cannot read the prompts.
 
     Raises:
         InputError: saying which, before anything is trained.
@@ -230,7 +230,7 @@ def _interchange_together(
     following: Places,
     out: Path,
 ) -> None:
-    """Interchange several heads at once: those that follow the thing asked, and those with the largest effect."""
+    """Interchange several heads at once: heads that follow the thing asked, and heads with the largest effect."""
     identity = fingerprint(model)
     n_blocks, n_heads = heads.values["effect"].shape
     exchange = partial(exchange_together, model, batch, following, (n_blocks, n_heads), seed=job.seed)

@@ -1,4 +1,4 @@
-"""Several heads at once: does the answer follow their outputs, and only what is asked?"""
+"""Several heads at once: does the answer follow their outputs, and only the thing asked for?"""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def exchange_together(
     Measures:
         ``carried`` (donors): share of answers that become the donor's. NaN for irrelevant donors, whose answer is
             equal.
-        ``changed`` (donors): share of answers that differ from those without interchange.
+        ``changed`` (donors): share of answers that differ from the answers without interchange.
 
     Both are NaN without heads, since an empty interchange says little of heads. The control is also NaN if most heads
     of the model are interchanged, because there are not as many others.

@@ -37,7 +37,7 @@ class OriginConfig:
         sizes: sizes of the training data, as multiples of the reference's. They must include 1.
         training: training of the reference's model of all domains. A control has a share of its steps equal to its
             share of the domains, so both see an example equally often. Rates are inversely proportional to the width.
-        ceiling: also train every control again, with other weights and another order: how similar two of them are.
+        ceiling: also train every control again, with other weights and another order, to measure how similar two are.
     """
 
     domains: tuple[str, ...] = ("copy", "swap", "translate", "type", "classify")
@@ -111,7 +111,7 @@ class MossaConfig:
             tested.
         init_std: standard deviation of initial weights, or None for 1 / sqrt(d_model). GPT-2's .02 is for a larger
             width.
-        ceiling: also tune the controls of seen skills with another order of the data: how similar two of them are.
+        ceiling: also tune the controls of seen skills with another order of the data, to measure how similar two are.
         n_neighbours: number of nearest neighbours for cluster purity.
         n_purity: prompts per seen skill among which neighbours are searched.
         n_projected: examples in the projection figure.
@@ -164,7 +164,7 @@ class MossaConfig:
 
 
 class ModelJob(NamedTuple):
-    """One model to train, or one thing to measure."""
+    """One model to train, or one measurement."""
 
     kind: str  # base, tuned, control, measure, describe
     seed: int

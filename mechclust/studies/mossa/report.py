@@ -102,7 +102,7 @@ def panels(config: MossaConfig, results: Results) -> list[Panel]:
 
 
 def tables(config: MossaConfig, results: Results) -> dict[str, pd.DataFrame]:
-    """Return the layer groups of each seed, and the medians that they are read from."""
+    """Return the layer groups of each seed, and the medians behind them."""
     return {
         "Layer groups by the fixed rule": groups_table(config.seeds, results.runs),
         "Median debiased CKA over tasks by layer, mean over seeds": medians_table(results.runs).round(2),

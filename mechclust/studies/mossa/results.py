@@ -33,7 +33,7 @@ class SeedResults:
         names: of the skills that have a control.
         cka: of ``"base"`` and ``"tuned"`` with the task's control.
         biased: ``cka`` in the biased form.
-        ceiling: of the controls of seen tasks with those tuned in another order, or ``None``.
+        ceiling: of the controls of seen tasks with controls tuned in another order, or ``None``.
         dims: dimensions for 99% of the variance of ``"base"`` and ``"tuned"``, over all seen skills.
         purity: share of nearest neighbours in the cluster, for ``"base"`` and ``"tuned"``.
         purity_chance: chance level of the purity.

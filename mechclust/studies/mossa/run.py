@@ -157,7 +157,7 @@ def _measure(config: MossaConfig, seed: int, out: Path) -> None:
 
 
 def _describe(config: MossaConfig, seed: int, out: Path) -> None:
-    """Measure dimensions, purity and accuracy of the base and the tuned model, a picture, and CKA's own check."""
+    """Measure dimensions, purity and accuracy of the base and the tuned model, a picture, and the check of CKA."""
     suite = suite_of(config, seed)
     at = block_sites(config)
     models = _load_both(config, out, seed)

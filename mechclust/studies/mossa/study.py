@@ -71,7 +71,10 @@ def _models_trained(config: MossaConfig, out: Path) -> Iterable[TrainedModel]:
 
 
 def _of_experiment(function: str, config: MossaConfig, argument: Any) -> Any:
-    """Call this function of the configured experiment, which has its results, findings, figures, tables and notes."""
+    """Call this function of the configured experiment's module.
+
+    The module has its results, findings, figures, tables and notes.
+    """
     module = origin_report if config.experiment == "origin" else report
     return getattr(module, function)(config, argument)
 

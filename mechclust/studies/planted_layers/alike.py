@@ -38,7 +38,7 @@ def measure_alike(
     *,
     n_few: int | None = None,
 ) -> ProbeResult:
-    """Measure how similar a model is to each task's control at every layer, on the task's own prompts.
+    """Measure how similar a model is to each task's control at every layer, on the task's prompts.
 
     Measures:
         ``similarity`` (prompts, view, measure, task, layer): by each measure of ``alike_of``. The views are the

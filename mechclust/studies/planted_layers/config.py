@@ -15,7 +15,7 @@ The predictions, written before the confirmatory seeds (10 and above) were run. 
 The following predictions are for the method's comparison of a model of several tasks (E), its single-task controls and
 the base. They were written before any such trio was measured on any seed. ``control_findings.py`` tests them:
 
-7. If E and its controls were trained in equal layers, E is more similar to its controls than the base is from the
+7. If E and its controls were trained in one span of layers, E is more similar to its controls than the base is from the
    first of these layers on, and this is where the layer groups end the shared layers (P11).
 8. Neither the gain nor the end of the transition marks the last of these layers, since a layer's output stays in
    the stream of all layers above it (P12).
@@ -62,7 +62,7 @@ class PlantedConfig:
     """Settings of the study of planted layers.
 
     Args:
-        seeds: one base model and everything made from it per seed. For a given model, one draw of the planted noise.
+        seeds: one base model, and the models tuned from it, per seed. For a given model, one draw of the planted noise.
         model: a Hugging Face checkpoint, by name or folder, to plant in instead of the miniature, with noise only.
         prompts: prompts for ``model``, a file (JSONL, CSV, parquet) with ``prompt`` and ``task``. The first
             ``suite.n_eval`` of each task are used.
@@ -73,7 +73,7 @@ class PlantedConfig:
         n_heads: attention heads of the miniature.
         init_std: standard deviation of its initial weights, or None for 1 / sqrt(d_model).
         pretraining: pre-training of the base model, on the generic stream.
-        tuning: tuning of the models made from it, on all seen skills.
+        tuning: tuning of the models from the base, on all seen skills.
         layer_decay: factor on the learning rate from each block to the one below, for the model with rates by layer.
         spans: the first and last layer of each plant, from 1. By default, three spans spread over the depth.
         noise: relative norms of the noise in planted weights, the smallest first.

@@ -87,7 +87,7 @@ def _one(scores: _Scores, name: str, view: str = RESIDUAL, measure: str = DEBIAS
     return scores[name][:, *place(view, measure, prompts)]
 
 
-# ---- E and its controls trained in equal layers ----
+# ---- E and its controls trained in one span of layers ----
 
 
 def _of_same_layers(config: PlantedConfig, runs: Runs) -> list[Finding]:
@@ -231,7 +231,7 @@ def _at_most_one(layers: _Seeds) -> _Seeds:
 
 
 def _too_similar_to_gain(config: PlantedConfig, runs: Runs) -> tuple[int, int]:
-    """Return in how many of the layers called shared, with all layers trained, no gain could show, and their number."""
+    """Return how many of the layers called shared could not show a gain, with all layers trained, and their number."""
     hidden = 0
     total = 0
     for run, n_shared in zip(runs, _n_shared(config, runs, EVERYWHERE), strict=True):

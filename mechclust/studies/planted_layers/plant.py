@@ -21,8 +21,8 @@ from tasks import InputError
 def plant_in(model: HookedModel, layers: Sequence[int], *, noise: float, seed: int = 0) -> Iterator[None]:
     """Add noise to all weight matrices of some layers inside a context, and restore the weights afterwards.
 
-    Each matrix has Gaussian noise added to it, with a Frobenius norm of ``noise`` times the matrix's own. Biases, norms
-    and everything outside these blocks are unchanged.
+    Each matrix has Gaussian noise added to it, with a Frobenius norm of ``noise`` times the matrix's norm. Biases,
+    norms and everything outside these blocks are unchanged.
 
     Memory: a copy of these layers' matrices.
 

@@ -187,8 +187,8 @@ def chance_of(column: str, name: str, run: SeedResults) -> float:
 def summary_table(config: PlantedConfig, runs: Sequence[SeedResults]) -> pd.DataFrame:
     """Return a row per measure: how well it finds the planted layers, and how many it calls if none stands out.
 
-    The planted layers are those that were trained, or, in a given model, those with the most noise. Cells are means
-    over seeds with their 95% interval.
+    The planted layers are the trained ones or, in a given model, the ones with the most noise. Cells are means over
+    seeds with their 95% interval.
     """
     import pandas as pd
 

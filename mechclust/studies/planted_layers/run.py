@@ -175,7 +175,7 @@ def _first_of_each(prompts: LabelledPrompts, n_per_task: int) -> LabelledPrompts
 
 
 class _ChangedModels:
-    """The models that pairs are made of: two copies of each model in use, so that one can be changed."""
+    """The models of the pairs: two copies of each model in use, so that one can be changed."""
 
     def __init__(self, source: _Source, seed: int) -> None:
         self.source = source

@@ -121,7 +121,7 @@ def share_called(called: Called, chosen: Truth) -> PerCurve:
 
 
 def _upper_call(called: Called) -> Bool[np.ndarray, "*curve"]:
-    """Return whether the layers called changed are those from some layer up to the last, and not all.
+    """Return whether the layers called changed are all from some layer up to the last, but not all layers.
 
     Example:
         >>> _upper_call(np.array([[False, True, True], [True, True, True], [False, True, False]])).tolist()

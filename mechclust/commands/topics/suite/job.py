@@ -87,7 +87,7 @@ class ModelJob:
         name: in tables and folders.
         load: gives the model with its tokenizer.
         identity: of the model, such as its directory and the seed of its random weights.
-        words: that the topics are about.
+        words: words of the topics.
         topics: by topic seed, with equal variants for each. Their topics are over ``words``.
         documents: texts.
         reading: how these are read.
@@ -221,7 +221,7 @@ def _attention_probe(
 
 
 def _in_place(probes: Sequence[object | None], results: Iterator[ProbeResult]) -> list[ProbeResult | None]:
-    """Return the result of each probe, ``None`` for those that there are not."""
+    """Return the result of each probe, with ``None`` for missing ones."""
     return [None if probe is None else next(results) for probe in probes]
 
 

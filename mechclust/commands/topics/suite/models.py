@@ -25,7 +25,7 @@ class SuiteModel:
         model: hub name or local directory.
         name: in tables and folders. By default the model's name.
         twins: how many times it is measured with random weights, seeds 0, 1, ...
-        published: the row of the published tables that it stands beside. Empty for none.
+        published: the row of the published tables to compare it with. Empty for none.
     """
 
     model: str
@@ -61,7 +61,7 @@ def read_suite(path: str | Path) -> list[SuiteModel]:
 
     Raises:
         InputError: for a file that is missing or no TOML, or no models. Also for a missing key, a value of another
-            kind, or a model or a name that stands in it twice.
+            kind, or a model or a name given twice.
     """
     try:
         contents = tomllib.loads(read_text(path, _EXPECTED, called="suite file"))

@@ -31,7 +31,7 @@ class SuiteResult(Measurements, MeasuredResult):
         config: the settings.
         models: of the suite, in its order.
         texts: topic models and documents.
-        trained: by name, measurements of those that could be measured.
+        trained: by name, measurements of encoders that could be measured.
         twins: by name, measurements of each random twin.
         failed: by name, or name and twin, why one could not be measured.
     """

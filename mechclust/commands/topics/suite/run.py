@@ -87,7 +87,7 @@ def _result(
 
 
 def _first_of(failed: Mapping[str, str]) -> str:
-    """Return why the first encoder cannot be measured, and how many others there are."""
+    """Return why the first encoder cannot be measured, and the number of others."""
     (name, why), *others = failed.items()
     if not others:
         return f"{name}: {why}"

@@ -192,7 +192,7 @@ def _sample(stream: CorpusStream, corpus: str, config: SuiteConfig, out: Path) -
 
 
 def _check_known(fitted: FittedTopics, documents: Sequence[str], config: SuiteConfig) -> None:
-    """Refuse topics none of whose words is in the documents."""
+    """Refuse topics without any word in the documents."""
     known = set(fitted.words)
     if any(not known.isdisjoint(words_of(text)) for text in documents):
         return

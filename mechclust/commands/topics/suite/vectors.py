@@ -39,7 +39,7 @@ class WordStates:
 
     Attributes:
         encoded: the documents.
-        n_words: how many words there are.
+        n_words: number of words.
         rows: which words are in which part, words of part 0 first.
     """
 
@@ -157,7 +157,7 @@ def similarities(
 def drawn_of(
     values: Float[np.ndarray, "seed"], without: Float[np.ndarray, "seed part"]
 ) -> Float[np.ndarray, "seed part"]:
-    """Return values that vary as much as an estimate from all documents, made of those with one part left out each.
+    """Return values that vary as much as an estimate from all documents, from values with one part left out each.
 
     These are pseudo-values, drawn together by the root of their number, so that their variance is the jackknife's.
 

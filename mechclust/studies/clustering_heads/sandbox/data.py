@@ -46,7 +46,7 @@ def sandbox_run(
 ) -> SandboxRun:
     """Record one network of an ensemble at the epochs worth seeing.
 
-    Keeps the first and the last epoch, some around every spike of ``curves``, and otherwise those at which weights
+    Keeps the first and the last epoch, some around every spike of ``curves``, and otherwise the ones at which weights
     and loss change most. Takes about 10 ms per epoch.
 
     Args:

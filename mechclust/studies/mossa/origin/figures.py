@@ -44,7 +44,7 @@ def sweeps_figure(runs: Runs) -> Figure:
 
 
 def layers_figure(runs: Runs) -> Figure:
-    """Draw SVCCA by layer at the reference and, for the domain's own control, at every width."""
+    """Draw SVCCA by layer at the reference and, for the domain's control, at every width."""
     figure, (reference, widths) = subplots(2, size=(5.0, 3.6))
     x = np.arange(1.0, runs[0].chance.shape[2] + 1)
     for name in _STYLES:

@@ -111,7 +111,7 @@ def _slope(results: OriginResults, measure: Float[np.ndarray, "cell domain layer
 
 
 def _excess(results: OriginResults, layer: int) -> float:
-    """Return, at the reference, the similarity with the domain's own control minus that with the others."""
+    """Return, at the reference, the similarity with the domain's control minus the similarity with the others."""
     return float((results.own - results.others)[results.at_reference, :, layer].mean())
 
 

@@ -32,10 +32,10 @@ class OriginResults:
         cells: shapes and data sizes, first of all widths.
         reference: the cell of the reference.
         svcca: of the model of all domains with the control of each domain.
-        chance: with the domain's own control, for randomly paired rows.
+        chance: with the domain's control, for randomly paired rows.
         ceiling: of two controls of the domain, or NaN if there is only one.
         n_dims: number of directions that hold 99% of the variance, in the model of all domains.
-        accuracy: of the model of all domains and of the domain's own control.
+        accuracy: of the model of all domains and of the domain's control.
         notes: why a number is NaN.
     """
 
@@ -50,7 +50,7 @@ class OriginResults:
 
     @property
     def own(self) -> ByCell:
-        """SVCCA with the domain's own control."""
+        """SVCCA with the domain's control."""
         return einops.rearrange(np.diagonal(self.svcca, axis1=1, axis2=2), "cell layer domain -> cell domain layer")
 
     @property
@@ -89,7 +89,7 @@ class OriginResults:
         return float((x * curve[list(values)]).sum() / (x**2).sum())
 
     def next_controls(self) -> OriginResults:
-        """Return the results with each domain compared with the next domain's control as if it were its own."""
+        """Return the results with the next domain's control in place of each domain's control."""
         return replace(self, svcca=np.roll(self.svcca, -1, axis=2))
 
 
