@@ -83,7 +83,7 @@ def own_folder(out: str | Path | None, command: str, subject: Mapping[str, str] 
         try:
             yield
         finally:
-            if out.is_dir():  # somebody may have removed the folder, and what is in it now is of this command
+            if out.is_dir():  # it may have been removed meanwhile, and its files are now this command's
                 with suppress(InputError):
                     record_command(out, command)
 

@@ -64,7 +64,7 @@ class MeasurementPart:
         if kept is not None:
             return kept
         result = self.measure()
-        with suppress(InputError):  # what cannot be kept would only be measured again
+        with suppress(InputError):  # a result that cannot be kept would only be measured again
             result.save(self.path)
         return result
 

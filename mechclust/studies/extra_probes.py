@@ -18,7 +18,7 @@ from probes.engine.result import load_result
 from probes.store.files import file_name, write_atomic
 from tasks import Batch, InputError
 
-_SHOWN = 4  # models per probe shown in the report; all are in the folder
+_SHOWN = 4  # models per probe shown in the report, whereas all are in the folder
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import numpy as np
 
 RARE = "(rare)"
-MIN_PROMPTS = 5  # of one value; rarer values are pooled
+MIN_PROMPTS = 5  # of one value. Rarer values are pooled
 WORDS = ("last word", "first word")
 TOKENS = ("last token", "first token", "length")
 _N_LENGTH_BINS = 5

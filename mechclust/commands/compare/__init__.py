@@ -9,7 +9,7 @@
 4. ``measurements`` holds the numbers and judges which layers changed (``layer_verdict``), which matter to the output
    (``output_verdict``) and which tasks stand out (``standing_out``). ``control_curves`` finds layer groups.
 5. ``readings``, ``output_readings`` and ``tables`` state the results, ``figures``, ``group_figures`` and ``planes``
-   draw it, and ``result`` writes the page.
+   draw them, and ``result`` writes the page.
 """
 
 from mechclust.commands.compare.config import CompareConfig as CompareConfig

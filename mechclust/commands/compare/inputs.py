@@ -149,7 +149,7 @@ def _choose(prompts: LabelledPrompts, config: CompareConfig) -> list[int]:
             f"give more, leave the task out{lower}"
         )
     chosen: list[int] = []
-    for some in places.values():  # each task has a draw of its own: other tasks do not change it
+    for some in places.values():  # each task has a separate draw, which other tasks do not change
         order = torch.randperm(len(some), generator=torch.Generator().manual_seed(config.seed))
         chosen += [some[i] for i in order[: config.max_per_task].tolist()]
     return sorted(chosen)

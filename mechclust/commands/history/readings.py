@@ -22,7 +22,7 @@ from tasks.text.visible import quoted
 if TYPE_CHECKING:
     import pandas as pd
 
-MAX_FINDINGS = 8  # findings that are readings; others are caveats
+MAX_FINDINGS = 8  # findings that are readings. Others are caveats
 MAX_CROSSINGS = 4  # checkpoints of a measure at which layers cross chance, a reading each
 _SHORT_TITLES = {
     "clusters": "clusters against tasks",

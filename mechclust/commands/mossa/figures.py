@@ -54,7 +54,7 @@ def _curve_panels(result: Measurements) -> Iterator[Panel]:
         yield Panel("task_gains", gains_figure(result), _GAINS)
     yield Panel("layer_groups", groups_figure(result), _GROUPS)
     yield Panel("clusters", clusters_figure(result), _CLUSTERS + diamonds)
-    if sum(result.held_out) > 1:  # of one, the next figure shows the same
+    if sum(result.held_out) > 1:  # for one task, the next figure suffices
         caption = _held_out_caption(result) + published
         yield Panel("held_out", boxes_figure(result, held_out=True), caption)
     if any(result.held_out):

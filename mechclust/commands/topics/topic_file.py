@@ -17,7 +17,7 @@ from tasks.text.topic_model import WordCounts, fit_counts
 from tasks.text.words import words_of
 
 TOPIC_FILE_FORMAT = "mechclust-topics-1"
-TOKENIZER = "mechclust-words-1"  # what a word is: tasks.text.words
+TOKENIZER = "mechclust-words-1"  # definition of a word: tasks.text.words
 _WAY = "fit the topics anew (leave out --topic-model), or give a file made from this corpus with the same settings"
 
 

@@ -52,7 +52,7 @@ _ARMS_NEEDED: Mapping[str, Sequence[str]] = {
 _Seeds = Float[np.ndarray, "seed"]
 _Curve = Float[np.ndarray, "seed step"]
 
-_finding = partial(compared, source="ours", shown="table")  # of values and those of a control, by seed
+_finding = partial(compared, source="ours", shown="table")  # of values and a control's values, by seed
 _beyond_untrained = partial(beyond_untrained, source="ours", shown="table")  # of the end and the start of curves
 
 

@@ -221,7 +221,7 @@ def _ablation(axis: Axes, kind: str, tests_by_value: Mapping[float, Sequence[flo
         axis.plot([value] * len(tests), tests, "o", color=BLUE, alpha=0.25, ms=4, mew=0)
     means = [np.mean(tests) for tests in tests_by_value.values()]
     shares, low, high = np.array([_share_solved(tests) for tests in tests_by_value.values()]).reshape(-1, 3).T
-    if kind == "bias":  # two settings, with nothing between them
+    if kind == "bias":  # two settings, without values between them
         axis.plot(values, means, "_", color=BLUE, ms=22, mew=2)
         axis.errorbar(values, shares, np.abs([low - shares, high - shares]), fmt="s", color=ORANGE, ms=5, capsize=4)
     else:

@@ -183,7 +183,7 @@ class ClusteringHeadsConfig:
             )
         if self.curriculum.seeds:
             self._check_curriculum(self.curriculum)
-        for arm in arms(self).values():  # refuses what cannot be trained before any training starts
+        for arm in arms(self).values():  # refuses invalid arms before any training starts
             training_of(self, arm)
             member_of(self, arm, arm.seeds[0])
 

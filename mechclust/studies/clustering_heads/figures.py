@@ -18,7 +18,7 @@ from mechclust.studies.clustering_heads.results import HeadsResults, TrainedNetw
 from mechclust.studies.clustering_heads.shown import sandbox_of, shown_networks
 from probes.clustering_head import INTEGER_DEVIATION, TEXTBOOK_WITHIN_RATIO
 
-LEAST_LOSS = 1e-10  # nats, as drawn; in float32 a smaller loss is often 0
+LEAST_LOSS = 1e-10  # nats, as drawn, since in float32 a smaller loss is often 0
 
 
 def draw_figures(config: ClusteringHeadsConfig, results: HeadsResults) -> dict[str, Figure]:

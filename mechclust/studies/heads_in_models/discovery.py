@@ -15,7 +15,7 @@ from probes.engine.sites import head_name
 from probes.store.files import versions
 from tasks import Batch
 
-FOLLOWING = "alike for the thing asked"  # chosen by labels; the other sets need none
+FOLLOWING = "alike for the thing asked"  # chosen by labels, which the other sets do not need
 _MEASURES_OF_SET = ("changed", "classes", "stability", "within_ratio", "within_ratio_gaussian")
 _MEASURES_OF_LABEL = ("changed_within", "changed_between", "response_within_ratio", "agreement", "p_value")
 

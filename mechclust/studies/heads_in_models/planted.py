@@ -21,7 +21,7 @@ _DIGIT = 0
 _TOTAL = 1
 _COPY = 2
 _UNUSED = 3
-_SCORE = 9.0  # attention score at positions that a head attends to; 0 elsewhere
+_SCORE = 9.0  # attention score at positions that a head attends to, 0 elsewhere
 
 
 class PlantedHeads(HookedRootModule):  # type: ignore[misc]

@@ -1,12 +1,12 @@
 """Settings, models and pairs of models of the study of planted layers.
 
-The predictions, written before the confirmatory seeds (10 and above) were run. ``findings.py`` tests them:
+The predictions were written before the confirmatory seeds (10 and above) were run. ``findings.py`` tests them:
 
 1. CKA of the residual stream shows the beginning of a change: all layers below are bit-identical.
 2. It does not show the end of the change. A layer's output stays in the stream of all layers above it, so that
    the last layer called changed is the last of the model.
 3. Biased CKA misses changes if there are fewer prompts than dimensions.
-4. Measured on each block's own contribution, CKA finds both ends. The argument against is that a block above the change
+4. Measured on each block's contribution, CKA finds both ends. The argument against is that a block above the change
    receives a different input, so its output changes too. Hence 5.
 5. Measured on each block's contribution to a common input, debiased CKA finds both ends.
 6. Learning rates that fall from block to block make a change in all layers look like one in the upper layers only.
@@ -54,7 +54,7 @@ from tasks.settings import (
 )
 
 FROZEN = ("embed", "pos_embed", "unembed", "ln_final")  # only blocks change
-FRESH = 1  # tunings in addition to those of the null, so that one pair has a model that no threshold has seen
+FRESH = 1  # tunings besides the null's, so that one pair has a model that no threshold has seen
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from mechclust.studies.planted_layers.rows import RESIDUAL, SAME_INPUT
 from mechclust.studies.planted_layers.trios import ALL_DECAYED, CROSSED, EVERYWHERE, LONGER, SAME
 
 _LEAST_LEARNT = 0.1  # share of correct answers above both the base and chance
-_MOST_SEEDS = Bound(">=", 0.7)  # a share of ten seeds; with ten of ten, Wilson's interval begins at .72
+_MOST_SEEDS = Bound(">=", 0.7)  # a share of ten seeds. With ten of ten, Wilson's interval begins at .72
 _SAME_LAYERS = "if E and its controls were trained in the same layers"
 _DIFFERENT_LAYERS = "E and its controls trained in different layers"
 

@@ -31,7 +31,7 @@ from tasks.text.encoding import EncodedCorpus, check_tokenizer, encode_documents
 
 _SHOWN_TOKENS = 72
 _SHOWN_HEADS = 8
-_ATTENTION_MEASURES = {  # by name; the unmatched ratio is over all distances, within documents
+_ATTENTION_MEASURES = {  # by name. The unmatched ratio is over all distances, within documents
     "ratio": "ratio_unmatched",
     "matched": "ratio",
     "overall_ratio": "overall_ratio_unmatched",

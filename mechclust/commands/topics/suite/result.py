@@ -141,7 +141,7 @@ class SuiteResult(Measurements, MeasuredResult):
         )
 
     def _analysis(self) -> Analysis:
-        judged = {finding.id for finding in self.findings}  # in a table of their own
+        judged = {finding.id for finding in self.findings}  # in a separate table
         folded = {}
         for overlap, title in tables.KINDS_OF_TOPICS.items():
             folded[f"Attention, {title}, next to the published table"] = table_html(self.shown(overlap), missing="–")

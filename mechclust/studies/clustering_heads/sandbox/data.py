@@ -31,7 +31,7 @@ from tasks import InputError, SparseModularAddition
 _CLOUD_SEQUENCES = 400  # test sequences drawn as small dots behind the followed ones
 _GRID = (96, 60)  # cells of a class map, across and up
 _LEVELS = (0.5, 0.75, 0.95)
-_QUIET_LOSS = 1e-4  # nats; below it the loss's logarithm is mostly noise
+_QUIET_LOSS = 1e-4  # nats, below which the loss's logarithm is mostly noise
 
 
 def sandbox_run(
