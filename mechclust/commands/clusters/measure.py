@@ -58,9 +58,9 @@ def measure_clusters(
         progress: print an estimate of the cost first, and show progress bars.
 
     Raises:
-        InputError: before any weights are loaded: for bad settings or prompts, a ``given`` label that determines the
+        InputError: before any weights are loaded, for bad settings or prompts, a ``given`` label that determines the
             task, too little memory, or a model in memory for several processes. Also for an ``out`` that another
-            process uses or that holds measurements of another model or other prompts. Later: for a model that cannot be
+            process uses or that holds measurements of another model or other prompts. Later, for a model that cannot be
             loaded, too little disk, or an ``out`` with hidden states of other weights.
 
     Example:

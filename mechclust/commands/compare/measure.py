@@ -48,11 +48,11 @@ def compare_models(
         progress: show progress bars.
 
     Raises:
-        InputError: before any weights are loaded: for bad settings or prompts, an unavailable device, models without
+        InputError: before any weights are loaded, for bad settings or prompts, an unavailable device, models without
             weights or tokenizer, or tokenizers that read a prompt differently. Also for too little memory or disk, a
-            model in memory for several processes, or an ``out`` that another process uses, or that was started with
-            other prompts or models. Later: for a model that cannot be loaded, an ``out`` that holds another model's
-            hidden states, or activations that are not finite.
+            model in memory for several processes, or an ``out`` in use by another process or started with other prompts
+            or models. Later, for a model that cannot be loaded, an ``out`` that holds another model's hidden states, or
+            activations that are not finite.
 
     Example:
         >>> result = compare_models("gpt2", "my-gpt2", CompareConfig(Path("prompts.jsonl")), "out")  # doctest: +SKIP

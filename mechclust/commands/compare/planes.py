@@ -56,9 +56,9 @@ def prompt_planes(
 ) -> PromptPlanes | None:
     """Find the planes of both models' layers, of at most ``most`` prompts. Return ``None`` for 0.
 
-    If the models have matching layers, each plane of the tuned model is turned to fit the base's at that layer, so that
-    the two can be compared by eye. Otherwise, its first one is turned to fit the base's, and each later one to fit the
-    one before.
+    If the models have matching layers, each plane of the tuned model is turned to fit the base's at that layer. The two
+    can then be compared by eye. Otherwise, its first one is turned to fit the base's, and each later one to fit the one
+    before.
 
     Memory: one layer's rows of one model.
     """

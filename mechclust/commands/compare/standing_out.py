@@ -17,7 +17,7 @@ def standing_out(
     """Find the tasks that changed clearly more than the others.
 
     The tasks are split in two by least squared deviations of log change from the two groups' means (Jenks' natural
-    break, in which changes count as at least the tolerance). Tasks above the split stand out under two conditions.
+    break). In this, changes count as at least the tolerance. Tasks above the split stand out under two conditions.
     Their intervals lie above the tolerance and above every interval of the others. The least of them changed at least
     ``factor`` times as much as the most of the others. Otherwise none does: the tasks changed alike, or there are no
     two groups. This compares these tasks only. It does not test which data a model was tuned on.
@@ -64,8 +64,8 @@ def common_layers(known: Bool[np.ndarray, "layer task"]) -> tuple[Bool[np.ndarra
 
     Layers change by different amounts, so means of two tasks over different layers could differ for equal tasks. The
     layers must thus be common to every task. They are the layers at which every task is known. If these are fewer than
-    half of the layers at which any task is, the task that costs the most layers is left out, and so on, as long as more
-    than two are left.
+    half of the layers at which any task is known, the task that costs the most layers is left out. This repeats as long
+    as more than two tasks are left.
 
     Args:
         known: whether the task has a change and an interval at the layer.

@@ -82,8 +82,8 @@ def check_series(
 
     A checkpoint is out of order if moving it elsewhere shortens the path through the weights: the sum of the distances
     that change must fall below 0.8 of its former value. A training run that moves straight or at random passes (every
-    other position is longer). So does one that stays near a point (every position is equally long), and one whose
-    learning rate falls at the end (0.83, or 0.71 if the first is moved behind the last, for which the bound is 0.6).
+    other position is longer). So does one that stays near a point (every position is equally long). One whose learning
+    rate falls at the end passes too (0.83, or 0.71 if the first is moved behind the last, for which the bound is 0.6).
     Two errors cannot be detected: two checkpoints swapped at either end of a random walk, and a whole series in
     reverse.
 

@@ -45,8 +45,8 @@ def run_mossa(base: str | Path, config: MossaConfig, out: str | Path, *, progres
         progress: show progress bars.
 
     Raises:
-        InputError: before work starts: for settings, files, tasks or models that cannot be used, and an ``out``
-            that holds another run. Later: for a model of all tasks whose loss is not finite.
+        InputError: before work starts, for settings, files, tasks or models that cannot be used, and an ``out``
+            that holds another run. Later, for a model of all tasks whose loss is not finite.
 
     Example:
         >>> result = run_mossa("google/gemma-3-270m", MossaConfig(tasks=Path("flan")), "runs/mossa")  # doctest: +SKIP

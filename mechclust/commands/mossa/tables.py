@@ -110,10 +110,10 @@ def _largest(gap: Float[np.ndarray, "layer"]) -> dict[str, Any]:
 def tasks_table(result: Measurements) -> pd.DataFrame:
     """Return one row per task, the largest gain first.
 
-    The columns are ``task, cluster, held_out, training_examples, prompts``, readability, and ``gain`` (tuned - pre,
-    debiased CKA with the control, mean over the upper half of the layers) with ``gain_low`` and ``gain_high``, its 95%
-    interval over prompts or units. Further, ``largest`` (in size) and ``at_layer``, ``base_last``, ``tuned_last``,
-    ``ceiling_last``, ``null_last``, ``learnt`` (see ``learnt.Score``) and the accuracies.
+    The columns are ``task, cluster, held_out, training_examples, prompts``, readability, and ``gain`` with ``gain_low``
+    and ``gain_high``, its 95% interval over prompts or units. The gain is tuned - pre, debiased CKA with the control,
+    mean over the upper half of the layers. Further, ``largest`` (in size) and ``at_layer``, ``base_last``,
+    ``tuned_last``, ``ceiling_last``, ``null_last``, ``learnt`` (see ``learnt.Score``) and the accuracies.
     """
     import pandas as pd
 
@@ -207,8 +207,8 @@ def _medians_by_layer(layers: pd.DataFrame) -> pd.DataFrame:
 def groups_table(result: Measurements) -> pd.DataFrame:
     """Return one row per group of layers, if there are enough tasks.
 
-    The columns are ``group, first_layer, last_layer`` (empty if no layer is in it), and ``end_low`` and ``end_high``,
-    95% of its last layer over tasks drawn anew (0: before the first layer). ``tuned_alone`` are its layers at which
+    The columns are ``group, first_layer, last_layer`` (empty if no layer is in it), ``end_low`` and ``end_high``. These
+    are 95% of its last layer over tasks drawn anew (0: before the first layer). ``tuned_alone`` are its layers at which
     tuned changed and the controls did not. ``tasks`` is the last column.
     """
     import pandas as pd

@@ -45,7 +45,7 @@ def measure_topics(
     tokenizer: Any = None,
     progress: bool = False,
 ) -> TopicsResult:
-    """Attention and similarity between words of a topic, against words of different topics.
+    """Measure attention and similarity between words of one topic, against words of different topics.
 
     Topics come from an LDA model of the corpus. All thresholds share one forward pass per batch. Case is ignored, so
     several token ids can be one word (``Cat``, ``cat``). Its row of the embedding matrix is its most frequent token's.
@@ -61,10 +61,10 @@ def measure_topics(
         progress: show progress bars.
 
     Raises:
-        InputError: before the model is loaded: for bad settings, a bad corpus, thresholds that leave each topic one
+        InputError: before the model is loaded, for bad settings, a bad corpus, thresholds that leave each topic one
             word, a model in memory for several processes, or an ``out`` that another process uses or that holds other
-            measurements. Before the topics are fitted: for a model that cannot be loaded or whose tokenizer cannot be
-            used or leaves no word whole. Later: for no topic word that it leaves whole.
+            measurements. Before the topics are fitted, for a model that cannot be loaded or whose tokenizer cannot be
+            used or leaves no word whole. Later, for no topic word that it leaves whole.
 
     Example:
         >>> result = measure_topics("bert-base-uncased", TopicsConfig((Path("corpus.txt"),)))  # doctest: +SKIP

@@ -72,10 +72,10 @@ class TopicsResult(Measurements, MeasuredResult):
     def to_dataframe(self) -> pd.DataFrame:
         """Return one row per variant, layer (0: ``blocks.0``) and head, with its name (such as ``L0H3``).
 
-        The columns are mean attention and pairs by bucket, the ratio of same to different topic with its 95% interval
-        over documents (``ratio_low``, ``ratio_high``) and its null interval, and the ratio of untrained models. The
-        means behind the ratio are within documents, whereas the mean of the same word is over all pairs. NaN if a
-        variant leaves no pairs.
+        The columns are mean attention and pairs by bucket, and the ratio of same to different topic. The ratio has a
+        95% interval over documents (``ratio_low``, ``ratio_high``), a null interval, and its value in untrained models.
+        Its means are within documents, whereas pairs of one word are averaged all together. NaN if a variant leaves no
+        pairs.
         """
         return tables.head_table(self)
 

@@ -129,7 +129,7 @@ def _share_solved_by_epoch(runs: Sequence[NetworkTraining]) -> list[float]:
 
 
 def modulus_table(config: ClusteringHeadsConfig, results: HeadsResults) -> pd.DataFrame:
-    """Count heads at the end by modulus, of networks that solve the task, are weak, or in between."""
+    """Return counts of heads at the end by modulus, of networks that solve the task, are weak, or in between."""
     import pandas as pd
 
     if not results.next_modulus.get(SCRATCH):

@@ -1,8 +1,8 @@
 """Clustering heads in models of several layers and heads: which heads map equivalent inputs to similar outputs?
 
 Odonnat, Bouaziz & Cabannes (arXiv 2410.24050) describe such heads in a network with a single head. Here, the probe is
-applied to three kinds of model, each with its controls: transformers trained to add, a pretrained language model, and
-the task-cluster network of Wu & Varshney (arXiv 2402.12151).
+applied to three kinds of model, each with its controls. They are transformers trained to add, a pretrained language
+model, and the task-cluster network of Wu & Varshney (arXiv 2402.12151).
 """
 
 from __future__ import annotations

@@ -41,8 +41,8 @@ def run_suite(config: SuiteConfig, out: str | Path, *, progress: bool = False) -
         progress: show progress bars.
 
     Raises:
-        InputError: before models are loaded: for settings, a suite, a corpus or topics that do not allow any
-            measurement, or an ``out`` that holds another run. Later: if no encoder at all can be measured.
+        InputError: before models are loaded, for settings, a suite, a corpus or topics that do not allow any
+            measurement, or an ``out`` that holds another run. Later, if no encoder at all can be measured.
 
     Example:
         >>> # config = SuiteConfig(suite=("bert-base-uncased", "albert-base-v2"), corpus=(Path("texts"),))
