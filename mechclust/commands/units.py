@@ -169,7 +169,7 @@ def _found_templates(prompts: LabelledPrompts) -> list[str] | None:
 
 
 def _unfound(prompts: LabelledPrompts, templates: Sequence[str]) -> str:
-    """Return a sentence on prompts in which the input does not occur as a word, empty if there are none."""
+    """Return a sentence on prompts in which the input does not occur as a word, or ``""`` if there are none."""
     if TEMPLATE in prompts.labels:
         return ""
     triples = zip(prompts.prompts, prompts.labels["input"], templates, strict=True)
@@ -180,7 +180,7 @@ def _unfound(prompts: LabelledPrompts, templates: Sequence[str]) -> str:
 
 
 def few_units(units: Sequence[str], groups: Sequence[str | None], least: int = _LEAST_UNITS) -> str:
-    """Return which group has fewer units than CKA needs, empty if none has.
+    """Return which group has fewer units than CKA needs, or ``""`` if none has.
 
     Example:
         >>> few_units(["a", "a", "b", "b"], ["x", "x", "x", "x"])
@@ -207,7 +207,7 @@ def _too_few(
     within: str | None,
     compared_in: Sequence[str | None] | None,
 ) -> str:
-    """Return why these units cannot be used, empty if they can."""
+    """Return why these units cannot be used, or ``""`` if they can."""
     if compared_in is not None:
         few = few_units(values, compared_in)
         if few:

@@ -77,7 +77,7 @@ def pool_rare_values(values: Sequence[str], least: int = MIN_PROMPTS) -> list[st
 
 
 def labels_determine(label: Sequence[str], *given: Sequence[str]) -> bool:
-    """Return whether prompts with equal values of all of ``given`` have equal ``label`` too.
+    """Return whether prompts that agree in all of ``given`` also agree in ``label``.
 
     Example:
         >>> labels_determine(["a", "a", "b"], ["x", "x", "y"]), labels_determine(["a", "b", "b"], ["x", "x", "y"])

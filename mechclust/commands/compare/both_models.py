@@ -1,4 +1,4 @@
-"""Measure with both models in memory: each block's addition to a common input, and the effect of patching."""
+"""Measure with both models in memory: each block's addition to the same input, and the effect of patching."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ class PairOutcome:
     """Outcome of a ``PairJob``.
 
     Attributes:
-        why_no_blocks: why no rows of blocks were saved, empty if they were.
-        why_no_patching: why the models were not patched, empty if they were.
+        why_no_blocks: why no rows of blocks were saved, or ``""`` if they were.
+        why_no_patching: why the models were not patched, or ``""`` if they were.
         patched: results of patching, one of each batch.
     """
 
@@ -85,8 +85,8 @@ class Together:
     Attributes:
         blocks: each block's addition to the base's residual stream, or ``None``.
         patching: the effect of patching, see ``patching_result``, or ``None``.
-        why_no_blocks: why there are no blocks, empty if there are.
-        why_no_patching: why there is no patching, empty if there is.
+        why_no_blocks: why there are no blocks, or ``""`` if there are.
+        why_no_patching: why there is no patching, or ``""`` if there is.
     """
 
     blocks: SavedRows | None
@@ -159,7 +159,7 @@ def _reason_before_loading(inputs: Inputs, rows: SavedRows, config: CompareConfi
 
 
 def _too_little_memory(inputs: Inputs, config: CompareConfig) -> str:
-    """Return that the weights of both models do not fit in memory, as far as their sizes tell, empty if they may."""
+    """Return that both models' weights do not fit in memory, as far as sizes tell, or ``""`` if they may."""
     if not config.here or config.device_map or config.quantize:
         return ""
     needed: dict[str, int] = {}
@@ -234,7 +234,7 @@ def _patch(job: PairJob, models: Mapping[Checkpoint, HookedModel], progress: boo
 
 
 def _reason(base: HookedModel, tuned: HookedModel) -> str:
-    """Return why states of one model cannot be given to the other, empty if they can."""
+    """Return why states of one model cannot be given to the other, or ``""`` if they can."""
     if not can_write(base) or not can_write(tuned):
         return "the hooks of models of this kind can only read"
     if base.cfg.d_model != tuned.cfg.d_model:

@@ -37,7 +37,7 @@ class ControlGroups:
 
     @property
     def why_none(self) -> str:
-        """Reason why no groups are named, empty if they are."""
+        """Reason why no groups are named, or ``""`` if they are."""
         n = len(self.curves.seen.tasks)
         if n >= LEAST_FOR_GROUPS:
             undefined = ranges(map(int, self.curves.seen.undefined_layers))

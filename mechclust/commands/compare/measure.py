@@ -34,7 +34,7 @@ def compare_models(
     One model is in memory at a time: its hidden states are saved in ``out/rows`` and compared from there. Then, unless
     ``config.blocks`` is off and ``config.n_patched`` is 0, both are in memory. This measures each block's addition to
     the base's residual stream, and the effect of patching the tuned model's residual stream into the base. A second
-    call with equal arguments resumes an interrupted one, and does not repeat finished measurements. With
+    call with the same arguments resumes an interrupted one, and does not repeat finished measurements. With
     ``config.workers`` or a Ray cluster, the models, and then the layers, are spread over several processes. The results
     do not depend on that.
 

@@ -88,7 +88,7 @@ class Measurements:
     def verdict(self) -> LayerVerdict:
         """Verdict from each block's addition to the base's residual stream, if measured, else from the residual stream.
 
-        The embedding, layer 0, has equal input in both models, so its verdict is the residual stream's.
+        The embedding, layer 0, has the same input in both models, so its verdict is the residual stream's.
         """
         if self.blocks is None or not self.diagonal:
             return self.residual_verdict

@@ -31,7 +31,7 @@ from tasks.batch import token_batches
 
 
 def why_not_patched(base: HookedModel, tuned: HookedModel) -> str:
-    """Return why outputs cannot be compared after a patch, empty if they can. Hooks of both models can write."""
+    """Return why outputs cannot be compared after a patch, or ``""`` if they can. Hooks of both models can write."""
     if base.cfg.d_vocab != tuned.cfg.d_vocab:
         return f"the models have outputs of {base.cfg.d_vocab} and {tuned.cfg.d_vocab} tokens"
     if not (predicts_next_token(base) and predicts_next_token(tuned)):
@@ -66,7 +66,7 @@ def patching_part(
 
     Args:
         base: hooked model whose hooks can write.
-        tuned: a model of equal shape.
+        tuned: a model of the same shape.
         batch: prompts, with their ``task``.
         models: strings that identify the weights of both.
         folder: folder of parts.

@@ -141,7 +141,7 @@ def _residual_stream(result: Measurements) -> Iterator[Reading]:
 
 
 def _extremes(layers: pd.DataFrame) -> Iterator[Reading]:
-    comparable = layers[layers["tasks"] == layers["tasks"].max()]  # means over common tasks
+    comparable = layers[layers["tasks"] == layers["tasks"].max()]  # means over the same tasks
     for what, place in (("Largest", "idxmax"), ("Least", "idxmin")):
         if len(comparable):
             row = comparable.loc[getattr(comparable["change"], place)()]

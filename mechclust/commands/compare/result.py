@@ -52,8 +52,8 @@ class CompareResult(Measurements, MeasuredResult):
         distinct: number of different hidden states, in the model that has fewer, by site and label without a CKA or an
             interval.
         blocks_distinct: this number for the blocks' additions.
-        why_no_blocks: why ``blocks`` was not measured, empty if it was.
-        why_no_patching: why ``patching`` was not measured, empty if it was.
+        why_no_blocks: why ``blocks`` was not measured, or ``""`` if it was.
+        why_no_patching: why ``patching`` was not measured, or ``""`` if it was.
         tokenization: how the prompts were read, as ``mechclust.models.tokenizers.tokenization_of`` returns it.
         planes: coordinates of prompts in each layer's plane, or ``None``. ``planes.html()`` is the report's map.
 

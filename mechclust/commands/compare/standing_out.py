@@ -62,10 +62,10 @@ def standing_out(
 def common_layers(known: Bool[np.ndarray, "layer task"]) -> tuple[Bool[np.ndarray, "layer"], Bool[np.ndarray, "task"]]:
     """Choose the layers over which tasks are compared, and the tasks that can be.
 
-    Layers change by different amounts, so means of two tasks over different layers could differ for equal tasks. The
-    layers must thus be common to every task. They are the layers at which every task is known. If these are fewer than
-    half of the layers at which any task is known, the task that costs the most layers is left out. This repeats as long
-    as more than two tasks are left.
+    Layers change by different amounts, so means of two tasks over different layers could differ even if the tasks do
+    not. The layers must thus be common to every task. They are the layers at which every task is known. If these are
+    fewer than half of the layers at which any task is known, the task that costs the most layers is left out. This
+    repeats as long as more than two tasks are left.
 
     Args:
         known: whether the task has a change and an interval at the layer.

@@ -32,7 +32,7 @@ def run_mossa(base: str | Path, config: MossaConfig, out: str | Path, *, progres
     """Train a model on many tasks and a control on each, and compare their hidden states layer by layer.
 
     Adapters are trained one job each (``out/adapters``). Then each task's prompts are measured with every model that
-    they concern: one base is in memory, and adapters are swapped. A second call with equal arguments resumes an
+    they concern: one base is in memory, and adapters are swapped. A second call with the same arguments resumes an
     interrupted one: finished adapters are not trained again, nor finished measurements repeated. With
     ``config.workers`` or a Ray cluster, jobs are spread over several processes.
 

@@ -34,7 +34,7 @@ def draw_head_maps(
 
     Args:
         titles: of the panels.
-        maps: ratios, with common layers and heads.
+        maps: ratios, all of the same layers and heads.
         table: a table with these layers and heads.
         columns: panels in a row.
     """

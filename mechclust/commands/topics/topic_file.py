@@ -26,7 +26,7 @@ class FittedTopics:
     """Topic models of one vocabulary that differ in their seed.
 
     Attributes:
-        models: one per seed, over common words.
+        models: one per seed, over the same words.
         seeds: of the models, in rising order.
         settings: settings of the fit, such as topics, passes and weights, as JSON.
         corpus: digest of the texts of the fit.

@@ -73,7 +73,7 @@ def findings_of(config: ClusterFactorsConfig, results: Results) -> list[Finding]
 
 
 def _without_seeds(arm: ArmResults) -> ArmResults:
-    """Return results of equal shape but without networks, for an arm that was not run."""
+    """Return results of the same shape but without networks, for an arm that was not run."""
     return ArmResults(
         steps=arm.steps,
         ari={curve: values[:0] for curve, values in arm.ari.items()},

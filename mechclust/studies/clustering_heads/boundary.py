@@ -21,8 +21,8 @@ def boundary_distance(logits_of: Classifier, x: Float[Tensor, "point d"]) -> Flo
     With logits ``l`` and predicted class ``k``, this is the minimum over the other classes ``j`` of
     ``(l_k - l_j) / |grad_x (l_k - l_j)|``. It is exact for linear logits. Otherwise, it is the distance to the boundary
     of the classifier linearised at the point, so trust it near a boundary only. It is infinite if no gradient leads to
-    another class, and NaN if two classes have equal logits and equal gradients. It takes one backward pass per class,
-    all at once, and is meant for few classes.
+    another class, and NaN if two classes have the same logits and gradients. It takes one backward pass per class, all
+    at once, and is meant for few classes.
 
     Args:
         logits_of: the classifier, which treats each row independently.

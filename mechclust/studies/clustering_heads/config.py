@@ -226,7 +226,7 @@ class Arm:
 
 
 class EnsembleJob(NamedTuple):
-    """Arms of equal shape, trained together on some of their seeds."""
+    """Arms of the same shape, trained together on some of their seeds."""
 
     arms: tuple[str, ...]
     seeds: tuple[int, ...]

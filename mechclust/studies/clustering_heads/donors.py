@@ -30,7 +30,7 @@ def follow_the_donor(
 
     Measures:
         ``follows`` (kind): share of examples whose prediction becomes the donor's. ``stays`` (kind): share whose
-            prediction stays. Examples whose donor has an equal prediction are left out.
+            prediction stays. Examples whose donor has the same prediction are left out.
         ``accuracy`` (no axes): the model's.
         ``random_draws`` (draw): ``follows`` for the kind *random classes*, one per draw.
 

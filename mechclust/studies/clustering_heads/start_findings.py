@@ -57,7 +57,7 @@ def _second_stage(results: HeadsResults) -> list[Finding]:
 
 
 def _sooner(base: Sequence[TrainedNetwork], runs: Mapping[int, NetworkTraining]) -> list[int]:
-    """Return by how many epochs runs solve the task before the base setting with equal seeds."""
+    """Return by how many epochs runs solve the task before the base setting with the same seeds."""
     return [network.solved_or_end - runs[network.seed].solved_or_end for network in base if network.seed in runs]
 
 

@@ -71,7 +71,7 @@ class WordPrompts:
         return names, nouns[: self.n_words], nouns[self.n_words :]
 
     def texts(self, order: Order) -> list[str]:
-        """Return the prompts. Both orders have their words in equal places."""
+        """Return the prompts. Both orders have the same words in the same places."""
         (one, other), first, second = self._drawn()
         pairs = list(product(first, second))
         ends = [f"{one}:" if order == "first" else f"{one}: {a}, {other}:" for a, _ in pairs]

@@ -33,8 +33,7 @@ def exchange_together(
     these blocks or, if they have too few others, from the nearest. Donors and control heads are drawn ``draws`` times.
 
     Measures:
-        ``carried`` (donors): share of answers that become the donor's. NaN for irrelevant donors, whose answer is
-            equal.
+        ``carried`` (donors): share of answers that become the donor's. NaN for irrelevant donors, with the same answer.
         ``changed`` (donors): share of answers that differ from the answers without interchange.
 
     Both are NaN without heads, since an empty interchange says little of heads. The control is also NaN if most heads

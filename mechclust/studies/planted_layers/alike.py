@@ -51,7 +51,7 @@ def measure_alike(
 
     Args:
         model: any hooked model whose hooks can write.
-        controls: models of equal shape, by task.
+        controls: models of the same shape, by task.
         base: the model that all of them are tuned from.
         prompts: task to batches.
         readout: the position to read, one row per prompt.

@@ -8,7 +8,7 @@ The predictions were written before the confirmatory seeds (10 and above) were r
 3. Biased CKA misses changes if there are fewer prompts than dimensions.
 4. Measured on each block's contribution, CKA finds both ends. The argument against is that a block above the change
    receives a different input, so its output changes too. Hence 5.
-5. Measured on each block's contribution to a common input, debiased CKA finds both ends.
+5. Measured on each block's contribution to the same input, debiased CKA finds both ends.
 6. Learning rates that fall from block to block make a change in all layers look like one in the upper layers only.
    Twice the steps do not count as a change. If all layers were changed with one rate, most are called.
 

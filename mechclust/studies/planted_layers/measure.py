@@ -66,7 +66,7 @@ MEASURES = (*SIMILARITY_MEASURES, *_OTHERS)
 
 
 def change_of(x: LayerRows, y: LayerRows) -> dict[str, float]:
-    """Return how far apart two models' rows for equal examples are, by each measure. Identical rows give 0.
+    """Return how far apart two models' rows for the same examples are, by each measure. Identical rows give 0.
 
     ``CKA``, ``debiased CKA``, both without the largest principal component of each side, ``RBF CKA`` (debiased) and
     ``SVCCA`` are 1 minus these. ``n99`` is the change in the number of dimensions that hold 99% of the variance.
@@ -89,7 +89,10 @@ def change_of(x: LayerRows, y: LayerRows) -> dict[str, float]:
 
 
 def alike_of(x: LayerRows, y: LayerRows) -> dict[str, float]:
-    """Return how similar two models' rows for equal examples are, by ``SIMILARITY_MEASURES``. Identical rows give 1."""
+    """Return the similarity of two models' rows for the same examples, by ``SIMILARITY_MEASURES``.
+
+    Identical rows give 1.
+    """
     if _same(x, y):
         return dict.fromkeys(SIMILARITY_MEASURES, 1.0)
     return {name: float(similarity(x.double(), y.double())) for name, similarity in SIMILARITY_MEASURES.items()}  # type: ignore[arg-type]
@@ -125,7 +128,7 @@ def measure_planted(
     label: str | None = "task",
     n_few: int | None = None,
 ) -> ProbeResult:
-    """Measure how far apart two models are at every layer, on common prompts.
+    """Measure how far apart two models are at every layer, on the same prompts.
 
     Measures, with axes (prompts, view, measure, task, layer):
         ``change``: by each measure of ``change_of``. The view ``residual`` is the residual stream after the block.
@@ -138,7 +141,7 @@ def measure_planted(
 
     Args:
         base: any hooked model.
-        tuned: a model of equal shape.
+        tuned: a model of the same shape.
         batches: prompts.
         readout: the position to read, one row per prompt.
         label: one value per class of this label, or ``None`` for all prompts together.
@@ -239,7 +242,7 @@ def patch_layers(
 
     Args:
         base: any hooked model whose hooks can write.
-        tuned: a model of equal shape.
+        tuned: a model of the same shape.
         batches: prompts.
         loss: of logits and batch, a scalar. By default, it is the loss of every next token.
 

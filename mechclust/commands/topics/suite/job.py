@@ -88,7 +88,7 @@ class ModelJob:
         load: gives the model with its tokenizer.
         identity: of the model, such as its directory and the seed of its random weights.
         words: words of the topics.
-        topics: by topic seed, with equal variants for each. Their topics are over ``words``.
+        topics: by topic seed, with the same variants for each. Their topics are over ``words``.
         documents: texts.
         reading: how these are read.
         folder: where measurements are kept.

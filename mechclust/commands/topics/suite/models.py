@@ -88,7 +88,7 @@ def read_suite(path: str | Path) -> list[SuiteModel]:
 
 
 def _place(model: str) -> str:
-    """Return a text that is equal for all ways to write a folder."""
+    """Return one text for all ways to write a folder's path."""
     return str(Path(model).resolve()) if Path(model).is_dir() else model
 
 

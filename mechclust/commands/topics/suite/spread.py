@@ -20,7 +20,7 @@ def spread(
     """Return the 95% interval of a mean over topic models, whose documents were resampled too.
 
     The variances of all sources are added. Student's t has the degrees of freedom of Welch & Satterthwaite. All topic
-    models see common resampled documents and common random weights.
+    models see the same resampled documents and random weights.
 
     Args:
         by_seed: measured values. Their variance over their number counts.
