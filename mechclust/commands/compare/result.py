@@ -44,7 +44,7 @@ class CompareResult(Measurements, MeasuredResult):
         without_top_pc: ``debiased_cka`` without the largest principal component of each side, or ``None``.
         svcca: ``SVCCA`` of the tasks, or ``None``.
         n_dims: ``NDims``, sites being named ``tuned/hook_embed`` and so on, or ``None``.
-        purity: ``NeighbourPurity`` with these sites, or ``None``.
+        purity: ``NeighbourPurity`` with the sites of ``n_dims``, or ``None``.
         best_pair: if the models have different layers, see ``measure_best_pairs``, or ``None``.
         clusters: clusters of the tasks.
         families: of the base and of the tuned model, if they differ, so that neither was tuned from the other.

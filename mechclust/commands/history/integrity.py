@@ -228,7 +228,7 @@ def _same_states(
 ) -> Iterator[Defect]:
     """Find hidden states of the last checkpoint, long before it, that the weights do not explain.
 
-    Only layers at which CKA is defined count: layer 0 may be constant over prompts.
+    Only layers at which CKA is defined count, since layer 0 may be constant over prompts.
     """
     undefined = ~np.isfinite(cka)
     away = 1 - np.where(undefined, np.inf, cka).min(axis=1)

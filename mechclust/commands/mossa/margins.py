@@ -61,7 +61,7 @@ def margins(
     """Return by how many nats both right answers of a pair are together more probable than when exchanged.
 
     A model whose answers do not depend on the prompt has 0 for every pair, whatever its habits, because both sides have
-    these two answers.
+    the same two answers.
 
     Args:
         model: Hugging Face model.

@@ -55,8 +55,8 @@ def measure_topics(
     Args:
         model: hub name or local directory, or a loaded model: Hugging Face's, or one from ``load_pretrained``.
         config: the settings.
-        out: folder for the measurements, in ``results``. With several processes, also for each one's results, so that a
-            repeated call goes on after an interruption. If ``None``, no files are kept.
+        out: folder for the measurements, in ``results``. With several processes, also for the results of each process,
+            so that a repeated call goes on after an interruption. If ``None``, no files are kept.
         tokenizer: of a loaded Hugging Face model.
         progress: show progress bars.
 

@@ -37,7 +37,7 @@ def head_sets(heads: Heads, following: Places, sizes: Sequence[int], seed: int) 
         heads: heads of the model at this ending.
         following: heads that are alike for the thing asked, chosen by labels.
         sizes: numbers of heads with the largest effect.
-        seed: draws the control: as many other heads, from these blocks or, if they have too few, from the nearest.
+        seed: draws the control: as many other heads, from the same blocks or, if they have too few, from the nearest.
 
     Returns:
         Pairs of block and head, by the names of ``largest_heads``, ``control_heads`` and ``FOLLOWING``. A control with

@@ -86,8 +86,7 @@ class WordPrompts:
             pad_id: the id to pad with.
 
         Raises:
-            InputError: for a tokenizer that begins two things with one token, or a thing with a token that is not its
-                alone.
+            InputError: for a tokenizer that begins two things with one token, or adds no token for a thing.
         """
         _, first, second = self._drawn()
         texts = self.texts(order)

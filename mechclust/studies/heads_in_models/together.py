@@ -30,7 +30,8 @@ def exchange_together(
 
     Donors differ in the thing asked for and in the other thing (``relevant donors``), or only in the other thing
     (``irrelevant donors``). The control uses the relevant donors with equally many other heads, drawn at random from
-    these blocks or, if they have too few others, from the nearest. Donors and control heads are drawn ``draws`` times.
+    the same blocks or, if they have too few others, from the nearest. Donors and control heads are drawn ``draws``
+    times.
 
     Measures:
         ``carried`` (donors): share of answers that become the donor's. NaN for irrelevant donors, with the same answer.

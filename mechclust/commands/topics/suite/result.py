@@ -66,8 +66,8 @@ class SuiteResult(Measurements, MeasuredResult):
     def to_dataframe(self) -> pd.DataFrame:
         """Return one row per model, measure, threshold and overlap.
 
-        The columns are ``value, low, high, published``, and these of random weights. Measures: attention, attention at
-        equal distance, and cosine and dot product of each of ``VECTORS``.
+        The columns are ``value, low, high, published``, and the values of random weights. Measures: attention,
+        attention at equal distance, and cosine and dot product of each of ``VECTORS``.
         """
         return tables.ratio_table(self)
 
